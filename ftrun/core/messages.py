@@ -1,0 +1,487 @@
+"""Every message of the membership protocol, as immutable records.
+
+Three parties: **lighthouse** (decides), **agent** (one per node, relays and supervises), **worker**
+(one training process). Workers speak to their agent only; what is for the lighthouse is relayed as
+it is. The class names are the message names of ``protocol/ftrun.proto`` and the field names are
+the same, so that the codec needs no table.
+
+Not here: what is done on receipt (step.py for workers, membership.py and lighthouse.py for the
+lighthouse, supervisor.py for agents).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from ftrun.core.ids import NO_ATTEMPT, Attempt, StateId, Tag, WorkerKey
+
+# ---------------------------------------------------------------- records shared by messages
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where one worker can be reached by its peers.
+
+    ``host``: numeric address that its process group binds. ``heal``: ``host:port`` of its state
+    server.
+    """
+
+    host: str
+    heal: str
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One replica group of a quorum: its endpoints by group_rank, and its node's store."""
+
+    replica_id: str
+    incarnation: str
+    endpoints: tuple[Endpoint, ...]
+    store: str
+
+
+@dataclass(frozen=True, slots=True)
+class Quorum:
+    """Who trains together, and from which state.
+
+    ``members`` are ordered by ``replica_order``; a member's index is its replica_rank. ``store`` is
+    the ``host:port`` of the TCPStore in which the process groups meet. ``step`` and ``state`` are
+    what every member holds when it begins its first step here; a member that does not hold
+    ``state`` heals. Both are None in a quorum that comes by a switch until the switch is confirmed:
+    then ``step`` is the step of the switch and those that heal are ``newcomers``.
+    """
+
+    attempt: Attempt
+    members: tuple[Member, ...]
+    store: str
+    step: int | None = None
+    state: StateId | None = None
+    newcomers: tuple[str, ...] = ()
+    donors: tuple[str, ...] = ()
+
+    def index(self, replica_id: str, incarnation: str) -> int | None:
+        """The replica_rank of this incarnation, or None if it is not a member."""
+        for rank, member in enumerate(self.members):
+            if member.replica_id == replica_id and member.incarnation == incarnation:
+                return rank
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A replica that is out, and why, in words for people."""
+
+    replica_id: str
+    incarnation: str
+    cause: str
+
+
+# ---------------------------------------------------------------- lighthouse → worker
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupt:
+    """Abort everything up to and including ``attempt``; answer with a Report."""
+
+    attempt: Attempt
+    lost: tuple[Loss, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NewQuorum:
+    """Form or shrink: build ``quorum`` in the background; in force here as soon as it is built."""
+
+    quorum: Quorum
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare:
+    """Build ``quorum`` in the background beside the one in force; swap at a Switch only."""
+
+    quorum: Quorum
+
+
+@dataclass(frozen=True, slots=True)
+class ProposeSwitch:
+    """Promise not to begin ``step`` under the old quorum, or refuse."""
+
+    attempt: Attempt
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """Confirmed: at the boundary of ``step`` the prepared quorum comes into force."""
+
+    attempt: Attempt
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """The switch under ``attempt`` is off; the promise is void; throw away what was built."""
+
+    attempt: Attempt
+
+
+@dataclass(frozen=True, slots=True)
+class AskReport:
+    """Send a Report now (a lighthouse or a link has come back)."""
+
+
+ToWorker: TypeAlias = (
+    Interrupt | NewQuorum | Prepare | ProposeSwitch | Switch | Cancel | AskReport
+)
+
+
+# ---------------------------------------------------------------- worker → lighthouse
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """All that the lighthouse must know of a worker: its first word, its answer to an Interrupt.
+
+    ``state``: what it holds. ``interrupted``: the highest attempt that it has given up for good (by
+    an Interrupt or an error of its own); NO_ATTEMPT for one that never was in a quorum.
+    ``in_force`` / ``pending``: the quorums it trains in and prepares, records included, so that a
+    lighthouse without a journal can rebuild. ``pending_step``: the step of a confirmed switch, or
+    of a promise. ``reduced``: the tag under which all operations of its current step are complete
+    (its results stand); ``voted``: the tag of a vote within the group whose outcome it does not
+    know yet.
+    """
+
+    state: StateId
+    endpoint: Endpoint
+    interrupted: Attempt = NO_ATTEMPT
+    in_force: Quorum | None = None
+    pending: Quorum | None = None
+    pending_step: int | None = None
+    promised: bool = False
+    confirmed: bool = False
+    reduced: Tag | None = None
+    voted: Tag | None = None
+    healing: bool = False
+    operations: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """The process group of ``attempt`` stands."""
+
+    attempt: Attempt
+
+
+@dataclass(frozen=True, slots=True)
+class BuildFailed:
+    """The process group of ``attempt`` could not be built."""
+
+    attempt: Attempt
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Promised:
+    """Will not begin ``step`` under the old quorum until Switch, Cancel or Interrupt (Q5)."""
+
+    attempt: Attempt
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Cannot promise ``step``: has begun ``current`` already (or does not know the attempt)."""
+
+    attempt: Attempt
+    step: int
+    current: int
+
+
+@dataclass(frozen=True, slots=True)
+class InForce:
+    """The worker's main thread trains under ``attempt`` from ``step`` on."""
+
+    attempt: Attempt
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Errored:
+    """A reduction, vote or heal under ``attempt`` failed here; the worker has given it up."""
+
+    attempt: Attempt
+    step: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Healed:
+    """The state of ``step`` was applied. ``donors``: replica ids; for events and status."""
+
+    attempt: Attempt
+    step: int
+    donors: tuple[str, ...]
+    nbytes: int
+    duration_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """The worker goes: ``reason`` is "finished" (script ended), "left" or "drained"."""
+
+    state: StateId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where a worker is: for status and restart budgets. No answer; the last one wins."""
+
+    step: int
+    batches: int
+    phase: str
+    scalars: tuple[tuple[str, float], ...] = ()
+
+
+FromWorker: TypeAlias = (
+    Report
+    | Built
+    | BuildFailed
+    | Promised
+    | Refused
+    | InForce
+    | Errored
+    | Healed
+    | Leaving
+    | Progress
+)
+
+
+# ---------------------------------------------------------------- agent ↔ worker, not relayed
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerHello:
+    """A worker's first frame to its agent: who it is (checked against what was started)."""
+
+    key: WorkerKey
+    pid: int
+    token: str = field(repr=False, default="")
+
+
+@dataclass(frozen=True, slots=True)
+class Isolation:
+    """``isolated``: no word from a lighthouse for the isolation limit, commits must stop (Q3)."""
+
+    isolated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FailureReport:
+    """An uncaught exception of the script, sent before the worker exits."""
+
+    error_type: str
+    message: str
+    traceback: str
+
+
+# ---------------------------------------------------------------- agent → lighthouse
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpec:
+    """What all agents of a job must agree on; the first one brings it."""
+
+    job_id: str
+    replicas: int
+    workers_per_replica: int
+    min_replicas: int
+    join_timeout_s: float
+    heartbeat_timeout_s: float
+    isolation_limit_s: float
+    nodes: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class RunningReplica:
+    """A replica group that an agent runs at the time of its Hello."""
+
+    replica_id: str
+    incarnation: str
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """An agent's first message on a stream; its workers' Reports follow as WorkerMessages.
+
+    ``capacity``: how many replica groups fit on the node. ``dead``: incarnations whose end this
+    agent saw and cannot be sure that a lighthouse knows. ``finished``: slots that ended well.
+    """
+
+    agent_id: str
+    spec: JobSpec
+    capacity: int
+    host: str
+    store: str
+    running: tuple[RunningReplica, ...] = ()
+    dead: tuple[Loss, ...] = ()
+    finished: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerMessage:
+    """What a worker says to the lighthouse, relayed."""
+
+    key: WorkerKey
+    message: FromWorker
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaStarted:
+    """The agent has started an incarnation of a slot; ``restarts`` counts those before it."""
+
+    replica_id: str
+    incarnation: str
+    restarts: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaLost:
+    """An incarnation has ended badly (or is being killed); its processes cannot act any more."""
+
+    replica_id: str
+    incarnation: str
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaFinished:
+    """All workers of the slot have ended with exit code 0."""
+
+    replica_id: str
+    incarnation: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaProgress:
+    """One line of a heartbeat: the newest Progress of group_rank 0."""
+
+    replica_id: str
+    incarnation: str
+    progress: Progress
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """The agent lives; ``progress`` only of replicas whose step or phase has changed."""
+
+    progress: tuple[ReplicaProgress, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DrainReplicas:
+    """These replicas shall leave at a boundary that all agree on (SIGTERM to ftrun, a user)."""
+
+    replica_ids: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobFailed:
+    """The agent gives the job up: restart budget spent or a crash loop."""
+
+    exit_code: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Goodbye:
+    """The agent ends in order; nothing of it runs any more."""
+
+
+FromAgent: TypeAlias = (
+    Hello
+    | WorkerMessage
+    | ReplicaStarted
+    | ReplicaLost
+    | ReplicaFinished
+    | Heartbeat
+    | DrainReplicas
+    | JobFailed
+    | Goodbye
+)
+
+
+# ---------------------------------------------------------------- lighthouse → agent
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """The stream is accepted. ``epoch``: of this lighthouse's life."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class AssignSlots:
+    """The slots this agent shall run, all of them; it stops what is not in the list."""
+
+    replica_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ToWorkers:
+    """``message`` for every worker of these incarnations that this agent runs."""
+
+    targets: tuple[RunningReplica, ...]
+    message: ToWorker
+
+
+@dataclass(frozen=True, slots=True)
+class RestartReplica:
+    """Kill and restart this incarnation: it did not answer within its deadline."""
+
+    replica_id: str
+    incarnation: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatAck:
+    """A word from the lighthouse: it lives and knows this agent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """One line for people: ``kind`` is formed, lost, joined, healed, switched, finished …"""
+
+    kind: str
+    replica_ids: tuple[str, ...]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class EndJob:
+    """The job is over: stop what still runs. ``exit_code`` 0: every member has finished."""
+
+    exit_code: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """The Hello is refused for good (another job, another spec, same agent twice)."""
+
+    reason: str
+
+
+ToAgent: TypeAlias = (
+    Welcome
+    | AssignSlots
+    | ToWorkers
+    | RestartReplica
+    | HeartbeatAck
+    | Notice
+    | EndJob
+    | Rejected
+)

@@ -1,0 +1,54 @@
+"""The exception tree and the exit codes: whose fault it is decides the class.
+
+A text says what happened, to whom, what ftrun does next and what the user can do.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """ftrun's own exit codes; a script's exit code (or 128 + signal) passes through unchanged."""
+
+    OK = 0
+    USAGE = 2
+    BUG = 70
+    LIGHTHOUSE_UNREACHABLE = 71
+    CRASH_LOOP = 72
+    NO_QUORUM = 73
+    PREEMPTED = 75
+    REFUSED = 76
+    INTERRUPTED = 130
+
+
+class FtrunError(Exception):
+    """Root of all errors that ftrun raises on purpose."""
+
+    exit_code: int = ExitCode.BUG
+
+
+class UserError(FtrunError):
+    """The input is wrong: nothing was started, or the script asked for what cannot be."""
+
+    exit_code: int = ExitCode.USAGE
+
+
+class JobFailed(FtrunError):
+    """The job ended badly; carries the exit code of its first cause."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+class PeerError(FtrunError):
+    """Another process (peer, agent, lighthouse) did wrong or is gone."""
+
+
+class ProtocolError(PeerError):
+    """Bytes or a message that the protocol does not allow."""
+
+
+class Bug(FtrunError):
+    """ftrun contradicts itself. Please report it with the story in the text."""

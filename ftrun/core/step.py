@@ -1,0 +1,603 @@
+"""One worker's step: promise, interrupt, repair, heal, commit. Pure; lives under the step lock.
+
+The main thread walks IDLE → WAITING (start_quorum) → STEPPING (forward, backward) → VOTING
+(should_commit, groups of several workers only) → IDLE. Everything else happens beside it, and what
+becomes of the step under way is its *fate*:
+
+| fate   | means                                      | left by                             |
+|--------|--------------------------------------------|-------------------------------------|
+| OPEN   | its quorum is in force                     | an interrupt or error → HELD        |
+| HELD   | interrupted; the next quorum will tell     | NewQuorum → STANDS, REPAIR, VOID    |
+| STANDS | its results are complete; peers count on it| Decided; an interrupt → HELD        |
+| REPAIR | goes out again when the next group stands  | GroupBuilt → OPEN; interrupt → HELD |
+| VOID   | will not be committed; nobody waits for it | Decided                             |
+
+Rules that the rest relies on:
+- An attempt that was given up (``interrupted``) counts for nothing afterwards: no completion, no
+  build, no heal under it changes anything (C3, Q2).
+- A step is committed under the tag under which its operations completed, and only by ``Decided``.
+- What was handed to the script is never changed: a step some of whose results were handed out
+  before all were complete cannot be repaired, only stand or be void (S7).
+- A step that was not committed although its quorum was in force ends the quorum for this worker
+  (``Errored``): its peers may have gone on.
+
+Not here: threads, sockets, tensors (manager/); who is in a quorum (membership.py).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any
+
+from ftrun.core import messages as m
+from ftrun.core import step_events as e
+from ftrun.core.contribution import contributors
+from ftrun.core.ids import NO_ATTEMPT, Attempt, StateId, Tag, WorkerKey
+from ftrun.core.operations import OperationLedger
+
+STORY_LINES_MAX = 64
+
+
+class Phase(Enum):
+    """Where the main thread is."""
+
+    IDLE = "idle"
+    WAITING = "waiting"
+    STEPPING = "stepping"
+    VOTING = "voting"
+    LEFT = "left"
+
+
+class Fate(Enum):
+    """What becomes of the step under way; see the table above."""
+
+    OPEN = "open"
+    HELD = "held"
+    STANDS = "stands"
+    REPAIR = "repair"
+    VOID = "void"
+
+
+@dataclass(slots=True)
+class Pending:
+    """A quorum that is not in force here yet.
+
+    ``promise``: the step that will not be begun under the old quorum; ``confirmed``: it is certain.
+    A switch whose quorum leaves this worker out is one to leave by: there is nothing to build.
+    """
+
+    quorum: m.Quorum
+    is_switch: bool
+    built: bool = False
+    promise: int | None = None
+    confirmed: bool = False
+
+
+class StepMachine:
+    """The decisions of one worker. Feed it events, carry out its instructions in order.
+
+    Args:
+        key: who this worker is.
+        endpoint: where its peers reach it.
+        state: what it holds at the start.
+        workers_per_replica: W; with W > 1 a commit needs the group's vote.
+        repair: reissue operations after an interrupt instead of discarding the step.
+        heal_first: newcomers heal before their forward pass (synchronous quorum).
+        contributors_max: the rest are spares (``FIXED_WITH_SPARES``); None for no limit.
+        operation_timeout_s: an operation outstanding for so long is an error.
+        quorum_timeout_s: a step waits for the next quorum's verdict for so long.
+    """
+
+    def __init__(
+        self,
+        key: WorkerKey,
+        endpoint: m.Endpoint,
+        state: StateId,
+        *,
+        workers_per_replica: int = 1,
+        repair: bool = True,
+        heal_first: bool = False,
+        contributors_max: int | None = None,
+        operation_timeout_s: float = 60.0,
+        quorum_timeout_s: float = 60.0,
+    ) -> None:
+        self.key = key
+        self.endpoint = endpoint
+        self.state = state
+        self.phase = Phase.IDLE
+        self.fate = Fate.VOID
+        self.in_force: m.Quorum | None = None
+        self.pending: Pending | None = None
+        self.interrupted: Attempt = NO_ATTEMPT
+        self.seen: Attempt = NO_ATTEMPT  # the highest attempt heard of; never falls (Q2)
+        self.isolated = False
+        self.healing = False  # the script does not hold the quorum's state yet
+        self.loaded: StateId | None = None  # arrived and verified, but not applied
+        self.tag: Tag | None = None  # of the step under way
+        self.void_reason = ""
+        self._ledger = OperationLedger()
+        self._workers = workers_per_replica
+        self._repair = repair
+        self._heal_first = heal_first
+        self._contributors_max = contributors_max
+        self._operation_timeout_s = operation_timeout_s
+        self._quorum_timeout_s = quorum_timeout_s
+        self._entered: Attempt = NO_ATTEMPT
+        self._healed_under: Attempt = NO_ATTEMPT
+        self._hold_members = False
+        self._voted: Tag | None = None
+        self._offered: Tag | None = None
+        self._deadline: float | None = None
+        self._now = 0.0
+        self._out: list[e.Instruction] = []
+        self._story: deque[tuple[float, object]] = deque(maxlen=STORY_LINES_MAX)
+        self._handlers = self._table()
+
+    def _table(self) -> dict[type, Callable[[Any], None]]:
+        return {
+            e.BoundaryReached: self._on_boundary,
+            e.OperationIssued: self._on_operation_issued,
+            e.OperationCompleted: self._on_operation_completed,
+            e.OperationFailed: self._on_operation_failed,
+            e.VoteStarted: self._on_vote_started,
+            e.Decided: self._on_decided,
+            e.StateLoaded: self._on_state_loaded,
+            e.StateApplied: self._on_state_applied,
+            e.StateReset: self._on_state_reset,
+            e.HealFailed: self._on_heal_failed,
+            e.GroupBuilt: self._on_group_built,
+            e.GroupFailed: self._on_group_failed,
+            e.WentAway: self._on_went_away,
+            e.Ticked: self._on_ticked,
+            m.Interrupt: self._on_interrupt,
+            m.NewQuorum: self._on_new_quorum,
+            m.Prepare: self._on_prepare,
+            m.ProposeSwitch: self._on_propose,
+            m.Switch: self._on_switch,
+            m.Cancel: self._on_cancel,
+            m.AskReport: self._on_ask_report,
+            m.Isolation: self._on_isolation,
+        }
+
+    # ------------------------------------------------------------ what the shell asks
+
+    def handle(self, event: e.Event, now: float) -> list[e.Instruction]:
+        """Take one event; the instructions are to be carried out in order, under the lock."""
+        self._now = now
+        self._out = []
+        self._story.append((now, event))
+        if self.phase is not Phase.LEFT:
+            self._handlers[type(event)](event)
+        return self._out
+
+    def story(self) -> list[str]:
+        """The last events, oldest first."""
+        return [f"{when:.3f} {event}" for when, event in self._story]
+
+    @property
+    def in_step(self) -> bool:
+        """A step is under way."""
+        return self.phase in (Phase.STEPPING, Phase.VOTING)
+
+    @property
+    def position(self) -> int:
+        """The step that is under way, or else the next one."""
+        return self.tag.step if self.tag is not None else self.state.step
+
+    @property
+    def may_issue(self) -> bool:
+        """Operations go out now; otherwise they are kept for the repair."""
+        return self.in_step and self.fate is Fate.OPEN
+
+    @property
+    def reduced(self) -> Tag | None:
+        """The tag under which the results of this step stand, if they do."""
+        has_results = self.in_step and self._ledger.issued > 0 and self._ledger.complete
+        if not has_results or self.fate is Fate.VOID or self._must_heal:
+            return None
+        return self.tag
+
+    @property
+    def settled(self) -> bool:
+        """The main thread can decide: nothing that could change the step is outstanding."""
+        if self.isolated:
+            return False  # Q3: nobody commits who may have been left behind
+        if self.fate is Fate.HELD:
+            return self._workers == 1 and self.reduced is not None
+        if self.fate is Fate.OPEN:
+            return self._ledger.complete
+        return self.fate in (Fate.VOID, Fate.STANDS)
+
+    @property
+    def verdict_known(self) -> bool:
+        """After a vote within the group: whether its outcome may be acted upon."""
+        return self.fate not in (Fate.HELD, Fate.REPAIR) and not self.isolated
+
+    @property
+    def heals_first(self) -> bool:
+        """The state must be applied before the forward pass of this step."""
+        return self.healing and (self._heal_first or self.position == 0)
+
+    def contributors(self) -> tuple[int, ...]:
+        """The replica_ranks that count in the step under way (C4)."""
+        if self.in_force is None or self.tag is None:
+            return ()
+        step = self.tag.step
+        return contributors(self.in_force, step, self._heal_first, self._contributors_max)
+
+    def report(self) -> m.Report:
+        """All that the lighthouse must know of this worker.
+
+        A worker that heals reports the state that it will have applied when its step is committed,
+        and before that its own: only so is it a newcomer again, with zeros to add (C4).
+        """
+        reduced = self.reduced
+        stands = self.loaded if reduced is not None and self.loaded is not None else self.state
+        pending = self.pending
+        return m.Report(
+            state=stands,
+            endpoint=self.endpoint,
+            interrupted=self.interrupted,
+            in_force=self.in_force,
+            pending=pending.quorum if pending is not None else None,
+            pending_step=pending.promise if pending is not None else None,
+            promised=pending is not None and pending.promise is not None,
+            confirmed=pending is not None and pending.confirmed,
+            reduced=reduced,
+            voted=self._voted,
+            healing=self.healing and reduced is None,
+            operations=self._ledger.issued,
+        )
+
+    def check(self) -> None:
+        """Assert what must hold between events (INVARIANTS.md: Q2, Q5)."""
+        if self.in_force is not None:
+            assert self.in_force.attempt > self.interrupted, "Q2: trains under what it gave up"
+            assert self.in_force.attempt <= self.seen, "Q2: acts on what it has not seen"
+        if self.pending is not None:
+            assert self.pending.quorum.attempt > self.interrupted, "Q2: prepares what it gave up"
+            promise = self.pending.promise
+            if promise is not None and self.in_step and self.in_force is not None:
+                assert self.position < promise, "Q5: began the step it had promised not to"
+
+    # ------------------------------------------------------------ the main thread
+
+    def _on_boundary(self, event: e.BoundaryReached) -> None:
+        if self.in_step:  # the script went on without deciding: the step is abandoned
+            self._end_step(committed=False, shared=False, reason="the step was not decided")
+        self._hold_members = event.hold_members
+        self.phase = Phase.WAITING
+        self._advance()
+
+    def _advance(self) -> None:
+        """Whoever waits at a boundary goes on as far as promise and quorum allow."""
+        if self.phase is not Phase.WAITING or self.isolated:
+            return
+        pending = self.pending
+        if pending is not None and self._at_promise(pending):
+            if pending.confirmed:
+                self._carry_out_switch(pending)
+            else:
+                return  # Q5
+        elif pending is not None and not pending.is_switch and pending.built:
+            self._adopt(pending.quorum)
+        if self.in_force is not None and self.phase is Phase.WAITING:
+            self._enter(self.in_force)
+
+    def _at_promise(self, pending: Pending) -> bool:
+        if pending.promise is None:
+            return False
+        return self.in_force is None or self.state.step >= pending.promise
+
+    def _carry_out_switch(self, pending: Pending) -> None:
+        if not self._is_member(pending.quorum):
+            self._leave("drained")
+            return
+        old = self.in_force
+        self._adopt(replace(pending.quorum, step=pending.promise))
+        if old is not None:
+            self._out.append(e.DropGroup(old.attempt))
+
+    def _adopt(self, quorum: m.Quorum) -> None:
+        self.in_force = quorum
+        self.pending = None
+        self._out.append(e.UseGroup(quorum))
+
+    def _enter(self, quorum: m.Quorum) -> None:
+        """Begin a step under ``quorum``."""
+        assert quorum.step is not None, "a quorum in force has its step"
+        newcomer = self.key.replica_id in quorum.newcomers
+        heals = newcomer and self._healed_under != quorum.attempt
+        unlike = quorum.state is not None and quorum.state != self.state
+        first = self._entered != quorum.attempt
+        if first and not heals and (unlike or self.state.step != quorum.step):
+            self._give_up(f"holds {self.state}, not what {quorum.attempt} begins with")
+            return
+        self.healing = heals
+        self.loaded = self.loaded if heals and self.loaded == quorum.state else None
+        self._begin(Tag(quorum.attempt, quorum.step if heals else self.state.step))
+        self._announce(quorum)
+
+    def _begin(self, tag: Tag) -> None:
+        self.phase = Phase.STEPPING
+        self.fate = Fate.OPEN
+        self.tag = tag
+        self._ledger = OperationLedger()
+        self._deadline = None
+
+    def _announce(self, quorum: m.Quorum) -> None:
+        """Say that the quorum is in force here, and give or fetch the state, once per attempt."""
+        assert self.tag is not None
+        if self._entered != quorum.attempt:
+            self._entered = quorum.attempt
+            self._out.append(e.Send(m.InForce(quorum.attempt, self.tag.step)))
+        if self._must_heal:
+            self._out.append(e.LoadState(self.tag, quorum))
+        gives = self.key.replica_id in quorum.donors and self.tag.step == quorum.step
+        if gives and quorum.newcomers and self._offered != self.tag:
+            self._retire()
+            self._offered = self.tag
+            self._out.append(e.OfferState(self.tag, self.state, len(quorum.newcomers)))
+
+    def _retire(self) -> None:
+        if self._offered is not None:
+            self._out.append(e.RetireState(self._offered))
+            self._offered = None
+
+    def _on_vote_started(self, event: e.VoteStarted) -> None:
+        if self.in_step:
+            self.phase = Phase.VOTING
+            self._voted = self.tag
+
+    def _on_decided(self, event: e.Decided) -> None:
+        if not self.in_step:
+            return
+        allowed = self.settled and self.fate is not Fate.VOID and not self.healing
+        self._end_step(event.commit and allowed, event.shared, event.reason)
+
+    def _end_step(self, committed: bool, shared: bool, reason: str) -> None:
+        assert self.tag is not None
+        tag, was_open = self.tag, self.fate is Fate.OPEN
+        self._retire()
+        if not self._ledger.all_handed and self.fate is not Fate.VOID:
+            self._out.append(e.FailOperations(reason))
+        if committed:
+            self.state = self.state.committed(tag)  # C2
+        self.tag = None
+        self.phase = Phase.IDLE
+        self.fate = Fate.VOID
+        self._voted = None
+        self._deadline = None
+        self._ledger = OperationLedger()
+        if not committed and was_open and not shared:
+            self._give_up(reason or "the step was not committed", step=tag.step)
+
+    def _on_state_reset(self, event: e.StateReset) -> None:
+        self.state = event.state
+
+    def _on_went_away(self, event: e.WentAway) -> None:
+        self._leave(event.reason)
+
+    def _leave(self, reason: str) -> None:
+        self._retire()
+        self._out.append(e.Send(m.Leaving(self.state, reason)))
+        self.phase = Phase.LEFT
+
+    # ------------------------------------------------------------ operations
+
+    def _on_operation_issued(self, event: e.OperationIssued) -> None:
+        self._ledger.issue(event.held, event.closes)
+        if self.fate is Fate.VOID:
+            self._out.append(e.FailOperations(self.void_reason))
+        elif self.fate is Fate.OPEN:
+            self._deadline = self._now + self._operation_timeout_s
+
+    def _on_operation_completed(self, event: e.OperationCompleted) -> None:
+        if not self._counts(event.attempt) or not self._ledger.finish(event.index):
+            return  # C3
+        left = self._ledger.outstanding
+        self._deadline = self._now + self._operation_timeout_s if left else None
+        ready = self._ledger.take_ready()
+        if ready:
+            self._out.append(e.HandOut(ready))
+
+    def _on_operation_failed(self, event: e.OperationFailed) -> None:
+        if self._counts(event.attempt):
+            self._give_up(f"operation {event.index}: {event.reason}")
+
+    def _counts(self, attempt: Attempt) -> bool:
+        return self.may_issue and self.tag is not None and self.tag.attempt == attempt
+
+    # ------------------------------------------------------------ healing
+
+    @property
+    def _must_heal(self) -> bool:
+        return self.healing and self.loaded is None
+
+    def _on_state_loaded(self, event: e.StateLoaded) -> None:
+        if event.tag == self.tag and self.healing and self.fate is Fate.OPEN:
+            self.loaded = event.state
+
+    def _on_state_applied(self, event: e.StateApplied) -> None:
+        if not self.healing or self.loaded is None or self.tag is None:
+            return
+        self.state = self.loaded
+        self.loaded = None
+        self.healing = False
+        attempt = self._healed_under = self.tag.attempt
+        step, donors = self.state.step, event.donors
+        healed = m.Healed(attempt, step, donors, event.nbytes, event.duration_s)
+        self._out.append(e.Send(healed))
+
+    def _on_heal_failed(self, event: e.HealFailed) -> None:
+        if event.tag == self.tag and self._must_heal and self.fate is Fate.OPEN:
+            self._give_up(f"heal: {event.reason}")
+
+    # ------------------------------------------------------------ giving up, and the verdict
+
+    def _give_up(self, reason: str, step: int | None = None) -> None:
+        """An error of this worker's own: the quorum in force, and what follows it, is over here."""
+        if self.in_force is None:
+            return
+        attempt = self.in_force.attempt
+        position = self.position if step is None else step
+        self._abort(self.seen)
+        self._out.append(e.Send(m.Errored(attempt, position, reason)))
+
+    def _abort(self, attempt: Attempt) -> None:
+        """Everything up to and including ``attempt`` counts for nothing any more."""
+        self.interrupted = self.seen = attempt
+        if self.in_force is not None:
+            self._out.append(e.AbortGroup(self.in_force.attempt))
+            self.in_force = None
+        self._drop_pending()
+        if self.in_step and self.fate is not Fate.VOID:
+            self.fate = Fate.HELD
+            self._deadline = self._now + self._quorum_timeout_s
+
+    def _drop_pending(self) -> None:
+        if self.pending is not None and self._is_member(self.pending.quorum):
+            self._out.append(e.AbortGroup(self.pending.quorum.attempt))
+        self.pending = None
+
+    def _judge(self, quorum: m.Quorum) -> None:
+        """The verdict of ``quorum`` on the step under way."""
+        tag = self.reduced or self._voted
+        held = self.loaded if self.healing else self.state
+        if tag is not None and held is not None and quorum.state == held.committed(tag):
+            self.fate = Fate.STANDS
+            self._deadline = None
+        elif self._repairable(quorum, held):
+            self.fate = Fate.REPAIR
+        else:
+            self._void(f"quorum {quorum.attempt} begins at {quorum.state}")
+
+    def _repairable(self, quorum: m.Quorum, held: StateId | None) -> bool:
+        if not self._repair or not self._ledger.untouched or self.phase is Phase.VOTING:
+            return False
+        return quorum.state == held and quorum.step == self.position
+
+    def _void(self, reason: str) -> None:
+        self.fate = Fate.VOID
+        self.void_reason = reason
+        self._deadline = None
+        self._out.append(e.FailOperations(reason))
+
+    # ------------------------------------------------------------ the lighthouse
+
+    def _on_interrupt(self, event: m.Interrupt) -> None:
+        if event.attempt < self.seen:
+            return  # Q2: stale
+        if event.attempt > self.interrupted:
+            self._abort(event.attempt)
+        self._out.append(e.Send(self.report()))
+
+    def _on_new_quorum(self, event: m.NewQuorum) -> None:
+        quorum = event.quorum
+        if not self._is_new(quorum) or not self._is_member(quorum):
+            return
+        if self.in_force is not None or self.pending is not None:
+            self._abort(self.seen)  # the Interrupt was lost on the way
+        self._take(quorum, is_switch=False)
+        if self.in_step and self.fate is Fate.HELD:
+            self._judge(quorum)
+
+    def _is_member(self, quorum: m.Quorum) -> bool:
+        return quorum.index(self.key.replica_id, self.key.incarnation) is not None
+
+    def _is_new(self, quorum: m.Quorum) -> bool:
+        """Whether to act upon ``quorum``; one that is known and built is confirmed again."""
+        built = self.pending.quorum if self.pending is not None and self.pending.built else None
+        if quorum.attempt in {q.attempt for q in (self.in_force, built) if q is not None}:
+            self._out.append(e.Send(m.Built(quorum.attempt)))
+        return quorum.attempt > self.seen
+
+    def _take(self, quorum: m.Quorum, is_switch: bool) -> None:
+        self.seen = quorum.attempt
+        self.pending = Pending(quorum, is_switch)
+        self._out.append(e.BuildGroup(quorum))
+
+    def _on_prepare(self, event: m.Prepare) -> None:
+        quorum = event.quorum
+        if not self._is_new(quorum):
+            return
+        self._drop_pending()
+        if self._is_member(quorum):
+            self._take(quorum, is_switch=True)
+        else:  # the switch to leave by
+            self.seen = quorum.attempt
+            self.pending = Pending(quorum, is_switch=True, built=True)
+            self._out.append(e.Send(m.Built(quorum.attempt)))
+
+    def _on_group_built(self, event: e.GroupBuilt) -> None:
+        pending = self.pending
+        if pending is None or pending.quorum.attempt != event.attempt:
+            self._out.append(e.DropGroup(event.attempt))
+            return
+        pending.built = True
+        self._out.append(e.Send(m.Built(event.attempt)))
+        if not pending.is_switch and self.in_step and self.fate is Fate.REPAIR:
+            self._repair_under(pending.quorum)
+        self._advance()
+
+    def _repair_under(self, quorum: m.Quorum) -> None:
+        assert self.tag is not None
+        self._adopt(quorum)
+        self.tag = Tag(quorum.attempt, self.tag.step)
+        self.fate = Fate.OPEN
+        self._ledger.start_again()
+        self._deadline = self._now + self._operation_timeout_s if self._ledger.issued else None
+        self._announce(quorum)
+        self._out.append(e.Reissue())
+
+    def _on_group_failed(self, event: e.GroupFailed) -> None:
+        if self.pending is not None and self.pending.quorum.attempt == event.attempt:
+            self._out.append(e.Send(m.BuildFailed(event.attempt, event.reason)))
+
+    def _on_propose(self, event: m.ProposeSwitch) -> None:
+        pending = self.pending
+        if pending is not None and pending.confirmed:
+            return
+        begun = self.position if self.in_step else self.state.step - 1
+        late = self.in_force is not None and (event.step <= begun or self._hold_members)
+        ready = pending is not None and pending.quorum.attempt == event.attempt and pending.built
+        if pending is None or not ready or not pending.is_switch or late:
+            self._out.append(e.Send(m.Refused(event.attempt, event.step, begun)))
+            return
+        pending.promise = event.step
+        self._out.append(e.Send(m.Promised(event.attempt, event.step)))
+        self._advance()
+
+    def _on_switch(self, event: m.Switch) -> None:
+        if self.in_force is not None and self.in_force.attempt == event.attempt:
+            self._out.append(e.Send(m.InForce(event.attempt, event.step)))
+        elif self.pending is not None and self.pending.quorum.attempt == event.attempt:
+            self.pending.confirmed = self.pending.promise == event.step
+            self._advance()
+
+    def _on_cancel(self, event: m.Cancel) -> None:
+        pending = self.pending
+        if pending is None or pending.quorum.attempt != event.attempt or pending.confirmed:
+            return
+        self._drop_pending()
+        self._advance()
+
+    def _on_ask_report(self, event: m.AskReport) -> None:
+        self._out.append(e.Send(self.report()))
+
+    def _on_isolation(self, event: m.Isolation) -> None:
+        self.isolated = event.isolated
+        self._advance()
+
+    # ------------------------------------------------------------ time
+
+    def _on_ticked(self, event: e.Ticked) -> None:
+        if self._deadline is None or self._now < self._deadline or self.isolated:
+            return
+        if self.fate is Fate.OPEN:
+            self._give_up(f"no operation completed for {self._operation_timeout_s:g} s")
+        elif self.fate in (Fate.HELD, Fate.REPAIR) and not self.settled:
+            self._void(f"no quorum for {self._quorum_timeout_s:g} s")

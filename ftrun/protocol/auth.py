@@ -1,0 +1,115 @@
+"""The job's token: 256 random bits that every RPC, route and Unix socket asks for (Q7, X1).
+
+It lives in a file of mode 0600 or comes over an inherited descriptor; never in argv, in a log, in
+a status or in a report (X4). Not here: who asks for it (rpc.py, lighthouse/web.py, the agent).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import os
+import re
+import secrets
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+
+from ftrun.errors import UserError
+
+TOKEN_BYTES = 32
+TOKEN_PATTERN = re.compile(r"[0-9a-f]{64}")
+BEARER = "Bearer "
+
+
+def new_token() -> str:
+    """A fresh token: 256 bits, in hex."""
+    return secrets.token_hex(TOKEN_BYTES)
+
+
+def state_home(environ: Mapping[str, str] | None = None) -> Path:
+    """Where ftrun keeps what outlives a process: ``$XDG_STATE_HOME/ftrun``."""
+    environ = os.environ if environ is None else environ
+    base = environ.get("XDG_STATE_HOME", "")
+    # The XDG specification: a relative path is invalid and ignored.
+    root = Path(base) if os.path.isabs(base) else Path.home() / ".local" / "state"
+    return root / "ftrun"
+
+
+def default_token_path() -> Path:
+    """Where the user's own token lies."""
+    return state_home() / "token"
+
+
+def load_token(path: Path) -> str:
+    """The token in ``path``.
+
+    Raises:
+        UserError: there is none, others may read the file, or it holds something else.
+    """
+    try:
+        with open(path, encoding="ascii") as file:
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            text = file.read(4096).strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"The token file {path} cannot be read: {error}.") from error
+    if mode & 0o077:
+        raise UserError(
+            f"The token file {path} has mode {mode:04o}: others could read it. "
+            f"Run: chmod 600 {path}"
+        )
+    if not TOKEN_PATTERN.fullmatch(text):
+        raise UserError(
+            f"The token file {path} does not hold a token (64 hex digits). "
+            "Remove it, and ftrun writes a new one."
+        )
+    return text
+
+
+def load_or_create_token(path: Path) -> str:
+    """The token in ``path``; a new one is written there if there is no file yet.
+
+    Two processes that create it at the same time end with the same token.
+
+    Raises:
+        UserError: see ``load_token``; or the file cannot be written.
+    """
+    if not path.exists():
+        try:
+            _create(path, new_token())
+        except OSError as error:
+            raise UserError(f"The token file {path} cannot be written: {error}.") from error
+    return load_token(path)
+
+
+def token_matches(given: str, expected: str) -> bool:
+    """Compare in constant time. No token matches an empty one: there is no job without."""
+    if not expected:
+        return False
+    return hmac.compare_digest(given.encode("utf-8", "replace"), expected.encode())
+
+
+def bearer(token: str) -> str:
+    """The value of an ``authorization`` header."""
+    return BEARER + token
+
+
+def bearer_matches(header: str | None, expected: str) -> bool:
+    """True if an ``authorization`` header carries the expected token."""
+    if header is None or not header.startswith(BEARER):
+        return False
+    return token_matches(header[len(BEARER) :], expected)
+
+
+def _create(path: Path, token: str) -> None:
+    """Write the file whole under its name, unless somebody else was faster."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    draft = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(fd, "w", encoding="ascii") as file:
+            file.write(token + "\n")
+        with contextlib.suppress(FileExistsError):  # Then the other one's token is the job's.
+            os.link(draft, path)
+    finally:
+        os.unlink(draft)

@@ -1,0 +1,404 @@
+"""Messages of core/messages.py ↔ protobuf bytes.
+
+Classes and fields have the same names on both sides (ftrun.proto), so a class's plan is made once
+from its type hints and there is no table to keep. A plan is a list of small functions, one per
+field: the codec is on the recovery path and takes some 10 to 50 µs for a small message.
+
+What comes in is checked before anyone sees it (X3): sizes, counts, ids, durations, and that
+everything required is there. The answer to anything else is ``ProtocolError``, never another error.
+
+Not here: framing (frames.py, rpc.py), and whether a message makes sense now (core/).
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import fields, is_dataclass
+from types import NoneType, UnionType
+from typing import Any, Generic, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from google.protobuf.message import DecodeError, EncodeError
+from google.protobuf.message import Message as Wire
+
+from ftrun.core import messages
+from ftrun.errors import ProtocolError
+from ftrun.protocol import ftrun_pb2
+
+MESSAGE_BYTES_MAX = 8 * 1024 * 1024
+TEXT_BYTES_MAX = 64 * 1024
+ID_BYTES_MAX = 128
+COUNT_MAX = 65_536
+INT_MAX = (1 << 63) - 1
+
+ID_FIELDS = frozenset(
+    {"replica_id", "incarnation", "agent_id", "job_id", "lineage", "phase", "kind"}
+    | {"newcomers", "donors", "finished", "replica_ids"}
+)
+"""Fields that name something: at most ``ID_BYTES_MAX`` bytes, printable (they go into logs)."""
+
+PROSE_FIELDS = frozenset({"reason", "cause", "text", "message", "traceback", "error_type"})
+"""Words for people, of any length at the sender: cut at encoding rather than refused."""
+
+T = TypeVar("T")
+Put = Callable[[Any, Any], None]
+"""Writes one field of a record into its wire message: ``put(wire, value)``."""
+Get = Callable[[Any], Any]
+"""Reads one field from a wire message."""
+
+
+class RecordCodec(Generic[T]):
+    """One dataclass ↔ the protobuf message of the same fields."""
+
+    def __init__(self, cls: type[T], wire: type[Wire]) -> None:
+        plans = _plans(cls)
+        _check_names(cls, wire, [plan[0] for plan in plans])
+        self._cls = cls
+        self._wire = wire
+        self._puts = [(name, put) for name, put, _ in plans]
+        self._gets = [get for _, _, get in plans]
+
+    def fill(self, wire: Any, record: T) -> None:
+        """Write ``record`` into an empty wire message."""
+        for name, put in self._puts:
+            put(wire, getattr(record, name))
+
+    def read(self, wire: Any) -> T:
+        """The record in ``wire``, checked."""
+        return self._cls(*[get(wire) for get in self._gets])
+
+    def encode(self, record: T) -> bytes:
+        """Serialise one record by itself.
+
+        Raises:
+            ProtocolError: a value is over its limit or of the wrong type.
+        """
+        wire = self._wire()
+        _guarded(self.fill, wire, record)
+        return _serialise(wire, record)
+
+    def decode(self, data: bytes) -> T:
+        """The record in ``data``.
+
+        Raises:
+            ProtocolError: the bytes are no such record, or over a limit.
+        """
+        return _guarded(self.read, _parse(self._wire, data))
+
+
+def encode(message: object) -> bytes:
+    """Serialise a message as an Envelope.
+
+    Raises:
+        ProtocolError: it is not a message, or over a limit; nothing was sent.
+    """
+    wire = ftrun_pb2.Envelope()
+    _guarded(_put_envelope, wire, message)
+    return _serialise(wire, message)
+
+
+def decode(data: bytes) -> Any:
+    """The message in an Envelope.
+
+    Raises:
+        ProtocolError: the bytes are not one message that the protocol allows.
+    """
+    return _guarded(_get_envelope, _parse(ftrun_pb2.Envelope, data))
+
+
+def clip(text: str, bytes_max: int = TEXT_BYTES_MAX) -> str:
+    """``text``, or its beginning and end if it is longer than ``bytes_max`` bytes of UTF-8.
+
+    What UTF-8 cannot carry (lone surrogates of odd file names) becomes "?".
+    """
+    raw = text.encode("utf-8", "replace")
+    if len(raw) <= bytes_max:
+        return raw.decode("utf-8")
+    mark = f" ... [over {bytes_max} bytes: the middle is left out] ... "
+    half = max(0, (bytes_max - len(mark.encode())) // 2)
+    head = raw[:half].decode("utf-8", "ignore")
+    tail = raw[len(raw) - half :].decode("utf-8", "ignore")
+    return (head + mark + tail)[:bytes_max]
+
+
+# ---------------------------------------------------------------- guards
+
+
+def _guarded(function: Callable[..., T], *args: Any) -> T:
+    """Call ``function``; what protobuf raises on bad values becomes a ProtocolError."""
+    try:
+        return function(*args)
+    except ProtocolError:
+        raise
+    except (TypeError, ValueError, AttributeError, KeyError, OverflowError) as error:
+        raise ProtocolError(f"not a message of the protocol: {error}") from error
+
+
+def _serialise(wire: Any, record: object) -> bytes:
+    try:
+        data: bytes = wire.SerializeToString()
+    except EncodeError as error:
+        raise ProtocolError(f"{type(record).__name__} cannot be encoded: {error}") from error
+    if len(data) > MESSAGE_BYTES_MAX:
+        raise ProtocolError(f"{type(record).__name__} is over {MESSAGE_BYTES_MAX} bytes")
+    return data
+
+
+def _parse(wire: type[Wire], data: bytes) -> Wire:
+    if len(data) > MESSAGE_BYTES_MAX:
+        raise ProtocolError(f"a message of {len(data)} bytes is over {MESSAGE_BYTES_MAX}")
+    try:
+        return wire.FromString(data)
+    except DecodeError as error:
+        raise ProtocolError(f"bytes that are no message: {error}") from error
+
+
+def _check_names(cls: type, wire: type[Wire], names: list[str]) -> None:
+    descriptor = wire.DESCRIPTOR
+    have = {field.name for field in descriptor.fields if field.containing_oneof is None}
+    have |= {f.name for f in descriptor.fields if _is_optional(f)}
+    have |= {oneof.name for oneof in descriptor.oneofs if not oneof.name.startswith("_")}
+    if have != set(names):
+        raise TypeError(f"ftrun.proto and {cls.__name__} differ in {sorted(have ^ set(names))}")
+
+
+def _is_optional(field: Any) -> bool:
+    """True for a proto3 ``optional``, which protobuf keeps in a oneof of its own."""
+    oneof = field.containing_oneof
+    return oneof is not None and bool(oneof.name.startswith("_"))
+
+
+# ---------------------------------------------------------------- plans, one per field
+
+
+def _plans(cls: type) -> list[tuple[str, Put, Get]]:
+    if not is_dataclass(cls):
+        raise TypeError(f"{cls.__name__} is no dataclass")
+    hints = get_type_hints(cls)
+    return [(f.name, *_plan(f"{cls.__name__}.{f.name}", hints[f.name])) for f in fields(cls)]
+
+
+def _plan(where: str, hint: Any) -> tuple[Put, Get]:
+    """How one field is written and read, from its type."""
+    args = get_args(hint)
+    if get_origin(hint) in (UnionType, Union):
+        kinds = [arg for arg in args if arg is not NoneType]
+        if len(kinds) > 1:
+            return _union(where, kinds)
+        return _optional(where, kinds[0])
+    if get_origin(hint) is tuple:
+        return _repeated(where, args[0])
+    if isinstance(hint, type) and is_dataclass(hint):
+        return _nested(where, hint)
+    return _scalar(where, hint)
+
+
+def _scalar(where: str, kind: Any) -> tuple[Put, Get]:
+    name = where.rpartition(".")[2]
+    check = _checker(where, kind)
+    if check is None:
+        return (lambda wire, value: setattr(wire, name, value)), (lambda wire: getattr(wire, name))
+    if name in PROSE_FIELDS:
+        return (
+            lambda wire, value: setattr(wire, name, clip(value)),
+            lambda wire: check(getattr(wire, name)),
+        )
+    return (
+        lambda wire, value: setattr(wire, name, check(value)),
+        lambda wire: check(getattr(wire, name)),
+    )
+
+
+def _nested(where: str, cls: type) -> tuple[Put, Get]:
+    name = where.rpartition(".")[2]
+    codec = _codec(cls)
+
+    def put(wire: Any, value: Any) -> None:
+        _expect(where, value, cls)
+        inner = getattr(wire, name)
+        inner.SetInParent()
+        codec.fill(inner, value)
+
+    def get(wire: Any) -> Any:
+        if not wire.HasField(name):
+            raise ProtocolError(f"{where} is missing")
+        return codec.read(getattr(wire, name))
+
+    return put, get
+
+
+def _optional(where: str, kind: Any) -> tuple[Put, Get]:
+    name = where.rpartition(".")[2]
+    put_some, get_some = _plan(where, kind)
+
+    def put(wire: Any, value: Any) -> None:
+        if value is not None:
+            put_some(wire, value)
+
+    def get(wire: Any) -> Any:
+        return get_some(wire) if wire.HasField(name) else None
+
+    return put, get
+
+
+def _repeated(where: str, kind: Any) -> tuple[Put, Get]:
+    name = where.rpartition(".")[2]
+    put_all, get_all = _items(where, kind)
+
+    def put(wire: Any, value: Any) -> None:
+        _count(where, len(value))
+        put_all(getattr(wire, name), value)
+
+    def get(wire: Any) -> Any:
+        found = getattr(wire, name)
+        _count(where, len(found))
+        return tuple(get_all(found))
+
+    return put, get
+
+
+def _items(where: str, kind: Any) -> tuple[Put, Callable[[Any], Iterable[Any]]]:
+    """How the items of a repeated field are written and read."""
+    if get_origin(kind) is tuple:
+        return _pairs(where)
+    if isinstance(kind, type) and is_dataclass(kind):
+        codec = _codec(kind)
+
+        def put_records(items: Any, values: Any) -> None:
+            for value in values:
+                _expect(where, value, kind)
+                codec.fill(items.add(), value)
+
+        return put_records, lambda items: [codec.read(item) for item in items]
+    check = _checker(where, kind) or (lambda value: value)
+    return (
+        lambda items, values: items.extend([check(value) for value in values]),
+        lambda items: [check(item) for item in items],
+    )
+
+
+def _pairs(where: str) -> tuple[Put, Callable[[Any], Iterable[Any]]]:
+    """``tuple[tuple[str, float], ...]`` as repeated Scalar: named numbers, NaN allowed."""
+    check = _id_checker(f"{where}.name")
+
+    def put(items: Any, values: Any) -> None:
+        for name, number in values:
+            items.add(name=check(name), value=number)
+
+    return put, lambda items: [(check(item.name), item.value) for item in items]
+
+
+def _union(where: str, kinds: list[type]) -> tuple[Put, Get]:
+    name = where.rpartition(".")[2]
+    places = {kind: (snake(kind.__name__), _codec(kind)) for kind in kinds}
+    codecs = dict(places.values())
+
+    def put(wire: Any, value: Any) -> None:
+        place = places.get(type(value))
+        if place is None:
+            raise ProtocolError(f"{where} cannot be a {type(value).__name__}")
+        inner = getattr(wire, place[0])
+        inner.SetInParent()
+        place[1].fill(inner, value)
+
+    def get(wire: Any) -> Any:
+        which = wire.WhichOneof(name)
+        if which is None:
+            raise ProtocolError(f"{where} is missing or of a kind that this version does not know")
+        return codecs[which].read(getattr(wire, which))
+
+    return put, get
+
+
+# ---------------------------------------------------------------- checks of single values
+
+
+def _expect(where: str, value: object, cls: type) -> None:
+    if type(value) is not cls:
+        raise ProtocolError(f"{where} cannot be a {type(value).__name__}")
+
+
+def _count(where: str, count: int) -> None:
+    if count > COUNT_MAX:
+        raise ProtocolError(f"{where} has {count} items, at most {COUNT_MAX} are allowed")
+
+
+def _checker(where: str, kind: Any) -> Callable[[Any], Any] | None:
+    """What a value of this field must pass, or None if its wire type says it all."""
+    name = where.rpartition(".")[2]
+    if kind is str:
+        return _id_checker(where) if name in ID_FIELDS else _text_checker(where)
+    if kind is int:
+        return _int_checker(where)
+    if kind is float and name.endswith("_s"):
+        return _duration_checker(where)
+    if kind in (float, bool):
+        return None
+    raise TypeError(f"{where}: the codec knows no {kind!r}")
+
+
+def _text_checker(where: str) -> Callable[[str], str]:
+    def check(value: str) -> str:
+        # UTF-8 takes at most four bytes a character, so most need no second look.
+        if len(value) * 4 > TEXT_BYTES_MAX and len(value.encode()) > TEXT_BYTES_MAX:
+            raise ProtocolError(f"{where} is over {TEXT_BYTES_MAX} bytes")
+        return value
+
+    return check
+
+
+def _id_checker(where: str) -> Callable[[str], str]:
+    def check(value: str) -> str:
+        if len(value) * 4 > ID_BYTES_MAX and len(value.encode()) > ID_BYTES_MAX:
+            raise ProtocolError(f"{where} is over {ID_BYTES_MAX} bytes")
+        if not value.isprintable():
+            raise ProtocolError(f"{where} has characters that cannot be printed")
+        return value
+
+    return check
+
+
+def _int_checker(where: str) -> Callable[[int], int]:
+    def check(value: int) -> int:
+        if value > INT_MAX:
+            raise ProtocolError(f"{where} is over 63 bits")
+        return value
+
+    return check
+
+
+def _duration_checker(where: str) -> Callable[[float], float]:
+    def check(value: float) -> float:
+        if not (math.isfinite(value) and value >= 0):
+            raise ProtocolError(f"{where} must be finite and not negative, not {value}")
+        return value
+
+    return check
+
+
+# ---------------------------------------------------------------- the classes
+
+
+def snake(name: str) -> str:
+    """``NewQuorum`` → ``new_quorum``: the oneof field of a message class."""
+    return re.sub(r"(?<!^)([A-Z])", r"_\1", name).lower()
+
+
+@functools.cache
+def _codec(cls: Any) -> RecordCodec[Any]:
+    """The codec of one message class, made on first use; fields refer to each other's."""
+    return RecordCodec(cls, getattr(ftrun_pb2, cls.__name__))
+
+
+def _message_classes() -> list[type]:
+    """The dataclasses that travel by themselves: those with a place in the Envelope."""
+    known = ftrun_pb2.Envelope.DESCRIPTOR.fields_by_name
+    found = inspect.getmembers(messages, inspect.isclass)
+    return [cls for name, cls in found if is_dataclass(cls) and snake(name) in known]
+
+
+MESSAGE_CLASSES = tuple(_message_classes())
+_put_envelope, _get_envelope = _union("Envelope.message", list(MESSAGE_CLASSES))

@@ -1,0 +1,581 @@
+# mypy: disable-error-code="type-arg"
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Attempt(_message.Message):
+    __slots__ = ("quorum_id", "number")
+    QUORUM_ID_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    quorum_id: int
+    number: int
+    def __init__(self, quorum_id: _Optional[int] = ..., number: _Optional[int] = ...) -> None: ...
+
+class Tag(_message.Message):
+    __slots__ = ("attempt", "step")
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    attempt: Attempt
+    step: int
+    def __init__(self, attempt: _Optional[_Union[Attempt, _Mapping]] = ..., step: _Optional[int] = ...) -> None: ...
+
+class StateId(_message.Message):
+    __slots__ = ("step", "lineage")
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    LINEAGE_FIELD_NUMBER: _ClassVar[int]
+    step: int
+    lineage: str
+    def __init__(self, step: _Optional[int] = ..., lineage: _Optional[str] = ...) -> None: ...
+
+class WorkerKey(_message.Message):
+    __slots__ = ("replica_id", "incarnation", "group_rank")
+    REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    GROUP_RANK_FIELD_NUMBER: _ClassVar[int]
+    replica_id: str
+    incarnation: str
+    group_rank: int
+    def __init__(self, replica_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., group_rank: _Optional[int] = ...) -> None: ...
+
+class Endpoint(_message.Message):
+    __slots__ = ("host", "heal")
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    HEAL_FIELD_NUMBER: _ClassVar[int]
+    host: str
+    heal: str
+    def __init__(self, host: _Optional[str] = ..., heal: _Optional[str] = ...) -> None: ...
+
+class Member(_message.Message):
+    __slots__ = ("replica_id", "incarnation", "endpoints", "store")
+    REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    ENDPOINTS_FIELD_NUMBER: _ClassVar[int]
+    STORE_FIELD_NUMBER: _ClassVar[int]
+    replica_id: str
+    incarnation: str
+    endpoints: _containers.RepeatedCompositeFieldContainer[Endpoint]
+    store: str
+    def __init__(self, replica_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., endpoints: _Optional[_Iterable[_Union[Endpoint, _Mapping]]] = ..., store: _Optional[str] = ...) -> None: ...
+
+class Quorum(_message.Message):
+    __slots__ = ("attempt", "members", "store", "step", "state", "newcomers", "donors")
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    STORE_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    NEWCOMERS_FIELD_NUMBER: _ClassVar[int]
+    DONORS_FIELD_NUMBER: _ClassVar[int]
+    attempt: Attempt
+    members: _containers.RepeatedCompositeFieldContainer[Member]
+    store: str
+    step: int
+    state: StateId
+    newcomers: _containers.RepeatedScalarFieldContainer[str]
+    donors: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, attempt: _Optional[_Union[Attempt, _Mapping]] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., store: _Optional[str] = ..., step: _Optional[int] = ..., state: _Optional[_Union[StateId, _Mapping]] = ..., newcomers: _Optional[_Iterable[str]] = ..., donors: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Loss(_message.Message):
+    __slots__ = ("replica_id", "incarnation", "cause")
+    REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
+    replica_id: str
+    incarnation: str
+    cause: str
+    def __init__(self, replica_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., cause: _Optional[str] = ...) -> None: ...
+
+class RunningReplica(_message.Message):
+    __slots__ = ("replica_id", "incarnation")
+    REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    replica_id: str
+    incarnation: str
+    def __init__(self, replica_id: _Optional[str] = ..., incarnation: _Optional[str] = ...) -> None: ...
+
+class JobSpec(_message.Message):
+    __slots__ = ("job_id", "replicas", "workers_per_replica", "min_replicas", "join_timeout_s", "heartbeat_timeout_s", "isolation_limit_s", "nodes")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_PER_REPLICA_FIELD_NUMBER: _ClassVar[int]
+    MIN_REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    JOIN_TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
+    ISOLATION_LIMIT_S_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    replicas: int
+    workers_per_replica: int
+    min_replicas: int
+    join_timeout_s: float
+    heartbeat_timeout_s: float
+    isolation_limit_s: float
+    nodes: int
+    def __init__(self, job_id: _Optional[str] = ..., replicas: _Optional[int] = ..., workers_per_replica: _Optional[int] = ..., min_replicas: _Optional[int] = ..., join_timeout_s: _Optional[float] = ..., heartbeat_timeout_s: _Optional[float] = ..., isolation_limit_s: _Optional[float] = ..., nodes: _Optional[int] = ...) -> None: ...
+
+class Interrupt(_message.Message):
+    __slots__ = ("attempt", "lost")
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
+    attempt: Attempt
+    lost: _containers.RepeatedCompositeFieldContainer[Loss]
+    def __init__(self, attempt: _Optional[_Union[Attempt, _Mapping]] = ..., lost: _Optional[_Iterable[_Union[Loss, _Mapping]]] = ...) -> None: ...
+
+class NewQuorum(_message.Message):
+    __slots__ = ("quorum",)
+    QUORUM_FIELD_NUMBER: _ClassVar[int]
+    quorum: Quorum
+    def __init__(self, quorum: _Optional[_Union[Quorum, _Mapping]] = ...) -> None: ...
+
+class Prepare(_message.Message):
+    __slots__ = ("quorum",)
+    QUORUM_FIELD_NUMBER: _ClassVar[int]
+    quorum: Quorum
+    def __init__(self, quorum: _Optional[_Union[Quorum, _Mapping]] = ...) -> None: ...
+
+class ProposeSwitch(_message.Message):
+    __slots__ = ("attempt", "step")
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    attempt: Attempt
+    step: int
+    def __init__(self, attempt: _Optional[_Union[Attempt, _Mapping]] = ..., step: _Optional[int] = ...) -> None: ...
+
+class Switch(_message.Message):
+    __slots__ = ("attempt", "step")
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    attempt: Attempt
+    step: int
+    def __init__(self, attempt: _Optional[_Union[Attempt, _Mapping]] = ..., step: _Optional[int] = ...) -> None: ...
+
+class Cancel(_message.Message):
+    __slots__ = ("attempt",)
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    attempt: Attempt
+    def __init__(self, attempt: _Optional[_Union[Attempt, _Mapping]] = ...) -> None: ...
+
+class AskReport(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Report(_message.Message):
+    __slots__ = ("state", "endpoint", "interrupted", "in_force", "pending", "pending_step", "promised", "confirmed", "reduced", "voted", "healing", "operations")
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    ENDPOINT_FIELD_NUMBER: _ClassVar[int]
+    INTERRUPTED_FIELD_NUMBER: _ClassVar[int]
+    IN_FORCE_FIELD_NUMBER: _ClassVar[int]
+    PENDING_FIELD_NUMBER: _ClassVar[int]
+    PENDING_STEP_FIELD_NUMBER: _ClassVar[int]
+    PROMISED_FIELD_NUMBER: _ClassVar[int]
+    CONFIRMED_FIELD_NUMBER: _ClassVar[int]
+    REDUCED_FIELD_NUMBER: _ClassVar[int]
+    VOTED_FIELD_NUMBER: _ClassVar[int]
+    HEALING_FIELD_NUMBER: _ClassVar[int]
+    OPERATIONS_FIELD_NUMBER: _ClassVar[int]
+    state: StateId
+    endpoint: Endpoint
+    interrupted: Attempt
+    in_force: Quorum
+    pending: Quorum
+    pending_step: int
+    promised: bool
+    confirmed: bool
+    reduced: Tag
+    voted: Tag
+    healing: bool
+    operations: int
+    def __init__(self, state: _Optional[_Union[StateId, _Mapping]] = ..., endpoint: _Optional[_Union[Endpoint, _Mapping]] = ..., interrupted: _Optional[_Union[Attempt, _Mapping]] = ..., in_force: _Optional[_Union[Quorum, _Mapping]] = ..., pending: _Optional[_Union[Quorum, _Mapping]] = ..., pending_step: _Optional[int] = ..., promised: bool = ..., confirmed: bool = ..., reduced: _Optional[_Union[Tag, _Mapping]] = ..., voted: _Optional[_Union[Tag, _Mapping]] = ..., healing: bool = ..., operations: _Optional[int] = ...) -> None: ...
+
+class Built(_message.Message):
+    __slots__ = ("attempt",)
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    attempt: Attempt
+    def __init__(self, attempt: _Optional[_Union[Attempt, _Mapping]] = ...) -> None: ...
+
+class BuildFailed(_message.Message):
+    __slots__ = ("attempt", "reason")
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    attempt: Attempt
+    reason: str
+    def __init__(self, attempt: _Optional[_Union[Attempt, _Mapping]] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class Promised(_message.Message):
+    __slots__ = ("attempt", "step")
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    attempt: Attempt
+    step: int
+    def __init__(self, attempt: _Optional[_Union[Attempt, _Mapping]] = ..., step: _Optional[int] = ...) -> None: ...
+
+class Refused(_message.Message):
+    __slots__ = ("attempt", "step", "current")
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    CURRENT_FIELD_NUMBER: _ClassVar[int]
+    attempt: Attempt
+    step: int
+    current: int
+    def __init__(self, attempt: _Optional[_Union[Attempt, _Mapping]] = ..., step: _Optional[int] = ..., current: _Optional[int] = ...) -> None: ...
+
+class InForce(_message.Message):
+    __slots__ = ("attempt", "step")
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    attempt: Attempt
+    step: int
+    def __init__(self, attempt: _Optional[_Union[Attempt, _Mapping]] = ..., step: _Optional[int] = ...) -> None: ...
+
+class Errored(_message.Message):
+    __slots__ = ("attempt", "step", "reason")
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    attempt: Attempt
+    step: int
+    reason: str
+    def __init__(self, attempt: _Optional[_Union[Attempt, _Mapping]] = ..., step: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class Healed(_message.Message):
+    __slots__ = ("attempt", "step", "donors", "nbytes", "duration_s")
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    DONORS_FIELD_NUMBER: _ClassVar[int]
+    NBYTES_FIELD_NUMBER: _ClassVar[int]
+    DURATION_S_FIELD_NUMBER: _ClassVar[int]
+    attempt: Attempt
+    step: int
+    donors: _containers.RepeatedScalarFieldContainer[str]
+    nbytes: int
+    duration_s: float
+    def __init__(self, attempt: _Optional[_Union[Attempt, _Mapping]] = ..., step: _Optional[int] = ..., donors: _Optional[_Iterable[str]] = ..., nbytes: _Optional[int] = ..., duration_s: _Optional[float] = ...) -> None: ...
+
+class Leaving(_message.Message):
+    __slots__ = ("state", "reason")
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    state: StateId
+    reason: str
+    def __init__(self, state: _Optional[_Union[StateId, _Mapping]] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class Scalar(_message.Message):
+    __slots__ = ("name", "value")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    value: float
+    def __init__(self, name: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+
+class Progress(_message.Message):
+    __slots__ = ("step", "batches", "phase", "scalars")
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    BATCHES_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    SCALARS_FIELD_NUMBER: _ClassVar[int]
+    step: int
+    batches: int
+    phase: str
+    scalars: _containers.RepeatedCompositeFieldContainer[Scalar]
+    def __init__(self, step: _Optional[int] = ..., batches: _Optional[int] = ..., phase: _Optional[str] = ..., scalars: _Optional[_Iterable[_Union[Scalar, _Mapping]]] = ...) -> None: ...
+
+class WorkerHello(_message.Message):
+    __slots__ = ("key", "pid", "token")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    key: WorkerKey
+    pid: int
+    token: str
+    def __init__(self, key: _Optional[_Union[WorkerKey, _Mapping]] = ..., pid: _Optional[int] = ..., token: _Optional[str] = ...) -> None: ...
+
+class Isolation(_message.Message):
+    __slots__ = ("isolated",)
+    ISOLATED_FIELD_NUMBER: _ClassVar[int]
+    isolated: bool
+    def __init__(self, isolated: bool = ...) -> None: ...
+
+class FailureReport(_message.Message):
+    __slots__ = ("error_type", "message", "traceback")
+    ERROR_TYPE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    TRACEBACK_FIELD_NUMBER: _ClassVar[int]
+    error_type: str
+    message: str
+    traceback: str
+    def __init__(self, error_type: _Optional[str] = ..., message: _Optional[str] = ..., traceback: _Optional[str] = ...) -> None: ...
+
+class Hello(_message.Message):
+    __slots__ = ("agent_id", "spec", "capacity", "host", "store", "running", "dead", "finished")
+    AGENT_ID_FIELD_NUMBER: _ClassVar[int]
+    SPEC_FIELD_NUMBER: _ClassVar[int]
+    CAPACITY_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    STORE_FIELD_NUMBER: _ClassVar[int]
+    RUNNING_FIELD_NUMBER: _ClassVar[int]
+    DEAD_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_FIELD_NUMBER: _ClassVar[int]
+    agent_id: str
+    spec: JobSpec
+    capacity: int
+    host: str
+    store: str
+    running: _containers.RepeatedCompositeFieldContainer[RunningReplica]
+    dead: _containers.RepeatedCompositeFieldContainer[Loss]
+    finished: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, agent_id: _Optional[str] = ..., spec: _Optional[_Union[JobSpec, _Mapping]] = ..., capacity: _Optional[int] = ..., host: _Optional[str] = ..., store: _Optional[str] = ..., running: _Optional[_Iterable[_Union[RunningReplica, _Mapping]]] = ..., dead: _Optional[_Iterable[_Union[Loss, _Mapping]]] = ..., finished: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class WorkerMessage(_message.Message):
+    __slots__ = ("key", "report", "built", "build_failed", "promised", "refused", "in_force", "errored", "healed", "leaving", "progress")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    REPORT_FIELD_NUMBER: _ClassVar[int]
+    BUILT_FIELD_NUMBER: _ClassVar[int]
+    BUILD_FAILED_FIELD_NUMBER: _ClassVar[int]
+    PROMISED_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    IN_FORCE_FIELD_NUMBER: _ClassVar[int]
+    ERRORED_FIELD_NUMBER: _ClassVar[int]
+    HEALED_FIELD_NUMBER: _ClassVar[int]
+    LEAVING_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    key: WorkerKey
+    report: Report
+    built: Built
+    build_failed: BuildFailed
+    promised: Promised
+    refused: Refused
+    in_force: InForce
+    errored: Errored
+    healed: Healed
+    leaving: Leaving
+    progress: Progress
+    def __init__(self, key: _Optional[_Union[WorkerKey, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., built: _Optional[_Union[Built, _Mapping]] = ..., build_failed: _Optional[_Union[BuildFailed, _Mapping]] = ..., promised: _Optional[_Union[Promised, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., in_force: _Optional[_Union[InForce, _Mapping]] = ..., errored: _Optional[_Union[Errored, _Mapping]] = ..., healed: _Optional[_Union[Healed, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ...) -> None: ...
+
+class ReplicaStarted(_message.Message):
+    __slots__ = ("replica_id", "incarnation", "restarts")
+    REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    RESTARTS_FIELD_NUMBER: _ClassVar[int]
+    replica_id: str
+    incarnation: str
+    restarts: int
+    def __init__(self, replica_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., restarts: _Optional[int] = ...) -> None: ...
+
+class ReplicaLost(_message.Message):
+    __slots__ = ("replica_id", "incarnation", "cause")
+    REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
+    replica_id: str
+    incarnation: str
+    cause: str
+    def __init__(self, replica_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., cause: _Optional[str] = ...) -> None: ...
+
+class ReplicaFinished(_message.Message):
+    __slots__ = ("replica_id", "incarnation")
+    REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    replica_id: str
+    incarnation: str
+    def __init__(self, replica_id: _Optional[str] = ..., incarnation: _Optional[str] = ...) -> None: ...
+
+class ReplicaProgress(_message.Message):
+    __slots__ = ("replica_id", "incarnation", "progress")
+    REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    replica_id: str
+    incarnation: str
+    progress: Progress
+    def __init__(self, replica_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ...) -> None: ...
+
+class Heartbeat(_message.Message):
+    __slots__ = ("progress",)
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    progress: _containers.RepeatedCompositeFieldContainer[ReplicaProgress]
+    def __init__(self, progress: _Optional[_Iterable[_Union[ReplicaProgress, _Mapping]]] = ...) -> None: ...
+
+class DrainReplicas(_message.Message):
+    __slots__ = ("replica_ids", "reason")
+    REPLICA_IDS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    replica_ids: _containers.RepeatedScalarFieldContainer[str]
+    reason: str
+    def __init__(self, replica_ids: _Optional[_Iterable[str]] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class JobFailed(_message.Message):
+    __slots__ = ("exit_code", "reason")
+    EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    exit_code: int
+    reason: str
+    def __init__(self, exit_code: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class Goodbye(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Welcome(_message.Message):
+    __slots__ = ("epoch",)
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    def __init__(self, epoch: _Optional[int] = ...) -> None: ...
+
+class AssignSlots(_message.Message):
+    __slots__ = ("replica_ids",)
+    REPLICA_IDS_FIELD_NUMBER: _ClassVar[int]
+    replica_ids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, replica_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ToWorkers(_message.Message):
+    __slots__ = ("targets", "interrupt", "new_quorum", "prepare", "propose_switch", "switch", "cancel", "ask_report")
+    TARGETS_FIELD_NUMBER: _ClassVar[int]
+    INTERRUPT_FIELD_NUMBER: _ClassVar[int]
+    NEW_QUORUM_FIELD_NUMBER: _ClassVar[int]
+    PREPARE_FIELD_NUMBER: _ClassVar[int]
+    PROPOSE_SWITCH_FIELD_NUMBER: _ClassVar[int]
+    SWITCH_FIELD_NUMBER: _ClassVar[int]
+    CANCEL_FIELD_NUMBER: _ClassVar[int]
+    ASK_REPORT_FIELD_NUMBER: _ClassVar[int]
+    targets: _containers.RepeatedCompositeFieldContainer[RunningReplica]
+    interrupt: Interrupt
+    new_quorum: NewQuorum
+    prepare: Prepare
+    propose_switch: ProposeSwitch
+    switch: Switch
+    cancel: Cancel
+    ask_report: AskReport
+    def __init__(self, targets: _Optional[_Iterable[_Union[RunningReplica, _Mapping]]] = ..., interrupt: _Optional[_Union[Interrupt, _Mapping]] = ..., new_quorum: _Optional[_Union[NewQuorum, _Mapping]] = ..., prepare: _Optional[_Union[Prepare, _Mapping]] = ..., propose_switch: _Optional[_Union[ProposeSwitch, _Mapping]] = ..., switch: _Optional[_Union[Switch, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., ask_report: _Optional[_Union[AskReport, _Mapping]] = ...) -> None: ...
+
+class RestartReplica(_message.Message):
+    __slots__ = ("replica_id", "incarnation", "reason")
+    REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    replica_id: str
+    incarnation: str
+    reason: str
+    def __init__(self, replica_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class HeartbeatAck(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Notice(_message.Message):
+    __slots__ = ("kind", "replica_ids", "text")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_IDS_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    kind: str
+    replica_ids: _containers.RepeatedScalarFieldContainer[str]
+    text: str
+    def __init__(self, kind: _Optional[str] = ..., replica_ids: _Optional[_Iterable[str]] = ..., text: _Optional[str] = ...) -> None: ...
+
+class EndJob(_message.Message):
+    __slots__ = ("exit_code", "reason")
+    EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    exit_code: int
+    reason: str
+    def __init__(self, exit_code: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class Rejected(_message.Message):
+    __slots__ = ("reason",)
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    def __init__(self, reason: _Optional[str] = ...) -> None: ...
+
+class JournalState(_message.Message):
+    __slots__ = ("epoch", "quorum", "switch_step", "spec", "finished")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    QUORUM_FIELD_NUMBER: _ClassVar[int]
+    SWITCH_STEP_FIELD_NUMBER: _ClassVar[int]
+    SPEC_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    quorum: Quorum
+    switch_step: int
+    spec: JobSpec
+    finished: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, epoch: _Optional[int] = ..., quorum: _Optional[_Union[Quorum, _Mapping]] = ..., switch_step: _Optional[int] = ..., spec: _Optional[_Union[JobSpec, _Mapping]] = ..., finished: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Envelope(_message.Message):
+    __slots__ = ("interrupt", "new_quorum", "prepare", "propose_switch", "switch", "cancel", "ask_report", "report", "built", "build_failed", "promised", "refused", "in_force", "errored", "healed", "leaving", "progress", "worker_hello", "isolation", "failure_report", "hello", "worker_message", "replica_started", "replica_lost", "replica_finished", "heartbeat", "drain_replicas", "job_failed", "goodbye", "welcome", "assign_slots", "to_workers", "restart_replica", "heartbeat_ack", "notice", "end_job", "rejected")
+    INTERRUPT_FIELD_NUMBER: _ClassVar[int]
+    NEW_QUORUM_FIELD_NUMBER: _ClassVar[int]
+    PREPARE_FIELD_NUMBER: _ClassVar[int]
+    PROPOSE_SWITCH_FIELD_NUMBER: _ClassVar[int]
+    SWITCH_FIELD_NUMBER: _ClassVar[int]
+    CANCEL_FIELD_NUMBER: _ClassVar[int]
+    ASK_REPORT_FIELD_NUMBER: _ClassVar[int]
+    REPORT_FIELD_NUMBER: _ClassVar[int]
+    BUILT_FIELD_NUMBER: _ClassVar[int]
+    BUILD_FAILED_FIELD_NUMBER: _ClassVar[int]
+    PROMISED_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    IN_FORCE_FIELD_NUMBER: _ClassVar[int]
+    ERRORED_FIELD_NUMBER: _ClassVar[int]
+    HEALED_FIELD_NUMBER: _ClassVar[int]
+    LEAVING_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    WORKER_HELLO_FIELD_NUMBER: _ClassVar[int]
+    ISOLATION_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_REPORT_FIELD_NUMBER: _ClassVar[int]
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    WORKER_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_STARTED_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_LOST_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_FINISHED_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    DRAIN_REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    JOB_FAILED_FIELD_NUMBER: _ClassVar[int]
+    GOODBYE_FIELD_NUMBER: _ClassVar[int]
+    WELCOME_FIELD_NUMBER: _ClassVar[int]
+    ASSIGN_SLOTS_FIELD_NUMBER: _ClassVar[int]
+    TO_WORKERS_FIELD_NUMBER: _ClassVar[int]
+    RESTART_REPLICA_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_ACK_FIELD_NUMBER: _ClassVar[int]
+    NOTICE_FIELD_NUMBER: _ClassVar[int]
+    END_JOB_FIELD_NUMBER: _ClassVar[int]
+    REJECTED_FIELD_NUMBER: _ClassVar[int]
+    interrupt: Interrupt
+    new_quorum: NewQuorum
+    prepare: Prepare
+    propose_switch: ProposeSwitch
+    switch: Switch
+    cancel: Cancel
+    ask_report: AskReport
+    report: Report
+    built: Built
+    build_failed: BuildFailed
+    promised: Promised
+    refused: Refused
+    in_force: InForce
+    errored: Errored
+    healed: Healed
+    leaving: Leaving
+    progress: Progress
+    worker_hello: WorkerHello
+    isolation: Isolation
+    failure_report: FailureReport
+    hello: Hello
+    worker_message: WorkerMessage
+    replica_started: ReplicaStarted
+    replica_lost: ReplicaLost
+    replica_finished: ReplicaFinished
+    heartbeat: Heartbeat
+    drain_replicas: DrainReplicas
+    job_failed: JobFailed
+    goodbye: Goodbye
+    welcome: Welcome
+    assign_slots: AssignSlots
+    to_workers: ToWorkers
+    restart_replica: RestartReplica
+    heartbeat_ack: HeartbeatAck
+    notice: Notice
+    end_job: EndJob
+    rejected: Rejected
+    def __init__(self, interrupt: _Optional[_Union[Interrupt, _Mapping]] = ..., new_quorum: _Optional[_Union[NewQuorum, _Mapping]] = ..., prepare: _Optional[_Union[Prepare, _Mapping]] = ..., propose_switch: _Optional[_Union[ProposeSwitch, _Mapping]] = ..., switch: _Optional[_Union[Switch, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., ask_report: _Optional[_Union[AskReport, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., built: _Optional[_Union[Built, _Mapping]] = ..., build_failed: _Optional[_Union[BuildFailed, _Mapping]] = ..., promised: _Optional[_Union[Promised, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., in_force: _Optional[_Union[InForce, _Mapping]] = ..., errored: _Optional[_Union[Errored, _Mapping]] = ..., healed: _Optional[_Union[Healed, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., worker_hello: _Optional[_Union[WorkerHello, _Mapping]] = ..., isolation: _Optional[_Union[Isolation, _Mapping]] = ..., failure_report: _Optional[_Union[FailureReport, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., worker_message: _Optional[_Union[WorkerMessage, _Mapping]] = ..., replica_started: _Optional[_Union[ReplicaStarted, _Mapping]] = ..., replica_lost: _Optional[_Union[ReplicaLost, _Mapping]] = ..., replica_finished: _Optional[_Union[ReplicaFinished, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., drain_replicas: _Optional[_Union[DrainReplicas, _Mapping]] = ..., job_failed: _Optional[_Union[JobFailed, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., assign_slots: _Optional[_Union[AssignSlots, _Mapping]] = ..., to_workers: _Optional[_Union[ToWorkers, _Mapping]] = ..., restart_replica: _Optional[_Union[RestartReplica, _Mapping]] = ..., heartbeat_ack: _Optional[_Union[HeartbeatAck, _Mapping]] = ..., notice: _Optional[_Union[Notice, _Mapping]] = ..., end_job: _Optional[_Union[EndJob, _Mapping]] = ..., rejected: _Optional[_Union[Rejected, _Mapping]] = ...) -> None: ...

@@ -1,0 +1,309 @@
+"""The gRPC stream between agents and the lighthouse: ``Membership.Attach``, Envelopes both ways.
+
+``LighthouseConnection`` is the agent's end: it keeps a stream open, with backoff, until closed.
+For the lighthouse there are the pieces that lighthouse/server.py puts together: the handler's
+registration, the interceptor that asks for the token, and the options of both ends.
+
+Not here: what the messages do (core/), sessions and queues of the lighthouse (lighthouse/).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import grpc
+import grpc.aio
+
+from ftrun import clock
+from ftrun.errors import ProtocolError
+from ftrun.protocol import ftrun_pb2
+from ftrun.protocol.auth import bearer, bearer_matches
+from ftrun.protocol.codec import MESSAGE_BYTES_MAX, decode, encode
+
+SERVICE = ftrun_pb2.DESCRIPTOR.services_by_name["Membership"].full_name
+ATTACH = f"/{SERVICE}/Attach"
+
+BACKOFF_FIRST_S = 0.05
+BACKOFF_LAST_S = 2.0
+CONNECT_TIMEOUT_S = 5.0
+CLOSE_TIMEOUT_S = 1.0
+OUTBOX_MAX = 4096
+
+_LIMITS = [
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_metadata_size", 16 * 1024),
+]
+_KEEPALIVE = [
+    # A peer whose machine is gone answers no ping: found after 5 + 5 s, also on a silent stream.
+    ("grpc.keepalive_time_ms", 5_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+]
+CHANNEL_OPTIONS: Sequence[tuple[str, Any]] = [
+    *_LIMITS,
+    *_KEEPALIVE,
+    # Each try is a fresh channel, and the backoff is ours: gRPC's own is shared between channels.
+    ("grpc.use_local_subchannel_pool", 1),
+    # A proxy for the web must not swallow the cluster's own traffic.
+    ("grpc.enable_http_proxy", 0),
+]
+SERVER_OPTIONS: Sequence[tuple[str, Any]] = [
+    *_LIMITS,
+    *_KEEPALIVE,
+    ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
+    # Without this a second lighthouse on the same port would start, and share its agents.
+    ("grpc.so_reuseport", 0),
+]
+
+
+@dataclass(frozen=True)
+class Connected:
+    """The stream stands: say Hello and all that is known. ``address``: of the lighthouse."""
+
+    address: str
+
+
+@dataclass(frozen=True)
+class Disconnected:
+    """The stream, or a try to open one, has failed; the next try follows unless closed.
+
+    ``refused``: the lighthouse is there and does not accept the token; trying again helps only when
+    the lighthouse is another one by then. ``failures``: tries in a row without a stream.
+    """
+
+    reason: str
+    refused: bool = False
+    failures: int = 1
+
+
+ConnectionEvent: TypeAlias = Any
+"""Connected, Disconnected, or a message of ``core.messages.ToAgent``."""
+
+
+class LighthouseConnection:
+    """An agent's stream to the lighthouse, opened again whenever it breaks.
+
+    ``on_event`` is called in the event loop with ``Connected``, each message that comes, and
+    ``Disconnected``, in order. After ``Connected`` the caller says everything anew: what was sent
+    without a stream, or was on its way when it broke, is not repeated.
+
+    Args:
+        addresses: ``host:port`` of the lighthouse; several are tried in turn.
+        token: the job's.
+        on_event: must not block or raise.
+        ca_file: PEM of the authority that signed the lighthouse's certificate; None: plaintext.
+    """
+
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        token: str,
+        on_event: Callable[[ConnectionEvent], None],
+        *,
+        ca_file: Path | None = None,
+    ) -> None:
+        if not addresses:
+            raise ValueError("a lighthouse needs an address")
+        self._addresses = list(addresses)
+        self._token = token
+        self._on_event = on_event
+        self._ca_file = ca_file
+        self._stream: _Stream | None = None
+        self._closed = asyncio.Event()
+        self._failures = 0
+
+    @property
+    def connected(self) -> bool:
+        """True between ``Connected`` and ``Disconnected``."""
+        return self._stream is not None
+
+    def send(self, message: object) -> bool:
+        """Queue a message; never waits. False: there is no stream, and it was dropped.
+
+        A lighthouse that lets ``OUTBOX_MAX`` messages pile up is cut and connected to anew.
+
+        Raises:
+            ProtocolError: it is not a message that can be sent.
+        """
+        data = encode(message)
+        return self._stream is not None and self._stream.send(data)
+
+    def move(self, addresses: Sequence[str]) -> None:
+        """Use these addresses from the next try on (a restarted lighthouse has new ports)."""
+        self._addresses = list(addresses)
+
+    def close(self) -> None:
+        """End: ``run`` sends what is queued (for at most ``CLOSE_TIMEOUT_S``) and returns."""
+        self._closed.set()
+
+    async def run(self) -> None:
+        """Keep a stream open until ``close``; each try has ``CONNECT_TIMEOUT_S``."""
+        turn = 0
+        while not self._closed.is_set():
+            address = self._addresses[turn % len(self._addresses)]
+            started = clock.now()
+            ending = await self._attach(address)
+            # A lighthouse that accepts and cuts at once is not hammered.
+            lasted = clock.now() - started >= BACKOFF_LAST_S
+            self._failures = 1 if lasted else self._failures + 1
+            turn += 1
+            if not self._closed.is_set():
+                self._on_event(replace(ending, failures=self._failures))
+                await self._back_off()
+
+    async def _attach(self, address: str) -> Disconnected:
+        """Open one stream and serve it until it ends; says why it did."""
+        try:
+            async with self._channel(address) as channel:
+                call = channel.stream_stream(ATTACH)(
+                    metadata=(("authorization", bearer(self._token)),)
+                )
+                await self._opened(call)
+                self._stream = _Stream(call)
+                self._on_event(Connected(address))
+                reason = await self._stream.run(self._on_event, self._closed)
+                return Disconnected(f"{address}: {reason}")
+        except grpc.aio.AioRpcError as error:
+            refused = error.code() is grpc.StatusCode.UNAUTHENTICATED
+            return Disconnected(f"{address}: {error.details() or error.code().name}", refused)
+        except asyncio.TimeoutError:
+            return Disconnected(f"{address}: no answer in {CONNECT_TIMEOUT_S:g} s")
+        except ProtocolError as error:
+            return Disconnected(f"{address} does not keep the protocol: {error}")
+        finally:
+            self._stream = None
+
+    async def _opened(self, call: _Call) -> None:
+        """Wait until the lighthouse has accepted the stream, or ``close`` was called."""
+        opening = asyncio.ensure_future(call.wait_for_connection())
+        closing = asyncio.ensure_future(self._closed.wait())
+        try:
+            await asyncio.wait(
+                {opening, closing},
+                timeout=CONNECT_TIMEOUT_S,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            if not opening.done():
+                raise asyncio.TimeoutError
+            await opening
+        finally:
+            closing.cancel()
+            opening.cancel()
+            await asyncio.gather(opening, closing, return_exceptions=True)
+
+    def _channel(self, address: str) -> Any:
+        if self._ca_file is None:
+            return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+        credentials = grpc.ssl_channel_credentials(self._ca_file.read_bytes())
+        return grpc.aio.secure_channel(address, credentials, options=CHANNEL_OPTIONS)
+
+    async def _back_off(self) -> None:
+        delay_s = min(BACKOFF_LAST_S, BACKOFF_FIRST_S * 2 ** min(self._failures - 1, 10))
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._closed.wait(), delay_s * random.uniform(0.5, 1.0))
+
+
+_Call: TypeAlias = Any
+"""A grpc.aio.StreamStreamCall of bytes; its type stubs know only the form with an iterator."""
+
+
+class _Stream:
+    """One stream's life, from acceptance to its end."""
+
+    def __init__(self, call: _Call) -> None:
+        self._call = call
+        self._outbox: asyncio.Queue[bytes | None] = asyncio.Queue(OUTBOX_MAX)
+        self._overflown = asyncio.Event()
+
+    def send(self, data: bytes) -> bool:
+        try:
+            self._outbox.put_nowait(data)
+        except asyncio.QueueFull:
+            self._overflown.set()
+            return False
+        return True
+
+    async def run(self, on_message: Callable[[Any], None], closed: asyncio.Event) -> str:
+        """Serve until the stream ends, overflows or ``closed`` is set; says which."""
+        reader = asyncio.ensure_future(self._read(on_message))
+        writer = asyncio.ensure_future(self._write())
+        signals = [asyncio.ensure_future(event.wait()) for event in (self._overflown, closed)]
+        tasks = [reader, writer, *signals]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if closed.is_set():
+                await self._flush(writer, reader)
+            # An error of the stream is told by the reader, which knows its status.
+            if reader.done() or writer.done():
+                await asyncio.wait_for(reader, CLOSE_TIMEOUT_S)
+                return "the lighthouse ended the stream"
+            return "closed" if closed.is_set() else "it does not drain the stream"
+        finally:
+            self._call.cancel()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _read(self, on_message: Callable[[Any], None]) -> None:
+        async for data in self._call:
+            on_message(decode(data))
+
+    async def _write(self) -> None:
+        while (data := await self._outbox.get()) is not None:
+            await self._call.write(data)
+        await self._call.done_writing()
+
+    async def _flush(self, *tasks: asyncio.Future[None]) -> None:
+        """Send what is queued, and let the lighthouse end the stream."""
+        with contextlib.suppress(asyncio.QueueFull):
+            self._outbox.put_nowait(None)
+            await asyncio.wait(tasks, timeout=CLOSE_TIMEOUT_S)
+
+
+# ---------------------------------------------------------------- the lighthouse's pieces
+
+AttachHandler: TypeAlias = Callable[[AsyncIterator[bytes], Any], Awaitable[None]]
+"""``attach(requests, context)``: serves one stream; bytes come from ``requests`` and go by
+``context.write``."""
+
+
+def membership_service(attach: AttachHandler) -> grpc.GenericRpcHandler[Any, Any]:
+    """The Membership service, for ``server.add_generic_rpc_handlers``."""
+    handler: Any = grpc.stream_stream_rpc_method_handler(attach)
+    return grpc.method_handlers_generic_handler(SERVICE, {"Attach": handler})
+
+
+class TokenInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not at run time
+    """Refuses every call without the job's token, known method or not (X1)."""
+
+    def __init__(self, token: str) -> None:
+        self._token = token
+        refusal: Any = grpc.stream_stream_rpc_method_handler(_refuse)
+        self._refusal: grpc.RpcMethodHandler[Any, Any] = refusal
+
+    async def intercept_service(
+        self,
+        continuation: Callable[
+            [grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any]]
+        ],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> grpc.RpcMethodHandler[Any, Any]:
+        """Let the call through if its metadata carries the token."""
+        if any(
+            key == "authorization" and isinstance(value, str) and bearer_matches(value, self._token)
+            for key, value in handler_call_details.invocation_metadata or ()
+        ):
+            return await continuation(handler_call_details)
+        return self._refusal
+
+
+async def _refuse(requests: AsyncIterator[bytes], context: Any) -> None:
+    await context.abort(grpc.StatusCode.UNAUTHENTICATED, "the job's token is missing or wrong")

@@ -1,0 +1,237 @@
+"""Every message survives the wire, and nothing but a ProtocolError comes of anything else."""
+
+from __future__ import annotations
+
+import time
+import types
+import typing
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ftrun.core import ids, messages
+from ftrun.core.ids import Attempt, StateId, WorkerKey
+from ftrun.core.messages import (
+    Endpoint,
+    FailureReport,
+    Heartbeat,
+    Hello,
+    JobSpec,
+    Loss,
+    Member,
+    NewQuorum,
+    Notice,
+    Progress,
+    Quorum,
+    Report,
+    ToWorkers,
+    WorkerMessage,
+)
+from ftrun.errors import ProtocolError
+from ftrun.protocol import ftrun_pb2
+from ftrun.protocol.codec import (
+    COUNT_MAX,
+    ID_BYTES_MAX,
+    ID_FIELDS,
+    INT_MAX,
+    MESSAGE_CLASSES,
+    TEXT_BYTES_MAX,
+    RecordCodec,
+    clip,
+    decode,
+    encode,
+)
+
+SPEC = JobSpec("job", 2, 1, 1, 5.0, 2.0, 60.0)
+ATTEMPT = Attempt(1 << 32, 1)
+
+ids_text = st.text(st.characters(min_codepoint=33, max_codepoint=126), max_size=ID_BYTES_MAX)
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=200)
+
+
+def values_of(name: str, hint: Any) -> st.SearchStrategy[Any]:
+    """All values that the protocol allows for a field."""
+    args = typing.get_args(hint)
+    if isinstance(hint, types.UnionType):
+        return st.one_of([st.none() if a is type(None) else values_of(name, a) for a in args])
+    if typing.get_origin(hint) is tuple:
+        if args[-1] is not Ellipsis:
+            return st.tuples(ids_text, st.floats(allow_nan=False))
+        return st.lists(values_of(name, args[0]), max_size=3).map(tuple)
+    if is_dataclass(hint):
+        return records(typing.cast(type, hint))
+    if hint is str:
+        return ids_text if name in ID_FIELDS else texts
+    if hint is float:
+        limits = {"min_value": 0, "allow_infinity": False} if name.endswith("_s") else {}
+        return st.floats(allow_nan=False, **limits)  # type: ignore[call-overload]
+    if hint is bool:
+        return st.booleans()
+    return st.integers(-255 if name == "exit_code" else 0, INT_MAX)
+
+
+def records(cls: type) -> st.SearchStrategy[Any]:
+    hints = typing.get_type_hints(cls)
+    return st.builds(cls, **{f.name: values_of(f.name, hints[f.name]) for f in fields(cls)})
+
+
+@pytest.mark.parametrize("cls", MESSAGE_CLASSES, ids=lambda cls: cls.__name__)
+def test_every_message_comes_back_as_it_was(cls: type) -> None:
+    @settings(max_examples=40, deadline=None)
+    @given(records(cls))
+    def round_trip(message: Any) -> None:
+        back = decode(encode(message))
+        assert back == message
+        assert type(back) is cls
+
+    round_trip()
+
+
+def test_every_class_of_the_protocol_has_a_place() -> None:
+    """A message added to core/messages.py cannot be forgotten in ftrun.proto."""
+    for alias in (messages.ToWorker, messages.FromWorker, messages.FromAgent, messages.ToAgent):
+        assert set(typing.get_args(alias)) <= set(MESSAGE_CLASSES)
+    known = {f.name for f in ftrun_pb2.Envelope.DESCRIPTOR.oneofs_by_name["message"].fields}
+    assert len(known) == len(MESSAGE_CLASSES)
+    for module in (ids, messages):
+        for name, cls in vars(module).items():
+            if is_dataclass(cls) and isinstance(cls, type):
+                RecordCodec(cls, getattr(ftrun_pb2, name))
+
+
+def test_a_class_that_differs_from_its_message_is_refused_at_once() -> None:
+    with pytest.raises(TypeError, match=r"JobSpec.*nodes"):
+        RecordCodec(messages.JobSpec, ftrun_pb2.Progress)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.binary(max_size=200))
+def test_noise_is_a_protocol_error_or_a_message(data: bytes) -> None:
+    try:
+        message = decode(data)
+    except ProtocolError:
+        return
+    assert isinstance(message, MESSAGE_CLASSES)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.one_of([records(cls) for cls in (Hello, WorkerMessage, ToWorkers)]), st.data())
+def test_damaged_messages_are_a_protocol_error_or_a_message(message: Any, data: Any) -> None:
+    raw = bytearray(encode(message))
+    at = data.draw(st.integers(0, len(raw) - 1))
+    raw[at] ^= data.draw(st.integers(1, 255))
+    cut = data.draw(st.integers(0, len(raw)))
+    for damaged in (bytes(raw), bytes(raw[:cut])):
+        try:
+            assert isinstance(decode(damaged), MESSAGE_CLASSES)
+        except ProtocolError:
+            continue
+
+
+def test_what_is_required_cannot_be_left_out() -> None:
+    with pytest.raises(ProtocolError, match=r"Envelope.message is missing"):
+        decode(b"")
+    wire = ftrun_pb2.Envelope()
+    wire.report.endpoint.host = "h"
+    with pytest.raises(ProtocolError, match=r"Report.state is missing"):
+        decode(wire.SerializeToString())
+    wire = ftrun_pb2.Envelope()
+    wire.worker_message.key.replica_id = "0"
+    with pytest.raises(ProtocolError, match=r"WorkerMessage.message is missing"):
+        decode(wire.SerializeToString())
+
+
+def test_limits_hold_on_both_sides() -> None:
+    long_id = "x" * (ID_BYTES_MAX + 1)
+    long_text = "ä" * (TEXT_BYTES_MAX // 2 + 1)
+    many = ("0",) * (COUNT_MAX + 1)
+    wire = ftrun_pb2.Envelope()
+    wire.assign_slots.replica_ids.extend(many)
+    too_many = wire.SerializeToString()
+    for message in (
+        replace(SPEC, job_id=long_id),
+        Hello("a", SPEC, 1, long_text, "s"),
+        messages.AssignSlots(many),
+        Hello("a\n", SPEC, 1, "h", "s"),
+        Hello("a", replace(SPEC, join_timeout_s=float("nan")), 1, "h", "s"),
+        Hello("a", replace(SPEC, join_timeout_s=-1.0), 1, "h", "s"),
+        messages.Built(Attempt(INT_MAX + 1, 0)),
+        messages.Built(Attempt(-1, 0)),
+    ):
+        with pytest.raises(ProtocolError):
+            encode(message)
+    with pytest.raises(ProtocolError, match="65537 items"):
+        decode(too_many)
+    wire = ftrun_pb2.Envelope()
+    wire.restart_replica.replica_id = long_id
+    with pytest.raises(ProtocolError, match="over 128 bytes"):
+        decode(wire.SerializeToString())
+    wire = ftrun_pb2.Envelope()
+    wire.rejected.reason = long_text
+    with pytest.raises(ProtocolError, match="over 65536 bytes"):
+        decode(wire.SerializeToString())
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        None,
+        "text",
+        object(),
+        StateId(0, "x"),
+        Loss("0", "i", "c"),
+        WorkerMessage(WorkerKey("0", "i", 0), Heartbeat()),  # type: ignore[arg-type]
+        WorkerMessage(None, Progress(0, 0, "")),  # type: ignore[arg-type]
+        NewQuorum(quorum=None),  # type: ignore[arg-type]
+        Progress(step=1.5, batches=0, phase=""),  # type: ignore[arg-type]
+        Progress(0, 0, "p", scalars=(("loss",),)),  # type: ignore[arg-type]
+        Notice("kind", ("0",), text=None),  # type: ignore[arg-type]
+        Notice("\ud800", (), ""),
+    ],
+    ids=repr,
+)
+def test_what_is_no_message_is_not_sent(message: object) -> None:
+    with pytest.raises(ProtocolError):
+        encode(message)
+
+
+def test_prose_is_cut_not_refused() -> None:
+    """A traceback of any length reaches the launcher: its beginning and its end."""
+    report = FailureReport("ValueError", "bad \udcff name", "first\n" + "x" * 200_000 + "\nlast")
+    back = decode(encode(report))
+    assert back.message == "bad ? name"
+    assert len(back.traceback.encode()) <= TEXT_BYTES_MAX
+    assert back.traceback.startswith("first\n")
+    assert back.traceback.endswith("\nlast")
+    assert "left out" in back.traceback
+
+
+@given(st.text(), st.integers(80, 200))
+def test_clip_keeps_the_limit(text: str, limit: int) -> None:
+    assert len(clip(text, limit).encode()) <= limit
+
+
+def test_the_codec_is_quick_enough_for_the_recovery_path() -> None:
+    """Generous for a loaded machine: usual is about 15 µs each way."""
+    report = WorkerMessage(
+        WorkerKey("0", "aa", 0), Report(StateId(3, "ab" * 16), Endpoint("h", "h:1"), ATTEMPT)
+    )
+    data = encode(report)
+    best = min(_timed(report, data) for _ in range(20))
+    assert best < 300e-6
+
+
+def _timed(message: Any, data: bytes) -> float:
+    start = time.perf_counter()
+    encode(message)
+    decode(data)
+    return time.perf_counter() - start
+
+
+def test_a_quorum_of_a_thousand_fits() -> None:
+    member = Member("0", "i" * 16, (Endpoint("127.0.0.1", "127.0.0.1:12345"),), "127.0.0.1:1")
+    quorum = Quorum(ATTEMPT, (member,) * 1000, "127.0.0.1:1", 3, StateId(3, "ab" * 16))
+    assert decode(encode(NewQuorum(quorum))) == NewQuorum(quorum)

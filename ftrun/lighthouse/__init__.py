@@ -1,0 +1,4 @@
+"""The shell around core/lighthouse.py: gRPC for agents, a journal on disk, HTTP for people.
+
+Not here: any decision (core/).
+"""

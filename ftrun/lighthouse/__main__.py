@@ -1,0 +1,28 @@
+"""``python -m ftrun.lighthouse``: the lighthouse that an agent starts for itself.
+
+People use ``ftrun lighthouse``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from ftrun.lighthouse.embedded import PARENT_PID, take_embedding, tie_to_parent
+
+
+def main() -> int:
+    """Tie this process to its agent first, then load the rest."""
+    if PARENT_PID not in os.environ:
+        print("This is started by ftrun itself. Run: ftrun lighthouse --help", file=sys.stderr)
+        return 2
+    tie_to_parent(int(os.environ[PARENT_PID]))
+    embedding = take_embedding(os.environ)
+
+    from ftrun.lighthouse.main import run_embedded
+
+    return run_embedded(embedding)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,242 @@
+"""One lighthouse service from start to end: checks, ports, journal, core, signals.
+
+``run_lighthouse`` is called by the CLI, ``run_embedded`` by the child process of an agent.
+Not here: the pieces (server.py, web.py, shell.py, journal.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import importlib
+import json
+import logging
+import os
+import signal
+import socket
+import ssl
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ftrun import clock
+from ftrun.core.lighthouse import JournalState, Lighthouse
+from ftrun.errors import ExitCode, FtrunError, UserError
+from ftrun.lighthouse.embedded import Embedding
+from ftrun.lighthouse.journal import JournalFile
+from ftrun.lighthouse.server import MembershipServer
+from ftrun.lighthouse.settings import ServiceSettings
+from ftrun.lighthouse.shell import Shell
+
+ADDRESS_FILE = "address.json"
+JOURNAL_FILE = "journal"
+LOCK_FILE = "lock"
+HTTP_BACKLOG = 128
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceAddress:
+    """Where a lighthouse is: what ``address.json`` holds."""
+
+    grpc: str
+    http: str
+    pid: int
+
+
+def run_lighthouse(settings: ServiceSettings, announce: Callable[[str], None] = print) -> int:
+    """Serve until SIGTERM or SIGINT; returns the exit code.
+
+    ``announce`` gets one line as soon as agents can attach.
+
+    Raises:
+        UserError: a setting is wrong, a port is taken, the state directory is of no use or another
+            lighthouse's; nothing was started.
+    """
+    settings.check()
+    with _locked(settings.state_dir):
+        return asyncio.run(_run(settings, announce))
+
+
+def run_embedded(embedding: Embedding) -> int:
+    """The lighthouse of one agent, which reads this process's stderr; returns the exit code."""
+    logging.basicConfig(level=logging.INFO, format="lighthouse: %(message)s")
+    settings = ServiceSettings(
+        state_dir=embedding.state_dir,
+        token=embedding.token,
+        bind=embedding.bind,
+        http=embedding.http,
+    )
+    try:
+        return run_lighthouse(settings, log.info)
+    except FtrunError as error:
+        print(f"lighthouse: {error}", file=sys.stderr)
+        return error.exit_code
+
+
+async def _run(settings: ServiceSettings, announce: Callable[[str], None]) -> int:
+    """Ports first: a taken one is said before anything else is touched."""
+    with _listen(settings) as listener:
+        server = MembershipServer(settings)
+        grpc_host, grpc_port = server.bind()
+        journal = JournalFile(settings.state_dir / JOURNAL_FILE)
+        core = Lighthouse(settings.core, journal.load() or JournalState(), clock.now())
+        shell = Shell(core, journal)
+        stopping = _stop_on_signals()
+        shell.start()
+        await server.start(shell)
+        address = ServiceAddress(
+            grpc=f"{grpc_host}:{grpc_port}",
+            http=f"{settings.http_address()[0]}:{listener.getsockname()[1]}",
+            pid=os.getpid(),
+        )
+        _publish(settings.state_dir, address)
+        announce(_hello_line(settings, address))
+        try:
+            return await _until_stopped(settings, shell, journal, listener, stopping)
+        finally:
+            shell.stop()
+            await server.stop()
+            with contextlib.suppress(FileNotFoundError):
+                (settings.state_dir / ADDRESS_FILE).unlink()
+
+
+async def _until_stopped(
+    settings: ServiceSettings,
+    shell: Shell,
+    journal: JournalFile,
+    listener: socket.socket,
+    stopping: asyncio.Event,
+) -> int:
+    started = clock.now()
+
+    def status() -> dict[str, Any]:
+        return _status(shell, journal, clock.now() - started)
+
+    web = await _start_web(settings, status, listener)
+    stopped = asyncio.ensure_future(stopping.wait())
+    try:
+        await asyncio.wait([stopped, shell.failed], return_when=asyncio.FIRST_COMPLETED)
+        if shell.failed.done():
+            return _explain(shell.failed.exception())
+        log.info("the lighthouse stops; training goes on without it")
+        return ExitCode.OK
+    finally:
+        stopped.cancel()
+        await web.stop()
+
+
+async def _start_web(
+    settings: ServiceSettings, status: Callable[[], dict[str, Any]], listener: socket.socket
+) -> Any:
+    """Start HTTP last: aiohttp takes longer to import than all the rest, and agents wait.
+
+    The socket listens already, so an early request just waits a moment.
+    """
+    loop = asyncio.get_running_loop()
+    web = await loop.run_in_executor(None, importlib.import_module, "ftrun.lighthouse.web")
+    server = web.WebServer(status, settings.token, _tls(settings))
+    await server.start(listener)
+    return server
+
+
+def _status(shell: Shell, journal: JournalFile, uptime_s: float) -> dict[str, Any]:
+    from importlib.metadata import version
+
+    service = {
+        "version": version("ftrun"),
+        "pid": os.getpid(),
+        "uptime_s": round(uptime_s, 3),
+        "agents_attached": shell.agents,
+        "journal_writes": journal.writes,
+        "journal_write_s": round(journal.write_s, 6),
+    }
+    return {"lighthouse": service, **shell.snapshot()}
+
+
+def _explain(error: BaseException | None) -> int:
+    """What stopped the lighthouse, for the log; the exit code."""
+    if isinstance(error, OSError):
+        log.error(
+            "the journal cannot be written (%s), so nothing may be decided any more: the "
+            "lighthouse stops. Training goes on; a lighthouse that is started again takes over.",
+            error,
+        )
+        return ExitCode.LIGHTHOUSE_UNREACHABLE
+    log.error(
+        "the lighthouse contradicts itself and stops. Training goes on; a lighthouse that is "
+        "started again takes over. Please report this.",
+        exc_info=error,
+    )
+    return ExitCode.BUG
+
+
+def _stop_on_signals() -> asyncio.Event:
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            loop.add_signal_handler(number, stopping.set)
+    return stopping
+
+
+def _listen(settings: ServiceSettings) -> socket.socket:
+    """Take the HTTP port.
+
+    Raises:
+        UserError: it is taken, or the host is none of this machine.
+    """
+    host, port = settings.http_address()
+    try:
+        return socket.create_server(
+            (host, port),
+            family=socket.AF_INET6 if ":" in host else socket.AF_INET,
+            backlog=HTTP_BACKLOG,
+        )
+    except OSError as error:
+        raise UserError(
+            f"--http {host}:{port}: {error.strerror}. The lighthouse was not started. "
+            "Give another, or port 0 for any."
+        ) from error
+
+
+def _tls(settings: ServiceSettings) -> ssl.SSLContext | None:
+    if settings.tls_cert is None or settings.tls_key is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(settings.tls_cert, settings.tls_key)
+    return context
+
+
+@contextlib.contextmanager
+def _locked(state_dir: Path) -> Iterator[None]:
+    """Hold the state directory: two lighthouses on one journal would name quorums twice (Q1)."""
+    with open(state_dir / LOCK_FILE, "w", encoding="ascii") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(
+                f"--state-dir {state_dir}: another lighthouse is running on it. "
+                "This one was not started. Give another directory, or stop the other one."
+            ) from None
+        yield
+
+
+def _publish(state_dir: Path, address: ServiceAddress) -> None:
+    """Write ``address.json`` whole under its name."""
+    draft = state_dir / f"{ADDRESS_FILE}.draft"
+    facts = {"grpc": address.grpc, "http": address.http, "pid": address.pid}
+    draft.write_text(json.dumps(facts) + "\n", encoding="utf-8")
+    os.replace(draft, state_dir / ADDRESS_FILE)
+
+
+def _hello_line(settings: ServiceSettings, address: ServiceAddress) -> str:
+    scheme = "http" if settings.tls_cert is None else "https"
+    return (
+        f"lighthouse ready: agents {address.grpc}, status {scheme}://{address.http}/status, "
+        f"state in {settings.state_dir}"
+    )

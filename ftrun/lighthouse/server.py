@@ -1,0 +1,146 @@
+"""The gRPC server of a lighthouse: one task per agent's stream, one bounded queue each.
+
+Not here: what an agent's message does (shell.py hands it to the core).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from ftrun.core.messages import FromAgent, Hello
+from ftrun.errors import ProtocolError, UserError
+from ftrun.lighthouse.settings import ServiceSettings
+from ftrun.lighthouse.shell import Session, Shell
+from ftrun.protocol.codec import decode
+from ftrun.protocol.rpc import SERVER_OPTIONS, TokenInterceptor, membership_service
+
+HELLO_TIMEOUT_S = 10.0
+FLUSH_TIMEOUT_S = 1.0
+STOP_GRACE_S = 0.5
+STREAMS_MAX = 16_384
+
+log = logging.getLogger(__name__)
+
+
+class MembershipServer:
+    """Serves ``Membership.Attach`` on one port; every call needs the token."""
+
+    def __init__(self, settings: ServiceSettings) -> None:
+        self._settings = settings
+        self._shell: Shell | None = None
+        self._server = grpc.aio.server(
+            interceptors=[TokenInterceptor(settings.token)],
+            options=SERVER_OPTIONS,
+            maximum_concurrent_rpcs=STREAMS_MAX,
+        )
+        self._server.add_generic_rpc_handlers((membership_service(self._attach),))
+
+    def bind(self) -> tuple[str, int]:
+        """Take the port; says which it is.
+
+        Raises:
+            UserError: it is taken, or the host is none of this machine.
+        """
+        host, port = self._settings.grpc_address()
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        try:
+            bound = self._add_port(address)
+        except RuntimeError as error:
+            raise UserError(
+                f"--bind {address}: the port is taken, or the address is not one of this machine. "
+                "The lighthouse was not started. Give another, or port 0 for any."
+            ) from error
+        return host, bound
+
+    async def start(self, shell: Shell) -> None:
+        """Accept agents."""
+        self._shell = shell
+        await self._server.start()
+
+    async def stop(self) -> None:
+        """End all streams, after what is queued for them, and give the port back."""
+        await self._server.stop(STOP_GRACE_S)
+
+    def _add_port(self, address: str) -> int:
+        cert, key = self._settings.tls_cert, self._settings.tls_key
+        if cert is None or key is None:
+            return self._server.add_insecure_port(address)
+        credentials = grpc.ssl_server_credentials([(key.read_bytes(), cert.read_bytes())])
+        return self._server.add_secure_port(address, credentials)
+
+    async def _attach(self, requests: AsyncIterator[bytes], context: Any) -> None:
+        """One agent's stream, from its Hello to its end."""
+        assert self._shell is not None
+        await context.send_initial_metadata(())
+        try:
+            hello = await asyncio.wait_for(_hello(requests), HELLO_TIMEOUT_S)
+        except ProtocolError as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        except asyncio.TimeoutError:
+            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "no Hello")
+        session = Session(hello.agent_id)
+        self._shell.attached(session, hello)
+        reason = "the agent or its machine is gone"
+        try:
+            reason = await _serve(self._shell, session, requests, context)
+        finally:
+            self._shell.detached(session, reason)
+        if session.cut:
+            await context.abort(grpc.StatusCode.ABORTED, reason)
+
+
+async def _hello(requests: AsyncIterator[bytes]) -> Hello:
+    async for data in requests:
+        message = decode(data)
+        if isinstance(message, Hello):
+            return message
+        raise ProtocolError(f"the first message is a {type(message).__name__}, not a Hello")
+    raise ProtocolError("the stream ended without a Hello")
+
+
+async def _serve(
+    shell: Shell, session: Session, requests: AsyncIterator[bytes], context: Any
+) -> str:
+    """Read and write until the agent ends the stream or the shell closes it; says why."""
+    reader = asyncio.ensure_future(_read(shell, session, requests))
+    writer = asyncio.ensure_future(_write(session, context))
+    closed = asyncio.ensure_future(session.closed.wait())
+    tasks = [reader, writer, closed]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        if session.closing is not None:
+            session.cut = True
+            await asyncio.wait([writer], timeout=FLUSH_TIMEOUT_S)
+            return session.closing
+        return reader.result() if reader.done() else writer.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+async def _read(shell: Shell, session: Session, requests: AsyncIterator[bytes]) -> str:
+    try:
+        async for data in requests:
+            message = decode(data)
+            if not isinstance(message, FromAgent):
+                raise ProtocolError(f"a {type(message).__name__} is not for a lighthouse")
+            shell.said(session, message)
+    except ProtocolError as error:
+        log.warning("agent %s does not keep the protocol: %s", session.agent_id, error)
+        session.close(f"it does not keep the protocol: {error}")
+        return str(error)
+    return "the agent ended the stream"
+
+
+async def _write(session: Session, context: Any) -> str:
+    with contextlib.suppress(grpc.aio.UsageError, grpc.RpcError):
+        while (data := await session.next()) is not None:
+            await context.write(data)
+    return session.closing or "the stream broke"

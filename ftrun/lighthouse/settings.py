@@ -1,0 +1,92 @@
+"""What a lighthouse is told, checked before anything is started.
+
+Not here: how long it waits for whom (core's ``LighthouseSettings``), how the
+options are spelled (cli.py).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ftrun.config import check_writable, parse_address
+from ftrun.core.lighthouse import LighthouseSettings
+from ftrun.errors import UserError
+
+DEFAULT_BIND = "127.0.0.1:29510"
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceSettings:
+    """One lighthouse service.
+
+    ``bind``: gRPC address; port 0 = any. ``http``: address of the web server; None: the port after
+    ``bind``'s (any, if that is 0). ``tls_cert``, ``tls_key``: PEM files; both or none.
+    ``insecure_plaintext``: another address than loopback without TLS is meant so.
+    """
+
+    state_dir: Path
+    token: str = field(repr=False)
+    bind: str = DEFAULT_BIND
+    http: str | None = None
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    insecure_plaintext: bool = False
+    core: LighthouseSettings = field(default_factory=LighthouseSettings)
+
+    def grpc_address(self) -> tuple[str, int]:
+        """Host and port for agents."""
+        return parse_address(self.bind, "--bind")
+
+    def http_address(self) -> tuple[str, int]:
+        """Host and port for people and scrapers."""
+        if self.http is not None:
+            return parse_address(self.http, "--http")
+        host, port = self.grpc_address()
+        if port == 65535:
+            raise UserError("--bind has the last port there is; give --http HOST:PORT too.")
+        return host, port + 1 if port else 0
+
+    def check(self) -> None:
+        """Look at all that can be wrong without starting anything (X5).
+
+        Raises:
+            UserError: the first thing that is wrong, with the remedy.
+        """
+        for option, (host, _) in (("--bind", self.grpc_address()), ("--http", self.http_address())):
+            if not _is_loopback(host):
+                self._check_exposed(option, host)
+        if not self.token:
+            raise UserError("A lighthouse needs a token: give --token-file FILE.")
+        self._check_tls()
+        check_writable(self.state_dir, "--state-dir")
+
+    def _check_exposed(self, option: str, host: str) -> None:
+        if not self.token:
+            raise UserError(
+                f"{option} {host} can be reached from other machines and there is no token: "
+                "the lighthouse was not started. Give --token-file FILE."
+            )
+        if self.tls_cert is None and not self.insecure_plaintext:
+            raise UserError(
+                f"{option} {host} can be reached from other machines and there is no TLS: the "
+                "lighthouse was not started. Give --tls-cert and --tls-key, or, in a network that "
+                "you trust, --insecure-plaintext."
+            )
+
+    def _check_tls(self) -> None:
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise UserError("--tls-cert and --tls-key belong together: give both or none.")
+        for option, path in (("--tls-cert", self.tls_cert), ("--tls-key", self.tls_key)):
+            if path is not None and not path.is_file():
+                raise UserError(f"{option} {path}: there is no such file.")
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,181 @@
+"""Feeds events to the core and carries out its instructions, in order.
+
+Knows sessions, not gRPC. Everything happens in one event loop and one call: an event is handled,
+and all that follows from it is queued or on disk, before the next one is looked at. So a record
+is in the journal before anything that follows it can leave (the senders run only after the call).
+Not here: any decision (core/), the streams themselves (server.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from typing import Any
+
+from ftrun import clock
+from ftrun.core.lighthouse import (
+    AgentAttached,
+    AgentDetached,
+    AgentSaid,
+    CloseAgent,
+    Event,
+    Instruction,
+    Journal,
+    Lighthouse,
+    SendToAgent,
+    TimerFired,
+)
+from ftrun.core.messages import Hello, Notice
+from ftrun.lighthouse.journal import JournalFile
+from ftrun.protocol.broadcast import Broadcast
+
+OUTBOX_MESSAGES_MAX = 4096
+OUTBOX_BYTES_MAX = 32 * 1024 * 1024
+TIMER_DELAY_MIN_S = 0.001
+"""A core whose deadline is always now must not take the whole processor."""
+
+log = logging.getLogger(__name__)
+
+
+class Session:
+    """One agent's stream, as the shell sees it: what is to be sent, and whether it is over."""
+
+    def __init__(self, agent_id: str) -> None:
+        self.agent_id = agent_id
+        self.closing: str | None = None
+        self.cut = False
+        self._outbox: deque[bytes] = deque()
+        self._outbox_bytes = 0
+        self._changed = asyncio.Event()
+        self.closed = asyncio.Event()
+
+    def put(self, data: bytes) -> None:
+        """Queue for sending. An agent that does not drain its queue is cut."""
+        if self.closing is not None:
+            return
+        self._outbox.append(data)
+        self._outbox_bytes += len(data)
+        if len(self._outbox) > OUTBOX_MESSAGES_MAX or self._outbox_bytes > OUTBOX_BYTES_MAX:
+            self._outbox.clear()
+            self.close("it does not drain its messages")
+        self._changed.set()
+
+    def close(self, reason: str) -> None:
+        """End the stream after what is queued."""
+        if self.closing is None:
+            self.closing = reason
+        self.closed.set()
+        self._changed.set()
+
+    async def next(self) -> bytes | None:
+        """What is to be sent next; None: nothing any more."""
+        while not self._outbox:
+            if self.closing is not None:
+                return None
+            self._changed.clear()
+            await self._changed.wait()
+        data = self._outbox.popleft()
+        self._outbox_bytes -= len(data)
+        return data
+
+
+class Shell:
+    """The lighthouse's core with its sessions, its journal and its one timer.
+
+    ``failed`` is set when the lighthouse cannot go on (a journal that cannot be written, a bug):
+    training goes on without it, and a restart takes over.
+    """
+
+    def __init__(self, core: Lighthouse, journal: JournalFile) -> None:
+        self._core = core
+        self._journal = journal
+        self._sessions: dict[str, Session] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._broadcast = Broadcast()
+        self._noticed: Notice | None = None
+        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    @property
+    def agents(self) -> int:
+        """How many agents are attached."""
+        return len(self._sessions)
+
+    def start(self) -> None:
+        """Let the core begin: what it says first (its epoch, for the journal) is carried out."""
+        self._feed(TimerFired())
+
+    def attached(self, session: Session, hello: Hello) -> None:
+        """An agent's stream stands. Its former one, if any, is replaced."""
+        former = self._sessions.pop(session.agent_id, None)
+        if former is not None:
+            former.close("the agent has come by another stream")
+        self._sessions[session.agent_id] = session
+        log.info("agent %s attached (host %s)", session.agent_id, hello.host)
+        self._feed(AgentAttached(session.agent_id, hello))
+
+    def said(self, session: Session, message: Any) -> None:
+        """A message came in on the session's stream."""
+        if self._sessions.get(session.agent_id) is session:
+            self._feed(AgentSaid(session.agent_id, message))
+
+    def detached(self, session: Session, reason: str) -> None:
+        """The session's stream is over; a session that was replaced says nothing."""
+        session.close(reason)
+        if self._sessions.get(session.agent_id) is session:
+            del self._sessions[session.agent_id]
+            log.info("agent %s detached: %s", session.agent_id, session.closing)
+            self._feed(AgentDetached(session.agent_id))
+
+    def snapshot(self) -> dict[str, Any]:
+        """What the core knows, for /status."""
+        return self._core.snapshot(clock.now())
+
+    def stop(self) -> None:
+        """Forget the timer and end all sessions."""
+        if self._timer is not None:
+            self._timer.cancel()
+        for session in self._sessions.values():
+            session.close("the lighthouse stops")
+
+    def _feed(self, event: Event) -> None:
+        if self.failed.done():
+            return
+        try:
+            for instruction in self._core.handle(event, clock.now()):
+                self._carry_out(instruction)
+            self._arm()
+        except Exception as error:  # noqa: BLE001 - the shell's edge: told, and the service ends.
+            self.failed.set_exception(error)
+
+    def _carry_out(self, instruction: Instruction) -> None:
+        if isinstance(instruction, SendToAgent):
+            self._send(instruction)
+        elif isinstance(instruction, Journal):
+            self._journal.write(instruction.record)
+        elif isinstance(instruction, CloseAgent):
+            session = self._sessions.get(instruction.agent_id)
+            if session is not None:
+                session.close(instruction.reason)
+        else:
+            raise TypeError(f"no instruction: {instruction!r}")
+
+    def _send(self, instruction: SendToAgent) -> None:
+        message = instruction.message
+        if isinstance(message, Notice) and message != self._noticed:
+            # It goes to every agent and is one line here.
+            self._noticed = message
+            log.info("%s: %s", message.kind, message.text)
+        session = self._sessions.get(instruction.agent_id)
+        if session is not None:
+            session.put(self._broadcast.encode(message))
+
+    def _arm(self) -> None:
+        """Set the one timer to the core's next deadline."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        deadline = self._core.next_deadline()
+        if deadline is not None:
+            delay_s = max(TIMER_DELAY_MIN_S, deadline - clock.now())
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._feed, TimerFired())

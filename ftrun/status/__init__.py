@@ -1,0 +1,4 @@
+"""What people see of a job from outside: ``ftrun status``.
+
+Not here: what the lighthouse tells (core/lighthouse.py, lighthouse/web.py).
+"""

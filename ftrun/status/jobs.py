@@ -1,0 +1,102 @@
+"""Which jobs run on this machine: one small file each, so that ``ftrun status`` finds them.
+
+An agent writes ``$XDG_STATE_HOME/ftrun/jobs/<job-id>.json`` when it knows its lighthouse and removes
+it at its end. The file says where to ask and holds no secret. Not here: asking (client.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from ftrun.errors import UserError
+from ftrun.protocol.auth import state_home
+
+FILE_BYTES_MAX = 64 * 1024
+JOBS_MAX = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class RunningJob:
+    """A job that an agent of this machine takes part in.
+
+    ``http``: ``host:port`` of its lighthouse's web server. ``pid``: the agent's. ``log_dir``,
+    ``token_file``: absolute paths. ``started``: date and time in UTC, ISO 8601.
+    """
+
+    job_id: str
+    http: str
+    pid: int
+    log_dir: str
+    token_file: str
+    started: str
+
+
+def jobs_dir() -> Path:
+    """Where the files are."""
+    return state_home() / "jobs"
+
+
+def write_job(job: RunningJob, directory: Path | None = None) -> Path:
+    """Say that ``job`` runs; the file is there whole or not at all.
+
+    Raises:
+        OSError: it cannot be written; the job can go on without.
+    """
+    path = _path(job.job_id, directory)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    draft = path.with_suffix(f".{os.getpid()}.draft")
+    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(fd, "w", encoding="utf-8") as file:
+        file.write(json.dumps(asdict(job)) + "\n")
+    os.replace(draft, path)
+    return path
+
+
+def remove_job(job_id: str, directory: Path | None = None) -> None:
+    """The job has ended; no file is no error."""
+    with contextlib.suppress(FileNotFoundError):
+        _path(job_id, directory).unlink()
+
+
+def read_job(job_id: str, directory: Path | None = None) -> RunningJob | None:
+    """The job of that id, or None: no such file, or it is not ours."""
+    return _read(_path(job_id, directory))
+
+
+def running_jobs(directory: Path | None = None) -> list[RunningJob]:
+    """The jobs whose agent lives, newest first. Files of agents that were killed are left out."""
+    place = jobs_dir() if directory is None else directory
+    found = [_read(path) for path in sorted(place.glob("*.json"))[:JOBS_MAX]]
+    alive = [job for job in found if job is not None and Path(f"/proc/{job.pid}").exists()]
+    return sorted(alive, key=lambda job: (job.started, job.job_id), reverse=True)
+
+
+def _path(job_id: str, directory: Path | None) -> Path:
+    if job_id in ("", ".", "..") or "/" in job_id or "\0" in job_id:
+        raise UserError(f"{job_id!r} is not a job id.")
+    return (jobs_dir() if directory is None else directory) / f"{job_id}.json"
+
+
+def _read(path: Path) -> RunningJob | None:
+    try:
+        with open(path, "rb") as file:
+            found = json.loads(file.read(FILE_BYTES_MAX))
+        return RunningJob(**_checked(found))
+    except (OSError, ValueError):
+        return None
+
+
+def _checked(found: Any) -> dict[str, Any]:
+    """The fields of a RunningJob, all there and of their type."""
+    if not isinstance(found, dict):
+        raise ValueError("no object")
+    values = {field.name: found.get(field.name) for field in fields(RunningJob)}
+    for name, value in values.items():
+        if type(value) is not (int if name == "pid" else str):
+            raise ValueError(f"{name} is missing")
+    return values

@@ -1,0 +1,87 @@
+"""Do two state trees have the same tensors? Named key by key, before any weight is touched.
+
+Trees of equal replicas may differ in what has not been made yet: a fresh optimizer has no moments.
+So a tensor that only one side has counts as a difference only where the other side holds tensors
+beside it, under the same parent: ``model.layer9.weight`` beside other layers does, and
+``optimizer.state[0].exp_avg`` beside nothing does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeAlias
+
+from ftrun.checkpoint.format import Tree, pack
+from ftrun.checkpoint.leaves import LeafSpec
+from ftrun.errors import UserError
+
+Shapes: TypeAlias = dict[str, dict[str, LeafSpec]]
+"""Leaf specs by parent path and name."""
+
+NAMED_MAX = 8
+
+
+class ShapeMismatch(UserError):
+    """Two replicas hold models of different shapes; the text names the keys."""
+
+
+def describe(tree: Tree) -> Shapes:
+    """The shapes and dtypes of all tensors and arrays of ``tree``, by key."""
+    return shapes_of(leaf.spec for leaf in pack(tree).leaves)
+
+
+def shapes_of(specs: Iterable[LeafSpec]) -> Shapes:
+    """The same from leaf specs."""
+    shapes: Shapes = {}
+    for spec in specs:
+        shapes.setdefault(spec.parent, {})[spec.name] = spec
+    return shapes
+
+
+def compare(mine: Shapes, theirs: Shapes) -> list[str]:
+    """One line per key that differs: ``model.fc.weight: 128x64 here, 256x64 at the donor``."""
+    lines = []
+    for parent in [*mine, *(p for p in theirs if p not in mine)]:
+        here, there = mine.get(parent, {}), theirs.get(parent, {})
+        if not here or not there:
+            continue
+        for name in [*here, *(n for n in there if n not in here)]:
+            words = _difference(here.get(name), there.get(name))
+            if words:
+                lines.append(f"{(parent + name).removeprefix('.')}: {words}")
+    return lines
+
+
+def require_alike(mine: Shapes, theirs: Shapes, donor: str) -> None:
+    """Raise ShapeMismatch, naming the keys, unless the shapes agree."""
+    lines = compare(mine, theirs)
+    if not lines:
+        return
+    more = f"; and {len(lines) - NAMED_MAX} more" if len(lines) > NAMED_MAX else ""
+    raise ShapeMismatch(
+        f"this replica cannot heal from {donor}: their state differs in shape: "
+        f"{'; '.join(lines[:NAMED_MAX])}{more}. Nothing was applied. All replicas must build the "
+        "same model and optimizer"
+    )
+
+
+def _difference(here: LeafSpec | None, there: LeafSpec | None) -> str:
+    if here is None:
+        return f"missing here, {_words(there)} at the donor"
+    if there is None:
+        return f"{_words(here)} here, missing at the donor"
+    if here.mesh != there.mesh:
+        return f"{here.mesh or 'not sharded'} here, {there.mesh or 'not sharded'} at the donor"
+    if here.shape != there.shape:
+        return f"{_size(here)} here, {_size(there)} at the donor"
+    if here.dtype != there.dtype:
+        return f"{here.dtype} here, {there.dtype} at the donor"
+    return ""
+
+
+def _words(spec: LeafSpec | None) -> str:
+    return f"{_size(spec)} {spec.dtype}" if spec else "nothing"
+
+
+def _size(spec: LeafSpec) -> str:
+    return "x".join(map(str, spec.shape)) or "scalar"

@@ -1,0 +1,300 @@
+"""A state tree as a JSON structure plus raw leaves, and back. No pickle, nothing executable.
+
+A tree is what ``state_dict()`` functions return: nested dicts, lists and tuples around tensors,
+arrays and plain values. ``pack`` splits it into a structure (plain JSON) and leaves (tensors,
+arrays, bytes), whose memory is used in place wherever it is dense; ``unpack`` puts it together
+again, bit by bit the same. What does not fit is refused with its key by ``validate``.
+
+Not here: where the leaves' bytes lie on the wire (layout.py) and how they travel (serve.py,
+heal.py).
+
+How a structure is written: None, bool, str, list, finite float and int below 2**63 stand for
+themselves; everything else is an object whose only key names what it is::
+
+    {"map": {"a": 1}}            a dict whose keys are all str
+    {"pairs": [[0, 1]]}          any other dict, keys written like values
+    {"OrderedDict": {...}}       and "Counter": around a map or pairs; "metadata" beside, if any
+    {"tuple": [...]} {"Size": [...]}
+    {"int": "-0x1f"} {"float": "7ff8000000000000"}    what JSON cannot say
+    {"dtype": "float32"} {"device": "cuda:0"} {"scalar": ["<f4", "0000803f"]}
+    {"leaf": 3}                  the fourth of the leaves
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+
+from ftrun.checkpoint.leaves import Leaf, LeafSpec, leaf_of, restore
+from ftrun.errors import ProtocolError, UserError
+
+Tree: TypeAlias = Any
+Json: TypeAlias = Any
+
+DEPTH_MAX = 64
+LEAVES_MAX = 1_000_000
+INT_TEXT_MAX = 1 << 20
+JSON_INT_BITS = 63
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A tree taken apart: its structure, and its leaves in the order of the structure."""
+
+    structure: Json
+    leaves: tuple[Leaf, ...]
+
+
+def pack(tree: Tree) -> Packed:
+    """Take ``tree`` apart. Dense leaves share the tree's memory; others are copied.
+
+    Raises:
+        UserError: an object in the tree cannot be carried; the text names its key and its type.
+    """
+    packer = _Packer()
+    structure = packer.node(tree, "", "", 0)
+    return Packed(structure, tuple(packer.leaves))
+
+
+def validate(tree: Tree) -> None:
+    """Raise UserError if ``tree`` holds what cannot be carried: to be called at registration."""
+    pack(tree)
+
+
+def unpack(
+    structure: Json,
+    specs: Sequence[LeafSpec],
+    buffers: Sequence[torch.Tensor],
+    mine: Sequence[Leaf] = (),
+) -> Tree:
+    """Put a tree together from its structure and the bytes of its leaves.
+
+    Args:
+        structure: what ``pack`` made of the donor's tree.
+        specs: of the leaves, in order.
+        buffers: one uint8 tensor per leaf; the tree's tensors are views of these.
+        mine: leaves of this process's own tree: a DTensor takes its mesh from the leaf with the
+            same path, and a tensor its device.
+
+    Raises:
+        ProtocolError: the structure is not one that ``pack`` makes.
+        UserError: a DTensor without a counterpart in ``mine``.
+    """
+    own = {leaf.spec.path: leaf for leaf in mine}
+    values = [
+        restore(spec, buffer, own.get(spec.path))
+        for spec, buffer in zip(specs, buffers, strict=True)
+    ]
+    return _Unpacker(values).node(structure, 0)
+
+
+# ---------------------------------------------------------------- taking apart
+
+
+@dataclass(slots=True)
+class _Packer:
+    """Walks a tree; collects leaves. ``parent`` and ``name`` together are a node's path."""
+
+    leaves: list[Leaf] = field(default_factory=list)
+
+    def node(self, value: Tree, parent: str, name: str, depth: int) -> Json:
+        path = parent + name
+        if depth > DEPTH_MAX:
+            raise UserError(
+                f"state_dict key {shown(path)[:200]} is nested deeper than {DEPTH_MAX} levels: "
+                "it cannot be carried to a peer (does it contain itself?)"
+            )
+        if value is None or type(value) in (bool, str):
+            return value
+        write = _PLAIN.get(type(value))
+        if write is not None:
+            return write(value)
+        if type(value) in (dict, OrderedDict, Counter):
+            return self._mapping(value, path, depth)
+        if type(value) in (list, tuple, torch.Size):
+            items = [self.node(v, path, f"[{i}]", depth + 1) for i, v in enumerate(value)]
+            return items if type(value) is list else {type(value).__name__: items}
+        if isinstance(value, np.generic):
+            return _write_scalar(value, path)
+        return self._leaf(value, parent, name)
+
+    def _mapping(self, value: dict[Any, Any], path: str, depth: int) -> Json:
+        if all(type(key) is str for key in value):
+            written: Json = {
+                "map": {k: self.node(v, path, key_name(k), depth + 1) for k, v in value.items()}
+            }
+        else:
+            written = {"pairs": [self._pair(k, v, path, depth) for k, v in value.items()]}
+        if type(value) is dict:
+            return written
+        named = {type(value).__name__: written}
+        # Module.state_dict() hangs its layers' versions on the dict it returns.
+        metadata = getattr(value, "_metadata", None)
+        if metadata is not None:
+            named["metadata"] = self.node(metadata, path, "._metadata", depth + 1)
+        return named
+
+    def _pair(self, key: Any, value: Tree, path: str, depth: int) -> Json:
+        name = key_name(key)
+        before = len(self.leaves)
+        written = self.node(key, path, f"{name} (the key)", depth + 1)
+        if len(self.leaves) > before:
+            raise UserError(
+                f"state_dict key {shown(path + name)} is keyed by a {type(key).__name__}: "
+                "only plain values can be keys"
+            )
+        return [written, self.node(value, path, name, depth + 1)]
+
+    def _leaf(self, value: Any, parent: str, name: str) -> Json:
+        leaf = leaf_of(value, parent, name)
+        if leaf is None:
+            raise _refusal(value, parent + name)
+        if len(self.leaves) >= LEAVES_MAX:
+            raise UserError(f"a state_dict holds more than {LEAVES_MAX} tensors: too many to carry")
+        self.leaves.append(leaf)
+        return {"leaf": len(self.leaves) - 1}
+
+
+def key_name(key: object) -> str:
+    """How a key is written in a path: ``.weight``, ``[0]``."""
+    return f".{key}" if type(key) is str else f"[{key!r}]"
+
+
+def shown(path: str) -> str:
+    """A path as people see it, quoted."""
+    return f"'{path.removeprefix('.')}'" if path else "'' (the whole of it)"
+
+
+def _refusal(value: object, path: str) -> UserError:
+    kind = type(value)
+    what = f"{kind.__module__}.{kind.__qualname__}"
+    return UserError(
+        f"state_dict key {shown(path)} holds a {what.removeprefix('builtins.')}: ftrun carries "
+        "tensors, numpy arrays, plain values and dicts, lists and tuples of them to peers, and "
+        "never code or pickles. Nothing was registered; leave the key out of state_dict, or give "
+        "it in one of those forms"
+    )
+
+
+def _write_int(value: int) -> Json:
+    # Python refuses to read decimal integers beyond 4300 digits, hexadecimal ones never.
+    return value if value.bit_length() <= JSON_INT_BITS else {"int": hex(value)}
+
+
+def _write_float(value: float) -> Json:
+    return value if math.isfinite(value) else {"float": struct.pack(">d", value).hex()}
+
+
+def _write_scalar(value: np.generic, path: str) -> Json:
+    if value.dtype.kind not in "biufcmMSU":
+        raise _refusal(value, path)
+    return {"scalar": [value.dtype.str, value.tobytes().hex()]}
+
+
+_PLAIN: dict[type, Callable[[Any], Json]] = {
+    int: _write_int,
+    float: _write_float,
+    torch.dtype: lambda value: {"dtype": str(value).removeprefix("torch.")},
+    torch.device: lambda value: {"device": str(value)},
+}
+
+
+# ---------------------------------------------------------------- putting together
+
+
+@dataclass(frozen=True, slots=True)
+class _Unpacker:
+    """Reads a structure; ``values`` are the leaves, restored."""
+
+    values: Sequence[Any]
+
+    def node(self, written: Json, depth: int) -> Tree:
+        if depth > DEPTH_MAX + 2:
+            raise ProtocolError(f"a state header is nested deeper than {DEPTH_MAX} levels")
+        if isinstance(written, list):
+            return [self.node(item, depth + 1) for item in written]
+        if not isinstance(written, dict):
+            return written
+        kind = next(iter(written), "")
+        try:
+            return self._object(kind, written, depth)
+        except (ValueError, TypeError, AttributeError, IndexError, KeyError, struct.error) as why:
+            raise ProtocolError(f"a state header holds a malformed {kind!r}: {why}") from why
+
+    def _object(self, kind: str, written: dict[str, Json], depth: int) -> Tree:
+        body = written[kind]
+        if kind in ("map", "pairs"):
+            return dict(self._items(kind, body, depth))
+        if kind in ("OrderedDict", "Counter"):
+            return self._named(kind, written, depth)
+        if kind in ("tuple", "Size"):
+            items = tuple(self.node(item, depth + 1) for item in body)
+            return items if kind == "tuple" else torch.Size(items)
+        if kind == "leaf":
+            return self.values[_natural(body)]
+        return _READ[kind](body)
+
+    def _items(self, kind: str, body: Json, depth: int) -> Iterator[tuple[Any, Tree]]:
+        if kind == "map":
+            for key, value in body.items():
+                yield key, self.node(value, depth + 1)
+            return
+        for key, value in body:
+            yield self.node(key, depth + 1), self.node(value, depth + 1)
+
+    def _named(self, kind: str, written: dict[str, Json], depth: int) -> Tree:
+        made = OrderedDict[Any, Any]() if kind == "OrderedDict" else Counter[Any]()
+        [(inner, body)] = written[kind].items()
+        if inner not in ("map", "pairs"):
+            raise ValueError(f"{inner!r} within it")
+        for key, value in self._items(inner, body, depth):
+            made[key] = value
+        if "metadata" in written:
+            made._metadata = self.node(written["metadata"], depth + 1)  # type: ignore[union-attr]
+        return made
+
+
+def _natural(value: Json) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{value!r} is not an index")
+    return value
+
+
+def _read_int(text: str) -> int:
+    if len(text) > INT_TEXT_MAX:
+        raise ValueError("an integer too long")
+    return int(text, 16)
+
+
+def _read_float(text: str) -> float:
+    value: float = struct.unpack(">d", bytes.fromhex(text))[0]
+    return value
+
+
+def _read_dtype(name: str) -> torch.dtype:
+    value = getattr(torch, name)
+    if not isinstance(value, torch.dtype):
+        raise ValueError(f"{name!r} is not a dtype")
+    return value
+
+
+def _read_scalar(body: list[str]) -> np.generic:
+    dtype, data = body
+    value: np.generic = np.frombuffer(bytes.fromhex(data), dtype=np.dtype(dtype))[0]
+    return value
+
+
+_READ: dict[str, Callable[[Any], Any]] = {
+    "int": _read_int,
+    "float": _read_float,
+    "dtype": _read_dtype,
+    "device": torch.device,
+    "scalar": _read_scalar,
+}

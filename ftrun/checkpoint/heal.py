@@ -1,0 +1,352 @@
+"""Fetch a state from all its donors at once: striped, verified, all or nothing.
+
+Each donor is asked for its header. The first one sets what is fetched; donors whose header differs
+(other bytes under the same state id: S1 is broken somewhere) are left out and named, and asked only
+when all of the first kind are gone. The state's chunks are drawn by one or two streams per donor,
+read straight into the memory of the new tree's tensors, and checked while they are in the cache
+(S3).
+
+Not here: who the donors are (the quorum says so), and what is done with the state (the Manager).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ftrun import clock
+from ftrun.checkpoint.compare import require_alike, shapes_of
+from ftrun.checkpoint.donor import DonorLink, DonorRefused
+from ftrun.checkpoint.format import Tree, pack, unpack
+from ftrun.checkpoint.header import Header, decode_header
+from ftrun.checkpoint.layout import Layout, allocate, chunk_digest, digest_seed
+from ftrun.checkpoint.leaves import Leaf, in_place
+from ftrun.checkpoint.stripes import Stripe, Stripes
+from ftrun.core.ids import StateId, Tag
+from ftrun.errors import FtrunError, PeerError, ProtocolError
+from ftrun.protocol.auth import new_token
+
+STREAMS_ALONE = 2
+STRIKES_MAX = 3
+RETRY_FIRST_S = 0.005
+RETRY_MAX_S = 0.1
+CANCEL_LOOK_S = 0.02
+JOIN_TIMEOUT_S = 10.0
+DONE_GRACE_S = 0.05
+NAMED_MAX = 5
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedState:
+    """A state that has come whole. ``donors``: addresses that delivered; ``left_out``: why not."""
+
+    state_id: StateId
+    tree: Tree
+    nbytes: int
+    duration_s: float
+    donors: tuple[str, ...]
+    left_out: dict[str, str]
+
+
+def fetch(
+    donors: Sequence[str],
+    tag: Tag,
+    token: str,
+    timeout_s: float,
+    mine: Tree | None = None,
+    cancel: threading.Event | None = None,
+    *,
+    expected: StateId | None = None,
+    write_in_place: bool = False,
+    streams_per_donor: int | None = None,
+) -> FetchedState:
+    """Fetch the state that ``donors`` offer under ``tag``.
+
+    Args:
+        donors: ``host:port`` of their state servers.
+        tag: of the quorum's attempt and step; a donor that is not there yet is asked again.
+        token: the job's.
+        timeout_s: for all of it.
+        mine: this process's own tree: its shapes are compared before anything is read, it gives
+            the meshes of DTensors and the devices of tensors.
+        cancel: when set, the fetch ends with PeerError.
+        expected: the state id that the quorum names; a donor with another is left out.
+        write_in_place: read into the memory of ``mine``'s tensors where they fit. They must not be
+            used meanwhile, and after an error they hold neither the old state nor the new one.
+        streams_per_donor: connections to each; default two to a single donor, else one.
+
+    Raises:
+        ShapeMismatch: the donors' tensors have other shapes than ``mine``; names the keys.
+        PeerError: no donor could deliver before the deadline. Nothing was applied.
+    """
+    order = _Order(tag, token, clock.now() + timeout_s, cancel, expected, write_in_place)
+    order.streams = streams_per_donor or (STREAMS_ALONE if len(donors) == 1 else 1)
+    order.mine = pack(mine).leaves if mine is not None else None
+    started, why_not, remaining = clock.now(), dict[str, str](), list(donors)
+    while remaining:
+        transfer = _Transfer(order)
+        transfer.run(remaining)
+        why_not = {**why_not, **transfer.lost, **transfer.left_out}
+        if transfer.complete:
+            return transfer.result(clock.now() - started, why_not)
+        if transfer.refusal:
+            raise transfer.refusal
+        remaining = list(transfer.left_out) if not order.over() else []
+    raise PeerError(_failure(order, donors, why_not))
+
+
+def _failure(order: _Order, donors: Sequence[str], why_not: dict[str, str]) -> str:
+    if order.cancelled():
+        return f"fetching the state of {order.tag} was cancelled. Nothing was applied"
+    each = "; ".join(f"{d}: {why_not.get(d, 'no answer')}" for d in donors) or "there are none"
+    return (
+        f"no donor could deliver the state of {order.tag} in time ({each}). Nothing was applied; "
+        "this replica heals at the next quorum"
+    )
+
+
+@dataclass(slots=True)
+class _Order:
+    """What is fetched, and on what terms."""
+
+    tag: Tag
+    token: str
+    deadline: float
+    cancel: threading.Event | None
+    expected: StateId | None
+    write_in_place: bool
+    streams: int = 1
+    mine: tuple[Leaf, ...] | None = None
+    receiver: str = field(default_factory=lambda: new_token()[:16])
+
+    def cancelled(self) -> bool:
+        return self.cancel is not None and self.cancel.is_set()
+
+    def over(self) -> bool:
+        return self.cancelled() or clock.now() >= self.deadline
+
+    def link(self, address: str) -> DonorLink:
+        return DonorLink(address, self.tag, self.token, self.receiver, self.deadline)
+
+
+@dataclass(slots=True)
+class _Destination:
+    """The memory that a state is read into, and what it will be."""
+
+    header: Header
+    raw: bytes
+    buffers: list[Any]
+    layout: Layout
+    stripes: Stripes
+    seed: int
+
+
+class _Transfer:
+    """One try: from the donors that agree with the first that answers."""
+
+    def __init__(self, order: _Order) -> None:
+        self.lost: dict[str, str] = {}
+        self.left_out: dict[str, str] = {}
+        self.refusal: FtrunError | None = None
+        self._order = order
+        self._destination: _Destination | None = None
+        self._delivered: set[str] = set()
+        self._links: set[DonorLink] = set()
+        self._meeting: set[DonorLink] = set()
+        self._threads: list[threading.Thread] = []
+        self._working = 0
+        self._ended = threading.Event()
+        self._changed = threading.Condition()
+
+    @property
+    def complete(self) -> bool:
+        """Every byte has come and been checked."""
+        return self._destination is not None and self._destination.stripes.complete
+
+    def run(self, donors: Sequence[str]) -> None:
+        """Fetch until complete, out of donors, out of time or cancelled.
+
+        Afterwards no thread touches the destination any more.
+        """
+        for address in donors:
+            self._start(self._meet, address)
+        with self._changed:
+            while self._under_way():
+                remaining_s = self._order.deadline - clock.now()
+                look_s = CANCEL_LOOK_S if self._order.cancel is not None else remaining_s
+                self._changed.wait(max(0.0, min(look_s, remaining_s)))
+        self._end()
+
+    def _under_way(self) -> bool:
+        going = self._working > 0 and self.refusal is None
+        return going and not self.complete and not self._order.over()
+
+    def result(self, duration_s: float, left_out: dict[str, str]) -> FetchedState:
+        """What was fetched, put together."""
+        to = self._destination
+        assert to is not None
+        tree = unpack(to.header.structure, to.header.specs, to.buffers, self._order.mine or ())
+        donors = tuple(sorted(self._delivered))
+        return FetchedState(
+            to.header.state_id, tree, to.header.nbytes, duration_s, donors, left_out
+        )
+
+    def _end(self) -> None:
+        self._ended.set()
+        if self._destination is not None:
+            self._destination.stripes.end()
+        with self._changed:
+            # Once complete, those that fetched still say that they are done; the rest is cut.
+            unwanted = list(self._meeting if self.complete else self._links)
+            threads = list(self._threads)
+        for link in unwanted:
+            link.cut()
+        deadline = clock.now() + (DONE_GRACE_S if self.complete else JOIN_TIMEOUT_S)
+        for thread in threads:
+            thread.join(max(0.0, deadline - clock.now()))
+
+    # ------------------------------------------------------------ on the donors' threads
+
+    def _start(self, work: Callable[[DonorLink], None], address: str) -> None:
+        with self._changed:
+            self._working += 1
+            thread = threading.Thread(
+                target=self._work, args=(work, address), name=f"ftrun-heal-{address}", daemon=True
+            )
+            self._threads.append(thread)
+        thread.start()
+
+    def _work(self, work: Callable[[DonorLink], None], address: str) -> None:
+        link = self._order.link(address)
+        with self._changed:
+            self._links.add(link)
+        try:
+            work(link)
+        except (PeerError, OSError) as why:
+            self.lost[address] = str(why) or type(why).__name__
+            _log.debug("donor %s is out: %s", address, why)
+        except FtrunError as why:
+            self.refusal = why
+        finally:
+            link.close()
+            with self._changed:
+                self._working -= 1
+                self._changed.notify_all()
+
+    def _meet(self, link: DonorLink) -> None:
+        """Get a donor's header; fetch from it if it holds what the first donor holds."""
+        self._meeting.add(link)
+        raw = self._ask_header(link)
+        self._meeting.discard(link)
+        to = self._agree(link.address, raw)
+        if to is None:
+            link.done()
+            return
+        for _ in range(self._order.streams - 1):
+            self._start(self._fetch_with_retries, link.address)
+        self._fetch_with_retries(link)
+
+    def _ask_header(self, link: DonorLink) -> bytes:
+        pause_s = RETRY_FIRST_S
+        while True:
+            try:
+                return link.header()
+            except DonorRefused as why:
+                if not why.ask_again or self._ended.is_set() or self._order.over():
+                    raise
+            self._ended.wait(pause_s)
+            pause_s = min(2 * pause_s, RETRY_MAX_S)
+
+    def _agree(self, address: str, raw: bytes) -> _Destination | None:
+        with self._changed:
+            if self._destination is None:
+                self._destination = self._prepare(address, raw)
+            to = self._destination
+            if raw != to.raw:
+                self.left_out[address] = _disagreement(to.header, decode_header(raw))
+                _log.warning("donor %s is left out: %s", address, self.left_out[address])
+                return None
+            return to
+
+    def _prepare(self, address: str, raw: bytes) -> _Destination:
+        header, order = decode_header(raw), self._order
+        if header.tag != order.tag.path():
+            raise ProtocolError(f"asked for the state of {order.tag}, got that of {header.tag}")
+        if order.expected is not None and header.state_id != order.expected:
+            raise PeerError(f"it holds {header.state_id}, and the quorum names {order.expected}")
+        if order.mine is not None:
+            mine = shapes_of(leaf.spec for leaf in order.mine)
+            require_alike(mine, shapes_of(header.specs), address)
+        buffers = self._buffers(header)
+        layout = Layout(buffers)
+        seed = digest_seed(order.tag, header.state_id)
+        return _Destination(header, raw, buffers, layout, Stripes(layout.chunks), seed)
+
+    def _buffers(self, header: Header) -> list[Any]:
+        own = {leaf.spec.path: leaf for leaf in self._order.mine or ()}
+        buffers = []
+        for spec in header.specs:
+            leaf = own.get(spec.path) if self._order.write_in_place else None
+            memory = in_place(leaf, spec) if leaf is not None else None
+            buffers.append(allocate(spec.nbytes) if memory is None else memory)
+        return buffers
+
+    def _fetch_with_retries(self, link: DonorLink) -> None:
+        """Draw stripes until none is left; a broken connection is mended a few times."""
+        to = self._destination
+        assert to is not None
+        strikes = 0
+        while stripe := to.stripes.claim(link.address, link.cut):
+            try:
+                self._fetch_stripe(link, stripe, to)
+                continue
+            except (DonorRefused, ProtocolError):
+                raise  # It will not get better: the donor is out.
+            except (PeerError, OSError):
+                strikes += 1
+                if strikes >= STRIKES_MAX or self._ended.is_set():
+                    raise
+                link.close()
+            finally:
+                to.stripes.give_back(stripe)
+        if to.stripes.complete:
+            with self._changed:
+                self._changed.notify_all()
+            link.done()
+
+    def _fetch_stripe(self, link: DonorLink, stripe: Stripe, to: _Destination) -> None:
+        first, last = stripe.next, stripe.stop - 1
+        link.request(to.layout.span(first)[0], to.layout.span(last)[1])
+        while stripe.next < stripe.stop:
+            chunk = stripe.next
+            views = to.layout.views(*to.layout.span(chunk))
+            digest = link.read_chunk(views)
+            if digest != chunk_digest(views, to.seed, chunk):
+                raise ProtocolError(f"chunk {chunk} came corrupt or crossed from {link.address}")
+            self._delivered.add(link.address)
+            to.stripes.arrived(stripe)
+        if stripe.next <= last:
+            # Somebody took over the rest, which is on its way here all the same.
+            link.close()
+
+
+def _disagreement(first: Header, other: Header) -> str:
+    """What a donor holds otherwise than the first that answered, in words."""
+    if first.state_id != other.state_id:
+        return f"it holds {other.state_id}, another donor {first.state_id}"
+    if first.specs != other.specs:
+        return "its tensors differ in kind or shape from another donor's"
+    unlike = [
+        spec.path.removeprefix(".")
+        for spec, a, b in zip(first.specs, first.samples, other.samples, strict=True)
+        if a != b
+    ]
+    if not unlike:
+        return "its plain values differ from another donor's"
+    more = f" and {len(unlike) - NAMED_MAX} more" if len(unlike) > NAMED_MAX else ""
+    return f"its {', '.join(unlike[:NAMED_MAX])}{more} differ from another donor's"

@@ -1,0 +1,132 @@
+"""The address space that the leaves of a state lie in, end to end, and its chunks.
+
+A ``Layout`` joins many pieces of memory into one range of bytes ``[0, nbytes)`` without copying
+them, so that sockets read from and write to the tensors' own memory. The range is cut into chunks
+of ``CHUNK_BYTES``; each chunk has a digest, seeded with what the state is and where the chunk lies,
+so that a chunk of another state or another place is never taken for it (S3).
+
+Not here: sockets (serve.py, heal.py).
+"""
+
+from __future__ import annotations
+
+import mmap
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+
+import torch
+import xxhash
+
+from ftrun.checkpoint.leaves import Leaf
+from ftrun.core.ids import StateId, Tag
+
+CHUNK_BYTES = 512 << 10
+"""Small enough that a chunk is hashed while it is still in the core's own cache."""
+
+DIGEST_BYTES = 8
+HUGE_PAGES_FROM_BYTES = 4 << 20
+SAMPLE_BYTES = 4 << 10
+SAMPLE_EVERY_BYTES = 1 << 20
+
+
+class Layout:
+    """Many buffers as one range of bytes. Device memory is read through host copies."""
+
+    def __init__(self, buffers: Sequence[torch.Tensor | memoryview]) -> None:
+        self._buffers: list[torch.Tensor | memoryview] = []
+        self._starts: list[int] = []
+        self.nbytes = 0
+        self.has_device_memory = False
+        for buffer in buffers:
+            nbytes = buffer.numel() if isinstance(buffer, torch.Tensor) else buffer.nbytes
+            if nbytes == 0:
+                continue
+            self._starts.append(self.nbytes)
+            self._buffers.append(self._host_view(buffer))
+            self.nbytes += nbytes
+
+    def _host_view(self, buffer: torch.Tensor | memoryview) -> torch.Tensor | memoryview:
+        if isinstance(buffer, memoryview):
+            return buffer
+        if buffer.device.type == "cpu":
+            return buffer.numpy().data
+        self.has_device_memory = True
+        return buffer
+
+    @property
+    def chunks(self) -> int:
+        """The number of chunks; the last one may be short."""
+        return -(-self.nbytes // CHUNK_BYTES)
+
+    def span(self, chunk: int) -> tuple[int, int]:
+        """Where ``chunk`` starts and where it ends."""
+        start = chunk * CHUNK_BYTES
+        return start, min(start + CHUNK_BYTES, self.nbytes)
+
+    def views(self, start: int, stop: int) -> list[memoryview]:
+        """The memory of ``[start, stop)``, piece by piece; of a device, a copy of it."""
+        return list(self._views(start, stop))
+
+    def _views(self, start: int, stop: int) -> Iterator[memoryview]:
+        index = bisect_right(self._starts, start) - 1
+        while start < stop:
+            buffer, base = self._buffers[index], self._starts[index]
+            end = self._starts[index + 1] if index + 1 < len(self._starts) else self.nbytes
+            here = min(stop, end)
+            piece = buffer[start - base : here - base]
+            if isinstance(piece, torch.Tensor):
+                piece = piece.cpu().numpy().data
+            yield piece
+            start, index = here, index + 1
+
+
+def digest_seed(tag: Tag, state_id: StateId) -> int:
+    """The part of a chunk digest's seed that says which state, under which tag."""
+    text = f"{tag.path()}|{state_id.step}|{state_id.lineage}"
+    return xxhash.xxh3_64_intdigest(text.encode())
+
+
+def chunk_digest(views: Sequence[memoryview], seed: int, chunk: int) -> bytes:
+    """The digest of a chunk's bytes, which holds for this state and this place only."""
+    seed = (seed + chunk) & 0xFFFF_FFFF_FFFF_FFFF
+    if len(views) == 1:
+        return xxhash.xxh3_64_intdigest(views[0], seed).to_bytes(DIGEST_BYTES, "little")
+    hasher = xxhash.xxh3_64(seed=seed)
+    for view in views:
+        hasher.update(view)
+    return hasher.intdigest().to_bytes(DIGEST_BYTES, "little")
+
+
+def samples(leaves: Sequence[Leaf]) -> list[int]:
+    """A fingerprint per leaf, of 4 KiB in each MiB: what tells unlike replicas apart at no cost.
+
+    Replicas that hold the same state id must hold equal bytes (S1). The digests of chunks guard the
+    way from a donor to the receiver; these guard against donors that differ from each other.
+    """
+    return [xxhash.xxh3_64_intdigest(_sample(leaf.data)) for leaf in leaves]
+
+
+def _sample(data: torch.Tensor | memoryview) -> bytes | memoryview:
+    if isinstance(data, torch.Tensor) and data.device.type != "cpu":
+        # Gathered on the device, so that one small transfer brings it all.
+        parts = [data[span] for span in _sample_spans(data.numel())]
+        return torch.cat(parts).cpu().numpy().data if parts else b""
+    host = data.numpy().data if isinstance(data, torch.Tensor) else data
+    return b"".join(host[span] for span in _sample_spans(host.nbytes))
+
+
+def _sample_spans(nbytes: int) -> list[slice]:
+    if nbytes <= 2 * SAMPLE_BYTES:
+        return [slice(0, nbytes)] if nbytes else []
+    starts = range(0, nbytes - SAMPLE_BYTES, SAMPLE_EVERY_BYTES)
+    return [*(slice(s, s + SAMPLE_BYTES) for s in starts), slice(nbytes - SAMPLE_BYTES, nbytes)]
+
+
+def allocate(nbytes: int) -> torch.Tensor:
+    """Host memory as a uint8 tensor, not touched yet; in huge pages, which are filled faster."""
+    if nbytes < HUGE_PAGES_FROM_BYTES:
+        return torch.empty(nbytes, dtype=torch.uint8)
+    memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(memory, dtype=torch.uint8)

@@ -1,0 +1,241 @@
+"""The leaves of a state tree: tensors, arrays and bytes, each with a spec and its raw memory.
+
+A dense tensor is used where it lies, whatever the order of its dimensions; anything else is copied
+to dense memory first. Of a DTensor the local shard is carried: the same group_rank of another
+replica group holds the same shard, and the receiver's own DTensor gives the mesh.
+
+Not here: the tree around the leaves (format.py).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import torch
+
+from ftrun.errors import ProtocolError, UserError
+
+DIMENSIONS_MAX = 64
+NUMPY_KINDS = "biufcmMSU"
+KINDS = ("tensor", "param", "dtensor", "ndarray", "bytes", "bytearray")
+
+
+@dataclass(frozen=True, slots=True)
+class LeafSpec:
+    """What a leaf is. ``path`` = ``parent`` + ``name``.
+
+    ``dtype``: torch's name, or numpy's typestr for an ndarray. ``order``: how the dimensions lie in
+    memory, outermost first; empty means as usual. ``mesh``: of a DTensor, its global shape,
+    placements and mesh in words; equal words fit together.
+    """
+
+    kind: str
+    parent: str
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    nbytes: int
+    order: tuple[int, ...] = ()
+    requires_grad: bool = False
+    mesh: str = ""
+
+    @property
+    def path(self) -> str:
+        """The keys that lead to the leaf, with the leading dot if there is one."""
+        return self.parent + self.name
+
+    def check(self) -> None:
+        """Raise ProtocolError if the parts contradict each other: a peer is not trusted."""
+        sizes = (*self.shape, self.nbytes, *self.order)
+        if self.kind not in KINDS or len(self.shape) > DIMENSIONS_MAX or min(sizes) < 0:
+            raise ProtocolError(f"leaf {self.path!r}: no such {self.kind!r} of {self.shape}")
+        if self.nbytes != math.prod(self.shape) * _itemsize(self):
+            raise ProtocolError(f"leaf {self.path!r}: {self.nbytes} bytes do not fit its shape")
+        if self.order and sorted(self.order) != list(range(len(self.shape))):
+            raise ProtocolError(f"leaf {self.path!r}: {self.order} is not an order of dimensions")
+        if self.requires_grad and not _differentiable(self):
+            raise ProtocolError(f"leaf {self.path!r}: a {self.dtype} cannot require a gradient")
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A leaf of a live tree: its spec, its bytes (a view wherever possible), and the object."""
+
+    spec: LeafSpec
+    data: torch.Tensor | memoryview
+    value: Any
+
+
+def leaf_of(value: Any, parent: str, name: str) -> Leaf | None:
+    """The leaf that ``value`` is, or None if it is none."""
+    if isinstance(value, torch.Tensor):
+        return _tensor_leaf(value, parent, name)
+    if type(value) is np.ndarray and value.dtype.kind in NUMPY_KINDS:
+        return _array_leaf(value, parent, name)
+    if type(value) in (bytes, bytearray):
+        spec = LeafSpec(type(value).__name__, parent, name, "uint8", (len(value),), len(value))
+        return Leaf(spec, memoryview(value), value)
+    return None
+
+
+def restore(spec: LeafSpec, buffer: torch.Tensor, mine: Leaf | None) -> Any:
+    """The object that ``spec`` describes, on the memory of ``buffer`` (uint8, of spec.nbytes)."""
+    if spec.kind == "bytes":
+        return buffer.numpy().tobytes()
+    if spec.kind == "bytearray":
+        return bytearray(buffer.numpy())
+    if spec.kind == "ndarray":
+        return buffer.numpy().view(_numpy_dtype(spec.dtype)).reshape(spec.shape)
+    tensor = _shaped(spec, buffer)
+    if mine is not None and isinstance(mine.data, torch.Tensor) and mine.data.device.type != "cpu":
+        tensor = tensor.to(mine.data.device)
+    if spec.kind == "dtensor":
+        return _sharded(spec, tensor, mine)
+    if spec.kind == "param":
+        return torch.nn.Parameter(tensor, requires_grad=spec.requires_grad)
+    return tensor.requires_grad_(spec.requires_grad)
+
+
+def in_place(leaf: Leaf, spec: LeafSpec) -> torch.Tensor | None:
+    """The memory of ``leaf`` itself, if what ``spec`` describes can be written straight into it."""
+    own, data = leaf.spec, leaf.data
+    same = (own.dtype, own.shape, own.order, own.mesh) == (
+        spec.dtype,
+        spec.shape,
+        spec.order,
+        spec.mesh,
+    )
+    if not same or not isinstance(data, torch.Tensor) or data.device.type != "cpu":
+        return None
+    local = cast(torch.Tensor, _local(leaf.value))
+    aliased = data.untyped_storage().data_ptr() == local.untyped_storage().data_ptr()
+    return data if aliased else None
+
+
+# ---------------------------------------------------------------- tensors
+
+
+def _local(value: Any) -> Any:
+    return value.detach().to_local() if _is_dtensor(value) else value
+
+
+def _is_dtensor(value: Any) -> bool:
+    # By name, because importing torch.distributed.tensor takes half a second nobody else needs.
+    return any(
+        base.__name__ == "DTensor" and base.__module__.startswith("torch.distributed")
+        for base in type(value).__mro__
+    )
+
+
+def _tensor_leaf(value: torch.Tensor, parent: str, name: str) -> Leaf | None:
+    dtensor = _is_dtensor(value)
+    if not dtensor and type(value) not in (torch.Tensor, torch.nn.Parameter):
+        return None
+    local = cast(torch.Tensor, _local(value)).detach()
+    if local.layout != torch.strided or local.is_quantized or local.device.type == "meta":
+        return None
+    order, dense = _dense(local.resolve_conj().resolve_neg())
+    data = dense.reshape(-1).view(torch.uint8)
+    plain = "param" if isinstance(value, torch.nn.Parameter) else "tensor"
+    spec = LeafSpec(
+        kind="dtensor" if dtensor else plain,
+        parent=parent,
+        name=name,
+        dtype=str(local.dtype).removeprefix("torch."),
+        shape=tuple(local.shape),
+        nbytes=data.numel(),
+        order=order,
+        requires_grad=value.requires_grad and value.is_leaf,
+        mesh=_mesh_words(value) if dtensor else "",
+    )
+    return Leaf(spec, data, value)
+
+
+def _dense(tensor: torch.Tensor) -> tuple[tuple[int, ...], torch.Tensor]:
+    """``tensor`` with its dimensions in the order of memory, and that order; a copy if need be."""
+    if tensor.is_contiguous():
+        return (), tensor
+    strides = tensor.stride()
+    order = tuple(sorted(range(tensor.dim()), key=lambda d: -strides[d]))
+    permuted = tensor.permute(order)
+    if permuted.is_contiguous():
+        return order, permuted
+    return (), tensor.contiguous()
+
+
+def _shaped(spec: LeafSpec, buffer: torch.Tensor) -> torch.Tensor:
+    flat = buffer.view(_torch_dtype(spec.dtype))
+    if not spec.order:
+        return flat.view(spec.shape)
+    permuted = flat.view([spec.shape[d] for d in spec.order])
+    back = sorted(range(len(spec.order)), key=lambda d: spec.order[d])
+    return permuted.permute(back)
+
+
+def _mesh_words(value: Any) -> str:
+    mesh = value.device_mesh
+    shape = "x".join(map(str, value.shape))
+    return f"{list(value.placements)} of {shape} on {tuple(mesh.shape)} {mesh.mesh_dim_names}"
+
+
+def _sharded(spec: LeafSpec, local: torch.Tensor, mine: Leaf | None) -> Any:
+    if mine is None or mine.spec.mesh != spec.mesh:
+        here = "no DTensor" if mine is None else mine.spec.mesh or "no DTensor"
+        raise UserError(
+            f"state_dict key '{spec.path.removeprefix('.')}' is a DTensor ({spec.mesh}) at the "
+            f"donor and {here} here: replica groups must be sharded alike to heal from each other"
+        )
+    from torch.distributed.tensor import DTensor
+
+    own = mine.value
+    sharded = DTensor.from_local(
+        local,
+        own.device_mesh,
+        own.placements,
+        run_check=False,
+        shape=own.shape,
+        stride=own.stride(),
+    )
+    return sharded.requires_grad_(spec.requires_grad)
+
+
+def _torch_dtype(name: str) -> torch.dtype:
+    dtype = getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype):
+        raise ProtocolError(f"{name!r} is not a dtype of this torch: are all replicas alike?")
+    return dtype
+
+
+def _differentiable(spec: LeafSpec) -> bool:
+    if spec.kind in ("ndarray", "bytes", "bytearray"):
+        return False
+    dtype = _torch_dtype(spec.dtype)
+    return dtype.is_floating_point or dtype.is_complex
+
+
+# ---------------------------------------------------------------- arrays
+
+
+def _array_leaf(value: np.ndarray[Any, Any], parent: str, name: str) -> Leaf:
+    dense = value if value.flags.c_contiguous else value.copy(order="C")
+    spec = LeafSpec("ndarray", parent, name, value.dtype.str, value.shape, value.nbytes)
+    return Leaf(spec, dense.reshape(-1).view(np.uint8).data, value)
+
+
+def _numpy_dtype(text: str) -> np.dtype[Any]:
+    try:
+        dtype = np.dtype(text)
+    except TypeError as why:
+        raise ProtocolError(f"{text!r} is not a numpy dtype") from why
+    if dtype.kind not in NUMPY_KINDS:
+        raise ProtocolError(f"a numpy dtype {text!r} is not carried")
+    return dtype
+
+
+def _itemsize(spec: LeafSpec) -> int:
+    if spec.kind == "ndarray":
+        return _numpy_dtype(spec.dtype).itemsize
+    return _torch_dtype(spec.dtype).itemsize

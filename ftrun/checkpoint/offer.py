@@ -1,0 +1,177 @@
+"""One state on offer: live tensors at first, a host copy once the optimizer is about to run.
+
+A sender is inside the offer's gate only while it hashes a chunk or hands bytes to the kernel, never
+while it waits for a receiver. ``retire`` closes the gate for the length of a memory copy, so the
+donor's step never waits for a receiver either.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ftrun import clock
+from ftrun.checkpoint.gate import Gate
+from ftrun.checkpoint.layout import Layout, allocate, chunk_digest, digest_seed
+from ftrun.core.ids import StateId, Tag
+
+COPY_IDLE_S = 30.0
+"""How long a copy is kept for receivers from whom nothing is heard any more."""
+
+RECEIVERS_MAX = 4096
+
+
+@dataclass(slots=True)
+class _Receiver:
+    """What one receiver has got from this donor: a flag per chunk, and where it is."""
+
+    served: bytearray
+    position: int = 0
+    finished: bool = False
+
+
+class Offer:
+    """A state under its tag (S4).
+
+    Attributes:
+        gate: whoever touches the layout's memory is inside it.
+        generation: rises when the memory changes: views taken before are of no use then.
+    """
+
+    def __init__(
+        self, tag: Tag, state_id: StateId, header: bytes, layout: Layout, expected: int
+    ) -> None:
+        self.tag = tag
+        self.header = header
+        self.gate = Gate()
+        self.generation = 0
+        self._layout = layout
+        self._seed = digest_seed(tag, state_id)
+        self._expected = expected
+        self._copied: bytearray | None = None
+        self._retired = False
+        self._receivers: dict[str, _Receiver] = {}
+        self._heard = clock.now()
+        self._finished = threading.Event()
+
+    @property
+    def nbytes(self) -> int:
+        """The size of the state without its header."""
+        return self._layout.nbytes
+
+    def admit(self, receiver: str) -> bool:
+        """Note a receiver; False if the offer has been retired without it."""
+        with self.gate.inside():
+            self._heard = clock.now()
+            if receiver in self._receivers:
+                self._receivers[receiver].finished = False
+                return not self._retired or self._copied is not None
+            late = self._retired and (self._copied is None or self._unseen() <= 0)
+            if late or len(self._receivers) >= RECEIVERS_MAX:
+                return False
+            self._receivers[receiver] = _Receiver(bytearray(self._layout.chunks))
+            return True
+
+    def views(self, chunk: int) -> list[memoryview] | None:
+        """The chunk's memory, or None if it is not to be had any more. Only inside the gate."""
+        if self._retired and (self._copied is None or not self._copied[chunk]):
+            return None
+        return self._layout.views(*self._layout.span(chunk))
+
+    def digest(self, views: Sequence[memoryview], chunk: int) -> bytes:
+        """The digest that is sent behind a chunk."""
+        return chunk_digest(views, self._seed, chunk)
+
+    def served(self, receiver: str, chunk: int) -> None:
+        """Note that ``receiver`` has been sent ``chunk`` in full."""
+        known = self._receivers[receiver]
+        known.served[chunk] = 1
+        known.position = chunk + 1
+        self._heard = clock.now()
+
+    def finish(self, receiver: str) -> None:
+        """Note that ``receiver`` wants nothing more; the last one frees the copy."""
+        known = self._receivers.get(receiver)
+        if known is not None:
+            known.finished = True
+        if not self._outstanding():
+            self._finished.set()
+        self.release_if_done()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until every receiver has finished; False if some have not in time."""
+        return not self._outstanding() or self._finished.wait(timeout_s)
+
+    def retire(self, copy_bytes_max: int) -> int:
+        """The tensors are about to change: keep a copy of what receivers still need.
+
+        Returns the number of bytes copied. Takes as long as that copy does; no receiver can make it
+        longer.
+        """
+        with self.gate.closed():
+            if self._retired:
+                return 0
+            copied = self._copy(copy_bytes_max) if self._outstanding() else 0
+            if not copied:
+                self._free()
+            self._retired = True
+            self.generation += 1
+            return copied
+
+    def release_if_done(self) -> None:
+        """Free the copy if nobody wants it any more, or nobody has asked for long."""
+        with self.gate.closed():
+            quiet = clock.now() - self._heard > COPY_IDLE_S
+            if self._retired and (quiet or not self._outstanding()):
+                self._free()
+
+    def withdraw(self) -> None:
+        """End the offer: nothing is served from it any more, and its memory is let go."""
+        with self.gate.closed():
+            self._retired = True
+            self._free()
+
+    def _unseen(self) -> int:
+        return self._expected - len(self._receivers)
+
+    def _outstanding(self) -> bool:
+        return self._unseen() > 0 or any(not r.finished for r in self._receivers.values())
+
+    def _free(self) -> None:
+        self._copied = None
+        self._layout = Layout([])
+        self.generation += 1
+
+    def _copy(self, copy_bytes_max: int) -> int:
+        # Pages of the copy that are never written take no memory.
+        layout = Layout([allocate(self._layout.nbytes)])
+        flags, copied = bytearray(layout.chunks), 0
+        for chunk in self._wanted_chunks():
+            start, stop = layout.span(chunk)
+            if copied + stop - start > copy_bytes_max:
+                break
+            [into] = layout.views(start, stop)
+            _fill(into, self._layout.views(start, stop))
+            flags[chunk] = 1
+            copied += stop - start
+        self._layout, self._copied = layout, flags
+        return copied
+
+    def _wanted_chunks(self) -> list[int]:
+        """The chunks that somebody lacks, from where the receivers are onward and round."""
+        active = [r for r in self._receivers.values() if not r.finished]
+        first = min((r.position for r in active), default=0)
+        count = self._layout.chunks
+        order = [(first + i) % count for i in range(count)]
+        return [c for c in order if self._unseen() > 0 or not all(r.served[c] for r in active)]
+
+
+def _fill(into: memoryview, views: Sequence[memoryview]) -> None:
+    # numpy copies without the interpreter lock, so that the senders' other work goes on.
+    target, start = np.frombuffer(into, np.uint8), 0
+    for view in views:
+        np.copyto(target[start : start + view.nbytes], np.frombuffer(view, np.uint8))
+        start += view.nbytes

@@ -1,0 +1,108 @@
+"""Which stream fetches which chunks: stripes are handed out, split and taken back.
+
+Streams of all donors draw stripes from one pool, so a fast donor delivers more than a slow one.
+When the pool is empty an idle stream takes over the second half of somebody's stripe; and when a
+chunk of another donor does not come for ``SLOW_CHUNK_S`` that stream is cut, and its chunks go to
+others.
+A chunk belongs to one stream at a time, so no two ever write to the same memory.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from ftrun import clock
+
+STRIPE_CHUNKS = 32
+SPLIT_FROM_CHUNKS = 4
+SLOW_CHUNK_S = 1.0
+LOOK_AGAIN_S = 0.05
+
+
+@dataclass(slots=True, eq=False)
+class Stripe:
+    """Chunks ``next`` to ``stop`` (exclusive) that one stream of ``donor`` is fetching.
+
+    ``stop`` may fall while the stream is at work: it asks before each chunk. ``cut`` breaks the
+    stream's connection.
+    """
+
+    next: int
+    stop: int
+    donor: str = ""
+    cut: Callable[[], None] = field(default=lambda: None)
+    since: float = 0.0
+
+
+class Stripes:
+    """The chunks of one state, and who fetches them."""
+
+    def __init__(self, chunks: int) -> None:
+        starts = range(0, chunks, STRIPE_CHUNKS)
+        self._pool = deque(Stripe(s, min(s + STRIPE_CHUNKS, chunks)) for s in starts)
+        self._active: set[Stripe] = set()
+        self._missing = chunks
+        self._ended = False
+        self._changed = threading.Condition()
+
+    @property
+    def complete(self) -> bool:
+        """Every chunk has come."""
+        return self._missing == 0
+
+    def claim(self, donor: str, cut: Callable[[], None]) -> Stripe | None:
+        """A stripe for a stream of ``donor``; waits for one; None when there is nothing to do."""
+        with self._changed:
+            while not (self._ended or self.complete):
+                stripe = self._pool.popleft() if self._pool else self._split()
+                if stripe:
+                    stripe.donor, stripe.cut, stripe.since = donor, cut, clock.now()
+                    self._active.add(stripe)
+                    return stripe
+                self._cut_slow(donor)
+                self._changed.wait(LOOK_AGAIN_S)
+            return None
+
+    def arrived(self, stripe: Stripe) -> None:
+        """The stripe's next chunk has come and is right."""
+        with self._changed:
+            stripe.next += 1
+            stripe.since = clock.now()
+            self._missing -= 1
+            if stripe.next >= stripe.stop:
+                self._active.discard(stripe)
+            if self.complete:
+                self._changed.notify_all()
+
+    def give_back(self, stripe: Stripe) -> None:
+        """The stream has failed: its chunks that have not come are free again."""
+        with self._changed:
+            self._active.discard(stripe)
+            if stripe.next < stripe.stop:
+                self._pool.appendleft(Stripe(stripe.next, stripe.stop))
+            self._changed.notify_all()
+
+    def end(self) -> None:
+        """Nobody gets a stripe any more."""
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+    def _split(self) -> Stripe | None:
+        longest = max(self._active, key=lambda s: s.stop - s.next, default=None)
+        if longest is None or longest.stop - longest.next < SPLIT_FROM_CHUNKS:
+            return None
+        middle = (longest.next + longest.stop + 1) // 2
+        stripe = Stripe(middle, longest.stop)
+        longest.stop = middle
+        return stripe
+
+    def _cut_slow(self, donor: str) -> None:
+        now = clock.now()
+        for stripe in self._active:
+            if stripe.donor != donor and now - stripe.since > SLOW_CHUNK_S:
+                stripe.since = now
+                stripe.cut()

@@ -1,0 +1,118 @@
+"""torchft's ``CheckpointTransport`` and ``HTTPTransport``, on top of the state server.
+
+For scripts that carry checkpoints between replicas by hand. ftrun's Manager heals by itself and
+needs none of this.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Generic, TypeVar
+
+from ftrun.checkpoint.heal import fetch
+from ftrun.checkpoint.serve import StateServer
+from ftrun.core.ids import NO_ATTEMPT, SHARED_LINEAGE, StateId, Tag
+from ftrun.errors import UserError
+from ftrun.protocol.auth import new_token
+
+T = TypeVar("T")
+
+
+class CheckpointTransport(ABC, Generic[T]):
+    """Carries a checkpoint from one replica to others, step by step."""
+
+    @abstractmethod
+    def metadata(self) -> str:
+        """What the receivers need to know to reach this sender."""
+
+    @abstractmethod
+    def send_checkpoint(
+        self, dst_ranks: Sequence[int], step: int, state_dict: T, timeout: timedelta
+    ) -> None:
+        """Offer ``state_dict`` to the replicas ``dst_ranks``; returns before they have it."""
+
+    def disallow_checkpoint(self) -> None:  # noqa: B027: as in torchft, most have nothing to do
+        """The state is about to change: to be called before the optimizer's step."""
+
+    @abstractmethod
+    def recv_checkpoint(self, src_rank: int, metadata: str, step: int, timeout: timedelta) -> T:
+        """The checkpoint of ``step`` from the replica whose ``metadata()`` is given."""
+
+    def shutdown(self, wait: bool = True) -> None:  # noqa: B027: as in torchft
+        """Free what the transport holds. ``wait``: let receivers under way finish first."""
+
+
+class HTTPTransport(CheckpointTransport[T]):
+    """Serves the live tensors of a checkpoint over HTTP; receivers pull them in stripes.
+
+    ``metadata`` is ``host:port/token``: whoever has it can read the checkpoint, nobody else can.
+
+    Args:
+        timeout: how long ``disallow_checkpoint`` waits for receivers at most.
+        num_chunks: connections that a receiver opens at once; 0 leaves it to ftrun.
+        host: the numeric address to bind.
+    """
+
+    def __init__(self, timeout: timedelta, num_chunks: int, host: str = "127.0.0.1") -> None:
+        self._timeout_s = timeout.total_seconds()
+        self._streams = num_chunks or None
+        self._token = new_token()
+        self._server = StateServer(host, self._token)
+        self._lock = threading.Lock()
+        self._offered: Tag | None = None
+
+    def address(self) -> str:
+        """``host:port`` of the server."""
+        return self._server.address
+
+    def metadata(self) -> str:
+        """See CheckpointTransport."""
+        return f"{self._server.address}/{self._token}"
+
+    def send_checkpoint(
+        self, dst_ranks: Sequence[int], step: int, state_dict: T, timeout: timedelta
+    ) -> None:
+        """See CheckpointTransport.
+
+        Raises:
+            UserError: ``state_dict`` holds what cannot be carried.
+        """
+        tag = _tag(step)
+        with self._lock:
+            self._server.offer(tag, StateId(step, SHARED_LINEAGE), state_dict, len(dst_ranks))
+            self._offered = tag
+
+    def disallow_checkpoint(self) -> None:
+        """See CheckpointTransport. Waits for receivers under way, until the timeout at most."""
+        with self._lock:
+            tag, self._offered = self._offered, None
+        if tag is not None:
+            self._server.wait(tag, self._timeout_s)
+            self._server.withdraw(tag)
+
+    def recv_checkpoint(self, src_rank: int, metadata: str, step: int, timeout: timedelta) -> T:
+        """See CheckpointTransport.
+
+        Raises:
+            PeerError: it did not come whole before the timeout.
+        """
+        address, slash, token = metadata.rpartition("/")
+        if not slash:
+            raise UserError(f"{metadata!r} is not what HTTPTransport.metadata() returns")
+        seconds = timeout.total_seconds()
+        fetched = fetch([address], _tag(step), token, seconds, streams_per_donor=self._streams)
+        state: T = fetched.tree
+        return state
+
+    def shutdown(self, wait: bool = True) -> None:
+        """See CheckpointTransport."""
+        if wait:
+            self.disallow_checkpoint()
+        self._server.close()
+
+
+def _tag(step: int) -> Tag:
+    return Tag(NO_ATTEMPT, step)

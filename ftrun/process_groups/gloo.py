@@ -1,0 +1,136 @@
+"""Gloo groups that can be aborted: torch's own cannot wake a waiter.
+
+An abort shuts down the group's connections, which fails everything that waits on them, here and at
+the peers. They are known by their ends: every Gloo pair connects to the listening port of one
+member's device, and those addresses are in the records by which the members found each other.
+
+Not here: the records (rendezvous.py), the sockets (sockets.py), when to abort (manager).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ftrun import clock
+from ftrun.errors import PeerError
+from ftrun.process_groups.base import DEFAULT_TIMEOUT, AbortSignal, BuiltGroup, ProcessGroup
+from ftrun.process_groups.rendezvous import RankRecord, Rendezvous
+from ftrun.process_groups.sockets import is_listening, shut_down_connections
+from ftrun.process_groups.solo import SoloGroup
+
+_WORKER_THREADS = 2
+_Native: Any = dist.ProcessGroupGloo  # torch's stub lacks most of it.
+_GREETING = struct.Struct("=q")
+_GREETING_TIMEOUT_S = 1.0
+
+
+class ProcessGroupGloo(ProcessGroup):
+    """Collectives on CPU tensors over TCP. ``timeout`` bounds each collective."""
+
+    def __init__(self, timeout: timedelta = DEFAULT_TIMEOUT) -> None:
+        super().__init__(timeout)
+
+    def getBackendName(self) -> str:
+        return "ftrun-gloo"
+
+    def build(
+        self,
+        store_addr: str,
+        prefix: str,
+        rank: int,
+        world_size: int,
+        host: str,
+        timeout_s: float,
+        signal: AbortSignal | None = None,
+    ) -> BuiltGroup:
+        signal = signal or AbortSignal()
+        signal.check()
+        if world_size == 1:
+            return SoloGroup(signal)
+        deadline = clock.now() + timeout_s
+        rendezvous = Rendezvous(store_addr, prefix, rank, world_size, deadline, signal)
+        unsubscribe = signal.subscribe(lambda: _abort_build(rendezvous, rank))
+        native = None
+        try:
+            native = _connect(rendezvous, rank, world_size, host, deadline)
+            _try_out(native, deadline)
+            native._set_default_timeout(self.timeout)
+        except RuntimeError as error:
+            native = None
+            signal.check()
+            raise PeerError(f"rank {rank} of {world_size} could not connect: {error}") from error
+        finally:
+            unsubscribe()
+            rendezvous.close(failed=native is None)
+        return GlooGroup(rank, world_size, native, signal, rendezvous.records)
+
+
+class GlooGroup(BuiltGroup):
+    """One quorum's Gloo connections."""
+
+    def __init__(
+        self,
+        rank: int,
+        world_size: int,
+        native: Any,
+        signal: AbortSignal,
+        records: dict[int, RankRecord],
+    ) -> None:
+        super().__init__(rank, world_size, native, signal)
+        self._listening = records[rank].address
+        self._peers = frozenset(record.address for peer, record in records.items() if peer != rank)
+        signal.subscribe(self._shut_down_connections)
+
+    def _shut_down_connections(self) -> None:
+        shut_down_connections(self._listening, self._peers)
+
+
+def _connect(rendezvous: Rendezvous, rank: int, world_size: int, host: str, deadline: float) -> Any:
+    """Let Gloo connect all pairs; blocks until every peer has come, or the deadline."""
+    options = _Native._Options()
+    options._timeout = timedelta(seconds=max(deadline - clock.now(), 0.001))
+    options._threads = _WORKER_THREADS
+    options._devices = [_Native.create_device(hostname=host, lazy_init=False)]
+    native = _Native(rendezvous, rank, world_size, options)
+    address = rendezvous.records[rank].address
+    if not is_listening(address):
+        raise PeerError(f"Gloo published {address}, at which this process does not listen")
+    return native
+
+
+def _try_out(native: Any, deadline: float) -> None:
+    """One all-reduce: when it ends every rank has read every record, and the pairs are warm."""
+    native.allreduce([torch.ones(1)]).wait(timedelta(seconds=max(deadline - clock.now(), 0.001)))
+
+
+def _abort_build(rendezvous: Rendezvous, rank: int) -> None:
+    """End a build under way, wherever it waits: for a record, a connection or a caller."""
+    rendezvous.cancel()
+    records = dict(rendezvous.records)
+    own = records.pop(rank, None)
+    shut_down_connections(
+        own.address if own is not None else None,
+        frozenset(record.address for record in records.values()),
+    )
+    if own is not None:
+        _greet_in_place_of_peers(own)
+
+
+def _greet_in_place_of_peers(own: RankRecord) -> None:
+    """Connect to the own device as each peer would, and hang up.
+
+    A pair that waits to be called by a peer has no connection yet that could be shut down.
+    """
+    for greeting in own.greetings:
+        with (
+            contextlib.suppress(OSError),
+            socket.create_connection(own.address, timeout=_GREETING_TIMEOUT_S) as caller,
+        ):
+            caller.sendall(_GREETING.pack(greeting))

@@ -1,0 +1,86 @@
+"""NCCL groups: torch's own can be aborted; here is only how one is built beside another.
+
+Needs CUDA when a group of two or more is built, not before.
+
+Not here: what the Manager does with a group (base.py).
+"""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore
+
+from ftrun import clock
+from ftrun.errors import PeerError, UserError
+from ftrun.process_groups.base import DEFAULT_TIMEOUT, AbortSignal, BuiltGroup, ProcessGroup
+from ftrun.process_groups.rendezvous import connect_store
+from ftrun.process_groups.solo import SoloGroup
+
+
+class ProcessGroupNCCL(ProcessGroup):
+    """Collectives on CUDA tensors. ``timeout`` bounds each collective."""
+
+    def __init__(self, timeout: timedelta = DEFAULT_TIMEOUT) -> None:
+        super().__init__(timeout)
+        # Blocking initialisation cannot be aborted, and a watchdog that kills the process when a
+        # collective fails would take away what the Manager is there to mend.
+        os.environ.setdefault("TORCH_NCCL_USE_COMM_NONBLOCKING", "1")
+        os.environ.setdefault("TORCH_NCCL_NONBLOCKING_TIMEOUT", str(int(timeout.total_seconds())))
+        os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
+
+    def getBackendName(self) -> str:
+        return "ftrun-nccl"
+
+    def build(
+        self,
+        store_addr: str,
+        prefix: str,
+        rank: int,
+        world_size: int,
+        host: str,
+        timeout_s: float,
+        signal: AbortSignal | None = None,
+    ) -> BuiltGroup:
+        signal = signal or AbortSignal()
+        signal.check()
+        if world_size == 1:
+            return SoloGroup(signal)
+        native_class = _native_class()
+        store = connect_store(store_addr, clock.now() + timeout_s)
+        options = native_class.Options()
+        options._timeout = timedelta(seconds=timeout_s)
+        device = torch.device("cuda", torch.cuda.current_device())
+        try:
+            native = native_class(PrefixStore(f"ftrun/{prefix}", store), rank, world_size, options)
+            built = NCCLGroup(rank, world_size, native, signal)
+            native.eager_connect_single_device(device)
+            native.allreduce([torch.ones(1, device=device)]).wait(timedelta(seconds=timeout_s))
+            torch.cuda.current_stream(device).synchronize()
+            native._set_default_timeout(self.timeout)
+        except RuntimeError as error:
+            signal.check()
+            raise PeerError(f"rank {rank} of {world_size} could not connect: {error}") from error
+        signal.check()
+        return built
+
+
+class NCCLGroup(BuiltGroup):
+    """One quorum's NCCL communicator."""
+
+    def __init__(self, rank: int, world_size: int, native: Any, signal: AbortSignal) -> None:
+        super().__init__(rank, world_size, native, signal)
+        signal.subscribe(native.abort)
+
+
+def _native_class() -> Any:
+    if not torch.cuda.is_available() or not dist.is_nccl_available():
+        raise UserError(
+            "ProcessGroupNCCL needs CUDA and a torch that is built with NCCL; "
+            "neither process group nor training has been started. Use ProcessGroupGloo on CPUs."
+        )
+    return dist.ProcessGroupNCCL

@@ -1,0 +1,98 @@
+"""Finds this process's connections by the addresses at their ends and shuts them down.
+
+Gloo has no call that wakes a waiter, but a dead connection does. The listening socket of a Gloo
+device must never be touched: Gloo terminates the process when accepting fails.
+
+Not here: which addresses belong to a group (rendezvous.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import stat
+from collections.abc import Collection
+
+Address = tuple[str, int]
+
+
+def shut_down_connections(listening: Address | None, peers: Collection[Address]) -> int:
+    """Shut down every TCP connection of this process accepted at ``listening`` or made to a peer.
+
+    A descriptor is duplicated before it is looked at, so that it cannot come to name another socket
+    between the look and the shutdown. Descriptors that forked children share are no obstacle:
+    a shutdown concerns the connection.
+
+    Returns:
+        How many connections were shut down.
+    """
+    count = 0
+    for name in os.listdir("/proc/self/fd"):
+        connection = _duplicate(int(name))
+        if connection is None:
+            continue
+        with connection:
+            if _belongs(connection, listening, peers):
+                with contextlib.suppress(OSError):  # The other end may be gone already.
+                    connection.shutdown(socket.SHUT_RDWR)
+                    count += 1
+    return count
+
+
+def is_listening(address: Address) -> bool:
+    """Whether a socket of this process listens at ``address``."""
+    for name in os.listdir("/proc/self/fd"):
+        candidate = _duplicate(int(name))
+        if candidate is None:
+            continue
+        with candidate:
+            if _accepts(candidate) and _end(candidate.getsockname) == address:
+                return True
+    return False
+
+
+def _duplicate(fd: int) -> socket.socket | None:
+    """A socket object on a duplicate of ``fd``; None unless it is a TCP socket."""
+    try:
+        if not stat.S_ISSOCK(os.fstat(fd).st_mode):
+            return None
+        copy = os.dup(fd)
+    except OSError:  # Closed meanwhile.
+        return None
+    try:
+        candidate = socket.socket(fileno=copy)
+    except OSError:
+        os.close(copy)
+        return None
+    if candidate.family in (socket.AF_INET, socket.AF_INET6) and (
+        candidate.type & socket.SOCK_STREAM
+    ):
+        return candidate
+    candidate.close()
+    return None
+
+
+def _belongs(
+    connection: socket.socket, listening: Address | None, peers: Collection[Address]
+) -> bool:
+    if _accepts(connection):
+        return False
+    remote = _end(connection.getpeername)
+    if remote is None:
+        return False
+    return remote in peers or (listening is not None and _end(connection.getsockname) == listening)
+
+
+def _accepts(candidate: socket.socket) -> bool:
+    return candidate.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) != 0
+
+
+def _end(name_of: object) -> Address | None:
+    if not callable(name_of):
+        return None
+    try:
+        host, port, *_ = name_of()
+    except OSError:  # Not connected.
+        return None
+    return str(host), int(port)

@@ -20,6 +20,7 @@ import torch.distributed as dist
 from torch.distributed import ReduceOp, Work
 
 from ftrun.errors import Bug, PeerError
+from ftrun.process_groups.sockets import local_address
 
 Tensors = Sequence[torch.Tensor]
 DEFAULT_TIMEOUT = timedelta(seconds=60)
@@ -246,8 +247,6 @@ class ProcessGroup(dist.ProcessGroup):
 
         ``store_addr`` is ``host:port`` or ``host:port/prefix``.
         """
-        from ftrun.process_groups.rendezvous import local_address
-
         address, _, path = store_addr.partition("/")
         built = self.build(
             address,

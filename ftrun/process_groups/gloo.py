@@ -55,20 +55,19 @@ class ProcessGroupGloo(ProcessGroup):
         if world_size == 1:
             return SoloGroup(signal)
         deadline = clock.now() + timeout_s
-        rendezvous = Rendezvous(store_addr, prefix, rank, world_size, deadline, signal)
+        rendezvous = Rendezvous(store_addr, prefix, world_size, deadline, signal)
         unsubscribe = signal.subscribe(lambda: _abort_build(rendezvous, rank))
-        native = None
         try:
             native = _connect(rendezvous, rank, world_size, host, deadline)
             _try_out(native, deadline)
-            native._set_default_timeout(self.timeout)
-        except RuntimeError as error:
-            native = None
+        except (RuntimeError, PeerError) as error:
+            rendezvous.fail()
             signal.check()
             raise PeerError(f"rank {rank} of {world_size} could not connect: {error}") from error
         finally:
             unsubscribe()
-            rendezvous.close(failed=native is None)
+        rendezvous.succeed(rank)
+        native._set_default_timeout(self.timeout)
         return GlooGroup(rank, world_size, native, signal, rendezvous.records)
 
 
@@ -112,7 +111,7 @@ def _try_out(native: Any, deadline: float) -> None:
 
 def _abort_build(rendezvous: Rendezvous, rank: int) -> None:
     """End a build under way, wherever it waits: for a record, a connection or a caller."""
-    rendezvous.cancel()
+    rendezvous.interrupt()
     records = dict(rendezvous.records)
     own = records.pop(rank, None)
     shut_down_connections(

@@ -13,13 +13,13 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import PrefixStore
+from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from ftrun import clock
 from ftrun.errors import PeerError, UserError
 from ftrun.process_groups.base import DEFAULT_TIMEOUT, AbortSignal, BuiltGroup, ProcessGroup
-from ftrun.process_groups.rendezvous import connect_store
 from ftrun.process_groups.solo import SoloGroup
+from ftrun.process_groups.store import StoreClient, split_address
 
 
 class ProcessGroupNCCL(ProcessGroup):
@@ -51,7 +51,7 @@ class ProcessGroupNCCL(ProcessGroup):
         if world_size == 1:
             return SoloGroup(signal)
         native_class = _native_class()
-        store = connect_store(store_addr, clock.now() + timeout_s)
+        store = _connect_store(store_addr, timeout_s)
         options = native_class.Options()
         options._timeout = timedelta(seconds=timeout_s)
         device = torch.device("cuda", torch.cuda.current_device())
@@ -84,3 +84,16 @@ def _native_class() -> Any:
             "neither process group nor training has been started. Use ProcessGroupGloo on CPUs."
         )
     return dist.ProcessGroupNCCL
+
+
+def _connect_store(store_addr: str, timeout_s: float) -> TCPStore:
+    """torch's own client: NCCL uses more of a store than Gloo does."""
+    StoreClient(store_addr, clock.now() + timeout_s).close()  # Says well what may be wrong.
+    host, port = split_address(store_addr)
+    return TCPStore(
+        host,
+        port,
+        is_master=False,
+        wait_for_workers=False,
+        timeout=timedelta(seconds=timeout_s),
+    )

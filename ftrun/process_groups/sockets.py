@@ -14,6 +14,8 @@ import socket
 import stat
 from collections.abc import Collection
 
+from ftrun.process_groups.store import split_address
+
 Address = tuple[str, int]
 
 
@@ -50,6 +52,16 @@ def is_listening(address: Address) -> bool:
             if _accepts(candidate) and _end(candidate.getsockname) == address:
                 return True
     return False
+
+
+def local_address(remote: str) -> str:
+    """The numeric address of the interface that leads to ``remote``, a ``host:port``."""
+    family, kind, protocol, _, address = socket.getaddrinfo(
+        *split_address(remote), type=socket.SOCK_DGRAM
+    )[0]
+    with socket.socket(family, kind, protocol) as probe:
+        probe.connect(address)  # A datagram socket: nothing is sent.
+        return str(probe.getsockname()[0])
 
 
 def _duplicate(fd: int) -> socket.socket | None:

@@ -1,0 +1,138 @@
+"""A client of torch's TCPStore on a socket of our own.
+
+torch's client asks the DNS for the name of every address that it connects to (5 s where no name
+server answers), prints stack traces where nobody listens, and cannot be woken. This one does none
+of that. It speaks the part of TCPStore's protocol that a build needs: one byte that says what is
+asked, then strings and lists, each after a 64-bit length, in the byte order of the host.
+
+Not here: the server (torch's, in the launcher's store process), what is stored (rendezvous.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import struct
+
+from ftrun import clock
+from ftrun.errors import PeerError
+
+_VALIDATE, _SET, _GET, _WAIT, _DELETE, _PING = 0, 1, 3, 6, 8, 13
+_MAGIC = 0x3C85F7CE
+_SIZE = struct.Struct("=Q")
+_WORD = struct.Struct("=I")
+_VALUE_BYTES_MAX = 1 << 20
+
+
+class StoreClient:
+    """One connection; for one thread, but ``interrupt`` is for any.
+
+    Args:
+        address: ``host:port``.
+        deadline: on ftrun's clock; every call ends by then.
+
+    Raises:
+        PeerError: nobody listens there, the deadline has passed, or it is no TCPStore.
+    """
+
+    def __init__(self, address: str, deadline: float) -> None:
+        self._address = address
+        self._deadline = deadline
+        try:
+            self._socket = socket.create_connection(
+                split_address(address), timeout=self._remaining_s()
+            )
+        except OSError as error:
+            raise PeerError(f"the store at {address} cannot be reached: {error}") from error
+        try:
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._greet()
+        except BaseException:
+            self._socket.close()
+            raise
+
+    def set(self, key: str, value: bytes) -> None:
+        """Store ``value``; those who wait for it go on."""
+        self._send(bytes([_SET]) + _text(key) + _sized(value))
+
+    def get(self, key: str) -> bytes:
+        """The value, as soon as there is one."""
+        name = _text(key)
+        self._send(bytes([_WAIT]) + _SIZE.pack(1) + name)
+        self._receive(1)
+        self._send(bytes([_GET]) + name)
+        (size,) = _SIZE.unpack(self._receive(_SIZE.size))
+        if size > _VALUE_BYTES_MAX:
+            raise PeerError(f"the store at {self._address} sends {size} bytes for {key!r}")
+        return self._receive(size)
+
+    def delete(self, key: str) -> bool:
+        """Remove a key. False: there was none."""
+        self._send(bytes([_DELETE]) + _text(key))
+        return self._receive(_SIZE.size) != _SIZE.pack(0)
+
+    def interrupt(self) -> None:
+        """Make the call under way, and every later one, raise PeerError at once."""
+        with contextlib.suppress(OSError):  # Closed already.
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Hang up."""
+        self._socket.close()
+
+    def _greet(self) -> None:
+        nonce = os.urandom(_WORD.size)
+        self._send(bytes([_VALIDATE]) + _WORD.pack(_MAGIC) + bytes([_PING]) + nonce)
+        if self._receive(_WORD.size) != nonce:
+            raise PeerError(f"what answers at {self._address} is no TCPStore that ftrun knows")
+
+    def _send(self, request: bytes) -> None:
+        try:
+            self._socket.settimeout(self._remaining_s())
+            self._socket.sendall(request)
+        except OSError as error:
+            raise self._lost(error) from error
+
+    def _receive(self, size: int) -> bytes:
+        received = bytearray()
+        while len(received) < size:
+            try:
+                self._socket.settimeout(self._remaining_s())
+                part = self._socket.recv(size - len(received))
+            except OSError as error:
+                raise self._lost(error) from error
+            if not part:
+                raise self._lost("it hung up")
+            received += part
+        return bytes(received)
+
+    def _remaining_s(self) -> float:
+        remaining_s = self._deadline - clock.now()
+        if remaining_s <= 0:
+            raise PeerError(f"the store at {self._address} did not answer within the deadline")
+        return remaining_s
+
+    def _lost(self, cause: object) -> PeerError:
+        return PeerError(f"the store at {self._address} did not answer: {cause}")
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """``host:port`` in two; the host of an IPv6 address may stand in brackets.
+
+    Raises:
+        PeerError: it has another form.
+    """
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        raise PeerError(f"{address!r} is not an address of the form host:port")
+    return host.strip("[]"), int(port)
+
+
+def _sized(value: bytes) -> bytes:
+    return _SIZE.pack(len(value)) + value
+
+
+def _text(key: str) -> bytes:
+    # TCPStore marks ordinary keys by a slash, so that torch's own clients see them by their name.
+    return _sized(f"/{key}".encode())

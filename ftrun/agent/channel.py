@@ -1,0 +1,101 @@
+"""Messages and descriptors between the agent and its own children, over a Unix socket pair.
+
+Frames are a 4-byte length and JSON; descriptors travel beside the first byte of their frame. Both
+ends are ftrun's own processes, so there is no token here; the limits are there all the same.
+
+Not here: what the messages mean (process.py, spawner.py, stores.py).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+from ftrun.errors import ProtocolError
+
+FRAME_BYTES_MAX = 8 << 20
+FDS_MAX = 8
+_LENGTH = struct.Struct(">I")
+
+
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    """One message and the descriptors that came with it; the receiver owns them."""
+
+    message: dict[str, Any]
+    fds: tuple[int, ...] = ()
+
+
+class Channel:
+    """One end of the pair. ``send`` blocks; ``receive`` takes what is there, without waiting."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._buffer = bytearray()
+        self._fds: deque[int] = deque()
+        self.closed = False
+
+    def fileno(self) -> int:
+        """For poll and add_reader."""
+        return self._sock.fileno()
+
+    def send(self, message: dict[str, Any], fds: tuple[int, ...] = ()) -> None:
+        """Send one message; its descriptors stay open here.
+
+        Raises:
+            OSError: the other end is gone.
+        """
+        body = json.dumps({**message, "fds": len(fds)}).encode()
+        data = memoryview(_LENGTH.pack(len(body)) + body)
+        if fds:
+            sent = socket.send_fds(self._sock, [data], list(fds))
+            data = data[sent:]
+        if data:
+            self._sock.sendall(data)
+
+    def receive(self) -> list[Parcel]:
+        """The whole messages that have come; at the end of the stream ``closed`` is set.
+
+        Raises:
+            ProtocolError: what came is no frame.
+        """
+        try:
+            data, fds, _, _ = socket.recv_fds(
+                self._sock, 1 << 18, FDS_MAX, socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
+            )
+        except BlockingIOError:
+            return []
+        except OSError:
+            data, fds = b"", []
+        self._fds.extend(fds)
+        if not data:
+            self.closed = True
+        self._buffer += data
+        return self._parcels()
+
+    def close(self) -> None:
+        """Close this end and whatever descriptors nobody has taken."""
+        self.closed = True
+        self._sock.close()
+        while self._fds:
+            os.close(self._fds.popleft())
+
+    def _parcels(self) -> list[Parcel]:
+        parcels = []
+        while len(self._buffer) >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(self._buffer)
+            if length > FRAME_BYTES_MAX:
+                raise ProtocolError(f"a frame of {length} bytes between agent and spawner")
+            if len(self._buffer) < _LENGTH.size + length:
+                break
+            body = bytes(self._buffer[_LENGTH.size : _LENGTH.size + length])
+            del self._buffer[: _LENGTH.size + length]
+            message = json.loads(body)
+            fds = tuple(self._fds.popleft() for _ in range(message.pop("fds")))
+            parcels.append(Parcel(message, fds))
+        return parcels

@@ -1,0 +1,142 @@
+"""What this node has: cores, CUDA devices, its address. Asked without torch and without CUDA.
+
+Not here: who gets which device for how long (DeviceSlices only counts).
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import re
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ftrun.config import RunSettings, parse_address
+from ftrun.errors import UserError
+
+_NVIDIA_DEVICE = re.compile(r"nvidia\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The node as the job sees it. ``devices``: CUDA ids or UUIDs, empty on cpu."""
+
+    device: str
+    devices: tuple[str, ...]
+    cores: int
+    host: str
+    capacity: int
+
+
+def inspect_machine(settings: RunSettings, environ: Mapping[str, str]) -> Machine:
+    """Resolve ``--device`` and count what fits.
+
+    Raises:
+        UserError: no CUDA device although one was asked for, or W does not divide them.
+    """
+    devices = () if settings.device == "cpu" else cuda_devices(environ)
+    if settings.device == "cuda" and not devices:
+        raise UserError(
+            "--device cuda: this node shows no CUDA device (CUDA_VISIBLE_DEVICES is "
+            f"{environ.get('CUDA_VISIBLE_DEVICES', 'not set')!r}). Use --device cpu, or auto."
+        )
+    if settings.device == "auto" and not _torch_has_cuda():
+        devices = ()
+    capacity = _capacity(settings, devices) if devices else settings.replicas
+    return Machine(
+        device="cuda" if devices else "cpu",
+        devices=devices,
+        cores=len(os.sched_getaffinity(0)),
+        host=own_address(settings.lighthouse),
+        capacity=capacity,
+    )
+
+
+def _capacity(settings: RunSettings, devices: tuple[str, ...]) -> int:
+    workers = settings.workers_per_replica
+    if len(devices) % workers != 0:
+        raise UserError(
+            f"--workers-per-replica {workers} does not divide the {len(devices)} CUDA devices of "
+            "this node. Give a divisor, or narrow CUDA_VISIBLE_DEVICES."
+        )
+    capacity = len(devices) // workers
+    if settings.lighthouse is None and settings.replicas > capacity:
+        raise UserError(
+            f"--replicas {settings.replicas} x {workers} workers need "
+            f"{settings.replicas * workers} CUDA devices and this node has {len(devices)}. "
+            f"Give --replicas {capacity}, or --device cpu."
+        )
+    return min(capacity, settings.replicas)
+
+
+def cuda_devices(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """The devices that a CUDA program started here would see."""
+    visible = environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        names = [name.strip() for name in visible.split(",")]
+        # As the driver does: the list ends at the first invalid entry, "-1" by custom.
+        valid = names[: names.index("-1")] if "-1" in names else names
+        return tuple(name for name in valid if name)
+    try:
+        found = [name for name in os.listdir("/dev") if _NVIDIA_DEVICE.fullmatch(name)]
+    except OSError:
+        found = []
+    return tuple(str(index) for index in range(len(found)))
+
+
+def _torch_has_cuda() -> bool:
+    try:
+        return not importlib.metadata.version("torch").endswith("+cpu")
+    except importlib.metadata.PackageNotFoundError:
+        return False
+
+
+def own_address(lighthouse: str | None) -> str:
+    """The numeric address on which other nodes reach this one.
+
+    It is that of the interface that routes to the lighthouse; a host name may resolve to another.
+    """
+    if lighthouse is None:
+        return "127.0.0.1"
+    host, port = parse_address(lighthouse, "--lighthouse")
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+    except OSError as error:
+        raise UserError(
+            f"--lighthouse {lighthouse}: the host name {host!r} is not known ({error.strerror})."
+        ) from None
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(address)  # A datagram socket: nothing is sent.
+        except OSError:
+            return "127.0.0.1"
+        return str(probe.getsockname()[0])
+
+
+class DeviceSlices:
+    """Which part of the node each slot has; a slot keeps its part over restarts."""
+
+    def __init__(self, devices: tuple[str, ...], workers: int) -> None:
+        self._devices = devices
+        self._workers = workers
+        self._places: dict[str, int] = {}
+
+    def take(self, replica_id: str) -> tuple[str, ...]:
+        """The devices of a slot, the lowest free ones the first time."""
+        if replica_id not in self._places:
+            taken = set(self._places.values())
+            free = (place for place in range(len(taken) + 1) if place not in taken)
+            self._places[replica_id] = next(free)
+        start = self._places[replica_id] * self._workers
+        return self._devices[start : start + self._workers]
+
+    def keep_only(self, replica_ids: tuple[str, ...]) -> None:
+        """Free the parts of all other slots."""
+        self._places = {slot: at for slot, at in self._places.items() if slot in replica_ids}
+
+
+def has_pidfd() -> bool:
+    """True on Linux 5.3 and later, which ftrun needs."""
+    return hasattr(os, "pidfd_open") and Path("/proc/self/stat").exists()

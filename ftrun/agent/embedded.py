@@ -1,0 +1,187 @@
+"""The lighthouse that an agent runs for itself: a child process, restarted when it dies.
+
+A restarted one gets the same state directory and, if they are free, the same ports. Not here: what
+a lighthouse does (lighthouse/).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from ftrun.agent import sweep
+from ftrun.core.failures import signal_name
+from ftrun.protocol.frames import CHUNK_BYTES
+
+ADDRESS_FILE = "address.json"
+ANY_PORT = "127.0.0.1:0"
+READY_WORDS = b"lighthouse ready"
+STOP_S = 2.0
+BACKOFF_FIRST_S = 0.05
+BACKOFF_LAST_S = 5.0
+LINES_KEPT_BYTES = 16 * 1024
+
+
+class ChildEnvironment(Protocol):
+    """``ftrun.lighthouse.embedded.child_environment``: the agent is handed it by the CLI."""
+
+    def __call__(
+        self, state_dir: Path, token_fd: int, *, parent_pid: int, bind: str, http: str
+    ) -> dict[str, str]:
+        """What to add to the child's environment."""
+
+
+@dataclass(frozen=True, slots=True)
+class LighthouseAddress:
+    """Where the child listens: ``host:port`` for agents, ``host:port`` for people."""
+
+    grpc: str
+    http: str
+
+
+class EmbeddedLighthouse:
+    """Runs ``python -m ftrun.lighthouse`` until ``stop``."""
+
+    def __init__(
+        self,
+        child_environment: ChildEnvironment,
+        state_dir: Path,
+        token: str,
+        guard_id: str,
+        on_ready: Callable[[LighthouseAddress], None],
+        on_end: Callable[[str], None],
+    ) -> None:
+        self._child_environment = child_environment
+        self._state_dir = state_dir
+        self._token = token
+        self._guard_id = guard_id
+        self._on_ready = on_ready
+        self._on_end = on_end
+        self._loop = asyncio.get_running_loop()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._pidfd = -1
+        self._stderr_fd = -1
+        self._said = bytearray()
+        self._address = LighthouseAddress(ANY_PORT, ANY_PORT)
+        self._failures = 0
+        self._ready = False
+        self._stopping = False
+        self._ended = asyncio.Event()
+        self._retry: asyncio.TimerHandle | None = None
+
+    @property
+    def pid(self) -> int:
+        """The pid of the child that runs now, or 0."""
+        return 0 if self._process is None else self._process.pid
+
+    def start(self) -> None:
+        """Start the child; ``on_ready`` follows, or ``on_end`` and another try."""
+        self._retry = None
+        self._ready = False
+        self._said.clear()
+        self._ended.clear()
+        with contextlib.suppress(FileNotFoundError):
+            (self._state_dir / ADDRESS_FILE).unlink()
+        token_read, token_write = os.pipe()
+        stderr_read, stderr_write = os.pipe()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "ftrun.lighthouse"],
+            env=self._environment(token_read),
+            stdin=subprocess.DEVNULL,
+            stdout=stderr_write,
+            stderr=stderr_write,
+            pass_fds=(token_read,),
+            start_new_session=True,
+        )
+        os.close(token_read)
+        os.close(stderr_write)
+        with os.fdopen(token_write, "wb") as pipe, contextlib.suppress(OSError):
+            pipe.write(self._token.encode())
+        self._watch(stderr_read)
+
+    async def stop(self) -> None:
+        """End the child: asked first, then by force."""
+        self._stopping = True
+        if self._retry is not None:
+            self._retry.cancel()
+            return
+        if self._process is None:
+            return
+        self._process.terminate()
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._ended.wait(), STOP_S)
+        if not self._ended.is_set():
+            self._process.kill()
+            await self._ended.wait()
+
+    def _environment(self, token_fd: int) -> dict[str, str]:
+        added = self._child_environment(
+            self._state_dir,
+            token_fd,
+            parent_pid=os.getpid(),
+            bind=self._address.grpc,
+            http=self._address.http,
+        )
+        return {**os.environ, **added, sweep.GUARD_NAME: self._guard_id}
+
+    def _watch(self, stderr_fd: int) -> None:
+        assert self._process is not None
+        os.set_blocking(stderr_fd, False)
+        self._stderr_fd = stderr_fd
+        self._pidfd = os.pidfd_open(self._process.pid)
+        self._loop.add_reader(stderr_fd, self._read)
+        self._loop.add_reader(self._pidfd, self._exited)
+
+    def _read(self) -> None:
+        try:
+            data = os.read(self._stderr_fd, CHUNK_BYTES)
+        except OSError:
+            data = b""
+        if not data:
+            self._loop.remove_reader(self._stderr_fd)
+            return
+        self._said += data
+        if not self._ready and READY_WORDS in self._said:
+            self._ready = True
+            self._published()
+        del self._said[:-LINES_KEPT_BYTES]
+
+    def _published(self) -> None:
+        facts = json.loads((self._state_dir / ADDRESS_FILE).read_text(encoding="utf-8"))
+        self._address = LighthouseAddress(facts["grpc"], facts["http"])
+        self._failures = 0
+        self._on_ready(self._address)
+
+    def _exited(self) -> None:
+        assert self._process is not None
+        self._read()
+        for fd in (self._pidfd, self._stderr_fd):
+            self._loop.remove_reader(fd)
+            os.close(fd)
+        status = self._process.wait()
+        self._process = None
+        self._ended.set()
+        if self._stopping:
+            return
+        if not self._ready:
+            # Perhaps somebody has taken the ports meanwhile.
+            self._address = LighthouseAddress(ANY_PORT, ANY_PORT)
+        delay_s = min(BACKOFF_LAST_S, BACKOFF_FIRST_S * 2.0**self._failures)
+        self._failures = min(self._failures + 1, 16)
+        self._retry = self._loop.call_later(delay_s, self.start)
+        self._on_end(self._why(status))
+
+    def _why(self, status: int) -> str:
+        if status < 0:
+            return f"died: {signal_name(-status)}"
+        lines = self._said.decode(errors="replace").strip().splitlines()
+        last = f": {lines[-1]}" if lines else ""
+        return f"ended with exit code {status}{last}"

@@ -1,0 +1,72 @@
+"""A worker's environment in explicit mode: the replica group's, as torchrun would set it.
+
+The token is in none of it (X4). Not here: what the spawner's own environment is (process.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ftrun.agent.devices import Machine
+from ftrun.agent.sweep import OWNER_NAME
+from ftrun.config import RunSettings
+from ftrun.core.ids import WorkerKey
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What differs between the workers of one agent."""
+
+    key: WorkerKey
+    restarts: int
+    master_port: int
+    devices: tuple[str, ...]
+    lighthouse: str
+
+
+def threads_per_worker(settings: RunSettings, machine: Machine) -> int:
+    """The node's cores shared out among the workers that fit on it."""
+    workers = max(1, machine.capacity * settings.workers_per_replica)
+    return max(1, machine.cores // workers)
+
+
+def worker_environment(
+    settings: RunSettings, machine: Machine, place: Place, threads: int
+) -> dict[str, str]:
+    """The variables of one worker, beside those that ftrun itself was started with."""
+    rank, world = str(place.key.group_rank), str(settings.workers_per_replica)
+    environment = {
+        "RANK": rank,
+        "LOCAL_RANK": rank,
+        "WORLD_SIZE": world,
+        "LOCAL_WORLD_SIZE": world,
+        "GROUP_RANK": "0",
+        "GROUP_WORLD_SIZE": "1",
+        "ROLE_NAME": "default",
+        "ROLE_RANK": rank,
+        "ROLE_WORLD_SIZE": world,
+        "MASTER_ADDR": machine.host,
+        "MASTER_PORT": str(place.master_port),
+        # The group's store is there already: no worker has to be its server.
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "TORCHELASTIC_RESTART_COUNT": str(place.restarts),
+        "TORCHELASTIC_MAX_RESTARTS": str(settings.max_restarts),
+        "TORCHELASTIC_RUN_ID": settings.job_id,
+        "REPLICA_GROUP_ID": place.key.replica_id,
+        "NUM_REPLICA_GROUPS": str(settings.replicas),
+        "TORCHFT_LIGHTHOUSE": f"http://{place.lighthouse}",
+        "OMP_NUM_THREADS": str(threads),
+        "OPENBLAS_NUM_THREADS": str(threads),
+        "MKL_NUM_THREADS": str(threads),
+        "NUMEXPR_NUM_THREADS": str(threads),
+        "FTRUN_JOB_ID": settings.job_id,
+        "FTRUN_REPLICA_ID": place.key.replica_id,
+        "FTRUN_GROUP_RANK": rank,
+        "FTRUN_INCARNATION": place.key.incarnation,
+        OWNER_NAME: place.key.incarnation,
+    }
+    if place.devices:
+        environment["CUDA_VISIBLE_DEVICES"] = ",".join(place.devices)
+    if machine.device == "cpu":
+        environment["CUDA_VISIBLE_DEVICES"] = ""
+    return environment

@@ -1,0 +1,306 @@
+"""The processes of one agent: workers by incarnation, with their stores, devices and logs.
+
+Not here: when one is started or stopped (core/supervisor.py), the fork (spawner.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import deque
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+from ftrun.agent import linux, sweep
+from ftrun.agent.devices import DeviceSlices, Machine
+from ftrun.agent.environment import Place, threads_per_worker, worker_environment
+from ftrun.agent.logs import Terminal, WorkerLog, log_path
+from ftrun.agent.process import SpawnerProcess, StartWorker, new_guard_id, sweeper
+from ftrun.agent.workers import SOCKET_NAME
+from ftrun.config import RunSettings
+from ftrun.core.ids import WorkerKey
+from ftrun.core.supervisor_events import StartReplica, WorkerExited
+from ftrun.errors import ExitCode
+
+QUORUM_STORE = "quorum"
+SPARE_STORES = 2
+SWEEP_DEADLINE_S = 4.0
+STATUS_DEADLINE_S = 0.25
+LOG_DRAIN_S = 1.0
+NEVER_STARTED = -9
+
+
+class FleetListener(Protocol):
+    """What the agent does when its processes come and go."""
+
+    def fleet_ready(self, store: str) -> None:
+        """Workers can be started; ``store``: host:port of the node's quorum store."""
+
+    def worker_exited(self, event: WorkerExited) -> None:
+        """A worker has ended."""
+
+    def fleet_lost(self, reason: str, exit_code: int) -> None:
+        """Nothing can be started any more."""
+
+
+@dataclass
+class _Worker:
+    pid: int
+    pidfd: int
+    log: WorkerLog
+
+
+@dataclass
+class _Group:
+    """One incarnation. ``workers`` holds those whose exit status is not known yet."""
+
+    start: StartReplica
+    store: str
+    workers: dict[int, _Worker] = field(default_factory=dict)
+    expected: set[int] = field(default_factory=set)
+
+
+class Fleet:
+    """Carries out starts, signals and sweeps; tells exits. All in the event loop's thread."""
+
+    def __init__(
+        self,
+        listener: FleetListener,
+        settings: RunSettings,
+        machine: Machine,
+        token: str,
+        runtime_dir: Path,
+        terminal: Terminal,
+    ) -> None:
+        self._listener = listener
+        self._settings = settings
+        self._machine = machine
+        self._token = token
+        self._runtime_dir = runtime_dir
+        self._terminal = terminal
+        self._loop = asyncio.get_running_loop()
+        self.guard_id = new_guard_id()
+        self._before = frozenset(row.pid for row in linux.process_rows() if row.ppid == os.getpid())
+        self._spawner = SpawnerProcess(self, self.guard_id)
+        self._slices = DeviceSlices(machine.devices, settings.workers_per_replica)
+        self._ports: dict[str, int] = {}
+        self._spare: deque[str] = deque()
+        self._stores_ordered = 0
+        self._ready = False
+        self._waiting: deque[StartReplica] = deque()
+        self._groups: dict[str, _Group] = {}
+        self._sweeps: set[asyncio.Task[None]] = set()
+        self._logs: set[WorkerLog] = set()
+        self.lighthouse = ""
+
+    # ------------------------------------------------------------ what the agent asks
+
+    def start(self) -> None:
+        """Start the spawner and the store process; ``fleet_ready`` follows."""
+        self._spawner.start(
+            token=self._token,
+            host=self._machine.host,
+            preload=self._settings.preload,
+            runtime_dir=self._runtime_dir,
+        )
+        for _ in range(SPARE_STORES):
+            self._order_store()
+
+    def keep_only(self, replica_ids: tuple[str, ...]) -> None:
+        """The devices of all other slots are free."""
+        self._slices.keep_only(replica_ids)
+
+    def start_replica(self, start: StartReplica) -> None:
+        """Start all workers of an incarnation, as soon as there is a store for it."""
+        self._waiting.append(start)
+        self._start_waiting()
+
+    def signal_replica(self, incarnation: str, number: int) -> None:
+        """Signal the process groups of its workers; one that waits to start never will."""
+        for start in list(self._waiting):
+            if start.incarnation == incarnation:
+                self._waiting.remove(start)
+                for rank in range(self._settings.workers_per_replica):
+                    gone = WorkerExited(incarnation, rank, 0, NEVER_STARTED, "was never started")
+                    self._loop.call_soon(self._listener.worker_exited, gone)
+                return
+        self._spawner.signal_replica(incarnation, number)
+
+    def sweep_replica(self, incarnation: str) -> None:
+        """End what an ended incarnation has left behind, beside everything else."""
+        task = self._loop.create_task(self._sweep(incarnation))
+        self._sweeps.add(task)
+        task.add_done_callback(self._sweeps.discard)
+
+    def knows(self, key: WorkerKey, pid: int) -> bool:
+        """True if ``key`` is a worker that runs now, with this pid."""
+        group = self._groups.get(key.incarnation)
+        if group is None or group.start.replica_id != key.replica_id:
+            return False
+        worker = group.workers.get(key.group_rank)
+        # A quick worker connects before the spawner's word of its pid is here.
+        return worker.pid == pid if worker is not None else key.group_rank in group.expected
+
+    async def stop(self) -> list[int]:
+        """End everything. Returns the pids that would not end: stuck in the kernel."""
+        await self._spawner.stop()
+        for task in self._sweeps:
+            task.cancel()
+        await asyncio.gather(*self._sweeps, return_exceptions=True)
+        selection = sweeper(self.guard_id, self._before)
+        stuck = await self._loop.run_in_executor(None, sweep.kill_all, selection, SWEEP_DEADLINE_S)
+        linux.reap_strays(self._before)
+        for group in list(self._groups.values()):
+            for rank in list(group.workers):
+                self._forget_worker(group, rank)
+        for log in list(self._logs):
+            log.close()
+        return stuck
+
+    # ------------------------------------------------------------ what the spawner says
+
+    def spawner_ready(self) -> None:
+        """Torch is imported; the stores follow."""
+        self._ready = True
+        self._announce_ready()
+
+    def store_opened(self, name: str, port: int) -> None:
+        """A store listens."""
+        self._ports[name] = port
+        if name == QUORUM_STORE:
+            self._announce_ready()
+        else:
+            self._spare.append(name)
+            self._start_waiting()
+
+    def worker_started(
+        self, incarnation: str, group_rank: int, pid: int, fds: tuple[int, ...]
+    ) -> None:
+        """Watch its pidfd and follow its output."""
+        pidfd, out_fd, err_fd = fds
+        group = self._groups[incarnation]
+        group.expected.discard(group_rank)
+        replica_id, restarts = group.start.replica_id, group.start.restarts
+        path = log_path(self._settings.job_log_dir, replica_id, group_rank, restarts)
+        log = WorkerLog(path, self._terminal, replica_id, group_rank, self._logs.discard)
+        log.follow(out_fd, err_fd)
+        self._logs.add(log)
+        group.workers[group_rank] = _Worker(pid, pidfd, log)
+        self._loop.add_reader(pidfd, self._ended, incarnation, group_rank)
+
+    def worker_exited(
+        self, incarnation: str, group_rank: int, pid: int, status: int, reason: str
+    ) -> None:
+        """The exit status of a worker; the first word of its end counts."""
+        group = self._groups.get(incarnation)
+        if group is None:
+            return
+        group.expected.discard(group_rank)
+        if group_rank in group.workers:
+            self._forget_worker(group, group_rank)
+        if not group.workers and not group.expected:
+            self._close_group(incarnation)
+        self._listener.worker_exited(WorkerExited(incarnation, group_rank, pid, status, reason))
+
+    def spawner_lost(self, reason: str, usable: bool) -> None:
+        """Without it nothing can be started or reaped."""
+        code = ExitCode.BUG if usable else ExitCode.USAGE
+        self._listener.fleet_lost(reason, code)
+
+    # ------------------------------------------------------------ starting
+
+    def _announce_ready(self) -> None:
+        if self._ready and QUORUM_STORE in self._ports:
+            self._listener.fleet_ready(self._store_address(QUORUM_STORE))
+            self._start_waiting()
+
+    def _store_address(self, name: str) -> str:
+        host = self._machine.host
+        return f"[{host}]:{self._ports[name]}" if ":" in host else f"{host}:{self._ports[name]}"
+
+    def _order_store(self) -> None:
+        self._stores_ordered += 1
+        self._spawner.open_store(f"group-{self._stores_ordered}")
+
+    def _start_waiting(self) -> None:
+        while self._ready and self._waiting and self._spare:
+            start, store = self._waiting.popleft(), self._spare.popleft()
+            ranks = range(self._settings.workers_per_replica)
+            self._groups[start.incarnation] = _Group(start, store, expected=set(ranks))
+            for group_rank in ranks:
+                self._start_worker(start, group_rank, self._ports[store])
+            self._order_store()
+
+    def _start_worker(self, start: StartReplica, group_rank: int, port: int) -> None:
+        settings, machine = self._settings, self._machine
+        key = WorkerKey(start.replica_id, start.incarnation, group_rank)
+        threads = threads_per_worker(settings, machine)
+        devices = self._slices.take(start.replica_id)
+        place = Place(key, start.restarts, port, devices, self.lighthouse)
+        self._spawner.start_worker(
+            StartWorker(
+                key=key,
+                target=settings.script.target,
+                is_module=settings.script.is_module,
+                args=settings.script.args,
+                environment=worker_environment(settings, machine, place, threads),
+                threads=threads,
+                context=self._context(start, group_rank),
+            )
+        )
+
+    def _context(self, start: StartReplica, group_rank: int) -> dict[str, Any]:
+        """WorkerContext without what the spawner adds."""
+        s = self._settings
+        path = log_path(s.job_log_dir, start.replica_id, group_rank, start.restarts)
+        return {
+            "job_id": s.job_id,
+            "replicas": s.replicas,
+            "min_replicas": s.min_replicas,
+            "workers_per_replica": s.workers_per_replica,
+            "host": self._machine.host,
+            "socket_path": str(self._runtime_dir / SOCKET_NAME),
+            "device": self._machine.device,
+            "connect_timeout_s": s.join_timeout_s,
+            "quorum_timeout_s": s.join_timeout_s,
+            "heartbeat_timeout_s": s.heartbeat_timeout_s,
+            "isolation_limit_s": s.isolation_limit_s,
+            "restarts": start.restarts,
+            "log_path": str(path),
+        }
+
+    # ------------------------------------------------------------ ends
+
+    def _ended(self, incarnation: str, group_rank: int) -> None:
+        """The kernel says a worker has ended; why is the spawner's to tell, at once as a rule."""
+        worker = self._groups[incarnation].workers[group_rank]
+        self._loop.remove_reader(worker.pidfd)
+        late = partial(self._status_missing, incarnation, group_rank, worker.pid)
+        self._loop.call_later(STATUS_DEADLINE_S, late)
+
+    def _status_missing(self, incarnation: str, group_rank: int, pid: int) -> None:
+        group = self._groups.get(incarnation)
+        if group is not None and group_rank in group.workers:
+            reason = "has ended, and the spawner does not say how"
+            self.worker_exited(incarnation, group_rank, pid, -9, reason)
+
+    def _forget_worker(self, group: _Group, group_rank: int) -> None:
+        worker = group.workers.pop(group_rank)
+        self._loop.remove_reader(worker.pidfd)
+        os.close(worker.pidfd)
+        # What it has written is in the pipe. A child of its may hold the pipe open for longer.
+        worker.log.drain()
+        self._loop.call_later(LOG_DRAIN_S, worker.log.close)
+
+    def _close_group(self, incarnation: str) -> None:
+        group = self._groups.pop(incarnation)
+        self._spawner.close_store(group.store)
+        self._ports.pop(group.store, None)
+
+    async def _sweep(self, incarnation: str) -> None:
+        select = partial(sweep.owned_processes, incarnation)
+        stuck = await self._loop.run_in_executor(None, sweep.kill_all, select, SWEEP_DEADLINE_S)
+        if stuck:
+            self._terminal.event_line(f"stuck in the kernel, not ended: pids {stuck}")

@@ -1,0 +1,125 @@
+"""The agent's side of the conversation with the lighthouse: Hello, relay, heartbeats.
+
+Not here: the stream itself (protocol/rpc.py), what is decided on a message (core/).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from ftrun.core.ids import WorkerKey
+from ftrun.core.messages import (
+    FromAgent,
+    Heartbeat,
+    Hello,
+    Progress,
+    ReplicaProgress,
+    ToAgent,
+)
+from ftrun.protocol.rpc import Connected, ConnectionEvent, Disconnected, LighthouseConnection
+
+HEARTBEATS_PER_TIMEOUT = 5
+
+
+class LinkListener(Protocol):
+    """What the agent does when the lighthouse speaks or falls silent."""
+
+    def link_opened(self, address: str) -> None:
+        """The stream stands and Hello is said: let the workers report."""
+
+    def link_message(self, message: ToAgent) -> None:
+        """The lighthouse says something."""
+
+    def link_failed(self, ending: Disconnected) -> None:
+        """The stream, or a try to open one, has failed; the next try follows."""
+
+
+class LighthouseLink:
+    """One stream, opened again whenever it breaks; a Hello first, every time."""
+
+    def __init__(
+        self,
+        listener: LinkListener,
+        hello: Callable[[], Hello | None],
+        token: str,
+        heartbeat_timeout_s: float,
+    ) -> None:
+        self._listener = listener
+        self._hello = hello
+        self._token = token
+        self._interval_s = heartbeat_timeout_s / HEARTBEATS_PER_TIMEOUT
+        self._connection: LighthouseConnection | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._progress: dict[str, ReplicaProgress] = {}
+        self._open = False
+        self._address = ""
+
+    def start(self, addresses: Sequence[str]) -> None:
+        """Connect, and keep connected; called again, it moves to other addresses."""
+        if self._connection is not None:
+            self._connection.move(addresses)
+            return
+        self._connection = LighthouseConnection(addresses, self._token, self._on_event)
+        loop = asyncio.get_running_loop()
+        self._tasks = [
+            loop.create_task(self._connection.run()),
+            loop.create_task(self._beat()),
+        ]
+
+    def announce(self) -> None:
+        """Say Hello if there is a stream and all that it must hold is known by now."""
+        hello = self._hello()
+        if hello is None or self._connection is None or self._open or not self._address:
+            return
+        self._connection.send(hello)
+        self._open = True
+        self._listener.link_opened(self._address)
+
+    @property
+    def is_open(self) -> bool:
+        """True while a stream stands on which Hello was said."""
+        return self._open
+
+    def send(self, message: FromAgent) -> None:
+        """Send if there is a stream; what is lost without one is in the next Hello."""
+        if self._open and self._connection is not None:
+            self._connection.send(message)
+
+    def note_progress(self, key: WorkerKey, progress: Progress) -> None:
+        """Keep the newest progress of a group; the next heartbeat carries it."""
+        if key.group_rank == 0:
+            self._progress[key.replica_id] = ReplicaProgress(
+                key.replica_id, key.incarnation, progress
+            )
+
+    async def close(self) -> None:
+        """Send what is queued and end; the connection bounds how long that takes."""
+        if self._connection is None:
+            return
+        self._connection.close()
+        connecting, beating = self._tasks
+        beating.cancel()
+        await asyncio.gather(connecting, beating, return_exceptions=True)
+
+    def _on_event(self, event: ConnectionEvent) -> None:
+        match event:
+            case Connected(address=address):
+                self._address = address
+                self.announce()
+            case Disconnected():
+                self._open = False
+                self._address = ""
+                self._listener.link_failed(event)
+            case _:
+                self._listener.link_message(event)
+
+    async def _beat(self) -> None:
+        stopped = asyncio.Event()
+        while True:
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(stopped.wait(), self._interval_s)
+            progress, self._progress = tuple(self._progress.values()), {}
+            self.send(Heartbeat(progress))

@@ -1,0 +1,157 @@
+"""What Linux offers a supervisor: prctl, pidfds and /proc, as small typed functions.
+
+Not here: who is watched or killed (sweep.py, spawner.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+PR_SET_PDEATHSIG = 1
+PR_SET_NAME = 15
+PR_SET_CHILD_SUBREAPER = 36
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessRow:
+    """One line of /proc/PID/stat: enough to know a process again (pid and start_ticks)."""
+
+    pid: int
+    ppid: int
+    pgid: int
+    sid: int
+    state: str
+    start_ticks: int
+
+    @property
+    def is_zombie(self) -> bool:
+        """It has ended and only waits to be reaped."""
+        return self.state in ("Z", "X")
+
+
+@lru_cache(maxsize=1)
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def _prctl(option: int, argument: int) -> None:
+    if _libc().prctl(option, ctypes.c_ulong(argument), 0, 0, 0) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code), f"prctl({option})")
+
+
+def become_subreaper() -> None:
+    """Orphans below this process become its children instead of init's."""
+    _prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
+def die_with_parent(parent_pid: int) -> bool:
+    """Have the kernel SIGKILL this process when its parent's thread ends.
+
+    Returns:
+        False if the parent is gone already: then the caller must end by itself.
+    """
+    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    return os.getppid() == parent_pid
+
+
+def live_without_parent() -> None:
+    """Undo ``die_with_parent``."""
+    _prctl(PR_SET_PDEATHSIG, 0)
+
+
+def name_process(name: str) -> None:
+    """The name that ``ps -o comm`` and ``top`` show; the kernel keeps 15 bytes."""
+    buffer = ctypes.create_string_buffer(name.encode()[:15])
+    _libc().prctl(PR_SET_NAME, buffer, 0, 0, 0)
+
+
+def thread_count() -> int:
+    """How many threads this process has."""
+    return len(os.listdir("/proc/self/task"))
+
+
+def write_own_environment(name: str, value: str) -> None:
+    """Overwrite ``name``'s value in the memory that /proc/PID/environ shows.
+
+    A forked process shows its parent's environment there for ever, so the parent is started with a
+    placeholder of the same length. Forks of this process inherit what is written here.
+
+    Raises:
+        ValueError: there is no such placeholder, or its length is another.
+    """
+    getenv = _libc().getenv
+    getenv.restype = ctypes.c_void_p
+    address = getenv(name.encode())
+    data = value.encode()
+    if address is None or len(ctypes.string_at(address)) != len(data):
+        raise ValueError(f"no placeholder of {len(data)} bytes for {name}")
+    ctypes.memmove(address, data, len(data))
+
+
+def process_row(pid: int) -> ProcessRow | None:
+    """The process with this pid as it is now, or None."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return None
+    fields = text.rpartition(")")[2].split()
+    return ProcessRow(
+        pid=pid,
+        state=fields[0],
+        ppid=int(fields[1]),
+        pgid=int(fields[2]),
+        sid=int(fields[3]),
+        start_ticks=int(fields[19]),
+    )
+
+
+def process_rows() -> list[ProcessRow]:
+    """Every process that /proc shows."""
+    rows = (process_row(int(name)) for name in os.listdir("/proc") if name.isdecimal())
+    return [row for row in rows if row is not None]
+
+
+def process_environment(pid: int) -> bytes:
+    """The environment block of a process, NUL separated; empty if it may not be read."""
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return b""
+
+
+def send_signal(row: ProcessRow, number: int) -> int | None:
+    """Signal the very process of ``row``, never another that got its pid meanwhile.
+
+    Returns:
+        A pidfd of it, for the caller to wait on and close; None if it is gone.
+    """
+    try:
+        pidfd = os.pidfd_open(row.pid)
+    except OSError:
+        return None
+    now = process_row(row.pid)
+    if now is None or now.start_ticks != row.start_ticks:
+        os.close(pidfd)
+        return None
+    try:
+        signal.pidfd_send_signal(pidfd, number)
+    except OSError:
+        os.close(pidfd)
+        return None
+    return pidfd
+
+
+def reap_strays(spare: frozenset[int]) -> None:
+    """Reap ended children that nobody waits for: orphans that a subreaper has inherited."""
+    own = os.getpid()
+    for row in process_rows():
+        if row.ppid == own and row.is_zombie and row.pid not in spare:
+            with contextlib.suppress(ChildProcessError):
+                os.waitid(os.P_PID, row.pid, os.WEXITED | os.WNOHANG)

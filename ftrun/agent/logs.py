@@ -1,0 +1,218 @@
+"""Workers' output: whole to files, prefixed to the terminal.
+
+Files are never deleted and never cut: a restart gets a file of its own. The terminal is written by
+a thread behind a bounded queue, so that a terminal that stands still (Ctrl-S) stops nobody; what
+does not fit is in the file, and a line says so.
+
+Not here: lines out of bytes (lines.py), what events say (shell.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+from ftrun import clock
+from ftrun.agent.lines import LineSplitter
+
+QUEUE_BYTES_MAX = 8 << 20
+READ_BYTES = 1 << 16
+PIPE_READS_MAX = 32
+FLUSH_TIMEOUT_S = 2.0
+_COLOURS = (36, 33, 35, 32, 34, 96, 93, 95, 92, 94)
+
+
+class Terminal:
+    """Lines to stdout and stderr, in order, from a thread of its own."""
+
+    def __init__(self, out_fd: int = 1, err_fd: int = 2) -> None:
+        self._fds = (out_fd, err_fd)
+        self.is_tty = os.isatty(out_fd) and "NO_COLOR" not in os.environ
+        self._queue: deque[tuple[int, bytes]] = deque()
+        self._bytes = 0
+        self._skipped = 0
+        self._closed = False
+        self._condition = threading.Condition()
+        self._thread = threading.Thread(target=self._write_all, name="terminal", daemon=True)
+        self._thread.start()
+
+    def worker_line(self, replica_id: str, group_rank: int, line: bytes, *, error: bool) -> None:
+        """One line of a worker's output."""
+        label = f"[{replica_id}.{group_rank}]"
+        if self.is_tty:
+            colour = _COLOURS[sum(replica_id.encode()) % len(_COLOURS)]
+            label = f"\x1b[{colour}m{label}\x1b[0m"
+        self._put(1 if error else 0, label.encode() + b" " + line + b"\n")
+
+    def event_line(self, text: str) -> None:
+        """One line of ftrun's own; on stderr, so that stdout is the script's."""
+        label = "\x1b[1mftrun:\x1b[0m" if self.is_tty else "ftrun:"
+        self._put(1, f"{label} {text}\n".encode(errors="replace"))
+
+    def close(self) -> None:
+        """Write what is queued, for at most ``FLUSH_TIMEOUT_S``."""
+        with self._condition:
+            self._closed = True
+            self._condition.notify()
+        self._thread.join(FLUSH_TIMEOUT_S)
+
+    def _put(self, stream: int, data: bytes) -> None:
+        with self._condition:
+            if self._bytes + len(data) > QUEUE_BYTES_MAX:
+                self._skipped += 1
+                return
+            if self._skipped:
+                note = f"ftrun: {self._skipped} lines are in the log files only\n".encode()
+                self._append(1, note)
+                self._skipped = 0
+            self._append(stream, data)
+            self._condition.notify()
+
+    def _append(self, stream: int, data: bytes) -> None:
+        self._queue.append((stream, data))
+        self._bytes += len(data)
+
+    def _write_all(self) -> None:
+        while True:
+            with self._condition:
+                while not self._queue and not self._closed:
+                    self._condition.wait()
+                if not self._queue:
+                    return
+                stream, data = self._take()
+            _write(self._fds[stream], data)
+
+    def _take(self) -> tuple[int, bytes]:
+        """As many queued lines of one stream as go out in one write."""
+        stream = self._queue[0][0]
+        parts: list[bytes] = []
+        while self._queue and self._queue[0][0] == stream and len(parts) < 512:
+            parts.append(self._queue.popleft()[1])
+        data = b"".join(parts)
+        self._bytes -= len(data)
+        return stream, data
+
+
+class WorkerLog:
+    """One worker's two pipes: to its file, and line by line to the terminal."""
+
+    def __init__(
+        self,
+        path: Path,
+        terminal: Terminal,
+        replica_id: str,
+        group_rank: int,
+        on_end: Callable[[WorkerLog], None],
+    ) -> None:
+        self.path = path
+        self._on_end = on_end
+        self._terminal = terminal
+        self._name = (replica_id, group_rank)
+        self._loop = asyncio.get_running_loop()
+        self._splitters: dict[int, tuple[LineSplitter, bool]] = {}
+        self._file_fd = -1
+        with contextlib.suppress(OSError):  # A full or vanished disk costs the log, not the job.
+            path.parent.mkdir(parents=True, exist_ok=True)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+            self._file_fd = os.open(path, flags, 0o644)
+
+    def follow(self, out_fd: int, err_fd: int) -> None:
+        """Read both pipes until their ends; owns them from now on."""
+        for fd, error in ((out_fd, False), (err_fd, True)):
+            os.set_blocking(fd, False)
+            self._splitters[fd] = (LineSplitter(), error)
+            self._loop.add_reader(fd, self._read, fd)
+
+    def drain(self) -> None:
+        """Take what is there now, a pipe's content at most."""
+        for fd in list(self._splitters):
+            for _ in range(PIPE_READS_MAX):
+                if fd not in self._splitters or not self._read(fd):
+                    break
+
+    def close(self) -> None:
+        """Take what is there and close."""
+        self.drain()
+        for fd in list(self._splitters):
+            self._end(fd)
+
+    def _read(self, fd: int) -> bool:
+        """True if there was something."""
+        try:
+            data = os.read(fd, READ_BYTES)
+        except BlockingIOError:
+            return False
+        except OSError:
+            data = b""
+        if not data:
+            self._end(fd)
+            return False
+        self._to_file(data)
+        splitter, error = self._splitters[fd]
+        self._show(splitter.feed(data, clock.now()), error)
+        return True
+
+    def _end(self, fd: int) -> None:
+        splitter, error = self._splitters.pop(fd)
+        self._loop.remove_reader(fd)
+        os.close(fd)
+        self._show(splitter.flush(), error)
+        if self._splitters:
+            return
+        if self._file_fd >= 0:
+            os.close(self._file_fd)
+            self._file_fd = -1
+        self._on_end(self)
+
+    def _show(self, lines: list[bytes], error: bool) -> None:
+        for line in lines:
+            self._terminal.worker_line(*self._name, line, error=error)
+
+    def _to_file(self, data: bytes) -> None:
+        if self._file_fd < 0:
+            return
+        try:
+            os.write(self._file_fd, data)
+        except OSError as error:
+            os.close(self._file_fd)
+            self._file_fd = -1
+            self._terminal.event_line(f"{self.path}: {error.strerror}; its output is shown only.")
+
+
+def log_path(directory: Path, replica_id: str, group_rank: int, restarts: int) -> Path:
+    """``replica_<id>/rank_<r>/<restart>.log``."""
+    return directory / f"replica_{replica_id}" / f"rank_{group_rank}" / f"{restarts}.log"
+
+
+def last_lines(path: Path, count: int, bytes_max: int = 16 * 1024) -> list[str]:
+    """The end of a log, for a report."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - bytes_max))
+            text = file.read().decode(errors="replace")
+    except OSError:
+        return []
+    return text.splitlines()[-count:]
+
+
+def _write(fd: int, data: bytes) -> None:
+    """Write all of it; a reader that is gone (``ftrun … | head``) costs the output only."""
+    view = memoryview(data)
+    while view:
+        try:
+            view = view[os.write(fd, view) :]
+        except OSError:
+            return
+
+
+def flush_python_streams() -> None:
+    """What was printed before the Terminal took over comes first."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()

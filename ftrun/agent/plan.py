@@ -1,0 +1,76 @@
+"""``--dry-run``: what would be started, resolved, without starting it.
+
+Not here: the resolving (config.py, devices.py, environment.py).
+"""
+
+from __future__ import annotations
+
+import shlex
+
+from rich.console import Console
+from rich.table import Table
+
+from ftrun.agent.devices import DeviceSlices, Machine
+from ftrun.agent.environment import Place, threads_per_worker, worker_environment
+from ftrun.config import RunSettings
+from ftrun.core.ids import WorkerKey
+
+SLOTS_SHOWN_MAX = 16
+
+
+def print_plan(settings: RunSettings, machine: Machine) -> None:
+    """Print the plan to stdout."""
+    console = Console()
+    console.print(_facts(settings, machine))
+    console.print(_slots(settings, machine))
+    console.print(_environment(settings, machine))
+    console.print("Nothing was started: --dry-run.")
+
+
+def _facts(settings: RunSettings, machine: Machine) -> Table:
+    table = Table("what", "value", title=f"job {settings.job_id}", title_justify="left")
+    lighthouse = settings.lighthouse or "embedded, 127.0.0.1, ports chosen at start"
+    devices = f": {', '.join(machine.devices)}" if machine.devices else ""
+    for name, value in (
+        ("command", shlex.join(settings.script.command())),
+        ("replicas", f"{settings.replicas}, at least {settings.min_replicas} to train"),
+        ("workers per replica", str(settings.workers_per_replica)),
+        ("fit on this node", f"{machine.capacity} replicas"),
+        ("device", machine.device + devices),
+        ("threads per worker", f"{threads_per_worker(settings, machine)} of {machine.cores} cores"),
+        ("lighthouse", lighthouse),
+        ("restarts", f"{settings.max_restarts} per replica, refilled by progress"),
+        ("join timeout", f"{settings.join_timeout_s:g} s"),
+        ("heartbeat timeout", f"{settings.heartbeat_timeout_s:g} s"),
+        ("isolation limit", f"{settings.isolation_limit_s:g} s"),
+        ("grace", f"{settings.grace_s:g} s"),
+        ("injection", settings.inject),
+        ("preload", ", ".join(settings.preload) or "torch"),
+        ("ports", "every port is bound as 0 and published"),
+        ("logs", str(settings.job_log_dir / "replica_<id>/rank_<r>/<restart>.log")),
+    ):
+        table.add_row(name, value)
+    return table
+
+
+def _slots(settings: RunSettings, machine: Machine) -> Table:
+    table = Table("replica", "workers", "devices", title="slots", title_justify="left")
+    slices = DeviceSlices(machine.devices, settings.workers_per_replica)
+    shown = min(settings.replicas, machine.capacity, SLOTS_SHOWN_MAX)
+    for index in range(shown):
+        devices = ", ".join(slices.take(str(index))) or machine.device
+        table.add_row(str(index), str(settings.workers_per_replica), devices)
+    if shown < settings.replicas:
+        table.add_row(f"... {settings.replicas}", "", "")
+    return table
+
+
+def _environment(settings: RunSettings, machine: Machine) -> Table:
+    """Of the first worker; ports are known only once they are bound."""
+    table = Table("variable", "value", title="environment of worker 0.0", title_justify="left")
+    devices = DeviceSlices(machine.devices, settings.workers_per_replica).take("0")
+    place = Place(WorkerKey("0", "(random)", 0), 0, 0, devices, settings.lighthouse or "(embedded)")
+    threads = threads_per_worker(settings, machine)
+    for name, value in worker_environment(settings, machine, place, threads).items():
+        table.add_row(name, "(bound at start)" if name == "MASTER_PORT" else value)
+    return table

@@ -1,0 +1,243 @@
+"""The agent's end of the spawner: starts it, speaks with it and with the store process.
+
+Not here: what the spawner does (spawner.py), what is to be started and when (core/supervisor.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from ftrun.agent import linux, sweep
+from ftrun.agent.channel import Channel, Parcel
+from ftrun.core.ids import WorkerKey
+from ftrun.errors import ProtocolError
+
+SPAWNER_STOP_S = 5.0
+SINGLE_THREADED = {
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "NUMEXPR_NUM_THREADS": "1",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StartWorker:
+    """One worker to fork. ``context`` lacks the key and the token: the spawner adds them."""
+
+    key: WorkerKey
+    target: str
+    is_module: bool
+    args: tuple[str, ...]
+    environment: dict[str, str]
+    threads: int
+    context: dict[str, Any]
+
+
+class SpawnerListener(Protocol):
+    """What the agent does when the spawner or the store process says something."""
+
+    def spawner_ready(self) -> None:
+        """Torch is imported; workers can be started."""
+
+    def store_opened(self, name: str, port: int) -> None:
+        """A TCPStore listens on ``port``."""
+
+    def worker_started(
+        self, incarnation: str, group_rank: int, pid: int, fds: tuple[int, ...]
+    ) -> None:
+        """``fds``: its pidfd, and the read ends of its stdout and stderr, now the listener's."""
+
+    def worker_exited(
+        self, incarnation: str, group_rank: int, pid: int, status: int, reason: str
+    ) -> None:
+        """``status``: exit code or minus the signal; ``pid`` 0: could not be started."""
+
+    def spawner_lost(self, reason: str, usable: bool) -> None:
+        """It has ended, or must. ``usable`` False: the user's --preload is to blame."""
+
+
+class SpawnerProcess:
+    """A running spawner. All methods belong to the event loop's thread."""
+
+    def __init__(self, listener: SpawnerListener, guard_id: str) -> None:
+        self._listener = listener
+        self._guard_id = guard_id
+        self._loop = asyncio.get_running_loop()
+        self._ended = asyncio.Event()
+        self._closing = False
+        self._process: subprocess.Popen[bytes] | None = None
+        self._pidfd = -1
+        self._channel: Channel | None = None
+        self._stores: Channel | None = None
+
+    @property
+    def pid(self) -> int:
+        """The spawner's pid; 0 before it was started."""
+        return 0 if self._process is None else self._process.pid
+
+    def start(self, *, token: str, host: str, preload: tuple[str, ...], runtime_dir: Path) -> None:
+        """Start it; ``spawner_ready`` or ``spawner_lost`` follows."""
+        own, theirs = socket.socketpair()
+        own_stores, their_stores = socket.socketpair()
+        command = [sys.executable, "-m", "ftrun.agent.spawner"]
+        command += ["--channel", str(theirs.fileno()), "--stores", str(their_stores.fileno())]
+        self._process = subprocess.Popen(
+            command,
+            env=spawner_environment(self._guard_id),
+            stdin=subprocess.DEVNULL,
+            pass_fds=(theirs.fileno(), their_stores.fileno()),
+            start_new_session=True,
+        )
+        theirs.close()
+        their_stores.close()
+        self._channel, self._stores = Channel(own), Channel(own_stores)
+        self._pidfd = os.pidfd_open(self._process.pid)
+        self._loop.add_reader(self._pidfd, self._exited)
+        self._loop.add_reader(own.fileno(), self._read_channel)
+        self._loop.add_reader(own_stores.fileno(), self._read_stores)
+        self._say(
+            {
+                "op": "configure",
+                "token": token,
+                "host": host,
+                "preload": list(preload),
+                "runtime_dir": str(runtime_dir),
+            }
+        )
+
+    def start_worker(self, task: StartWorker) -> None:
+        """Fork one worker; ``worker_started`` or ``worker_exited`` with pid 0 follows."""
+        self._say({"op": "start", **asdict(task)})
+
+    def signal_replica(self, incarnation: str, number: int) -> None:
+        """Signal the process groups of the workers of ``incarnation``."""
+        self._say({"op": "signal", "incarnation": incarnation, "signal": number})
+
+    def open_store(self, name: str) -> None:
+        """Open a TCPStore; ``store_opened`` follows."""
+        self._say_stores({"op": "open", "name": name})
+
+    def close_store(self, name: str) -> None:
+        """Drop a TCPStore."""
+        self._say_stores({"op": "close", "name": name})
+
+    async def stop(self) -> None:
+        """Have the spawner kill what is left and end; at most ``SPAWNER_STOP_S``, then by force."""
+        self._closing = True
+        if self._process is None:
+            return
+        self._close_channels()
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._ended.wait(), SPAWNER_STOP_S)
+        if not self._ended.is_set():
+            self._process.kill()
+            await self._ended.wait()
+
+    def _say(self, message: dict[str, Any]) -> None:
+        if self._channel is not None and not self._channel.closed:
+            with contextlib.suppress(OSError):  # It has ended: ``_exited`` tells.
+                self._channel.send(message)
+
+    def _say_stores(self, message: dict[str, Any]) -> None:
+        if self._stores is not None and not self._stores.closed:
+            with contextlib.suppress(OSError):
+                self._stores.send(message)
+
+    def _read_channel(self) -> None:
+        assert self._channel is not None
+        try:
+            for parcel in self._channel.receive():
+                self._heard(parcel)
+        except ProtocolError as error:
+            self._lost(f"the spawner said what it may not: {error}")
+        if self._channel.closed:
+            self._loop.remove_reader(self._channel.fileno())
+
+    def _heard(self, parcel: Parcel) -> None:
+        message = parcel.message
+        match message["op"]:
+            case "started":
+                self._listener.worker_started(
+                    message["incarnation"], message["group_rank"], message["pid"], parcel.fds
+                )
+            case "exited":
+                self._listener.worker_exited(
+                    message["incarnation"],
+                    message["group_rank"],
+                    message["pid"],
+                    message["status"],
+                    "",
+                )
+            case "unstarted":
+                reason = f"could not be started: {message['reason']}"
+                self._listener.worker_exited(
+                    message["incarnation"], message["group_rank"], 0, 1, reason
+                )
+            case "ready":
+                self._listener.spawner_ready()
+            case "unusable":
+                self._lost(message["reason"], usable=False)
+            case "stores_lost":
+                self._lost("the process that holds the node's stores has ended")
+
+    def _read_stores(self) -> None:
+        assert self._stores is not None
+        for parcel in self._stores.receive():
+            self._listener.store_opened(parcel.message["name"], parcel.message["port"])
+        if self._stores.closed:
+            self._loop.remove_reader(self._stores.fileno())
+
+    def _exited(self) -> None:
+        assert self._process is not None
+        self._loop.remove_reader(self._pidfd)
+        os.close(self._pidfd)
+        status = self._process.wait()
+        self._ended.set()
+        self._lost(f"the spawner (pid {self._process.pid}) has ended with status {status}")
+
+    def _lost(self, reason: str, *, usable: bool = True) -> None:
+        if not self._closing:
+            self._closing = True
+            self._listener.spawner_lost(reason, usable)
+
+    def _close_channels(self) -> None:
+        for channel in (self._channel, self._stores):
+            if channel is not None and channel.fileno() >= 0:
+                self._loop.remove_reader(channel.fileno())
+                channel.close()
+
+
+def spawner_environment(guard_id: str) -> dict[str, str]:
+    """The environment of the spawner, and so the base of every worker's.
+
+    The libraries' threads are held at one because forking beside threads is unsafe; a worker gets
+    its own number after the fork.
+    """
+    return {
+        **os.environ,
+        **SINGLE_THREADED,
+        sweep.GUARD_NAME: guard_id,
+        sweep.OWNER_NAME: sweep.NO_OWNER,
+    }
+
+
+def new_guard_id() -> str:
+    """The random marker that every process of the job carries in its environment."""
+    return secrets.token_hex(16)
+
+
+def sweeper(guard_id: str, before: frozenset[int]) -> Callable[[], list[linux.ProcessRow]]:
+    """What of the job lives, seen from the agent; ``before``: children it had from the start."""
+    own = os.getpid()
+    return lambda: sweep.job_processes(guard_id, own, before | {own})

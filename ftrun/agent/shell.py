@@ -1,0 +1,380 @@
+"""The agent: receives, asks the supervisor, carries out, and decides nothing.
+
+One event loop brings together the fleet of processes, the workers' socket, the lighthouse's
+stream, signals and one timer. Not here: decisions (core/supervisor.py), and each part by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import shutil
+import signal
+import socket
+import tempfile
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ftrun import clock
+from ftrun.agent import linux
+from ftrun.agent.devices import Machine
+from ftrun.agent.embedded import ChildEnvironment, EmbeddedLighthouse, LighthouseAddress
+from ftrun.agent.fleet import Fleet
+from ftrun.agent.link import LighthouseLink
+from ftrun.agent.logs import Terminal, flush_python_streams
+from ftrun.agent.summary import summary_lines
+from ftrun.agent.workers import WorkerServer
+from ftrun.config import RunSettings
+from ftrun.core.ids import WorkerKey
+from ftrun.core.messages import (
+    AskReport,
+    AssignSlots,
+    EndJob,
+    FailureReport,
+    Hello,
+    Isolation,
+    Notice,
+    Progress,
+    Rejected,
+    RestartReplica,
+    ToAgent,
+    ToWorkers,
+    WorkerMessage,
+)
+from ftrun.core.supervisor import Supervisor, SupervisorSettings
+from ftrun.core.supervisor_events import (
+    DrainAsked,
+    EndAgent,
+    Event,
+    FailureReported,
+    Instruction,
+    JobEnded,
+    LighthouseGone,
+    LighthouseSpoke,
+    RestartAsked,
+    Say,
+    SignalReplica,
+    SlotsAssigned,
+    SpawnerLost,
+    StartReplica,
+    StopAsked,
+    SweepReplica,
+    TellLighthouse,
+    TellWorkers,
+    TimerFired,
+    WorkerExited,
+    WorkerSaid,
+)
+from ftrun.errors import ExitCode
+from ftrun.protocol.rpc import Disconnected
+
+UNREACHABLE_SAY_S = 5.0
+
+
+def run_agent(
+    settings: RunSettings, machine: Machine, token: str, child_environment: ChildEnvironment
+) -> int:
+    """Run one agent to its end; returns the exit code."""
+    linux.become_subreaper()
+    flush_python_streams()
+    runtime_dir = Path(tempfile.mkdtemp(prefix="ftrun-"))
+    try:
+        return asyncio.run(_run(settings, machine, token, child_environment, runtime_dir))
+    finally:
+        shutil.rmtree(runtime_dir, ignore_errors=True)
+
+
+async def _run(
+    settings: RunSettings,
+    machine: Machine,
+    token: str,
+    child_environment: ChildEnvironment,
+    runtime_dir: Path,
+) -> int:
+    agent = Agent(settings, machine, token, child_environment, runtime_dir)
+    try:
+        return await agent.run()
+    finally:
+        await agent.close()
+
+
+class Agent:
+    """The shell. Its public methods are the callbacks of the parts that it puts together."""
+
+    def __init__(
+        self,
+        settings: RunSettings,
+        machine: Machine,
+        token: str,
+        child_environment: ChildEnvironment,
+        runtime_dir: Path,
+    ) -> None:
+        self._settings = settings
+        self._machine = machine
+        self._loop = asyncio.get_running_loop()
+        self._started_at = clock.now()
+        self._agent_id = f"{socket.gethostname()[:40]}-{secrets.token_hex(8)}"
+        self._supervisor = Supervisor(self._rules(), self._started_at)
+        self._done: asyncio.Future[EndAgent] = self._loop.create_future()
+        self._timer: asyncio.TimerHandle | None = None
+        self._terminal = Terminal()
+        self._fleet = Fleet(self, settings, machine, token, runtime_dir, self._terminal)
+        self._server = WorkerServer(self, token, runtime_dir)
+        self._link = LighthouseLink(self, self._hello, token, settings.heartbeat_timeout_s)
+        self._lighthouse = self._embedded(child_environment, token, runtime_dir)
+        self._address = settings.lighthouse or ""
+        self._store = ""
+        self._own_slots: frozenset[str] = frozenset()
+        self._ever_linked = False
+        self._tries = 0
+        self._said_unreachable_at: float | None = None
+
+    async def run(self) -> int:
+        """Start everything, and wait for the supervisor's last word."""
+        self._catch_signals()
+        await self._server.start()
+        self._fleet.start()
+        if self._lighthouse is not None:
+            self._lighthouse.start()
+        self._connect()
+        self._arm()
+        return (await self._done).exit_code
+
+    async def close(self) -> None:
+        """End everything that was started, and see that nothing is left (P1)."""
+        if self._timer is not None:
+            self._timer.cancel()
+        await self._link.close()
+        stuck = await self._fleet.stop()
+        if self._lighthouse is not None:
+            await self._lighthouse.stop()
+        await self._server.close()
+        self._say_end(stuck)
+        await self._loop.run_in_executor(None, self._terminal.close)
+
+    # ------------------------------------------------------------ parts
+
+    def _rules(self) -> SupervisorSettings:
+        s = self._settings
+        return SupervisorSettings(
+            agent_id=self._agent_id,
+            workers_per_replica=s.workers_per_replica,
+            max_restarts=s.max_restarts,
+            grace_s=s.grace_s,
+            isolation_limit_s=s.isolation_limit_s,
+            join_timeout_s=s.join_timeout_s,
+            alone=s.lighthouse is None,
+            crash_code=ExitCode.CRASH_LOOP,
+            unreachable_code=ExitCode.LIGHTHOUSE_UNREACHABLE,
+        )
+
+    def _embedded(
+        self, child_environment: ChildEnvironment, token: str, runtime_dir: Path
+    ) -> EmbeddedLighthouse | None:
+        if self._settings.lighthouse is not None:
+            return None
+        state_dir = self._settings.state_dir or runtime_dir / "lighthouse"
+        state_dir.mkdir(parents=True, exist_ok=True)
+        return EmbeddedLighthouse(
+            child_environment,
+            state_dir,
+            token,
+            self._fleet.guard_id,
+            self._lighthouse_ready,
+            self._lighthouse_ended,
+        )
+
+    def _catch_signals(self) -> None:
+        for number, code in (
+            (signal.SIGTERM, ExitCode.PREEMPTED),
+            (signal.SIGHUP, ExitCode.PREEMPTED),
+            (signal.SIGINT, ExitCode.INTERRUPTED),
+        ):
+            self._loop.add_signal_handler(number, partial(self._signalled, number, int(code)))
+
+    def _signalled(self, number: signal.Signals, exit_code: int) -> None:
+        if self._supervisor.is_ending:
+            self._handle(StopAsked())
+        else:
+            self._handle(DrainAsked(number.name, exit_code))
+
+    # ------------------------------------------------------------ events and instructions
+
+    def _handle(self, event: Event) -> None:
+        for instruction in self._supervisor.handle(event, clock.now()):
+            self._carry_out(instruction)
+        self._arm()
+
+    def _arm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        at = self._supervisor.next_deadline()
+        if at is not None and not self._done.done():
+            delay_s = max(0.0, at - clock.now())
+            self._timer = self._loop.call_later(delay_s, self._handle, TimerFired())
+
+    def _carry_out(self, instruction: Instruction) -> None:
+        match instruction:
+            case TellLighthouse(message):
+                self._link.send(message)
+            case SignalReplica(_, incarnation, number):
+                self._fleet.signal_replica(incarnation, number)
+            case StartReplica():
+                self._fleet.start_replica(instruction)
+            case SweepReplica(_, incarnation):
+                self._fleet.sweep_replica(incarnation)
+            case TellWorkers(message):
+                self._server.broadcast(message)
+            case Say():
+                self._say(instruction)
+            case EndAgent():
+                if not self._done.done():
+                    self._done.set_result(instruction)
+
+    def _say(self, line: Say) -> None:
+        text = line.text
+        if line.kind == "lost":
+            text += f" Log: {self._settings.job_log_dir / f'replica_{line.replica_ids[0]}'}"
+        self._terminal.event_line(text)
+
+    def _say_end(self, stuck: list[int]) -> None:
+        if stuck:
+            self._terminal.event_line(f"stuck in the kernel, not ended: pids {stuck}")
+        if not self._done.done():
+            return
+        elapsed_s = clock.now() - self._started_at
+        log_dir = self._settings.job_log_dir
+        slots = self._supervisor.summary()
+        for line in summary_lines(slots, self._done.result(), elapsed_s, log_dir):
+            self._terminal.event_line(line)
+
+    # ------------------------------------------------------------ the fleet speaks
+
+    def fleet_ready(self, store: str) -> None:
+        """Workers can be started: now the lighthouse may hear of this agent."""
+        self._store = store
+        self._link.announce()
+
+    def worker_exited(self, event: WorkerExited) -> None:
+        """A worker has ended."""
+        self._handle(event)
+
+    def fleet_lost(self, reason: str, exit_code: int) -> None:
+        """Nothing can be started any more."""
+        self._handle(SpawnerLost(reason, exit_code))
+
+    # ------------------------------------------------------------ workers speak
+
+    def worker_known(self, key: WorkerKey, pid: int) -> bool:
+        """True if ``key`` is a worker that runs now, with this pid."""
+        return self._fleet.knows(key, pid)
+
+    def worker_attached(self, key: WorkerKey) -> None:
+        """A worker that comes while no lighthouse speaks must know that at once (Q3)."""
+        if self._supervisor.isolated:
+            self._server.send_to(key, Isolation(True))
+
+    def worker_message(self, key: WorkerKey, message: Any) -> None:
+        """Relay what is for the lighthouse, and let the supervisor know."""
+        match message:
+            case FailureReport():
+                self._handle(FailureReported(key, message))
+            case Progress():
+                self._link.note_progress(key, message)
+                self._handle(WorkerSaid(key, message))
+            case _:
+                self._link.send(WorkerMessage(key, message))
+                self._handle(WorkerSaid(key, message))
+
+    # ------------------------------------------------------------ the lighthouse speaks
+
+    def _lighthouse_ready(self, address: LighthouseAddress) -> None:
+        self._address = address.grpc
+        self._connect()
+
+    def _lighthouse_ended(self, how: str) -> None:
+        self._terminal.event_line(
+            f"The embedded lighthouse {how}; it is started again. Training goes on."
+        )
+
+    def _connect(self) -> None:
+        if self._address:
+            self._fleet.lighthouse = self._address
+            self._link.start([self._address])
+
+    def _hello(self) -> Hello | None:
+        if not self._store:
+            return None
+        return Hello(
+            agent_id=self._agent_id,
+            spec=self._settings.spec(),
+            capacity=self._machine.capacity,
+            host=self._machine.host,
+            store=self._store,
+            running=self._supervisor.running(),
+            dead=self._supervisor.dead(),
+            finished=self._supervisor.finished(),
+        )
+
+    def link_opened(self, address: str) -> None:
+        """Hello is said; every worker's Report follows."""
+        if self._said_unreachable_at is not None and not self._ever_linked:
+            self._terminal.event_line(f"The lighthouse at {address} answers.")
+        self._ever_linked = True
+        self._server.broadcast(AskReport())
+
+    def link_message(self, message: ToAgent) -> None:
+        """Any word shows that the lighthouse lives; then the word itself."""
+        self._handle(LighthouseSpoke())
+        match message:
+            case ToWorkers(targets, for_workers):
+                for target in targets:
+                    self._server.send(target.replica_id, target.incarnation, for_workers)
+            case AssignSlots(replica_ids):
+                self._own_slots = frozenset(replica_ids)
+                self._fleet.keep_only(replica_ids)
+                self._handle(SlotsAssigned(replica_ids))
+            case RestartReplica(replica_id, incarnation, reason):
+                self._handle(RestartAsked(replica_id, incarnation, reason))
+            case EndJob(exit_code, reason):
+                self._handle(JobEnded(exit_code, reason))
+            case Rejected(reason):
+                self._terminal.event_line(f"The lighthouse refuses this agent: {reason}")
+                self._handle(JobEnded(ExitCode.REFUSED, reason))
+            case Notice():
+                self._notice(message)
+            case _:
+                pass  # Welcome and HeartbeatAck say that it lives, no more.
+
+    def link_failed(self, ending: Disconnected) -> None:
+        """Say it, with a count, as long as there never was a lighthouse."""
+        if not self._ever_linked and ending.refused:
+            self._terminal.event_line(
+                f"The lighthouse at {self._address} does not accept the token. Give both the "
+                "same one: --token-file FILE."
+            )
+            self._handle(JobEnded(ExitCode.REFUSED, "the token was refused"))
+        elif not self._ever_linked:
+            self._say_unreachable(ending)
+        self._handle(LighthouseGone(ending.reason, ending.failures))
+
+    def _say_unreachable(self, ending: Disconnected) -> None:
+        self._tries += 1
+        said_at, now = self._said_unreachable_at, clock.now()
+        if said_at is not None and now - said_at < UNREACHABLE_SAY_S:
+            return
+        self._said_unreachable_at = now
+        left_s = max(0.0, self._started_at + self._settings.join_timeout_s - now)
+        self._terminal.event_line(
+            f"No lighthouse answers at {self._address} (try {self._tries}: {ending.reason}). "
+            f"Trying for {left_s:.0f} s more. "
+            f"Start one with: ftrun lighthouse --bind {self._address}"
+        )
+
+    def _notice(self, notice: Notice) -> None:
+        """The lighthouse's line; a loss of our own was said here already, with its cause."""
+        own = bool(notice.replica_ids) and set(notice.replica_ids) <= self._own_slots
+        if not (notice.kind == "lost" and own):
+            self._terminal.event_line(notice.text)

@@ -1,0 +1,370 @@
+"""The spawner: has torch imported once, forks workers, reaps them, and guards the job.
+
+Single-threaded for ever, and without a CUDA context: a fork copies only the calling thread, and a
+lock held by another would be held for ever in the child. That is asserted before each fork.
+
+A fork returns from ``Spawner.run`` in the child with what the child shall do, so that a worker's
+script runs on an empty stack and ends as any interpreter ends.
+
+Not here: decisions (core/supervisor.py), what a worker does first (inject/bootstrap.py).
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gc
+import importlib
+import os
+import select
+import shutil
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ftrun.agent import linux, stores, sweep
+from ftrun.agent.channel import Channel
+from ftrun.core.ids import WorkerKey
+from ftrun.errors import Bug
+from ftrun.inject import bootstrap
+from ftrun.inject.bootstrap import WorkerTask
+from ftrun.manager.context import WorkerContext
+
+SWEEP_DEADLINE_S = 4.0
+IMPORTS = ("numpy", "torch", "torch.distributed")
+LAZY_IMPORTS = (
+    # What torch itself imports at the first DistributedDataParallel, optimizer or process group.
+    "torch.nn.parallel.distributed",
+    "torch._dynamo",
+    "torch.optim",
+    "torch.distributed.fsdp",
+    "torch.utils.data",
+    "ftrun.manager",
+)
+BAD_PRELOAD_EXIT = 2
+
+Child = Callable[[], None]
+
+
+@dataclass
+class _Worker:
+    incarnation: str
+    group_rank: int
+    pid: int
+    pidfd: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """What the agent says once, over the channel: the token is in no argv and no environment."""
+
+    token: str
+    host: str
+    preload: tuple[str, ...]
+    runtime_dir: str
+
+
+class Spawner:
+    """Forks on request, reaps at once, and kills everything when the agent is gone."""
+
+    def __init__(self, channel: Channel, store_channel: Channel, guard_id: str) -> None:
+        self._channel = channel
+        self._store_channel = store_channel
+        self._guard_id = guard_id
+        self._agent_pidfd = os.pidfd_open(os.getppid())
+        self._pid = os.getpid()
+        self._workers: dict[int, _Worker] = {}
+        self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._lazy = list(LAZY_IMPORTS)
+        self._store_pid = 0
+        self._job = _Job("", "", (), "")
+
+    def run(self) -> Child | None:
+        """Serve the agent until it is gone.
+
+        Returns:
+            None in the spawner, at its end; in a forked child, what the child shall do.
+        """
+        if not self._configure():
+            return None
+        self._import()
+        child = self._fork_stores()
+        if child is not None:
+            return child
+        child = self._serve()
+        if child is None:
+            self._end()
+        return child
+
+    def _configure(self) -> bool:
+        parcels = self._receive_some()
+        if not parcels:
+            return False
+        message = parcels[0].message
+        self._job = _Job(
+            token=message["token"],
+            host=message["host"],
+            preload=tuple(message["preload"]),
+            runtime_dir=message["runtime_dir"],
+        )
+        return True
+
+    def _receive_some(self) -> list[Any]:
+        while not self._channel.closed:
+            select.select([self._channel], [], [])
+            parcels = self._channel.receive()
+            if parcels:
+                return parcels
+        return []
+
+    def _import(self) -> None:
+        # Until the first fork the kernel ends this process with its parent; later, when there are
+        # children to end first, it is the guard itself.
+        if not linux.die_with_parent(os.getppid()):
+            os._exit(0)
+        for name in IMPORTS:
+            importlib.import_module(name)
+        for name in self._job.preload:
+            self._preload(name)
+        linux.live_without_parent()
+
+    def _preload(self, name: str) -> None:
+        try:
+            importlib.import_module(name)
+        except Exception as error:  # noqa: BLE001 - the user's module, whatever it raises
+            self._tell(
+                {"op": "unusable", "reason": f"--preload {name}: {type(error).__name__}: {error}"}
+            )
+            sys.exit(BAD_PRELOAD_EXIT)
+
+    def _fork_stores(self) -> Child | None:
+        self._assert_forkable()
+        own_pidfd = os.pidfd_open(self._pid)
+        pid = os.fork()
+        if pid == 0:
+            return lambda: self._become_stores(own_pidfd)
+        os.close(own_pidfd)
+        self._store_pid = pid
+        pidfd = os.pidfd_open(pid)
+        self._tell({"op": "ready", "store_pid": pid}, (pidfd,))
+        os.close(pidfd)
+        self._store_channel.close()
+        return None
+
+    def _become_stores(self, spawner_pidfd: int) -> None:
+        os.setsid()
+        stores.ignore_signals()
+        linux.name_process("ftrun-stores")
+        self._channel.close()
+        guards = (self._agent_pidfd, spawner_pidfd)
+        stores.StoreProcess(self._store_channel, self._job.host, self._guard_id, guards).run()
+        shutil.rmtree(self._job.runtime_dir, ignore_errors=True)
+        os._exit(0)
+
+    def _serve(self) -> Child | None:
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
+        poll = select.poll()
+        for fd in (self._agent_pidfd, self._channel.fileno(), self._wake_read):
+            poll.register(fd, select.POLLIN)
+        while True:
+            ready = {fd for fd, _ in poll.poll(0 if self._may_warm() else None)}
+            if self._agent_pidfd in ready or self._channel.closed:
+                return None
+            if self._wake_read in ready:
+                with contextlib.suppress(BlockingIOError):
+                    os.read(self._wake_read, 4096)
+            self._reap()
+            if self._channel.fileno() in ready:
+                child = self._obey()
+                if child is not None:
+                    return child
+            elif not ready and self._lazy:
+                self._warm()
+
+    def _may_warm(self) -> bool:
+        """Lazy imports wait for the first workers: the script's first line comes first."""
+        return bool(self._lazy and self._workers)
+
+    def _warm(self) -> None:
+        # A module that this torch does not have is no error: it is then imported by nobody.
+        with contextlib.suppress(ImportError):
+            importlib.import_module(self._lazy.pop(0))
+
+    def _obey(self) -> Child | None:
+        for parcel in self._channel.receive():
+            message = parcel.message
+            if message["op"] == "start":
+                child = self._start(message)
+                if child is not None:
+                    return child
+            elif message["op"] == "signal":
+                self._signal(message["incarnation"], message["signal"])
+        return None
+
+    # ------------------------------------------------------------------ workers
+
+    def _start(self, message: dict[str, Any]) -> Child | None:
+        """Fork one worker and hand the agent its pidfd and the read ends of its output."""
+        self._assert_forkable()
+        out_read, out_write = os.pipe2(os.O_CLOEXEC)
+        err_read, err_write = os.pipe2(os.O_CLOEXEC)
+        key = WorkerKey(**message["key"])
+        name = {"incarnation": key.incarnation, "group_rank": key.group_rank}
+        try:
+            pid = os.fork()
+        except OSError as error:
+            self._tell({"op": "unstarted", **name, "reason": str(error)})
+            pid = -1
+        if pid == 0:
+            os.close(out_read)
+            os.close(err_read)
+            return lambda: self._become_worker(message, key, out_write, err_write)
+        os.close(out_write)
+        os.close(err_write)
+        if pid > 0:
+            pidfd = os.pidfd_open(pid)
+            self._workers[pid] = _Worker(key.incarnation, key.group_rank, pid, pidfd)
+            self._tell({"op": "started", **name, "pid": pid}, (pidfd, out_read, err_read))
+        os.close(out_read)
+        os.close(err_read)
+        return None
+
+    def _become_worker(
+        self, message: dict[str, Any], key: WorkerKey, out_fd: int, err_fd: int
+    ) -> None:
+        if not linux.die_with_parent(self._pid):
+            os._exit(0)
+        os.setsid()
+        linux.write_own_environment(sweep.OWNER_NAME, key.incarnation)
+        linux.name_process(f"worker {key.replica_id}.{key.group_rank}")
+        self._forget_parent()
+        _redirect(out_fd, err_fd)
+        here = WorkerContext(key=key, token=self._job.token, **message["context"])
+        bootstrap.run(
+            WorkerTask(
+                context=here,
+                target=message["target"],
+                is_module=message["is_module"],
+                args=tuple(message["args"]),
+                environment=message["environment"],
+                threads=message["threads"],
+            )
+        )
+
+    def _forget_parent(self) -> None:
+        """Close the spawner's descriptors and give its signal dispositions back."""
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        self._channel.close()
+        for fd in (self._agent_pidfd, self._wake_read, self._wake_write):
+            os.close(fd)
+        for worker in self._workers.values():
+            os.close(worker.pidfd)
+
+    def _signal(self, incarnation: str, number: int) -> None:
+        """Signal the process groups of one incarnation's workers.
+
+        A pid in ``_workers`` is not reaped yet, so neither it nor its group can be another's (P3).
+        """
+        for worker in self._workers.values():
+            if worker.incarnation == incarnation:
+                _signal_group(worker.pid, number)
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                seen = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return
+            if seen is None:
+                return
+            worker = self._workers.pop(seen.si_pid, None)
+            if worker is not None:
+                self._report(worker, seen)
+            elif seen.si_pid == self._store_pid:
+                self._tell({"op": "stores_lost"})
+            os.waitid(os.P_PID, seen.si_pid, os.WEXITED)
+
+    def _report(self, worker: _Worker, seen: os.waitid_result) -> None:
+        """Tell the agent, then end what is left of the worker's process group.
+
+        The leader is still a zombie here: its group's number is not anybody else's yet.
+        """
+        ended_well = seen.si_code == os.CLD_EXITED and seen.si_status == 0
+        status = seen.si_status if seen.si_code == os.CLD_EXITED else -seen.si_status
+        name = {"incarnation": worker.incarnation, "group_rank": worker.group_rank}
+        self._tell({"op": "exited", **name, "pid": worker.pid, "status": status})
+        _signal_group(worker.pid, signal.SIGTERM if ended_well else signal.SIGKILL)
+        os.close(worker.pidfd)
+
+    def _tell(self, message: dict[str, Any], fds: tuple[int, ...] = ()) -> None:
+        """Speak to the agent; if it is gone, ``_serve`` ends at its next turn."""
+        try:
+            self._channel.send(message, fds)
+        except OSError:
+            self._channel.closed = True
+
+    def _assert_forkable(self) -> None:
+        threads = linux.thread_count()
+        if threads != 1:
+            raise Bug(
+                f"The spawner has {threads} threads and may not fork. A module of --preload "
+                "starts threads when it is imported: leave it out."
+            )
+        gc.freeze()
+
+    def _end(self) -> None:
+        """The agent is gone or lets go: nothing of the job may be left (P1)."""
+        stuck = sweep.kill_all(self._whole_job, SWEEP_DEADLINE_S)
+        with contextlib.suppress(OSError):
+            if stuck:
+                print(f"ftrun: stuck in the kernel, not killed: pids {stuck}", file=sys.stderr)
+        shutil.rmtree(self._job.runtime_dir, ignore_errors=True)
+
+    def _whole_job(self) -> list[linux.ProcessRow]:
+        self._reap()
+        return sweep.job_processes(self._guard_id, self._pid, frozenset({self._pid}))
+
+
+def _redirect(out_fd: int, err_fd: int) -> None:
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.dup2(out_fd, 1)
+    os.dup2(err_fd, 2)
+    for fd in (null, out_fd, err_fd):
+        os.close(fd)
+
+
+def _signal_group(leader: int, number: int) -> None:
+    try:
+        os.killpg(leader, number)
+    except ProcessLookupError:
+        # Forked a moment ago: it leads no group yet.
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(leader, number)
+
+
+def main() -> None:
+    """``python -m ftrun.agent.spawner --channel FD --stores FD``: started by the agent only."""
+    parser = argparse.ArgumentParser(description="The spawner of an ftrun agent.")
+    parser.add_argument("--channel", type=int, required=True)
+    parser.add_argument("--stores", type=int, required=True)
+    options = parser.parse_args()
+    linux.become_subreaper()
+    linux.name_process("ftrun-spawner")
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    channel = Channel(socket.socket(fileno=options.channel))
+    store_channel = Channel(socket.socket(fileno=options.stores))
+    spawner = Spawner(channel, store_channel, os.environ[sweep.GUARD_NAME])
+    child = spawner.run()
+    if child is not None:
+        child()
+
+
+if __name__ == "__main__":
+    main()

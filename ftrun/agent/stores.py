@@ -1,0 +1,93 @@
+"""The store process: the node's TCPStores, and the third guard.
+
+TCPStores have threads, and the spawner must never have any, so they live here: one store in which
+the quorums' process groups meet, and one per incarnation of a replica group for MASTER_ADDR and
+MASTER_PORT. All bind port 0 and are published.
+
+It is the guard of last resort: when agent and spawner are both gone it kills what carries the
+job's marker (P1). Not here: who gets which store (process.py).
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+from typing import Any
+
+from ftrun.agent import linux, sweep
+from ftrun.agent.channel import Channel
+
+SWEEP_DEADLINE_S = 4.0
+BACKLOG = 1024
+
+
+class StoreProcess:
+    """Holds the stores and both pidfds; ``run`` returns when the process shall end."""
+
+    def __init__(self, channel: Channel, host: str, guard_id: str, guards: tuple[int, int]) -> None:
+        self._channel = channel
+        self._host = host
+        self._guard_id = guard_id
+        self._alive = set(guards)
+        self._stores: dict[str, Any] = {}
+
+    def run(self) -> None:
+        """Serve until both guards are gone, then sweep."""
+        self._open("quorum")
+        poll = select.poll()
+        for fd in (*self._alive, self._channel.fileno()):
+            poll.register(fd, select.POLLIN)
+        while self._alive:
+            for fd, _ in poll.poll():
+                if fd in self._alive:
+                    poll.unregister(fd)
+                    self._alive.discard(fd)
+                elif not self._serve():
+                    poll.unregister(fd)
+        sweep.kill_all(self._whole_job, SWEEP_DEADLINE_S)
+
+    def _serve(self) -> bool:
+        """Do what the agent asks. False: the agent's end is closed."""
+        for parcel in self._channel.receive():
+            name = str(parcel.message["name"])
+            if parcel.message["op"] == "open":
+                self._open(name)
+            else:
+                self._stores.pop(name, None)
+        return not self._channel.closed
+
+    def _open(self, name: str) -> None:
+        store = _listen(self._host)
+        self._stores[name] = store
+        try:
+            self._channel.send({"op": "store", "name": name, "port": store.port})
+        except OSError:
+            # The agent is gone; the spawner or the sweep ends this process.
+            self._channel.closed = True
+
+    def _whole_job(self) -> list[linux.ProcessRow]:
+        return sweep.marked_processes(self._guard_id, frozenset({os.getpid()}))
+
+
+def ignore_signals() -> None:
+    """The guards decide when this process ends; a Ctrl-C or a hangup does not."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_IGN)
+
+
+def _listen(host: str) -> Any:
+    """A TCPStore on ``host`` alone; left to itself it would listen on every interface."""
+    from torch._C._distributed_c10d import TCPStore
+
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.create_server((host, 0), family=family, backlog=BACKLOG)
+    port = listener.getsockname()[1]
+    return TCPStore(
+        host,
+        port,
+        is_master=True,
+        wait_for_workers=False,
+        master_listen_fd=listener.detach(),
+    )

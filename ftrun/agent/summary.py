@@ -1,0 +1,63 @@
+"""The last lines of a run: what became of each replica, and the first cause of a bad end.
+
+Not here: how failures are put in words (core/failures.py).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ftrun.core.failures import Failure
+from ftrun.core.supervisor import SlotSummary
+from ftrun.core.supervisor_events import EndAgent
+
+TRACEBACK_LINES = 12
+
+
+def summary_lines(
+    slots: tuple[SlotSummary, ...], ending: EndAgent, elapsed_s: float, log_dir: Path
+) -> list[str]:
+    """The report, line by line."""
+    lines = []
+    if ending.exit_code != 0:
+        lines += _first_cause(slots, log_dir)
+    lines.append(f"{_verdict(ending)} after {elapsed_s:.1f} s. Logs: {log_dir}")
+    lines += [_slot_line(slot) for slot in slots]
+    return lines
+
+
+def _verdict(ending: EndAgent) -> str:
+    if ending.exit_code == 0:
+        return "The job has finished"
+    return f"The job has ended with exit code {ending.exit_code} ({ending.reason})"
+
+
+def _slot_line(slot: SlotSummary) -> str:
+    status = "" if slot.status is None else f", last exit status {slot.status}"
+    lost = f", {slot.lost_s:.1f} s lost" if slot.lost_s else ""
+    plural = "" if slot.restarts == 1 else "s"
+    return (
+        f"  replica {slot.replica_id}: {slot.outcome}, {slot.steps} steps, "
+        f"{slot.restarts} restart{plural}{lost}{status}"
+    )
+
+
+def _first_cause(slots: tuple[SlotSummary, ...], log_dir: Path) -> list[str]:
+    """The first failure of the slot that has ended the job, with the end of its traceback."""
+    broken = [slot for slot in slots if slot.outcome in ("crash loop", "budget spent")]
+    failures = [slot.failures[-1] for slot in broken if slot.failures]
+    if not failures:
+        return []
+    return _cause_lines(failures[0], log_dir)
+
+
+def _cause_lines(failure: Failure, log_dir: Path) -> list[str]:
+    log = log_dir / f"replica_{failure.replica_id}" / f"rank_{failure.group_rank}"
+    lines = [
+        f"The cause: replica {failure.replica_id}, worker {failure.group_rank} "
+        f"(pid {failure.pid}) {failure.cause()}. Log: {log / f'{failure.restarts}.log'}"
+    ]
+    if failure.report is not None:
+        traceback = failure.report.traceback.rstrip().splitlines()
+        lines += [f"  | {line}" for line in traceback[-TRACEBACK_LINES:]]
+    return lines

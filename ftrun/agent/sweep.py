@@ -1,0 +1,111 @@
+"""Nobody outlives the job (P1): find what belongs to it, and kill that and nothing else (P3).
+
+A process belongs to the job if it descends from one of its processes, or if it carries the job's
+random marker in its environment. All of it is by pidfd, with the start time checked again.
+
+Not here: when to sweep (spawner.py, stores.py, shell.py).
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+from collections.abc import Callable, Iterable
+
+from ftrun import clock
+from ftrun.agent import linux
+from ftrun.agent.linux import ProcessRow
+
+GUARD_NAME = "FTRUN_GUARD_ID"
+OWNER_NAME = "FTRUN_OWNER"
+OWNER_CHARS = 16
+NO_OWNER = "-" * OWNER_CHARS
+RESCAN_S = 0.2
+
+Selection = Callable[[], list[ProcessRow]]
+
+
+def kill_all(selection: Selection, deadline_s: float) -> list[int]:
+    """SIGKILL what ``selection`` finds, again and again, until it finds nothing.
+
+    Repeated because a process that forks faster than we look has children we have not seen.
+
+    Returns:
+        The pids that are still there when ``deadline_s`` has passed: stuck in the kernel.
+    """
+    deadline = clock.now() + deadline_s
+    while True:
+        rows = [row for row in selection() if not row.is_zombie]
+        if not rows:
+            return []
+        pidfds = [linux.send_signal(row, signal.SIGKILL) for row in rows]
+        _wait_gone([fd for fd in pidfds if fd is not None], deadline)
+        if clock.now() >= deadline:
+            return [row.pid for row in selection() if not row.is_zombie]
+
+
+def job_processes(guard_id: str, root_pid: int, spare: frozenset[int]) -> list[ProcessRow]:
+    """The descendants of ``root_pid`` and whoever carries the marker, without ``spare``."""
+    rows = linux.process_rows()
+    descendants = _descendants(rows, {root_pid})
+    marker = f"{GUARD_NAME}={guard_id}".encode()
+    return [
+        row
+        for row in rows
+        if row.pid not in spare and (row.pid in descendants or _carries(row.pid, marker))
+    ]
+
+
+def marked_processes(guard_id: str, spare: frozenset[int]) -> list[ProcessRow]:
+    """Whoever carries the job's marker, without ``spare``."""
+    marker = f"{GUARD_NAME}={guard_id}".encode()
+    return [
+        row for row in linux.process_rows() if row.pid not in spare and _carries(row.pid, marker)
+    ]
+
+
+def owned_processes(incarnation: str) -> list[ProcessRow]:
+    """What one incarnation of a replica group has started, its workers included.
+
+    Every worker carries its incarnation in its environment, and so do its forks, whatever session
+    or parent they have given themselves.
+    """
+    rows = linux.process_rows()
+    marker = f"{OWNER_NAME}={incarnation}".encode()
+    carriers = {row.pid for row in rows if _carries(row.pid, marker)}
+    found = carriers | _descendants(rows, carriers)
+    return [row for row in rows if row.pid in found]
+
+
+def _descendants(rows: Iterable[ProcessRow], roots: set[int]) -> set[int]:
+    children: dict[int, list[int]] = {}
+    for row in rows:
+        children.setdefault(row.ppid, []).append(row.pid)
+    found: set[int] = set()
+    pending = list(roots)
+    while pending:
+        for pid in children.get(pending.pop(), ()):
+            if pid not in found:
+                found.add(pid)
+                pending.append(pid)
+    return found
+
+
+def _carries(pid: int, marker: bytes) -> bool:
+    environment = linux.process_environment(pid)
+    return environment.startswith(marker + b"\0") or b"\0" + marker + b"\0" in environment
+
+
+def _wait_gone(pidfds: list[int], deadline: float) -> None:
+    poll = select.poll()
+    for pidfd in pidfds:
+        poll.register(pidfd, select.POLLIN)
+    waiting = set(pidfds)
+    rescan = min(deadline, clock.now() + RESCAN_S)
+    while waiting and (left_s := rescan - clock.now()) > 0:
+        for pidfd, _ in poll.poll(left_s * 1000):
+            poll.unregister(pidfd)
+            waiting.discard(pidfd)
+    for pidfd in pidfds:
+        os.close(pidfd)

@@ -1,0 +1,245 @@
+"""The commands: ``ftrun [run] SCRIPT``, ``ftrun lighthouse``, ``ftrun status``.
+
+Each is one call into a room, imported when it is called: ``ftrun --help`` loads none of them. Not
+here: what the options mean and what is wrong with them (config.py and the rooms' settings).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from ftrun.errors import ExitCode, FtrunError, UserError
+
+COMMANDS = ("run", "lighthouse", "status")
+
+
+class _RunByDefault(TyperGroup):
+    """``ftrun train.py`` is ``ftrun run train.py``: what is no command is the start of a run."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put ``run`` in front where no command is named."""
+        if args and args[0] not in (*COMMANDS, "--help", "--version"):
+            args = ["run", *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    name="ftrun",
+    cls=_RunByDefault,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help=(
+        "An elastic launcher for PyTorch: a replica group that dies heals from its peers per "
+        "step, and nobody else restarts. `ftrun SCRIPT` is `ftrun run SCRIPT`; "
+        "`ftrun run --help` shows its options."
+    ),
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"ftrun {version('ftrun')}")
+        raise typer.Exit()
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Version.")
+    ] = False,
+) -> None:
+    """The options before a command."""
+
+
+@app.command(
+    context_settings={"allow_interspersed_args": False},
+    options_metavar="[OPTIONS]",
+    help="Run SCRIPT in replica groups; what follows SCRIPT is its own.",
+)
+def run(
+    script: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="SCRIPT [ARGS]...", show_default=False),
+    ] = None,
+    module: Annotated[
+        bool, typer.Option("-m", "--module", help="SCRIPT is a module, as in `python -m`.")
+    ] = False,
+    replicas: Annotated[
+        str, typer.Option(metavar="N|MIN:MAX", help="How many replica groups.")
+    ] = "1",
+    workers_per_replica: Annotated[
+        int, typer.Option("--workers-per-replica", "-w", metavar="W", help="Workers in each.")
+    ] = 1,
+    min_replicas: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Train with no fewer than this. [default: 1]"),
+    ] = None,
+    nodes: Annotated[int, typer.Option(metavar="N", help="Agents that share the replicas.")] = 1,
+    lighthouse: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="A lighthouse that runs; else ftrun runs one."),
+    ] = None,
+    job_id: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="The job's name, the same on all nodes."),
+    ] = None,
+    max_restarts: Annotated[
+        int, typer.Option(metavar="N", help="Per replica group; progress refills it.")
+    ] = 10,
+    join_timeout: Annotated[
+        float, typer.Option(metavar="S", help="Wait so long for replicas, or a lighthouse.")
+    ] = 60.0,
+    heartbeat_timeout: Annotated[
+        float, typer.Option(metavar="S", help="An agent silent for so long is lost.")
+    ] = 5.0,
+    isolation_limit: Annotated[
+        float, typer.Option(metavar="S", help="Stop committing after so long alone.")
+    ] = 60.0,
+    grace: Annotated[
+        float, typer.Option(metavar="S", help="From SIGTERM to SIGKILL, for a script to save.")
+    ] = 10.0,
+    log_dir: Annotated[Path, typer.Option(metavar="DIR", help="Where logs go.")] = Path(
+        "ftrun-logs"
+    ),
+    state_dir: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="The embedded lighthouse's journal. [default: temporary]"),
+    ] = None,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The job's token, mode 0600."),
+    ] = None,
+    device: Annotated[
+        str, typer.Option(metavar="auto|cpu|cuda", help="What to train on.")
+    ] = "auto",
+    inject: Annotated[
+        str, typer.Option(metavar="explicit|off", help="How ftrun reaches the script.")
+    ] = "explicit",
+    preload: Annotated[
+        str, typer.Option(metavar="MODULES", help="Import these once, before workers are forked.")
+    ] = "",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the resolved plan and start nothing.")
+    ] = False,
+) -> None:
+    """Resolve, check, then show the plan or become the agent."""
+    from ftrun import config
+
+    words = list(script or [])
+    if not words:
+        raise UserError("Give a script: ftrun [OPTIONS] SCRIPT [ARGS]..., or -m MODULE [ARGS]...")
+    what = config.Script(words[0], is_module=module, args=tuple(words[1:]))
+    low, high = config.parse_replicas(replicas, min_replicas)
+    settings = config.RunSettings(
+        script=what,
+        job_id=job_id if job_id is not None else config.default_job_id(what, lighthouse),
+        replicas=high,
+        min_replicas=low,
+        workers_per_replica=workers_per_replica,
+        nodes=nodes,
+        lighthouse=config.normal_address(lighthouse),
+        max_restarts=max_restarts,
+        join_timeout_s=join_timeout,
+        heartbeat_timeout_s=heartbeat_timeout,
+        isolation_limit_s=isolation_limit,
+        grace_s=grace,
+        device=device,
+        inject=inject,
+        preload=tuple(name for name in preload.replace(",", " ").split() if name),
+        log_dir=log_dir,
+        state_dir=state_dir,
+        token_file=token_file,
+    )
+    raise typer.Exit(_run(settings, dry_run))
+
+
+def _run(settings: Any, dry_run: bool) -> int:
+    from ftrun.agent.devices import inspect_machine
+
+    settings.check()
+    machine = inspect_machine(settings, os.environ)
+    if dry_run:
+        from ftrun.agent.plan import print_plan
+
+        print_plan(settings, machine)
+        return ExitCode.OK
+    settings.check_directories()
+
+    from ftrun.agent.shell import run_agent
+    from ftrun.lighthouse.embedded import child_environment
+    from ftrun.protocol.auth import default_token_path, load_or_create_token, new_token
+
+    if settings.token_file is not None or settings.lighthouse is not None:
+        token = load_or_create_token(settings.token_file or default_token_path())
+    else:
+        token = new_token()
+    return run_agent(settings, machine, token, child_environment)
+
+
+@app.command(help="Run a lighthouse alone, for jobs of several nodes.")
+def lighthouse(
+    bind: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="For agents; port 0 takes any.")
+    ] = "127.0.0.1:29510",
+    http: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Status and metrics. [default: the next port]"),
+    ] = None,
+    state_dir: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="The journal. [default: in ~/.local/state/ftrun]"),
+    ] = None,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The token that agents must show, mode 0600."),
+    ] = None,
+    tls_cert: Annotated[
+        Path | None,
+        typer.Option(metavar="PEM"),
+    ] = None,
+    tls_key: Annotated[
+        Path | None,
+        typer.Option(metavar="PEM"),
+    ] = None,
+    insecure_plaintext: Annotated[
+        bool, typer.Option("--insecure-plaintext", help="Other addresses than loopback, no TLS.")
+    ] = False,
+) -> None:
+    """Serve until SIGTERM or Ctrl-C."""
+    from ftrun.lighthouse.main import run_lighthouse
+    from ftrun.lighthouse.settings import ServiceSettings
+    from ftrun.protocol.auth import default_token_path, load_or_create_token, state_home
+
+    settings = ServiceSettings(
+        state_dir=state_dir or state_home() / "lighthouse",
+        token=load_or_create_token(token_file or default_token_path()),
+        bind=bind,
+        http=http,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        insecure_plaintext=insecure_plaintext,
+    )
+    raise typer.Exit(run_lighthouse(settings))
+
+
+def main() -> None:
+    """The entry point: one line for what ftrun raises on purpose, and its exit code."""
+    try:
+        app()
+    except FtrunError as error:
+        print(f"ftrun: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+
+
+if __name__ == "__main__":
+    main()

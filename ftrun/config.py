@@ -1,0 +1,309 @@
+"""What the user asked for, checked and frozen, before anything is started.
+
+Every bad input has its own message here. Not here: what a machine has (agent/devices.py) and the
+options' spelling (cli.py).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import secrets
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ftrun import clock
+from ftrun.core.messages import JobSpec
+from ftrun.errors import UserError
+
+REPLICAS_MAX = 4096
+WORKERS_PER_REPLICA_MAX = 1024
+PRELOAD_MAX = 64
+SCRIPT_BYTES_MAX = 16 << 20
+DEVICES = ("auto", "cpu", "cuda")
+INJECT_MODES = ("explicit", "off")
+_JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """What a worker runs: a file or a module, with its own arguments untouched."""
+
+    target: str
+    is_module: bool
+    args: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """A short name for job ids and plans."""
+        return self.target.rpartition(".")[2] if self.is_module else Path(self.target).stem
+
+    def command(self) -> tuple[str, ...]:
+        """The command that would run it without ftrun."""
+        head = ("python", "-m", self.target) if self.is_module else ("python", self.target)
+        return head + self.args
+
+
+@dataclass(frozen=True, slots=True)
+class RunSettings:
+    """Everything ``ftrun run`` knows about the job; nothing in it is secret."""
+
+    script: Script
+    job_id: str
+    replicas: int
+    min_replicas: int
+    workers_per_replica: int = 1
+    nodes: int = 1
+    lighthouse: str | None = None
+    max_restarts: int = 10
+    join_timeout_s: float = 60.0
+    heartbeat_timeout_s: float = 5.0
+    isolation_limit_s: float = 60.0
+    grace_s: float = 10.0
+    device: str = "auto"
+    inject: str = "explicit"
+    preload: tuple[str, ...] = ()
+    log_dir: Path = field(default_factory=lambda: Path("ftrun-logs"))
+    state_dir: Path | None = None
+    token_file: Path | None = None
+
+    @property
+    def job_log_dir(self) -> Path:
+        """Where this job's logs are."""
+        return self.log_dir / self.job_id
+
+    def spec(self) -> JobSpec:
+        """What all agents of the job must agree on."""
+        return JobSpec(
+            job_id=self.job_id,
+            replicas=self.replicas,
+            workers_per_replica=self.workers_per_replica,
+            min_replicas=self.min_replicas,
+            join_timeout_s=self.join_timeout_s,
+            heartbeat_timeout_s=self.heartbeat_timeout_s,
+            isolation_limit_s=self.isolation_limit_s,
+            nodes=self.nodes,
+        )
+
+    def check(self) -> None:
+        """Look at all that can be wrong without starting anything.
+
+        Raises:
+            UserError: the first thing that is wrong, with the remedy.
+        """
+        _check_counts(self)
+        _check_times(self)
+        _check_names(self)
+        check_script(self.script)
+
+    def check_directories(self) -> None:
+        """Make the directories that the job writes.
+
+        Raises:
+            UserError: one cannot be made or written.
+        """
+        check_writable(self.job_log_dir, "--log-dir")
+        if self.state_dir is not None:
+            check_writable(self.state_dir, "--state-dir")
+
+
+def parse_replicas(text: str, min_replicas: int | None) -> tuple[int, int]:
+    """``N`` or ``MIN:MAX`` to (min_replicas, replicas).
+
+    Raises:
+        UserError: not numbers, MIN above MAX, or two different minima.
+    """
+    low_text, colon, high_text = text.partition(":")
+    try:
+        low = int(low_text)
+        high = int(high_text) if colon else low
+    except ValueError:
+        raise UserError(
+            f"--replicas {text!r} is neither a number nor MIN:MAX. For example: --replicas 4, "
+            "or --replicas 2:4."
+        ) from None
+    if not colon:
+        return (1 if min_replicas is None else min_replicas), high
+    if low > high:
+        raise UserError(
+            f"--replicas {text}: MIN {low} is above MAX {high}. Did you mean {high}:{low}?"
+        )
+    if min_replicas is not None and min_replicas != low:
+        raise UserError(
+            f"--replicas {text} says at least {low} and --min-replicas says {min_replicas}. "
+            "Give one of the two."
+        )
+    return low, high
+
+
+def parse_address(text: str, option: str) -> tuple[str, int]:
+    """``HOST:PORT`` to its parts; ``http://`` in front and a ``/`` behind are forgiven.
+
+    Raises:
+        UserError: no host, no port, or a port that cannot be.
+    """
+    bare = text.removeprefix("http://").rstrip("/")
+    host, colon, port_text = bare.rpartition(":")
+    host = host.strip("[]")
+    if not colon or not host or not port_text.isdecimal() or int(port_text) > 65535:
+        raise UserError(
+            f"{option} {text!r} is not HOST:PORT. For example: {option} 127.0.0.1:29510."
+        )
+    return host, int(port_text)
+
+
+def normal_address(text: str | None) -> str | None:
+    """``--lighthouse`` as HOST:PORT, whatever was forgiven."""
+    if text is None:
+        return None
+    host, port = parse_address(text, "--lighthouse")
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def default_job_id(script: Script, lighthouse: str | None) -> str:
+    """A name for the job: the script's; made unique where no second agent has to guess it."""
+    stem = re.sub(r"[^A-Za-z0-9._-]", "-", script.name).strip("-._")[:32] or "job"
+    if lighthouse is not None:
+        return stem
+    return f"{stem}-{clock.wall():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+
+
+def check_writable(path: Path, option: str) -> None:
+    """Make ``path`` and try a file in it.
+
+    Raises:
+        UserError: it cannot be made or written.
+    """
+    probe = path / f".ftrun-{os.getpid()}"
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        probe.touch(mode=0o600)
+        probe.unlink()
+    except OSError as error:
+        raise UserError(
+            f"{option}: cannot write in {path} ({error.strerror}). Nothing was started. "
+            f"Give a directory that you may write: {option} DIR."
+        ) from None
+
+
+def check_script(script: Script) -> None:
+    """See that the script is there and is Python, before workers find out one by one.
+
+    Raises:
+        UserError: missing, unreadable, not Python, or with a syntax error.
+    """
+    if script.is_module:
+        _check_module(script.target)
+        return
+    path = Path(script.target)
+    if path.is_dir():
+        path = path / "__main__.py"
+    if not path.exists():
+        raise UserError(f"Script {str(path)!r} does not exist (looked from {Path.cwd()}).")
+    if not path.is_file():
+        raise UserError(f"Script {str(path)!r} is not a file.")
+    _check_source(path)
+
+
+def _check_source(path: Path) -> None:
+    try:
+        if path.stat().st_size > SCRIPT_BYTES_MAX:
+            raise UserError(f"{path} is not a Python file: it is larger than 16 MiB.")
+        source = path.read_bytes()
+    except OSError as error:
+        raise UserError(f"Script {str(path)!r} cannot be read ({error.strerror}).") from None
+    if source[:2] == b"PK" and path.suffix in (".zip", ".pyz"):
+        return
+    try:
+        compile(source, str(path), "exec", dont_inherit=True)
+    except SyntaxError as error:
+        if path.suffix not in (".py", ".pyw"):
+            raise UserError(
+                f"{path} is not a Python file. ftrun runs Python scripts and, with -m, modules."
+            ) from None
+        raise UserError(f"{path}, line {error.lineno}: syntax error: {error.msg}.") from None
+    except ValueError:
+        raise UserError(f"{path} is not a Python file: it holds binary data.") from None
+
+
+def _check_module(name: str) -> None:
+    if not _MODULE.fullmatch(name):
+        raise UserError(f"-m {name!r} is not a module name. For example: -m package.train.")
+    top = name.partition(".")[0]
+    if top in sys.modules:
+        return
+    directory = Path.cwd()
+    if (directory / top).is_dir() or (directory / f"{top}.py").is_file():
+        return
+    try:
+        found = importlib.util.find_spec(top)
+    except (ImportError, ValueError):
+        found = None
+    if found is None:
+        raise UserError(f"-m {name}: no module named {top!r} here ({directory}) or installed.")
+
+
+def _check_counts(settings: RunSettings) -> None:
+    if not 1 <= settings.replicas <= REPLICAS_MAX:
+        raise UserError(f"--replicas {settings.replicas}: give 1 to {REPLICAS_MAX}.")
+    if settings.min_replicas < 1:
+        raise UserError(f"--min-replicas {settings.min_replicas}: at least 1 must train.")
+    if settings.min_replicas > settings.replicas:
+        raise UserError(
+            f"--min-replicas {settings.min_replicas} is above --replicas {settings.replicas}: "
+            "the job could never begin."
+        )
+    if not 1 <= settings.workers_per_replica <= WORKERS_PER_REPLICA_MAX:
+        raise UserError(
+            f"--workers-per-replica {settings.workers_per_replica}: "
+            f"give 1 to {WORKERS_PER_REPLICA_MAX}."
+        )
+    if settings.max_restarts < 0:
+        raise UserError(f"--max-restarts {settings.max_restarts}: give 0 or more.")
+    if settings.nodes < 1:
+        raise UserError(f"--nodes {settings.nodes}: give 1 or more.")
+    if settings.nodes > 1 and settings.lighthouse is None:
+        raise UserError(
+            "--nodes above 1 needs a lighthouse that all nodes reach. Start one with "
+            "`ftrun lighthouse --bind HOST:29510` and give --lighthouse HOST:29510 on every node."
+        )
+
+
+def _check_times(settings: RunSettings) -> None:
+    for option, value in (
+        ("--join-timeout", settings.join_timeout_s),
+        ("--heartbeat-timeout", settings.heartbeat_timeout_s),
+        ("--isolation-limit", settings.isolation_limit_s),
+    ):
+        if not 0 < value <= 7 * 86400:
+            raise UserError(f"{option} {value:g}: give seconds above 0 and up to a week.")
+    if not 0 <= settings.grace_s <= 86400:
+        raise UserError(f"--grace {settings.grace_s:g}: give seconds from 0 to a day.")
+    if settings.isolation_limit_s < 2 * settings.heartbeat_timeout_s:
+        raise UserError(
+            f"--isolation-limit {settings.isolation_limit_s:g} is less than twice "
+            f"--heartbeat-timeout {settings.heartbeat_timeout_s:g}: healthy workers would stop "
+            "committing at the first late heartbeat."
+        )
+
+
+def _check_names(settings: RunSettings) -> None:
+    if not _JOB_ID.fullmatch(settings.job_id):
+        raise UserError(
+            f"--job-id {settings.job_id!r}: letters, digits, '.', '_' and '-', at most 64, "
+            "beginning with a letter or digit."
+        )
+    if settings.device not in DEVICES:
+        raise UserError(f"--device {settings.device!r}: give one of {', '.join(DEVICES)}.")
+    if settings.inject not in INJECT_MODES:
+        raise UserError(f"--inject {settings.inject!r}: give one of {', '.join(INJECT_MODES)}.")
+    if len(settings.preload) > PRELOAD_MAX:
+        raise UserError(f"--preload: at most {PRELOAD_MAX} modules.")
+    for name in settings.preload:
+        if not _MODULE.fullmatch(name):
+            raise UserError(f"--preload {name!r} is not a module name.")
+    if settings.lighthouse is not None:
+        parse_address(settings.lighthouse, "--lighthouse")

@@ -1,0 +1,185 @@
+"""What the supervisor is told and what it answers: events in the past, instructions to carry out.
+
+Not here: what is decided (supervisor.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from ftrun.core.ids import WorkerKey
+from ftrun.core.messages import FailureReport, FromAgent, FromWorker, Isolation
+
+# ---------------------------------------------------------------- events
+
+
+@dataclass(frozen=True, slots=True)
+class SlotsAssigned:
+    """The slots this agent shall run, all of them."""
+
+    replica_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerExited:
+    """``status``: the exit code, or minus the signal. ``pid`` 0: it could not be started."""
+
+    incarnation: str
+    group_rank: int
+    pid: int
+    status: int
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FailureReported:
+    """A worker's script has raised; its exit follows."""
+
+    key: WorkerKey
+    report: FailureReport
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSaid:
+    """A worker's message, as it is relayed."""
+
+    key: WorkerKey
+    message: FromWorker
+
+
+@dataclass(frozen=True, slots=True)
+class RestartAsked:
+    """The lighthouse has given this incarnation up."""
+
+    replica_id: str
+    incarnation: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class DrainAsked:
+    """SIGTERM or the first Ctrl-C: leave in order, then end with ``exit_code``."""
+
+    reason: str
+    exit_code: int
+
+
+@dataclass(frozen=True, slots=True)
+class StopAsked:
+    """The second Ctrl-C: end now."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobEnded:
+    """The lighthouse ends the job, or refuses this agent."""
+
+    exit_code: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SpawnerLost:
+    """The spawner or its stores have ended: nothing can be started any more."""
+
+    reason: str
+    exit_code: int
+
+
+@dataclass(frozen=True, slots=True)
+class LighthouseSpoke:
+    """Any word from the lighthouse."""
+
+
+@dataclass(frozen=True, slots=True)
+class LighthouseGone:
+    """The stream, or a try to open one, has failed."""
+
+    reason: str
+    failures: int
+
+
+@dataclass(frozen=True, slots=True)
+class TimerFired:
+    """``next_deadline`` has passed."""
+
+
+Event: TypeAlias = (
+    SlotsAssigned
+    | WorkerExited
+    | FailureReported
+    | WorkerSaid
+    | RestartAsked
+    | DrainAsked
+    | StopAsked
+    | JobEnded
+    | SpawnerLost
+    | LighthouseSpoke
+    | LighthouseGone
+    | TimerFired
+)
+
+
+# ---------------------------------------------------------------- instructions
+
+
+@dataclass(frozen=True, slots=True)
+class StartReplica:
+    """Start all workers of a new incarnation."""
+
+    replica_id: str
+    incarnation: str
+    restarts: int
+
+
+@dataclass(frozen=True, slots=True)
+class SignalReplica:
+    """Signal the process groups of an incarnation's workers."""
+
+    replica_id: str
+    incarnation: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class SweepReplica:
+    """The workers of an incarnation have ended: end whatever they have left behind."""
+
+    replica_id: str
+    incarnation: str
+
+
+@dataclass(frozen=True, slots=True)
+class TellLighthouse:
+    """Send, if there is a stream; a Hello says it again if there is none."""
+
+    message: FromAgent
+
+
+@dataclass(frozen=True, slots=True)
+class TellWorkers:
+    """Send to every worker of this agent."""
+
+    message: Isolation
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    """One line for people."""
+
+    kind: str
+    replica_ids: tuple[str, ...]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class EndAgent:
+    """Nothing runs any more: say goodbye and exit."""
+
+    exit_code: int
+    reason: str
+
+
+Instruction: TypeAlias = (
+    StartReplica | SignalReplica | SweepReplica | TellLighthouse | TellWorkers | Say | EndAgent
+)

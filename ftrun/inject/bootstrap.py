@@ -1,0 +1,204 @@
+"""The first thing in a forked worker: make it look like a fresh ``python script.py``.
+
+The worker is a fork of the spawner, which has torch imported; everything that a fork shares and a
+fresh interpreter would not is renewed here: stdio, random generators, thread counts, arguments.
+Then the script runs as ``__main__``. An uncaught exception is told to the agent before the process
+ends, so that the report names it without any decorator in the script.
+
+Not here: the fork itself, signals and descriptors of the spawner (agent/spawner.py), and the
+Manager (manager/).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import io
+import os
+import runpy
+import socket
+import sys
+import traceback
+import types
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from ftrun.core.messages import FailureReport, WorkerHello
+from ftrun.errors import PeerError
+from ftrun.manager import context
+from ftrun.manager.context import WorkerContext
+from ftrun.protocol.frames import FrameSocket
+
+REPORT_TIMEOUT_S = 1.0
+MESSAGE_CHARS_MAX = 4_000
+TRACEBACK_CHARS_MAX = 64_000
+EXIT_UNCAUGHT = 1
+EXIT_INTERRUPTED = 130
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerTask:
+    """What one worker shall be and run."""
+
+    context: WorkerContext
+    target: str
+    is_module: bool
+    args: tuple[str, ...]
+    environment: dict[str, str]
+    threads: int
+
+
+def run(task: WorkerTask) -> NoReturn:
+    """Become the worker of ``task`` and run its script.
+
+    Raises:
+        SystemExit: always; the caller lets it end the interpreter as a script's end would.
+    """
+    _become(task)
+    try:
+        _run_target(task)
+    except SystemExit as leaving:
+        _note_exit(task.context, leaving)
+        raise
+    except BaseException as error:  # noqa: BLE001
+        # Whatever the script raised: this is the top of its stack, as the interpreter's is.
+        _fail(task.context, error)
+    sys.exit(0)
+
+
+def _become(task: WorkerTask) -> None:
+    os.environ.update(task.environment)
+    context.install(task.context)
+    _renew_stdio()
+    _renew_torch(task.threads)
+    _renew_numpy()
+    faulthandler.enable(sys.stderr)
+
+
+def _renew_stdio() -> None:
+    """Fresh text streams on descriptors 1 and 2; a line is seen as soon as it is written."""
+    sys.stdin = io.TextIOWrapper(io.FileIO(0, closefd=False), encoding="utf-8")
+    sys.stdout = _text_stream(1, line_buffering=True, errors="strict")
+    sys.stderr = _text_stream(2, line_buffering=True, errors="backslashreplace")
+    for name in ("stdin", "stdout", "stderr"):
+        setattr(sys, f"__{name}__", getattr(sys, name))
+
+
+def _text_stream(fd: int, *, line_buffering: bool, errors: str) -> io.TextIOWrapper:
+    raw = io.BufferedWriter(io.FileIO(fd, "wb", closefd=False))
+    return io.TextIOWrapper(raw, encoding="utf-8", errors=errors, line_buffering=line_buffering)
+
+
+def _renew_torch(threads: int) -> None:
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return
+    # The libraries read OMP_NUM_THREADS when the spawner loaded them, with 1 in it.
+    torch.set_num_threads(threads)
+    generator = torch.default_generator
+    generator.manual_seed(generator.initial_seed())
+
+
+def _renew_numpy() -> None:
+    """Numpy's global generator is seeded at import: forks would all draw the same numbers."""
+    random = sys.modules.get("numpy.random")
+    if random is not None:
+        random.seed()
+
+
+def _run_target(task: WorkerTask) -> None:
+    if task.is_module:
+        sys.argv = [task.target, *task.args]
+        sys.path[0] = os.getcwd()
+        runpy.run_module(task.target, run_name="__main__", alter_sys=True)
+        return
+    sys.argv = [task.target, *task.args]
+    path = Path(task.target)
+    if path.is_dir() or path.suffix in (".zip", ".pyz"):
+        sys.path.pop(0)
+        runpy.run_path(task.target, run_name="__main__")
+        return
+    sys.path[0] = str(path.resolve().parent)
+    _run_file(path)
+
+
+def _run_file(path: Path) -> None:
+    """Run a script as the interpreter does.
+
+    ``runpy.run_path`` would take ``__main__`` away again when the script has ended; its exit
+    handlers, threads and pickles still need it.
+    """
+    main = types.ModuleType("__main__")
+    main.__dict__.update(__file__=str(path), __cached__=None, __builtins__=__builtins__)
+    sys.modules["__main__"] = main
+    with io.open_code(str(path)) as file:
+        code = compile(file.read(), str(path), "exec", dont_inherit=True)
+    exec(code, main.__dict__)
+
+
+def _note_exit(here: WorkerContext, leaving: SystemExit) -> None:
+    """``sys.exit("words")`` ends with 1 and its words are the cause."""
+    if leaving.code is None or leaving.code == 0:
+        return
+    context.mark_failed()
+    if not isinstance(leaving.code, int):
+        message = str(leaving.code)[:MESSAGE_CHARS_MAX]
+        _tell_agent(here, FailureReport("SystemExit", message, ""))
+
+
+def _fail(here: WorkerContext, error: BaseException) -> NoReturn:
+    context.mark_failed()
+    own = _script_frames(error.__traceback__)
+    with contextlib.suppress(OSError, ValueError):  # The script may have closed its stdout.
+        sys.stdout.flush()
+    sys.excepthook(type(error), error, own)
+    with contextlib.suppress(OSError, ValueError):
+        sys.stderr.flush()
+    _tell_agent(here, failure_report(error, own))
+    sys.exit(EXIT_INTERRUPTED if isinstance(error, KeyboardInterrupt) else EXIT_UNCAUGHT)
+
+
+def failure_report(error: BaseException, trace: types.TracebackType | None) -> FailureReport:
+    """What the agent needs to know of an exception, bounded."""
+    lines = traceback.format_exception(type(error), error, trace)
+    text = "".join(lines)
+    if len(text) > TRACEBACK_CHARS_MAX:
+        half = TRACEBACK_CHARS_MAX // 2
+        text = f"{text[:half]}\n  [...]\n{text[-half:]}"
+    name = type(error).__qualname__
+    return FailureReport(name, _words(error)[:MESSAGE_CHARS_MAX], text)
+
+
+def _words(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - a broken __str__ of the script must not hide its error
+        return "(its message cannot be shown)"
+
+
+def _script_frames(trace: types.TracebackType | None) -> types.TracebackType | None:
+    """The traceback from the script's own first frame on: what is above is ftrun's and runpy's."""
+    for frame in _frames(trace):
+        if frame.tb_frame.f_code.co_filename not in (__file__, runpy.__file__, "<frozen runpy>"):
+            return frame
+    return trace
+
+
+def _frames(trace: types.TracebackType | None) -> Iterator[types.TracebackType]:
+    while trace is not None:
+        yield trace
+        trace = trace.tb_next
+
+
+def _tell_agent(here: WorkerContext, report: FailureReport) -> None:
+    """Send the report and wait until the agent has read it: it must be there before the exit is."""
+    with contextlib.suppress(OSError, PeerError):  # No agent: then nobody needs the report.
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        sock.settimeout(REPORT_TIMEOUT_S)
+        sock.connect(here.socket_path)
+        frames = FrameSocket(sock)
+        frames.send(WorkerHello(here.key, os.getpid(), here.token), REPORT_TIMEOUT_S)
+        frames.send(report, REPORT_TIMEOUT_S)
+        frames.receive(REPORT_TIMEOUT_S)

@@ -1,0 +1,72 @@
+"""Who this worker process is: installed once by the bootstrap, before the script runs.
+
+Not here: what is done with it (manager.py, link.py) and how it was decided (agent/).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ftrun.core.ids import WorkerKey
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerContext:
+    """What the launcher tells a worker about itself and its job.
+
+    ``host``: the numeric address on which peers reach this worker. ``socket_path``: the agent's
+    Unix socket. ``device``: "cpu" or "cuda". ``restarts``: how often this slot was started before.
+    """
+
+    job_id: str
+    key: WorkerKey
+    replicas: int
+    min_replicas: int
+    workers_per_replica: int
+    host: str
+    socket_path: str
+    token: str = field(repr=False)
+    device: str = "cpu"
+    connect_timeout_s: float = 60.0
+    quorum_timeout_s: float = 60.0
+    heartbeat_timeout_s: float = 5.0
+    isolation_limit_s: float = 60.0
+    restarts: int = 0
+    log_path: str = ""
+
+    @property
+    def replica_id(self) -> str:
+        """The slot of this worker's replica group."""
+        return self.key.replica_id
+
+    @property
+    def group_rank(self) -> int:
+        """This worker's place inside its replica group."""
+        return self.key.group_rank
+
+
+class _Process:
+    """Write-once: a process is one worker for all its life, whatever thread asks."""
+
+    context: WorkerContext | None = None
+    failed: bool = False
+
+
+def install(context: WorkerContext) -> None:
+    """Say who this process is. Called once, by the bootstrap."""
+    _Process.context = context
+
+
+def current() -> WorkerContext | None:
+    """Who this process is, or None where the script was started without ftrun."""
+    return _Process.context
+
+
+def mark_failed() -> None:
+    """The script has raised or exits non-zero: this process will not end well."""
+    _Process.failed = True
+
+
+def has_failed() -> bool:
+    """For exit handlers: a failed script must not be reported as finished."""
+    return _Process.failed

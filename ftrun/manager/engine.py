@@ -1,0 +1,266 @@
+"""The shell around one worker's step machine: carries out what core/step.py decides.
+
+Every event passes ``feed``: one lock, the machine's verdict, its instructions in order, and then,
+outside the lock, the futures that scripts and DDP wait for. Threads that feed it: the main thread,
+the link, builders, the backend's completion threads, the state loader.
+
+Not here: what users call (manager.py), tensors (reductions.py), how groups come about (groups.py).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from ftrun import clock
+from ftrun.core import messages as m
+from ftrun.core import step_events as e
+from ftrun.core.ids import Attempt
+from ftrun.core.step import Phase, StepMachine
+from ftrun.errors import Bug, PeerError, UserError
+from ftrun.manager.context import WorkerContext
+from ftrun.manager.groups import Groups
+from ftrun.manager.healing import Healing
+from ftrun.manager.link import AgentLink
+from ftrun.manager.reductions import Reduction
+from ftrun.process_groups.base import BuiltGroup, ProcessGroup
+
+log = logging.getLogger(__name__)
+
+PROGRESS_INTERVAL_S = 0.1
+BUILD_TIMEOUT_S = 10.0
+
+
+class Engine:
+    """One worker at work. Thread-safe; ``fatal`` is what must be raised in the main thread."""
+
+    def __init__(
+        self, context: WorkerContext, pg: ProcessGroup, machine: StepMachine, healing: Healing
+    ) -> None:
+        self.machine = machine
+        self.fatal: Exception | None = None
+        self.error: Exception | None = None
+        self.divisor = 0
+        self.rank: int | None = None
+        self.changed = threading.Condition(threading.RLock())
+        self._context = context
+        self._registered = False
+        self._events: deque[e.Event] = deque()
+        self._depth = 0
+        self._afterwards: deque[Callable[[], None]] = deque()
+        self._reductions: list[Reduction] = []
+        self._group: BuiltGroup | None = None
+        self._progress: m.Progress | None = None
+        self._progress_sent = 0.0
+        self._healing = healing
+        self._groups = Groups(context, pg, self.feed, BUILD_TIMEOUT_S)
+        self._link = AgentLink(context, self._on_message, self._on_link_lost)
+        self._carry_out: dict[type, Callable[[Any], None]] = {
+            e.Send: lambda i: self._link.send(i.message),
+            e.BuildGroup: lambda i: self._groups.build(i.quorum),
+            e.AbortGroup: self._abort_group,
+            e.DropGroup: lambda i: self._groups.drop(i.attempt),
+            e.UseGroup: self._use_group,
+            e.Reissue: self._reissue,
+            e.HandOut: self._hand_out,
+            e.FailOperations: self._fail_operations,
+            e.LoadState: lambda i: healing.load(i.tag, i.quorum, self.feed, self.die),
+            e.OfferState: self._offer_state,
+            e.RetireState: lambda i: healing.retire(i.tag),
+        }
+
+    def start(self) -> None:
+        """Connect the link's receiving half: from here on messages arrive."""
+        self._link.start()
+
+    def register(self) -> None:
+        """Say to the lighthouse that this worker is there, once, at the script's first step."""
+        if not self._registered:
+            self._registered = True
+            self.feed(m.AskReport())
+
+    def feed(self, event: e.Event) -> None:
+        """Let the machine decide about ``event`` and carry it out. From any thread."""
+        with self._exclusive():
+            self._events.append(event)
+
+    def issue(self, reduction: Reduction) -> None:
+        """One more reduction of this step: out now, or kept until a group stands."""
+        with self._exclusive():
+            self._reductions.append(reduction)
+            index = len(self._reductions) - 1
+            self._events.append(e.OperationIssued(reduction.held, reduction.closes))
+            self._drain()
+            if self.machine.may_issue:
+                self._launch(index, reduction)
+
+    def begin_step(self) -> None:
+        """The main thread is in a new step: nothing of the last one counts."""
+        self._reductions = []
+        self._take_stock()
+
+    def wait_until(self, condition: Callable[[], bool], timeout_s: float, what: str) -> None:
+        """Block the main thread until ``condition``; time spent in isolation does not count.
+
+        Raises:
+            TimeoutError: it did not come true within ``timeout_s``.
+            Exception: what is ``fatal`` to this worker.
+        """
+        deadline = clock.now() + timeout_s
+        with self.changed:
+            while not condition():
+                if self.fatal is not None:
+                    raise self.fatal
+                if self.machine.isolated:
+                    deadline = clock.now() + timeout_s
+                left_s = deadline - clock.now()
+                if left_s <= 0:
+                    raise TimeoutError(f"{what} did not come within {timeout_s:g} s")
+                self.changed.wait(min(left_s, 1.0))
+
+    def die(self, error: Exception) -> None:
+        """The main thread must raise ``error`` as soon as it comes by."""
+        with self.changed:
+            self.fatal = error
+            self.changed.notify_all()
+
+    def tell_progress(self, progress: m.Progress) -> None:
+        """To the agent, at most ten times a second; the last one always gets there."""
+        with self.changed:
+            self._progress = progress
+            self._flush_progress()
+
+    def close(self, reason: str | None) -> None:
+        """Leave the job for ``reason`` (None: say nothing, the agent will) and release everything."""
+        with self.changed:
+            if reason and self._registered and self.machine.phase is not Phase.LEFT:
+                self._progress_sent = 0.0
+                self._flush_progress()
+                self.feed(e.WentAway(reason))
+        self._link.close()
+        self._groups.close()
+        self._healing.close()
+
+    # ------------------------------------------------------------ under the lock
+
+    @contextmanager
+    def _exclusive(self) -> Iterator[None]:
+        """Hold the step lock; on the way out handle what has come up, then complete futures."""
+        with self.changed:
+            self._depth += 1
+            try:
+                yield
+                if self._depth == 1:
+                    self._drain()
+            finally:
+                self._depth -= 1
+                outermost = self._depth == 0
+        if outermost:
+            self._run_afterwards()
+
+    def _drain(self) -> None:
+        while self._events:
+            for instruction in self.machine.handle(self._events.popleft(), clock.now()):
+                self._carry_out[type(instruction)](instruction)
+        self.changed.notify_all()
+
+    def _abort_group(self, instruction: e.AbortGroup) -> None:
+        self._group = None
+        self._groups.abort(instruction.attempt)
+
+    def _use_group(self, instruction: e.UseGroup) -> None:
+        self._group = self._groups.use(instruction.quorum)
+
+    def _reissue(self, instruction: e.Reissue) -> None:
+        self._take_stock()
+        for index, reduction in enumerate(self._reductions):
+            reduction.restore()
+            self._launch(index, reduction)
+
+    def _launch(self, index: int, reduction: Reduction) -> None:
+        tag, group = self.machine.tag, self._group
+        if tag is None or group is None:
+            raise Bug("an operation was issued without a group:\n" + self._story())
+        if self.rank is None:
+            reduction.add_nothing()
+        if group.world_size == 1:
+            self._events.append(e.OperationCompleted(tag.attempt, index))
+            return
+        work = group.allreduce([reduction.tensor], reduction.op)
+        attempt = tag.attempt
+        work.get_future().add_done_callback(lambda f: self._on_done(attempt, index, f))
+
+    def _on_done(self, attempt: Attempt, index: int, future: torch.futures.Future[Any]) -> None:
+        try:
+            future.value()
+        except (RuntimeError, PeerError) as error:
+            self.feed(e.OperationFailed(attempt, index, str(error)[:500]))
+            return
+        self.feed(e.OperationCompleted(attempt, index))
+        self._groups.release_dropped()
+
+    def _hand_out(self, instruction: e.HandOut) -> None:
+        self._take_stock()
+        divisor = self.divisor
+        for index in instruction.indices:
+            reduction = self._reductions[index]
+            self._afterwards.append(lambda r=reduction: r.hand_out(divisor))  # type: ignore[misc]
+
+    def _fail_operations(self, instruction: e.FailOperations) -> None:
+        if self.error is None:
+            self.error = PeerError(f"step {self.machine.position}: {instruction.reason}")
+        for reduction in self._reductions:
+            self._afterwards.append(reduction.release)
+
+    def _take_stock(self) -> None:
+        """Who counts in the step under way, and which of them we are (C4)."""
+        ranks = self.machine.contributors()
+        quorum = self.machine.in_force
+        if quorum is None or not ranks:
+            return
+        key = self._context.key
+        own = quorum.index(key.replica_id, key.incarnation)
+        self.divisor = len(ranks)
+        self.rank = ranks.index(own) if own in ranks else None
+
+    def _offer_state(self, instruction: e.OfferState) -> None:
+        try:
+            self._healing.offer(instruction.tag, instruction.state, instruction.receivers)
+        except UserError as error:
+            self.die(error)
+
+    def _flush_progress(self) -> None:
+        now = clock.now()
+        if self._progress is not None and now - self._progress_sent >= PROGRESS_INTERVAL_S:
+            self._link.send(self._progress)
+            self._progress = None
+            self._progress_sent = now
+
+    # ------------------------------------------------------------ other threads
+
+    def _run_afterwards(self) -> None:
+        while self._afterwards:
+            try:
+                action = self._afterwards.popleft()
+            except IndexError:  # another thread was faster
+                return
+            action()
+
+    def _on_message(self, message: Any | None) -> None:
+        if not self._registered:
+            return  # what is said to all workers is of no use before the first Report
+        self.feed(e.Ticked() if message is None else message)
+        with self.changed:
+            self._flush_progress()
+
+    def _on_link_lost(self, error: PeerError) -> None:
+        self.die(PeerError(f"replica {self._context.replica_id} lost its agent: {error}"))
+
+    def _story(self) -> str:
+        return "\n".join(self.machine.story())

@@ -1,0 +1,134 @@
+"""The process groups of a worker: built in the background, aborted at once, dropped when safe.
+
+Not here: when (core/step.py decides), how (process_groups/).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from ftrun.core.ids import Attempt
+from ftrun.core.messages import Quorum
+from ftrun.core.step_events import GroupBuilt, GroupFailed
+from ftrun.errors import Bug, PeerError
+from ftrun.manager.context import WorkerContext
+from ftrun.process_groups.base import AbortSignal, BuiltGroup, ProcessGroup
+
+log = logging.getLogger(__name__)
+
+
+class Groups:
+    """All groups that exist in this worker, by attempt: at most one in use and a few around it."""
+
+    def __init__(
+        self,
+        context: WorkerContext,
+        factory: ProcessGroup,
+        report: Callable[[GroupBuilt | GroupFailed], None],
+        build_timeout_s: float,
+    ) -> None:
+        self._context = context
+        self._factory = factory
+        self._report = report
+        self._build_timeout_s = build_timeout_s
+        self._lock = threading.Lock()
+        self._signals: dict[Attempt, AbortSignal] = {}
+        self._built: dict[Attempt, BuiltGroup] = {}
+        self._dropped: list[BuiltGroup] = []
+
+    def build(self, quorum: Quorum) -> None:
+        """Start to build; the outcome is reported from a thread of its own."""
+        signal = AbortSignal()
+        with self._lock:
+            self._signals[quorum.attempt] = signal
+        threading.Thread(
+            target=self._build, args=(quorum, signal), name="ftrun-build", daemon=True
+        ).start()
+
+    def use(self, quorum: Quorum) -> BuiltGroup:
+        """The group of ``quorum``, which has been reported as built; collectives go there now."""
+        with self._lock:
+            group = self._built.get(quorum.attempt)
+        if group is None:
+            raise Bug(f"the process group of {quorum.attempt} is to be used but was not built")
+        self._factory.use(group)
+        return group
+
+    def abort(self, attempt: Attempt) -> None:
+        """Wake every waiter of the group, or end its build, at once."""
+        with self._lock:
+            signal = self._signals.pop(attempt, None)
+            group = self._built.pop(attempt, None)
+        if signal is not None:
+            signal.trigger()
+        if group is not None:
+            self._release([group])
+
+    def drop(self, attempt: Attempt) -> None:
+        """Nobody here uses the group any more, but peers may still wait for its last bytes."""
+        with self._lock:
+            self._signals.pop(attempt, None)
+            group = self._built.pop(attempt, None)
+            if group is not None:
+                self._dropped.append(group)
+
+    def release_dropped(self) -> None:
+        """A collective of a later group is complete: every peer has left the dropped ones."""
+        if self._dropped:
+            with self._lock:
+                groups, self._dropped = self._dropped, []
+            self._release(groups)
+
+    def close(self) -> None:
+        """Give everything up."""
+        with self._lock:
+            signals = list(self._signals.values())
+            groups = [*self._built.values(), *self._dropped]
+            self._signals.clear()
+            self._built.clear()
+            self._dropped.clear()
+        self._factory.use(None)
+        for signal in signals:
+            signal.trigger()
+        for group in groups:
+            group.shutdown()
+
+    def _build(self, quorum: Quorum, signal: AbortSignal) -> None:
+        try:
+            group = self._connect(quorum, signal)
+        except (PeerError, RuntimeError, OSError) as error:
+            with self._lock:
+                self._signals.pop(quorum.attempt, None)
+            if not signal.triggered:
+                log.warning("could not build the process group of %s: %s", quorum.attempt, error)
+            self._report(GroupFailed(quorum.attempt, str(error)[:1000]))
+            return
+        with self._lock:
+            self._built[quorum.attempt] = group
+        self._report(GroupBuilt(quorum.attempt))
+
+    def _connect(self, quorum: Quorum, signal: AbortSignal) -> BuiltGroup:
+        key = self._context.key
+        rank = quorum.index(key.replica_id, key.incarnation)
+        assert rank is not None, "builds a quorum that it is not in"
+        attempt = quorum.attempt
+        return self._factory.build(
+            quorum.store,
+            f"{self._context.job_id}/{attempt.quorum_id}.{attempt.number}/{key.group_rank}",  # C3
+            rank,
+            len(quorum.members),
+            self._context.host,
+            self._build_timeout_s,
+            signal,
+        )
+
+    def _release(self, groups: list[BuiltGroup]) -> None:
+        """Shutting down joins threads, which takes milliseconds: not on the caller's time."""
+
+        def shut_down() -> None:
+            for group in groups:
+                group.shutdown()
+
+        threading.Thread(target=shut_down, name="ftrun-release", daemon=True).start()

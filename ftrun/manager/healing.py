@@ -1,0 +1,149 @@
+"""The script's state as it heals: gathered for peers, fetched from them, given to the script.
+
+Not here: bytes on the wire (checkpoint/), when and from whom (core/step.py, membership).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from ftrun.checkpoint.compare import ShapeMismatch
+from ftrun.checkpoint.format import validate
+from ftrun.checkpoint.heal import FetchedState, fetch
+from ftrun.checkpoint.serve import StateServer
+from ftrun.core.ids import StateId, Tag
+from ftrun.core.messages import Endpoint, Quorum
+from ftrun.core.step_events import Event, HealFailed, StateLoaded
+from ftrun.errors import PeerError, UserError
+from ftrun.manager.context import WorkerContext
+
+log = logging.getLogger(__name__)
+
+LoadFn = Callable[[Any], None]
+StateFn = Callable[[], Any]
+COPY_BYTES_MAX = 64 << 30
+USER, OWN = "user", "torchft"
+
+
+class Healing:
+    """State functions by key, the server that peers heal from, and the fetch under way."""
+
+    def __init__(self, context: WorkerContext, own_state: StateFn, timeout_s: float) -> None:
+        self.fetched: FetchedState | None = None
+        self._context = context
+        self._own_state = own_state
+        self._timeout_s = timeout_s
+        self._functions: dict[str, tuple[LoadFn, StateFn]] = {}
+        self._readable = True
+        self._waiting_offer: tuple[Tag, StateId, int] | None = None
+        self._cancel = threading.Event()
+        self._server = StateServer(context.host, context.token)
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """Where this worker's peers reach it."""
+        return Endpoint(self._context.host, self._server.address)
+
+    def register(self, key: str, load: LoadFn, state: StateFn) -> None:
+        """Add what travels under ``key``.
+
+        Raises:
+            UserError: the key is taken, or its state cannot be carried (the path is named).
+        """
+        if key in self._functions:
+            raise UserError(f"state functions for {key!r} are registered twice: use another key")
+        validate({key: state()})
+        self._functions[key] = (load, state)
+
+    def tree(self) -> dict[str, Any]:
+        """All state as one tree."""
+        user = {key: state() for key, (_, state) in self._functions.items()}
+        return {USER: user, OWN: self._own_state()}
+
+    def apply(self) -> FetchedState:
+        """Give the fetched state to the script's functions. In the main thread."""
+        fetched = self.fetched
+        assert fetched is not None, "applies a state that has not arrived"
+        self.fetched = None
+        for key, (load, _) in self._functions.items():
+            load(fetched.tree[USER][key])
+        return fetched
+
+    def offer(self, tag: Tag, state: StateId, receivers: int) -> None:
+        """Serve the live state under ``tag``; later, if the script forbids to read it now."""
+        if not self._readable:
+            self._waiting_offer = (tag, state, receivers)
+            return
+        self._server.offer(tag, state, self.tree(), expected=receivers)
+
+    def retire(self, tag: Tag) -> None:
+        """The script's state is about to change: receivers go on from a copy."""
+        self._waiting_offer = None
+        self._server.retire(tag, COPY_BYTES_MAX)
+
+    def allow_read(self, allowed: bool) -> None:
+        """Whether the state functions may be called from other threads now."""
+        self._readable = allowed
+        waiting, self._waiting_offer = self._waiting_offer, None
+        if allowed and waiting is not None:
+            self.offer(*waiting)
+
+    def load(
+        self,
+        tag: Tag,
+        quorum: Quorum,
+        feed: Callable[[Event], None],
+        die: Callable[[Exception], None],
+    ) -> None:
+        """Fetch the state for ``tag`` in the background; StateLoaded or HealFailed follows."""
+        self._cancel.set()
+        self._cancel = cancel = threading.Event()
+        thread = threading.Thread(
+            target=self._load, args=(tag, quorum, cancel, feed, die), name="ftrun-heal", daemon=True
+        )
+        thread.start()
+
+    def close(self) -> None:
+        """Stop serving and fetching."""
+        self._cancel.set()
+        self._server.close()
+
+    def _load(
+        self,
+        tag: Tag,
+        quorum: Quorum,
+        cancel: threading.Event,
+        feed: Callable[[Event], None],
+        die: Callable[[Exception], None],
+    ) -> None:
+        try:
+            fetched = fetch(
+                list(self._donors(quorum)),
+                tag,
+                self._context.token,
+                self._timeout_s,
+                mine=self.tree(),
+                cancel=cancel,
+                expected=quorum.state,
+            )
+        except ShapeMismatch as error:
+            die(error)
+            return
+        except PeerError as error:
+            if not cancel.is_set():
+                log.warning("heal for %s failed: %s", tag, error)
+            feed(HealFailed(tag, str(error)[:500]))
+            return
+        names = self._donors(quorum)
+        self.fetched = replace(fetched, donors=tuple(names[d] for d in fetched.donors))
+        feed(StateLoaded(tag, fetched.state_id))
+
+    def _donors(self, quorum: Quorum) -> dict[str, str]:
+        """Address → replica_id of those who hold the state, for this worker's group_rank."""
+        rank = self._context.group_rank
+        members = (q for q in quorum.members if q.replica_id in quorum.donors)
+        return {member.endpoints[rank].heal: member.replica_id for member in members}

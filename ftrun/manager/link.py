@@ -1,0 +1,92 @@
+"""The worker's link to its agent: one thread that receives, any thread may send.
+
+It ticks the step machine once a second, so that its deadlines are seen. Not here: what a message
+means (core/step.py).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from ftrun.core.messages import FromWorker, WorkerHello
+from ftrun.errors import PeerError
+from ftrun.manager.context import WorkerContext
+from ftrun.protocol.frames import FrameSocket
+
+log = logging.getLogger(__name__)
+
+TICK_S = 1.0
+
+
+class AgentLink:
+    """Frames to and from the agent.
+
+    Args:
+        context: who this worker is and where its agent listens.
+        deliver: called in the link thread with every message, and with None at every tick.
+        lost: called once if the agent goes away.
+
+    Raises:
+        PeerError: the agent cannot be reached.
+    """
+
+    def __init__(
+        self,
+        context: WorkerContext,
+        deliver: Callable[[Any | None], None],
+        lost: Callable[[PeerError], None],
+    ) -> None:
+        self._deliver = deliver
+        self._lost = lost
+        self._closing = threading.Event()
+        self._frames = _connect(context)
+        self._frames.send(WorkerHello(context.key, os.getpid(), context.token))
+        self._thread = threading.Thread(target=self._run, name="ftrun-link", daemon=True)
+
+    def start(self) -> None:
+        """Begin to receive."""
+        self._thread.start()
+
+    def send(self, message: FromWorker) -> None:
+        """Send to the lighthouse; once the agent is gone this does nothing (``lost`` was called)."""
+        try:
+            self._frames.send(message)
+        except PeerError as error:
+            if not self._closing.is_set():
+                log.warning("could not reach the agent: %s", error)
+
+    def close(self) -> None:
+        """Close the socket and end the thread."""
+        self._closing.set()
+        self._frames.close()
+        if self._thread.is_alive() and threading.current_thread() is not self._thread:
+            self._thread.join(TICK_S)
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            try:
+                message = self._frames.receive(TICK_S)
+            except PeerError as error:
+                if not self._closing.is_set():
+                    self._lost(error)
+                return
+            self._deliver(message)
+
+
+def _connect(context: WorkerContext) -> FrameSocket:
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    sock.settimeout(context.connect_timeout_s)
+    try:
+        sock.connect(context.socket_path)
+    except OSError as error:
+        sock.close()
+        raise PeerError(
+            f"replica {context.replica_id} cannot reach its agent: {error}. The agent restarts the "
+            "worker while it lives; otherwise start the job again."
+        ) from error
+    return FrameSocket(sock)

@@ -1,0 +1,395 @@
+"""The Manager: what a training script calls. torchft's names and arguments, ftrun's protocol.
+
+A script written for torchft moves by changing the import. Not here: any decision (core/step.py),
+carrying it out (engine.py).
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch.distributed import ReduceOp, Work
+
+from ftrun.core import step_events as e
+from ftrun.core.ids import SHARED_LINEAGE, StateId, fresh_lineage
+from ftrun.core.messages import Progress
+from ftrun.core.step import Phase, StepMachine
+from ftrun.errors import ExitCode, UserError
+from ftrun.manager.context import WorkerContext, current, has_failed
+from ftrun.manager.engine import Engine
+from ftrun.manager.healing import Healing, LoadFn, StateFn
+from ftrun.manager.reductions import ManagedWork, Reduction, Restore
+from ftrun.manager.vote import GroupVote
+from ftrun.manager.world import WorldSizeMode
+from ftrun.process_groups.base import ProcessGroup
+
+log = logging.getLogger(__name__)
+
+DEFAULT_TIMEOUT = timedelta(seconds=60)
+DEFAULT_KEY = "default"
+SCALARS_MAX = 64
+
+
+class Drained(SystemExit):
+    """Raised by ``start_quorum`` when this replica has left at an agreed boundary.
+
+    A SystemExit: ``finally`` blocks and context managers run, so a script can save its checkpoint.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(int(ExitCode.PREEMPTED))
+
+
+class Manager:
+    """One worker's part in a job that survives the death of others, step by step.
+
+    Args:
+        pg: the process group across replica groups; ftrun builds it anew for each quorum.
+        load_state_dict, state_dict: the script's state, for healing; more by
+            ``register_state_dict_fn``.
+        min_replica_size: a step with fewer contributors is not committed.
+        use_async_quorum: a newcomer heals during its first forward and backward pass and adds
+            zeros; False: it heals before its forward pass and counts at once.
+        timeout: deadline of an operation, and of a heal.
+        quorum_timeout: how long ``start_quorum`` waits for a quorum.
+        connect_timeout: to reach the agent.
+        world_size_mode: DYNAMIC, or FIXED_WITH_SPARES (``min_replica_size`` contributors).
+        checkpoint_transport: accepted; healing uses ftrun's own transfer.
+        init_sync: False promises that all replicas start with equal weights.
+        max_retries: steps in a row that may fail before ``should_commit`` raises.
+        repair: "reissue" keeps a step that a death interrupts; "discard" computes it again and
+            saves a gradient-sized buffer.
+        rank, world_size, store_addr, store_port, lighthouse_addr, replica_id, port, hostname,
+            heartbeat_interval, quorum_retries: accepted; under ftrun the launcher's values win.
+
+    Raises:
+        UserError: not started by ftrun, or a state that cannot be carried.
+        PeerError: the agent cannot be reached.
+    """
+
+    def __init__(
+        self,
+        pg: ProcessGroup,
+        load_state_dict: LoadFn | None = None,
+        state_dict: StateFn | None = None,
+        min_replica_size: int = 1,
+        use_async_quorum: bool = True,
+        timeout: timedelta = DEFAULT_TIMEOUT,
+        quorum_timeout: timedelta = DEFAULT_TIMEOUT,
+        connect_timeout: timedelta = DEFAULT_TIMEOUT,
+        rank: int | None = None,
+        world_size: int | None = None,
+        world_size_mode: WorldSizeMode = WorldSizeMode.DYNAMIC,
+        store_addr: str | None = None,
+        store_port: int | None = None,
+        lighthouse_addr: str | None = None,
+        replica_id: str | None = None,
+        port: int | None = None,
+        hostname: str | None = None,
+        heartbeat_interval: timedelta | None = None,
+        checkpoint_transport: Any | None = None,
+        init_sync: bool = True,
+        max_retries: int | None = None,
+        quorum_retries: int = 0,
+        *,
+        repair: str = "reissue",
+    ) -> None:
+        context = _require_context()
+        if repair not in ("reissue", "discard"):
+            raise UserError(f"repair={repair!r}: choose 'reissue' or 'discard'")
+        spares = world_size_mode == WorldSizeMode.FIXED_WITH_SPARES
+        self._context = context
+        self._min_replica_size = min_replica_size
+        self._timeout_s = timeout.total_seconds()
+        self._quorum_timeout_s = quorum_timeout.total_seconds()
+        self._max_retries = max_retries
+        self._keeps_inputs = repair == "reissue" and pg.completes_on_host
+        self._failures = 0
+        self._batches = 0
+        self._scalars: dict[str, float] = {}
+        self._error: Exception | None = None
+        self._healing = Healing(context, self.state_dict, self._timeout_s)
+        if (load_state_dict is None) != (state_dict is None):
+            raise UserError("give both load_state_dict and state_dict, or neither")
+        if load_state_dict is not None and state_dict is not None:
+            self.register_state_dict_fn(DEFAULT_KEY, load_state_dict, state_dict)
+        lineage = fresh_lineage(context.key.incarnation) if init_sync else SHARED_LINEAGE
+        self._machine = StepMachine(
+            context.key,
+            self._healing.endpoint,
+            StateId(0, lineage),
+            workers_per_replica=context.workers_per_replica,
+            repair=self._keeps_inputs,
+            heal_first=not use_async_quorum,
+            contributors_max=min_replica_size if spares else None,
+            operation_timeout_s=self._timeout_s,
+            quorum_timeout_s=self._quorum_timeout_s,
+        )
+        several = context.workers_per_replica > 1
+        self._vote = GroupVote(context, connect_timeout.total_seconds()) if several else None
+        self._engine = Engine(context, pg, self._machine, self._healing)
+        self._engine.start()
+        atexit.register(self.shutdown)
+
+    # ------------------------------------------------------------ state
+
+    def register_state_dict_fn(
+        self, key: str, load_state_dict: LoadFn, state_dict: StateFn
+    ) -> None:
+        """Add state that heals with this replica, under a key of its own.
+
+        Raises:
+            UserError: the key is taken, or the state holds what cannot be carried (named by path).
+        """
+        self._healing.register(key, load_state_dict, state_dict)
+
+    def set_state_dict_fns(self, load_state_dict: LoadFn, state_dict: StateFn) -> None:
+        """torchft's older name for ``register_state_dict_fn`` with the default key."""
+        self.register_state_dict_fn(DEFAULT_KEY, load_state_dict, state_dict)
+
+    def allow_state_dict_read(self) -> None:
+        """Peers may read the state again."""
+        self._healing.allow_read(True)
+
+    def disallow_state_dict_read(self) -> None:
+        """Peers must not read the state until ``allow_state_dict_read``: it is in two halves."""
+        self._healing.allow_read(False)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The Manager's own state, for the script's checkpoint."""
+        state = self._machine.state
+        return {"step": state.step, "batches_committed": self._batches, "lineage": state.lineage}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from a checkpoint: before the first step. ``lineage`` may be missing."""
+        lineage = state_dict.get("lineage") or fresh_lineage(self._context.key.incarnation)
+        self._batches = int(state_dict["batches_committed"])
+        self._engine.feed(e.StateReset(StateId(int(state_dict["step"]), lineage)))
+
+    # ------------------------------------------------------------ a step
+
+    def start_quorum(
+        self, allow_heal: bool = True, shrink_only: bool = False, timeout: timedelta | None = None
+    ) -> None:
+        """Begin a step: at once while the quorum in force stays, else when there is one.
+
+        ``allow_heal=False`` or ``shrink_only=True``: nobody joins at this step.
+
+        Raises:
+            TimeoutError: no quorum within ``timeout`` (default ``quorum_timeout``).
+            Drained: this replica was asked to leave and has left.
+        """
+        self._error = self._engine.error = None
+        timeout_s = timeout.total_seconds() if timeout else self._quorum_timeout_s
+        self._engine.register()
+        self._engine.feed(e.BoundaryReached(hold_members=shrink_only or not allow_heal))
+        machine = self._machine
+        if not machine.in_step:
+            self._engine.wait_until(
+                lambda: machine.in_step or machine.phase is Phase.LEFT, timeout_s, "a quorum"
+            )
+        if machine.phase is Phase.LEFT:
+            raise Drained
+        self._engine.begin_step()
+        if machine.heals_first:
+            self._heal()
+
+    def wait_quorum(self) -> None:
+        """The quorum of this step is known. (``start_quorum`` has waited for it already.)"""
+
+    def allreduce(
+        self, tensor: torch.Tensor, should_quantize: bool = False, reduce_op: Any = ReduceOp.AVG
+    ) -> Work:
+        """Reduce ``tensor`` in place over the contributors; AVG divides by their number.
+
+        Never raises for a peer's failure: the result then does not count, see ``errored``.
+
+        Raises:
+            UserError: ``should_quantize``, which ftrun does not offer on this device.
+            ValueError: a reduction that cannot be managed.
+        """
+        if should_quantize:
+            raise UserError("allreduce(should_quantize=True) is not offered: pass False")
+        reduction = Reduction(tensor, reduce_op, keep=self._keeps_inputs)
+        return ManagedWork(self._issue(reduction))
+
+    def allreduce_bucket(
+        self, buffer: torch.Tensor, is_last: bool, restore: Restore | None
+    ) -> torch.futures.Future[torch.Tensor]:
+        """One of DDP's buckets, averaged in place; all complete together when the last one has.
+
+        ``restore`` writes the local gradients into ``buffer`` again (in-step repair).
+        """
+        return self._issue(
+            Reduction(
+                buffer,
+                ReduceOp.AVG,
+                restore,
+                keep=self._keeps_inputs,
+                held=True,
+                closes=is_last,
+            )
+        )
+
+    def _issue(self, reduction: Reduction) -> torch.futures.Future[torch.Tensor]:
+        if not self._machine.in_step:
+            raise UserError("an operation outside a step: call start_quorum() (zero_grad()) first")
+        self._engine.issue(reduction)
+        return reduction.future
+
+    def should_commit(self, timeout: timedelta | None = None) -> bool:
+        """Whether the optimizer may step. The same answer on all ranks of a replica group (C1).
+
+        Raises:
+            RuntimeError: more than ``max_retries`` steps in a row were not committed.
+        """
+        machine, engine = self._machine, self._engine
+        deadline_s = (timeout.total_seconds() if timeout else 0) or (
+            self._timeout_s + self._quorum_timeout_s
+        )
+        if not machine.settled:
+            engine.wait_until(lambda: machine.settled or not machine.in_step, deadline_s, "results")
+        if machine.healing:
+            self._heal()
+        enough = self.num_participants() >= self._min_replica_size
+        error = self.errored()
+        flag = enough and error is None and not machine.healing
+        if self._vote is not None:
+            flag = self._ask_group(self._vote, flag, deadline_s)
+        before = machine.state.step
+        reason = str(error) if error is not None else "voted against"
+        engine.feed(e.Decided(flag, shared=not enough, reason=reason))
+        return self._note_outcome(machine.state.step > before)
+
+    def _ask_group(self, vote: GroupVote, flag: bool, timeout_s: float) -> bool:
+        machine = self._machine
+        self._engine.feed(e.VoteStarted())
+        outcome = vote.decide(machine.tag, flag)
+        self._engine.wait_until(lambda: machine.verdict_known, timeout_s, "the verdict on a vote")
+        return outcome
+
+    def _note_outcome(self, committed: bool) -> bool:
+        if committed:
+            self._failures = 0
+            self._batches += self.num_participants()
+        else:
+            self._failures += 1
+            self._tell("retry")
+            if self._max_retries is not None and self._failures > self._max_retries:
+                raise RuntimeError(
+                    f"{self._failures} steps in a row were not committed (max_retries="
+                    f"{self._max_retries}); the last error: {self._error}"
+                )
+            return False
+        self._tell("step")
+        return True
+
+    def _heal(self) -> None:
+        machine = self._machine
+        self._tell("heal")
+        self._engine.wait_until(
+            lambda: machine.loaded is not None or not machine.may_issue,
+            self._timeout_s + self._quorum_timeout_s,
+            "the state to heal from",
+        )
+        if machine.loaded is None or self._healing.fetched is None:
+            return  # interrupted: the next quorum tells whom to heal from
+        fetched = self._healing.apply()
+        self._batches = int(fetched.tree["torchft"]["batches_committed"])
+        self._engine.feed(e.StateApplied(fetched.donors, fetched.nbytes, fetched.duration_s))
+
+    # ------------------------------------------------------------ errors
+
+    def report_error(self, error: Exception) -> None:
+        """The step under way must not be committed here."""
+        if self._error is None:
+            self._error = error
+
+    def errored(self) -> Exception | None:
+        """The first error of the step under way."""
+        return self._error or self._engine.error
+
+    def wrap_future(
+        self,
+        fut: torch.futures.Future[Any],
+        default: Any,
+        timeout: timedelta | None = None,
+    ) -> torch.futures.Future[Any]:
+        """A future that yields ``default`` where ``fut`` fails, and reports the error."""
+
+        def settle(done: torch.futures.Future[Any]) -> Any:
+            try:
+                return done.value()
+            except Exception as error:  # noqa: BLE001  # whatever the script's own future raises
+                self.report_error(error)
+                return default
+
+        return fut.then(settle)
+
+    # ------------------------------------------------------------ facts
+
+    def current_step(self) -> int:
+        """The step under way, or the next one: how many have been committed before it."""
+        return self._machine.position
+
+    def batches_committed(self) -> int:
+        """The sum of contributors over all committed steps."""
+        return self._batches
+
+    def participating_rank(self) -> int | None:
+        """The place among the contributors of this step; None for a spare or while healing."""
+        return self._engine.rank
+
+    def num_participants(self) -> int:
+        """How many contribute to this step: the divisor of its averages."""
+        return self._engine.divisor
+
+    def is_participating(self) -> bool:
+        """Whether this replica's gradients count in this step."""
+        return self._engine.rank is not None
+
+    def log(self, **scalars: float) -> None:
+        """Show scalars (``loss=0.3``) in ``ftrun status`` and the metrics, from the next commit on.
+
+        Raises:
+            UserError: more than 64 names.
+        """
+        self._scalars.update({name: float(value) for name, value in scalars.items()})
+        if len(self._scalars) > SCALARS_MAX:
+            raise UserError(f"log() keeps {SCALARS_MAX} scalars at most")
+
+    def _tell(self, phase: str) -> None:
+        step = self._machine.position
+        self._engine.tell_progress(
+            Progress(step, self._batches, phase, tuple(self._scalars.items()))
+        )
+
+    # ------------------------------------------------------------ the end
+
+    def leave(self) -> None:
+        """Leave the job from code, between two steps: the others go on at once, without a loss."""
+        self._close("left")
+
+    def shutdown(self, wait: bool = True) -> None:
+        """The script has finished. Called at exit as well; idempotent."""
+        self._close(None if has_failed() else "finished")
+
+    def _close(self, reason: str | None) -> None:
+        atexit.unregister(self.shutdown)
+        self._engine.close(reason)
+        if self._vote is not None:
+            self._vote.close()
+
+
+def _require_context() -> WorkerContext:
+    context = current()
+    if context is None:
+        raise UserError(
+            "a Manager needs an agent, and this process has none. Start the script with "
+            "`ftrun --replicas N SCRIPT` instead of python or torchrun."
+        )
+    return context

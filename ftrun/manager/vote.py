@@ -1,0 +1,66 @@
+"""The vote of a replica group of several workers: one decision on all its ranks (C1).
+
+A MIN all-reduce over the group's own control group carries the flag and the tag, the latter twice
+with opposite signs: if the minimum and the maximum of the tags differ, ranks voted for different
+steps and the outcome is False everywhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from datetime import timedelta
+
+import torch
+from torch.distributed import ReduceOp
+
+from ftrun.core.ids import Tag
+from ftrun.errors import UserError
+from ftrun.manager.context import WorkerContext
+from ftrun.process_groups.gloo import ProcessGroupGloo
+
+
+class GroupVote:
+    """The control group of one replica group; lives as long as the incarnation.
+
+    Raises:
+        UserError: the launcher's environment is missing.
+        PeerError: the other ranks did not come within ``timeout_s``.
+    """
+
+    def __init__(self, context: WorkerContext, timeout_s: float) -> None:
+        address, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
+        if not address or not port:
+            raise UserError(
+                "MASTER_ADDR and MASTER_PORT are not set: a replica group of several workers needs "
+                "the store that ftrun gives it. Do not remove them from the environment."
+            )
+        factory = ProcessGroupGloo(timedelta(seconds=timeout_s))
+        self._group = factory.build(
+            f"{address}:{port}",
+            f"ftrun/vote/{context.key.incarnation}",
+            context.group_rank,
+            context.workers_per_replica,
+            context.host,
+            timeout_s,
+        )
+
+    def decide(self, tag: Tag | None, flag: bool) -> bool:
+        """True if every rank voted True, all under the same tag.
+
+        Raises:
+            RuntimeError: a rank is gone or did not vote within the deadline.
+        """
+        name = _number(tag)
+        ballot = torch.tensor([int(flag), name, -name], dtype=torch.int64)
+        self._group.allreduce([ballot], ReduceOp.MIN).wait()
+        return bool(ballot[0] == 1 and ballot[1] == -ballot[2])
+
+    def close(self) -> None:
+        """Release the control group."""
+        self._group.shutdown()
+
+
+def _number(tag: Tag | None) -> int:
+    path = tag.path() if tag is not None else ""
+    return int.from_bytes(hashlib.blake2b(path.encode(), digest_size=7).digest(), "big")

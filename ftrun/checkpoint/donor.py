@@ -49,6 +49,7 @@ class DonorLink:
         }
         self._deadline = deadline
         self._lock = threading.Lock()
+        self._ended = False
         self._sock: socket.socket | None = None
         self._reader: wire.HeadReader | None = None
 
@@ -88,6 +89,12 @@ class DonorLink:
         with self._lock, contextlib.suppress(OSError):
             if self._sock is not None:
                 self._sock.shutdown(socket.SHUT_RDWR)
+
+    def end(self) -> None:
+        """Cut the connection, and open no other."""
+        with self._lock:
+            self._ended = True
+        self.cut()
 
     def close(self) -> None:
         """Close the connection; the next request opens another."""
@@ -144,6 +151,8 @@ class DonorLink:
         with self._lock:
             # Before it is connected, so that ``cut`` reaches it while it connects.
             self._sock, self._reader = sock, wire.HeadReader(sock)
+            if self._ended:
+                raise wire.PeerClosed(f"the connection to {self.address} is not wanted any more")
         sock.settimeout(min(CONNECT_TIMEOUT_S, remaining_s))
         sock.connect((host.strip("[]"), int(port)))
         sock.setblocking(False)

@@ -197,15 +197,15 @@ class _Transfer:
         )
 
     def _end(self) -> None:
-        self._ended.set()
-        if self._destination is not None:
-            self._destination.stripes.end()
         with self._changed:
+            self._ended.set()
+            if self._destination is not None:
+                self._destination.stripes.end()
             # Once complete, those that fetched still say that they are done; the rest is cut.
             unwanted = list(self._meeting if self.complete else self._links)
             threads = list(self._threads)
         for link in unwanted:
-            link.cut()
+            link.end()
         deadline = clock.now() + (DONE_GRACE_S if self.complete else JOIN_TIMEOUT_S)
         for thread in threads:
             thread.join(max(0.0, deadline - clock.now()))
@@ -225,6 +225,8 @@ class _Transfer:
         link = self._order.link(address)
         with self._changed:
             self._links.add(link)
+            if self._ended.is_set():
+                link.end()
         try:
             work(link)
         except (PeerError, OSError) as why:
@@ -257,9 +259,10 @@ class _Transfer:
             try:
                 return link.header()
             except DonorRefused as why:
+                if why.ask_again:
+                    self._ended.wait(pause_s)
                 if not why.ask_again or self._ended.is_set() or self._order.over():
                     raise
-            self._ended.wait(pause_s)
             pause_s = min(2 * pause_s, RETRY_MAX_S)
 
     def _agree(self, address: str, raw: bytes) -> _Destination | None:

@@ -138,7 +138,8 @@ def _tensor_leaf(value: torch.Tensor, parent: str, name: str) -> Leaf | None:
     if local.layout != torch.strided or local.is_quantized or local.device.type == "meta":
         return None
     order, dense = _dense(local.resolve_conj().resolve_neg())
-    data = dense.reshape(-1).view(torch.uint8)
+    # By strides, because reshape keeps the odd stride of a dimension with one element.
+    data = dense.as_strided((dense.numel(),), (1,)).view(torch.uint8)
     plain = "param" if isinstance(value, torch.nn.Parameter) else "tensor"
     spec = LeafSpec(
         kind="dtensor" if dtensor else plain,

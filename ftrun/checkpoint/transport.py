@@ -20,6 +20,8 @@ from ftrun.protocol.auth import new_token
 
 T = TypeVar("T")
 
+COPY_BYTES_MAX = 1 << 62
+
 
 class CheckpointTransport(ABC, Generic[T]):
     """Carries a checkpoint from one replica to others, step by step."""
@@ -34,14 +36,14 @@ class CheckpointTransport(ABC, Generic[T]):
     ) -> None:
         """Offer ``state_dict`` to the replicas ``dst_ranks``; returns before they have it."""
 
-    def disallow_checkpoint(self) -> None:  # noqa: B027: as in torchft, most have nothing to do
+    def disallow_checkpoint(self) -> None:
         """The state is about to change: to be called before the optimizer's step."""
 
     @abstractmethod
     def recv_checkpoint(self, src_rank: int, metadata: str, step: int, timeout: timedelta) -> T:
         """The checkpoint of ``step`` from the replica whose ``metadata()`` is given."""
 
-    def shutdown(self, wait: bool = True) -> None:  # noqa: B027: as in torchft
+    def shutdown(self, wait: bool = True) -> None:
         """Free what the transport holds. ``wait``: let receivers under way finish first."""
 
 
@@ -51,7 +53,7 @@ class HTTPTransport(CheckpointTransport[T]):
     ``metadata`` is ``host:port/token``: whoever has it can read the checkpoint, nobody else can.
 
     Args:
-        timeout: how long ``disallow_checkpoint`` waits for receivers at most.
+        timeout: how long ``shutdown`` waits for receivers at most.
         num_chunks: connections that a receiver opens at once; 0 leaves it to ftrun.
         host: the numeric address to bind.
     """
@@ -86,12 +88,11 @@ class HTTPTransport(CheckpointTransport[T]):
             self._offered = tag
 
     def disallow_checkpoint(self) -> None:
-        """See CheckpointTransport. Waits for receivers under way, until the timeout at most."""
+        """See CheckpointTransport. Receivers under way go on from a copy: nobody waits for them."""
         with self._lock:
-            tag, self._offered = self._offered, None
+            tag = self._offered
         if tag is not None:
-            self._server.wait(tag, self._timeout_s)
-            self._server.withdraw(tag)
+            self._server.retire(tag, COPY_BYTES_MAX)
 
     def recv_checkpoint(self, src_rank: int, metadata: str, step: int, timeout: timedelta) -> T:
         """See CheckpointTransport.
@@ -108,9 +109,11 @@ class HTTPTransport(CheckpointTransport[T]):
         return state
 
     def shutdown(self, wait: bool = True) -> None:
-        """See CheckpointTransport."""
-        if wait:
-            self.disallow_checkpoint()
+        """See CheckpointTransport. Waits for receivers until the timeout at most."""
+        with self._lock:
+            tag, self._offered = self._offered, None
+        if wait and tag is not None:
+            self._server.wait(tag, self._timeout_s)
         self._server.close()
 
 

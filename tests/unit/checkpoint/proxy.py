@@ -1,0 +1,108 @@
+"""A network between donor and receiver that can be told to misbehave."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import socket
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+Pass = Callable[[int, bytes], bytes | None]
+"""Given how much the donor has sent so far and what it sends now: what arrives, None to cut."""
+
+
+def unchanged(_sent: int, data: bytes) -> bytes:
+    """An honest network."""
+    return data
+
+
+def cut_after(nbytes: int) -> Pass:
+    """The connection breaks once that much has passed."""
+    return lambda sent, data: data if sent + len(data) <= nbytes else None
+
+
+def flip_at(position: int) -> Pass:
+    """One bit of the byte at ``position`` of a connection arrives flipped."""
+
+    def flip(sent: int, data: bytes) -> bytes:
+        at = position - sent
+        if not 0 <= at < len(data):
+            return data
+        return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+
+    return flip
+
+
+@dataclass
+class Proxy:
+    """Forwards connections to ``target``; ``answers`` is asked about all that comes back."""
+
+    target: str
+    answers: Pass = unchanged
+    requests: Callable[[bytes], bytes] = bytes
+    sent: int = 0
+    _sockets: list[socket.socket] = field(default_factory=list)
+    _threads: list[threading.Thread] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self._run(self._accept)
+
+    def close(self) -> None:
+        """Close everything and wait for the threads."""
+        for sock in [self._listener, *self._sockets]:
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+            sock.close()
+        for thread in self._threads:
+            thread.join(10)
+
+    def _run(self, work: Callable[..., None], *args: object) -> None:
+        thread = threading.Thread(target=work, args=args, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self) -> None:
+        host, port = self.target.split(":")
+        while True:
+            try:
+                inner, _ = self._listener.accept()
+            except OSError:
+                return
+            self._sockets.append(inner)
+            try:
+                outer = socket.create_connection((host, int(port)))
+            except OSError:
+                inner.close()
+                continue
+            self._sockets.append(outer)
+            self._run(self._upward, inner, outer)
+            self._run(self._downward, outer, inner)
+
+    def _upward(self, inner: socket.socket, outer: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := inner.recv(65536):
+                outer.sendall(self.requests(data))
+            outer.shutdown(socket.SHUT_WR)
+
+    def _downward(self, outer: socket.socket, inner: socket.socket) -> None:
+        sent = 0
+        with contextlib.suppress(OSError):
+            while data := outer.recv(65536):
+                passed = self.answers(sent, data)
+                if passed is None:
+                    break
+                inner.sendall(passed)
+                sent += len(data)
+                self.sent += len(data)
+        for sock in (outer, inner):
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+
+
+def crossed(request: bytes) -> bytes:
+    """Whoever asks for the first stripe gets the second one."""
+    return re.sub(rb"offset=0&", b"offset=16777216&", request)

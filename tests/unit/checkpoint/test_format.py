@@ -1,0 +1,212 @@
+"""Round trips of state trees, and what is refused."""
+
+from __future__ import annotations
+
+import collections
+import enum
+import random
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from state_trees import same, trees
+
+from ftrun.checkpoint.format import pack, unpack, validate
+from ftrun.checkpoint.header import Header, decode_header, header_of
+from ftrun.core.ids import Attempt, StateId, Tag
+from ftrun.errors import ProtocolError, UserError
+
+TAG = Tag(Attempt(1, 1), 3)
+
+
+def round_trip(tree: Any) -> Any:
+    packed = pack(tree)
+    header = decode_header(header_of(TAG, StateId(3, "aa"), packed).encode())
+    buffers = [_copied(leaf.data) for leaf in packed.leaves]
+    return unpack(header.structure, header.specs, buffers)
+
+
+def _copied(data: torch.Tensor | memoryview) -> torch.Tensor:
+    raw = data.numpy().tobytes() if isinstance(data, torch.Tensor) else data.tobytes()
+    return torch.tensor(list(raw), dtype=torch.uint8)
+
+
+@settings(max_examples=300, deadline=None)
+@given(trees)
+def test_a_tree_comes_back_bit_by_bit(tree: Any) -> None:
+    assert same(round_trip(tree), tree)
+
+
+def test_model_optimizer_and_scheduler_states_load_again() -> None:
+    def build() -> tuple[Any, Any, Any]:
+        model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4))
+        optimizer = torch.optim.AdamW(model.to(memory_format=torch.channels_last).parameters())
+        return model, optimizer, torch.optim.lr_scheduler.MultiStepLR(optimizer, [1, 2, 2])
+
+    def states(parts: tuple[Any, Any, Any]) -> dict[str, Any]:
+        return {str(i): part.state_dict() for i, part in enumerate(parts)}
+
+    donor, receiver = build(), build()
+    donor[0](torch.randn(2, 3, 5, 5)).sum().backward()
+    donor[1].step()
+    donor[2].step()
+    healed = round_trip(states(donor))
+    assert healed["0"]._metadata == donor[0].state_dict()._metadata
+    assert healed["0"]["0.weight"].stride() == donor[0][0].weight.stride()
+    for key, part in zip("012", receiver, strict=True):
+        part.load_state_dict(healed[key])
+    assert same(states(receiver), states(donor))
+
+
+def test_states_of_random_generators_come_back() -> None:
+    tree = {"py": random.getstate(), "np": np.random.get_state(), "torch": torch.get_rng_state()}
+    assert same(round_trip(tree), tree)
+
+
+def test_dense_tensors_are_not_copied() -> None:
+    tensors = [torch.ones(3, 4), torch.ones(3, 4).T, torch.ones(2, 3, 4, 4).contiguous()]
+    tensors.append(torch.ones(2, 3, 4, 4).to(memory_format=torch.channels_last))
+    for tensor, leaf in zip(tensors, pack(tensors).leaves, strict=True):
+        assert isinstance(leaf.data, torch.Tensor)
+        assert leaf.data.data_ptr() == tensor.data_ptr()
+
+
+class Colour(enum.IntEnum):
+    RED = 1
+
+
+Pair = collections.namedtuple("Pair", "a b")
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [
+        (print, "builtin_function_or_method"),
+        (object(), "object"),
+        ({1, 2}, "set"),
+        (Colour.RED, "Colour"),
+        (Pair(1, 2), "Pair"),
+        (collections.defaultdict(list), "collections.defaultdict"),
+        (np.array([object()]), "numpy.ndarray"),
+        (torch.ones(2).to_sparse(), "torch.Tensor"),
+        (torch.ones(2, device="meta"), "torch.Tensor"),
+        (1 + 2j, "complex"),
+    ],
+)
+def test_what_does_not_fit_is_named(value: object, kind: str) -> None:
+    with pytest.raises(UserError) as caught:
+        validate({"model": {"extra": [0, {"fn": value}]}})
+    assert "'model.extra[1].fn'" in str(caught.value)
+    assert kind in str(caught.value)
+
+
+def test_a_tree_that_contains_itself_is_refused() -> None:
+    tree: dict[str, Any] = {}
+    tree["self"] = tree
+    with pytest.raises(UserError, match="contain itself"):
+        validate(tree)
+
+
+def test_a_tensor_as_a_key_is_refused() -> None:
+    with pytest.raises(UserError, match="keyed by a Tensor"):
+        validate({"state": {torch.ones(1): 1}})
+
+
+MALFORMED = [
+    {"leaf": 5},
+    {"leaf": -1},
+    {"leaf": True},
+    {"pickle": "gASV"},
+    {},
+    {"int": 5},
+    {"int": "0x" + "f" * (1 << 21)},
+    {"float": "00"},
+    {"dtype": "nn"},
+    {"dtype": "os.system"},
+    {"scalar": ["O", "00" * 8]},
+    {"scalar": ["<f4", ""]},
+    {"OrderedDict": {"tuple": []}},
+    {"pairs": [[{"map": {}}, 1]]},
+    {"Size": ["a"]},
+    {"map": 3},
+]
+
+
+@pytest.mark.parametrize("structure", MALFORMED, ids=lambda s: str(s)[:30])
+def test_a_malformed_structure_is_refused(structure: Any) -> None:
+    with pytest.raises(ProtocolError):
+        unpack(structure, [], [])
+
+
+def header(**changes: Any) -> dict[str, Any]:
+    import json
+
+    tree = {"a": torch.ones(2, 3), "b": np.ones(2)}
+    parts = json.loads(header_of(TAG, StateId(3, "aa"), pack(tree)).encode())
+    return {**parts, **changes}
+
+
+LEAF = ["tensor", "", ".a", "float32", [2, 3], 24, [], False, ""]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"format": 2},
+        {"chunk_bytes": 1},
+        {"tag": 3},
+        {"step": "3"},
+        {"step": True},
+        {"leaves": [LEAF]},
+        {"leaves": [LEAF[:3], LEAF]},
+        {"leaves": [LEAF, [*LEAF[:4], [2, 3], 25, [], False, ""]]},
+        {"leaves": [LEAF, [*LEAF[:4], [-2, -3], 24, [], False, ""]]},
+        {"leaves": [LEAF, [*LEAF[:4], [2, 3], 24, [0, 0], False, ""]]},
+        {"leaves": [LEAF, ["pickle", *LEAF[1:]]]},
+        {"leaves": [LEAF, [*LEAF[:3], "os", [2, 3], 24, [], False, ""]]},
+        {"leaves": [LEAF, [*LEAF[:3], "int64", [3], 24, [], True, ""]]},
+        {"leaves": [LEAF, ["ndarray", "", ".a", "O", [3], 24, [], False, ""]]},
+        {"leaves": [LEAF, [*LEAF[:3], "uint8", [1 << 50], 1 << 50, [], False, ""]]},
+    ],
+    ids=lambda c: str(c)[:60],
+)
+def test_a_header_that_contradicts_itself_is_refused(changes: dict[str, Any]) -> None:
+    import json
+
+    with pytest.raises(ProtocolError):
+        decode_header(json.dumps(header(**changes)).encode())
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", b"\xff", b"[" * 100_000, b"3"])
+def test_bytes_that_are_no_header_are_refused(data: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        decode_header(data)
+
+
+def test_no_pickle_is_read_on_the_way() -> None:
+    seen: list[str] = []
+    watching = True
+
+    def watch(event: str, _args: Any) -> None:
+        if watching and event in ("pickle.find_class", "marshal.loads", "exec"):
+            seen.append(event)
+
+    sys.addaudithook(watch)
+    tree = {
+        "w": torch.ones(3),
+        "a": np.ones(3),
+        "x": [1, float("nan"), (2,)],
+        "r": random.getstate(),
+    }
+    assert same(round_trip(tree), tree)
+    watching = False
+    assert seen == []  # X2
+
+
+def test_a_header_round_trips() -> None:
+    made = header_of(TAG, StateId(3, "aa"), pack({"a": torch.ones(2), "n": 1}))
+    assert isinstance(made, Header)
+    assert decode_header(made.encode()) == made

@@ -1,0 +1,409 @@
+"""Healing over real sockets: striped, verified, all or nothing, whatever the donors do."""
+
+from __future__ import annotations
+
+import functools
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+import torch
+from proxy import Pass, Proxy, crossed, cut_after, flip_at
+from state_trees import same
+
+from ftrun import clock
+from ftrun.checkpoint import stripes
+from ftrun.checkpoint.compare import ShapeMismatch
+from ftrun.checkpoint.heal import FetchedState, fetch
+from ftrun.checkpoint.layout import CHUNK_BYTES
+from ftrun.checkpoint.serve import StateServer
+from ftrun.core.ids import Attempt, StateId, Tag
+from ftrun.errors import PeerError, UserError
+
+TOKEN = "5" * 64
+TAG = Tag(Attempt(8, 1), 10)
+STATE_ID = StateId(10, "abcd")
+TIMEOUT_S = 30.0
+SHORT_S = 0.3
+BIG = 40 << 20
+
+
+@functools.cache
+def noise(seed: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(0, 256, (BIG,), generator=generator, dtype=torch.uint8)
+
+
+def state(seed: int = 0, nbytes: int = BIG) -> dict[str, Any]:
+    weights = noise(seed)[:nbytes].clone()
+    small = {i: torch.full((), float(i)) for i in range(300)}
+    return {"model": {"w": weights, "odd": weights[:12345].clone()}, "small": small, "step": 10}
+
+
+class Stage:
+    """Donors, and the networks to them; closed at the end of the test."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._stack = stack
+
+    def donor(self, tree: Any, tag: Tag = TAG, expected: int = 0) -> StateServer:
+        server = StateServer("127.0.0.1", TOKEN)
+        self._stack.callback(server.close)
+        server.offer(tag, STATE_ID, tree, expected)
+        return server
+
+    def network(self, address: str, **behaviour: Any) -> Proxy:
+        proxy = Proxy(address, **behaviour)
+        self._stack.callback(proxy.close)
+        return proxy
+
+
+@pytest.fixture
+def stage() -> Iterator[Stage]:
+    with ExitStack() as stack:
+        yield Stage(stack)
+
+
+def heal(*donors: str, timeout_s: float = TIMEOUT_S, **options: Any) -> FetchedState:
+    return fetch(donors, TAG, options.pop("token", TOKEN), timeout_s, **options)
+
+
+@pytest.mark.parametrize("donors", [1, 2, 3])
+@pytest.mark.parametrize("streams", [1, 2])
+def test_the_state_comes_whole_from_any_number_of_donors(
+    stage: Stage, donors: int, streams: int
+) -> None:
+    tree = state()
+    servers = [stage.donor(tree) for _ in range(donors)]
+    healed = heal(*(s.address for s in servers), streams_per_donor=streams)
+    assert same(healed.tree, tree)
+    assert healed.state_id == STATE_ID
+    assert healed.nbytes == BIG + 12345 + 1200
+    assert set(healed.donors) <= {s.address for s in servers}
+    assert healed.left_out == {}
+
+
+@pytest.mark.parametrize("tree", [{}, {"step": 3}, {"e": torch.empty(0)}, torch.ones(1), None])
+def test_tiny_states_come_too(stage: Stage, tree: Any) -> None:
+    assert same(heal(stage.donor(tree).address).tree, tree)
+
+
+def test_it_can_be_read_straight_into_the_tensors_at_hand(stage: Stage) -> None:
+    theirs, mine = state(0), state(1)
+    mine["small"][3] = torch.full((), 3.0).expand(2)[0]
+    pointers = [mine["model"]["w"].data_ptr(), mine["small"][0].data_ptr()]
+    healed = heal(stage.donor(theirs).address, mine=mine, write_in_place=True)
+    tree = healed.tree
+    assert same(tree, theirs)
+    assert [tree["model"]["w"].data_ptr(), tree["small"][0].data_ptr()] == pointers
+    assert torch.equal(mine["model"]["w"], theirs["model"]["w"])
+
+
+def test_mine_is_not_touched_unless_asked_for(stage: Stage) -> None:
+    mine = state(1)
+    healed = heal(stage.donor(state(0)).address, mine=mine)
+    assert same(mine, state(1))
+    assert same(healed.tree, state(0))
+
+
+def test_other_shapes_are_named_before_anything_is_read(stage: Stage) -> None:
+    proxy = stage.network(stage.donor(state()).address)
+    mine = {**state(1), "model": {"w": torch.ones(3), "odd": torch.ones(3)}}
+    with pytest.raises(ShapeMismatch, match=rf"model\.w: 3 here, {BIG} at the donor"):
+        heal(proxy.address, mine=mine, write_in_place=True)
+    assert proxy.sent < CHUNK_BYTES
+    assert torch.equal(mine["model"]["w"], torch.ones(3))
+
+
+MISBEHAVIOURS: dict[str, dict[str, Any]] = {
+    "corrupt": {"answers": flip_at(3 * CHUNK_BYTES)},
+    "corrupt header": {"answers": flip_at(2000)},
+    "crossed": {"requests": crossed},
+    "truncated": {"answers": cut_after(5 * CHUNK_BYTES)},
+    "truncated header": {"answers": cut_after(300)},
+}
+
+
+@pytest.mark.parametrize("how", MISBEHAVIOURS)
+def test_a_bad_stripe_is_refused_and_nothing_applied(stage: Stage, how: str) -> None:
+    proxy = stage.network(stage.donor(state(0)).address, **MISBEHAVIOURS[how])
+    mine = state(1)
+    with pytest.raises(PeerError, match="Nothing was applied") as caught:
+        heal(proxy.address, mine=mine)  # S3
+    assert proxy.address in str(caught.value)
+    assert same(mine, state(1))
+
+
+@pytest.mark.parametrize("how", MISBEHAVIOURS)
+def test_a_bad_donor_costs_only_its_stripes(stage: Stage, how: str) -> None:
+    tree = state()
+    bad = stage.network(stage.donor(tree).address, **MISBEHAVIOURS[how])
+    good = stage.donor(tree)
+    healed = heal(bad.address, good.address)
+    assert same(healed.tree, tree)
+
+
+def test_a_stalled_donor_is_given_up(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stripes, "SLOW_CHUNK_S", 0.2)
+    release = threading.Event()
+    tree = state()
+
+    def stall(sent: int, data: bytes) -> bytes:
+        if sent > 3 * CHUNK_BYTES:
+            release.wait(TIMEOUT_S)
+        return data
+
+    slow = stage.network(stage.donor(tree).address, answers=stall)
+    healed = heal(slow.address, stage.donor(tree).address)
+    release.set()
+    assert same(healed.tree, tree)
+    assert healed.duration_s < 10
+
+
+def test_only_the_tag_asked_for_is_taken(stage: Stage) -> None:
+    for other in (Tag(Attempt(8, 1), 9), Tag(Attempt(7, 1), 10), Tag(Attempt(8, 0), 10)):
+        donor = stage.donor(state(nbytes=9), tag=other)
+        with pytest.raises(PeerError, match="not offered yet"):
+            heal(donor.address, timeout_s=SHORT_S)  # S4
+
+
+def test_a_donor_that_is_past_the_tag_is_not_asked_again(stage: Stage) -> None:
+    donor = stage.donor(state(nbytes=9), tag=Tag(Attempt(9, 1), 11))
+    with pytest.raises(PeerError, match="not offered any more"):
+        heal(donor.address)
+
+
+def test_a_donor_that_comes_to_the_boundary_later_is_waited_for(stage: Stage) -> None:
+    tree = state(nbytes=5 << 20)
+    server = stage.donor(tree, tag=Tag(Attempt(8, 1), 9))
+    asked = threading.Event()
+
+    def note(request: bytes) -> bytes:
+        asked.set()
+        return request
+
+    proxy = stage.network(server.address, requests=note)
+    found: list[FetchedState] = []
+    thread = threading.Thread(target=lambda: found.append(heal(proxy.address)))
+    thread.start()
+    assert asked.wait(TIMEOUT_S)
+    server.offer(TAG, STATE_ID, tree)
+    thread.join(TIMEOUT_S)
+    assert same(found[0].tree, tree)
+
+
+def test_another_jobs_token_is_refused(stage: Stage) -> None:
+    with pytest.raises(PeerError, match=r"401.*token"):
+        heal(stage.donor(state(nbytes=9)).address, token="6" * 64)
+
+
+def test_a_donor_with_another_state_id_is_left_out(stage: Stage) -> None:
+    donor = stage.donor(state(nbytes=9))
+    with pytest.raises(PeerError, match="the quorum names 10/ffff"):
+        heal(donor.address, expected=StateId(10, "ffff"))
+    assert heal(donor.address, expected=STATE_ID).state_id == STATE_ID
+
+
+def gate(donor: StateServer, stage: Stage, opened: threading.Event) -> str:
+    """The donor's address through a network that passes nothing before ``opened``."""
+
+    def wait(_sent: int, data: bytes) -> bytes:
+        opened.wait(TIMEOUT_S)
+        return data
+
+    return stage.network(donor.address, answers=wait).address
+
+
+def test_a_donor_that_differs_is_left_out_and_named(stage: Stage) -> None:
+    tree, other = state(0), state(0)
+    other["model"]["w"] += 1
+    first_in = threading.Event()
+
+    def announce(sent: int, data: bytes) -> bytes:
+        if sent > 5 * CHUNK_BYTES:
+            first_in.set()
+        return data
+
+    first = stage.network(stage.donor(tree).address, answers=announce)
+    second = gate(stage.donor(other), stage, first_in)
+    healed = heal(first.address, second)
+    assert same(healed.tree, tree)
+    assert healed.donors == (first.address,)
+    assert "model.w" in healed.left_out.get(second, "model.w")
+
+
+def test_those_left_out_are_asked_when_all_others_are_gone(stage: Stage) -> None:
+    tree, other = state(0), state(1)
+    first_in = threading.Event()
+
+    def die(sent: int, data: bytes) -> bytes | None:
+        if sent > 5 * CHUNK_BYTES:
+            first_in.set()
+        return data if sent < 20 * CHUNK_BYTES else None
+
+    first = stage.network(stage.donor(tree).address, answers=die)
+    second = gate(stage.donor(other), stage, first_in)
+    healed = heal(first.address, second)
+    assert same(healed.tree, other)  # Whole, and from one of the two only.
+
+
+def test_no_donor_at_all_is_a_clear_error() -> None:
+    with pytest.raises(PeerError, match="there are none"):
+        heal()
+
+
+def test_a_dead_donor_is_a_clear_error_at_once(stage: Stage) -> None:
+    server = stage.donor({})
+    server.close()
+    with pytest.raises(PeerError, match="refused"):
+        heal(server.address)
+
+
+def test_cancel_ends_a_fetch(stage: Stage) -> None:
+    cancel = threading.Event()
+
+    def stall(sent: int, data: bytes) -> bytes:
+        if sent > CHUNK_BYTES:
+            cancel.set()
+        return data
+
+    never = threading.Event()
+    proxy = stage.network(stage.donor(state()).address, answers=stall)
+    blocked = gate(stage.donor(state()), stage, never)
+    started = clock.now()
+    with pytest.raises(PeerError, match="cancelled"):
+        heal(blocked, timeout_s=TIMEOUT_S, cancel=_already_set())
+    with pytest.raises(PeerError, match="cancelled"):
+        fetch([proxy.address], TAG, TOKEN, TIMEOUT_S, None, cancel, streams_per_donor=1)
+    never.set()
+    assert clock.now() - started < TIMEOUT_S / 2
+
+
+def _already_set() -> threading.Event:
+    event = threading.Event()
+    event.set()
+    return event
+
+
+def test_the_deadline_holds_and_leaves_no_thread(stage: Stage) -> None:
+    opened = threading.Event()
+    address = gate(stage.donor(state()), stage, opened)
+    before = set(threading.enumerate())
+    started = clock.now()
+    with pytest.raises(PeerError, match="in time"):
+        heal(address, timeout_s=SHORT_S)
+    assert clock.now() - started < TIMEOUT_S / 2
+    opened.set()
+    left = [t for t in set(threading.enumerate()) - before if t.name.startswith("ftrun-heal")]
+    assert left == []
+
+
+# ---------------------------------------------------------------- donors that train on or die
+
+
+def slow_until(event: threading.Event, started: threading.Event) -> Pass:
+    def wait(sent: int, data: bytes) -> bytes:
+        if sent > 2 * CHUNK_BYTES:
+            started.set()
+            event.wait(TIMEOUT_S)
+        return data
+
+    return wait
+
+
+def test_a_donor_steps_on_while_a_slow_receiver_goes_on_from_the_copy(stage: Stage) -> None:
+    tree = state()
+    server = stage.donor(tree, expected=1)
+    stepped, started = threading.Event(), threading.Event()
+    proxy = stage.network(server.address, answers=slow_until(stepped, started))
+    found: list[FetchedState] = []
+    thread = threading.Thread(target=lambda: found.append(heal(proxy.address)))
+    thread.start()
+    assert started.wait(TIMEOUT_S)
+    server.retire(TAG, 1 << 30)
+    for tensor in (tree["model"]["w"], tree["small"][7]):
+        tensor.zero_()  # the optimizer's step
+    stepped.set()
+    thread.join(TIMEOUT_S)
+    assert same(found[0].tree, state())
+
+
+def test_a_copy_that_would_be_too_large_ends_the_donor_not_the_heal(stage: Stage) -> None:
+    tree = state()
+    server = stage.donor(tree, expected=1)
+    stepped, started = threading.Event(), threading.Event()
+    proxy = stage.network(server.address, answers=slow_until(stepped, started))
+    found: list[FetchedState] = []
+    other = gate(stage.donor(state()), stage, stepped)
+    thread = threading.Thread(target=lambda: found.append(heal(proxy.address, other)))
+    thread.start()
+    assert started.wait(TIMEOUT_S)
+    server.retire(TAG, 8 * CHUNK_BYTES)
+    tree["model"]["w"].zero_()
+    stepped.set()
+    thread.join(TIMEOUT_S)
+    assert same(found[0].tree, state())
+
+
+def _donate(connection: Any) -> None:
+    server = StateServer("127.0.0.1", TOKEN)
+    server.offer(TAG, STATE_ID, state())
+    connection.send(server.address)
+    connection.recv()
+
+
+@pytest.fixture
+def processes() -> Iterator[Callable[[], tuple[str, int]]]:
+    context = multiprocessing.get_context("spawn")
+    started: list[Any] = []
+
+    def start() -> tuple[str, int]:
+        ours, theirs = context.Pipe()
+        process = context.Process(target=_donate, args=(theirs,), daemon=True)
+        process.start()
+        started.append((process, ours, theirs))
+        assert ours.poll(60)
+        return ours.recv(), process.pid
+
+    yield start
+    for process, ours, theirs in started:
+        process.kill()
+        process.join(10)
+        process.close()
+        ours.close()
+        theirs.close()
+
+
+def test_a_donor_killed_in_mid_transfer_costs_only_its_stripes(
+    stage: Stage, processes: Callable[[], tuple[str, int]]
+) -> None:
+    address, pid = processes()
+    killed = threading.Event()
+
+    def kill(sent: int, data: bytes) -> bytes:
+        if sent > 6 * CHUNK_BYTES and not killed.is_set():
+            os.kill(pid, signal.SIGKILL)
+            killed.set()
+        return data
+
+    doomed = stage.network(address, answers=kill)
+    survivor = gate(stage.donor(state()), stage, killed)
+    healed = heal(doomed.address, survivor)
+    assert killed.is_set()
+    assert same(healed.tree, state())
+    with pytest.raises(PeerError):
+        heal(doomed.address)
+
+
+def test_a_dtensor_without_its_counterpart_is_refused() -> None:
+    # The rest of DTensors is in test_leaves.py.
+    from ftrun.checkpoint.leaves import LeafSpec, restore
+
+    spec = LeafSpec("dtensor", "", ".w", "float32", (2,), 8, mesh="[Shard(dim=0)] of 4 on (2,)")
+    with pytest.raises(UserError, match="'w' is a DTensor"):
+        restore(spec, torch.zeros(8, dtype=torch.uint8), None)

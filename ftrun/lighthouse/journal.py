@@ -14,7 +14,7 @@ import os
 from pathlib import Path
 
 from ftrun import clock
-from ftrun.core.lighthouse import JournalState
+from ftrun.core.lighthouse_events import JournalState
 from ftrun.errors import ProtocolError, UserError
 from ftrun.protocol.codec import MESSAGE_BYTES_MAX, RecordCodec
 from ftrun.protocol.ftrun_pb2 import JournalState as WireState

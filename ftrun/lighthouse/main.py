@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from ftrun import clock
-from ftrun.core.lighthouse import JournalState, Lighthouse
+from ftrun.core.lighthouse import Lighthouse
+from ftrun.core.lighthouse_events import JournalState
 from ftrun.errors import ExitCode, FtrunError, UserError
 from ftrun.lighthouse.embedded import Embedding
 from ftrun.lighthouse.journal import JournalFile

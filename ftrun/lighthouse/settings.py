@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ftrun.config import check_writable, parse_address
-from ftrun.core.lighthouse import LighthouseSettings
+from ftrun.core.lighthouse_events import LighthouseSettings
 from ftrun.errors import UserError
 
 DEFAULT_BIND = "127.0.0.1:29510"

@@ -14,7 +14,8 @@ from collections import deque
 from typing import Any
 
 from ftrun import clock
-from ftrun.core.lighthouse import (
+from ftrun.core.lighthouse import Lighthouse
+from ftrun.core.lighthouse_events import (
     AgentAttached,
     AgentDetached,
     AgentSaid,
@@ -22,7 +23,6 @@ from ftrun.core.lighthouse import (
     Event,
     Instruction,
     Journal,
-    Lighthouse,
     SendToAgent,
     TimerFired,
 )
@@ -154,7 +154,8 @@ class Shell:
         elif isinstance(instruction, Journal):
             self._journal.write(instruction.record)
         elif isinstance(instruction, CloseAgent):
-            session = self._sessions.get(instruction.agent_id)
+            # The core has done with it: the end of this stream is no event any more.
+            session = self._sessions.pop(instruction.agent_id, None)
             if session is not None:
                 session.close(instruction.reason)
         else:

@@ -19,7 +19,7 @@ _WIRE_BYTES = 2
 
 
 class Broadcast:
-    """``encode`` with a memory of the last message that went to workers."""
+    """``encode`` with a memory of the last message: of all of it, or of what is for workers."""
 
     def __init__(self) -> None:
         self._to_workers = RecordCodec(ToWorkers, ftrun_pb2.ToWorkers)
@@ -36,7 +36,7 @@ class Broadcast:
             ProtocolError: it is not a message, or over a limit.
         """
         if type(message) is not ToWorkers:
-            return encode(message)
+            return self._encode_once(message)
         if self._last is not message.message:
             self._last_data = self._to_workers.encode(ToWorkers((), message.message))
             self._last = message.message
@@ -45,6 +45,13 @@ class Broadcast:
         if length + 16 > MESSAGE_BYTES_MAX:
             raise ProtocolError(f"ToWorkers is over {MESSAGE_BYTES_MAX} bytes")
         return self._key + varint(length) + targets + self._last_data
+
+    def _encode_once(self, message: object) -> bytes:
+        """For what goes to every agent as it is."""
+        if self._last is not message:
+            self._last_data = encode(message)
+            self._last = message
+        return self._last_data
 
     def _encode_targets(self, targets: tuple[RunningReplica, ...]) -> bytes:
         if len(targets) > COUNT_MAX:

@@ -36,7 +36,7 @@ INT_MAX = (1 << 63) - 1
 
 ID_FIELDS = frozenset(
     {"replica_id", "incarnation", "agent_id", "job_id", "lineage", "phase", "kind"}
-    | {"newcomers", "donors", "finished", "replica_ids"}
+    | {"newcomers", "donors", "finished", "drained", "replica_ids"}
 )
 """Fields that name something: at most ``ID_BYTES_MAX`` bytes, printable (they go into logs)."""
 

@@ -1,7 +1,7 @@
 """Which jobs run on this machine: one small file each, so that ``ftrun status`` finds them.
 
-An agent writes ``$XDG_STATE_HOME/ftrun/jobs/<job-id>.json`` when it knows its lighthouse and removes
-it at its end. The file says where to ask and holds no secret. Not here: asking (client.py).
+An agent writes ``$XDG_STATE_HOME/ftrun/jobs/<job-id>.json`` when it knows its lighthouse and
+removes it at its end. The file says where to ask and holds no secret. Not here: asking (client.py).
 """
 
 from __future__ import annotations

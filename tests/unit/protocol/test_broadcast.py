@@ -34,7 +34,8 @@ def test_every_agent_gets_its_own_targets_and_the_same_message() -> None:
         for message in (INTERRUPT, Cancel(INTERRUPT.attempt), AskReport(), INTERRUPT):
             whole = ToWorkers(targets(count), message)
             assert decode(broadcast.encode(whole)) == whole
-    assert broadcast.encode(HeartbeatAck()) == encode(HeartbeatAck())
+    ack = HeartbeatAck()
+    assert broadcast.encode(ack) == broadcast.encode(ack) == encode(ack)
 
 
 def test_limits_are_those_of_the_codec() -> None:

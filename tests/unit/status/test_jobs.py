@@ -1,0 +1,66 @@
+"""The files by which ``ftrun status`` finds jobs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ftrun.errors import UserError
+from ftrun.status.jobs import (
+    RunningJob,
+    jobs_dir,
+    read_job,
+    remove_job,
+    running_jobs,
+    write_job,
+)
+
+JOB = RunningJob("job-1", "127.0.0.1:29511", os.getpid(), "/logs", "/token", "2026-01-01T00:00:00")
+
+
+def test_a_job_is_written_read_and_removed(tmp_path: Path) -> None:
+    path = write_job(JOB, tmp_path / "jobs")
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert read_job("job-1", tmp_path / "jobs") == JOB
+    assert os.listdir(tmp_path / "jobs") == ["job-1.json"]
+    remove_job("job-1", tmp_path / "jobs")
+    remove_job("job-1", tmp_path / "jobs")
+    assert read_job("job-1", tmp_path / "jobs") is None
+
+
+def test_running_jobs_are_those_whose_agent_lives_newest_first(tmp_path: Path) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait(30.0)
+    write_job(JOB, tmp_path)
+    write_job(replace(JOB, job_id="job-2", started="2026-01-02T00:00:00"), tmp_path)
+    write_job(replace(JOB, job_id="killed", pid=ended.pid), tmp_path)
+    assert [job.job_id for job in running_jobs(tmp_path)] == ["job-2", "job-1"]
+    assert running_jobs(tmp_path / "none") == []
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"job_id": "x"}', '{"job_id": 1, "pid": "x"}'])
+def test_what_is_no_job_file_is_passed_over(tmp_path: Path, text: str) -> None:
+    (tmp_path / "x.json").write_text(text)
+    assert read_job("x", tmp_path) is None
+    assert running_jobs(tmp_path) == []
+
+
+@pytest.mark.parametrize("job_id", ["", ".", "..", "../x", "a/b", "a\0b"])
+def test_an_id_is_no_path(tmp_path: Path, job_id: str) -> None:
+    with pytest.raises(UserError):
+        read_job(job_id, tmp_path)
+
+
+def test_they_are_under_the_users_state(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    assert jobs_dir() == tmp_path / "ftrun" / "jobs"
+    write_job(JOB)
+    assert read_job("job-1") == JOB
+    assert running_jobs() == [JOB]

@@ -25,6 +25,8 @@ from ftrun.process_groups.store import StoreClient, split_address
 class ProcessGroupNCCL(ProcessGroup):
     """Collectives on CUDA tensors. ``timeout`` bounds each collective."""
 
+    completes_on_host = False
+
     def __init__(self, timeout: timedelta = DEFAULT_TIMEOUT) -> None:
         super().__init__(timeout)
         # Blocking initialisation cannot be aborted, and a watchdog that kills the process when a

@@ -80,16 +80,18 @@ def unpack(
         structure: what ``pack`` made of the donor's tree.
         specs: of the leaves, in order.
         buffers: one uint8 tensor per leaf; the tree's tensors are views of these.
-        mine: leaves of this process's own tree: a DTensor takes its mesh from the leaf with the
-            same path, and a tensor its device.
+        mine: leaves of this process's own tree: a tensor takes its device from the leaf with the
+            same path, and a DTensor its mesh, or, where there is none yet (a fresh optimizer has no
+            moments), from one that is sharded alike.
 
     Raises:
         ProtocolError: the structure is not one that ``pack`` makes.
         UserError: a DTensor without a counterpart in ``mine``.
     """
     own = {leaf.spec.path: leaf for leaf in mine}
+    alike = {leaf.spec.mesh: leaf for leaf in mine if leaf.spec.mesh}
     values = [
-        restore(spec, buffer, own.get(spec.path))
+        restore(spec, buffer, own.get(spec.path) or alike.get(spec.mesh))
         for spec, buffer in zip(specs, buffers, strict=True)
     ]
     return _Unpacker(values).node(structure, 0)

@@ -1,0 +1,75 @@
+"""DTensors: what FSDP2 holds, carried shard by shard."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+
+from ftrun.checkpoint.format import pack, unpack
+from ftrun.checkpoint.leaves import in_place
+from ftrun.errors import UserError
+
+
+@pytest.fixture(scope="module")
+def mesh() -> Iterator[DeviceMesh]:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield init_device_mesh("cpu", (1,))
+    dist.destroy_process_group()
+
+
+def carried(donor: Any, mine: Any) -> Any:
+    packed = pack(donor)
+    specs = [leaf.spec for leaf in packed.leaves]
+    return unpack(
+        packed.structure, specs, [leaf.data.clone() for leaf in packed.leaves], pack(mine).leaves
+    )
+
+
+def test_a_shard_comes_back_on_the_receivers_own_mesh(mesh: DeviceMesh) -> None:
+    donor = distribute_tensor(torch.randn(6, 4), mesh, [Shard(0)])
+    mine = distribute_tensor(torch.zeros(6, 4), mesh, [Shard(0)])
+    healed = carried({"w": donor}, {"w": mine})["w"]
+    assert isinstance(healed, DTensor)
+    assert healed.device_mesh is mine.device_mesh
+    assert torch.equal(healed.to_local(), donor.to_local())
+    assert (healed.placements, healed.shape) == (donor.placements, donor.shape)
+
+
+def test_moments_that_a_fresh_optimizer_lacks_take_their_parameters_mesh(mesh: DeviceMesh) -> None:
+    def build() -> tuple[torch.nn.Parameter, torch.optim.Optimizer]:
+        parameter = torch.nn.Parameter(distribute_tensor(torch.ones(4, 2), mesh, [Shard(0)]))
+        return parameter, torch.optim.Adam([parameter])
+
+    def state(parameter: torch.nn.Parameter, adam: torch.optim.Optimizer) -> dict[str, Any]:
+        return {"model": {"w": parameter.detach()}, "optimizer": adam.state_dict()}
+
+    donor, mine = build(), build()
+    donor[0].sum().backward()
+    donor[1].step()
+    healed = carried(state(*donor), state(*mine))
+    mine[1].load_state_dict(healed["optimizer"])
+    moments = mine[1].state[mine[0]]["exp_avg"]
+    assert torch.equal(moments.to_local(), donor[1].state[donor[0]]["exp_avg"].to_local())
+
+
+@pytest.mark.parametrize("mine", ["plain", "replicated"])
+def test_another_sharding_is_refused_with_its_key(mesh: DeviceMesh, mine: str) -> None:
+    donor = {"w": distribute_tensor(torch.ones(4, 2), mesh, [Shard(0)])}
+    here = torch.ones(4, 2)
+    own = here if mine == "plain" else distribute_tensor(here, mesh, [Replicate()])
+    with pytest.raises(UserError, match="'w' is a DTensor"):
+        carried(donor, {"w": own})
+
+
+def test_a_shard_is_written_in_place(mesh: DeviceMesh) -> None:
+    mine = distribute_tensor(torch.zeros(6, 4), mesh, [Shard(0)])
+    [leaf] = pack({"w": mine}).leaves
+    memory = in_place(leaf, leaf.spec)
+    assert memory is not None
+    assert memory.data_ptr() == mine.to_local().data_ptr()

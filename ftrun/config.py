@@ -24,6 +24,7 @@ PRELOAD_MAX = 64
 SCRIPT_BYTES_MAX = 16 << 20
 DEVICES = ("auto", "cpu", "cuda")
 INJECT_MODES = ("explicit", "off")
+_PARALLEL_WORDS = (b"ftrun", b"torchft", b"DistributedDataParallel", b"fully_shard", b"compile")
 _JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
@@ -40,6 +41,14 @@ class Script:
     def name(self) -> str:
         """A short name for job ids and plans."""
         return self.target.rpartition(".")[2] if self.is_module else Path(self.target).stem
+
+    def trains_in_parallel(self) -> bool:
+        """True if it will need what torch imports late; a module's source is not looked for."""
+        try:
+            source = Path(self.target).read_bytes()
+        except OSError:
+            return True
+        return any(word in source for word in _PARALLEL_WORDS)
 
     def command(self) -> tuple[str, ...]:
         """The command that would run it without ftrun."""

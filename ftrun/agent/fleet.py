@@ -27,7 +27,7 @@ from ftrun.errors import ExitCode
 QUORUM_STORE = "quorum"
 SPARE_STORES = 2
 SWEEP_DEADLINE_S = 4.0
-STATUS_DEADLINE_S = 0.25
+STATUS_DEADLINE_S = 1.0
 LOG_DRAIN_S = 1.0
 NEVER_STARTED = -9
 
@@ -103,6 +103,7 @@ class Fleet:
             token=self._token,
             host=self._machine.host,
             preload=self._settings.preload,
+            eager=self._settings.script.trains_in_parallel(),
             runtime_dir=self._runtime_dir,
         )
         for _ in range(SPARE_STORES):

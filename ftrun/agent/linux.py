@@ -66,10 +66,19 @@ def live_without_parent() -> None:
     _prctl(PR_SET_PDEATHSIG, 0)
 
 
-def name_process(name: str) -> None:
-    """The name that ``ps -o comm`` and ``top`` show; the kernel keeps 15 bytes."""
-    buffer = ctypes.create_string_buffer(name.encode()[:15])
-    _libc().prctl(PR_SET_NAME, buffer, 0, 0, 0)
+def title_process(title: str) -> None:
+    """What ``ps`` shows of this process instead of the command that started its parent.
+
+    The arguments' memory is overwritten, as long as it is; ``comm`` gets the first 15 bytes.
+    """
+    name = ctypes.create_string_buffer(title.encode()[:15])
+    _libc().prctl(PR_SET_NAME, name, 0, 0, 0)
+    fields = Path("/proc/self/stat").read_text(errors="replace").rpartition(")")[2].split()
+    start, end = int(fields[45]), int(fields[46])
+    if 0 < start < end:
+        ctypes.memmove(
+            start, title.encode()[: end - start - 1].ljust(end - start, b"\0"), end - start
+        )
 
 
 def thread_count() -> int:

@@ -1,5 +1,7 @@
 """The agent's end of the spawner: starts it, speaks with it and with the store process.
 
+The process that is started becomes the store process, and the spawner is its first child.
+
 Not here: what the spawner does (spawner.py), what is to be started and when (core/supervisor.py).
 """
 
@@ -23,6 +25,7 @@ from ftrun.core.ids import WorkerKey
 from ftrun.errors import ProtocolError
 
 SPAWNER_STOP_S = 5.0
+TITLE_CHARS = 240
 SINGLE_THREADED = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
@@ -78,20 +81,28 @@ class SpawnerProcess:
         self._closing = False
         self._process: subprocess.Popen[bytes] | None = None
         self._pidfd = -1
+        self._spawner_pidfd = -1
         self._channel: Channel | None = None
         self._stores: Channel | None = None
 
-    @property
-    def pid(self) -> int:
-        """The spawner's pid; 0 before it was started."""
-        return 0 if self._process is None else self._process.pid
+    def start(
+        self,
+        *,
+        token: str,
+        host: str,
+        preload: tuple[str, ...],
+        eager: bool,
+        runtime_dir: Path,
+    ) -> None:
+        """Start it; ``spawner_ready`` or ``spawner_lost`` follows.
 
-    def start(self, *, token: str, host: str, preload: tuple[str, ...], runtime_dir: Path) -> None:
-        """Start it; ``spawner_ready`` or ``spawner_lost`` follows."""
+        ``eager``: import also what torch imports late before the first worker is forked.
+        """
         own, theirs = socket.socketpair()
         own_stores, their_stores = socket.socketpair()
         command = [sys.executable, "-m", "ftrun.agent.spawner"]
         command += ["--channel", str(theirs.fileno()), "--stores", str(their_stores.fileno())]
+        command += ["--title", "." * TITLE_CHARS]
         self._process = subprocess.Popen(
             command,
             env=spawner_environment(self._guard_id),
@@ -112,6 +123,7 @@ class SpawnerProcess:
                 "token": token,
                 "host": host,
                 "preload": list(preload),
+                "eager": eager,
                 "runtime_dir": str(runtime_dir),
             }
         )
@@ -143,6 +155,10 @@ class SpawnerProcess:
         if not self._ended.is_set():
             self._process.kill()
             await self._ended.wait()
+        if self._spawner_pidfd >= 0:
+            self._loop.remove_reader(self._spawner_pidfd)
+            os.close(self._spawner_pidfd)
+            self._spawner_pidfd = -1
 
     def _say(self, message: dict[str, Any]) -> None:
         if self._channel is not None and not self._channel.closed:
@@ -185,11 +201,10 @@ class SpawnerProcess:
                     message["incarnation"], message["group_rank"], 0, 1, reason
                 )
             case "ready":
+                self._watch_spawner(message["pid"], parcel.fds[0])
                 self._listener.spawner_ready()
             case "unusable":
                 self._lost(message["reason"], usable=False)
-            case "stores_lost":
-                self._lost("the process that holds the node's stores has ended")
 
     def _read_stores(self) -> None:
         assert self._stores is not None
@@ -198,13 +213,24 @@ class SpawnerProcess:
         if self._stores.closed:
             self._loop.remove_reader(self._stores.fileno())
 
+    def _watch_spawner(self, pid: int, pidfd: int) -> None:
+        self._spawner_pidfd = pidfd
+        self._loop.add_reader(pidfd, self._spawner_ended, pid)
+
+    def _spawner_ended(self, pid: int) -> None:
+        self._loop.remove_reader(self._spawner_pidfd)
+        os.close(self._spawner_pidfd)
+        self._spawner_pidfd = -1
+        self._lost(f"the spawner (pid {pid}) has ended")
+
     def _exited(self) -> None:
         assert self._process is not None
         self._loop.remove_reader(self._pidfd)
         os.close(self._pidfd)
         status = self._process.wait()
         self._ended.set()
-        self._lost(f"the spawner (pid {self._process.pid}) has ended with status {status}")
+        words = f"the process of the stores (pid {self._process.pid}) has ended, status {status}"
+        self._lost(words if self._spawner_pidfd >= 0 else f"the spawner did not start: {words}")
 
     def _lost(self, reason: str, *, usable: bool = True) -> None:
         if not self._closing:

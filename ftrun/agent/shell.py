@@ -146,9 +146,9 @@ class Agent:
         if self._timer is not None:
             self._timer.cancel()
         await self._link.close()
-        stuck = await self._fleet.stop()
         if self._lighthouse is not None:
             await self._lighthouse.stop()
+        stuck = await self._fleet.stop()
         await self._server.close()
         self._say_end(stuck)
         await self._loop.run_in_executor(None, self._terminal.close)

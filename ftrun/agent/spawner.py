@@ -23,6 +23,7 @@ import socket
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from ftrun.agent import linux, stores, sweep
@@ -36,13 +37,13 @@ from ftrun.manager.context import WorkerContext
 SWEEP_DEADLINE_S = 4.0
 IMPORTS = ("numpy", "torch", "torch.distributed")
 LAZY_IMPORTS = (
-    # What torch itself imports at the first DistributedDataParallel, optimizer or process group.
-    "torch.nn.parallel.distributed",
+    # What torch itself imports late: at the first DistributedDataParallel, 823 modules in 1.1 s.
     "torch._dynamo",
-    "torch.optim",
     "torch.distributed.fsdp",
-    "torch.utils.data",
-    "ftrun.manager",
+    "torch.distributed.checkpoint",
+    "ftrun.process_groups",
+    "ftrun.checkpoint.serve",
+    "ftrun.manager.manager",
 )
 BAD_PRELOAD_EXIT = 2
 
@@ -65,6 +66,7 @@ class _Job:
     host: str
     preload: tuple[str, ...]
     runtime_dir: str
+    eager: bool
 
 
 class Spawner:
@@ -79,21 +81,21 @@ class Spawner:
         self._workers: dict[int, _Worker] = {}
         self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._lazy = list(LAZY_IMPORTS)
-        self._store_pid = 0
-        self._job = _Job("", "", (), "")
+        self._stores_pid = 0
+        self._job = _Job("", "", (), "", False)
 
     def run(self) -> Child | None:
         """Serve the agent until it is gone.
 
         Returns:
-            None in the spawner, at its end; in a forked child, what the child shall do.
+            None in the spawner, at its end; in another process, what that shall do.
         """
         if not self._configure():
             return None
         self._import()
-        child = self._fork_stores()
-        if child is not None:
-            return child
+        keeper = self._split()
+        if keeper is not None:
+            return keeper
         child = self._serve()
         if child is None:
             self._end()
@@ -109,6 +111,7 @@ class Spawner:
             host=message["host"],
             preload=tuple(message["preload"]),
             runtime_dir=message["runtime_dir"],
+            eager=message["eager"],
         )
         return True
 
@@ -129,6 +132,8 @@ class Spawner:
             importlib.import_module(name)
         for name in self._job.preload:
             self._preload(name)
+        while self._job.eager and self._lazy:
+            self._import_lazy()
         linux.live_without_parent()
 
     def _preload(self, name: str) -> None:
@@ -140,26 +145,30 @@ class Spawner:
             )
             sys.exit(BAD_PRELOAD_EXIT)
 
-    def _fork_stores(self) -> Child | None:
+    def _split(self) -> Child | None:
+        """Fork the spawner proper; what was started first becomes the store process.
+
+        So the store process is an ancestor of every worker, and as a subreaper it inherits
+        what both guards leave behind when they die at once, whatever that has done to itself.
+        """
         self._assert_forkable()
-        own_pidfd = os.pidfd_open(self._pid)
-        pid = os.fork()
-        if pid == 0:
-            return lambda: self._become_stores(own_pidfd)
-        os.close(own_pidfd)
-        self._store_pid = pid
-        pidfd = os.pidfd_open(pid)
-        self._tell({"op": "ready", "store_pid": pid}, (pidfd,))
-        os.close(pidfd)
+        spawner_pid = os.fork()
+        if spawner_pid > 0:
+            return partial(self._become_stores, spawner_pid)
+        self._stores_pid, self._pid = self._pid, os.getpid()
+        linux.become_subreaper()
+        linux.title_process("ftrun spawner")
         self._store_channel.close()
+        pidfd = os.pidfd_open(self._pid)
+        self._tell({"op": "ready", "pid": self._pid}, (pidfd,))
+        os.close(pidfd)
         return None
 
-    def _become_stores(self, spawner_pidfd: int) -> None:
-        os.setsid()
+    def _become_stores(self, spawner_pid: int) -> None:
         stores.ignore_signals()
-        linux.name_process("ftrun-stores")
+        linux.title_process("ftrun stores")
+        guards = stores.Guards(self._agent_pidfd, os.pidfd_open(spawner_pid))
         self._channel.close()
-        guards = (self._agent_pidfd, spawner_pidfd)
         stores.StoreProcess(self._store_channel, self._job.host, self._guard_id, guards).run()
         shutil.rmtree(self._job.runtime_dir, ignore_errors=True)
         os._exit(0)
@@ -186,13 +195,33 @@ class Spawner:
                 self._warm()
 
     def _may_warm(self) -> bool:
-        """Lazy imports wait for the first workers: the script's first line comes first."""
+        """A script that may do without them need not wait for the lazy imports."""
         return bool(self._lazy and self._workers)
 
     def _warm(self) -> None:
+        """Import the next lazy module, seeing to exits between the modules that it pulls in."""
+        pause = _ImportPause(self._see_to_exits)
+        sys.meta_path.insert(0, pause)
+        try:
+            self._import_lazy()
+        except _AgentGone:
+            self._channel.closed = True
+        finally:
+            sys.meta_path.remove(pause)
+
+    def _import_lazy(self) -> None:
         # A module that this torch does not have is no error: it is then imported by nobody.
         with contextlib.suppress(ImportError):
             importlib.import_module(self._lazy.pop(0))
+
+    def _see_to_exits(self) -> None:
+        """Between two imports: nothing may be forked here, but exits are told and guarded."""
+        self._reap()
+        poll = select.poll()
+        poll.register(self._agent_pidfd, select.POLLIN)
+        poll.register(self._channel.fileno(), select.POLLRDHUP)
+        if poll.poll(0):
+            raise _AgentGone
 
     def _obey(self) -> Child | None:
         for parcel in self._channel.receive():
@@ -240,7 +269,8 @@ class Spawner:
             os._exit(0)
         os.setsid()
         linux.write_own_environment(sweep.OWNER_NAME, key.incarnation)
-        linux.name_process(f"worker {key.replica_id}.{key.group_rank}")
+        words = " ".join([message["target"], *message["args"]])
+        linux.title_process(f"ftrun worker {key.replica_id}.{key.group_rank}: {words}")
         self._forget_parent()
         _redirect(out_fd, err_fd)
         here = WorkerContext(key=key, token=self._job.token, **message["context"])
@@ -286,8 +316,6 @@ class Spawner:
             worker = self._workers.pop(seen.si_pid, None)
             if worker is not None:
                 self._report(worker, seen)
-            elif seen.si_pid == self._store_pid:
-                self._tell({"op": "stores_lost"})
             os.waitid(os.P_PID, seen.si_pid, os.WEXITED)
 
     def _report(self, worker: _Worker, seen: os.waitid_result) -> None:
@@ -328,7 +356,23 @@ class Spawner:
 
     def _whole_job(self) -> list[linux.ProcessRow]:
         self._reap()
-        return sweep.job_processes(self._guard_id, self._pid, frozenset({self._pid}))
+        spare = frozenset({self._pid, self._stores_pid})
+        return sweep.job_processes(self._guard_id, self._pid, spare)
+
+
+class _AgentGone(BaseException):
+    """Breaks off an import; no module's ``except Exception`` may keep it."""
+
+
+class _ImportPause:
+    """A finder that finds nothing: it is asked before every import, and lets exits be seen."""
+
+    def __init__(self, pause: Callable[[], None]) -> None:
+        self._pause = pause
+
+    def find_spec(self, name: str, path: object, target: object = None) -> None:
+        """Called by the import system before it looks for ``name``."""
+        self._pause()
 
 
 def _redirect(out_fd: int, err_fd: int) -> None:
@@ -354,9 +398,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="The spawner of an ftrun agent.")
     parser.add_argument("--channel", type=int, required=True)
     parser.add_argument("--stores", type=int, required=True)
+    parser.add_argument("--title", help="room for the titles of the workers")
     options = parser.parse_args()
     linux.become_subreaper()
-    linux.name_process("ftrun-spawner")
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     channel = Channel(socket.socket(fileno=options.channel))
     store_channel = Channel(socket.socket(fileno=options.stores))

@@ -4,8 +4,9 @@ TCPStores have threads, and the spawner must never have any, so they live here: 
 the quorums' process groups meet, and one per incarnation of a replica group for MASTER_ADDR and
 MASTER_PORT. All bind port 0 and are published.
 
-It is the guard of last resort: when agent and spawner are both gone it kills what carries the
-job's marker (P1). Not here: who gets which store (process.py).
+It is the guard of last resort (P1): the spawner's parent, and a subreaper. When agent and spawner
+are both gone, what they leave behind is its own descent, and is killed. Not here: who gets which
+store (process.py).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import os
 import select
 import signal
 import socket
+from dataclasses import dataclass
 from typing import Any
 
 from ftrun.agent import linux, sweep
@@ -23,27 +25,38 @@ SWEEP_DEADLINE_S = 4.0
 BACKLOG = 1024
 
 
-class StoreProcess:
-    """Holds the stores and both pidfds; ``run`` returns when the process shall end."""
+@dataclass(frozen=True, slots=True)
+class Guards:
+    """The pidfds of the other two guards."""
 
-    def __init__(self, channel: Channel, host: str, guard_id: str, guards: tuple[int, int]) -> None:
+    agent: int
+    spawner: int
+
+
+class StoreProcess:
+    """Holds the stores and watches both guards; ``run`` returns when the process shall end."""
+
+    def __init__(self, channel: Channel, host: str, guard_id: str, guards: Guards) -> None:
         self._channel = channel
         self._host = host
         self._guard_id = guard_id
-        self._alive = set(guards)
+        self._guards = guards
         self._stores: dict[str, Any] = {}
 
     def run(self) -> None:
-        """Serve until both guards are gone, then sweep."""
+        """Serve until the spawner is gone and the agent is gone or lets go, then sweep."""
         self._open("quorum")
         poll = select.poll()
-        for fd in (*self._alive, self._channel.fileno()):
+        alive = {self._guards.agent, self._guards.spawner}
+        for fd in (*alive, self._channel.fileno()):
             poll.register(fd, select.POLLIN)
-        while self._alive:
+        while self._guards.spawner in alive or not (
+            self._channel.closed or self._guards.agent not in alive
+        ):
             for fd, _ in poll.poll():
-                if fd in self._alive:
+                if fd in alive:
                     poll.unregister(fd)
-                    self._alive.discard(fd)
+                    alive.discard(fd)
                 elif not self._serve():
                     poll.unregister(fd)
         sweep.kill_all(self._whole_job, SWEEP_DEADLINE_S)
@@ -68,7 +81,8 @@ class StoreProcess:
             self._channel.closed = True
 
     def _whole_job(self) -> list[linux.ProcessRow]:
-        return sweep.marked_processes(self._guard_id, frozenset({os.getpid()}))
+        own = os.getpid()
+        return sweep.job_processes(self._guard_id, own, frozenset({own}))
 
 
 def ignore_signals() -> None:

@@ -57,14 +57,6 @@ def job_processes(guard_id: str, root_pid: int, spare: frozenset[int]) -> list[P
     ]
 
 
-def marked_processes(guard_id: str, spare: frozenset[int]) -> list[ProcessRow]:
-    """Whoever carries the job's marker, without ``spare``."""
-    marker = f"{GUARD_NAME}={guard_id}".encode()
-    return [
-        row for row in linux.process_rows() if row.pid not in spare and _carries(row.pid, marker)
-    ]
-
-
 def owned_processes(incarnation: str) -> list[ProcessRow]:
     """What one incarnation of a replica group has started, its workers included.
 

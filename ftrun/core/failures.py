@@ -52,8 +52,8 @@ class Failure:
 
     def cause(self) -> str:
         """The cause as the end of a sentence that begins with the worker."""
-        if self.reason and not self.pid:
-            return f"was given up: {self.reason}"
+        if self.reason:
+            return self.reason
         if self.report is not None:
             return f"failed: {self.words()}"
         if self.status < 0:

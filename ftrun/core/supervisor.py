@@ -509,7 +509,8 @@ class Supervisor:
         if slot is None or slot.phase is not Phase.RUNNING:
             return
         rank = min(slot.alive)
-        given_up = WorkerExited(event.incarnation, rank, 0, -SIGKILL, event.reason)
+        reason = f"was given up: {event.reason}"
+        given_up = WorkerExited(event.incarnation, rank, 0, -SIGKILL, reason)
         self._fail(slot, self._failure(slot, given_up))
 
     # ------------------------------------------------------------ stopping

@@ -151,6 +151,7 @@ def _note_exit(here: WorkerContext, leaving: SystemExit) -> None:
 def _fail(here: WorkerContext, error: BaseException) -> NoReturn:
     context.mark_failed()
     own = _script_frames(error.__traceback__)
+    error.__traceback__ = own
     with contextlib.suppress(OSError, ValueError):  # The script may have closed its stdout.
         sys.stdout.flush()
     sys.excepthook(type(error), error, own)

@@ -1,0 +1,68 @@
+"""Which state a quorum begins with, and who gives it to whom.
+
+Pure arithmetic over reports. Not here: who is in the quorum (membership.py).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from ftrun.core.ids import StateId, replica_order
+from ftrun.core.messages import Report
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """``state``: what the quorum begins with; ``donors`` hold it, ``newcomers`` do not."""
+
+    state: StateId
+    donors: tuple[str, ...]
+    newcomers: tuple[str, ...]
+
+
+def choose(standings: Mapping[str, StateId | None]) -> Choice | None:
+    """Choose among the replicas' standings: highest step, commonest lineage, lowest replica_id.
+
+    Results that stand anywhere stand everywhere: the highest step wins (C6). None if nobody holds
+    a whole state.
+    """
+    top = max((s.step for s in standings.values() if s is not None), default=None)
+    if top is None:
+        return None
+    votes = Counter(s for s in standings.values() if s is not None and s.step == top)
+    most = max(votes.values())
+    in_order = sorted(standings, key=replica_order)
+    state = next(s for r in in_order if (s := standings[r]) is not None and votes[s] == most)
+    donors = tuple(r for r in in_order if standings[r] == state)  # S2: unlike lineages heal
+    newcomers = tuple(r for r in in_order if standings[r] != state)
+    return Choice(state, donors, newcomers)
+
+
+def standing(reports: Collection[Report]) -> StateId | None:
+    """The highest state that all workers of one replica hold or are certain to hold.
+
+    A worker whose results stand (``reduced``) will commit them; one that has voted will, if a
+    worker of its group has done so already, for then all votes were true (C1). None if its workers
+    share no state: some have healed and others have not, say. Such a replica has nothing to give.
+    """
+    shared = set.intersection(*(_reach(report) for report in reports))
+    held = {report.state for report in reports}
+    certain = [s for s in shared if s in held or all(_stands(r, s) for r in reports)]
+    return max(certain, key=lambda s: (s.step, s.lineage), default=None)
+
+
+def _reach(report: Report) -> set[StateId]:
+    states = {report.state}
+    for tag in (report.reduced, report.voted):
+        if tag is not None and tag.step == report.state.step:
+            states.add(report.state.committed(tag))
+    return states
+
+
+def _stands(report: Report, state: StateId) -> bool:
+    tag = report.reduced
+    return (
+        tag is not None and tag.step == report.state.step and state == report.state.committed(tag)
+    )

@@ -1,0 +1,203 @@
+"""Quorums that begin from a standstill: EMPTY, REJOIN, FENCE and BUILD of phases.py.
+
+Each rule says whether it has changed anything. Not here: who is lost, and why (membership.py).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from ftrun.core import messages as m
+from ftrun.core.choice import Choice, choose, standing
+from ftrun.core.chronicle import replicas, sentence
+from ftrun.core.ids import replica_order
+from ftrun.core.phases import Phase
+from ftrun.core.roster import Replica
+from ftrun.core.stage import Stage
+
+
+class Forming:
+    """Gathers who is left or who has come, chooses the state and issues the quorum."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self._gathering_since: float | None = None
+        self._tries = 0
+        self._tried_step = -1
+        self._errors: Counter[str] = Counter()
+
+    # ------------------------------------------------------------ EMPTY
+
+    def gather(self) -> bool:
+        """Begin with all, or after the join timeout with enough → BUILD."""
+        stage = self._stage
+        ready = stage.roster.ready
+        if not ready:
+            self._gathering_since = stage.deadline = None
+            return False
+        if self._gathering_since is None:
+            self._gathering_since = stage.now
+            stage.deadline = stage.now + stage.spec.join_timeout_s
+        is_late = stage.now >= self._gathering_since + stage.spec.join_timeout_s
+        if len(ready) >= (stage.needed if is_late else stage.slots.open_count):
+            self._gathering_since = None
+            stage.chronicle.begin(stage.now, "form", f"{replicas(ready)} ready")
+            return self._issue(set(ready))
+        if stage.is_due:
+            stage.deadline = None
+            text = (
+                f"{len(ready)} of {stage.spec.replicas} replicas are here and at least "
+                f"{stage.needed} are needed: waiting for more."
+            )
+            stage.outbox.notice("waiting", ready, text)
+        return False
+
+    # ------------------------------------------------------------ REJOIN
+
+    def interrupt(self, lost: tuple[m.Loss, ...]) -> None:
+        """All survivors give up what they are in and say what they hold → REJOIN."""
+        stage = self._stage
+        stage.interrupt = stage.numbering.highest
+        stage.prior = None
+        stage.enter(Phase.REJOIN, stage.settings.rejoin_timeout_s)
+        stage.waiting.expect(stage.live, stage.workers)
+        stage.tell(stage.live, m.Interrupt(stage.interrupt, lost))
+
+    def rejoin(self) -> bool:
+        """All have answered and are enough → BUILD; nobody is left → FENCE."""
+        stage = self._stage
+        if not stage.live:
+            stage.enter(Phase.FENCE)
+            return True
+        if stage.is_due:
+            stage.deadline = None
+            cause = f"no answer within {stage.settings.rejoin_timeout_s:g} s; it is replaced"
+            stage.replace(stage.waiting.silent(), cause)
+            return True
+        if not stage.waiting.done:
+            return False
+        stage.deadline = None
+        ids = set(stage.live)
+        if len(ids) < stage.needed:
+            ids |= stage.roster.ready
+        return len(ids) >= stage.needed and self._issue(ids)
+
+    # ------------------------------------------------------------ FENCE
+
+    def fence(self) -> bool:
+        """A member is back → REJOIN; nobody of the old quorum can commit any more → EMPTY (Q3)."""
+        stage = self._stage
+        lingering = [r for r in stage.roster if r.leaving]
+        back = {r.replica_id for r in stage.roster if not r.leaving and self._was_member(r)}
+        if back:
+            for replica_id in back:
+                stage.fence.release(replica_id)
+            stage.live = back
+            stage.roster.ready -= back
+            stage.outbox.notice("joined", back, sentence(f"{replicas(back)} back again."))
+            self.interrupt(())
+            return True
+        stage.deadline = stage.fence.opens_at(stage.spec.isolation_limit_s)
+        if lingering:
+            stage.deadline = None  # it has finished and does its last work
+        if not stage.is_due:
+            return False
+        if stage.slots.ended("finished"):
+            stage.end(0, "some replicas have finished and nobody is left who could")
+            return True
+        stage.fence.clear()
+        stage.quorum = stage.switch_step = None
+        stage.enter(Phase.EMPTY)
+        stage.journal()
+        stage.outbox.notice("lost", (), "No replica is left: the job begins anew with what comes.")
+        return True
+
+    def _was_member(self, replica: Replica) -> bool:
+        return self._stage.fence.holds(replica.replica_id, replica.incarnation)
+
+    # ------------------------------------------------------------ BUILD
+
+    def _issue(self, ids: set[str]) -> bool:
+        """The next quorum: these replicas, with the best state that any of them holds."""
+        stage = self._stage
+        roster = stage.roster
+        choice = choose({name: standing(roster[name].reports.values()) for name in ids})
+        if choice is None:
+            cause = "its workers hold unlike states and nobody is left to heal from; it is replaced"
+            stage.replace(ids, cause)
+            return True
+        stage.quorum = self._quorum(choice)
+        stage.switch_step = None
+        stage.live = set(ids)
+        roster.ready -= ids
+        stage.fence.clear()
+        stage.struck.clear()
+        stage.step_max = choice.state.step
+        self._count_try(choice.state.step)
+        stage.enter(Phase.BUILD, stage.settings.build_timeout_s)
+        stage.waiting.expect(ids, stage.workers)
+        stage.journal()
+        stage.tell(ids, m.NewQuorum(stage.quorum))
+        return True
+
+    def _quorum(self, choice: Choice) -> m.Quorum:
+        stage = self._stage
+        members = stage.roster.members((*choice.donors, *choice.newcomers), stage.workers)
+        return m.Quorum(
+            attempt=stage.numbering.issue(members),
+            members=members,
+            store=stage.roster[choice.donors[0]].store,
+            step=choice.state.step,
+            state=choice.state,
+            newcomers=choice.newcomers,
+            donors=choice.donors,
+        )
+
+    def build(self) -> bool:
+        """All have built it → STEADY."""
+        stage = self._stage
+        if stage.is_due:
+            silent = stage.waiting.silent()
+            self._errors.update(silent)
+            stage.failure = f"{replicas(silent)}: the group was not built in time"
+            return True
+        if not stage.waiting.done:
+            return False
+        assert stage.quorum is not None
+        began_at, change = stage.since, stage.chronicle.under_way
+        if change is not None:
+            began_at = change.began_at
+        stage.enter(Phase.STEADY)
+        stage.chronicle.complete(stage.now, stage.quorum)
+        text = (
+            f"{replicas(stage.live)} in quorum {stage.quorum.attempt} from step "
+            f"{stage.quorum.step} on, after {stage.now - began_at:.3f} s."
+        )
+        stage.outbox.notice("formed", stage.live, sentence(text))
+        return True
+
+    # ------------------------------------------------------------ attempts that fail
+
+    def blame(self, replica_id: str) -> None:
+        """This replica has reported an error."""
+        self._errors[replica_id] += 1
+
+    def is_exhausted(self) -> bool:
+        """So many attempts without progress that whoever failed most often must be replaced."""
+        return self._tries >= self._stage.settings.attempts_max
+
+    def replace_worst(self) -> None:
+        """Replace the replica that failed most often; of equals the one that came last."""
+        stage = self._stage
+        worst = max(stage.live, key=lambda name: (self._errors[name], replica_order(name)))
+        cause = f"it failed most often in {self._tries} attempts without progress; it is replaced"
+        self._tries = 0
+        self._errors.clear()
+        stage.replace([worst], cause)
+
+    def _count_try(self, step: int) -> None:
+        if step > self._tried_step:
+            self._tries = 0
+            self._errors.clear()
+        self._tried_step = step
+        self._tries += 1

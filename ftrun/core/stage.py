@@ -1,0 +1,173 @@
+"""What all phases share: the time, who is here, which quorum stands, what is waited for.
+
+Plain data with the few operations that keep it consistent. Not here: any decision
+(membership.py, switching.py, takeover.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ftrun.core.chronicle import Chronicle
+from ftrun.core.fence import Fence
+from ftrun.core.ids import NO_ATTEMPT, Attempt
+from ftrun.core.lighthouse_events import JournalState, LighthouseSettings
+from ftrun.core.messages import EndJob, JobSpec, Loss, Quorum, Report, ToWorker
+from ftrun.core.numbering import Numbering
+from ftrun.core.outbox import Outbox
+from ftrun.core.phases import TRANSITIONS, Phase
+from ftrun.core.roster import Replica, Roster
+from ftrun.core.slots import SlotTable
+from ftrun.core.waiting import Waiting
+
+NO_SPEC = JobSpec(
+    job_id="",
+    replicas=0,
+    workers_per_replica=1,
+    min_replicas=1,
+    join_timeout_s=0.0,
+    heartbeat_timeout_s=0.0,
+    isolation_limit_s=0.0,
+)
+"""As long as no agent has brought a job."""
+
+
+class Stage:
+    """The lighthouse's memory of the membership.
+
+    ``quorum``: in force or being built; in FENCE the last one. ``prior``: during SWITCH the one
+    before it. ``live``: the members of both that have not been struck. ``drains``: who has been
+    asked to leave at a boundary. ``interrupt``: what survivors must have given up in REJOIN.
+    ``step_max``: no member is known to be further.
+
+    Handlers note what has happened; what follows is decided once, when all of an event is noted:
+    ``struck``: members that are out since then; ``failure``: why the attempt cannot go on without
+    a loss; ``replacements``: who shall be killed and started again; ``is_stirred``: something
+    happened that may end a wait or the job.
+    """
+
+    def __init__(self, settings: LighthouseSettings, journal: JournalState, now: float) -> None:
+        self.settings = settings
+        self.spec = journal.spec if journal.spec is not None else NO_SPEC
+        self.numbering = Numbering(journal.epoch + 1)
+        self.roster = Roster()
+        self.slots = SlotTable(self.spec.replicas)
+        self.slots.finish(journal.finished, "finished")
+        self.slots.finish(journal.drained, "drained")
+        self.outbox = Outbox(self.roster)
+        self.chronicle = Chronicle(settings)
+        self.phase = Phase.TAKEOVER
+        self.now = now
+        self.since = now
+        self.deadline: float | None = None
+        self.quorum = journal.quorum
+        self.switch_step = journal.switch_step
+        self.prior: Quorum | None = None
+        self.live: set[str] = set()
+        self.drains: set[str] = set()
+        self.interrupt: Attempt = NO_ATTEMPT
+        self.step_max = 0
+        self.fence = Fence()
+        self.waiting = Waiting()
+        self.heard_at: dict[str, float] = {}
+        self.struck: list[Loss] = []
+        self.failure = ""
+        self.replacements: list[Loss] = []
+        self.is_stirred = True
+        self.outcome: EndJob | None = None
+        self._keeps_spec = journal.spec is not None
+
+    @property
+    def workers(self) -> int:
+        """Workers per replica group."""
+        return self.spec.workers_per_replica
+
+    @property
+    def needed(self) -> int:
+        """The smallest quorum that may be formed: those that have ended are not waited for."""
+        return max(1, min(self.spec.min_replicas, self.slots.open_count))
+
+    def enter(self, phase: Phase, timeout_s: float | None = None) -> None:
+        """Change the phase; nobody is waited for until somebody is expected."""
+        assert phase in TRANSITIONS[self.phase], f"{self.phase} → {phase}"
+        self._keeps_spec = True
+        self.phase = phase
+        self.since = self.now
+        self.deadline = None if timeout_s is None else self.now + timeout_s
+        self.failure = ""
+        self.is_stirred = True
+        self.waiting.clear()
+
+    def open(self, spec: JobSpec) -> None:
+        """The first agent has brought the job."""
+        self.spec = spec
+        self.slots = SlotTable(spec.replicas)
+
+    def tell(self, replica_ids: Iterable[str], message: ToWorker) -> None:
+        """To every worker of these replicas, if they live."""
+        self.outbox.tell(replica_ids, message)
+
+    def journal(self) -> None:
+        """Put on disk what a restarted lighthouse must know.
+
+        During a takeover the job is left out: that there is a job and no quorum means that none
+        was ever issued, and that is not certain yet.
+        """
+        record = JournalState(
+            epoch=self.numbering.epoch,
+            quorum=self.quorum,
+            switch_step=self.switch_step,
+            spec=self.spec if self._keeps_spec else None,
+            finished=self.slots.ended("finished"),
+            drained=self.slots.ended("drained"),
+        )
+        self.outbox.journal(record)
+
+    def outrun(self, report: Report) -> None:
+        """Keep our attempts above everything that anybody has seen (Q1, Q2)."""
+        seen = [report.interrupted]
+        seen += [q.attempt for q in (report.in_force, report.pending) if q is not None]
+        if self.numbering.outrun(max(seen)):
+            self.journal()
+
+    def attempts_of(self, replica: Replica) -> tuple[Attempt, ...]:
+        """The attempts under which this live member may be training."""
+        quorums = (self.prior, self.quorum)
+        key = (replica.replica_id, replica.incarnation)
+        return tuple(q.attempt for q in quorums if q is not None and q.index(*key) is not None)
+
+    def retire(self, replica: Replica, *, is_dead: bool) -> None:
+        """A member is out of the quorum, and nobody has to be interrupted for it."""
+        name = replica.replica_id
+        self.live.discard(name)
+        self.drains.discard(name)
+        self.waiting.drop(name)
+        heard_at = self.heard_at.get(replica.agent_id, self.since)
+        self.fence.strike(name, replica.incarnation, heard_at, is_dead)
+        self.is_stirred = True
+
+    def strike(self, replica: Replica, cause: str, *, is_dead: bool) -> None:
+        """A member is out of the quorum, which cannot go on."""
+        self.retire(replica, is_dead=is_dead)
+        self.struck.append(Loss(replica.replica_id, replica.incarnation, cause))
+
+    def replace(self, replica_ids: Iterable[str], cause: str) -> None:
+        """These replicas are of no use as they are: their agents shall kill and restart them."""
+        found = (self.roster.at(name) for name in replica_ids)
+        self.replacements += [Loss(r.replica_id, r.incarnation, cause) for r in found if r]
+
+    def end(self, exit_code: int, reason: str) -> None:
+        """The job is complete or has failed: tell everyone. A failed one leaves no quorum."""
+        self.chronicle.complete(self.now, None, reason)
+        self.enter(Phase.ENDED)
+        if exit_code:
+            self.quorum = self.switch_step = None
+        self.journal()
+        self.outbox.notice("ended", (), f"The job has ended: {reason}.")
+        self.outcome = EndJob(exit_code, reason)
+        self.outbox.to_all(self.outcome)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the phase's deadline has come."""
+        return self.deadline is not None and self.now >= self.deadline

@@ -1,0 +1,48 @@
+"""Who has not answered yet: the counters behind every phase that waits.
+
+Not here: for what, and for how long (membership.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ftrun.core.ids import replica_order
+
+
+class Waiting:
+    """The workers whose answer is outstanding, by replica. Answers cost O(1)."""
+
+    def __init__(self) -> None:
+        self._ranks: dict[str, set[int]] = {}
+
+    def expect(self, replica_ids: Iterable[str], workers_per_replica: int) -> None:
+        """Wait for every worker of these replicas, and for nobody else."""
+        ranks = range(workers_per_replica)
+        self._ranks = {replica_id: set(ranks) for replica_id in replica_ids}
+
+    def answer(self, replica_id: str, group_rank: int) -> None:
+        """One worker has answered; again, or unasked, changes nothing."""
+        ranks = self._ranks.get(replica_id)
+        if ranks is None:
+            return
+        ranks.discard(group_rank)
+        if not ranks:
+            del self._ranks[replica_id]
+
+    def drop(self, replica_id: str) -> None:
+        """Nobody waits for this replica any more."""
+        self._ranks.pop(replica_id, None)
+
+    def clear(self) -> None:
+        """Nobody waits."""
+        self._ranks = {}
+
+    @property
+    def done(self) -> bool:
+        """Everybody has answered."""
+        return not self._ranks
+
+    def silent(self) -> tuple[str, ...]:
+        """The replicas of which a worker has not answered."""
+        return tuple(sorted(self._ranks, key=replica_order))

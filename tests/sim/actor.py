@@ -1,0 +1,56 @@
+"""A simulated process, and the times that the whole world agrees on."""
+
+from __future__ import annotations
+
+from ftrun.core.lighthouse_events import LighthouseSettings
+
+JOIN_TIMEOUT_S = 2.0
+HEARTBEAT_TIMEOUT_S = 1.0
+ISOLATION_LIMIT_S = 3.0
+BUILD_TIMEOUT_S = 2.0
+OPERATION_TIMEOUT_S = 6.0
+QUORUM_TIMEOUT_S = 30.0
+
+SETTINGS = LighthouseSettings(
+    takeover_grace_s=1.0,
+    rejoin_timeout_s=1.0,
+    build_timeout_s=BUILD_TIMEOUT_S,
+    promise_timeout_s=2.0,
+    reassign_grace_s=1.0,
+    switch_retry_max_s=0.5,
+)
+
+
+class Crashed(Exception):  # noqa: N818  # no error: a planned death between two instructions
+    """The actor has died in the middle of what it was doing."""
+
+
+class Actor:
+    """A process: it can die, and it can be stopped for a while (SIGSTOP, a slow machine).
+
+    ``crash_in``: so many instructions are still carried out; then it dies before the next one.
+    """
+
+    name = ""
+
+    def __init__(self) -> None:
+        self.alive = True
+        self.paused_until = 0.0
+        self.crash_in: int | None = None
+
+    def crash(self) -> None:
+        """Die at once, wherever it is."""
+        raise NotImplementedError
+
+    def before_instruction(self) -> None:
+        """The place between two instructions, where a process can die.
+
+        Raises:
+            Crashed: it has.
+        """
+        if self.crash_in is None:
+            return
+        self.crash_in -= 1
+        if self.crash_in < 0:
+            self.crash()
+            raise Crashed

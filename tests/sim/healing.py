@@ -1,0 +1,128 @@
+"""Offers of a state and fetches from them: what checkpoint/ and manager/healing.py do.
+
+An offer is live until it is retired; then a copy is kept for receivers that have not come. A fetch
+asks donors until one has the tag, reads a while, and moves to another donor when one dies. A fetch
+that is cancelled in its last moments may still deliver.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ftrun.core import step_events as e
+from ftrun.core.ids import StateId, Tag
+from ftrun.core.messages import Quorum
+from tests.sim.actor import OPERATION_TIMEOUT_S
+
+if TYPE_CHECKING:
+    from tests.sim.worker import Worker
+
+CANCEL_LOOK_S = 0.02
+
+
+@dataclass(slots=True)
+class Offer:
+    """A state under its tag. ``copy``: of the content when it was retired."""
+
+    donor: Worker
+    tag: Tag
+    state: StateId
+    receivers: int
+    served: set[int] = field(default_factory=set)
+    retired: bool = False
+    copy: int | None = None
+
+    @property
+    def content(self) -> int | None:
+        """What a receiver reads now; None: nothing any more."""
+        return self.copy if self.retired else self.donor.content
+
+    def retire(self) -> None:
+        """The donor's state is about to change."""
+        if not self.retired:
+            if len(self.served) < self.receivers:
+                self.copy = self.donor.content
+            self.retired = True
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """What has come."""
+
+    tag: Tag
+    state: StateId
+    content: int
+    donor: str
+
+
+class Fetch:
+    """One transfer on its way."""
+
+    def __init__(self, worker: Worker, tag: Tag, quorum: Quorum) -> None:
+        rank = worker.key.group_rank
+        self.worker = worker
+        self.tag = tag
+        self.quorum = quorum
+        self.donors = [
+            member.endpoints[rank].heal
+            for member in quorum.members
+            if member.replica_id in quorum.donors
+        ]
+        self.cancelled_at: float | None = None
+        self._world = worker.world
+        self._deadline = worker.world.now + OPERATION_TIMEOUT_S
+        self._pause_s = 0.005
+        self._world.at(self._world.rng.uniform(0.001, 0.01), worker, self._ask)
+
+    def cancel(self) -> None:
+        """Another fetch takes its place."""
+        if self.cancelled_at is None:
+            self.cancelled_at = self._world.now
+
+    def _ask(self) -> None:
+        if self.cancelled_at is not None:
+            return
+        world = self._world
+        donors = [world.endpoints[address] for address in self.donors]
+        living = [donor for donor in donors if donor.alive]
+        offers = [donor.offers[self.tag] for donor in living if self.tag in donor.offers]
+        offers = [offer for offer in offers if offer.content is not None]
+        if not living:
+            self._fail("all donors are gone")
+        elif world.now >= self._deadline:
+            self._fail("no donor could deliver in time")
+        elif not offers:
+            self._pause_s = min(2 * self._pause_s, 0.1)
+            world.at(self._pause_s, self.worker, self._ask)
+        else:
+            self._read(world.rng.choice(offers))
+
+    def _read(self, offer: Offer) -> None:
+        wanted = self.quorum.state
+        if wanted is not None and offer.state != wanted:
+            self._fail(f"the donor holds {offer.state}, not {wanted}")
+            return
+        offer.served.add(id(self))
+        world, rng = self._world, self._world.rng
+        duration_s = rng.uniform(0.005, 0.05) if rng.random() < 0.7 else rng.uniform(0.05, 0.6)
+        world.at(duration_s, self.worker, self._finish, offer, offer.content)
+
+    def _finish(self, offer: Offer, first_half: int) -> None:
+        world, worker = self._world, self.worker
+        late = self.cancelled_at is not None and world.now > self.cancelled_at + CANCEL_LOOK_S
+        if late:
+            return
+        if not offer.donor.alive and world.rng.random() < 0.8:
+            self._ask()
+            return
+        content = offer.content
+        if content is None:
+            self._ask()
+            return
+        whole = content if content == first_half else worker.mix(content, first_half)
+        worker.fetched = Fetched(self.tag, offer.state, whole, offer.donor.key.replica_id)
+        worker.feed(e.StateLoaded(self.tag, offer.state))
+
+    def _fail(self, reason: str) -> None:
+        self.worker.feed(e.HealFailed(self.tag, reason))

@@ -1,0 +1,130 @@
+"""One life of the lighthouse's process: what lighthouse/shell.py and server.py do, without gRPC.
+
+It can die between any two instructions. Its disk is the world's, and outlives it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ftrun.core import messages as m
+from ftrun.core.lighthouse_events import (
+    AgentAttached,
+    AgentDetached,
+    AgentSaid,
+    CloseAgent,
+    Event,
+    Instruction,
+    Journal,
+    JournalState,
+    SendToAgent,
+    TimerFired,
+)
+from tests.sim.actor import SETTINGS, Actor
+
+if TYPE_CHECKING:
+    from tests.sim.network import Stream
+    from tests.sim.world import World
+
+TIMER_DELAY_MIN_S = 0.001
+
+
+class House(Actor):
+    """Feeds the core and carries out what it says, in order."""
+
+    name = "lighthouse"
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self.world = world
+        self.sessions: dict[str, Stream] = {}
+        self._timer = 0
+
+    def start(self, disk: JournalState) -> None:
+        """Begin with what is on disk."""
+        world = self.world
+        world.note(self.name, "starts", disk)
+        world.invariants.takeover_began(world.now, SETTINGS.takeover_grace_s, disk.quorum)
+        self.core = world.cores.lighthouse(SETTINGS, disk, world.now)
+        world.at(0.0, self, self.feed, TimerFired())
+
+    def crash(self) -> None:
+        """Die: streams break, sends that have not left are lost, the disk stays."""
+        self.alive = False
+        self.world.note(self.name, "dies")
+        for host in self.world.hosts:
+            host.excuse("the lighthouse died")
+        for agent_id in sorted(self.sessions):
+            self.sessions[agent_id].cut()
+
+    def feed(self, event: Event) -> None:
+        """One event, its instructions, and the one timer."""
+        world = self.world
+        world.note(self.name, "event", event)
+        instructions = self.core.handle(event, world.now)
+        self.core.check()
+        for instruction in instructions:
+            self.before_instruction()
+            self._carry_out(instruction)
+        self._arm()
+
+    def _carry_out(self, instruction: Instruction) -> None:
+        world = self.world
+        match instruction:
+            case Journal(record):
+                world.note(self.name, "journal", record)
+                world.disk = record
+                if record.quorum is not None and record.switch_step is not None:
+                    world.invariants.switch_confirmed(record.quorum, record.switch_step)
+            case SendToAgent(agent_id, message):
+                self._send(agent_id, message)
+            case CloseAgent(agent_id, _):
+                stream = self.sessions.get(agent_id)
+                if stream is not None:
+                    stream.cut(lossy=False)
+
+    def _send(self, agent_id: str, message: m.ToAgent) -> None:
+        world = self.world
+        world.note(self.name, f"to {agent_id}", message)
+        if isinstance(message, m.ToWorkers):
+            world.invariants.lighthouse_said(world.now, message.message)
+            world.faults.heard(world, message.message)
+        elif isinstance(message, m.RestartReplica):
+            world.invariants.excuse(message.incarnation, "it was given up")
+        stream = self.sessions.get(agent_id)
+        if stream is not None:
+            stream.down.send(message)
+
+    def _arm(self) -> None:
+        deadline = self.core.next_deadline()
+        self._timer += 1
+        if deadline is not None:
+            delay_s = max(TIMER_DELAY_MIN_S, deadline - self.world.now)
+            self.world.at(delay_s, self, self._ring, self._timer)
+
+    def _ring(self, timer: int) -> None:
+        if timer == self._timer:
+            self.feed(TimerFired())
+
+    # ------------------------------------------------------------ streams
+
+    def received(self, stream: Stream, message: Any) -> None:
+        """A message came in; the first one on a stream is a Hello."""
+        agent_id = stream.agent.agent_id
+        if isinstance(message, m.Hello):
+            former = self.sessions.pop(agent_id, None)
+            if former is not None:
+                former.cut(lossy=False)
+            self.sessions[agent_id] = stream
+            self.feed(AgentAttached(agent_id, message))
+        elif self.sessions.get(agent_id) is stream:
+            if isinstance(message, m.WorkerMessage) and isinstance(message.message, m.Report):
+                self.world.invariants.back(message.key)
+            self.feed(AgentSaid(agent_id, message))
+
+    def disconnected(self, stream: Stream) -> None:
+        """The stream is over; one that was replaced says nothing."""
+        agent_id = stream.agent.agent_id
+        if self.sessions.get(agent_id) is stream:
+            del self.sessions[agent_id]
+            self.feed(AgentDetached(agent_id))

@@ -1,0 +1,105 @@
+"""Streams between agents and lighthouse, and the Unix sockets between agent and workers.
+
+A pipe keeps the order. Messages come late, a pipe may stand still for a while, and when it is cut
+some prefix of what was under way still arrives; the rest is lost. Not here: who cuts it (faults.py).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tests.sim.house import House
+    from tests.sim.node import Agent
+    from tests.sim.world import Actor, World
+
+KEEPALIVE_S = 2.0
+
+
+class Pipe:
+    """One direction of an ordered stream."""
+
+    def __init__(
+        self,
+        world: World,
+        receiver: Actor,
+        deliver: Callable[[Any], None],
+        delay_s: tuple[float, float],
+    ) -> None:
+        self._world = world
+        self._receiver = receiver
+        self._deliver = deliver
+        self._delay_s = delay_s
+        self._queue: deque[Any] = deque()
+        self._last_at = 0.0
+        self._stalled_until = 0.0
+        self.closed = False
+
+    def send(self, message: Any) -> None:
+        """Put a message on its way; into a closed pipe, it is lost."""
+        if self.closed:
+            return
+        world = self._world
+        low, high = self._delay_s
+        arrives = world.now + low + (high - low) * world.rng.random() ** 3
+        arrives = self._last_at = max(arrives, self._last_at)
+        self._queue.append(message)
+        world.at(arrives - world.now, self._receiver, self._arrive)
+
+    def stall(self, duration_s: float) -> None:
+        """Nothing arrives for a while; then all of it, in order."""
+        self._stalled_until = self._world.now + duration_s
+
+    def close(self, keep: int | None = None) -> float:
+        """Nothing more goes in; ``keep`` of what is under way arrives (None: all).
+
+        Returns in how long the last of it will have arrived.
+        """
+        self.closed = True
+        if keep is not None:
+            while len(self._queue) > keep:
+                self._queue.pop()
+        left_s = max(0.0, self._last_at - self._world.now) if self._queue else 0.0
+        return max(left_s, self._stalled_until - self._world.now)
+
+    @property
+    def under_way(self) -> int:
+        """How many messages have not arrived."""
+        return len(self._queue)
+
+    def _arrive(self) -> None:
+        world = self._world
+        if self._stalled_until > world.now and not world.calm:
+            world.at(self._stalled_until - world.now, self._receiver, self._arrive)
+        elif self._queue:
+            self._deliver(self._queue.popleft())
+
+
+class Stream:
+    """An agent's stream to one life of the lighthouse: two pipes that end together."""
+
+    def __init__(self, world: World, agent: Agent, house: House) -> None:
+        delay_s = (0.0002, world.faults.delay_max_s)
+        self.agent = agent
+        self.house = house
+        self.up = Pipe(world, house, lambda message: house.received(self, message), delay_s)
+        self.down = Pipe(world, agent, lambda message: agent.received(self, message), delay_s)
+        self.open = True
+        self._world = world
+
+    def cut(self, *, lossy: bool = True, half_open: bool = False) -> None:
+        """The stream breaks. Half-open: the lighthouse is never told, the agent by a keepalive."""
+        if not self.open:
+            return
+        self.open = False
+        rng = self._world.rng
+        up_s = self.up.close(rng.randint(0, self.up.under_way) if lossy else None)
+        down_s = self.down.close(rng.randint(0, self.down.under_way) if lossy else None)
+        slow_s = KEEPALIVE_S if half_open else 0.02
+        told_s = down_s + rng.uniform(0.0, slow_s)
+        self._world.at(told_s, self.agent, self.agent.disconnected, self, "the stream broke")
+        if not half_open:
+            told_s = up_s + rng.uniform(0.0, 0.02)
+            self._world.at(told_s, self.house, self.house.disconnected, self)

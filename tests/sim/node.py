@@ -1,0 +1,291 @@
+"""A machine with its agent: the real supervisor core in a modelled shell (agent/shell.py).
+
+An agent's death takes its workers with it, a little later. Its successor is another agent on the
+same host, which knows nothing. Not here: the workers themselves (worker.py).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ftrun.core import messages as m
+from ftrun.core import supervisor as s
+from ftrun.core.ids import WorkerKey
+from tests.sim.actor import HEARTBEAT_TIMEOUT_S, ISOLATION_LIMIT_S, Actor
+from tests.sim.network import Stream
+from tests.sim.worker import Worker
+
+if TYPE_CHECKING:
+    from tests.sim.world import World
+
+HEARTBEAT_S = HEARTBEAT_TIMEOUT_S / 5
+BACKOFF_MAX_S = 0.4
+SIGKILL_STATUS = -9
+
+
+class Host:
+    """A machine. ``cut_off_until``: nobody reaches the lighthouse from here before."""
+
+    def __init__(self, world: World, number: int) -> None:
+        self.world = world
+        self.name = f"host{number}"
+        self.agent: Agent | None = None
+        self.lives = 0
+        self.cut_off_until = 0.0
+        self.ending: s.EndAgent | None = None
+
+    @property
+    def over(self) -> bool:
+        """The agent has ended in order, and nothing of it is left."""
+        return self.ending is not None
+
+    def start_agent(self) -> None:
+        """A new agent process, with an id of its own."""
+        if self.agent is not None and self.agent.alive:
+            return
+        self.lives += 1
+        self.agent = Agent(self.world, self, f"{self.name}-{self.lives}")
+        self.agent.start()
+
+    def mend(self) -> None:
+        """No more bad luck: the network works and there is an agent."""
+        self.cut_off_until = 0.0
+        self.world.at(0.1, None, self.mend_agent)
+
+    def mend_agent(self) -> None:
+        """The dead agent's successor starts."""
+        if not self.over:
+            self.start_agent()
+
+    def workers(self) -> list[Worker]:
+        """The workers that live."""
+        if self.agent is None:
+            return []
+        return [worker for worker in self.agent.workers.values() if worker.alive]
+
+    def ended_slots(self) -> tuple[str, ...]:
+        """Slots of the present agent that will not be started again."""
+        if self.agent is None or not self.agent.alive:
+            return ()
+        ended = [x for x in self.agent.supervisor.summary() if x.outcome in ("finished", "drained")]
+        return tuple(summary.replica_id for summary in ended)
+
+    def excuse(self, why: str) -> None:
+        """The lighthouse may rightly give up whoever runs here (Q4)."""
+        for worker in self.workers():
+            self.world.invariants.excuse(worker.key.incarnation, why)
+
+
+class Agent(Actor):
+    """One agent process: Hello, relay, heartbeats, and what the supervisor says."""
+
+    def __init__(self, world: World, host: Host, agent_id: str) -> None:
+        super().__init__()
+        self.world = world
+        self.host = host
+        self.agent_id = self.name = agent_id
+        self.store = f"store-{agent_id}"
+        self.workers: dict[WorkerKey, Worker] = {}
+        self.stream: Stream | None = None
+        self.supervisor = world.cores.supervisor(self._rules(), world.now)
+        self._failures = 0
+        self._progress: dict[str, m.ReplicaProgress] = {}
+        self._timer = 0
+
+    def _rules(self) -> s.SupervisorSettings:
+        return s.SupervisorSettings(
+            agent_id=self.agent_id,
+            workers_per_replica=self.world.job.workers,
+            max_restarts=1000,
+            grace_s=3.0,
+            isolation_limit_s=ISOLATION_LIMIT_S,
+            join_timeout_s=60.0,
+            alone=self.world.job.agents == 1,
+            backoff_first_s=0.1,
+            backoff_max_s=0.3,
+            strikes_max=1000,
+            end_grace_s=1.0,
+        )
+
+    def start(self) -> None:
+        """Begin to connect and to beat."""
+        self.world.note(self.name, "starts")
+        self._connect()
+        self.world.at(HEARTBEAT_S, self, self._beat)
+        self._arm()
+
+    def crash(self) -> None:
+        """Die by -9; the guard ends the workers soon after."""
+        if not self.alive:
+            return
+        world = self.world
+        world.note(self.name, "dies")
+        self.host.excuse("its agent died")
+        self.alive = False
+        if self.stream is not None:
+            self.stream.cut()
+        for worker in list(self.workers.values()):
+            world.at(0.001, worker, worker.lost_agent)
+            world.at(world.rng.uniform(0.001, 0.2), worker, worker.crash)
+        if world.calm:
+            world.at(0.1, None, self.host.start_agent)
+
+    # ------------------------------------------------------------ the supervisor
+
+    def handle(self, event: s.Event) -> None:
+        """One event for the supervisor; its instructions in order."""
+        self.world.note(self.name, "event", event)
+        instructions = self.supervisor.handle(event, self.world.now)
+        self.supervisor.check()
+        for instruction in instructions:
+            self.before_instruction()
+            self._carry_out(instruction)
+        self._arm()
+
+    def _arm(self) -> None:
+        self._timer += 1
+        at = self.supervisor.next_deadline()
+        if at is not None and self.alive:
+            self.world.at(max(0.0, at - self.world.now), self, self._ring, self._timer)
+
+    def _ring(self, timer: int) -> None:
+        if timer == self._timer:
+            self.handle(s.TimerFired())
+
+    def _carry_out(self, instruction: s.Instruction) -> None:
+        match instruction:
+            case s.TellLighthouse(message):
+                self._tell(message)
+            case s.StartReplica(replica_id, incarnation, _):
+                delay_s = self.world.rng.uniform(0.01, 0.05)
+                self.world.at(delay_s, self, self._start_replica, replica_id, incarnation)
+            case s.SignalReplica(_, incarnation, number):
+                self._signal(incarnation, number)
+            case s.TellWorkers(message):
+                for worker in self.workers.values():
+                    worker.from_agent.send(message)
+            case s.EndAgent():
+                self._end(instruction)
+            case _:
+                pass
+
+    def _tell(self, message: m.FromAgent) -> None:
+        if isinstance(message, m.DrainReplicas):
+            for worker in self.workers.values():
+                self.world.invariants.excuse(worker.key.incarnation, "it was asked to leave")
+        if self.stream is not None:
+            self.stream.up.send(message)
+
+    def _start_replica(self, replica_id: str, incarnation: str) -> None:
+        world = self.world
+        ranks = range(world.job.workers)
+        keys = [WorkerKey(replica_id, incarnation, rank) for rank in ranks]
+        ballot = world.rings.ballot(incarnation)
+        for key in keys:
+            worker = self.workers[key] = Worker(world, self, key, ballot)
+            worker.start()
+
+    def _signal(self, incarnation: str, number: int) -> None:
+        for worker in list(self.workers.values()):
+            if worker.key.incarnation == incarnation:
+                self.world.at(0.001, worker, worker.crash, -number)
+
+    def _end(self, instruction: s.EndAgent) -> None:
+        self.world.note(self.name, "ends", instruction)
+        self.host.ending = instruction
+        self.alive = False
+        self.host.excuse("its agent ended")
+        if self.stream is not None:
+            self.stream.cut(lossy=False)
+        for worker in list(self.workers.values()):
+            self.world.at(0.001, worker, worker.crash)
+
+    # ------------------------------------------------------------ workers
+
+    def worker_said(self, worker: Worker, message: Any) -> None:
+        """A frame of a worker came in."""
+        if worker.key not in self.workers:
+            return
+        if isinstance(message, m.Progress) and worker.key.group_rank == 0:
+            key = worker.key
+            line = m.ReplicaProgress(key.replica_id, key.incarnation, message)
+            self._progress[key.replica_id] = line
+        if isinstance(message, m.Leaving):
+            self.world.invariants.excuse(worker.key.incarnation, "it has left")
+        self.handle(s.WorkerSaid(worker.key, message))
+        if not isinstance(message, m.Progress) and self.stream is not None:
+            self.stream.up.send(m.WorkerMessage(worker.key, message))
+
+    def worker_exited(self, worker: Worker, status: int) -> None:
+        """The kernel says that a worker has ended."""
+        if self.workers.pop(worker.key, None) is not None:
+            key = worker.key
+            self.handle(s.WorkerExited(key.incarnation, key.group_rank, 1, status))
+
+    # ------------------------------------------------------------ the lighthouse
+
+    def _connect(self) -> None:
+        world = self.world
+        house = world.house
+        cut_off = self.host.cut_off_until > world.now and not world.calm
+        if house is None or not house.alive or cut_off:
+            world.at(0.005, self, self._refused)
+            return
+        self.stream = Stream(world, self, house)
+        self._failures = 0
+        supervisor = self.supervisor
+        self.stream.up.send(
+            m.Hello(
+                self.agent_id,
+                world.job.spec(),
+                world.job.replicas,
+                self.host.name,
+                self.store,
+                supervisor.running(),
+                supervisor.dead(),
+                supervisor.finished(),
+            )
+        )
+        for worker in self.workers.values():
+            worker.from_agent.send(m.AskReport())
+
+    def _refused(self) -> None:
+        self._failures += 1
+        self.handle(s.LighthouseGone("no answer", self._failures))
+        delay_s = min(BACKOFF_MAX_S, 0.05 * 2 ** min(self._failures, 6))
+        self.world.at(delay_s * self.world.rng.uniform(0.5, 1.0), self, self._connect)
+
+    def disconnected(self, stream: Stream, why: str) -> None:
+        """The stream has broken; the next try follows."""
+        if self.stream is stream:
+            self.world.note(self.name, "disconnected", why)
+            self.stream = None
+            self.host.excuse("its agent's stream broke")
+            self._refused()
+
+    def received(self, stream: Stream, message: m.ToAgent) -> None:
+        """The lighthouse says something."""
+        if self.stream is not stream:
+            return
+        self.handle(s.LighthouseSpoke())
+        match message:
+            case m.AssignSlots(replica_ids):
+                self.handle(s.SlotsAssigned(replica_ids))
+            case m.ToWorkers(targets, inner):
+                wanted = {target.incarnation for target in targets}
+                for worker in self.workers.values():
+                    if worker.key.incarnation in wanted:
+                        worker.from_agent.send(inner)
+            case m.RestartReplica(replica_id, incarnation, reason):
+                self.handle(s.RestartAsked(replica_id, incarnation, reason))
+            case m.EndJob(exit_code, reason):
+                self.handle(s.JobEnded(exit_code, reason))
+            case m.Rejected(reason):
+                self.handle(s.JobEnded(1, reason))
+            case _:
+                pass
+
+    def _beat(self) -> None:
+        progress, self._progress = tuple(self._progress.values()), {}
+        self._tell(m.Heartbeat(progress))
+        self.world.at(HEARTBEAT_S, self, self._beat)

@@ -1,0 +1,247 @@
+"""Process groups and control groups as objects: they build, reduce, vote, break and hang.
+
+A ring's reduction takes the contribution of every member, each member's n-th with the others'
+n-th. Every member completes by itself: when somebody dies in the middle, some have the result,
+some get an error, and some wait for ever (until they are pushed). Sums are real sums, and carry
+who contributed what under which tag, so that C3 and C4 are seen and not assumed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ftrun.core import step_events as e
+from ftrun.core.ids import Attempt, Tag, WorkerKey
+from ftrun.core.messages import Quorum
+from tests.sim.actor import BUILD_TIMEOUT_S
+
+if TYPE_CHECKING:
+    from tests.sim.worker import Worker
+    from tests.sim.world import World
+
+
+@dataclass(frozen=True, slots=True)
+class Contribution:
+    """One member's part in one reduction. ``base``: the content it was computed from.
+
+    ``counts`` is False for zeros: a healing rank, a spare.
+    """
+
+    key: WorkerKey
+    tag: Tag
+    index: int
+    base: int
+    value: int
+    counts: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a reduction has summed up."""
+
+    attempt: Attempt
+    parts: tuple[Contribution, ...]
+
+    @property
+    def total(self) -> int:
+        """The sum of all that counts."""
+        return sum(part.value for part in self.parts if part.counts)
+
+
+class Reduction:
+    """One operation of a worker's step. ``final``: what was handed out, and its divisor."""
+
+    def __init__(self, held: bool, closes: bool, base: int, value: int) -> None:
+        self.held = held
+        self.closes = closes
+        self.base = base
+        self.value = value
+        self.buffer: Result | None = None
+        self.final: tuple[Result, int] | None = None
+        self.released = False
+
+
+@dataclass(slots=True)
+class _Round:
+    parts: dict[int, Contribution] = field(default_factory=dict)
+    waiting: dict[int, int] = field(default_factory=dict)  # rank → the worker's index
+    result: Result | None = None
+
+
+class End:
+    """One member's end of a ring."""
+
+    def __init__(self, ring: Ring, worker: Worker, rank: int) -> None:
+        self.ring = ring
+        self.worker = worker
+        self.rank = rank
+        self.built = False
+        self.gone = False
+        self.broken = False
+        self.launched = 0
+
+    @property
+    def size(self) -> int:
+        """How many members the ring has."""
+        return self.ring.size
+
+
+class Ring:
+    """The process group of one attempt and group_rank."""
+
+    def __init__(self, world: World, attempt: Attempt, size: int) -> None:
+        self.world = world
+        self.attempt = attempt
+        self.size = size
+        self.ends: dict[int, End] = {}
+        self._reductions: dict[int, _Round] = {}
+
+    def join(self, worker: Worker, rank: int, store_lives: bool) -> End:
+        """Begin to build; GroupBuilt or GroupFailed follows, unless the end leaves first."""
+        world, rng = self.world, self.world.rng
+        end = self.ends[rank] = End(self, worker, rank)
+        if not store_lives:
+            world.at(rng.uniform(0.0, 0.2), worker, self._fail_build, end, "the store is gone")
+            return end
+        world.at(BUILD_TIMEOUT_S, worker, self._fail_build, end, "timeout")
+        if len(self.ends) == self.size and not any(other.gone for other in self.ends.values()):
+            for other in self.ends.values():
+                delay_s = rng.uniform(0.002, 0.05)
+                if world.faults.strikes(world, "build_failure"):
+                    world.at(delay_s, other.worker, self._fail_build, other, "build failure")
+                else:
+                    world.at(delay_s, other.worker, self._finish_build, other)
+        return end
+
+    def leave(self, end: End) -> None:
+        """The end aborts, shuts down or dies: its peers may notice, or hang."""
+        if end.gone:
+            return
+        end.gone = True
+        world, rng = self.world, self.world.rng
+        for peer in self.ends.values():
+            if peer.gone or peer.broken:
+                continue
+            peer.broken = True
+            if not peer.built and rng.random() < 0.5:
+                delay_s = rng.uniform(0.001, 0.1)
+                world.at(delay_s, peer.worker, self._fail_build, peer, "a peer left")
+            for number, reduction in self._reductions.items():
+                if peer.rank in reduction.waiting and reduction.result is None:
+                    self._fail_or_hang(peer, number)
+        for reduction in self._reductions.values():
+            index = reduction.waiting.pop(end.rank, None)
+            if index is not None and end.worker.alive:
+                failed = e.OperationFailed(self.attempt, index, "aborted")
+                world.at(rng.uniform(0.0, 0.003), end.worker, end.worker.feed, failed)
+
+    def launch(self, end: End, index: int, part: Contribution) -> None:
+        """This end's next reduction."""
+        number = end.launched
+        end.launched += 1
+        reduction = self._reductions.setdefault(number, _Round())
+        reduction.parts[end.rank] = part
+        reduction.waiting[end.rank] = index
+        if end.broken:
+            self._fail_or_hang(end, number)
+        elif len(reduction.parts) == self.size:
+            parts = tuple(reduction.parts[rank] for rank in range(self.size))
+            reduction.result = Result(self.attempt, parts)
+            for rank in sorted(reduction.waiting):
+                delay_s = self.world.rng.uniform(0.001, 0.01)
+                peer = self.ends[rank]
+                self.world.at(delay_s, peer.worker, self._complete, peer, number)
+
+    def _finish_build(self, end: End) -> None:
+        if end.gone or end.built:
+            return
+        if end.broken and self.world.rng.random() < 0.5:
+            return  # it hangs until the timeout or the push
+        end.built = True
+        end.worker.feed(e.GroupBuilt(self.attempt))
+
+    def _fail_build(self, end: End, reason: str) -> None:
+        if not end.gone and not end.built:
+            self.leave(end)
+            end.worker.feed(e.GroupFailed(self.attempt, reason))
+
+    def _complete(self, end: End, number: int) -> None:
+        reduction = self._reductions[number]
+        if end.gone or end.rank not in reduction.waiting:
+            return
+        world = self.world
+        if world.faults.strikes(world, "reduction_error"):
+            self._fail(end, number)
+        elif end.broken and world.rng.random() < 0.5:
+            self._fail_or_hang(end, number)
+        else:
+            assert reduction.result is not None
+            end.worker.completed(self.attempt, reduction.waiting.pop(end.rank), reduction.result)
+
+    def _fail_or_hang(self, end: End, number: int) -> None:
+        if self.world.rng.random() < 0.6:
+            delay_s = self.world.rng.uniform(0.001, 0.1)
+            self.world.at(delay_s, end.worker, self._fail, end, number)
+
+    def _fail(self, end: End, number: int) -> None:
+        index = self._reductions[number].waiting.pop(end.rank, None)
+        if index is not None and not end.gone:
+            end.worker.feed(e.OperationFailed(self.attempt, index, "the ring broke"))
+
+
+class Ballot:
+    """The control group of one replica group: one MIN all-reduce per vote."""
+
+    def __init__(self, world: World, size: int) -> None:
+        self._world = world
+        self._size = size
+        self._votes: list[dict[int, tuple[Worker, Tag | None, bool]]] = []
+        self._cast: dict[int, int] = {}
+
+    def vote(self, worker: Worker, tag: Tag | None, flag: bool) -> None:
+        """``worker.outcome`` follows, unless a rank dies before it has voted."""
+        rank = worker.key.group_rank
+        number = self._cast.get(rank, 0)
+        self._cast[rank] = number + 1
+        if number == len(self._votes):
+            self._votes.append({})
+        votes = self._votes[number]
+        votes[rank] = (worker, tag, flag)
+        if len(votes) < self._size:
+            return
+        tags = {t for _, t, _ in votes.values()}
+        outcome = len(tags) == 1 and all(f for _, _, f in votes.values())
+        for _, (voter, _, _) in sorted(votes.items()):
+            delay_s = self._world.rng.uniform(0.0002, 0.003)
+            self._world.at(delay_s, voter, voter.vote_decided, outcome)
+
+
+class Rings:
+    """All process groups of the world, by where and under which tag they meet."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._rings: dict[tuple[str, Attempt, int], Ring] = {}
+        self._ballots: dict[str, Ballot] = {}
+
+    def join(self, worker: Worker, quorum: Quorum) -> End:
+        """``worker`` builds the process group of ``quorum``."""
+        key = worker.key
+        rank = quorum.index(key.replica_id, key.incarnation)
+        assert rank is not None, "builds a quorum that it is not in"
+        name = (quorum.store, quorum.attempt, key.group_rank)
+        ring = self._rings.get(name)
+        if ring is None:
+            size = len(quorum.members)
+            ring = self._rings[name] = Ring(self._world, quorum.attempt, size)
+        assert ring.size == len(quorum.members), f"Q1: {quorum.attempt} has two sizes"
+        return ring.join(worker, rank, self._store_lives(quorum.store))
+
+    def ballot(self, incarnation: str) -> Ballot:
+        """The control group of an incarnation."""
+        return self._ballots.setdefault(incarnation, Ballot(self._world, self._world.job.workers))
+
+    def _store_lives(self, store: str) -> bool:
+        agents = [host.agent for host in self._world.hosts]
+        return any(agent is not None and agent.alive and agent.store == store for agent in agents)

@@ -1,0 +1,50 @@
+"""One schedule from its seed to its outcome: for the tests and for scripts/simulate.py."""
+
+from __future__ import annotations
+
+import traceback
+from dataclasses import dataclass
+
+from tests.sim.invariants import Violation
+from tests.sim.mutants import cores_of
+from tests.sim.world import World
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a seed. ``code``: of the invariant that broke, or the exception's name."""
+
+    seed: int
+    events: int
+    commits: int
+    code: str = ""
+    failure: str = ""
+
+    def __str__(self) -> str:
+        if not self.failure:
+            return f"seed {self.seed}: {self.commits} commits in {self.events} events, all holds"
+        return f"seed {self.seed}: {self.failure}"
+
+
+def outcome_of(seed: int, mutant: str = "") -> Outcome:
+    """Run one schedule; whatever goes wrong is in the outcome."""
+    return _run(World(seed, cores_of(mutant)))
+
+
+def replay(seed: int, mutant: str = "") -> tuple[list[str], Outcome]:
+    """Run one schedule and tell its story."""
+    world = World(seed, cores_of(mutant))
+    outcome = _run(world)
+    return [str(world.job), str(world.faults), *world.story()], outcome
+
+
+def _run(world: World) -> Outcome:
+    try:
+        world.run()
+    except Violation as violation:
+        return Outcome(world.seed, world.events, world.commits, violation.code, str(violation))
+    except Exception as error:  # noqa: BLE001  # a core that raises is a finding like any other
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        text = f"{type(error).__name__}: {error} ({where.filename}:{where.lineno})"
+        return Outcome(world.seed, world.events, world.commits, type(error).__name__, text)
+    return Outcome(world.seed, world.events, world.commits)

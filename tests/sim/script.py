@@ -1,0 +1,251 @@
+"""A worker's main thread: the user's loop and what manager/manager.py does in its calls.
+
+Written as a generator: it yields how long it computes (a float) or what it waits for (``Until``).
+Between two yields it holds the step lock, so every place where another thread could come between
+has a yield of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ftrun.core import messages as m
+from ftrun.core import step_events as e
+from ftrun.core.step import Phase
+from tests.sim.actor import OPERATION_TIMEOUT_S, QUORUM_TIMEOUT_S
+from tests.sim.invariants import Violation
+from tests.sim.rings import Reduction
+
+if TYPE_CHECKING:
+    from tests.sim.worker import Worker
+
+DRAINED_STATUS = 75
+BOTH_TIMEOUTS_S = OPERATION_TIMEOUT_S + QUORUM_TIMEOUT_S
+
+
+@dataclass(frozen=True, slots=True)
+class Until:
+    """Wait for ``condition``; the script fails if it takes longer than ``timeout_s``."""
+
+    condition: Callable[[], bool]
+    timeout_s: float
+    what: str
+
+
+Wait = float | Until
+
+
+class Script:
+    """The main thread of one worker."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._world = worker.world
+        self._program = self._main()
+        self._until: Until | None = None
+        self._waiting_since = 0.0
+        self._waking = False
+        self._batch = 0
+
+    def start(self) -> None:
+        """Run until the first wait."""
+        self._resume()
+
+    def wake(self) -> None:
+        """Something has changed: look at the condition soon, as a notified thread does."""
+        if self._until is not None and not self._waking:
+            if self._worker.fatal or self._until.condition():
+                self._waking = True
+                rng = self._world.rng
+                delay_s = 0.00005 if rng.random() < 0.7 else rng.uniform(0.0, 0.005)
+                self._world.at(delay_s, self._worker, self._look)
+
+    def _look(self) -> None:
+        self._waking = False
+        if self._until is None:
+            return
+        if self._worker.fatal:
+            self._fail(self._worker.fatal)
+        elif self._until.condition():
+            self._until = None
+            self._resume()
+
+    def _time_out(self, until: Until) -> None:
+        if self._until is not until:
+            return
+        worker = self._worker
+        if worker.machine.isolated:
+            self._world.at(until.timeout_s, worker, self._time_out, until)
+        elif not until.condition():
+            self._fail(f"{until.what} did not come within {until.timeout_s:g} s")
+
+    def _fail(self, reason: str) -> None:
+        self._until = None
+        self._program.close()
+        self._world.note(self._worker.name, "raises", reason)
+        self._worker.crash(1)
+
+    def _resume(self) -> None:
+        try:
+            wait = next(self._program)
+        except StopIteration:
+            return
+        worker, world = self._worker, self._world
+        if isinstance(wait, float):
+            world.at(wait, worker, self._resume)
+            return
+        if worker.fatal:
+            self._until = wait
+            self._fail(worker.fatal)
+        elif wait.condition():
+            world.at(0.00001, worker, self._resume)
+        else:
+            self._until = wait
+            world.at(wait.timeout_s, worker, self._time_out, wait)
+
+    # ------------------------------------------------------------ the program
+
+    def _main(self) -> Generator[Wait, None, None]:
+        worker, job, rng = self._worker, self._world.job, self._world.rng
+        machine = worker.machine
+        yield rng.uniform(0.02, 0.2)
+        while job.steps is None or machine.state.step < job.steps:
+            yield from self._start_quorum()
+            if machine.phase is Phase.LEFT:
+                self._exit(DRAINED_STATUS)
+                return
+            base = worker.content
+            self._batch += 1
+            yield job.step_s * rng.uniform(0.3, 0.5)
+            yield from self._backward(base)
+            yield from self._should_commit()
+        yield rng.uniform(0.0, 0.01)
+        worker.close("finished")
+        yield rng.uniform(0.001, 0.05)
+        self._exit(0)
+
+    def _exit(self, status: int) -> None:
+        self._worker.close("finished" if status == 0 else "drained")
+        self._worker.crash(status)
+
+    def _start_quorum(self) -> Generator[Wait, None, None]:
+        worker, machine, job = self._worker, self._worker.machine, self._world.job
+        worker.error = ""
+        worker.register()
+        yield 0.00001
+        hold = self._world.rng.random() < 0.05
+        before = machine.state
+        worker.feed(e.BoundaryReached(hold_members=hold))
+        yield Until(
+            lambda: machine.in_step or machine.phase is Phase.LEFT, QUORUM_TIMEOUT_S, "a quorum"
+        )
+        if machine.phase is Phase.LEFT:
+            return
+        assert machine.state == before or machine.healing, "the state changed at a boundary"
+        worker.begin_step()
+        if machine.heals_first:
+            yield 0.00001
+            yield from self._heal()
+        if not job.spares:
+            assert worker.divisor > 0, "C4: a step without contributors"
+
+    def _backward(self, base: int) -> Generator[Wait, None, None]:
+        worker, job, rng = self._worker, self._world.job, self._world.rng
+        for number in range(job.operations):
+            yield job.step_s * rng.uniform(0.3, 0.5) / job.operations
+            if not worker.machine.in_step:
+                raise Violation("BUG", f"{worker.name} is in no step while it computes")
+            closes = job.held and number == job.operations - 1
+            value = worker.mix(base, int(worker.key.incarnation, 16), self._batch, number)
+            worker.issue(Reduction(job.held, closes, base, value))
+            if job.waits_each and not job.held:
+                yield self._released(number)
+        yield Until(
+            lambda: all(reduction.released for reduction in worker.reductions),
+            2 * BOTH_TIMEOUTS_S,
+            "the gradients",
+        )
+
+    def _released(self, number: int) -> Until:
+        reductions = self._worker.reductions
+        return Until(lambda: reductions[number].released, 2 * BOTH_TIMEOUTS_S, "a result")
+
+    def _should_commit(self) -> Generator[Wait, None, None]:
+        world, worker, machine = self._world, self._worker, self._worker.machine
+        yield world.rng.uniform(0.0, 0.002)
+        if world.faults.strikes(world, "script_error"):
+            worker.error = worker.error or "an error in the script"
+        yield Until(lambda: machine.settled or not machine.in_step, BOTH_TIMEOUTS_S, "results")
+        if machine.healing:
+            yield from self._heal()
+        enough = worker.divisor >= world.job.min_size
+        flag = enough and not worker.error and not machine.healing
+        if world.job.workers > 1:
+            flag = yield from self._vote(flag)
+        yield 0.00001
+        if self._decide(flag, enough):
+            yield world.rng.uniform(0.0, 0.002)
+            self._step_optimizer()
+            worker.streak += 1
+        phase = "step" if worker.streak else "retry"
+        worker.to_agent.send(m.Progress(machine.position, self._batch, phase))
+
+    def _vote(self, flag: bool) -> Generator[Wait, None, bool]:
+        worker, machine = self._worker, self._worker.machine
+        worker.outcome = None
+        worker.feed(e.VoteStarted())
+        yield 0.00001
+        self._world.invariants.voted(worker.key, machine.tag, flag)
+        worker.ballot.vote(worker, machine.tag, flag)
+        yield Until(lambda: worker.outcome is not None, BOTH_TIMEOUTS_S, "a vote")
+        outcome = bool(worker.outcome)
+        yield Until(lambda: machine.verdict_known, BOTH_TIMEOUTS_S, "the verdict on a vote")
+        return outcome
+
+    def _decide(self, flag: bool, enough: bool) -> bool:
+        worker, machine, world = self._worker, self._worker.machine, self._world
+        tag, before = machine.tag, machine.state
+        reason = worker.error or "voted against"
+        results = list(worker.reductions)
+        divisor = worker.divisor
+        worker.feed(e.Decided(flag, shared=not enough, reason=reason))
+        committed = machine.state.step > before.step
+        if tag is not None:
+            world.invariants.decided(worker.key, tag, committed)
+        if committed:
+            finals = [(x.final[0], x.final[1]) if x.final else None for x in results]
+            world.invariants.committed(
+                worker.key, tag, before, machine.state, finals, divisor, worker.content
+            )
+            world.note(worker.name, "commits", f"{before} under {tag} → {machine.state}")
+            world.commits += 1
+            world.last_commit_at = world.now
+            self._results = finals
+        return committed
+
+    def _step_optimizer(self) -> None:
+        worker, state = self._worker, self._worker.machine.state
+        numbers = [worker.content, state.step]
+        for final in self._results:
+            assert final is not None
+            numbers += [final[0].total, final[1]]
+        worker.content = worker.mix(*numbers)
+        self._world.invariants.holds(worker.key, state, worker.content)
+
+    def _heal(self) -> Generator[Wait, None, None]:
+        worker, machine = self._worker, self._worker.machine
+        yield Until(
+            lambda: machine.loaded is not None or not machine.may_issue,
+            BOTH_TIMEOUTS_S,
+            "the state to heal from",
+        )
+        if machine.loaded is None or worker.fetched is None:
+            return
+        fetched, worker.fetched = worker.fetched, None
+        yield self._world.rng.uniform(0.0, 0.01)
+        worker.content = fetched.content
+        worker.feed(e.StateApplied((fetched.donor,), 1, 0.001))
+        if not machine.healing:
+            self._world.invariants.holds(worker.key, machine.state, worker.content)

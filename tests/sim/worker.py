@@ -1,0 +1,295 @@
+"""One worker process: the real step machine in a modelled engine (manager/engine.py).
+
+``feed`` is the engine's: one event, the machine's verdict, its instructions in order, and between
+any two of them it can die. Not here: what its main thread does (script.py).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from ftrun.core import messages as m
+from ftrun.core import step_events as e
+from ftrun.core.ids import SHARED_LINEAGE, Attempt, StateId, Tag, WorkerKey, fresh_lineage
+from ftrun.core.step import Phase
+from tests.sim.actor import OPERATION_TIMEOUT_S, QUORUM_TIMEOUT_S, Actor
+from tests.sim.healing import Fetch, Fetched, Offer
+from tests.sim.network import Pipe
+from tests.sim.rings import Ballot, Contribution, End, Reduction, Result
+from tests.sim.script import Script
+
+if TYPE_CHECKING:
+    from tests.sim.node import Agent
+    from tests.sim.world import World
+
+LOCAL_DELAY_S = (0.0001, 0.002)
+TICK_S = 1.0
+_MASK = (1 << 61) - 1
+
+
+class Worker(Actor):
+    """A process of the script, with its engine and its step machine.
+
+    ``content`` stands for all its weights; ``streak``: steps committed since the last quorum.
+    """
+
+    def __init__(self, world: World, agent: Agent, key: WorkerKey, ballot: Ballot) -> None:
+        super().__init__()
+        self.world = world
+        self.agent = agent
+        self.key = key
+        self.ballot = ballot
+        self.name = f"{key.replica_id}/{key.group_rank}-{key.incarnation[:4]}"
+        self.to_agent = Pipe(world, agent, self._told_agent, LOCAL_DELAY_S)
+        self.from_agent = Pipe(world, self, self._from_agent, LOCAL_DELAY_S)
+        self.offers: dict[Tag, Offer] = {}
+        self.fetched: Fetched | None = None
+        self.outcome: bool | None = None
+        self.fatal = ""
+        self.error = ""
+        self.divisor = 0
+        self.rank: int | None = None
+        self.reductions: list[Reduction] = []
+        self.registered = False
+        self.streak = 0
+        self._events: deque[e.Event] = deque()
+        self._busy = False
+        self._ends: dict[Attempt, End] = {}
+        self._dropped: list[End] = []
+        self._end: End | None = None
+        self._fetch: Fetch | None = None
+        self._afterwards: deque[tuple[Reduction, int | None]] = deque()
+        self._build_state()
+
+    def _build_state(self) -> None:
+        world, key, job = self.world, self.key, self.world.job
+        own = job.init_sync
+        lineage = fresh_lineage(key.incarnation) if own else SHARED_LINEAGE
+        seed = int(key.incarnation, 16) if own else 7
+        self.content = self.mix(seed, key.group_rank)
+        heal = f"{key.incarnation}:{key.group_rank}"
+        world.endpoints[heal] = self
+        self.machine = world.cores.step(
+            key,
+            m.Endpoint(self.agent.host.name, heal),
+            StateId(0, lineage),
+            workers_per_replica=job.workers,
+            repair=job.repair,
+            heal_first=job.heal_first,
+            contributors_max=job.min_size if job.spares else None,
+            operation_timeout_s=OPERATION_TIMEOUT_S,
+            quorum_timeout_s=QUORUM_TIMEOUT_S,
+        )
+        world.invariants.holds(key, self.machine.state, self.content)
+        self.script = Script(self)
+
+    @staticmethod
+    def mix(*numbers: int) -> int:
+        """A hash of numbers that is the same in every process."""
+        state = 0x9E3779B97F4A7C15
+        for number in numbers:
+            state = (state ^ number) * 0x2545F4914F6CDD1D & _MASK
+            state ^= state >> 29
+        return state
+
+    def start(self) -> None:
+        """Run the script; the link ticks."""
+        self.world.note(self.name, "starts", self.key)
+        self.script.start()
+        self.world.at(TICK_S, self, self._tick)
+
+    def crash(self, status: int = -9) -> None:
+        """Die: the kernel tells the agent, and peers see broken connections or nothing."""
+        if not self.alive:
+            return
+        world = self.world
+        world.note(self.name, "dies", status)
+        self.alive = False
+        world.invariants.died(self.key)
+        self._leave_all()
+        world.at(world.rng.uniform(0.001, 0.01), self.agent, self.agent.worker_exited, self, status)
+
+    def _leave_all(self) -> None:
+        for end in [*self._ends.values(), *self._dropped]:
+            end.ring.leave(end)
+        self._ends.clear()
+        self._dropped.clear()
+        self._end = None
+
+    def lost_agent(self) -> None:
+        """The link broke: the main thread raises when it next waits."""
+        self.fatal = "lost its agent"
+        self.script.wake()
+
+    # ------------------------------------------------------------ the engine
+
+    def feed(self, event: e.Event) -> None:
+        """One event, and what follows from it."""
+        self._events.append(event)
+        if self._busy:
+            return
+        self._busy = True
+        try:
+            self._drain()
+        finally:
+            self._busy = False
+        while self._afterwards:
+            reduction, divisor = self._afterwards.popleft()
+            if not reduction.released:
+                reduction.released = True
+                if divisor is not None and reduction.buffer is not None:
+                    reduction.final = (reduction.buffer, divisor)
+        self.script.wake()
+
+    def _drain(self) -> None:
+        world, machine = self.world, self.machine
+        while self._events:
+            event = self._events.popleft()
+            world.note(self.name, "event", event)
+            self._before(event)
+            instructions = machine.handle(event, world.now)
+            machine.check()
+            for instruction in instructions:
+                self.before_instruction()
+                world.note(self.name, "does", instruction)
+                self._carry_out(instruction)
+
+    def _before(self, event: e.Event) -> None:
+        invariants = self.world.invariants
+        if isinstance(event, (m.Interrupt, m.Cancel)):
+            invariants.promise_void(self.key, event.attempt)
+        elif isinstance(event, m.NewQuorum):
+            invariants.promise_void(self.key, event.quorum.attempt)
+
+    def _carry_out(self, instruction: e.Instruction) -> None:
+        match instruction:
+            case e.Send(message):
+                self._send(message)
+            case e.BuildGroup(quorum):
+                self.world.invariants.acts_on(self.key, quorum.attempt, "builds")
+                self._ends[quorum.attempt] = self.world.rings.join(self, quorum)
+            case e.AbortGroup(attempt):
+                self._end = None
+                self._leave(attempt)
+            case e.DropGroup(attempt):
+                end = self._ends.pop(attempt, None)
+                if end is not None:
+                    self._dropped.append(end)
+            case e.UseGroup(quorum):
+                self._use(quorum)
+            case e.Reissue():
+                self.take_stock()
+                for index, reduction in enumerate(self.reductions):
+                    reduction.buffer = None
+                    self._launch(index, reduction)
+            case e.HandOut(indices):
+                self.take_stock()
+                self._afterwards.extend((self.reductions[i], self.divisor) for i in indices)
+            case e.FailOperations(reason):
+                self.error = self.error or reason
+                self._afterwards.extend((reduction, None) for reduction in self.reductions)
+            case e.LoadState(tag, quorum):
+                if self._fetch is not None:
+                    self._fetch.cancel()
+                self._fetch = Fetch(self, tag, quorum)
+            case e.OfferState(tag, state, receivers):
+                self.world.invariants.offers(self.key, tag, state, self.content)
+                self.offers[tag] = Offer(self, tag, state, receivers)
+            case e.RetireState(tag):
+                self.offers[tag].retire()
+
+    def _send(self, message: m.FromWorker) -> None:
+        if isinstance(message, m.Promised):
+            self.world.invariants.promised(self.key, message.attempt, message.step)
+        self.to_agent.send(message)
+
+    def _leave(self, attempt: Attempt) -> None:
+        end = self._ends.pop(attempt, None)
+        if end is not None:
+            end.ring.leave(end)
+
+    def _use(self, quorum: m.Quorum) -> None:
+        self.world.invariants.acts_on(self.key, quorum.attempt, "uses")
+        self.world.invariants.in_force(quorum)
+        self.streak = 0
+        end = self._ends.get(quorum.attempt)
+        assert end is not None and end.built, f"{quorum.attempt} is used but was not built"
+        self._end = end
+
+    # ------------------------------------------------------------ operations
+
+    def issue(self, reduction: Reduction) -> None:
+        """One more reduction: out now, or kept until a group stands."""
+        self.reductions.append(reduction)
+        index = len(self.reductions) - 1
+        self.feed(e.OperationIssued(reduction.held, reduction.closes))
+        if self.machine.may_issue:
+            self._launch(index, reduction)
+
+    def _launch(self, index: int, reduction: Reduction) -> None:
+        tag, end = self.machine.tag, self._end
+        assert tag is not None and end is not None, "an operation was issued without a group"
+        self.world.invariants.reduces(self.key, tag)
+        counts = self.rank is not None
+        part = Contribution(self.key, tag, index, reduction.base, reduction.value, counts)
+        if end.size == 1:
+            reduction.buffer = Result(tag.attempt, (part,))
+            self.feed(e.OperationCompleted(tag.attempt, index))
+        else:
+            end.ring.launch(end, index, part)
+
+    def completed(self, attempt: Attempt, index: int, result: Result) -> None:
+        """The backend's thread: the sum is in the buffer."""
+        if index < len(self.reductions):
+            self.reductions[index].buffer = result
+        self.feed(e.OperationCompleted(attempt, index))
+        dropped, self._dropped = self._dropped, []
+        for end in dropped:
+            end.ring.leave(end)
+
+    def take_stock(self) -> None:
+        """Who counts in the step under way, and which of them we are (C4)."""
+        ranks = self.machine.contributors()
+        quorum = self.machine.in_force
+        if quorum is None or not ranks:
+            return
+        own = quorum.index(self.key.replica_id, self.key.incarnation)
+        self.divisor = len(ranks)
+        self.rank = ranks.index(own) if own in ranks else None
+
+    def begin_step(self) -> None:
+        """The main thread is in a new step."""
+        self.reductions = []
+        self.take_stock()
+
+    def register(self) -> None:
+        """The first word to the lighthouse."""
+        if not self.registered:
+            self.registered = True
+            self.feed(m.AskReport())
+
+    def close(self, reason: str) -> None:
+        """Leave the job and release everything."""
+        if self.registered and self.machine.phase is not Phase.LEFT:
+            self.feed(e.WentAway(reason))
+        self._leave_all()
+
+    # ------------------------------------------------------------ other threads
+
+    def vote_decided(self, outcome: bool) -> None:
+        """The control group's all-reduce is complete."""
+        self.outcome = outcome
+        self.script.wake()
+
+    def _told_agent(self, message: Any) -> None:
+        self.agent.worker_said(self, message)
+
+    def _from_agent(self, message: Any) -> None:
+        if self.registered:
+            self.feed(message)
+
+    def _tick(self) -> None:
+        if self.registered:
+            self.feed(e.Ticked())
+        self.world.at(TICK_S, self, self._tick)

@@ -1,0 +1,259 @@
+"""The simulated world: one seeded queue of events, virtual time, and everybody who lives in it.
+
+The cores are the real ones (``Cores``); all else is modelled: the network (network.py), the
+lighthouse's process (house.py), agents (node.py), workers (worker.py, script.py), process groups
+(rings.py), healing (healing.py) and bad luck (faults.py). What must hold is in invariants.py.
+
+One seed is one schedule, for ever: nothing here reads a clock, and nothing walks over a set.
+An actor never calls another one: whatever passes between them is an event in the queue.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ftrun.core.lighthouse import Lighthouse
+from ftrun.core.lighthouse_events import JournalState
+from ftrun.core.messages import JobSpec
+from ftrun.core.step import StepMachine
+from ftrun.core.supervisor import Supervisor
+from tests.sim.actor import (
+    BUILD_TIMEOUT_S,
+    HEARTBEAT_TIMEOUT_S,
+    ISOLATION_LIMIT_S,
+    JOIN_TIMEOUT_S,
+    SETTINGS,
+    Actor,
+    Crashed,
+)
+from tests.sim.faults import Faults
+from tests.sim.house import House
+from tests.sim.invariants import Invariants, Violation
+from tests.sim.node import Host
+from tests.sim.rings import Rings
+from tests.sim.story import line
+
+EVENTS_MAX = 60_000
+
+@dataclass(frozen=True)
+class Cores:
+    """The code under test; mutants.py puts broken ones in."""
+
+    step: type[StepMachine] = StepMachine
+    lighthouse: type[Lighthouse] = Lighthouse
+    supervisor: type[Supervisor] = Supervisor
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is trained, drawn from the seed. ``steps``: the script ends there; None: never."""
+
+    replicas: int
+    min_replicas: int
+    workers: int
+    agents: int
+    operations: int
+    held: bool
+    waits_each: bool
+    heal_first: bool
+    init_sync: bool
+    repair: bool
+    spares: bool
+    min_size: int
+    step_s: float
+    steps: int | None
+
+    @staticmethod
+    def draw(rng: random.Random) -> Job:
+        """Small worlds find most bugs, and many of them fit into a second."""
+        replicas = rng.choice((2, 2, 3, 3, 4))
+        min_replicas = rng.randint(1, replicas)
+        return Job(
+            replicas=replicas,
+            min_replicas=min_replicas,
+            workers=2 if rng.random() < 0.25 else 1,
+            agents=rng.choice((1, 2, 2, 3)),
+            operations=rng.choice((1, 2, 2, 3)),
+            held=rng.random() < 0.6,
+            waits_each=rng.random() < 0.3,
+            heal_first=rng.random() < 0.3,
+            init_sync=rng.random() < 0.7,
+            repair=rng.random() < 0.8,
+            spares=rng.random() < 0.15,
+            min_size=rng.randint(1, min_replicas),
+            step_s=rng.uniform(0.08, 0.3),
+            steps=rng.randint(4, 15) if rng.random() < 0.3 else None,
+        )
+
+    def spec(self) -> JobSpec:
+        """The job as agents announce it."""
+        return JobSpec(
+            job_id="job",
+            replicas=self.replicas,
+            workers_per_replica=self.workers,
+            min_replicas=self.min_replicas,
+            join_timeout_s=JOIN_TIMEOUT_S,
+            heartbeat_timeout_s=HEARTBEAT_TIMEOUT_S,
+            isolation_limit_s=ISOLATION_LIMIT_S,
+            nodes=self.agents,
+        )
+
+
+class World:
+    """One schedule. ``run()`` raises a Violation if anything that must hold does not."""
+
+    def __init__(
+        self,
+        seed: int,
+        cores: Cores | None = None,
+        *,
+        job: Job | None = None,
+        faults: Faults | None = None,
+    ) -> None:
+        self.seed = seed
+        self.rng = random.Random(seed)
+        self.cores = cores or Cores()
+        self.job = job or Job.draw(self.rng)
+        self.now = 0.0
+        self.trace: list[tuple[float, str, str, object]] = []
+        self.events = 0
+        self.calm = False
+        self.commits = 0
+        self.last_commit_at = 0.0
+        self._queue: list[tuple[float, int, Actor | None, Callable[..., None], tuple[Any, ...]]] = []
+        self._count = 0
+        self.invariants = Invariants(self.job.workers, self.job.min_replicas)
+        self.rings = Rings(self)
+        self.endpoints: dict[str, Any] = {}
+        self.disk = JournalState()
+        self.house: House | None = None
+        self.hosts = [Host(self, number) for number in range(self.job.agents)]
+        self.faults = faults or Faults.draw(self.rng)
+
+    # ------------------------------------------------------------ time
+
+    def at(
+        self, delay_s: float, actor: Actor | None, action: Callable[..., None], *args: Any
+    ) -> None:
+        """Call ``action`` in ``delay_s``, unless ``actor`` is dead by then; paused, it waits."""
+        self._count += 1
+        heapq.heappush(self._queue, (self.now + delay_s, self._count, actor, action, args))
+
+    def run_until(self, deadline: float, done: Callable[[], bool] | None = None) -> bool:
+        """Let the world go on; True if ``done`` came true before ``deadline``."""
+        while self._queue and self._queue[0][0] <= deadline:
+            if done is not None and done():
+                return True
+            self._step()
+        self.now = max(self.now, deadline)
+        return done is not None and done()
+
+    def _step(self) -> None:
+        when, _, actor, action, args = heapq.heappop(self._queue)
+        if actor is not None:
+            if not actor.alive:
+                return
+            if actor.paused_until > when and not self.calm:
+                self._count += 1
+                later = (actor.paused_until, self._count, actor, action, args)
+                heapq.heappush(self._queue, later)
+                return
+        self.now = when
+        self.events += 1
+        if self.events > EVENTS_MAX:
+            raise Violation("L2", f"more than {EVENTS_MAX} events: the world runs in circles")
+        try:
+            action(*args)
+        except Crashed:
+            pass
+        except AssertionError as error:
+            raise Violation("CHECK", f"{actor.name if actor else '?'}: {error!r}") from error
+
+    # ------------------------------------------------------------ a schedule
+
+    def run(self) -> None:
+        """Boot, faults, calm, and the end that must be reached (L1)."""
+        try:
+            self._boot()
+            self.faults.plan(self)
+            self.run_until(self.faults.window_s, self._is_over)
+            self._calm_down()
+            self._reach_the_end()
+        except Violation as violation:
+            violation.seed = self.seed
+            raise
+
+    def _boot(self) -> None:
+        self.start_house()
+        for host in self.hosts:
+            self.at(self.rng.uniform(0.0, 0.1), None, host.start_agent)
+
+    def start_house(self) -> None:
+        """A lighthouse process starts with what is on disk."""
+        if self.house is None or not self.house.alive:
+            self.house = House(self)
+            self.house.start(self.disk)
+
+    def lose_disk(self) -> None:
+        """The lighthouse's state directory is gone."""
+        self.note("world", "loses", "the journal")
+        self.disk = JournalState()
+
+    def _is_over(self) -> bool:
+        return all(host.over for host in self.hosts)
+
+    def _calm_down(self) -> None:
+        """No more faults: processes come back, the network mends."""
+        self.calm = True
+        self.note("world", "calm", "faults stop")
+        self.start_house()
+        for host in self.hosts:
+            host.mend()
+
+    def _reach_the_end(self) -> None:
+        """L1: a commit within the bound; then all train together, in one state."""
+        if self._is_over():
+            return
+        began, before = self.now, self.commits
+        bound_s = JOIN_TIMEOUT_S + 2 * HEARTBEAT_TIMEOUT_S + ISOLATION_LIMIT_S
+        bound_s += 2 * (SETTINGS.takeover_grace_s + SETTINGS.rejoin_timeout_s + BUILD_TIMEOUT_S)
+        if not self.run_until(began + bound_s, lambda: self.commits > before or self._is_over()):
+            raise Violation("L1", f"no commit within {bound_s:g} s after the last fault")
+        if not self.run_until(began + bound_s + 20.0, self._together):
+            raise Violation("L1", f"not all together {bound_s + 20:g} s after the last fault")
+
+    def _together(self) -> bool:
+        if self._is_over():
+            return True
+        workers = [worker for host in self.hosts for worker in host.workers()]
+        open_slots = self.job.replicas - len(self.ended_slots())
+        if len(workers) < open_slots * self.job.workers:
+            return False
+        quorums = {w.machine.in_force.attempt if w.machine.in_force else None for w in workers}
+        return len(quorums) == 1 and None not in quorums and all(w.streak >= 2 for w in workers)
+
+    def ended_slots(self) -> list[str]:
+        """Slots whose part is over: drained, finished."""
+        return sorted({slot for host in self.hosts for slot in host.ended_slots()})
+
+    # ------------------------------------------------------------ what is kept
+
+    def note(self, actor: str, kind: str, detail: object = "") -> None:
+        """One line of the trace."""
+        self.trace.append((self.now, actor, kind, detail))
+
+    def trace_hash(self) -> str:
+        """The same for the same seed and code, in any process."""
+        digest = hashlib.blake2b(digest_size=16)
+        for when, actor, kind, detail in self.trace:
+            digest.update(f"{when:.9f}|{actor}|{kind}|{detail!r}\n".encode())
+        return digest.hexdigest()
+
+    def story(self) -> list[str]:
+        """The trace for people."""
+        return [line(*entry) for entry in self.trace]

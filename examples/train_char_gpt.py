@@ -104,6 +104,7 @@ network = DistributedDataParallel(manager, model)
 
 # ---------------------------------------------------------------- training
 
+print(f"training with pid {os.getpid()}: kill -9 it to see it replaced", flush=True)
 while manager.current_step() < STEPS:
     optimizer.zero_grad()
     step = manager.current_step()

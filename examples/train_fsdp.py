@@ -91,6 +91,7 @@ def average_across_groups() -> None:
 
 # ---------------------------------------------------------------- training
 
+print(f"training with pid {os.getpid()}: kill -9 it to see it replaced", flush=True)
 while manager.current_step() < STEPS:
     optimizer.zero_grad()
     step = manager.current_step()

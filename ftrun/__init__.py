@@ -1,0 +1,68 @@
+"""ftrun: an elastic launcher for PyTorch whose replica groups heal per step.
+
+What training scripts import is here by name; torch is imported on first use of what needs it.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from ftrun.checkpoint.transport import CheckpointTransport, HTTPTransport
+    from ftrun.process_groups import ProcessGroupGloo, ProcessGroupNCCL
+    from ftrun.training.data import DistributedSampler
+    from ftrun.training.ddp import DistributedDataParallel, PureDistributedDataParallel
+    from ftrun.training.injected import manager
+    from ftrun.training.manager import Drained, Manager
+    from ftrun.training.optim import Optimizer, OptimizerWrapper
+    from ftrun.training.world import ManagedProcessGroup, WorldSizeMode
+
+_HOMES = {
+    "CheckpointTransport": "ftrun.checkpoint.transport",
+    "DistributedDataParallel": "ftrun.training.ddp",
+    "DistributedSampler": "ftrun.training.data",
+    "Drained": "ftrun.training.manager",
+    "HTTPTransport": "ftrun.checkpoint.transport",
+    "ManagedProcessGroup": "ftrun.training.world",
+    "Manager": "ftrun.training.manager",
+    "Optimizer": "ftrun.training.optim",
+    "OptimizerWrapper": "ftrun.training.optim",
+    "ProcessGroupGloo": "ftrun.process_groups",
+    "ProcessGroupNCCL": "ftrun.process_groups",
+    "PureDistributedDataParallel": "ftrun.training.ddp",
+    "WorldSizeMode": "ftrun.training.world",
+    "manager": "ftrun.training.injected",
+}
+
+__all__ = [
+    "CheckpointTransport",
+    "DistributedDataParallel",
+    "DistributedSampler",
+    "Drained",
+    "HTTPTransport",
+    "ManagedProcessGroup",
+    "Manager",
+    "Optimizer",
+    "OptimizerWrapper",
+    "ProcessGroupGloo",
+    "ProcessGroupNCCL",
+    "PureDistributedDataParallel",
+    "WorldSizeMode",
+    "manager",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'ftrun' has no attribute {name!r}")
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOMES])

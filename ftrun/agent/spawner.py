@@ -32,7 +32,7 @@ from ftrun.core.ids import WorkerKey
 from ftrun.errors import Bug
 from ftrun.inject import bootstrap
 from ftrun.inject.bootstrap import WorkerTask
-from ftrun.manager.context import WorkerContext
+from ftrun.training.context import WorkerContext
 
 SWEEP_DEADLINE_S = 4.0
 IMPORTS = ("numpy", "torch", "torch.distributed")
@@ -43,7 +43,7 @@ LAZY_IMPORTS = (
     "torch.distributed.checkpoint",
     "ftrun.process_groups",
     "ftrun.checkpoint.serve",
-    "ftrun.manager.manager",
+    "ftrun.training.manager",
 )
 BAD_PRELOAD_EXIT = 2
 

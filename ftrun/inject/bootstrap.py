@@ -27,8 +27,8 @@ from typing import NoReturn
 
 from ftrun.core.messages import FailureReport, WorkerHello
 from ftrun.errors import PeerError
-from ftrun.manager import context
-from ftrun.manager.context import WorkerContext
+from ftrun.training import context
+from ftrun.training.context import WorkerContext
 from ftrun.protocol.frames import FrameSocket
 
 REPORT_TIMEOUT_S = 1.0

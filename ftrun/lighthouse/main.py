@@ -19,6 +19,7 @@ import ssl
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ ADDRESS_FILE = "address.json"
 JOURNAL_FILE = "journal"
 LOCK_FILE = "lock"
 HTTP_BACKLOG = 128
+EPOCH_ZERO = datetime(2026, 1, 1, tzinfo=timezone.utc)
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +87,7 @@ async def _run(settings: ServiceSettings, announce: Callable[[str], None]) -> in
         server = MembershipServer(settings)
         grpc_host, grpc_port = server.bind()
         journal = JournalFile(settings.state_dir / JOURNAL_FILE)
-        core = Lighthouse(settings.core, journal.load() or JournalState(), clock.now())
+        core = Lighthouse(settings.core, journal.load() or _no_journal(), clock.now())
         shell = Shell(core, journal)
         stopping = _stop_on_signals()
         shell.start()
@@ -120,8 +122,9 @@ async def _until_stopped(
 
     web = await _start_web(settings, status, listener)
     stopped = asyncio.ensure_future(stopping.wait())
+    ends: list[asyncio.Future[Any]] = [stopped, shell.failed]
     try:
-        await asyncio.wait([stopped, shell.failed], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         if shell.failed.done():
             return _explain(shell.failed.exception())
         log.info("the lighthouse stops; training goes on without it")
@@ -145,6 +148,15 @@ async def _start_web(
     return server
 
 
+def _no_journal() -> JournalState:
+    """What to begin with when nothing is known, be it new or lost.
+
+    An epoch that no earlier life can have used (Q1): the seconds since a day before ftrun was,
+    which stay ahead of a lighthouse that counts one on at each restart.
+    """
+    return JournalState(epoch=max(0, int((clock.wall() - EPOCH_ZERO).total_seconds())))
+
+
 def _status(shell: Shell, journal: JournalFile, uptime_s: float) -> dict[str, Any]:
     from importlib.metadata import version
 
@@ -156,7 +168,8 @@ def _status(shell: Shell, journal: JournalFile, uptime_s: float) -> dict[str, An
         "journal_writes": journal.writes,
         "journal_write_s": round(journal.write_s, 6),
     }
-    return {"lighthouse": service, **shell.snapshot()}
+    snapshot = shell.snapshot()
+    return {"lighthouse": {**service, "epoch": snapshot["epoch"]}, **snapshot}
 
 
 def _explain(error: BaseException | None) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import deque
 from typing import Any
 
@@ -28,6 +29,7 @@ from ftrun.core.lighthouse_events import (
 )
 from ftrun.core.messages import Hello, Notice
 from ftrun.lighthouse.journal import JournalFile
+from ftrun.lighthouse.notices import Notices
 from ftrun.protocol.broadcast import Broadcast
 
 OUTBOX_MESSAGES_MAX = 4096
@@ -93,7 +95,7 @@ class Shell:
         self._sessions: dict[str, Session] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._broadcast = Broadcast()
-        self._noticed: Notice | None = None
+        self._notices = Notices()
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @property
@@ -128,8 +130,15 @@ class Shell:
             self._feed(AgentDetached(session.agent_id))
 
     def snapshot(self) -> dict[str, Any]:
-        """What the core knows, for /status."""
-        return self._core.snapshot(clock.now())
+        """What the core knows, and what was told, for /status."""
+        now = clock.now()
+        status = self._core.snapshot(now)
+        for replica in status["replicas"]:
+            replica["last_event"] = self._notices.last_of(replica["replica_id"], now)
+            scalars = replica["scalars"].items()
+            # JSON has no NaN and no infinity.
+            replica["scalars"] = {k: v if math.isfinite(v) else None for k, v in scalars}
+        return {**status, "events": self._notices.events(now)}
 
     def stop(self) -> None:
         """Forget the timer and end all sessions."""
@@ -163,9 +172,7 @@ class Shell:
 
     def _send(self, instruction: SendToAgent) -> None:
         message = instruction.message
-        if isinstance(message, Notice) and message != self._noticed:
-            # It goes to every agent and is one line here.
-            self._noticed = message
+        if isinstance(message, Notice) and self._notices.note(message):
             log.info("%s: %s", message.kind, message.text)
         session = self._sessions.get(instruction.agent_id)
         if session is not None:

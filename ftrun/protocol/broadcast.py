@@ -26,8 +26,8 @@ class Broadcast:
         self._target = RecordCodec(RunningReplica, ftrun_pb2.RunningReplica)
         number = ftrun_pb2.Envelope.DESCRIPTOR.fields_by_name["to_workers"].number
         self._key = varint(number << 3 | _WIRE_BYTES)
-        self._last: object = None
-        self._last_data = b""
+        self._whole: tuple[object, bytes] = (None, b"")
+        self._part: tuple[object, bytes] = (None, b"")
 
     def encode(self, message: object) -> bytes:
         """As ``codec.encode``.
@@ -37,21 +37,20 @@ class Broadcast:
         """
         if type(message) is not ToWorkers:
             return self._encode_once(message)
-        if self._last is not message.message:
-            self._last_data = self._to_workers.encode(ToWorkers((), message.message))
-            self._last = message.message
+        if self._part[0] is not message.message:
+            part = self._to_workers.encode(ToWorkers((), message.message))
+            self._part = (message.message, part)
         targets = self._encode_targets(message.targets)
-        length = len(targets) + len(self._last_data)
+        length = len(targets) + len(self._part[1])
         if length + 16 > MESSAGE_BYTES_MAX:
             raise ProtocolError(f"ToWorkers is over {MESSAGE_BYTES_MAX} bytes")
-        return self._key + varint(length) + targets + self._last_data
+        return self._key + varint(length) + targets + self._part[1]
 
     def _encode_once(self, message: object) -> bytes:
         """For what goes to every agent as it is."""
-        if self._last is not message:
-            self._last_data = encode(message)
-            self._last = message
-        return self._last_data
+        if self._whole[0] is not message:
+            self._whole = (message, encode(message))
+        return self._whole[1]
 
     def _encode_targets(self, targets: tuple[RunningReplica, ...]) -> bytes:
         if len(targets) > COUNT_MAX:

@@ -24,11 +24,11 @@ from ftrun.core import step_events as e
 from ftrun.core.ids import Attempt
 from ftrun.core.step import Phase, StepMachine
 from ftrun.errors import Bug, PeerError, UserError
-from ftrun.manager.context import WorkerContext
-from ftrun.manager.groups import Groups
-from ftrun.manager.healing import Healing
-from ftrun.manager.link import AgentLink
-from ftrun.manager.reductions import Reduction
+from ftrun.training.context import WorkerContext
+from ftrun.training.groups import Groups
+from ftrun.training.healing import Healing
+from ftrun.training.link import AgentLink
+from ftrun.training.reductions import Reduction
 from ftrun.process_groups.base import BuiltGroup, ProcessGroup
 
 log = logging.getLogger(__name__)
@@ -137,7 +137,7 @@ class Engine:
             self._flush_progress()
 
     def close(self, reason: str | None) -> None:
-        """Leave the job for ``reason`` (None: say nothing, the agent will) and release everything."""
+        """Leave the job for ``reason`` (None: the agent will tell) and release everything."""
         with self.changed:
             if reason and self._registered and self.machine.phase is not Phase.LEFT:
                 self._progress_sent = 0.0

@@ -16,7 +16,7 @@ from torch.distributed import ReduceOp
 
 from ftrun.core.ids import Tag
 from ftrun.errors import UserError
-from ftrun.manager.context import WorkerContext
+from ftrun.training.context import WorkerContext
 from ftrun.process_groups.gloo import ProcessGroupGloo
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from ftrun.core.messages import FromWorker, WorkerHello
 from ftrun.errors import PeerError
-from ftrun.manager.context import WorkerContext
+from ftrun.training.context import WorkerContext
 from ftrun.protocol.frames import FrameSocket
 
 log = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ class AgentLink:
         self._thread.start()
 
     def send(self, message: FromWorker) -> None:
-        """Send to the lighthouse; once the agent is gone this does nothing (``lost`` was called)."""
+        """Send to the lighthouse; nothing happens once the agent is gone (``lost`` tells)."""
         try:
             self._frames.send(message)
         except PeerError as error:

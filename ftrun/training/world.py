@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch.distributed import AllreduceOptions, ReduceOp, Work
 
 if TYPE_CHECKING:
-    from ftrun.manager.manager import Manager
+    from ftrun.training.manager import Manager
 
 
 class WorldSizeMode(Enum):

@@ -19,7 +19,7 @@ from ftrun.core.ids import StateId, Tag
 from ftrun.core.messages import Endpoint, Quorum
 from ftrun.core.step_events import Event, HealFailed, StateLoaded
 from ftrun.errors import PeerError, UserError
-from ftrun.manager.context import WorkerContext
+from ftrun.training.context import WorkerContext
 
 log = logging.getLogger(__name__)
 

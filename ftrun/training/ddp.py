@@ -35,7 +35,7 @@ from ftrun.process_groups.base import AbortSignal, BuiltGroup, ProcessGroup
 from ftrun.process_groups.solo import SoloGroup
 
 if TYPE_CHECKING:
-    from ftrun.manager.manager import Manager
+    from ftrun.training.manager import Manager
 
 _REFUSED = (
     "process_group",

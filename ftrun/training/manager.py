@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import Any
 
 import torch
+from ftrun.training.world import WorldSizeMode
 from torch.distributed import ReduceOp, Work
 
 from ftrun.core import step_events as e
@@ -19,12 +20,11 @@ from ftrun.core.ids import SHARED_LINEAGE, StateId, fresh_lineage
 from ftrun.core.messages import Progress
 from ftrun.core.step import Phase, StepMachine
 from ftrun.errors import ExitCode, UserError
-from ftrun.manager.context import WorkerContext, current, has_failed
-from ftrun.manager.engine import Engine
-from ftrun.manager.healing import Healing, LoadFn, StateFn
-from ftrun.manager.reductions import ManagedWork, Reduction, Restore
-from ftrun.manager.vote import GroupVote
-from ftrun.manager.world import WorldSizeMode
+from ftrun.training.context import WorkerContext, current, has_failed
+from ftrun.training.engine import Engine
+from ftrun.training.healing import Healing, LoadFn, StateFn
+from ftrun.training.reductions import ManagedWork, Reduction, Restore
+from ftrun.training.vote import GroupVote
 from ftrun.process_groups.base import ProcessGroup
 
 log = logging.getLogger(__name__)
@@ -107,7 +107,7 @@ class Manager:
         self._timeout_s = timeout.total_seconds()
         self._quorum_timeout_s = quorum_timeout.total_seconds()
         self._max_retries = max_retries
-        self._keeps_inputs = repair == "reissue" and pg.completes_on_host
+        self._keeps_inputs = repair == "reissue"
         self._failures = 0
         self._batches = 0
         self._scalars: dict[str, float] = {}

@@ -13,7 +13,7 @@ from ftrun.core.ids import Attempt
 from ftrun.core.messages import Quorum
 from ftrun.core.step_events import GroupBuilt, GroupFailed
 from ftrun.errors import Bug, PeerError
-from ftrun.manager.context import WorkerContext
+from ftrun.training.context import WorkerContext
 from ftrun.process_groups.base import AbortSignal, BuiltGroup, ProcessGroup
 
 log = logging.getLogger(__name__)

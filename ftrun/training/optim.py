@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 if TYPE_CHECKING:
-    from ftrun.manager.manager import Manager
+    from ftrun.training.manager import Manager
 
 
 class OptimizerWrapper(torch.optim.Optimizer):

@@ -1,0 +1,60 @@
+"""``ftrun.manager()``: the Manager that the launcher has in store for this process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ftrun.errors import UserError
+from ftrun.process_groups import ProcessGroupGloo, ProcessGroupNCCL
+from ftrun.process_groups.base import ProcessGroup
+from ftrun.training.context import current
+from ftrun.training.healing import LoadFn, StateFn
+from ftrun.training.manager import Manager
+
+
+class _Process:
+    """One injected Manager in a process, whoever asks first."""
+
+    manager: Manager | None = None
+
+
+def manager(
+    load_state_dict: LoadFn | None = None,
+    state_dict: StateFn | None = None,
+    min_replica_size: int | None = None,
+    **arguments: Any,
+) -> Manager:
+    """The Manager of this process, connected, with a process group for the device at hand.
+
+    The first call makes it and may give every argument of ``Manager`` but ``pg``
+    (``min_replica_size`` defaults to the launcher's ``--min-replicas``); later calls return the
+    same one and take no arguments.
+
+    Raises:
+        UserError: not started by ftrun, or arguments for a Manager that exists already.
+    """
+    given = load_state_dict is not None or state_dict is not None or bool(arguments)
+    if _Process.manager is None:
+        context = current()
+        smallest = context.min_replicas if context is not None else 1
+        _Process.manager = Manager(
+            _process_group(context.device if context is not None else "cpu"),
+            load_state_dict,
+            state_dict,
+            smallest if min_replica_size is None else min_replica_size,
+            **arguments,
+        )
+    elif given or min_replica_size is not None:
+        raise UserError(
+            "ftrun.manager() was called before: give its arguments at the first call, or add state "
+            "by manager.register_state_dict_fn(key, load, state)"
+        )
+    return _Process.manager
+
+
+def _process_group(device: str) -> ProcessGroup:
+    if device == "cuda" and torch.cuda.is_available():
+        return ProcessGroupNCCL()
+    return ProcessGroupGloo()

@@ -56,6 +56,7 @@ class Engine:
         self._afterwards: deque[Callable[[], None]] = deque()
         self._reductions: list[Reduction] = []
         self._group: BuiltGroup | None = None
+        self._group_attempt: Attempt | None = None
         self._progress: m.Progress | None = None
         self._progress_sent = 0.0
         self._healing = healing
@@ -171,11 +172,13 @@ class Engine:
         self.changed.notify_all()
 
     def _abort_group(self, instruction: e.AbortGroup) -> None:
-        self._group = None
+        if self._group_attempt == instruction.attempt:  # else it is one that was only prepared
+            self._group = None
         self._groups.abort(instruction.attempt)
 
     def _use_group(self, instruction: e.UseGroup) -> None:
         self._group = self._groups.use(instruction.quorum)
+        self._group_attempt = instruction.quorum.attempt
 
     def _reissue(self, instruction: e.Reissue) -> None:
         self._take_stock()

@@ -60,8 +60,8 @@ def require(holds: bool, code: str, text: str) -> None:
 class Invariants:
     """The memory of one job's history, and the checks at each fact."""
 
-    def __init__(self, workers: int, min_replicas: int) -> None:
-        self.quorums = QuorumRules(min_replicas)
+    def __init__(self, slots: int, workers: int, min_replicas: int) -> None:
+        self.quorums = QuorumRules(slots, min_replicas)
         self.promises = PromiseRules()
         self.lineages = LineageRules(workers)
         self.commits = CommitRules()
@@ -91,6 +91,10 @@ class Invariants:
     def excuse(self, incarnation: str, why: str) -> None:
         """The lighthouse may rightly take this incarnation for lost, or for gone."""
         self.quorums.excused[incarnation] = why
+
+    def slot_ends(self, replica_id: str) -> None:
+        """The slot's script has ended, or it was asked to leave for good."""
+        self.quorums.ended.add(replica_id)
 
     # ------------------------------------------------------------ workers
 
@@ -169,11 +173,13 @@ class Invariants:
 class QuorumRules:
     """Q1, Q4, Q6: what the lighthouse may issue.
 
-    ``excused``: incarnations that it may leave out, and why.
+    ``excused``: incarnations that it may leave out, and why. ``ended``: slots whose part is over.
     """
 
-    def __init__(self, min_replicas: int) -> None:
+    def __init__(self, slots: int, min_replicas: int) -> None:
         self.excused: dict[str, str] = {}
+        self.ended: set[str] = set()
+        self._slots = slots
         self._min_replicas = min_replicas
         self._members: dict[int, tuple[Incarnation, ...]] = {}
         self._last: tuple[Attempt, tuple[Incarnation, ...]] | None = None
@@ -244,11 +250,10 @@ class QuorumRules:
     ) -> None:
         """A shrink holds survivors only; without any, it is formed anew, min_replicas at least."""
         survivors = [x for x in members if x in last and x not in self._struck]
-        if survivors:
+        if len(survivors) >= self._min_replicas:
             others = [x for x in members if x not in survivors]
             require(not others, "Q4", f"{quorum.attempt} takes {others} for survivors")
-        ended = [x for x in self.excused.values() if x in ("it has left", "it was asked to leave")]
-        enough = len(members) >= self._min_replicas - len(ended)
+        enough = len(members) >= min(self._min_replicas, self._slots - len(self.ended))
         require(enough, "Q4", f"{quorum.attempt} has {len(members)} members")
 
 

@@ -171,8 +171,9 @@ class Agent(Actor):
 
     def _tell(self, message: m.FromAgent) -> None:
         if isinstance(message, m.DrainReplicas):
-            for worker in self.workers.values():
-                self.world.invariants.excuse(worker.key.incarnation, "it was asked to leave")
+            for replica_id in message.replica_ids:
+                self.world.invariants.slot_ends(replica_id)
+            self.host.excuse("it was asked to leave")
         if self.stream is not None:
             self.stream.up.send(message)
 
@@ -212,6 +213,7 @@ class Agent(Actor):
             self._progress[key.replica_id] = line
         if isinstance(message, m.Leaving):
             self.world.invariants.excuse(worker.key.incarnation, "it has left")
+            self.world.invariants.slot_ends(worker.key.replica_id)
         self.handle(s.WorkerSaid(worker.key, message))
         if not isinstance(message, m.Progress) and self.stream is not None:
             self.stream.up.send(m.WorkerMessage(worker.key, message))

@@ -170,7 +170,8 @@ class Worker(Actor):
                 self.world.invariants.acts_on(self.key, quorum.attempt, "builds")
                 self._ends[quorum.attempt] = self.world.rings.join(self, quorum)
             case e.AbortGroup(attempt):
-                self._end = None
+                if self._end is not None and self._end.ring.attempt == attempt:
+                    self._end = None
                 self._leave(attempt)
             case e.DropGroup(attempt):
                 end = self._ends.pop(attempt, None)

@@ -127,7 +127,7 @@ class World:
         self.last_commit_at = 0.0
         self._queue: list[tuple[float, int, Actor | None, Callable[..., None], tuple[Any, ...]]] = []
         self._count = 0
-        self.invariants = Invariants(self.job.workers, self.job.min_replicas)
+        self.invariants = Invariants(self.job.replicas, self.job.workers, self.job.min_replicas)
         self.rings = Rings(self)
         self.endpoints: dict[str, Any] = {}
         self.disk = JournalState()
@@ -202,7 +202,7 @@ class World:
     def lose_disk(self) -> None:
         """The lighthouse's state directory is gone."""
         self.note("world", "loses", "the journal")
-        self.disk = JournalState()
+        self.disk = JournalState(epoch=1000 * (1 + int(1000 * self.now)))  # Q1: as main.py does
 
     def _is_over(self) -> bool:
         return all(host.over for host in self.hosts)

@@ -1,0 +1,225 @@
+"""Real processes that build groups with each other, driven step by step from a test."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch.distributed import TCPStore
+
+from ftrun import clock
+from ftrun.process_groups.base import AbortSignal, BuiltGroup
+from ftrun.process_groups.gloo import ProcessGroupGloo
+
+DEADLINE_S = 60.0
+HOST = "127.0.0.1"
+
+
+def open_store() -> tuple[TCPStore, str]:
+    """A TCPStore on the loopback alone, as the launcher opens it, and its address."""
+    listener = socket.create_server((HOST, 0))
+    port = listener.getsockname()[1]
+    store = TCPStore(
+        HOST,
+        port,
+        is_master=True,
+        wait_for_workers=False,
+        master_listen_fd=listener.detach(),
+    )
+    return store, f"{HOST}:{port}"
+
+
+class Member:
+    """What runs in the process of one rank: a group or two, and a reduction that may hang."""
+
+    def __init__(self) -> None:
+        self.groups: dict[str, BuiltGroup] = {}
+        self.woken_s: dict[str, float] = {}
+        self._waiter: threading.Thread | None = None
+        self._woken = threading.Event()
+
+    def build(self, store: str, prefix: str, rank: int, size: int, timeout_s: float = 10) -> float:
+        """Build and keep; returns the seconds it took."""
+        began = clock.now()
+        group = ProcessGroupGloo().build(store, prefix, rank, size, HOST, timeout_s)
+        took_s = clock.now() - began
+        self.groups[prefix] = group
+        return took_s
+
+    def reduce(self, prefix: str, value: float) -> tuple[float, float]:
+        """All-reduce one number: the sum, and the seconds it took."""
+        tensor = torch.full((1000,), value)
+        began = clock.now()
+        self.groups[prefix].allreduce([tensor]).wait()
+        return tensor[0].item(), clock.now() - began
+
+    def start_waiting(self, prefix: str) -> None:
+        """Issue an all-reduce that a peer does not join; note when waiter and callback wake."""
+        work = self.groups[prefix].allreduce([torch.ones(1000)])
+        self._woken.clear()
+        work.get_future().add_done_callback(self._note_callback)
+
+        def wait() -> None:
+            with contextlib.suppress(RuntimeError):
+                work.wait()
+            self.woken_s["waiter"] = clock.now()
+
+        self._waiter = threading.Thread(target=wait)
+        self._waiter.start()
+
+    def _note_callback(self, future: torch.futures.Future[Any]) -> None:
+        with contextlib.suppress(RuntimeError):
+            future.value()
+            return  # Woken without an error: the test will miss the event.
+        self.woken_s["callback"] = clock.now()
+        self._woken.set()
+
+    def woken(self) -> bool:
+        """Whether both have woken, within the deadline."""
+        assert self._waiter is not None
+        self._waiter.join(DEADLINE_S)
+        return self._woken.wait(DEADLINE_S) and not self._waiter.is_alive()
+
+    def abort(self, prefix: str) -> dict[str, float]:
+        """Abort; milliseconds until the call returned, waiter and callback woke."""
+        began = clock.now()
+        self.groups[prefix].abort()
+        returned = clock.now()
+        assert self.woken()
+        times = {"abort() returned": returned, **self.woken_s}
+        return {name: (then - began) * 1e3 for name, then in times.items()}
+
+    def shutdown(self, prefix: str) -> None:
+        """Release a group."""
+        self.groups.pop(prefix).shutdown()
+
+    def cycle(self, store: str, rank: int, size: int, cycles: int) -> list[Holdings]:
+        """Build, reduce, abort a waiting reduction, release; what is held after each."""
+        counts = []
+        for number in range(cycles):
+            prefix = f"cycle/{number}"
+            group = ProcessGroupGloo().build(store, prefix, rank, size, HOST, 10)
+            group.allreduce([torch.ones(10)]).wait()
+            if rank == 0:
+                work = group.allreduce([torch.ones(10)])
+                group.abort()
+                with contextlib.suppress(RuntimeError):
+                    work.wait()
+                del work
+            group.shutdown()
+            counts.append(Holdings.now())
+        return counts
+
+
+class Holdings(NamedTuple):
+    """What a process holds of what must stay flat (P7)."""
+
+    descriptors: int
+    threads: int
+    memory_kib: int
+
+    @classmethod
+    def now(cls) -> Holdings:
+        """Those of this process."""
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        fds, threads = (len(os.listdir(f"/proc/self/{kind}")) for kind in ("fd", "task"))
+        return cls(fds, threads, pages * os.sysconf("SC_PAGESIZE") // 1024)
+
+
+class Rank:
+    """The test's end of one process."""
+
+    def __init__(self, process: Any, connection: Connection) -> None:
+        self._process = process
+        self._connection = connection
+
+    def ask(self, name: str, *arguments: Any) -> None:
+        """Have the process call a method of its Member; the answer is fetched by ``answer``."""
+        self._connection.send((name, arguments))
+
+    def answer(self) -> Any:
+        """The result of the oldest unanswered call; raises what it raised."""
+        assert self._connection.poll(DEADLINE_S), "the rank did not answer within its deadline"
+        error, result = self._connection.recv()
+        if error is not None:
+            raise error
+        return result
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        """``ask`` and ``answer``."""
+        self.ask(name, *arguments)
+        return self.answer()
+
+    def kill(self) -> None:
+        """SIGKILL, and wait for its end."""
+        os.kill(self._process.pid, signal.SIGKILL)
+        self._process.join(DEADLINE_S)
+
+    def end(self) -> None:
+        """Let the process end."""
+        with contextlib.suppress(OSError):
+            self._connection.send(None)
+        self._process.join(DEADLINE_S)
+        if self._process.is_alive():
+            self.kill()
+        self._connection.close()
+
+
+def call_all(ranks: list[Rank], name: str, *arguments: Any) -> list[Any]:
+    """The same call everywhere at once."""
+    return call_each(ranks, name, lambda _: arguments)
+
+
+def call_each(
+    ranks: list[Rank], name: str, arguments: Callable[[int], tuple[Any, ...]]
+) -> list[Any]:
+    """A call everywhere at once, with arguments by rank."""
+    for number, rank in enumerate(ranks):
+        rank.ask(name, *arguments(number))
+    return [rank.answer() for rank in ranks]
+
+
+@contextlib.contextmanager
+def started(count: int) -> Iterator[list[Rank]]:
+    """``count`` processes, ended again."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["ranks", "ftrun.process_groups.gloo"])
+    ranks = []
+    for _ in range(count):
+        ours, theirs = context.Pipe()
+        process = context.Process(target=_serve, args=(theirs,), daemon=True)
+        process.start()
+        theirs.close()
+        ranks.append(Rank(process, ours))
+    try:
+        yield ranks
+    finally:
+        for rank in ranks:
+            rank.end()
+
+
+def _serve(connection: Connection) -> None:
+    torch.set_num_threads(1)
+    member = Member()
+    while (request := connection.recv()) is not None:
+        name, arguments = request
+        try:
+            connection.send((None, getattr(member, name)(*arguments)))
+        except Exception as error:  # noqa: BLE001  # whatever it is, the test shall see it
+            connection.send((error, None))
+
+
+def signal_after(delay_s: float, abort: AbortSignal) -> threading.Timer:
+    """Trigger an abort a little later, from another thread."""
+    timer = threading.Timer(delay_s, abort.trigger)
+    timer.start()
+    return timer

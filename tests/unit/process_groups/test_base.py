@@ -1,0 +1,73 @@
+"""The abort signal, works that have ended, and the group of one."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from ftrun.process_groups.base import AbortSignal, FinishedWork, GroupAborted
+from ftrun.process_groups.nccl import ProcessGroupNCCL
+from ftrun.process_groups.solo import SoloGroup
+
+
+def test_a_signal_calls_each_subscriber_once() -> None:
+    signal, calls = AbortSignal(), []
+    signal.subscribe(lambda: calls.append("first"))
+    signal.subscribe(lambda: calls.append("second"))
+    signal.check()
+    signal.trigger()
+    signal.trigger()
+    assert calls == ["first", "second"]
+    assert signal.triggered
+    with pytest.raises(GroupAborted):
+        signal.check()
+
+
+def test_a_late_subscriber_is_called_at_once_and_one_that_left_is_not() -> None:
+    signal, calls = AbortSignal(), []
+    leave = signal.subscribe(lambda: calls.append("left"))
+    leave()
+    leave()
+    signal.trigger()
+    signal.subscribe(lambda: calls.append("late"))()
+    assert calls == ["late"]
+
+
+def test_finished_works() -> None:
+    tensor = torch.ones(2)
+    good = FinishedWork([tensor])
+    assert good.wait() and good.is_success() and good.get_future().value()[0] is tensor
+    bad = FinishedWork(error=GroupAborted("gone"))
+    assert bad.is_completed() and not bad.is_success()
+    with pytest.raises(GroupAborted, match="gone"):
+        bad.wait()
+
+
+def test_a_group_of_one_copies() -> None:
+    group = SoloGroup(AbortSignal())
+    tensor, output = torch.arange(4.0), torch.zeros(4)
+    group.allgather([[output]], [tensor]).wait()
+    assert torch.equal(output, tensor)
+    group.reduce_scatter([output.zero_()], [[tensor]]).wait()
+    assert torch.equal(output, tensor)
+    group.alltoall_base(output.zero_(), tensor, [], []).wait()
+    assert torch.equal(output, tensor)
+    for work in (group.broadcast([tensor]), group.barrier(), group.allreduce_coalesced([tensor])):
+        assert work.wait()
+    with pytest.raises(ValueError, match="no peer"):
+        group.send([tensor], 1)
+
+
+def test_a_group_of_one_can_be_aborted() -> None:
+    group = SoloGroup(AbortSignal())
+    group.abort()
+    assert group.aborted
+    with pytest.raises(GroupAborted):
+        group.allreduce([torch.ones(1)]).wait()
+    group.shutdown()
+
+
+def test_nccl_needs_no_cuda_until_a_group_of_two_is_built() -> None:
+    factory = ProcessGroupNCCL()
+    assert factory.getBackendName() == "ftrun-nccl" and not factory.completes_on_host
+    assert factory.build("nowhere:1", "x", 0, 1, "127.0.0.1", 1).size() == 1

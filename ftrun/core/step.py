@@ -20,6 +20,11 @@ Rules that the rest relies on:
   before all were complete cannot be repaired, only stand or be void (S7).
 - A step that was not committed although its quorum was in force ends the quorum for this worker
   (``Errored``): its peers may have gone on.
+- A quorum that forms or shrinks is in force as soon as it is built, also while a step that is void
+  or stands is still being finished; a switch waits for its boundary.
+- The workers of one replica group cannot see each other's fate. With W > 1 nobody repairs (a mate
+  may be unable to, and would wait in the vote for ever), and what a true vote has decided is
+  committed even if an interrupt comes in between: a mate may have committed already (C1).
 
 Not here: threads, sockets, tensors (manager/); who is in a quorum (membership.py).
 """
@@ -75,6 +80,11 @@ class Pending:
     promise: int | None = None
     confirmed: bool = False
 
+    @property
+    def attempt(self) -> Attempt:
+        """The attempt to bring it into force."""
+        return self.quorum.attempt
+
 
 class StepMachine:
     """The decisions of one worker. Feed it events, carry out its instructions in order.
@@ -84,7 +94,7 @@ class StepMachine:
         endpoint: where its peers reach it.
         state: what it holds at the start.
         workers_per_replica: W; with W > 1 a commit needs the group's vote.
-        repair: reissue operations after an interrupt instead of discarding the step.
+        repair: reissue operations after an interrupt instead of discarding the step (W = 1).
         heal_first: newcomers heal before their forward pass (synchronous quorum).
         contributors_max: the rest are spares (``FIXED_WITH_SPARES``); None for no limit.
         operation_timeout_s: an operation outstanding for so long is an error.
@@ -120,17 +130,18 @@ class StepMachine:
         self.void_reason = ""
         self._ledger = OperationLedger()
         self._workers = workers_per_replica
-        self._repair = repair
+        self._repair = repair and workers_per_replica == 1
         self._heal_first = heal_first
         self._contributors_max = contributors_max
         self._operation_timeout_s = operation_timeout_s
         self._quorum_timeout_s = quorum_timeout_s
         self._entered: Attempt = NO_ATTEMPT
-        self._healed_under: Attempt = NO_ATTEMPT
+        self._begun = 0  # the last step begun under the quorum entered
         self._hold_members = False
         self._voted: Tag | None = None
         self._offered: Tag | None = None
         self._deadline: float | None = None
+        self._isolated_since = 0.0
         self._now = 0.0
         self._out: list[e.Instruction] = []
         self._story: deque[tuple[float, object]] = deque(maxlen=STORY_LINES_MAX)
@@ -194,9 +205,14 @@ class StepMachine:
 
     @property
     def reduced(self) -> Tag | None:
-        """The tag under which the results of this step stand, if they do."""
+        """The tag under which the results of this step stand, if they do.
+
+        A state that was loaded and not applied counts as held, but not in a group of several
+        workers: a mate may not have it (C1).
+        """
         has_results = self.in_step and self._ledger.issued > 0 and self._ledger.complete
-        if not has_results or self.fate is Fate.VOID or self._must_heal:
+        lacks_state = self.healing and (self.loaded is None or self._workers > 1)
+        if not has_results or self.fate is Fate.VOID or lacks_state:
             return None
         return self.tag
 
@@ -214,7 +230,14 @@ class StepMachine:
     @property
     def verdict_known(self) -> bool:
         """After a vote within the group: whether its outcome may be acted upon."""
-        return self.fate not in (Fate.HELD, Fate.REPAIR) and not self.isolated
+        if self.fate is Fate.HELD:
+            return self._vote_stands and not self.isolated
+        return self.fate is not Fate.REPAIR and not self.isolated
+
+    @property
+    def _vote_stands(self) -> bool:
+        """If the vote was true all ranks have reported their results: none is asked again."""
+        return self._voted is not None and self._voted == self.reduced
 
     @property
     def heals_first(self) -> bool:
@@ -223,7 +246,7 @@ class StepMachine:
 
     def contributors(self) -> tuple[int, ...]:
         """The replica_ranks that count in the step under way (C4)."""
-        if self.in_force is None or self.tag is None:
+        if self.in_force is None or self.tag is None or self.tag.attempt != self.in_force.attempt:
             return ()
         step = self.tag.step
         return contributors(self.in_force, step, self._heal_first, self._contributors_max)
@@ -253,15 +276,34 @@ class StepMachine:
         )
 
     def check(self) -> None:
-        """Assert what must hold between events (INVARIANTS.md: Q2, Q5)."""
-        if self.in_force is not None:
-            assert self.in_force.attempt > self.interrupted, "Q2: trains under what it gave up"
-            assert self.in_force.attempt <= self.seen, "Q2: acts on what it has not seen"
-        if self.pending is not None:
-            assert self.pending.quorum.attempt > self.interrupted, "Q2: prepares what it gave up"
-            promise = self.pending.promise
-            if promise is not None and self.in_step and self.in_force is not None:
-                assert self.position < promise, "Q5: began the step it had promised not to"
+        """Assert what must hold between events (INVARIANTS.md: C3, Q2, Q5)."""
+        quorum, pending = self.in_force, self.pending
+        if self.phase is Phase.LEFT:
+            return
+        assert self.in_step == (self.tag is not None), "a step has a tag"
+        assert self.in_step or self.fate is Fate.VOID, "only a step has a fate"
+        if quorum is not None:
+            assert self.interrupted < quorum.attempt <= self.seen, "Q2: trains under what is over"
+            assert self.fate is not Fate.HELD, "held, and yet in a quorum"
+        if self.fate is Fate.OPEN:
+            assert self.tag is not None and quorum is not None, "open, and in no quorum"
+            assert self.tag.attempt == quorum.attempt == self._entered, "C3: open under another tag"
+        if self.fate is Fate.REPAIR:
+            assert pending is not None and not pending.is_switch, "nothing to repair with"
+        if pending is not None:
+            self._check_pending(pending)
+
+    def _check_pending(self, pending: Pending) -> None:
+        quorum = self.in_force
+        assert self.interrupted < pending.attempt <= self.seen, "Q2: prepares what is over"
+        assert pending.built or pending.promise is None, "promised what it has not built"
+        assert pending.is_switch or pending.promise is None, "promised what is no switch"
+        assert not pending.confirmed or pending.promise is not None, "confirmed without a promise"
+        if quorum is not None:
+            assert pending.is_switch, "a quorum in force beside one that replaces it"
+            assert pending.attempt > quorum.attempt, "Q2: prepares what is older"
+            if pending.promise is not None:
+                assert self._last_begun(quorum) < pending.promise, "Q5: has begun what it promised"
 
     # ------------------------------------------------------------ the main thread
 
@@ -278,19 +320,31 @@ class StepMachine:
             return
         pending = self.pending
         if pending is not None and self._at_promise(pending):
-            if pending.confirmed:
-                self._carry_out_switch(pending)
-            else:
+            if not pending.confirmed:
                 return  # Q5
-        elif pending is not None and not pending.is_switch and pending.built:
-            self._adopt(pending.quorum)
+            self._carry_out_switch(pending)
         if self.in_force is not None and self.phase is Phase.WAITING:
             self._enter(self.in_force)
 
     def _at_promise(self, pending: Pending) -> bool:
         if pending.promise is None:
             return False
-        return self.in_force is None or self.state.step >= pending.promise
+        return self.in_force is None or self._next_step(self.in_force) >= pending.promise
+
+    def _next_step(self, quorum: m.Quorum) -> int:
+        """The step that the next boundary begins under the quorum in force."""
+        assert quorum.step is not None, "a quorum in force has its step"
+        is_first = self._entered != quorum.attempt
+        return quorum.step if is_first or self.healing else self.state.step
+
+    def _last_begun(self, quorum: m.Quorum) -> int:
+        """No switch is promised up to this step.
+
+        A quorum in force is left after one step of it at the earliest, for only its first step
+        makes sure that this worker holds the state.
+        """
+        assert quorum.step is not None, "a quorum in force has its step"
+        return self._begun if self._entered == quorum.attempt else quorum.step
 
     def _carry_out_switch(self, pending: Pending) -> None:
         if not self._is_member(pending.quorum):
@@ -308,23 +362,24 @@ class StepMachine:
 
     def _enter(self, quorum: m.Quorum) -> None:
         """Begin a step under ``quorum``."""
-        assert quorum.step is not None, "a quorum in force has its step"
-        newcomer = self.key.replica_id in quorum.newcomers
-        heals = newcomer and self._healed_under != quorum.attempt
-        unlike = quorum.state is not None and quorum.state != self.state
-        first = self._entered != quorum.attempt
-        if first and not heals and (unlike or self.state.step != quorum.step):
-            self._give_up(f"holds {self.state}, not what {quorum.attempt} begins with")
-            return
+        is_first = self._entered != quorum.attempt
+        heals = self._is_newcomer(quorum) if is_first else self.healing
+        step = self._next_step(quorum)
+        if is_first and not heals:
+            unlike = quorum.state is not None and quorum.state != self.state
+            if unlike or self.state.step != step:
+                self._give_up(f"holds {self.state}, not what {quorum.attempt} begins with")
+                return
         self.healing = heals
         self.loaded = self.loaded if heals and self.loaded == quorum.state else None
-        self._begin(Tag(quorum.attempt, quorum.step if heals else self.state.step))
+        self._begin(Tag(quorum.attempt, step))
         self._announce(quorum)
 
     def _begin(self, tag: Tag) -> None:
         self.phase = Phase.STEPPING
         self.fate = Fate.OPEN
         self.tag = tag
+        self._begun = tag.step
         self._ledger = OperationLedger()
         self._deadline = None
 
@@ -350,17 +405,27 @@ class StepMachine:
     def _on_vote_started(self, event: e.VoteStarted) -> None:
         if self.in_step:
             self.phase = Phase.VOTING
-            self._voted = self.tag
+            self._voted = self.tag if self.fate is not Fate.VOID else None
 
     def _on_decided(self, event: e.Decided) -> None:
         if not self.in_step:
             return
-        allowed = self.settled and self.fate is not Fate.VOID and not self.healing
-        self._end_step(event.commit and allowed, event.shared, event.reason)
+        self._end_step(event.commit and self._may_commit, event.shared, event.reason)
+
+    @property
+    def _may_commit(self) -> bool:
+        if self.fate is Fate.VOID or self.healing:
+            return False
+        if self._workers == 1:
+            return self.settled
+        if self.fate is Fate.HELD:
+            return self._vote_stands
+        return self._ledger.complete and self._voted == self.tag  # C1, C3
 
     def _end_step(self, committed: bool, shared: bool, reason: str) -> None:
         assert self.tag is not None
         tag, was_open = self.tag, self.fate is Fate.OPEN
+        stays = committed or (shared and self._ledger.complete)
         self._retire()
         if not self._ledger.all_handed and self.fate is not Fate.VOID:
             self._out.append(e.FailOperations(reason))
@@ -372,17 +437,22 @@ class StepMachine:
         self._voted = None
         self._deadline = None
         self._ledger = OperationLedger()
-        if not committed and was_open and not shared:
+        if was_open and not stays:
             self._give_up(reason or "the step was not committed", step=tag.step)
 
     def _on_state_reset(self, event: e.StateReset) -> None:
         self.state = event.state
+        self._give_up("the script has set its step")
+        if self.in_step and self.fate is not Fate.VOID:
+            self._void("the script has set its step")
 
     def _on_went_away(self, event: e.WentAway) -> None:
         self._leave(event.reason)
 
     def _leave(self, reason: str) -> None:
         self._retire()
+        if self.in_step and not self._ledger.all_handed:
+            self._out.append(e.FailOperations(f"the script leaves: {reason}"))
         self._out.append(e.Send(m.Leaving(self.state, reason)))
         self.phase = Phase.LEFT
 
@@ -390,8 +460,10 @@ class StepMachine:
 
     def _on_operation_issued(self, event: e.OperationIssued) -> None:
         self._ledger.issue(event.held, event.closes)
-        if self.fate is Fate.VOID:
-            self._out.append(e.FailOperations(self.void_reason))
+        if self.fate is Fate.STANDS:
+            self._void("an operation was issued after the results of the step were complete")
+        elif self.fate is Fate.VOID:
+            self._out.append(e.FailOperations(self.void_reason or "no step is under way"))
         elif self.fate is Fate.OPEN:
             self._deadline = self._now + self._operation_timeout_s
 
@@ -418,8 +490,14 @@ class StepMachine:
         return self.healing and self.loaded is None
 
     def _on_state_loaded(self, event: e.StateLoaded) -> None:
-        if event.tag == self.tag and self.healing and self.fate is Fate.OPEN:
+        if event.tag != self.tag or not self._must_heal or self.fate is not Fate.OPEN:
+            return
+        assert self.in_force is not None
+        wanted = self.in_force.state or event.state
+        if event.state == wanted and event.state.step == event.tag.step:
             self.loaded = event.state
+        else:
+            self._give_up(f"heal: donors hold {event.state}, not what {event.tag} begins with")
 
     def _on_state_applied(self, event: e.StateApplied) -> None:
         if not self.healing or self.loaded is None or self.tag is None:
@@ -427,9 +505,8 @@ class StepMachine:
         self.state = self.loaded
         self.loaded = None
         self.healing = False
-        attempt = self._healed_under = self.tag.attempt
         step, donors = self.state.step, event.donors
-        healed = m.Healed(attempt, step, donors, event.nbytes, event.duration_s)
+        healed = m.Healed(self.tag.attempt, step, donors, event.nbytes, event.duration_s)
         self._out.append(e.Send(healed))
 
     def _on_heal_failed(self, event: e.HealFailed) -> None:
@@ -460,7 +537,7 @@ class StepMachine:
 
     def _drop_pending(self) -> None:
         if self.pending is not None and self._is_member(self.pending.quorum):
-            self._out.append(e.AbortGroup(self.pending.quorum.attempt))
+            self._out.append(e.AbortGroup(self.pending.attempt))
         self.pending = None
 
     def _judge(self, quorum: m.Quorum) -> None:
@@ -470,15 +547,22 @@ class StepMachine:
         if tag is not None and held is not None and quorum.state == held.committed(tag):
             self.fate = Fate.STANDS
             self._deadline = None
-        elif self._repairable(quorum, held):
+        elif self._repairable(quorum):
             self.fate = Fate.REPAIR
+            self.loaded = self.loaded if self.loaded == quorum.state else None
         else:
             self._void(f"quorum {quorum.attempt} begins at {quorum.state}")
 
-    def _repairable(self, quorum: m.Quorum, held: StateId | None) -> bool:
-        if not self._repair or not self._ledger.untouched or self.phase is Phase.VOTING:
+    def _repairable(self, quorum: m.Quorum) -> bool:
+        """Whether the operations of this step can go out again under ``quorum``.
+
+        A newcomer may be interrupted before it has healed: it adds zeros again, and heals then.
+        """
+        if not self._repair or not self._ledger.untouched or quorum.step != self.position:
             return False
-        return quorum.state == held and quorum.step == self.position
+        if self.healing:
+            return self._is_newcomer(quorum) and not self.heals_first
+        return quorum.state == self.state
 
     def _void(self, reason: str) -> None:
         self.fate = Fate.VOID
@@ -505,6 +589,9 @@ class StepMachine:
         if self.in_step and self.fate is Fate.HELD:
             self._judge(quorum)
 
+    def _is_newcomer(self, quorum: m.Quorum) -> bool:
+        return self.key.replica_id in quorum.newcomers
+
     def _is_member(self, quorum: m.Quorum) -> bool:
         return quorum.index(self.key.replica_id, self.key.incarnation) is not None
 
@@ -524,8 +611,17 @@ class StepMachine:
         quorum = event.quorum
         if not self._is_new(quorum):
             return
+        joins, is_member = self._is_newcomer(quorum), self._is_member(quorum)
+        is_bound = self.pending is not None and self.pending.confirmed
+        if not joins and (is_bound or (is_member and self.in_force is None)):
+            self._out.append(e.Send(self.report()))  # the lighthouse is mistaken about us
+            return
+        if joins and self.in_force is not None:
+            self._abort(self.seen)  # the others have gone on without us
         self._drop_pending()
-        if self._is_member(quorum):
+        if self.fate is Fate.HELD:
+            self._void(f"{quorum.attempt} comes by a switch: no quorum repairs this step")
+        if is_member:
             self._take(quorum, is_switch=True)
         else:  # the switch to leave by
             self.seen = quorum.attempt
@@ -534,18 +630,21 @@ class StepMachine:
 
     def _on_group_built(self, event: e.GroupBuilt) -> None:
         pending = self.pending
-        if pending is None or pending.quorum.attempt != event.attempt:
+        if self.in_force is not None and self.in_force.attempt == event.attempt:
+            return
+        if pending is None or pending.attempt != event.attempt:
             self._out.append(e.DropGroup(event.attempt))
             return
         pending.built = True
         self._out.append(e.Send(m.Built(event.attempt)))
-        if not pending.is_switch and self.in_step and self.fate is Fate.REPAIR:
+        if not pending.is_switch:
+            self._adopt(pending.quorum)
+        if self.fate is Fate.REPAIR:
             self._repair_under(pending.quorum)
         self._advance()
 
     def _repair_under(self, quorum: m.Quorum) -> None:
         assert self.tag is not None
-        self._adopt(quorum)
         self.tag = Tag(quorum.attempt, self.tag.step)
         self.fate = Fate.OPEN
         self._ledger.start_again()
@@ -554,41 +653,55 @@ class StepMachine:
         self._out.append(e.Reissue())
 
     def _on_group_failed(self, event: e.GroupFailed) -> None:
-        if self.pending is not None and self.pending.quorum.attempt == event.attempt:
+        if self.pending is not None and self.pending.attempt == event.attempt:
             self._out.append(e.Send(m.BuildFailed(event.attempt, event.reason)))
 
     def _on_propose(self, event: m.ProposeSwitch) -> None:
         pending = self.pending
-        if pending is not None and pending.confirmed:
-            return
-        begun = self.position if self.in_step else self.state.step - 1
-        late = self.in_force is not None and (event.step <= begun or self._hold_members)
-        ready = pending is not None and pending.quorum.attempt == event.attempt and pending.built
-        if pending is None or not ready or not pending.is_switch or late:
-            self._out.append(e.Send(m.Refused(event.attempt, event.step, begun)))
-            return
-        pending.promise = event.step
-        self._out.append(e.Send(m.Promised(event.attempt, event.step)))
-        self._advance()
+        is_known = pending is not None and pending.attempt == event.attempt
+        if pending is None or not is_known or not pending.is_switch or not pending.built:
+            self._refuse(event)
+        elif pending.confirmed or (pending.promise is not None and event.step < pending.promise):
+            return  # stale: proposals only rise
+        elif self.in_force is not None and not self._can_promise(event.step, self.in_force):
+            self._refuse(event)
+        else:
+            pending.promise = event.step
+            self._out.append(e.Send(m.Promised(event.attempt, event.step)))
+            self._advance()
+
+    def _can_promise(self, step: int, quorum: m.Quorum) -> bool:
+        return step > self._last_begun(quorum) and not self._hold_members
+
+    def _refuse(self, event: m.ProposeSwitch) -> None:
+        quorum = self.in_force
+        current = self.position if quorum is None else self._last_begun(quorum)
+        self._out.append(e.Send(m.Refused(event.attempt, event.step, current)))
 
     def _on_switch(self, event: m.Switch) -> None:
+        pending = self.pending
         if self.in_force is not None and self.in_force.attempt == event.attempt:
             self._out.append(e.Send(m.InForce(event.attempt, event.step)))
-        elif self.pending is not None and self.pending.quorum.attempt == event.attempt:
-            self.pending.confirmed = self.pending.promise == event.step
+        elif pending is not None and pending.attempt == event.attempt:
+            pending.confirmed |= pending.promise == event.step
             self._advance()
 
     def _on_cancel(self, event: m.Cancel) -> None:
         pending = self.pending
-        if pending is None or pending.quorum.attempt != event.attempt or pending.confirmed:
+        if pending is None or pending.attempt != event.attempt:
             return
-        self._drop_pending()
-        self._advance()
+        if pending.is_switch and not pending.confirmed:
+            self._drop_pending()
+            self._advance()
 
     def _on_ask_report(self, event: m.AskReport) -> None:
         self._out.append(e.Send(self.report()))
 
     def _on_isolation(self, event: m.Isolation) -> None:
+        if event.isolated and not self.isolated:
+            self._isolated_since = self._now
+        elif self.isolated and not event.isolated and self._deadline is not None:
+            self._deadline += self._now - self._isolated_since  # that time does not count
         self.isolated = event.isolated
         self._advance()
 

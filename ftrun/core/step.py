@@ -137,6 +137,7 @@ class StepMachine:
         self._quorum_timeout_s = quorum_timeout_s
         self._entered: Attempt = NO_ATTEMPT
         self._begun = 0  # the last step begun under the quorum entered
+        self._repeats = False  # it was begun under it before: too few contributors
         self._hold_members = False
         self._voted: Tag | None = None
         self._offered: Tag | None = None
@@ -245,11 +246,14 @@ class StepMachine:
         return self.healing and (self._heal_first or self.position == 0)
 
     def contributors(self) -> tuple[int, ...]:
-        """The replica_ranks that count in the step under way (C4)."""
+        """The replica_ranks that count in the step under way (C4).
+
+        In a step that is repeated because too few counted, the newcomers have healed.
+        """
         if self.in_force is None or self.tag is None or self.tag.attempt != self.in_force.attempt:
             return ()
-        step = self.tag.step
-        return contributors(self.in_force, step, self._heal_first, self._contributors_max)
+        healed = self._heal_first or self._repeats
+        return contributors(self.in_force, self.tag.step, healed, self._contributors_max)
 
     def report(self) -> m.Report:
         """All that the lighthouse must know of this worker.
@@ -379,6 +383,7 @@ class StepMachine:
         self.phase = Phase.STEPPING
         self.fate = Fate.OPEN
         self.tag = tag
+        self._repeats = self._entered == tag.attempt and self._begun == tag.step
         self._begun = tag.step
         self._ledger = OperationLedger()
         self._deadline = None
@@ -392,7 +397,7 @@ class StepMachine:
         if self._must_heal:
             self._out.append(e.LoadState(self.tag, quorum))
         gives = self.key.replica_id in quorum.donors and self.tag.step == quorum.step
-        if gives and quorum.newcomers and self._offered != self.tag:
+        if gives and not self._repeats and quorum.newcomers and self._offered != self.tag:
             self._retire()
             self._offered = self.tag
             self._out.append(e.OfferState(self.tag, self.state, len(quorum.newcomers)))
@@ -425,7 +430,7 @@ class StepMachine:
     def _end_step(self, committed: bool, shared: bool, reason: str) -> None:
         assert self.tag is not None
         tag, was_open = self.tag, self.fate is Fate.OPEN
-        stays = committed or (shared and self._ledger.complete)
+        stays = committed or (shared and self._ledger.complete and not self.healing)
         self._retire()
         if not self._ledger.all_handed and self.fate is not Fate.VOID:
             self._out.append(e.FailOperations(reason))
@@ -647,6 +652,7 @@ class StepMachine:
         assert self.tag is not None
         self.tag = Tag(quorum.attempt, self.tag.step)
         self.fate = Fate.OPEN
+        self._repeats = False
         self._ledger.start_again()
         self._deadline = self._now + self._operation_timeout_s if self._ledger.issued else None
         self._announce(quorum)

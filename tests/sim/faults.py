@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ftrun.core import messages as m
-from ftrun.core import supervisor as s
+from ftrun.core import supervisor_events as s
 
 if TYPE_CHECKING:
     from tests.sim.node import Agent, Host

@@ -9,8 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ftrun.core import messages as m
-from ftrun.core import supervisor as s
+from ftrun.core import supervisor_events as s
 from ftrun.core.ids import WorkerKey
+from ftrun.core.restarts import RestartRules
+from ftrun.core.supervised import Outcome
+from ftrun.core.supervisor import SupervisorSettings
 from tests.sim.actor import HEARTBEAT_TIMEOUT_S, ISOLATION_LIMIT_S, Actor
 from tests.sim.network import Stream
 from tests.sim.worker import Worker
@@ -67,8 +70,9 @@ class Host:
         """Slots of the present agent that will not be started again."""
         if self.agent is None or not self.agent.alive:
             return ()
-        ended = [x for x in self.agent.supervisor.summary() if x.outcome in ("finished", "drained")]
-        return tuple(summary.replica_id for summary in ended)
+        ended = (Outcome.FINISHED, Outcome.DRAINED)
+        summary = self.agent.supervisor.summary()
+        return tuple(slot.replica_id for slot in summary if slot.outcome in ended)
 
     def excuse(self, why: str) -> None:
         """The lighthouse may rightly give up whoever runs here (Q4)."""
@@ -92,18 +96,17 @@ class Agent(Actor):
         self._progress: dict[str, m.ReplicaProgress] = {}
         self._timer = 0
 
-    def _rules(self) -> s.SupervisorSettings:
-        return s.SupervisorSettings(
+    def _rules(self) -> SupervisorSettings:
+        return SupervisorSettings(
             agent_id=self.agent_id,
             workers_per_replica=self.world.job.workers,
-            max_restarts=1000,
+            restarts=RestartRules(
+                max_restarts=1000, backoff_first_s=0.1, backoff_max_s=0.3, strikes_max=1000
+            ),
             grace_s=3.0,
             isolation_limit_s=ISOLATION_LIMIT_S,
             join_timeout_s=60.0,
             alone=self.world.job.agents == 1,
-            backoff_first_s=0.1,
-            backoff_max_s=0.3,
-            strikes_max=1000,
             end_grace_s=1.0,
         )
 

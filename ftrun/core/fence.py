@@ -6,14 +6,19 @@ Not here: when such a successor is wanted (membership.py).
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
+
+from ftrun.core.messages import Member
+from ftrun.core.roster import Replica
 
 
 @dataclass(slots=True)
 class _Fate:
-    """``heard_at``: the last word of its agent. ``is_dead``: its processes cannot act any more."""
+    """``store``: its node's. ``heard_at``: the last word of its agent. ``is_dead``: certainly."""
 
     incarnation: str
+    store: str
     heard_at: float
     is_dead: bool
 
@@ -27,14 +32,30 @@ class Fence:
     def __len__(self) -> int:
         return len(self._fates)
 
-    def strike(self, replica_id: str, incarnation: str, heard_at: float, is_dead: bool) -> None:
-        """A member is out of the quorum; it may train on where we cannot see it."""
-        self._fates[replica_id] = _Fate(incarnation, heard_at, is_dead)
+    def strike(self, member: Member | Replica, heard_at: float, is_dead: bool) -> None:
+        """A member is out of the quorum; unless it is dead it may train on where we cannot see."""
+        fate = _Fate(member.incarnation, member.store, heard_at, is_dead)
+        self._fates[member.replica_id] = fate
 
     def died(self, replica_id: str, incarnation: str) -> None:
         """This incarnation has certainly ended."""
         if self.holds(replica_id, incarnation):
             self._fates[replica_id].is_dead = True
+
+    def hello(self, store: str, running: Collection[tuple[str, str]]) -> None:
+        """The agent with this store tells all that it runs: what is not named has ended.
+
+        An agent has one store for as long as it lives, and its workers do not outlive it.
+        """
+        for replica_id, fate in self._fates.items():
+            if fate.store == store and (replica_id, fate.incarnation) not in running:
+                fate.is_dead = True
+
+    def started(self, store: str, replica_id: str, incarnation: str) -> None:
+        """The same agent has started the slot again, which it does when the former one is gone."""
+        fate = self._fates.get(replica_id)
+        if fate is not None and fate.store == store and fate.incarnation != incarnation:
+            fate.is_dead = True
 
     def holds(self, replica_id: str, incarnation: str) -> bool:
         """Whether this incarnation was struck from the last quorum."""

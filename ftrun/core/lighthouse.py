@@ -84,6 +84,7 @@ class Lighthouse:
         self._first_hello_at: float | None = None
         self._is_shared_out = False
         self._nothing_ran = journal.quorum is None
+        self._free_from = now
         self._share_at: float | None = None
         self._sweep_at: float | None = None
         self._said: dict[type, Callable[[Agent, Any], None]] = {
@@ -178,10 +179,12 @@ class Lighthouse:
             self._first_hello_at = stage.now
         if hello.running or hello.dead or hello.finished:
             self._nothing_ran = False
+            self._free_from = stage.now + stage.settings.reassign_grace_s
         stage.slots.finish(hello.finished, "finished")
+        stage.fence.hello(hello.store, {(x.replica_id, x.incarnation) for x in hello.running})
         self._died(hello.dead)
         back = [r for x in hello.running if (r := self._start(agent, x)) is not None]
-        if self._is_shared_out or back:
+        if self._is_shared_out or hello.running:
             self._tell_slots(agent.agent_id)
         self.membership.returned(back)
         stage.tell([replica.replica_id for replica in back], m.AskReport())
@@ -206,7 +209,6 @@ class Lighthouse:
         if wanted and slot.agent_id not in ("", agent.agent_id):
             self._take_back(slot.agent_id, name)
         if slot.end or slot.agent_id not in ("", agent.agent_id):
-            self._tell_slots(agent.agent_id)
             return None
         slot.agent_id = agent.agent_id
         former = stage.roster.at(name)
@@ -214,6 +216,7 @@ class Lighthouse:
             return None
         if former is not None:
             self._died((m.Loss(name, former.incarnation, "it was started again"),))
+        stage.fence.started(agent.store, name, running.incarnation)
         replica = Replica(name, running.incarnation, agent.agent_id, agent.store)
         stage.roster.add(replica)
         return replica
@@ -280,29 +283,32 @@ class Lighthouse:
         """Share the slots out at first; afterwards hand on those that are free."""
         stage = self.stage
         self._share_at = None
-        if stage.phase in (Phase.TAKEOVER, Phase.ENDED) or self._first_hello_at is None:
+        if stage.phase in (Phase.TAKEOVER, Phase.ENDED) or not stage.outbox.agents:
             return
-        if not self._is_shared_out and not stage.slots.has_owners():
-            self._share_out(self._first_hello_at)
+        if self._is_shared_out and stage.slots.free_count == 0:
             return
+        due = max(self._free_from, self._gathered_at())
+        if stage.now < due:
+            self._share_at = due
+            return
+        if self._is_shared_out or stage.slots.has_owners():
+            told = stage.slots.hand_out(self._capacities())
+        else:
+            stage.slots.share_out(self._capacities())
+            told = set(stage.outbox.agents)
         self._is_shared_out = True
-        if stage.slots.free_count == 0:
-            return
-        for agent_id in stage.slots.hand_out(self._capacities()):
+        for agent_id in sorted(told):
             self._tell_slots(agent_id)
 
-    def _share_out(self, first_hello_at: float) -> None:
+    def _gathered_at(self) -> float:
+        """When the first assignment need not wait for further agents."""
         stage = self.stage
+        if self._is_shared_out or self._first_hello_at is None:
+            return stage.now
         wait_s = stage.settings.assign_gather_s
         if len(stage.outbox.agents) < stage.spec.nodes:
             wait_s = max(wait_s, stage.spec.join_timeout_s)
-        if stage.now < first_hello_at + wait_s or not stage.outbox.agents:
-            self._share_at = first_hello_at + wait_s if stage.outbox.agents else None
-            return
-        self._is_shared_out = True
-        stage.slots.share_out(self._capacities())
-        for agent_id in stage.outbox.agents:
-            self._tell_slots(agent_id)
+        return self._first_hello_at + wait_s
 
     def _capacities(self) -> dict[str, int]:
         return {name: self.agents[name].capacity for name in self.stage.outbox.agents}
@@ -345,6 +351,8 @@ class Lighthouse:
         if self._start(agent, running) is not None:
             self.stage.slots[started.replica_id].restarts = started.restarts
             self._note(started.replica_id, started)
+        elif started.replica_id not in self.stage.slots.of(agent.agent_id):
+            self._tell_slots(agent.agent_id)
 
     def _on_lost(self, agent: Agent, lost: m.ReplicaLost) -> None:
         if lost.replica_id in self.stage.slots:

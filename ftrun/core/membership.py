@@ -147,12 +147,14 @@ class Membership:
             return
         stage.roster.ready.discard(replica.replica_id)
         if not replica.was_interrupted:
-            self.interrupt(replica)
+            self._interrupt([replica])
 
-    def interrupt(self, replica: Replica) -> None:
-        """One that is not of the quorum gives up whatever it was in before (Q3)."""
-        replica.was_interrupted = True
-        self.stage.tell([replica.replica_id], m.Interrupt(self.stage.numbering.highest))
+    def _interrupt(self, outsiders: Sequence[Replica]) -> None:
+        """Those that are not of the quorum give up whatever they were in before (Q3)."""
+        for replica in outsiders:
+            replica.was_interrupted = True
+        names = [replica.replica_id for replica in outsiders]
+        self.stage.tell(names, m.Interrupt(self.stage.numbering.highest))
 
     def _on_built(self, replica: Replica, rank: int, built: m.Built) -> None:
         self._answered(replica, rank, built.attempt, Phase.BUILD)
@@ -261,15 +263,14 @@ class Membership:
         for cause, ids in by_cause.items():
             stage.outbox.notice("lost", ids, sentence(f"{replicas(ids)} lost: {cause}.{rest}"))
 
-    def returned(self, back: Iterable[Replica]) -> None:
+    def returned(self, back: Sequence[Replica]) -> None:
         """Replicas are here (again) that were running before their agent came.
 
         None of them is a member any more, and each gives up what it is in before it hears anything
         else: it might go on with a quorum that we have replaced (Q3).
         """
         if self.stage.phase is not Phase.TAKEOVER:
-            for replica in back:
-                self.interrupt(replica)
+            self._interrupt(back)
 
     # ------------------------------------------------------------ who leaves, and the end
 
@@ -338,7 +339,9 @@ class Membership:
     def ended(self, replica_id: str, incarnation: str) -> None:
         """All processes of a replica are gone, with exit code 0."""
         stage = self.stage
-        replica = stage.roster.find(replica_id, incarnation)
+        replica = stage.roster.at(replica_id)
+        if replica is not None and replica.incarnation != incarnation:
+            return  # of old: another one runs in its slot
         stage.is_stirred = True
         stage.fence.died(replica_id, incarnation)
         if stage.slots.end(replica_id, "finished"):

@@ -143,7 +143,7 @@ class Stage:
         self.drains.discard(name)
         self.waiting.drop(name)
         heard_at = self.heard_at.get(replica.agent_id, self.since)
-        self.fence.strike(name, replica.incarnation, heard_at, is_dead)
+        self.fence.strike(replica, heard_at, is_dead)
         self.is_stirred = True
 
     def strike(self, replica: Replica, cause: str, *, is_dead: bool) -> None:

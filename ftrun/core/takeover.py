@@ -44,6 +44,7 @@ class Takeover:
         self.quorum = journal.quorum
         self.switch_step = journal.switch_step
         self.is_disturbed = False
+        self._journaled = journal.quorum.attempt if journal.quorum is not None else None
         self._stage = stage
         self._began_at = stage.now
         self._prior: Quorum | None = None
@@ -95,11 +96,23 @@ class Takeover:
         return self._prior if self.switch_step is not None else None
 
     def is_complete(self) -> bool:
-        """Every member of the quorum in force is back and has said all."""
-        quorum = self.quorum
-        if quorum is None or len(self._stage.roster) < len(quorum.members):
+        """Every member of the quorum in force is back and has said all.
+
+        If some have been interrupted or are known to be gone, there may be a later quorum, of which
+        the others know nothing yet; unless ours is the journal's, for that is written first.
+        """
+        quorum, stage = self.quorum, self._stage
+        if quorum is None:
             return False
-        return self.verdict().phase in (Phase.STEADY, Phase.SWITCH)
+        gone = sum(self._is_gone(member) for member in quorum.members)
+        if len(stage.roster) + gone < len(quorum.members):
+            return False
+        verdict = self.verdict()
+        if verdict.phase in (Phase.STEADY, Phase.SWITCH):
+            return True
+        is_latest = quorum.attempt == self._journaled and all(map(self._is_gone, verdict.missing))
+        live = [stage.roster[name] for name in verdict.live]
+        return is_latest and bool(live) and all(r.is_known(stage.workers) for r in live)
 
     def verdict(self) -> Verdict:
         """How to go on with those that are here now."""
@@ -169,6 +182,7 @@ class Takeover:
             stage.enter(Phase.EMPTY)
         elif not stage.live and self.quorum is not None and not self.quorum.members:
             stage.end(0, "all replicas have drained")
+            return
         elif verdict.phase is Phase.STEADY:
             self._adopt()
         elif verdict.phase is Phase.SWITCH:
@@ -177,19 +191,23 @@ class Takeover:
         else:
             stage.chronicle.begin(stage.now, "takeover", _reason(lost))
             forming.interrupt(tuple(lost))
-        if self.quorum is not None and stage.phase is not Phase.ENDED:
+        if self.quorum is not None:
             text = f"The lighthouse is back and knows of {replicas(stage.live)}."
             stage.outbox.notice("takeover", stage.live, text)
         stage.journal()
 
     def _strike(self, member: Member) -> Loss:
         stage, name = self._stage, member.replica_id
-        end = stage.slots[name].end if name in stage.slots else ""
-        is_dead = bool(end) or (
-            name in stage.slots and stage.slots[name].dead == member.incarnation
-        )
-        stage.fence.strike(name, member.incarnation, self._began_at, is_dead)
-        return Loss(name, member.incarnation, end or "not back after the lighthouse's restart")
+        stage.fence.strike(member, self._began_at, self._is_gone(member))
+        cause = "gone" if self._is_gone(member) else "not back after the lighthouse's restart"
+        return Loss(name, member.incarnation, cause)
+
+    def _is_gone(self, member: Member) -> bool:
+        """It will not come back: it has died or ended well."""
+        if member.replica_id not in self._stage.slots:
+            return False
+        slot = self._stage.slots[member.replica_id]
+        return bool(slot.end) or slot.dead == member.incarnation
 
     def _adopt(self) -> None:
         """Nothing was lost: promises to a switch that was never confirmed are void."""

@@ -1,0 +1,362 @@
+"""Replays a transcript: what happens to a lighthouse, line by line, and exactly what it does.
+
+A line at the margin is an event; the indented lines below it are the instructions that follow, and
+``= phase`` where the phase changes. ``#`` begins a comment. ``0a`` is replica 0, incarnation ``a``;
+``0a.1`` its worker 1; ``1.2#1`` attempt 1 of quorum 1.2; ``@7`` a step; ``5/x`` a state id.
+
+    job replicas=3 min=1 …            the job's spec (first line; later lines change it)
+    set promise_timeout_s=1 …         the lighthouse's settings (before ``start``)
+    start                             a lighthouse with an empty journal
+    restart [lost]                    kill -9 and a new one with the last journal, or without
+    +0.25                             time passes; the timer fires when it is due
+    A attached [capacity=8 running=0a,1a dead=2a finished=3 job=other]
+    A detached | A says goodbye | A says heartbeat [0a@5] | A says started 0a [restarts=1]
+    A says lost 0a: cause | A says finished 0a | A says drain 0,1 | A says failed 3: reason
+    0a 1a: report 5/x [interrupted=1.1#1 in=1.1#1 pending=1.2#1 promised=7 confirmed healing
+                       reduced=1.1#1@5 voted=1.1#1@5]
+    0a: built 1.1#1 | buildfailed 1.1#1: reason | promised 1.2#1@7 | refused 1.2#1@7 current=8
+    0a: inforce 1.1#1@0 | errored 1.1#1@5: reason | healed 1.1#1@5 from 0,2 | progress 5
+    0a: leaving finished
+
+``python -m tests.transcripts.replay FILE…`` writes what the lighthouse does now into the files:
+read the difference before you commit it. Not here: any expectation of its own.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ftrun.core import messages as m
+from ftrun.core.ids import NO_ATTEMPT, Attempt, StateId, Tag, WorkerKey, pack_quorum_id
+from ftrun.core.lighthouse import (
+    AgentAttached,
+    AgentDetached,
+    AgentSaid,
+    CloseAgent,
+    Event,
+    Instruction,
+    Journal,
+    JournalState,
+    Lighthouse,
+    LighthouseSettings,
+    SendToAgent,
+    TimerFired,
+)
+
+TIMERS_MAX = 200
+
+
+class Replay:
+    """One transcript's lighthouse and what the lines so far have named."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.spec = m.JobSpec("job", 3, 1, 1, 60.0, 1000.0, 60.0)
+        self.settings = LighthouseSettings()
+        self.journal = JournalState()
+        self.lighthouse: Lighthouse | None = None
+        self.agents: dict[str, str] = {}  # incarnation → agent
+        self.quorums: dict[str, m.Quorum] = {}
+        self._phase = ""
+        self._out: list[str] = []
+
+    # ------------------------------------------------------------ one line
+
+    def line(self, text: str) -> list[str]:
+        """Play one event line; the lines that it gives."""
+        self._out = []
+        words = text.split()
+        commands: dict[str, Callable[[list[str]], None]] = {
+            "job": self._job,
+            "set": self._set,
+            "start": lambda _: self._start(JournalState()),
+            "restart": lambda w: self._start(JournalState() if w else self.journal),
+        }
+        if words[0] in commands:
+            commands[words[0]](words[1:])
+        elif words[0].startswith("+"):
+            self._pass(float(words[0]))
+        elif words[1] in ("attached", "detached", "says"):
+            self._agent(words[0], words[1:], text)
+        else:
+            names, _, word = text.partition(": ")
+            for name in names.split():
+                self._worker(name, word)
+        return self._out
+
+    def _job(self, words: list[str]) -> None:
+        names = {"replicas": "replicas", "workers": "workers_per_replica", "min": "min_replicas"}
+        names |= {"join": "join_timeout_s", "heartbeat": "heartbeat_timeout_s", "id": "job_id"}
+        names |= {"isolation": "isolation_limit_s", "nodes": "nodes"}
+        values: dict[str, Any] = {}
+        for key, value in _options(words).items():
+            is_float = names[key].endswith("_s")
+            values[names[key]] = value if key == "id" else float(value) if is_float else int(value)
+        self.spec = replace(self.spec, **values)
+
+    def _set(self, words: list[str]) -> None:
+        values: dict[str, Any] = {
+            key: float(value) if key.endswith("_s") else int(value)
+            for key, value in _options(words).items()
+        }
+        self.settings = replace(self.settings, **values)
+
+    def _start(self, journal: JournalState) -> None:
+        self.lighthouse = Lighthouse(self.settings, journal, self.now)
+        self._phase = ""
+        self._feed(TimerFired())
+
+    def _pass(self, seconds: float) -> None:
+        """Let time pass, and the timer fire exactly when the lighthouse wants it."""
+        assert self.lighthouse is not None
+        end = self.now + seconds
+        for _ in range(TIMERS_MAX):
+            due = self.lighthouse.next_deadline()
+            if due is None or due > end:
+                break
+            self.now = max(self.now, due)
+            self._feed(TimerFired())
+        else:
+            raise AssertionError(f"the timer fires for ever at {self.now}")
+        self.now = end
+
+    # ------------------------------------------------------------ agents and workers
+
+    def _agent(self, agent_id: str, words: list[str], text: str) -> None:
+        if words[0] == "detached":
+            self._feed(AgentDetached(agent_id))
+        elif words[0] == "attached":
+            self._feed(AgentAttached(agent_id, self._hello(agent_id, _options(words[1:]))))
+        else:
+            self._feed(AgentSaid(agent_id, self._said(agent_id, words[1:], text)))
+
+    def _hello(self, agent_id: str, options: dict[str, str]) -> m.Hello:
+        running = [_replica(name) for name in _listed(options.get("running"))]
+        for name in _listed(options.get("running")):
+            self.agents[name] = agent_id
+        dead = [_replica(name) for name in _listed(options.get("dead"))]
+        return m.Hello(
+            agent_id=agent_id,
+            spec=replace(self.spec, job_id=options.get("job", self.spec.job_id)),
+            capacity=int(options.get("capacity", 8)),
+            host=f"host-{agent_id}",
+            store=f"{agent_id}:1",
+            running=tuple(m.RunningReplica(*pair) for pair in running),
+            dead=tuple(m.Loss(*pair, "seen by its agent") for pair in dead),
+            finished=tuple(_listed(options.get("finished"))),
+        )
+
+    def _said(self, agent_id: str, words: list[str], text: str) -> m.FromAgent:
+        kind, rest = words[0], words[1:]
+        detail = text.partition(": ")[2]
+        if kind == "started":
+            self.agents[rest[0]] = agent_id
+            return m.ReplicaStarted(*_replica(rest[0]), int(_options(rest[1:]).get("restarts", 0)))
+        if kind == "lost":
+            return m.ReplicaLost(*_replica(rest[0].rstrip(":")), detail)
+        if kind == "finished":
+            return m.ReplicaFinished(*_replica(rest[0]))
+        if kind == "drain":
+            return m.DrainReplicas(tuple(_listed(rest[0])), "SIGTERM")
+        if kind == "failed":
+            return m.JobFailed(int(rest[0].rstrip(":")), detail)
+        if kind == "heartbeat":
+            return m.Heartbeat(tuple(_progress(word) for word in rest))
+        assert kind == "goodbye", text
+        return m.Goodbye()
+
+    def _worker(self, name: str, word: str) -> None:
+        replica, _, rank = name.partition(".")
+        key = WorkerKey(*_replica(replica), int(rank or 0))
+        message = m.WorkerMessage(key, self._word(key, word))
+        self._feed(AgentSaid(self.agents[replica], message))
+
+    def _word(self, key: WorkerKey, text: str) -> m.FromWorker:
+        head, _, detail = text.partition(": ")
+        kind, *words = head.split()
+        if kind == "report":
+            return self._report(key, words)
+        if kind == "progress":
+            return m.Progress(int(words[0]), int(words[0]), "forward")
+        if kind == "leaving":
+            return m.Leaving(StateId(9, "end"), words[0])
+        attempt, step = _tagged(words[0])
+        if kind == "built":
+            return m.Built(attempt)
+        if kind == "buildfailed":
+            return m.BuildFailed(attempt, detail)
+        if kind == "promised":
+            return m.Promised(attempt, step)
+        if kind == "refused":
+            return m.Refused(attempt, step, int(_options(words[1:])["current"]))
+        if kind == "inforce":
+            return m.InForce(attempt, step)
+        if kind == "errored":
+            return m.Errored(attempt, step, detail)
+        assert kind == "healed", text
+        return m.Healed(attempt, step, tuple(_listed(words[2])), 12_300_000, 0.0421)
+
+    def _report(self, key: WorkerKey, words: list[str]) -> m.Report:
+        options = _options(words[1:])
+        promise = options.get("promised")
+        return m.Report(
+            state=_state(words[0]),
+            endpoint=m.Endpoint(f"host-{key.replica_id}", f"heal-{key.replica_id}:1"),
+            interrupted=_attempt(options["interrupted"])
+            if "interrupted" in options
+            else NO_ATTEMPT,
+            in_force=self.quorums[options["in"]] if "in" in options else None,
+            pending=self.quorums[options["pending"]] if "pending" in options else None,
+            pending_step=int(promise) if promise is not None else None,
+            promised=promise is not None,
+            confirmed="confirmed" in options,
+            reduced=Tag(*_tagged(options["reduced"])) if "reduced" in options else None,
+            voted=Tag(*_tagged(options["voted"])) if "voted" in options else None,
+            healing="healing" in options,
+        )
+
+    # ------------------------------------------------------------ what follows
+
+    def _feed(self, event: Event) -> None:
+        assert self.lighthouse is not None, "start comes first"
+        for instruction in self.lighthouse.handle(event, self.now):
+            self._out.append(self._shown(instruction))
+        self.lighthouse.check()
+        phase = self.lighthouse.stage.phase.value
+        if phase != self._phase:
+            self._out.append(f"= {phase}")
+            self._phase = phase
+
+    def _shown(self, instruction: Instruction) -> str:
+        if isinstance(instruction, Journal):
+            self.journal = instruction.record
+            return f"journal {_record(instruction.record)}"
+        if isinstance(instruction, CloseAgent):
+            return f"close {instruction.agent_id}: {instruction.reason}"
+        assert isinstance(instruction, SendToAgent)
+        message = instruction.message
+        to = f"{instruction.agent_id} <-"
+        if not isinstance(message, m.ToWorkers):
+            return f"{to} {_to_agent(message)}"
+        targets = " ".join(f"{t.replica_id}{t.incarnation}" for t in message.targets)
+        return f"{to} {targets}: {self._to_worker(message.message)}"
+
+    def _to_worker(self, message: m.ToWorker) -> str:
+        kind = type(message).__name__
+        if isinstance(message, m.Interrupt):
+            lost = ", ".join(f"{x.replica_id}{x.incarnation} {x.cause}" for x in message.lost)
+            return f"{kind} {message.attempt}" + (f" lost: {lost}" if lost else "")
+        if isinstance(message, m.NewQuorum | m.Prepare):
+            self.quorums[str(message.quorum.attempt)] = message.quorum
+            return f"{kind} {_quorum(message.quorum)}"
+        if isinstance(message, m.ProposeSwitch | m.Switch):
+            return f"{kind} {message.attempt}@{message.step}"
+        return f"{kind} {message.attempt}" if isinstance(message, m.Cancel) else kind
+
+
+def _to_agent(message: m.ToAgent) -> str:
+    kind = type(message).__name__
+    if isinstance(message, m.Welcome):
+        return f"{kind} epoch={message.epoch}"
+    if isinstance(message, m.AssignSlots):
+        return f"{kind} {','.join(message.replica_ids) or '-'}"
+    if isinstance(message, m.RestartReplica):
+        return f"{kind} {message.replica_id}{message.incarnation}: {message.reason}"
+    if isinstance(message, m.Notice):
+        return f"{message.kind}: {message.text}"
+    if isinstance(message, m.EndJob):
+        return f"{kind} {message.exit_code}: {message.reason}"
+    return f"{kind}: {message.reason}" if isinstance(message, m.Rejected) else kind
+
+
+def _record(record: JournalState) -> str:
+    parts = [f"epoch={record.epoch}"]
+    if record.spec is not None:
+        parts.append(f"job={record.spec.job_id}")
+    if record.finished:
+        parts.append(f"finished={','.join(record.finished)}")
+    if record.drained:
+        parts.append(f"drained={','.join(record.drained)}")
+    if record.switch_step is not None:
+        parts.append(f"switch@{record.switch_step}")
+    if record.quorum is not None:
+        parts.append(_quorum(record.quorum))
+    return " ".join(parts)
+
+
+def _quorum(quorum: m.Quorum) -> str:
+    members = " ".join(f"{x.replica_id}{x.incarnation}" for x in quorum.members)
+    text = f"{quorum.attempt} [{members}]"
+    if quorum.state is not None:
+        text += f" from {quorum.state.step}/{quorum.state.lineage}"
+    elif quorum.step is not None:
+        text += f" from step {quorum.step}"
+    if quorum.newcomers:
+        text += f" {','.join(quorum.donors)} -> {','.join(quorum.newcomers)}"
+    return text
+
+
+def _options(words: list[str]) -> dict[str, str]:
+    return {word.partition("=")[0]: word.partition("=")[2] for word in words}
+
+
+def _listed(text: str | None) -> list[str]:
+    return text.split(",") if text else []
+
+
+def _replica(name: str) -> tuple[str, str]:
+    return name.rstrip("abcdefghijklmnopqrstuvwxyz"), name.lstrip("0123456789")
+
+
+def _attempt(text: str) -> Attempt:
+    quorum_id, _, number = text.partition("#")
+    epoch, _, seq = quorum_id.partition(".")
+    return Attempt(pack_quorum_id(int(epoch), int(seq)), int(number))
+
+
+def _tagged(text: str) -> tuple[Attempt, int]:
+    attempt, _, step = text.partition("@")
+    return _attempt(attempt), int(step or 0)
+
+
+def _state(text: str) -> StateId:
+    step, _, lineage = text.partition("/")
+    return StateId(int(step), lineage)
+
+
+def _progress(text: str) -> m.ReplicaProgress:
+    name, _, step = text.partition("@")
+    progress = m.Progress(int(step), int(step), "forward", (("loss", 0.5),))
+    return m.ReplicaProgress(*_replica(name), progress)
+
+
+# ---------------------------------------------------------------- files
+
+
+def play(text: str) -> str:
+    """The transcript as the lighthouse plays it now."""
+    replay = Replay()
+    lines: list[str] = []
+    for line in _events(text):
+        lines.append(line)
+        if line and not line.startswith("#"):
+            lines += [f"    {out}" for out in replay.line(line)]
+    return "\n".join(lines) + "\n"
+
+
+def _events(text: str) -> Iterator[str]:
+    return (line.rstrip() for line in text.splitlines() if not line.startswith(" "))
+
+
+def main(paths: list[str]) -> None:
+    """Write each file anew."""
+    for path in map(Path, paths):
+        path.write_text(play(path.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

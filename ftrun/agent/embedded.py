@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from ftrun import clock
 from ftrun.agent import sweep
 from ftrun.core.failures import signal_name
 from ftrun.protocol.frames import CHUNK_BYTES
@@ -27,6 +28,7 @@ READY_WORDS = b"lighthouse ready"
 STOP_S = 2.0
 BACKOFF_FIRST_S = 0.05
 BACKOFF_LAST_S = 5.0
+HEALTHY_S = 10.0
 LINES_KEPT_BYTES = 16 * 1024
 
 
@@ -72,6 +74,7 @@ class EmbeddedLighthouse:
         self._said = bytearray()
         self._address = LighthouseAddress(ANY_PORT, ANY_PORT)
         self._failures = 0
+        self._started_at = 0.0
         self._ready = False
         self._stopping = False
         self._ended = asyncio.Event()
@@ -88,6 +91,7 @@ class EmbeddedLighthouse:
         self._ready = False
         self._said.clear()
         self._ended.clear()
+        self._started_at = clock.now()
         with contextlib.suppress(FileNotFoundError):
             (self._state_dir / ADDRESS_FILE).unlink()
         token_read, token_write = os.pipe()
@@ -157,7 +161,6 @@ class EmbeddedLighthouse:
     def _published(self) -> None:
         facts = json.loads((self._state_dir / ADDRESS_FILE).read_text(encoding="utf-8"))
         self._address = LighthouseAddress(facts["grpc"], facts["http"])
-        self._failures = 0
         self._on_ready(self._address)
 
     def _exited(self) -> None:
@@ -174,6 +177,8 @@ class EmbeddedLighthouse:
         if not self._ready:
             # Perhaps somebody has taken the ports meanwhile.
             self._address = LighthouseAddress(ANY_PORT, ANY_PORT)
+        if clock.now() - self._started_at >= HEALTHY_S:
+            self._failures = 0
         delay_s = min(BACKOFF_LAST_S, BACKOFF_FIRST_S * 2.0**self._failures)
         self._failures = min(self._failures + 1, 16)
         self._retry = self._loop.call_later(delay_s, self.start)

@@ -42,6 +42,7 @@ from ftrun.core.messages import (
     ToWorkers,
     WorkerMessage,
 )
+from ftrun.core.restarts import RestartRules
 from ftrun.core.supervisor import Supervisor, SupervisorSettings
 from ftrun.core.supervisor_events import (
     DrainAsked,
@@ -160,7 +161,7 @@ class Agent:
         return SupervisorSettings(
             agent_id=self._agent_id,
             workers_per_replica=s.workers_per_replica,
-            max_restarts=s.max_restarts,
+            restarts=RestartRules(s.max_restarts),
             grace_s=s.grace_s,
             isolation_limit_s=s.isolation_limit_s,
             join_timeout_s=s.join_timeout_s,
@@ -356,7 +357,7 @@ class Agent:
                 "same one: --token-file FILE."
             )
             self._handle(JobEnded(ExitCode.REFUSED, "the token was refused"))
-        elif not self._ever_linked:
+        elif not self._ever_linked and self._lighthouse is None:
             self._say_unreachable(ending)
         self._handle(LighthouseGone(ending.reason, ending.failures))
 
@@ -374,7 +375,7 @@ class Agent:
         )
 
     def _notice(self, notice: Notice) -> None:
-        """The lighthouse's line; a loss of our own was said here already, with its cause."""
+        """The lighthouse's line, unless the same is said here with more to it."""
         own = bool(notice.replica_ids) and set(notice.replica_ids) <= self._own_slots
-        if not (notice.kind == "lost" and own):
+        if notice.kind != "ended" and not (notice.kind == "lost" and own):
             self._terminal.event_line(notice.text)

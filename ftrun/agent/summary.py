@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ftrun.core.failures import Failure
-from ftrun.core.supervisor import SlotSummary
+from ftrun.core.supervised import Outcome, SlotSummary
 from ftrun.core.supervisor_events import EndAgent
 
 TRACEBACK_LINES = 12
@@ -35,16 +35,17 @@ def _verdict(ending: EndAgent) -> str:
 def _slot_line(slot: SlotSummary) -> str:
     status = "" if slot.status is None else f", last exit status {slot.status}"
     lost = f", {slot.lost_s:.1f} s lost" if slot.lost_s else ""
+    became = slot.phase.value if slot.outcome is None else slot.outcome.value
     plural = "" if slot.restarts == 1 else "s"
     return (
-        f"  replica {slot.replica_id}: {slot.outcome}, {slot.steps} steps, "
+        f"  replica {slot.replica_id}: {became}, {slot.steps} steps, "
         f"{slot.restarts} restart{plural}{lost}{status}"
     )
 
 
 def _first_cause(slots: tuple[SlotSummary, ...], log_dir: Path) -> list[str]:
     """The first failure of the slot that has ended the job, with the end of its traceback."""
-    broken = [slot for slot in slots if slot.outcome in ("crash loop", "budget spent")]
+    broken = [slot for slot in slots if slot.outcome in (Outcome.CRASH_LOOP, Outcome.BUDGET_SPENT)]
     failures = [slot.failures[-1] for slot in broken if slot.failures]
     if not failures:
         return []

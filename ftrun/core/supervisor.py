@@ -14,25 +14,22 @@ comes back. Each slot that the lighthouse has assigned is in one phase:
 | slot taken away  | removed | kill: STOPPING          | then removed    | removed   |
 | stop time        |         | (raised, hangs) lost    | term, then kill |           |
 
-"Next" after STOPPING is a restart (WAITING), or ENDED, or the slot's removal.
+"Next" after STOPPING is WAITING for a restart, ENDED, or the slot's removal. A loss is told to the
+lighthouse before anything else is done about it.
 
-A loss is told to the lighthouse before anything else is done about it. The first failure restarts
-at once, later ones back off as long as no step was committed in between. The budget refills with
-progress. The same signature (the frames of a traceback, a crash signal, an exit code) three times
-without a new step in between is a crash loop: the job ends and says why (P5).
-
-Not here: processes, sockets and files (agent/), membership (lighthouse.py).
+Not here: whether a restart is due (restarts.py), the lighthouse's silence (contact.py), processes,
+sockets and files (agent/), membership (lighthouse.py).
 """
 
 from __future__ import annotations
 
 import hashlib
 import signal
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from enum import Enum
+from dataclasses import dataclass
 
+from ftrun.core.contact import Contact
 from ftrun.core.failures import Failure, exit_code_of
 from ftrun.core.ids import WorkerKey, replica_order
 from ftrun.core.messages import (
@@ -45,7 +42,6 @@ from ftrun.core.messages import (
     InForce,
     Isolation,
     JobFailed,
-    Leaving,
     Loss,
     Progress,
     ReplicaFinished,
@@ -53,6 +49,8 @@ from ftrun.core.messages import (
     ReplicaStarted,
     RunningReplica,
 )
+from ftrun.core.restarts import CrashLoop, Restart, RestartBudget, RestartRules
+from ftrun.core.supervised import Outcome, Phase, SlotSummary, Supervised
 from ftrun.core.supervisor_events import (
     DrainAsked,
     EndAgent,
@@ -72,7 +70,6 @@ from ftrun.core.supervisor_events import (
     SweepReplica,
     TellLighthouse,
     TellWorkers,
-    TimerFired,
     WorkerExited,
     WorkerSaid,
 )
@@ -81,95 +78,29 @@ SIGTERM = int(signal.SIGTERM)
 SIGKILL = int(signal.SIGKILL)
 STORY_MAX = 200
 DEAD_MAX = 64
+TERM_SHARE = 0.8
+"""A group that drains is asked by SIGTERM too when this share of the grace has passed."""
 
 
 @dataclass(frozen=True, slots=True)
 class SupervisorSettings:
     """The rules of supervision. ``alone``: the lighthouse is this agent's own, no other will come.
 
-    ``refill_steps``: so many new steps of a slot give one restart back. ``unreachable_code``: what
-    ftrun exits with if no lighthouse ever answered; ``crash_code`` after a crash loop of uncaught
-    exceptions, whose own exit code, 1, would say nothing.
+    ``crash_code``: the exit code of a crash loop of uncaught exceptions, whose own, 1, would say
+    nothing. ``unreachable_code``: if no lighthouse ever answered.
     """
 
     agent_id: str
     workers_per_replica: int
-    max_restarts: int
+    restarts: RestartRules
     grace_s: float
     isolation_limit_s: float
     join_timeout_s: float
     alone: bool = True
-    refill_steps: int = 10
-    backoff_first_s: float = 1.0
-    backoff_max_s: float = 60.0
-    strikes_max: int = 3
     end_grace_s: float = 2.0
     stuck_after_s: float = 5.0
     crash_code: int = 72
     unreachable_code: int = 71
-
-
-# ---------------------------------------------------------------- state
-
-
-class Phase(Enum):
-    """Where a slot is; see the table at the top."""
-
-    WAITING = "waiting"
-    RUNNING = "running"
-    STOPPING = "stopping"
-    ENDED = "ended"
-
-
-@dataclass(frozen=True, slots=True)
-class SlotSummary:
-    """One slot's part in the final report."""
-
-    replica_id: str
-    phase: Phase
-    outcome: str
-    steps: int
-    restarts: int
-    lost_s: float
-    status: int | None
-    failures: tuple[Failure, ...]
-
-
-@dataclass
-class _Slot:
-    """One slot. ``alive``: group_ranks whose process has not ended; never more than W.
-
-    ``spent`` restarts of the budget; ``row`` failures since the last new step; ``mark`` the highest
-    step it has ever reached; ``baseline`` the step from which the incarnation's own commits count.
-    """
-
-    replica_id: str
-    phase: Phase = Phase.WAITING
-    incarnation: str = ""
-    started: int = 0
-    alive: set[int] = field(default_factory=set)
-    reports: dict[int, FailureReport] = field(default_factory=dict)
-    reported: bool = False
-    drained: bool = False
-    lost: bool = False
-    wake_at: float | None = None
-    term_at: float | None = None
-    kill_at: float | None = None
-    stuck_at: float | None = None
-    restart: bool = False
-    forgotten: bool = False
-    outcome: str = ""
-    spent: int = 0
-    row: int = 0
-    refill: int = 0
-    mark: int = 0
-    baseline: int | None = None
-    strikes: Counter[str] = field(default_factory=Counter)
-    failures: deque[Failure] = field(default_factory=lambda: deque(maxlen=16))
-    row_first: Failure | None = None
-    lost_at: float | None = None
-    lost_s: float = 0.0
-    status: int | None = None
 
 
 class Supervisor:
@@ -177,15 +108,12 @@ class Supervisor:
 
     def __init__(self, settings: SupervisorSettings, now: float) -> None:
         self._settings = settings
-        self._slots: dict[str, _Slot] = {}
+        self._slots: dict[str, Supervised] = {}
+        self._contact = Contact(now, settings.join_timeout_s, settings.isolation_limit_s)
         self._dead: deque[Loss] = deque(maxlen=DEAD_MAX)
         self._story: deque[tuple[float, str, str]] = deque(maxlen=STORY_MAX)
-        self._started_at = now
-        self._heard_at: float | None = None
-        self._link_up = False
-        self._isolated = False
         self._ending: EndAgent | None = None
-        self._drained = False
+        self._ending_outcome = Outcome.STOPPED
         self._end_at: float | None = None
         self._ended = False
         self._now = now
@@ -206,8 +134,8 @@ class Supervisor:
                 self._failure_reported(key, report)
             case WorkerSaid(key, message):
                 self._worker_said(key, message)
-            case RestartAsked():
-                self._restart_asked(event)
+            case RestartAsked(_, incarnation, reason):
+                self._give_incarnation_up(incarnation, reason)
             case DrainAsked(reason, exit_code):
                 self._drain(reason, exit_code)
             case StopAsked():
@@ -218,17 +146,17 @@ class Supervisor:
                 self._spawner_lost(reason, exit_code)
             case LighthouseSpoke():
                 self._lighthouse_spoke()
-            case LighthouseGone(reason, failures):
-                self._lighthouse_gone(reason, failures)
-            case TimerFired():
-                pass
+            case LighthouseGone(reason):
+                self._lighthouse_gone(reason)
+            case _:
+                pass  # TimerFired: time alone is enough.
         self._timers()
         self._conclude()
         return self._out
 
     def next_deadline(self) -> float | None:
         """When to send ``TimerFired``, at the latest."""
-        return min((at for at in self._deadlines() if at is not None), default=None)
+        return None if self._ended else min(self._deadlines(), default=None)
 
     def running(self) -> tuple[RunningReplica, ...]:
         """For a Hello: incarnations whose workers live."""
@@ -244,12 +172,14 @@ class Supervisor:
 
     def finished(self) -> tuple[str, ...]:
         """For a Hello: slots that have ended well."""
-        return tuple(slot.replica_id for slot in self._ordered() if slot.outcome == "finished")
+        return tuple(
+            slot.replica_id for slot in self._ordered() if slot.outcome is Outcome.FINISHED
+        )
 
     @property
     def isolated(self) -> bool:
         """True while workers may not commit, for want of a word from a lighthouse (Q3)."""
-        return self._isolated
+        return self._contact.isolated
 
     @property
     def is_ending(self) -> bool:
@@ -258,19 +188,7 @@ class Supervisor:
 
     def summary(self) -> tuple[SlotSummary, ...]:
         """What became of each slot."""
-        return tuple(
-            SlotSummary(
-                replica_id=slot.replica_id,
-                phase=slot.phase,
-                outcome=slot.outcome or slot.phase.value,
-                steps=slot.mark,
-                restarts=max(0, slot.started - 1),
-                lost_s=slot.lost_s,
-                status=slot.status,
-                failures=tuple(slot.failures),
-            )
-            for slot in self._ordered()
-        )
+        return tuple(slot.summary() for slot in self._ordered())
 
     def story(self, replica_id: str) -> list[str]:
         """The history of one slot, oldest first."""
@@ -283,53 +201,44 @@ class Supervisor:
             AssertionError: it does not; the slot's story is in the text.
         """
         for slot in self._slots.values():
-            story = "\n".join(self.story(slot.replica_id))
-            if slot.phase in (Phase.WAITING, Phase.ENDED):
-                assert not slot.alive, f"{slot.phase} with live workers\n{story}"
-            else:
-                assert slot.alive, f"{slot.phase} without workers\n{story}"
+            story = "\n".join([str(slot.phase), *self.story(slot.replica_id)])
+            assert bool(slot.alive) == (slot.phase in (Phase.RUNNING, Phase.STOPPING)), story
             assert (slot.phase is Phase.WAITING) == (slot.wake_at is not None), story
-            assert 0 <= slot.spent <= self._settings.max_restarts, story
-            if self._ending is not None:
-                assert slot.phase in (Phase.STOPPING, Phase.ENDED), story
+            assert (slot.phase is Phase.ENDED) == (slot.outcome is not None), story
+            assert 0 <= slot.budget.spent <= self._settings.restarts.max_restarts, story
+            assert not self.is_ending or slot.phase in (Phase.STOPPING, Phase.ENDED), story
 
     # ------------------------------------------------------------ slots and starts
 
     def _assign(self, replica_ids: tuple[str, ...]) -> None:
-        for slot in list(self._ordered()):
+        for slot in self._ordered():
             if slot.replica_id not in replica_ids:
                 self._forget(slot)
-        if self._ending is not None:
-            return
         for replica_id in sorted(replica_ids, key=replica_order):
-            slot = self._slots.setdefault(replica_id, _Slot(replica_id, wake_at=self._now))
-            slot.forgotten = False
+            known = self._slots.get(replica_id)
+            if known is not None:
+                # Taken away and given back while its workers are being killed: start it again.
+                known.forgotten = False
+            elif not self.is_ending:
+                budget = RestartBudget(self._settings.restarts)
+                self._slots[replica_id] = Supervised(replica_id, budget, wake_at=self._now)
 
-    def _forget(self, slot: _Slot) -> None:
-        if slot.phase in (Phase.WAITING, Phase.ENDED):
+    def _forget(self, slot: Supervised) -> None:
+        if slot.alive:
+            slot.forgotten = True
+            self._kill(slot)
+        else:
             del self._slots[slot.replica_id]
-            return
-        slot.forgotten = True
-        slot.restart = False
-        self._kill(slot)
 
-    def _start(self, slot: _Slot) -> None:
+    def _start(self, slot: Supervised) -> None:
         restarts = slot.started
-        slot.started += 1
-        slot.incarnation = self._incarnation(slot)
-        slot.phase = Phase.RUNNING
-        slot.alive = set(range(self._settings.workers_per_replica))
-        slot.wake_at = slot.term_at = slot.kill_at = slot.stuck_at = slot.baseline = None
-        slot.reported = slot.drained = slot.lost = slot.restart = False
-        slot.reports = {}
-        self._note(slot, f"start {slot.incarnation}")
-        self._out.append(StartReplica(slot.replica_id, slot.incarnation, restarts))
-        self._tell(ReplicaStarted(slot.replica_id, slot.incarnation, restarts))
-
-    def _incarnation(self, slot: _Slot) -> str:
-        """Unique and unforeseeable, for the agent's id is random."""
-        text = f"{self._settings.agent_id}|{slot.replica_id}|{slot.started}"
-        return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+        # Unique and unforeseeable, for the agent's id is random.
+        text = f"{self._settings.agent_id}|{slot.replica_id}|{restarts}"
+        incarnation = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+        slot.begin(incarnation, self._settings.workers_per_replica)
+        self._note(slot, f"started as {incarnation}")
+        self._out.append(StartReplica(slot.replica_id, incarnation, restarts))
+        self._tell(ReplicaStarted(slot.replica_id, incarnation, restarts))
 
     # ------------------------------------------------------------ workers' ends
 
@@ -342,12 +251,13 @@ class Supervisor:
         if slot.phase is Phase.RUNNING:
             slot.status = event.status
             if event.status != 0:
-                self._fail(slot, self._failure(slot, event))
+                self._fail(slot, event)
         if not slot.alive:
             self._group_ended(slot)
 
-    def _failure(self, slot: _Slot, event: WorkerExited) -> Failure:
-        return Failure(
+    def _fail(self, slot: Supervised, event: WorkerExited) -> None:
+        """The group is broken: its loss is told first, then the rest of it is killed."""
+        failure = Failure(
             replica_id=slot.replica_id,
             group_rank=event.group_rank,
             pid=event.pid,
@@ -356,108 +266,86 @@ class Supervisor:
             report=slot.reports.get(event.group_rank),
             reason=event.reason,
         )
-
-    def _fail(self, slot: _Slot, failure: Failure) -> None:
-        """The group is broken: its loss is told first, then the rest of it is killed."""
         self._lose(slot, failure.cause())
-        slot.row += 1
-        if slot.row == 1:
-            slot.row_first = failure
+        slot.failure = failure
         slot.failures.append(failure)
-        signature = failure.signature()
-        if signature is not None:
-            slot.strikes[signature] += 1
         if slot.lost_at is None:
             slot.lost_at = self._now
-        slot.restart = True
         if slot.alive:
             self._kill(slot)
 
-    def _lose(self, slot: _Slot, cause: str) -> None:
+    def _lose(self, slot: Supervised, cause: str) -> None:
         if slot.lost:
             return
         slot.lost = True
         self._dead.append(Loss(slot.replica_id, slot.incarnation, cause))
         self._tell(ReplicaLost(slot.replica_id, slot.incarnation, cause))
 
-    def _group_ended(self, slot: _Slot) -> None:
+    def _group_ended(self, slot: Supervised) -> None:
         was_running = slot.phase is Phase.RUNNING
-        failed = slot.restart
-        slot.term_at = slot.kill_at = slot.stuck_at = None
+        slot.clear_deadlines()
         self._out.append(SweepReplica(slot.replica_id, slot.incarnation))
         if slot.forgotten:
             self._lose(slot, "its slot was given to another agent")
             del self._slots[slot.replica_id]
-        elif failed and self._ending is None:
-            self._restart_or_give_up(slot)
-        elif failed:
-            self._end_slot(slot, "failed")
+        elif slot.failure is not None:
+            self._judge(slot, slot.failure)
         elif was_running:
-            self._end_slot(slot, "finished")
+            slot.end(Outcome.FINISHED)
             self._tell(ReplicaFinished(slot.replica_id, slot.incarnation))
+        elif self.is_ending:
+            self._lose(slot, self._ending_outcome.value)
+            slot.end(self._ending_outcome)
         else:
-            self._lose(slot, "drained" if self._drained else "stopped")
-            self._end_slot(slot, "drained" if self._drained else "stopped")
+            self._lose(slot, "its slot was given away for a moment")
+            self._wait(slot, 0.0)
 
-    def _end_slot(self, slot: _Slot, outcome: str) -> None:
-        slot.phase = Phase.ENDED
-        slot.outcome = outcome
-        slot.wake_at = None
-        self._note(slot, outcome)
+    def _judge(self, slot: Supervised, failure: Failure) -> None:
+        """Restart, or end the job and say why (P5)."""
+        if self.is_ending:
+            slot.end(Outcome.FAILED)
+            return
+        match slot.budget.failed(failure):
+            case Restart(delay_s, number):
+                self._wait(slot, delay_s)
+                when = f"in {delay_s:g} s" if delay_s else "now"
+                budget = self._settings.restarts.max_restarts
+                self._say_lost(failure, f"Restart {number} of {budget} {when}.")
+            case CrashLoop(strikes):
+                slot.end(Outcome.CRASH_LOOP)
+                code = self._settings.crash_code if failure.report else failure.status
+                self._give_up(
+                    failure,
+                    exit_code_of(code),
+                    f"crash loop: replica {slot.replica_id} has failed {strikes} times in the "
+                    f"same way ({failure.words()}) without a new step in between",
+                )
+            case spent:
+                first = spent.first
+                slot.end(Outcome.BUDGET_SPENT)
+                budget = self._settings.restarts.max_restarts
+                self._give_up(
+                    failure,
+                    exit_code_of(first.status),
+                    f"replica {slot.replica_id} has failed ({failure.words()}) and no restart is "
+                    f"left of {budget}",
+                )
 
-    def _restart_or_give_up(self, slot: _Slot) -> None:
-        failure = slot.failures[-1]
-        signature = failure.signature()
-        strikes = slot.strikes[signature] if signature is not None else 0
-        if strikes >= self._settings.strikes_max:
-            self._end_slot(slot, "crash loop")
-            self._say_lost(failure, "It is not restarted.")
-            code = self._settings.crash_code if failure.report else exit_code_of(failure.status)
-            self._give_up(
-                slot,
-                code,
-                f"crash loop: replica {slot.replica_id} has failed {strikes} times in the same "
-                f"way ({failure.words()}) without a new step in between",
-            )
-        elif slot.spent >= self._settings.max_restarts:
-            self._end_slot(slot, "budget spent")
-            self._say_lost(failure, "It is not restarted.")
-            first = slot.row_first or failure
-            self._give_up(
-                slot,
-                exit_code_of(first.status),
-                f"replica {slot.replica_id} has failed ({failure.words()}) and its "
-                f"{self._settings.max_restarts} restarts are spent",
-            )
-        else:
-            self._restart(slot, failure)
-
-    def _restart(self, slot: _Slot, failure: Failure) -> None:
-        slot.spent += 1
-        delay_s = self._backoff_s(slot.row)
+    def _wait(self, slot: Supervised, delay_s: float) -> None:
         slot.phase = Phase.WAITING
         slot.wake_at = self._now + delay_s
-        when = f"in {delay_s:g} s" if delay_s else "now"
-        self._say_lost(failure, f"Restart {slot.spent} of {self._settings.max_restarts} {when}.")
 
-    def _say_lost(self, failure: Failure, then: str) -> None:
-        who = f"replica {failure.replica_id}"
-        if self._settings.workers_per_replica > 1:
-            who += f", worker {failure.group_rank}"
-        pid = f" (pid {failure.pid})" if failure.pid else ""
-        self._say("lost", failure.replica_id, f"{who}{pid} {failure.cause()}. {then}")
-
-    def _backoff_s(self, row: int) -> float:
-        if row <= 1:
-            return 0.0
-        return min(
-            self._settings.backoff_first_s * 2.0 ** min(row - 2, 32), self._settings.backoff_max_s
-        )
-
-    def _give_up(self, slot: _Slot, exit_code: int, reason: str) -> None:
-        self._say("failed", slot.replica_id, f"The job ends: {reason}.")
+    def _give_up(self, failure: Failure, exit_code: int, reason: str) -> None:
+        self._say_lost(failure, "It is not restarted.")
+        self._say("failed", failure.replica_id, f"The job ends: {reason}.")
         self._tell(JobFailed(exit_code, reason))
         self._end_job(exit_code, reason)
+
+    def _give_incarnation_up(self, incarnation: str, reason: str) -> None:
+        slot = self._of_incarnation(incarnation)
+        if slot is not None and slot.phase is Phase.RUNNING:
+            why = f"was given up: {reason}"
+            self._fail(slot, WorkerExited(incarnation, min(slot.alive), 0, -SIGKILL, why))
 
     # ------------------------------------------------------------ workers' words
 
@@ -477,163 +365,140 @@ class Supervisor:
         slot.reported = True
         match message:
             case Progress(step=step):
-                self._progress(slot, step)
+                slot.budget.progressed(step)
             case Healed():
-                # The step jumps by the heal: only what comes after it is the incarnation's own.
-                slot.baseline = None
-            case InForce() if slot.lost_at is not None:
-                slot.lost_s += self._now - slot.lost_at
-                slot.lost_at = None
-            case Leaving(reason="drained"):
-                slot.drained = True
+                slot.budget.healed()
+            case InForce():
+                slot.rejoined(self._now)
             case _:
                 pass
 
-    def _progress(self, slot: _Slot, step: int) -> None:
-        if slot.baseline is None:
-            slot.baseline = step
-        gained = step - max(slot.mark, slot.baseline)
-        slot.mark = max(slot.mark, step)
-        if gained <= 0:
-            return
-        slot.row = 0
-        slot.row_first = None
-        slot.strikes.clear()
-        slot.refill += gained
-        refunds = slot.refill // self._settings.refill_steps
-        slot.refill %= self._settings.refill_steps
-        slot.spent = max(0, slot.spent - refunds)
-
-    def _restart_asked(self, event: RestartAsked) -> None:
-        slot = self._of_incarnation(event.incarnation)
-        if slot is None or slot.phase is not Phase.RUNNING:
-            return
-        rank = min(slot.alive)
-        reason = f"was given up: {event.reason}"
-        given_up = WorkerExited(event.incarnation, rank, 0, -SIGKILL, reason)
-        self._fail(slot, self._failure(slot, given_up))
-
     # ------------------------------------------------------------ stopping
 
-    def _kill(self, slot: _Slot) -> None:
+    def _kill(self, slot: Supervised) -> None:
         slot.phase = Phase.STOPPING
-        slot.term_at = slot.kill_at = None
+        slot.clear_deadlines()
         slot.stuck_at = self._now + self._settings.stuck_after_s
         self._out.append(SignalReplica(slot.replica_id, slot.incarnation, SIGKILL))
 
-    def _terminate(self, slot: _Slot) -> None:
+    def _terminate(self, slot: Supervised) -> None:
         slot.phase = Phase.STOPPING
         slot.term_at = None
         if slot.kill_at is None:
             slot.kill_at = self._now + self._settings.grace_s
         self._out.append(SignalReplica(slot.replica_id, slot.incarnation, SIGTERM))
 
-    def _end_job(self, exit_code: int, reason: str) -> None:
-        """Stop what runs; a drain under way keeps its own exit code."""
+    def _begin_ending(self, exit_code: int, reason: str, outcome: Outcome) -> None:
+        """The first word counts: what comes after it is its consequence."""
         if self._ending is None:
             self._ending = EndAgent(exit_code, reason)
+            self._ending_outcome = outcome
         for slot in self._ordered():
             if slot.phase is Phase.WAITING:
-                self._end_slot(slot, "failed" if slot.row else "stopped")
-            elif slot.phase is Phase.RUNNING:
+                slot.end(Outcome.FAILED if slot.failure is not None else outcome)
+
+    def _end_job(self, exit_code: int, reason: str) -> None:
+        self._begin_ending(exit_code, reason, Outcome.STOPPED)
+        for slot in self._ordered():
+            if slot.phase is Phase.RUNNING:
                 self._terminate(slot)
 
     def _drain(self, reason: str, exit_code: int) -> None:
-        if self._ending is not None:
-            return
-        self._ending = EndAgent(exit_code, reason)
-        self._drained = True
+        """Groups with a Manager leave at a boundary; SIGTERM tells the others."""
+        self._begin_ending(exit_code, reason, Outcome.DRAINED)
+        self._say("draining", "", f"{reason}: leaving within {self._settings.grace_s:g} s.")
         leaving = []
         for slot in self._ordered():
-            if slot.phase is Phase.WAITING:
-                self._end_slot(slot, "drained")
-            elif slot.phase is Phase.RUNNING and slot.reported and self._link_up:
+            if slot.phase is not Phase.RUNNING:
+                continue
+            if slot.reported and self._contact.is_open:
                 leaving.append(slot.replica_id)
                 slot.phase = Phase.STOPPING
-                slot.term_at = self._now + 0.8 * self._settings.grace_s
+                slot.term_at = self._now + TERM_SHARE * self._settings.grace_s
                 slot.kill_at = self._now + self._settings.grace_s
-            elif slot.phase is Phase.RUNNING:
+            else:
                 self._terminate(slot)
         if leaving:
             self._tell(DrainReplicas(tuple(leaving), reason))
-        self._say("draining", "", f"{reason}: leaving within {self._settings.grace_s:g} s.")
 
     def _stop_now(self) -> None:
-        if self._ending is None:
-            self._ending = EndAgent(128 + SIGTERM, "stopped")
+        self._begin_ending(exit_code_of(-SIGTERM), "stopped", Outcome.STOPPED)
         for slot in self._ordered():
-            if slot.phase is Phase.WAITING:
-                self._end_slot(slot, "stopped")
-            elif slot.phase is not Phase.ENDED:
-                slot.restart = False
+            if slot.alive:
                 self._kill(slot)
 
     def _spawner_lost(self, reason: str, exit_code: int) -> None:
         """The kernel kills the workers with their spawner; the shell sweeps the rest."""
-        if self._ending is None:
-            self._ending = EndAgent(exit_code, reason)
         self._say("failed", "", f"The job ends here: {reason}.")
+        self._begin_ending(exit_code, reason, Outcome.FAILED)
         for slot in self._ordered():
             if slot.alive:
                 self._lose(slot, reason)
                 slot.alive.clear()
-            if slot.phase is not Phase.ENDED:
-                self._end_slot(slot, "failed")
+                slot.end(Outcome.FAILED)
 
     # ------------------------------------------------------------ the lighthouse
 
     def _lighthouse_spoke(self) -> None:
-        if not self._link_up and self._heard_at is not None:
+        if not self._contact.is_open and self._contact.heard_at is not None:
             self._say("lighthouse", "", "The lighthouse is back.")
-        self._link_up = True
-        self._heard_at = self._now
-        self._end_at = None
-        if self._isolated:
-            self._isolated = False
+        if self._contact.isolated:
             self._out.append(TellWorkers(Isolation(False)))
+        self._contact.heard(self._now)
+        self._end_at = None
 
-    def _lighthouse_gone(self, reason: str, failures: int) -> None:
-        if self._link_up and self._ending is None:
+    def _lighthouse_gone(self, reason: str) -> None:
+        if self._contact.is_open and not self.is_ending:
             self._say("lighthouse", "", f"The lighthouse is gone ({reason}); training goes on.")
-        self._link_up = False
+        self._contact.lost()
 
-    def _never_heard(self) -> bool:
-        return self._heard_at is None and self._ending is None
+    def _link_timers(self) -> None:
+        if self.is_ending:
+            return
+        if self._contact.never_came(self._now):
+            self._end_job(self._settings.unreachable_code, "no lighthouse has answered")
+        elif self._contact.falls_silent(self._now):
+            self._contact.isolated = True
+            self._out.append(TellWorkers(Isolation(True)))
+            limit_s = self._settings.isolation_limit_s
+            self._say(
+                "isolated",
+                "",
+                f"No word from a lighthouse for {limit_s:g} s: workers stop committing until "
+                "one is back.",
+            )
 
     # ------------------------------------------------------------ time
 
-    def _deadlines(self) -> Iterator[float | None]:
-        if self._ended:
-            return
+    def _deadlines(self) -> Iterator[float]:
         for slot in self._slots.values():
-            yield from (slot.wake_at, slot.term_at, slot.kill_at, slot.stuck_at)
-        yield self._end_at
-        if self._never_heard():
-            yield self._started_at + self._settings.join_timeout_s
-        if self._heard_at is not None and not self._isolated:
-            yield self._heard_at + self._settings.isolation_limit_s
+            yield from slot.deadlines()
+        if self._end_at is not None:
+            yield self._end_at
+        contact = self._contact.deadline()
+        if contact is not None and not self.is_ending:
+            yield contact
 
     def _timers(self) -> None:
-        for slot in list(self._ordered()):
-            if slot.wake_at is not None and slot.wake_at <= self._now:
+        for slot in self._ordered():
+            if _due(slot.wake_at, self._now):
                 self._start(slot)
-            if slot.kill_at is not None and slot.kill_at <= self._now:
+            if _due(slot.kill_at, self._now):
                 self._out_of_time(slot)
-            elif slot.term_at is not None and slot.term_at <= self._now:
+            elif _due(slot.term_at, self._now):
                 self._terminate(slot)
-            if slot.stuck_at is not None and slot.stuck_at <= self._now:
+            if _due(slot.stuck_at, self._now):
                 self._stuck(slot)
         self._link_timers()
 
-    def _out_of_time(self, slot: _Slot) -> None:
+    def _out_of_time(self, slot: Supervised) -> None:
         if slot.phase is Phase.RUNNING:
             rank = min(slot.reports)
-            raised = WorkerExited(slot.incarnation, rank, 0, 1)
-            self._fail(slot, self._failure(slot, raised))
+            self._fail(slot, WorkerExited(slot.incarnation, rank, 0, 1))
         else:
             self._kill(slot)
 
-    def _stuck(self, slot: _Slot) -> None:
+    def _stuck(self, slot: Supervised) -> None:
         slot.stuck_at = None
         ranks = ", ".join(str(rank) for rank in sorted(slot.alive))
         self._say(
@@ -642,32 +507,16 @@ class Supervisor:
             f"replica {slot.replica_id}: worker {ranks} was killed and does not end: it is stuck "
             "in the kernel. Its slot waits for it.",
         )
-        if self._ending is not None:
+        if self.is_ending:
             slot.alive.clear()
             self._group_ended(slot)
-
-    def _link_timers(self) -> None:
-        s = self._settings
-        if self._never_heard() and self._now >= self._started_at + s.join_timeout_s:
-            self._end_job(s.unreachable_code, "no lighthouse has answered")
-        if self._heard_at is None or self._isolated:
-            return
-        if self._now >= self._heard_at + s.isolation_limit_s and self._ending is None:
-            self._isolated = True
-            self._out.append(TellWorkers(Isolation(True)))
-            self._say(
-                "isolated",
-                "",
-                f"No word from a lighthouse for {s.isolation_limit_s:g} s: workers stop "
-                "committing until one is back.",
-            )
 
     def _conclude(self) -> None:
         """End when nothing runs: on the lighthouse's word, or after a while without one."""
         if self._ended or any(slot.phase is not Phase.ENDED for slot in self._slots.values()):
             return
         if self._ending is None:
-            if not self._slots or (self._link_up and not self._settings.alone):
+            if not self._slots or (self._contact.is_open and not self._settings.alone):
                 return
             if self._end_at is None:
                 self._end_at = self._now + self._settings.end_grace_s
@@ -680,10 +529,11 @@ class Supervisor:
 
     # ------------------------------------------------------------ small words
 
-    def _ordered(self) -> list[_Slot]:
+    def _ordered(self) -> list[Supervised]:
         return sorted(self._slots.values(), key=lambda slot: replica_order(slot.replica_id))
 
-    def _of_incarnation(self, incarnation: str) -> _Slot | None:
+    def _of_incarnation(self, incarnation: str) -> Supervised | None:
+        """The slot whose live incarnation this is."""
         for slot in self._slots.values():
             if slot.incarnation == incarnation and slot.alive:
                 return slot
@@ -695,5 +545,16 @@ class Supervisor:
     def _say(self, kind: str, replica_id: str, text: str) -> None:
         self._out.append(Say(kind, (replica_id,) if replica_id else (), text))
 
-    def _note(self, slot: _Slot, text: str) -> None:
+    def _say_lost(self, failure: Failure, then: str) -> None:
+        who = f"replica {failure.replica_id}"
+        if self._settings.workers_per_replica > 1:
+            who += f", worker {failure.group_rank}"
+        pid = f" (pid {failure.pid})" if failure.pid else ""
+        self._say("lost", failure.replica_id, f"{who}{pid} {failure.cause()}. {then}")
+
+    def _note(self, slot: Supervised, text: str) -> None:
         self._story.append((self._now, slot.replica_id, text))
+
+
+def _due(at: float | None, now: float) -> bool:
+    return at is not None and at <= now

@@ -1,0 +1,48 @@
+"""How long a lighthouse has been silent, and what that means for one agent (Q3).
+
+Members of a quorum that hear no lighthouse for ``isolation_limit_s`` stop committing: after that
+time a quorum without any of them may have been formed. An agent that never heard one gives up
+after ``join_timeout_s``. Not here: the stream (protocol/rpc.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass
+class Contact:
+    """``heard_at``: the last word, None before the first. ``is_open``: a stream stands."""
+
+    started_at: float
+    join_timeout_s: float
+    isolation_limit_s: float
+    heard_at: float | None = None
+    is_open: bool = False
+    isolated: bool = False
+
+    def heard(self, now: float) -> None:
+        """A word has come."""
+        self.heard_at = now
+        self.is_open = True
+        self.isolated = False
+
+    def lost(self) -> None:
+        """The stream, or a try to open one, has failed."""
+        self.is_open = False
+
+    def never_came(self, now: float) -> bool:
+        """True if no lighthouse has answered in all the time there was for it."""
+        return self.heard_at is None and now >= self.started_at + self.join_timeout_s
+
+    def falls_silent(self, now: float) -> bool:
+        """True at the moment from which on nobody here may commit."""
+        if self.heard_at is None or self.isolated:
+            return False
+        return now >= self.heard_at + self.isolation_limit_s
+
+    def deadline(self) -> float | None:
+        """When one of the two may become true."""
+        if self.heard_at is None:
+            return self.started_at + self.join_timeout_s
+        return None if self.isolated else self.heard_at + self.isolation_limit_s

@@ -1,0 +1,129 @@
+"""One slot as its agent sees it: the incarnation that runs, its deadlines, its past.
+
+Not here: what is done on an event (supervisor.py), whether it is restarted (restarts.py).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+
+from ftrun.core.failures import Failure
+from ftrun.core.messages import FailureReport
+from ftrun.core.restarts import RestartBudget
+
+FAILURES_KEPT = 16
+
+
+class Phase(Enum):
+    """Where a slot is; see the table in supervisor.py."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    ENDED = "ended"
+
+
+class Outcome(Enum):
+    """How a slot has ended."""
+
+    FINISHED = "finished"
+    DRAINED = "drained"
+    STOPPED = "stopped"
+    FAILED = "failed"
+    CRASH_LOOP = "crash loop"
+    BUDGET_SPENT = "restarts spent"
+
+
+@dataclass(frozen=True, slots=True)
+class SlotSummary:
+    """One slot's part in the final report. ``status``: the last worker's exit status."""
+
+    replica_id: str
+    phase: Phase
+    outcome: Outcome | None
+    steps: int
+    restarts: int
+    lost_s: float
+    status: int | None
+    failures: tuple[Failure, ...]
+
+
+@dataclass
+class Supervised:
+    """``alive``: group_ranks whose process has not ended. Deadlines are None while they are off.
+
+    ``reported``: a worker of it has spoken, so it has a Manager. ``lost``: its loss is told.
+    ``forgotten``: the slot is somebody else's as soon as the processes here have ended.
+    """
+
+    replica_id: str
+    budget: RestartBudget
+    phase: Phase = Phase.WAITING
+    outcome: Outcome | None = None
+    incarnation: str = ""
+    started: int = 0
+    alive: set[int] = field(default_factory=set)
+    reports: dict[int, FailureReport] = field(default_factory=dict)
+    reported: bool = False
+    lost: bool = False
+    forgotten: bool = False
+    failure: Failure | None = None
+    wake_at: float | None = None
+    term_at: float | None = None
+    kill_at: float | None = None
+    stuck_at: float | None = None
+    failures: deque[Failure] = field(default_factory=lambda: deque(maxlen=FAILURES_KEPT))
+    lost_at: float | None = None
+    lost_s: float = 0.0
+    status: int | None = None
+
+    def begin(self, incarnation: str, workers: int) -> None:
+        """A new incarnation: nothing of the last one is left but the account."""
+        self.incarnation = incarnation
+        self.phase = Phase.RUNNING
+        self.outcome = None
+        self.started += 1
+        self.alive = set(range(workers))
+        self.reports = {}
+        self.reported = self.lost = False
+        self.failure = None
+        self.clear_deadlines()
+        self.budget.started()
+
+    def end(self, outcome: Outcome) -> None:
+        """It runs no more and is not started again."""
+        self.phase = Phase.ENDED
+        self.outcome = outcome
+        self.clear_deadlines()
+
+    def clear_deadlines(self) -> None:
+        """Nothing is waited for."""
+        self.wake_at = self.term_at = self.kill_at = self.stuck_at = None
+
+    def deadlines(self) -> Iterator[float]:
+        """Those that are on."""
+        for at in (self.wake_at, self.term_at, self.kill_at, self.stuck_at):
+            if at is not None:
+                yield at
+
+    def rejoined(self, now: float) -> None:
+        """It trains again: the time since its loss is counted."""
+        if self.lost_at is not None:
+            self.lost_s += now - self.lost_at
+            self.lost_at = None
+
+    def summary(self) -> SlotSummary:
+        """What became of it."""
+        return SlotSummary(
+            replica_id=self.replica_id,
+            phase=self.phase,
+            outcome=self.outcome,
+            steps=self.budget.mark,
+            restarts=max(0, self.started - 1),
+            lost_s=self.lost_s,
+            status=self.status,
+            failures=tuple(self.failures),
+        )

@@ -1,0 +1,557 @@
+"""The supervisor, event by event: who is started, killed, restarted, and what the job ends with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ftrun.core.ids import NO_ATTEMPT, StateId, WorkerKey
+from ftrun.core.messages import (
+    DrainReplicas,
+    Endpoint,
+    FailureReport,
+    Goodbye,
+    Healed,
+    InForce,
+    Isolation,
+    JobFailed,
+    Leaving,
+    Progress,
+    ReplicaFinished,
+    ReplicaLost,
+    ReplicaStarted,
+    Report,
+    RunningReplica,
+)
+from ftrun.core.restarts import RestartRules
+from ftrun.core.supervised import Outcome, Phase
+from ftrun.core.supervisor import SIGKILL, SIGTERM, Supervisor, SupervisorSettings
+from ftrun.core.supervisor_events import (
+    DrainAsked,
+    EndAgent,
+    Event,
+    FailureReported,
+    Instruction,
+    JobEnded,
+    LighthouseGone,
+    LighthouseSpoke,
+    RestartAsked,
+    Say,
+    SignalReplica,
+    SlotsAssigned,
+    SpawnerLost,
+    StartReplica,
+    StopAsked,
+    SweepReplica,
+    TellLighthouse,
+    TellWorkers,
+    TimerFired,
+    WorkerExited,
+    WorkerSaid,
+)
+
+TRACE = 'Traceback:\n  File "train.py", line 3, in <module>\nValueError: no'
+RAISED = FailureReport("ValueError", "no", TRACE)
+
+
+class Agent:
+    """A supervisor with a clock that jumps, and the incarnations it has started."""
+
+    def __init__(self, **changes: Any) -> None:
+        rules: dict[str, Any] = {
+            "agent_id": "a",
+            "workers_per_replica": 1,
+            "restarts": RestartRules(max_restarts=10),
+            "grace_s": 10.0,
+            "isolation_limit_s": 60.0,
+            "join_timeout_s": 30.0,
+        }
+        self.core = Supervisor(SupervisorSettings(**{**rules, **changes}), 0.0)
+        self.now = 0.0
+        self.incarnations: dict[str, str] = {}
+
+    def on(self, event: Event) -> list[Instruction]:
+        out = self.core.handle(event, self.now)
+        for instruction in out:
+            if isinstance(instruction, StartReplica):
+                self.incarnations[instruction.replica_id] = instruction.incarnation
+        self.core.check()
+        return out
+
+    def assign(self, *replica_ids: str) -> list[Instruction]:
+        return self.on(SlotsAssigned(replica_ids))
+
+    def exits(self, replica_id: str, status: int, rank: int = 0) -> list[Instruction]:
+        return self.on(WorkerExited(self.incarnations[replica_id], rank, 1000 + rank, status))
+
+    def raises(self, replica_id: str, rank: int = 0) -> list[Instruction]:
+        key = WorkerKey(replica_id, self.incarnations[replica_id], rank)
+        self.on(FailureReported(key, RAISED))
+        return self.exits(replica_id, 1, rank)
+
+    def says(self, replica_id: str, message: Any, rank: int = 0) -> list[Instruction]:
+        return self.on(
+            WorkerSaid(WorkerKey(replica_id, self.incarnations[replica_id], rank), message)
+        )
+
+    def reports(self, replica_id: str) -> list[Instruction]:
+        return self.says(replica_id, Report(StateId(0, "x"), Endpoint("h", "h:1")))
+
+    def wait(self, seconds: float) -> list[Instruction]:
+        self.now += seconds
+        return self.on(TimerFired())
+
+
+def starts(out: list[Instruction]) -> list[tuple[str, int]]:
+    return [(i.replica_id, i.restarts) for i in out if isinstance(i, StartReplica)]
+
+
+def signals(out: list[Instruction]) -> list[tuple[str, int]]:
+    return [(i.replica_id, i.number) for i in out if isinstance(i, SignalReplica)]
+
+
+def told(out: list[Instruction]) -> list[Any]:
+    return [i.message for i in out if isinstance(i, TellLighthouse)]
+
+
+def said(out: list[Instruction]) -> str:
+    return "\n".join(i.text for i in out if isinstance(i, Say))
+
+
+def ended(out: list[Instruction]) -> EndAgent | None:
+    return next((i for i in out if isinstance(i, EndAgent)), None)
+
+
+# ---------------------------------------------------------------- starts and good ends
+
+
+def test_assigned_slots_are_started_in_order_and_told() -> None:
+    agent = Agent()
+    out = agent.assign("10", "2")
+    assert starts(out) == [("2", 0), ("10", 0)]
+    assert told(out) == [
+        ReplicaStarted("2", agent.incarnations["2"], 0),
+        ReplicaStarted("10", agent.incarnations["10"], 0),
+    ]
+    assert agent.core.running() == tuple(
+        RunningReplica(slot, agent.incarnations[slot]) for slot in ("2", "10")
+    )
+    assert starts(agent.assign("10", "2")) == []
+
+
+def test_a_job_whose_scripts_all_end_well_ends_with_0_without_a_lighthouse_word() -> None:
+    agent = Agent()
+    agent.on(LighthouseSpoke())
+    agent.assign("0", "1")
+    out = agent.exits("0", 0)
+    assert told(out) == [ReplicaFinished("0", agent.incarnations["0"])]
+    assert SweepReplica("0", agent.incarnations["0"]) in out
+    assert ended(agent.exits("1", 0)) is None
+    assert agent.core.finished() == ("0", "1")
+    assert agent.core.next_deadline() == 2.0
+    assert ended(agent.wait(1.9)) is None
+    out = agent.wait(0.1)
+    assert ended(out) == EndAgent(0, "all replicas have finished")
+    assert told(out) == [Goodbye()]
+    assert agent.core.next_deadline() is None
+    assert agent.wait(1.0) == []
+
+
+def test_beside_other_agents_the_lighthouse_has_the_last_word() -> None:
+    agent = Agent(alone=False)
+    agent.on(LighthouseSpoke())
+    agent.assign("0")
+    agent.exits("0", 0)
+    agent.on(LighthouseSpoke())
+    assert ended(agent.wait(50.0)) is None
+    assert starts(agent.assign("0", "1")) == [("1", 0)]
+    agent.exits("1", 0)
+    assert ended(agent.on(JobEnded(0, "all have finished"))) == EndAgent(0, "all have finished")
+
+
+def test_beside_other_agents_without_a_lighthouse_the_end_comes_by_itself() -> None:
+    agent = Agent(alone=False)
+    agent.on(LighthouseSpoke())
+    agent.assign("0")
+    agent.exits("0", 0)
+    agent.on(LighthouseGone("cut", 1))
+    agent.on(LighthouseGone("cut", 2))
+    end = agent.wait(2.0)
+    assert ended(end) == EndAgent(0, "all replicas have finished")
+
+
+def test_a_group_of_two_has_finished_when_both_have() -> None:
+    agent = Agent(workers_per_replica=2)
+    agent.assign("0")
+    assert told(agent.exits("0", 0, rank=1)) == []
+    assert told(agent.exits("0", 0, rank=0)) == [ReplicaFinished("0", agent.incarnations["0"])]
+
+
+# ---------------------------------------------------------------- failures
+
+
+def test_a_loss_is_told_before_anything_else_and_the_restart_is_at_once() -> None:
+    agent = Agent()
+    agent.assign("0", "1")
+    first = agent.incarnations["0"]
+    out = agent.exits("0", -9)
+    assert out[0] == TellLighthouse(ReplicaLost("0", first, "died: SIGKILL"))
+    assert starts(out) == [("0", 1)]
+    assert signals(out) == []
+    assert agent.incarnations["0"] != first
+    assert "replica 0 (pid 1000) died: SIGKILL. Restart 1 of 10 now." in said(out)
+    assert [loss.incarnation for loss in agent.core.dead()] == [first]
+    assert "exited -9" in "".join(agent.core.story("0"))
+
+
+def test_one_workers_death_kills_the_rest_of_its_group_only_and_restarts_when_all_are_gone() -> (
+    None
+):
+    agent = Agent(workers_per_replica=2)
+    agent.assign("0", "1")
+    out = agent.exits("0", -11, rank=1)
+    assert isinstance(told(out)[0], ReplicaLost)
+    assert signals(out) == [("0", SIGKILL)]
+    assert starts(out) == []
+    out = agent.exits("0", -9, rank=0)
+    assert starts(out) == [("0", 1)]
+    assert told(out) == [ReplicaStarted("0", agent.incarnations["0"], 1)]
+    assert "worker 1 (pid 1001) died: SIGSEGV" in said(out)
+    summary = agent.core.summary()[0]
+    assert (summary.status, summary.restarts, summary.phase) == (-11, 1, Phase.RUNNING)
+
+
+def test_a_late_or_repeated_exit_does_nothing() -> None:
+    agent = Agent()
+    agent.assign("0")
+    old = agent.incarnations["0"]
+    agent.exits("0", -9)
+    assert agent.on(WorkerExited(old, 0, 1000, -9)) == []
+    assert agent.on(FailureReported(WorkerKey("0", old, 0), RAISED)) == []
+    assert agent.on(WorkerSaid(WorkerKey("0", old, 0), Progress(1, 1, "step"))) == []
+    assert agent.on(RestartAsked("0", old, "silent")) == []
+
+
+def test_without_progress_a_restart_waits_and_then_comes() -> None:
+    agent = Agent()
+    agent.assign("0")
+    agent.exits("0", -9)
+    out = agent.exits("0", -9)
+    assert starts(out) == []
+    assert "Restart 2 of 10 in 1 s." in said(out)
+    assert agent.core.next_deadline() == 1.0
+    assert starts(agent.wait(1.0)) == [("0", 2)]
+
+
+def test_progress_ends_the_waiting_and_the_lost_time_is_counted() -> None:
+    agent = Agent()
+    agent.assign("0")
+    agent.exits("0", -9)
+    agent.now += 3.0
+    agent.says("0", Healed(NO_ATTEMPT, 7, ("1",), 10, 0.1))
+    agent.says("0", InForce(NO_ATTEMPT, 7))
+    agent.says("0", Progress(7, 7, "step"))
+    agent.says("0", Progress(8, 8, "step"))
+    assert starts(agent.exits("0", -9)) == [("0", 2)]
+    summary = agent.core.summary()[0]
+    assert (summary.lost_s, summary.steps, summary.restarts) == (3.0, 8, 2)
+
+
+def test_the_same_traceback_three_times_ends_the_job_and_says_why() -> None:
+    agent = Agent()
+    agent.assign("0", "1")
+    agent.raises("0")
+    agent.raises("0")
+    agent.wait(1.0)
+    out = agent.raises("0")
+    reason = told(out)[1].reason
+    assert told(out)[1] == JobFailed(72, reason)
+    assert "crash loop: replica 0 has failed 3 times" in reason
+    assert "ValueError: no" in reason
+    assert signals(out) == [("1", SIGTERM)]
+    assert ended(agent.exits("1", -15)) == EndAgent(72, reason)
+    outcomes = [slot.outcome for slot in agent.core.summary()]
+    assert outcomes == [Outcome.CRASH_LOOP, Outcome.STOPPED]
+
+
+def test_a_crash_loop_of_a_signal_or_an_exit_code_keeps_that_code() -> None:
+    for status, code in ((-11, 139), (42, 42)):
+        agent = Agent()
+        agent.assign("0")
+        agent.exits("0", status)
+        agent.exits("0", status)
+        agent.wait(1.0)
+        end = ended(agent.exits("0", status))
+        assert end is not None
+        assert end.exit_code == code
+
+
+def test_a_spent_budget_ends_the_job_with_the_first_causes_code() -> None:
+    agent = Agent(restarts=RestartRules(max_restarts=1))
+    agent.assign("0")
+    agent.exits("0", 3)
+    out = agent.exits("0", -9)
+    end = ended(out)
+    assert end is not None
+    assert end.exit_code == 3
+    assert "no restart is left of 1" in end.reason
+    assert "It is not restarted." in said(out)
+
+
+def test_the_lighthouse_may_give_a_group_up() -> None:
+    agent = Agent()
+    agent.assign("0")
+    out = agent.on(RestartAsked("0", agent.incarnations["0"], "it did not answer"))
+    assert told(out) == [
+        ReplicaLost("0", agent.incarnations["0"], "was given up: it did not answer")
+    ]
+    assert signals(out) == [("0", SIGKILL)]
+    assert starts(agent.exits("0", -9)) == [("0", 1)]
+
+
+def test_a_script_that_has_raised_and_hangs_at_exit_is_killed_after_the_grace() -> None:
+    agent = Agent(workers_per_replica=2)
+    agent.assign("0")
+    key = WorkerKey("0", agent.incarnations["0"], 1)
+    agent.on(FailureReported(key, RAISED))
+    agent.on(FailureReported(WorkerKey("0", agent.incarnations["0"], 0), RAISED))
+    assert agent.core.next_deadline() == 10.0
+    out = agent.wait(10.0)
+    assert isinstance(told(out)[0], ReplicaLost)
+    assert signals(out) == [("0", SIGKILL)]
+    agent.exits("0", -9, rank=1)
+    assert starts(agent.exits("0", -9, rank=0)) == [("0", 1)]
+
+
+# ---------------------------------------------------------------- ends
+
+
+def test_a_drain_lets_managers_leave_and_ends_with_its_own_code() -> None:
+    agent = Agent()
+    agent.on(LighthouseSpoke())
+    agent.assign("0", "1")
+    agent.reports("0")
+    out = agent.on(DrainAsked("SIGTERM", 75))
+    assert told(out) == [DrainReplicas(("0",), "SIGTERM")]
+    assert signals(out) == [("1", SIGTERM)]
+    agent.says("0", Leaving(StateId(5, "x"), "drained"))
+    agent.exits("1", -15)
+    out = agent.exits("0", 0)
+    assert ended(out) == EndAgent(75, "SIGTERM")
+    assert [slot.outcome for slot in agent.core.summary()] == [Outcome.DRAINED] * 2
+    assert [loss.cause for loss in agent.core.dead()] == ["drained", "drained"]
+
+
+def test_who_does_not_leave_is_asked_by_sigterm_and_then_killed() -> None:
+    agent = Agent()
+    agent.on(LighthouseSpoke())
+    agent.assign("0")
+    agent.reports("0")
+    agent.on(DrainAsked("SIGTERM", 75))
+    assert agent.core.next_deadline() == 8.0
+    assert signals(agent.wait(8.0)) == [("0", SIGTERM)]
+    assert agent.core.next_deadline() == 10.0
+    assert signals(agent.wait(2.0)) == [("0", SIGKILL)]
+    out = agent.wait(5.0)
+    assert "stuck in the kernel" in said(out)
+    assert ended(out) == EndAgent(75, "SIGTERM")
+
+
+def test_a_drain_without_a_lighthouse_is_a_sigterm() -> None:
+    agent = Agent()
+    agent.assign("0")
+    agent.reports("0")
+    assert signals(agent.on(DrainAsked("SIGTERM", 75))) == [("0", SIGTERM)]
+
+
+def test_a_group_that_waits_for_its_restart_does_not_come_back_in_a_drain() -> None:
+    agent = Agent()
+    agent.assign("0")
+    agent.exits("0", -9)
+    agent.exits("0", -9)
+    assert ended(agent.on(DrainAsked("SIGINT", 130))) == EndAgent(130, "SIGINT")
+    assert agent.core.summary()[0].outcome is Outcome.FAILED
+
+
+def test_a_second_ctrl_c_kills_and_keeps_the_first_ones_code() -> None:
+    agent = Agent()
+    agent.assign("0")
+    agent.on(DrainAsked("SIGINT", 130))
+    assert agent.core.is_ending
+    assert signals(agent.on(StopAsked())) == [("0", SIGKILL)]
+    assert ended(agent.exits("0", -9)) == EndAgent(130, "SIGINT")
+
+
+def test_a_stop_alone_has_a_code_of_its_own() -> None:
+    agent = Agent()
+    agent.assign("0")
+    agent.on(StopAsked())
+    assert ended(agent.exits("0", -9)) == EndAgent(143, "stopped")
+
+
+def test_the_lighthouse_ends_the_job() -> None:
+    agent = Agent()
+    agent.assign("0")
+    assert signals(agent.on(JobEnded(0, "all members have finished"))) == [("0", SIGTERM)]
+    assert ended(agent.exits("0", -15)) == EndAgent(0, "all members have finished")
+
+
+def test_a_failure_while_the_job_ends_is_not_restarted() -> None:
+    agent = Agent(workers_per_replica=2)
+    agent.assign("0")
+    agent.exits("0", -11, rank=0)
+    agent.on(JobEnded(9, "elsewhere"))
+    assert ended(agent.exits("0", -9, rank=1)) == EndAgent(9, "elsewhere")
+    assert agent.core.summary()[0].outcome is Outcome.FAILED
+
+
+def test_slots_that_come_when_the_job_ends_are_not_started() -> None:
+    agent = Agent()
+    agent.assign("0")
+    agent.on(JobEnded(0, "done"))
+    assert starts(agent.assign("0", "1")) == []
+
+
+def test_without_a_spawner_everything_ends() -> None:
+    agent = Agent()
+    agent.assign("0", "1")
+    agent.exits("1", 0)
+    out = agent.on(SpawnerLost("the spawner has ended", 70))
+    assert told(out)[0] == ReplicaLost("0", agent.incarnations["0"], "the spawner has ended")
+    assert ended(out) == EndAgent(70, "the spawner has ended")
+
+
+# ---------------------------------------------------------------- slots that move
+
+
+def test_a_slot_that_is_taken_away_is_killed_and_forgotten() -> None:
+    agent = Agent()
+    agent.assign("0", "1")
+    agent.exits("1", 0)
+    out = agent.assign()
+    assert signals(out) == [("0", SIGKILL)]
+    out = agent.exits("0", -9)
+    assert told(out) == [
+        ReplicaLost("0", agent.incarnations["0"], "its slot was given to another agent")
+    ]
+    assert agent.core.summary() == ()
+    assert starts(agent.assign("0")) == [("0", 0)]
+
+
+def test_a_slot_that_is_given_back_while_it_is_killed_starts_again() -> None:
+    agent = Agent()
+    agent.assign("0")
+    agent.assign()
+    agent.assign("0")
+    assert starts(agent.exits("0", -9)) == [("0", 1)]
+
+
+def test_a_stuck_worker_holds_its_slot_while_the_job_runs() -> None:
+    agent = Agent(workers_per_replica=2)
+    agent.assign("0")
+    agent.exits("0", -9, rank=0)
+    out = agent.wait(5.0)
+    assert "worker 1 was killed and does not end" in said(out)
+    assert ended(out) is None
+    assert starts(agent.exits("0", -9, rank=1)) == [("0", 1)]
+
+
+# ---------------------------------------------------------------- the lighthouse's silence
+
+
+def test_no_lighthouse_in_all_the_join_timeout_ends_with_71() -> None:
+    agent = Agent()
+    assert agent.core.next_deadline() == 30.0
+    agent.on(LighthouseGone("refused", 1))
+    assert ended(agent.wait(29.9)) is None
+    assert ended(agent.wait(0.1)) == EndAgent(71, "no lighthouse has answered")
+
+
+def test_silence_isolates_the_workers_until_a_word_comes() -> None:
+    agent = Agent()
+    agent.on(LighthouseSpoke())
+    agent.assign("0")
+    out = agent.on(LighthouseGone("cut", 1))
+    assert "training goes on" in said(out)
+    out = agent.wait(60.0)
+    assert TellWorkers(Isolation(True)) in out
+    assert agent.core.isolated
+    assert agent.wait(1.0) == []
+    out = agent.on(LighthouseSpoke())
+    assert out == [
+        Say("lighthouse", (), "The lighthouse is back."),
+        TellWorkers(Isolation(False)),
+    ]
+    assert not agent.core.isolated
+
+
+def test_time_is_lost_only_after_a_loss() -> None:
+    agent = Agent()
+    agent.assign("0")
+    agent.now += 5.0
+    agent.says("0", InForce(NO_ATTEMPT, 0))
+    assert agent.core.summary()[0].lost_s == 0.0
+
+
+def test_check_tells_the_story_of_what_is_wrong() -> None:
+    agent = Agent()
+    agent.assign("0")
+    agent.core._slots["0"].alive.clear()
+    with pytest.raises(AssertionError, match="started as"):
+        agent.core.check()
+
+
+# ---------------------------------------------------------------- any order of events
+
+EVENTS = st.lists(
+    st.tuples(
+        st.sampled_from(
+            ["assign", "exit", "crash", "raise", "restart", "wait", "drain", "stop", "end",
+             "spoke", "gone", "spawner", "progress"]
+        ),
+        st.integers(0, 3),
+    ),
+    max_size=40,
+)  # fmt: skip
+
+
+@settings(max_examples=150, deadline=None)
+@given(EVENTS)
+def test_in_any_order_the_invariants_hold_and_an_end_comes(events: list[tuple[str, int]]) -> None:
+    agent = Agent(workers_per_replica=2, restarts=RestartRules(max_restarts=2))
+    agent.assign("0", "1")
+    ends: list[EndAgent] = []
+    for name, number in events:
+        ends += [i for i in _one(agent, name, number) if isinstance(i, EndAgent)]
+    for _ in range(20):
+        ends += [i for i in agent.on(StopAsked()) if isinstance(i, EndAgent)]
+        for slot in agent.incarnations:
+            for rank in (0, 1):
+                ends += [i for i in agent.exits(slot, -9, rank) if isinstance(i, EndAgent)]
+    assert len(ends) == 1
+
+
+def _one(agent: Agent, name: str, number: int) -> list[Instruction]:
+    slot, rank = str(number % 2), number // 2
+    key = WorkerKey(slot, agent.incarnations.get(slot, ""), rank)
+    events: dict[str, Event] = {
+        "assign": SlotsAssigned((("0",), ("1",), ("0", "1"), ())[number]),
+        "exit": WorkerExited(key.incarnation, rank, 1, 0),
+        "crash": WorkerExited(key.incarnation, rank, 1, -9),
+        "raise": FailureReported(key, RAISED),
+        "restart": RestartAsked(slot, key.incarnation, "silent"),
+        "wait": TimerFired(),
+        "drain": DrainAsked("SIGTERM", 75),
+        "stop": StopAsked(),
+        "end": JobEnded(0, "done"),
+        "spoke": LighthouseSpoke(),
+        "gone": LighthouseGone("cut", 1),
+        "spawner": SpawnerLost("gone", 70),
+        "progress": WorkerSaid(key, Progress(number, number, "step")),
+    }
+    if name == "wait":
+        agent.now += (0.1, 1.0, 10.0, 100.0)[number]
+    return agent.on(events[name])

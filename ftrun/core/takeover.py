@@ -98,19 +98,16 @@ class Takeover:
     def is_complete(self) -> bool:
         """Every member of the quorum in force is back and has said all.
 
-        If some have been interrupted or are known to be gone, there may be a later quorum, of which
-        the others know nothing yet; unless ours is the journal's, for that is written first.
+        If some have been interrupted, there may be a later quorum, of which they know nothing yet;
+        unless ours is the journal's, for that is written first.
         """
         quorum, stage = self.quorum, self._stage
-        if quorum is None:
-            return False
-        gone = sum(self._is_gone(member) for member in quorum.members)
-        if len(stage.roster) + gone < len(quorum.members):
+        if quorum is None or len(stage.roster) < len(quorum.members):
             return False
         verdict = self.verdict()
         if verdict.phase in (Phase.STEADY, Phase.SWITCH):
             return True
-        is_latest = quorum.attempt == self._journaled and all(map(self._is_gone, verdict.missing))
+        is_latest = quorum.attempt == self._journaled and not verdict.missing
         live = [stage.roster[name] for name in verdict.live]
         return is_latest and bool(live) and all(r.is_known(stage.workers) for r in live)
 

@@ -62,6 +62,7 @@ def run_lighthouse(settings: ServiceSettings, announce: Callable[[str], None] = 
     """
     settings.check()
     with _locked(settings.state_dir):
+        _withdraw(settings.state_dir)  # what a killed one has left
         return asyncio.run(_run(settings, announce))
 
 
@@ -104,8 +105,7 @@ async def _run(settings: ServiceSettings, announce: Callable[[str], None]) -> in
         finally:
             shell.stop()
             await server.stop()
-            with contextlib.suppress(FileNotFoundError):
-                (settings.state_dir / ADDRESS_FILE).unlink()
+            _withdraw(settings.state_dir)
 
 
 async def _until_stopped(
@@ -246,6 +246,11 @@ def _publish(state_dir: Path, address: ServiceAddress) -> None:
     facts = {"grpc": address.grpc, "http": address.http, "pid": address.pid}
     draft.write_text(json.dumps(facts) + "\n", encoding="utf-8")
     os.replace(draft, state_dir / ADDRESS_FILE)
+
+
+def _withdraw(state_dir: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        (state_dir / ADDRESS_FILE).unlink()
 
 
 def _hello_line(settings: ServiceSettings, address: ServiceAddress) -> str:

@@ -103,12 +103,11 @@ def test_what_is_queued_at_close_still_arrives() -> None:
             got.append(decode(data))
 
     async def main() -> None:
-        async with serving(keep) as port:
-            async with Agent(port) as agent:
-                await agent.next(Connected)
-                for _ in range(100):
-                    agent.connection.send(Heartbeat())
-                agent.connection.send(Goodbye())
+        async with serving(keep) as port, Agent(port) as agent:
+            await agent.next(Connected)
+            for _ in range(100):
+                agent.connection.send(Heartbeat())
+            agent.connection.send(Goodbye())
 
     run(main())
     assert got == [Heartbeat()] * 100 + [Goodbye()]

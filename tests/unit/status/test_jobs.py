@@ -56,9 +56,7 @@ def test_an_id_is_no_path(tmp_path: Path, job_id: str) -> None:
         read_job(job_id, tmp_path)
 
 
-def test_they_are_under_the_users_state(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_they_are_under_the_users_state(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     assert jobs_dir() == tmp_path / "ftrun" / "jobs"
     write_job(JOB)

@@ -1,0 +1,90 @@
+"""The status as Prometheus figures.
+
+Not here: counting; all figures come from the same status that people see.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.registry import Collector
+
+CONTENT_TYPE = CONTENT_TYPE_LATEST
+SCALARS_MAX = 32
+"""So many of a replica's own figures (``manager.log``) are shown."""
+
+
+def render_metrics(status: dict[str, Any]) -> bytes:
+    """The text that Prometheus scrapes."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Status(status))
+    return generate_latest(registry)
+
+
+class _Status(Collector):
+    """One status, as metrics."""
+
+    def __init__(self, status: dict[str, Any]) -> None:
+        self._status = status
+
+    def collect(self) -> Iterable[Metric]:
+        yield from _service(self._status)
+        yield from _job(self._status)
+        yield from _replicas(self._status["replicas"])
+
+
+def _service(status: dict[str, Any]) -> Iterator[Metric]:
+    service = status["lighthouse"]
+    yield _gauge("uptime_seconds", "Since this lighthouse was started.", service["uptime_s"])
+    yield _gauge("epoch", "Rises at every start of a lighthouse.", status["epoch"])
+    yield _gauge("agents_attached", "Agents with a stream.", service["agents_attached"])
+    yield _counter("journal_writes", "Records on disk.", service["journal_writes"])
+    yield _counter("journal_write_seconds", "Time that they took.", service["journal_write_s"])
+
+
+def _job(status: dict[str, Any]) -> Iterator[Metric]:
+    quorum = status["quorum"] or {"members": [], "live": []}
+    phase = GaugeMetricFamily("ftrun_phase", "1 for the phase of the membership.", labels=["phase"])
+    phase.add_metric([status["phase"]], 1)
+    yield phase
+    yield _gauge("phase_age_seconds", "Since the phase began.", status["phase_age_s"])
+    yield _gauge("replicas_wanted", "Slots of the job.", status["job"]["replicas"])
+    yield _gauge("quorum_members", "Replicas in the quorum.", len(quorum["members"]))
+    yield _gauge("quorum_members_live", "Those that are not lost.", len(quorum["live"]))
+    yield _gauge("step", "The highest step known.", status["step"])
+    yield _counter("restarts", "Restarts of replica groups.", status["restarts"])
+
+
+def _replicas(replicas: list[dict[str, Any]]) -> Iterator[Metric]:
+    step = GaugeMetricFamily("ftrun_replica_step", "The replica's step.", labels=["replica"])
+    state = GaugeMetricFamily(
+        "ftrun_replica_phase", "1 for the phase of the replica.", labels=["replica", "phase"]
+    )
+    restarts = CounterMetricFamily(
+        "ftrun_replica_restarts", "Restarts of the replica.", labels=["replica"]
+    )
+    scalars = GaugeMetricFamily(
+        "ftrun_replica_scalar", "What the script logged.", labels=["replica", "name"]
+    )
+    for replica in replicas:
+        name = replica["replica_id"]
+        state.add_metric([name, replica["phase"]], 1)
+        restarts.add_metric([name], replica["restarts"])
+        if replica["step"] is not None:
+            step.add_metric([name], replica["step"])
+        for key, value in list(replica["scalars"].items())[:SCALARS_MAX]:
+            scalars.add_metric([name, key], math.nan if value is None else value)
+    return iter((step, state, restarts, scalars))
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(f"ftrun_{name}", text, value=value)
+
+
+def _counter(name: str, text: str, value: float) -> Metric:
+    return CounterMetricFamily(f"ftrun_{name}", text, value=value)

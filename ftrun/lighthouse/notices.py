@@ -1,0 +1,60 @@
+"""The notices that went to agents, remembered for ``/status``: the last ones, and each slot's last.
+
+Not here: their wording (core/), the changes of membership (core/chronicle.py).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+from ftrun import clock
+from ftrun.core.messages import Notice
+
+EVENTS_MAX = 100
+REPLICAS_MAX = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class _Event:
+    at: float
+    wall: str
+    notice: Notice
+
+    def view(self, now: float) -> dict[str, Any]:
+        return {
+            "kind": self.notice.kind,
+            "replicas": list(self.notice.replica_ids),
+            "text": self.notice.text,
+            "time": self.wall,
+            "ago_s": round(now - self.at, 3),
+        }
+
+
+class Notices:
+    """A bounded memory of what was told."""
+
+    def __init__(self) -> None:
+        self._events: deque[_Event] = deque(maxlen=EVENTS_MAX)
+        self._last: dict[str, _Event] = {}
+
+    def note(self, notice: Notice) -> bool:
+        """Remember a notice. False: it is the last one again, on its way to one more agent."""
+        if self._events and self._events[-1].notice is notice:
+            return False
+        event = _Event(clock.now(), clock.wall().isoformat(timespec="milliseconds"), notice)
+        self._events.append(event)
+        for replica_id in notice.replica_ids:
+            if replica_id in self._last or len(self._last) < REPLICAS_MAX:
+                self._last[replica_id] = event
+        return True
+
+    def events(self, now: float) -> list[dict[str, Any]]:
+        """The last notices as plain JSON, oldest first."""
+        return [event.view(now) for event in self._events]
+
+    def last_of(self, replica_id: str, now: float) -> dict[str, Any] | None:
+        """The last notice that names this replica."""
+        event = self._last.get(replica_id)
+        return None if event is None else event.view(now)

@@ -1,0 +1,78 @@
+"""``ftrun status --once`` and ``--json``: find the lighthouse, ask it once, show it.
+
+Not here: the options (cli.py), the live screen.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+from ftrun.errors import ExitCode, UserError
+from ftrun.protocol.auth import default_token_path, load_token
+from ftrun.status.client import fetch_status
+from ftrun.status.jobs import RunningJob, jobs_dir, read_job, running_jobs
+
+
+@dataclass(frozen=True, slots=True)
+class StatusQuery:
+    """Which job: by its lighthouse's HTTP address, by its id, or the newest on this machine."""
+
+    lighthouse: str | None = None
+    job_id: str | None = None
+    token_file: Path | None = None
+    ca_file: Path | None = None
+
+
+def show_once(query: StatusQuery, out: TextIO | None = None) -> int:
+    """Print the picture for people; returns the exit code.
+
+    Raises:
+        UserError: there is no such job, or the token is another one's.
+        LighthouseUnreachable: no lighthouse answers.
+    """
+    status = find_status(query)
+
+    from rich.console import Console
+
+    from ftrun.status.view import render
+
+    Console(file=out, markup=False, highlight=False, emoji=False).print(render(status))
+    return ExitCode.OK
+
+
+def show_json(query: StatusQuery, out: TextIO | None = None) -> int:
+    """Print the status as one JSON document; returns the exit code. Raises as ``show_once``."""
+    print(json.dumps(find_status(query), indent=2), file=out)
+    return ExitCode.OK
+
+
+def find_status(query: StatusQuery) -> dict[str, Any]:
+    """Ask the lighthouse that the query means. Raises as ``show_once``."""
+    if query.lighthouse is not None:
+        address, token_file = query.lighthouse, default_token_path()
+    else:
+        job = _find_job(query.job_id)
+        address, token_file = job.http, Path(job.token_file)
+    token = load_token(query.token_file or token_file)
+    return fetch_status(address, token, ca_file=query.ca_file)
+
+
+def _find_job(job_id: str | None) -> RunningJob:
+    if job_id is not None:
+        job = read_job(job_id)
+        if job is None:
+            raise UserError(
+                f"No job {job_id} runs on this machine (looked in {jobs_dir()}). For one that "
+                "runs elsewhere, give its lighthouse's HTTP address: --lighthouse HOST:PORT"
+            )
+        return job
+    found = running_jobs()
+    if not found:
+        raise UserError(
+            f"No job runs on this machine (looked in {jobs_dir()}). For one that runs elsewhere, "
+            "give its lighthouse's HTTP address: --lighthouse HOST:PORT"
+        )
+    return found[0]

@@ -1,0 +1,96 @@
+"""A real lighthouse process, started as an agent starts its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from ftrun.lighthouse.embedded import child_environment
+from ftrun.status.client import fetch_status
+
+START_TIMEOUT_S = 20.0
+
+
+class LighthouseProcess:
+    """``python -m ftrun.lighthouse`` on one state directory; may be killed and started again."""
+
+    def __init__(self, state_dir: Path, token: str) -> None:
+        self.state_dir = state_dir
+        self.token = token
+        self.log = ""
+        self.grpc = self.http = "127.0.0.1:0"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it on the ports it had before, and wait until it is ready."""
+        self.spawn()
+        assert self.wait_for("lighthouse ready"), self.log
+        facts = json.loads((self.state_dir / "address.json").read_text())
+        assert self.process is not None
+        assert facts["pid"] == self.process.pid
+        self.grpc, self.http = facts["grpc"], facts["http"]
+
+    def spawn(self, parent_pid: int | None = None) -> None:
+        """Start it and do not wait."""
+        self.log = ""
+        read_end, write_end = os.pipe()
+        environment = child_environment(
+            self.state_dir,
+            read_end,
+            parent_pid=os.getpid() if parent_pid is None else parent_pid,
+            bind=self.grpc,
+            http=self.http,
+        )
+        self.process = subprocess.Popen(
+            [sys.executable, "-W", "error", "-m", "ftrun.lighthouse"],
+            env={**os.environ, **environment},
+            pass_fds=(read_end,),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        os.close(read_end)
+        with os.fdopen(write_end, "w") as pipe:
+            pipe.write(self.token)
+
+    def wait_for(self, words: str) -> bool:
+        """Read its output until it says ``words``; False if it ends before."""
+        assert self.process is not None and self.process.stdout is not None
+        deadline = time.monotonic() + START_TIMEOUT_S
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.process.stdout, selectors.EVENT_READ)
+            while words not in self.log:
+                assert selector.select(deadline - time.monotonic()), f"silent: {self.log}"
+                data = os.read(self.process.stdout.fileno(), 65536)
+                if not data:
+                    return False
+                self.log += data.decode()
+        return True
+
+    def status(self) -> dict[str, Any]:
+        """What ``/status`` says."""
+        return fetch_status(self.http, self.token)
+
+    def end(self, number: int = signal.SIGKILL) -> int:
+        """Signal it and reap it; returns the exit status."""
+        assert self.process is not None and self.process.stdout is not None
+        self.process.send_signal(number)
+        rest, _ = self.process.communicate(timeout=10.0)
+        self.log += rest.decode()
+        code = self.process.returncode
+        self.process = None
+        return code
+
+    def __enter__(self) -> LighthouseProcess:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process is not None:
+            self.end()

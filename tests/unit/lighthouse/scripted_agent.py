@@ -1,0 +1,200 @@
+"""An agent and its workers without processes: the real protocol, the real step machines.
+
+Its workers do no arithmetic: every operation is complete as soon as it is issued. So it shows what
+a lighthouse does to a job, at the speed of messages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ftrun import clock
+from ftrun.core import messages as m
+from ftrun.core import step_events as e
+from ftrun.core.ids import Attempt, StateId, Tag, WorkerKey, fresh_lineage
+from ftrun.core.step import Phase, StepMachine
+from ftrun.protocol.rpc import Connected, Disconnected, LighthouseConnection
+
+TIMEOUT_S = 20.0
+
+
+class ScriptedWorker:
+    """One worker: a step machine, with everything around it that always works."""
+
+    def __init__(
+        self, key: WorkerKey, say: Callable[[Any], bool], offers: dict[Tag, StateId]
+    ) -> None:
+        host = "127.0.0.1"
+        endpoint = m.Endpoint(host, f"{host}:{1000 + int(key.replica_id)}")
+        state = StateId(0, fresh_lineage(key.incarnation))
+        self.machine = StepMachine(key, endpoint, state)
+        self.received: list[Any] = []
+        self._say = say
+        self._offers = offers
+        self._wanted: Tag | None = None
+
+    def introduce(self) -> None:
+        """The first report."""
+        self._say(m.WorkerMessage(self.machine.key, self.machine.report()))
+
+    def receive(self, message: Any) -> None:
+        """Take what the lighthouse says, and train on if that lets it."""
+        self.received.append(message)
+        self._feed(message)
+        self._go_on()
+
+    def steps(self, count: int) -> None:
+        """Train for so many steps, or until it has to wait."""
+        for _ in range(count):
+            if not self.machine.in_step or not self._is_served():
+                return
+            self._feed(e.OperationIssued())
+            assert self.machine.tag is not None
+            self._feed(e.OperationCompleted(self.machine.tag.attempt, 0))
+            if self.machine.healing:
+                assert self.machine.in_force is not None
+                self._feed(e.StateApplied(self.machine.in_force.donors, 1, 0.0))
+            self._feed(e.Decided(commit=True))
+            self._go_on()
+
+    def _is_served(self) -> bool:
+        """The state that it has asked for, if any, is there."""
+        if self._wanted is None:
+            return True
+        state = self._offers.get(self._wanted)
+        if state is not None:
+            tag, self._wanted = self._wanted, None
+            self._feed(e.StateLoaded(tag, state))
+        return state is not None
+
+    def _go_on(self) -> None:
+        if self.machine.phase in (Phase.IDLE, Phase.WAITING):
+            self._feed(e.BoundaryReached())
+
+    def _feed(self, event: Any) -> None:
+        for instruction in self.machine.handle(event, clock.now()):
+            if isinstance(instruction, e.Send):
+                self._say(m.WorkerMessage(self.machine.key, instruction.message))
+            elif isinstance(instruction, e.BuildGroup):
+                self._feed(e.GroupBuilt(instruction.quorum.attempt))
+            elif isinstance(instruction, e.LoadState):
+                self._wanted = instruction.tag
+            elif isinstance(instruction, e.OfferState):
+                self._offers[instruction.tag] = instruction.state
+        self.machine.check()
+
+
+class ScriptedAgent:
+    """An agent that runs a worker in each slot it is given, over a real connection."""
+
+    def __init__(
+        self, agent_id: str, spec: m.JobSpec, addresses: Sequence[str], token: str
+    ) -> None:
+        self.agent_id = agent_id
+        self.spec = spec
+        self.workers: dict[str, ScriptedWorker] = {}
+        self.received: list[Any] = []
+        self._offers: dict[Tag, StateId] = {}
+        self.connection = LighthouseConnection(addresses, token, self._on_event)
+        self._changed = asyncio.Event()
+        self._task = asyncio.ensure_future(self.connection.run())
+        self._task.add_done_callback(lambda _: self._changed.set())
+        self._heart = asyncio.ensure_future(self._beat())
+
+    def start(self, replica_id: str, incarnation: str) -> None:
+        """Start a worker in a slot."""
+        restarts = sum(replica_id == name for name in self.workers)
+        self.connection.send(m.ReplicaStarted(replica_id, incarnation, restarts))
+        key = WorkerKey(replica_id, incarnation, 0)
+        self.workers[replica_id] = ScriptedWorker(key, self.connection.send, self._offers)
+        self.workers[replica_id].introduce()
+
+    def kill(self, replica_id: str, cause: str = "killed by SIGKILL") -> None:
+        """A worker has died."""
+        incarnation = self.workers.pop(replica_id).machine.key.incarnation
+        self.connection.send(m.ReplicaLost(replica_id, incarnation, cause))
+
+    def attempt(self) -> Attempt | None:
+        """The attempt under which all workers train; None while they do not."""
+        found = {w.machine.in_force.attempt if w.machine.in_force else None for w in self._all()}
+        return found.pop() if len(found) == 1 else None
+
+    def trains(self, members: int) -> bool:
+        """All workers are in a step of one quorum of so many members."""
+        machines = [worker.machine for worker in self._all()]
+        return self.attempt() is not None and all(
+            x.in_step and x.in_force is not None and len(x.in_force.members) == members
+            for x in machines
+        )
+
+    def states(self) -> set[StateId]:
+        """What the workers hold: one, once all are healed and equally far."""
+        return {worker.machine.state for worker in self._all()}
+
+    def step(self) -> bool:
+        """Each worker trains for one step, if it may."""
+        for worker in self._all():
+            worker.steps(1)
+        return True
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait until the condition holds; it is looked at after every event."""
+
+        async def wait() -> None:
+            while not condition():
+                if self._task.done():
+                    await self._task  # an error of a step machine, say
+                self._changed.clear()
+                await self._changed.wait()
+
+        try:
+            await asyncio.wait_for(wait(), TIMEOUT_S)
+        except asyncio.TimeoutError:
+            stories = [line for w in self._all() for line in w.machine.story()]
+            raise AssertionError("\n".join([*map(str, self.received[-20:]), *stories])) from None
+
+    async def close(self) -> None:
+        """End the stream in order."""
+        self.connection.send(m.Goodbye())
+        self.connection.close()
+        self._heart.cancel()
+        await asyncio.wait_for(self._task, TIMEOUT_S)
+
+    def _all(self) -> list[ScriptedWorker]:
+        return list(self.workers.values())
+
+    async def _beat(self) -> None:
+        while True:
+            self.connection.send(m.Heartbeat())
+            await asyncio.sleep(self.spec.heartbeat_timeout_s / 4)
+
+    def _on_event(self, event: Any) -> None:
+        self.received.append(event)
+        if isinstance(event, Connected):
+            self._say_hello()
+        elif isinstance(event, m.AssignSlots):
+            for replica_id in event.replica_ids:
+                if replica_id not in self.workers:
+                    self.start(replica_id, f"{self.agent_id}-{replica_id}-1")
+        elif isinstance(event, m.ToWorkers):
+            self._deliver(event)
+        elif isinstance(event, Disconnected):
+            assert not event.refused
+        self._changed.set()
+
+    def _say_hello(self) -> None:
+        keys = [worker.machine.key for worker in self._all()]
+        hello = m.Hello(self.agent_id, self.spec, 8, "127.0.0.1", "127.0.0.1:9")
+        running = tuple(m.RunningReplica(key.replica_id, key.incarnation) for key in keys)
+        self.connection.send(replace(hello, running=running))
+        for worker in self._all():
+            worker.introduce()
+
+    def _deliver(self, message: m.ToWorkers) -> None:
+        for target in message.targets:
+            worker = self.workers.get(target.replica_id)
+            if worker is not None and worker.machine.key.incarnation == target.incarnation:
+                worker.receive(message.message)

@@ -25,6 +25,9 @@ class OptimizerWrapper(torch.optim.Optimizer):
         optim: the optimizer that does the work.
     """
 
+    # GradScaler would hand its scale to this object, where a fused optimizer does not look for it.
+    _step_supports_amp_scaling = False
+
     def __init__(self, manager: Manager, optim: torch.optim.Optimizer) -> None:
         # Optimizer.__init__ would make parameter groups and hooks of its own.
         self.optim = optim

@@ -1,0 +1,97 @@
+"""Stand-ins for the Managers of several replicas in one process: they average, no more.
+
+The Manager needs an agent; what these tests are about needs only its side of the interface.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import torch
+from torch.distributed import ReduceOp, Work
+from torch.futures import Future
+
+from ftrun.process_groups.base import FinishedWork
+
+DEADLINE_S = 20.0
+
+
+class StandIn:
+    """One replica's Manager: operation i is averaged with operation i of the others."""
+
+    def __init__(self, ring: Ring, contributes: bool = True) -> None:
+        self.operations: list[tuple[int, bool]] = []
+        self.quorums = 0
+        self.commits = True
+        self._ring = ring
+        self._contributes = contributes
+        self._held: list[tuple[Future[torch.Tensor], torch.Tensor]] = []
+
+    def is_participating(self) -> bool:
+        return self._contributes
+
+    def num_participants(self) -> int:
+        return self._ring.contributors()
+
+    def participating_rank(self) -> int | None:
+        return 0 if self._contributes else None
+
+    def start_quorum(self) -> None:
+        self.quorums += 1
+
+    def should_commit(self) -> bool:
+        return self.commits
+
+    def allreduce(self, tensor: torch.Tensor, reduce_op: Any = ReduceOp.AVG) -> Work:
+        self._ring.average(self, tensor, divides=reduce_op == ReduceOp.AVG)
+        return FinishedWork([tensor])
+
+    def allreduce_bucket(
+        self, buffer: torch.Tensor, is_last: bool, restore: Callable[[], None] | None
+    ) -> Future[torch.Tensor]:
+        """A repair is played each time: what a broken reduction has left must be restorable."""
+        self.operations.append((buffer.numel(), is_last))
+        local = buffer.clone()
+        buffer.fill_(float("nan"))
+        if restore is None:
+            buffer.copy_(local)
+        else:
+            restore()
+        assert torch.equal(buffer, local)
+        self._ring.average(self, buffer)
+        future: Future[torch.Tensor] = Future()
+        self._held.append((future, buffer))
+        if is_last:
+            held, self._held = self._held, []
+            for waiting, tensor in held:
+                waiting.set_result(tensor)
+        return future
+
+
+class Ring:
+    """``count`` replicas whose threads meet at every operation; ``spares`` add zeros."""
+
+    def __init__(self, count: int, spares: tuple[int, ...] = ()) -> None:
+        self.managers = [StandIn(self, number not in spares) for number in range(count)]
+        self._tensors: dict[StandIn, torch.Tensor] = {}
+        self._barrier = threading.Barrier(count)
+
+    def contributors(self) -> int:
+        return sum(manager.is_participating() for manager in self.managers)
+
+    def average(self, manager: StandIn, tensor: torch.Tensor, divides: bool = True) -> None:
+        self._tensors[manager] = tensor
+        if not manager.is_participating():
+            tensor.zero_()
+        self._barrier.wait(DEADLINE_S)
+        total = torch.stack([self._tensors[peer] for peer in self.managers]).sum(0)
+        self._barrier.wait(DEADLINE_S)
+        tensor.copy_(total / self.contributors() if divides else total)
+
+    def run(self, replica: Callable[[int, Any], Any]) -> list[Any]:
+        """``replica(number, manager)`` in a thread for each."""
+        with ThreadPoolExecutor(len(self.managers)) as pool:
+            return list(pool.map(replica, range(len(self.managers)), self.managers))

@@ -15,7 +15,13 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from ftrun import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo
+from ftrun import (
+    DistributedDataParallel,
+    Manager,
+    Optimizer,
+    ProcessGroupGloo,
+    ProcessGroupNCCL,
+)
 
 # ---------------------------------------------------------------- settings
 
@@ -30,6 +36,8 @@ LOG_EVERY = 50
 SEED = 1
 PROMPT = b"def "
 
+device = "cuda" if torch.cuda.is_available() else "cpu"  # ftrun shows each worker its own GPUs
+
 # ---------------------------------------------------------------- data
 
 modules = sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))
@@ -41,7 +49,7 @@ def batch(step: int, rank: int | None, contributors: int) -> tuple[torch.Tensor,
     generator = torch.Generator().manual_seed(SEED + step)
     starts = torch.randint(len(text) - CONTEXT - 1, (contributors, BATCH), generator=generator)
     window = starts[rank or 0].unsqueeze(1) + torch.arange(CONTEXT + 1)
-    drawn = text[window].long()
+    drawn = text[window].long().to(device)
     return drawn[:, :-1], drawn[:, 1:]
 
 
@@ -76,12 +84,12 @@ class GPT(nn.Module):
         self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 256)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        embedded = self.byte(x) + self.place(torch.arange(x.shape[1]))
+        embedded = self.byte(x) + self.place(torch.arange(x.shape[1], device=x.device))
         return self.head(self.norm(self.blocks(embedded)))
 
 
 torch.manual_seed(SEED)
-model = GPT()
+model = GPT().to(device)
 adam = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE)
 schedule = torch.optim.lr_scheduler.LinearLR(adam, 0.1, 1.0, total_iters=WARMUP_STEPS)
 parts = {"model": model, "optimizer": adam, "schedule": schedule}
@@ -94,7 +102,7 @@ def load_state_dict(states: dict) -> None:
 
 
 manager = Manager(
-    pg=ProcessGroupGloo(),
+    pg=ProcessGroupNCCL() if device == "cuda" else ProcessGroupGloo(),
     min_replica_size=1,
     load_state_dict=load_state_dict,
     state_dict=lambda: {name: part.state_dict() for name, part in parts.items()},
@@ -128,9 +136,9 @@ written = torch.tensor([list(PROMPT)])
 dice = torch.Generator().manual_seed(SEED)  # equal models write equal words
 with torch.no_grad():
     for _ in range(60):
-        chances = model(written[:, -CONTEXT:])[:, -1].softmax(-1)
+        chances = model(written[:, -CONTEXT:].to(device))[:, -1].softmax(-1).cpu()
         written = torch.cat([written, torch.multinomial(chances, 1, generator=dice)], 1)
-digest = hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters()))
+digest = hashlib.sha256(b"".join(p.detach().cpu().numpy().tobytes() for p in model.parameters()))
 print(
     f"finished {manager.current_step()} steps: it writes {bytes(written[0].tolist())!r}, "
     f"parameters {digest.hexdigest()[:16]}",

@@ -23,19 +23,19 @@ STEPS = int(os.environ.get("STEPS", "600"))
 BATCH = 64  # samples per replica and step
 LEARNING_RATE = 2e-3
 CHANNELS = 32
-TEST_SHARE = 0.2
+TEST_SAMPLES = 360
 LOG_EVERY = 100
 SEED = 1
+
+device = "cuda" if torch.cuda.is_available() else "cpu"  # ftrun shows each worker its own GPUs
 
 # ---------------------------------------------------------------- data: the same on every replica
 
 images, labels = load_digits(return_X_y=True)
-images = torch.tensor(images, dtype=torch.float32).view(-1, 1, 8, 8) / 16
-labels = torch.tensor(labels)
+images = (torch.tensor(images, dtype=torch.float32).view(-1, 1, 8, 8) / 16).to(device)
+labels = torch.tensor(labels).to(device)
 shuffled = torch.randperm(len(images), generator=torch.Generator().manual_seed(SEED))
-test, train = shuffled.split(
-    [int(len(images) * TEST_SHARE), len(images) - int(len(images) * TEST_SHARE)]
-)
+test, train = shuffled.split([TEST_SAMPLES, len(images) - TEST_SAMPLES])
 
 
 def batch(step: int, rank: int | None, contributors: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -61,7 +61,7 @@ model = torch.nn.Sequential(
     torch.nn.MaxPool2d(2),
     torch.nn.Flatten(),
     torch.nn.Linear(CHANNELS * 16, 10),
-)
+).to(device)
 adam = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE)
 
 
@@ -101,7 +101,7 @@ while manager.current_step() < STEPS:
 
 with torch.no_grad():
     accuracy = (model(images[test]).argmax(1) == labels[test]).float().mean().item()
-digest = hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters()))
+digest = hashlib.sha256(b"".join(p.detach().cpu().numpy().tobytes() for p in model.parameters()))
 print(
     f"finished {manager.current_step()} steps: test accuracy {accuracy:.1%}, "
     f"parameters {digest.hexdigest()[:16]}",

@@ -48,13 +48,13 @@ class Faults:
     @staticmethod
     def draw(rng: random.Random) -> Faults:
         """From one fault to a handful, of a few kinds."""
-        window_s = rng.uniform(2.5, 6.0)
+        window_s = rng.uniform(1.0, 4.0)
         kinds = [kind for kind in KINDS if rng.random() < 0.3] or [rng.choice(list(KINDS))]
         timed, triggers = [], []
         for _ in range(rng.choice((1, 1, 2, 2, 3, 4, 6))):
             kind = rng.choice(kinds)
             if rng.random() < 0.5:
-                timed.append((rng.uniform(0.1, window_s), kind))
+                timed.append((rng.uniform(0.2, window_s), kind))
             else:
                 message = rng.choice(STRUCK_MESSAGES)
                 delay_s = rng.choice((0.0, rng.uniform(0.0, 0.005), rng.uniform(0.0, 0.08)))
@@ -128,23 +128,16 @@ def _any_agent(world: World) -> Agent | None:
     return world.rng.choice(agents) if agents else None
 
 
-def _come_back(world: World, host: Host) -> None:
-    if world.rng.random() < 0.8:
-        world.at(world.rng.choice((0.05, 0.3, 2.0)), None, host.mend_agent)
-
-
 def _kill_agent(world: World) -> None:
     agent = _any_agent(world)
     if agent is not None:
         agent.crash()
-        _come_back(world, agent.host)
 
 
 def _kill_agent_between_instructions(world: World) -> None:
     agent = _any_agent(world)
     if agent is not None:
         agent.crash_in = world.rng.randint(0, 8)
-        _come_back(world, agent.host)
 
 
 def _pause_agent(world: World) -> None:
@@ -200,27 +193,20 @@ def _drain(world: World) -> None:
 # ---------------------------------------------------------------- the lighthouse
 
 
-def _restart_house(world: World) -> None:
-    world.at(world.rng.choice((0.01, 0.3, 1.5, 5.0)), None, world.start_house)
-
-
 def _kill_house(world: World) -> None:
     if world.house is not None and world.house.alive:
         world.house.crash()
-        _restart_house(world)
 
 
 def _kill_house_between_instructions(world: World) -> None:
     if world.house is not None and world.house.alive:
         world.house.crash_in = world.rng.randint(0, 10)
-        _restart_house(world)
 
 
 def _lose_journal(world: World) -> None:
     if world.house is not None and world.house.alive:
         world.house.crash()
         world.lose_disk()
-        _restart_house(world)
 
 
 def _pause_house(world: World) -> None:

@@ -29,7 +29,7 @@ class Offer:
     tag: Tag
     state: StateId
     receivers: int
-    served: set[int] = field(default_factory=set)
+    finished: set[int] = field(default_factory=set)
     retired: bool = False
     copy: int | None = None
 
@@ -41,7 +41,7 @@ class Offer:
     def retire(self) -> None:
         """The donor's state is about to change."""
         if not self.retired:
-            if len(self.served) < self.receivers:
+            if len(self.finished) < self.receivers:
                 self.copy = self.donor.content
             self.retired = True
 
@@ -103,7 +103,6 @@ class Fetch:
         if wanted is not None and offer.state != wanted:
             self._fail(f"the donor holds {offer.state}, not {wanted}")
             return
-        offer.served.add(id(self))
         world, rng = self._world, self._world.rng
         duration_s = rng.uniform(0.005, 0.05) if rng.random() < 0.7 else rng.uniform(0.05, 0.6)
         world.at(duration_s, self.worker, self._finish, offer, offer.content)
@@ -120,6 +119,7 @@ class Fetch:
         if content is None:
             self._ask()
             return
+        offer.finished.add(id(self))
         whole = content if content == first_half else worker.mix(content, first_half)
         worker.fetched = Fetched(self.tag, offer.state, whole, offer.donor.key.replica_id)
         worker.feed(e.StateLoaded(self.tag, offer.state))

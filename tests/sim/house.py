@@ -56,6 +56,8 @@ class House(Actor):
             host.excuse("the lighthouse died")
         for agent_id in sorted(self.sessions):
             self.sessions[agent_id].cut()
+        delay_s = self.world.rng.choice((0.01, 0.3, 1.5, 5.0))
+        self.world.at(delay_s, None, self.world.start_house)
 
     def feed(self, event: Event) -> None:
         """One event, its instructions, and the one timer."""
@@ -70,9 +72,9 @@ class House(Actor):
 
     def _carry_out(self, instruction: Instruction) -> None:
         world = self.world
+        world.note(self.name, "does", instruction)
         match instruction:
             case Journal(record):
-                world.note(self.name, "journal", record)
                 world.disk = record
                 if record.quorum is not None and record.switch_step is not None:
                     world.invariants.switch_confirmed(record.quorum, record.switch_step)
@@ -85,7 +87,6 @@ class House(Actor):
 
     def _send(self, agent_id: str, message: m.ToAgent) -> None:
         world = self.world
-        world.note(self.name, f"to {agent_id}", message)
         if isinstance(message, m.ToWorkers):
             world.invariants.lighthouse_said(world.now, message.message)
             world.faults.heard(world, message.message)

@@ -101,7 +101,8 @@ class Invariants:
     def acts_on(self, key: WorkerKey, attempt: Attempt, what: str) -> None:
         """A worker builds or uses the group of ``attempt`` (Q2)."""
         before = self._acted.get(key, NO_ATTEMPT)
-        require(attempt >= before, "Q2", f"{key} {what} {attempt} after {before}")
+        if attempt < before:
+            raise Violation("Q2", f"{key} {what} {attempt} after {before}")
         self._acted[key] = attempt
 
     def promised(self, key: WorkerKey, attempt: Attempt, step: int) -> None:
@@ -124,9 +125,9 @@ class Invariants:
         """A rank votes within its group."""
         self.commits.voted(key, tag, flag)
 
-    def decided(self, key: WorkerKey, tag: Tag, committed: bool) -> None:
-        """The step is over for this rank."""
-        self.commits.decided(key, tag, committed)
+    def decided(self, key: WorkerKey, tag: Tag, committed: bool, repeats: bool = False) -> None:
+        """The step is over for this rank. ``repeats``: for now; too few contributed."""
+        self.commits.decided(key, tag, committed, repeats)
 
     def committed(
         self,
@@ -149,7 +150,8 @@ class Invariants:
         """A rank holds ``content`` under the name ``state`` (S1)."""
         place = (state, key.group_rank)
         known, whose = self._contents.setdefault(place, (content, key))
-        require(known == content, "S1", f"{key} and {whose} hold unlike content as {state}")
+        if known != content:
+            raise Violation("S1", f"{key} and {whose} hold unlike content as {state}")
         self.lineages.holds(key, state)
 
     def offers(self, key: WorkerKey, tag: Tag, state: StateId, content: int) -> None:
@@ -163,6 +165,7 @@ class Invariants:
     def died(self, key: WorkerKey) -> None:
         """A worker's process has ended."""
         self.excuse(key.incarnation, "it died")
+        self.quorums.dead.add(key.incarnation)
         self.lineages.died(key)
 
     def isolated(self, key: WorkerKey) -> None:
@@ -173,12 +176,14 @@ class Invariants:
 class QuorumRules:
     """Q1, Q4, Q6: what the lighthouse may issue.
 
-    ``excused``: incarnations that it may leave out, and why. ``ended``: slots whose part is over.
+    ``excused``: incarnations that it may leave out, and why. ``dead``: those that have ended.
+    ``ended``: slots whose part is over.
     """
 
     def __init__(self, slots: int, min_replicas: int) -> None:
         self.excused: dict[str, str] = {}
         self.ended: set[str] = set()
+        self.dead: set[str] = set()
         self._slots = slots
         self._min_replicas = min_replicas
         self._members: dict[int, tuple[Incarnation, ...]] = {}
@@ -187,10 +192,12 @@ class QuorumRules:
         self._issued: set[Attempt] = set()
         self._silent_until = 0.0
         self._missing: set[str] = set()
+        self._forms = True
 
     def takeover_began(self, now: float, grace_s: float, quorum: m.Quorum | None) -> None:
         """Q6: quiet until the grace is over, or all members of ``quorum`` are back."""
         self._silent_until = now + grace_s if quorum is not None else 0.0
+        self._forms = quorum is None
         members = quorum.members if quorum is not None else ()
         self._missing = {member.incarnation for member in members}
 
@@ -202,7 +209,7 @@ class QuorumRules:
         """Look at one message to workers."""
         if isinstance(message, m.AskReport):
             return
-        early = now < self._silent_until - 1e-9 and bool(self._missing)
+        early = now < self._silent_until - 1e-9 and bool(self._missing - self.dead)
         require(not early, "Q6", f"{type(message).__name__} before the takeover grace is over")
         if isinstance(message, m.Interrupt):
             self._struck.update((x.replica_id, x.incarnation) for x in message.lost)
@@ -233,6 +240,7 @@ class QuorumRules:
             self._check_left_out(quorum, members, last)
             if not by_switch:
                 self._check_survivors(quorum, members, last)
+        self._forms = False
         if not by_switch:
             self._last = (quorum.attempt, members)
             self._struck -= set(members)
@@ -249,6 +257,8 @@ class QuorumRules:
         self, quorum: m.Quorum, members: Sequence[Incarnation], last: Sequence[Incarnation]
     ) -> None:
         """A shrink holds survivors only; without any, it is formed anew, min_replicas at least."""
+        if self._forms:
+            return  # a lighthouse that has lost its journal knows of no predecessor
         survivors = [x for x in members if x in last and x not in self._struck]
         if len(survivors) >= self._min_replicas:
             others = [x for x in members if x not in survivors]
@@ -282,19 +292,18 @@ class PromiseRules:
     def reduces(self, key: WorkerKey, tag: Tag) -> None:
         """Nobody reduces at S under the old quorum, nobody below S under the new."""
         attempt, step = self._promises.get(key, (NO_ATTEMPT, 0))
-        if tag.attempt < attempt:
-            require(tag.step < step, "Q5", f"{key} reduces {tag} and promised {attempt}@{step}")
-        if tag.attempt == attempt:
-            require(tag.step >= step, "Q5", f"{key} reduces {tag} before the switch at {step}")
+        if tag.attempt < attempt and tag.step >= step:
+            raise Violation("Q5", f"{key} reduces {tag} and promised {attempt}@{step}")
+        if tag.attempt == attempt and tag.step < step:
+            raise Violation("Q5", f"{key} reduces {tag} before the switch at {step}")
 
     def committed(self, key: WorkerKey, tag: Tag) -> None:
         """Seen from outside: a confirmed switch parts the steps."""
-        if tag.attempt in self._confirmed:
-            step = self._confirmed[tag.attempt]
-            require(tag.step >= step, "Q5", f"{key} commits {tag} before the switch at {step}")
+        if tag.step < self._confirmed.get(tag.attempt, 0):
+            raise Violation("Q5", f"{key} commits {tag} before the switch")
         for attempt, step in self._confirmed.items():
-            late = tag.attempt < attempt and tag.step >= step
-            require(not late, "Q5", f"{key} commits {tag} after the switch {attempt}@{step}")
+            if tag.attempt < attempt and tag.step >= step:
+                raise Violation("Q5", f"{key} commits {tag} after the switch {attempt}@{step}")
 
 
 class LineageRules:
@@ -387,21 +396,24 @@ class CommitRules:
         if tag is not None and not flag:
             self._against[key.incarnation, tag] = key
 
-    def decided(self, key: WorkerKey, tag: Tag, committed: bool) -> None:
+    def decided(self, key: WorkerKey, tag: Tag, committed: bool, repeats: bool) -> None:
         """C1: one decision within a group, and true only if all were for it."""
         place = (key.incarnation, tag)
+        if repeats:
+            self._against.pop(place, None)
+            return
         if committed:
             against = self._against.get(place)
-            require(against is None, "C1", f"{key} commits {tag}, and {against} voted against")
+            if against is not None:
+                raise Violation("C1", f"{key} commits {tag}, and {against} voted against")
         known, whose = self._outcomes.setdefault(place, (committed, key))
-        text = f"{key} decides {committed} on {tag}, and {whose} {known}"
-        require(known == committed, "C1", text)
+        if known != committed:
+            raise Violation("C1", f"{key} decides {committed} on {tag}, and {whose} {known}")
 
     def committed(self, key: WorkerKey, tag: Tag, before: StateId, after: StateId) -> None:
         """C2: one step further, once."""
-        require(after.step == before.step + 1, "C2", f"{key}: {before} → {after}")
-        require(tag.step == before.step, "C2", f"{key} commits {tag} at {before}")
-        require((key, after) not in self._done, "C2", f"{key} commits {after} twice")
+        if after.step != before.step + 1 or tag.step != before.step or (key, after) in self._done:
+            raise Violation("C2", f"{key} commits {tag}: {before} → {after}")
         self._done.add((key, after))
 
     def check_results(
@@ -417,17 +429,20 @@ class CommitRules:
             if result is None:
                 raise Violation("C3", f"{key} commits {tag} without the result of operation {index}")
             total, used = result
-            require(total.attempt == tag.attempt, "C3", f"{key}: {total.attempt} counts in {tag}")
+            if total.attempt != tag.attempt:
+                raise Violation("C3", f"{key}: {total.attempt} counts in {tag}")
+            counting = 0
             for part in total.parts:
-                fits = part.tag == tag and part.index == index
-                text = f"{key}: {part.key}'s {part.tag} #{part.index} counts in {tag} #{index}"
-                require(fits, "C3", text)
-            counting = [part for part in total.parts if part.counts]
-            text = f"{key}: {len(counting)} contribute to {tag} and the divisor is {used}"
-            require(len(counting) == used == divisor, "C4", text)
-            for part in counting:
-                text = f"{part.key} contributes to {tag} from another state than {key}'s"
-                require(part.base == content, "C4", text)
+                if part.tag != tag or part.index != index:
+                    text = f"{key}: {part.key}'s {part.tag} #{part.index} counts in {tag} #{index}"
+                    raise Violation("C3", text)
+                counting += part.counts
+                if part.counts and part.base != content:
+                    text = f"{part.key} contributes to {tag} from another state than {key}'s"
+                    raise Violation("C4", text)
+            if not counting == used == divisor:
+                text = f"{key}: {counting} contribute to {tag} and the divisor is {used}"
+                raise Violation("C4", text)
 
 
 def _members(quorum: m.Quorum) -> tuple[Incarnation, ...]:

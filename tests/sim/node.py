@@ -12,7 +12,6 @@ from ftrun.core import messages as m
 from ftrun.core import supervisor_events as s
 from ftrun.core.ids import WorkerKey
 from ftrun.core.restarts import RestartRules
-from ftrun.core.supervised import Outcome
 from ftrun.core.supervisor import SupervisorSettings
 from tests.sim.actor import HEARTBEAT_TIMEOUT_S, ISOLATION_LIMIT_S, Actor
 from tests.sim.network import Stream
@@ -35,12 +34,7 @@ class Host:
         self.agent: Agent | None = None
         self.lives = 0
         self.cut_off_until = 0.0
-        self.ending: s.EndAgent | None = None
-
-    @property
-    def over(self) -> bool:
-        """The agent has ended in order, and nothing of it is left."""
-        return self.ending is not None
+        self.over = False  # the agent has ended in order
 
     def start_agent(self) -> None:
         """A new agent process, with an id of its own."""
@@ -65,14 +59,6 @@ class Host:
         if self.agent is None:
             return []
         return [worker for worker in self.agent.workers.values() if worker.alive]
-
-    def ended_slots(self) -> tuple[str, ...]:
-        """Slots of the present agent that will not be started again."""
-        if self.agent is None or not self.agent.alive:
-            return ()
-        ended = (Outcome.FINISHED, Outcome.DRAINED)
-        summary = self.agent.supervisor.summary()
-        return tuple(slot.replica_id for slot in summary if slot.outcome in ended)
 
     def excuse(self, why: str) -> None:
         """The lighthouse may rightly give up whoever runs here (Q4)."""
@@ -130,8 +116,8 @@ class Agent(Actor):
         for worker in list(self.workers.values()):
             world.at(0.001, worker, worker.lost_agent)
             world.at(world.rng.uniform(0.001, 0.2), worker, worker.crash)
-        if world.calm:
-            world.at(0.1, None, self.host.start_agent)
+        if world.rng.random() < 0.8:
+            world.at(world.rng.choice((0.05, 0.3, 2.0)), None, self.host.mend_agent)
 
     # ------------------------------------------------------------ the supervisor
 
@@ -196,7 +182,8 @@ class Agent(Actor):
 
     def _end(self, instruction: s.EndAgent) -> None:
         self.world.note(self.name, "ends", instruction)
-        self.host.ending = instruction
+        self.host.over = True
+        self.world.hosts_left -= 1
         self.alive = False
         self.host.excuse("its agent ended")
         if self.stream is not None:

@@ -67,6 +67,7 @@ class _Round:
     parts: dict[int, Contribution] = field(default_factory=dict)
     waiting: dict[int, int] = field(default_factory=dict)  # rank → the worker's index
     result: Result | None = None
+    hurt: bool = False  # somebody left before he had the result: others may lack his bytes
 
 
 class End:
@@ -132,6 +133,7 @@ class Ring:
                     self._fail_or_hang(peer, number)
         for reduction in self._reductions.values():
             index = reduction.waiting.pop(end.rank, None)
+            reduction.hurt |= index is not None
             if index is not None and end.worker.alive:
                 failed = e.OperationFailed(self.attempt, index, "aborted")
                 world.at(rng.uniform(0.0, 0.003), end.worker, end.worker.feed, failed)
@@ -173,7 +175,7 @@ class Ring:
         world = self.world
         if world.faults.strikes(world, "reduction_error"):
             self._fail(end, number)
-        elif end.broken and world.rng.random() < 0.5:
+        elif reduction.hurt and world.rng.random() < 0.5:
             self._fail_or_hang(end, number)
         else:
             assert reduction.result is not None

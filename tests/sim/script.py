@@ -131,7 +131,7 @@ class Script:
         self._worker.crash(status)
 
     def _start_quorum(self) -> Generator[Wait, None, None]:
-        worker, machine, job = self._worker, self._worker.machine, self._world.job
+        worker, machine = self._worker, self._worker.machine
         worker.error = ""
         worker.register()
         yield 0.00001
@@ -148,8 +148,6 @@ class Script:
         if machine.heals_first:
             yield 0.00001
             yield from self._heal()
-        if not job.spares:
-            assert worker.divisor > 0, "C4: a step without contributors"
 
     def _backward(self, base: int) -> Generator[Wait, None, None]:
         worker, job, rng = self._worker, self._world.job, self._world.rng
@@ -213,13 +211,14 @@ class Script:
         worker.feed(e.Decided(flag, shared=not enough, reason=reason))
         committed = machine.state.step > before.step
         if tag is not None:
-            world.invariants.decided(worker.key, tag, committed)
+            repeats = not committed and not enough and machine.in_force is not None
+            world.invariants.decided(worker.key, tag, committed, repeats)
         if committed:
             finals = [(x.final[0], x.final[1]) if x.final else None for x in results]
             world.invariants.committed(
                 worker.key, tag, before, machine.state, finals, divisor, worker.content
             )
-            world.note(worker.name, "commits", f"{before} under {tag} → {machine.state}")
+            world.note(worker.name, "commits", (tag, machine.state))
             world.commits += 1
             world.last_commit_at = world.now
             self._results = finals

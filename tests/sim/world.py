@@ -86,8 +86,8 @@ class Job:
             repair=rng.random() < 0.8,
             spares=rng.random() < 0.15,
             min_size=rng.randint(1, min_replicas),
-            step_s=rng.uniform(0.08, 0.3),
-            steps=rng.randint(4, 15) if rng.random() < 0.3 else None,
+            step_s=rng.uniform(0.12, 0.4),
+            steps=rng.randint(3, 9) if rng.random() < 0.3 else None,
         )
 
     def spec(self) -> JobSpec:
@@ -133,6 +133,7 @@ class World:
         self.disk = JournalState()
         self.house: House | None = None
         self.hosts = [Host(self, number) for number in range(self.job.agents)]
+        self.hosts_left = len(self.hosts)
         self.faults = faults or Faults.draw(self.rng)
 
     # ------------------------------------------------------------ time
@@ -205,19 +206,26 @@ class World:
         self.disk = JournalState(epoch=1000 * (1 + int(1000 * self.now)))  # Q1: as main.py does
 
     def _is_over(self) -> bool:
-        return all(host.over for host in self.hosts)
+        return self.hosts_left == 0
 
     def _calm_down(self) -> None:
         """No more faults: processes come back, the network mends."""
         self.calm = True
         self.note("world", "calm", "faults stop")
         self.start_house()
+        for actor in self._actors():
+            actor.crash_in = None
         for host in self.hosts:
             host.mend()
 
+    def _actors(self) -> list[Actor]:
+        agents = [host.agent for host in self.hosts if host.agent is not None]
+        workers = [worker for host in self.hosts for worker in host.workers()]
+        return [*agents, *workers, *([self.house] if self.house is not None else [])]
+
     def _reach_the_end(self) -> None:
         """L1: a commit within the bound; then all train together, in one state."""
-        if self._is_over():
+        if self._is_over() or self.open_slots < self.job.min_size:
             return
         began, before = self.now, self.commits
         bound_s = JOIN_TIMEOUT_S + 2 * HEARTBEAT_TIMEOUT_S + ISOLATION_LIMIT_S
@@ -227,19 +235,19 @@ class World:
         if not self.run_until(began + bound_s + 20.0, self._together):
             raise Violation("L1", f"not all together {bound_s + 20:g} s after the last fault")
 
+    @property
+    def open_slots(self) -> int:
+        """Slots whose part is not over."""
+        return self.job.replicas - len(self.invariants.quorums.ended)
+
     def _together(self) -> bool:
         if self._is_over():
             return True
         workers = [worker for host in self.hosts for worker in host.workers()]
-        open_slots = self.job.replicas - len(self.ended_slots())
-        if len(workers) < open_slots * self.job.workers:
+        if len(workers) < self.open_slots * self.job.workers:
             return False
         quorums = {w.machine.in_force.attempt if w.machine.in_force else None for w in workers}
         return len(quorums) == 1 and None not in quorums and all(w.streak >= 2 for w in workers)
-
-    def ended_slots(self) -> list[str]:
-        """Slots whose part is over: drained, finished."""
-        return sorted({slot for host in self.hosts for slot in host.ended_slots()})
 
     # ------------------------------------------------------------ what is kept
 

@@ -217,7 +217,7 @@ def lighthouse(
 ) -> None:
     """Serve until SIGTERM or Ctrl-C."""
     from ftrun.lighthouse.main import run_lighthouse
-    from ftrun.lighthouse.settings import ServiceSettings
+    from ftrun.lighthouse.settings import STANDALONE, ServiceSettings
     from ftrun.protocol.auth import default_token_path, load_or_create_token, state_home
 
     settings = ServiceSettings(
@@ -228,6 +228,7 @@ def lighthouse(
         tls_cert=tls_cert,
         tls_key=tls_key,
         insecure_plaintext=insecure_plaintext,
+        core=STANDALONE,
     )
     raise typer.Exit(run_lighthouse(settings))
 

@@ -16,6 +16,10 @@ from ftrun.errors import UserError
 
 DEFAULT_BIND = "127.0.0.1:29510"
 
+STANDALONE = LighthouseSettings(assign_gather_s=3.0)
+"""A lighthouse of its own waits longer for further agents before it shares the slots out: nodes of
+one job are seldom started within a fraction of a second, and the first one would get all."""
+
 
 @dataclass(frozen=True, slots=True)
 class ServiceSettings:

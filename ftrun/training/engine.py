@@ -131,10 +131,12 @@ class Engine:
             self.fatal = error
             self.changed.notify_all()
 
-    def tell_progress(self, progress: m.Progress) -> None:
+    def tell_progress(self, progress: m.Progress, at_once: bool = False) -> None:
         """To the agent, at most ten times a second; the last one always gets there."""
         with self.changed:
             self._progress = progress
+            if at_once:
+                self._progress_sent = 0.0
             self._flush_progress()
 
     def close(self, reason: str | None) -> None:

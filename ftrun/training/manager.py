@@ -193,6 +193,7 @@ class Manager:
                 lambda: machine.in_step or machine.phase is Phase.LEFT, timeout_s, "a quorum"
             )
         if machine.phase is Phase.LEFT:
+            self._tell("drained", at_once=True)
             raise Drained
         self._engine.begin_step()
         if machine.heals_first:
@@ -362,11 +363,10 @@ class Manager:
         if len(self._scalars) > SCALARS_MAX:
             raise UserError(f"log() keeps {SCALARS_MAX} scalars at most")
 
-    def _tell(self, phase: str) -> None:
+    def _tell(self, phase: str, at_once: bool = False) -> None:
         step = self._machine.position
-        self._engine.tell_progress(
-            Progress(step, self._batches, phase, tuple(self._scalars.items()))
-        )
+        progress = Progress(step, self._batches, phase, tuple(self._scalars.items()))
+        self._engine.tell_progress(progress, at_once)
 
     # ------------------------------------------------------------ the end
 

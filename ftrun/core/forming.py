@@ -126,6 +126,9 @@ class Forming:
             cause = "its workers hold unlike states and nobody is left to heal from; it is replaced"
             stage.replace(ids, cause)
             return True
+        if self._is_bygone(choice):
+            stage.end(0, "some replicas have finished and nobody who is left holds their work")
+            return True
         stage.quorum = self._quorum(choice)
         stage.switch_step = None
         stage.live = set(ids)
@@ -139,6 +142,14 @@ class Forming:
         stage.journal()
         stage.tell(ids, m.NewQuorum(stage.quorum))
         return True
+
+    def _is_bygone(self, choice: Choice) -> bool:
+        """Those who held the job's state have finished; the rest would train it all over again."""
+        stage = self._stage
+        began = stage.quorum.step if stage.quorum is not None else None
+        return (
+            began is not None and choice.state.step < began and bool(stage.slots.ended("finished"))
+        )
 
     def _quorum(self, choice: Choice) -> m.Quorum:
         stage = self._stage

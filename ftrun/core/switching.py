@@ -78,6 +78,9 @@ class Switching:
         stage, plan = self._stage, self.plan
         if plan is None or not self._is_proposed(refusal.attempt, refusal.step):
             return
+        if refusal.current < refusal.step:
+            self._fail((), "a member does not let anybody join at this step")
+            return  # a later step would not please it any better
         stage.step_max = max(stage.step_max, refusal.current)
         plan.refusals += 1
         plan.margin = min(2 * plan.margin, stage.settings.margin_max)
@@ -184,7 +187,7 @@ class Switching:
 
     def _propose(self, plan: Plan) -> None:
         stage = self._stage
-        plan.step = max(stage.step_max, plan.step) + plan.margin
+        plan.step = max(stage.step_max + plan.margin, plan.step + 1)
         stage.enter(Phase.PROPOSE, stage.settings.promise_timeout_s)
         stage.waiting.expect(plan.everyone, stage.workers)
         stage.tell(plan.everyone, m.ProposeSwitch(plan.attempt, plan.step))

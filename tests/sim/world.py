@@ -225,12 +225,12 @@ class World:
 
     def _reach_the_end(self) -> None:
         """L1: a commit within the bound; then all train together, in one state."""
-        if self._is_over() or self.open_slots < self.job.min_size:
+        if self._is_done():
             return
         began, before = self.now, self.commits
         bound_s = JOIN_TIMEOUT_S + 2 * HEARTBEAT_TIMEOUT_S + ISOLATION_LIMIT_S
         bound_s += 2 * (SETTINGS.takeover_grace_s + SETTINGS.rejoin_timeout_s + BUILD_TIMEOUT_S)
-        if not self.run_until(began + bound_s, lambda: self.commits > before or self._is_over()):
+        if not self.run_until(began + bound_s, lambda: self.commits > before or self._is_done()):
             raise Violation("L1", f"no commit within {bound_s:g} s after the last fault")
         if not self.run_until(began + bound_s + 20.0, self._together):
             raise Violation("L1", f"not all together {bound_s + 20:g} s after the last fault")
@@ -240,8 +240,12 @@ class World:
         """Slots whose part is not over."""
         return self.job.replicas - len(self.invariants.quorums.ended)
 
+    def _is_done(self) -> bool:
+        """Nothing need happen any more: all have ended, or too few are left to commit."""
+        return self._is_over() or self.open_slots < self.job.min_size
+
     def _together(self) -> bool:
-        if self._is_over():
+        if self._is_done():
             return True
         workers = [worker for host in self.hosts for worker in host.workers()]
         if len(workers) < self.open_slots * self.job.workers:

@@ -116,6 +116,22 @@ def _pause_worker(world: World) -> None:
         worker.paused_until = world.now + world.rng.choice((0.05, 0.5, 1.5, 3.0))
 
 
+def _repeat_to_worker(world: World) -> None:
+    """A message of the lighthouse comes once more, late."""
+    worker = _any_worker(world)
+    if worker is not None and worker.heard:
+        worker.from_agent.send(world.rng.choice(worker.heard[-6:]))
+
+
+def _repeat_to_house(world: World) -> None:
+    """A worker's answer comes once more, late. (A Report never does: a stream keeps the order.)"""
+    worker = _any_worker(world)
+    if worker is not None:
+        answers = [said for said in worker.said if not isinstance(said, (m.Report, m.Leaving))]
+        if answers:
+            worker.to_agent.send(world.rng.choice(answers[-6:]))
+
+
 # ---------------------------------------------------------------- agents and their streams
 
 
@@ -220,6 +236,8 @@ KINDS: dict[str, Callable[[World], None]] = {
     "kill_worker": _kill_worker,
     "kill_worker_between": _kill_worker_between_instructions,
     "pause_worker": _pause_worker,
+    "repeat_to_worker": _repeat_to_worker,
+    "repeat_to_house": _repeat_to_house,
     "kill_agent": _kill_agent,
     "kill_agent_between": _kill_agent_between_instructions,
     "pause_agent": _pause_agent,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ftrun.core import messages as m
+from ftrun.core.lighthouse import Lighthouse
 from ftrun.core.lighthouse_events import (
     AgentAttached,
     AgentDetached,
@@ -45,7 +46,7 @@ class House(Actor):
         world = self.world
         world.note(self.name, "starts", disk)
         world.invariants.takeover_began(world.now, SETTINGS.takeover_grace_s, disk.quorum)
-        self.core = world.cores.lighthouse(SETTINGS, disk, world.now)
+        self.core = Lighthouse(SETTINGS, disk, world.now)
         world.at(0.0, self, self.feed, TimerFired())
 
     def crash(self) -> None:

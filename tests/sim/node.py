@@ -12,7 +12,7 @@ from ftrun.core import messages as m
 from ftrun.core import supervisor_events as s
 from ftrun.core.ids import WorkerKey
 from ftrun.core.restarts import RestartRules
-from ftrun.core.supervisor import SupervisorSettings
+from ftrun.core.supervisor import Supervisor, SupervisorSettings
 from tests.sim.actor import HEARTBEAT_TIMEOUT_S, ISOLATION_LIMIT_S, Actor
 from tests.sim.network import Stream
 from tests.sim.worker import Worker
@@ -77,7 +77,7 @@ class Agent(Actor):
         self.store = f"store-{agent_id}"
         self.workers: dict[WorkerKey, Worker] = {}
         self.stream: Stream | None = None
-        self.supervisor = world.cores.supervisor(self._rules(), world.now)
+        self.supervisor = Supervisor(self._rules(), world.now)
         self._failures = 0
         self._progress: dict[str, m.ReplicaProgress] = {}
         self._timer = 0
@@ -268,6 +268,7 @@ class Agent(Actor):
                 for worker in self.workers.values():
                     if worker.key.incarnation in wanted:
                         worker.from_agent.send(inner)
+                        worker.heard.append(inner)
             case m.RestartReplica(replica_id, incarnation, reason):
                 self.handle(s.RestartAsked(replica_id, incarnation, reason))
             case m.EndJob(exit_code, reason):

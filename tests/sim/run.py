@@ -6,7 +6,7 @@ import traceback
 from dataclasses import dataclass
 
 from tests.sim.invariants import Violation
-from tests.sim.mutants import cores_of
+from tests.sim.mutants import planted
 from tests.sim.world import World
 
 
@@ -28,13 +28,15 @@ class Outcome:
 
 def outcome_of(seed: int, mutant: str = "") -> Outcome:
     """Run one schedule; whatever goes wrong is in the outcome."""
-    return _run(World(seed, cores_of(mutant)))
+    with planted(mutant):
+        return _run(World(seed))
 
 
 def replay(seed: int, mutant: str = "") -> tuple[list[str], Outcome]:
     """Run one schedule and tell its story."""
-    world = World(seed, cores_of(mutant))
-    outcome = _run(world)
+    with planted(mutant):
+        world = World(seed)
+        outcome = _run(world)
     return [str(world.job), str(world.faults), *world.story()], outcome
 
 

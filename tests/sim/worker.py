@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ftrun.core import messages as m
 from ftrun.core import step_events as e
 from ftrun.core.ids import SHARED_LINEAGE, Attempt, StateId, Tag, WorkerKey, fresh_lineage
-from ftrun.core.step import Phase
+from ftrun.core.step import Phase, StepMachine
 from tests.sim.actor import OPERATION_TIMEOUT_S, QUORUM_TIMEOUT_S, Actor
 from tests.sim.healing import Fetch, Fetched, Offer
 from tests.sim.network import Pipe
@@ -31,7 +31,8 @@ _MASK = (1 << 61) - 1
 class Worker(Actor):
     """A process of the script, with its engine and its step machine.
 
-    ``content`` stands for all its weights; ``streak``: steps committed since the last quorum.
+    ``content`` stands for all its weights; ``streak``: steps committed since the last quorum;
+    ``heard`` and ``said``: its talk with the lighthouse, of which faults repeat some.
     """
 
     def __init__(self, world: World, agent: Agent, key: WorkerKey, ballot: Ballot) -> None:
@@ -43,6 +44,8 @@ class Worker(Actor):
         self.name = f"{key.replica_id}/{key.group_rank}-{key.incarnation[:4]}"
         self.to_agent = Pipe(world, agent, self._told_agent, LOCAL_DELAY_S)
         self.from_agent = Pipe(world, self, self._from_agent, LOCAL_DELAY_S)
+        self.heard: list[m.ToWorker] = []
+        self.said: list[m.FromWorker] = []
         self.offers: dict[Tag, Offer] = {}
         self.fetched: Fetched | None = None
         self.outcome: bool | None = None
@@ -70,7 +73,7 @@ class Worker(Actor):
         self.content = self.mix(seed, key.group_rank)
         heal = f"{key.incarnation}:{key.group_rank}"
         world.endpoints[heal] = self
-        self.machine = world.cores.step(
+        self.machine = StepMachine(
             key,
             m.Endpoint(self.agent.host.name, heal),
             StateId(0, lineage),
@@ -161,6 +164,8 @@ class Worker(Actor):
             invariants.promise_void(self.key, event.attempt)
         elif isinstance(event, m.NewQuorum):
             invariants.promise_void(self.key, event.quorum.attempt)
+        elif isinstance(event, m.Isolation) and event.isolated:
+            invariants.isolated(self.key)
 
     def _carry_out(self, instruction: e.Instruction) -> None:
         match instruction:
@@ -204,6 +209,7 @@ class Worker(Actor):
         if isinstance(message, m.Promised):
             self.world.invariants.promised(self.key, message.attempt, message.step)
         self.to_agent.send(message)
+        self.said.append(message)
 
     def _leave(self, attempt: Attempt) -> None:
         end = self._ends.pop(attempt, None)
@@ -241,9 +247,16 @@ class Worker(Actor):
             end.ring.launch(end, index, part)
 
     def completed(self, attempt: Attempt, index: int, result: Result) -> None:
-        """The backend's thread: the sum is in the buffer."""
+        """The backend's thread: the sum is in the buffer; now it waits for the lock."""
+        rng = self.world.rng
         if index < len(self.reductions):
             self.reductions[index].buffer = result
+        if rng.random() < 0.2:
+            self.world.at(rng.uniform(0.0, 0.01), self, self._complete, attempt, index)
+        else:
+            self._complete(attempt, index)
+
+    def _complete(self, attempt: Attempt, index: int) -> None:
         self.feed(e.OperationCompleted(attempt, index))
         dropped, self._dropped = self._dropped, []
         for end in dropped:

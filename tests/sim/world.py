@@ -1,6 +1,6 @@
 """The simulated world: one seeded queue of events, virtual time, and everybody who lives in it.
 
-The cores are the real ones (``Cores``); all else is modelled: the network (network.py), the
+The cores are the real ones; all else is modelled: the network (network.py), the
 lighthouse's process (house.py), agents (node.py), workers (worker.py, script.py), process groups
 (rings.py), healing (healing.py) and bad luck (faults.py). What must hold is in invariants.py.
 
@@ -17,11 +17,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ftrun.core.lighthouse import Lighthouse
 from ftrun.core.lighthouse_events import JournalState
 from ftrun.core.messages import JobSpec
-from ftrun.core.step import StepMachine
-from ftrun.core.supervisor import Supervisor
 from tests.sim.actor import (
     BUILD_TIMEOUT_S,
     HEARTBEAT_TIMEOUT_S,
@@ -39,15 +36,6 @@ from tests.sim.rings import Rings
 from tests.sim.story import line
 
 EVENTS_MAX = 60_000
-
-@dataclass(frozen=True)
-class Cores:
-    """The code under test; mutants.py puts broken ones in."""
-
-    step: type[StepMachine] = StepMachine
-    lighthouse: type[Lighthouse] = Lighthouse
-    supervisor: type[Supervisor] = Supervisor
-
 
 @dataclass(frozen=True)
 class Job:
@@ -110,14 +98,12 @@ class World:
     def __init__(
         self,
         seed: int,
-        cores: Cores | None = None,
         *,
         job: Job | None = None,
         faults: Faults | None = None,
     ) -> None:
         self.seed = seed
         self.rng = random.Random(seed)
-        self.cores = cores or Cores()
         self.job = job or Job.draw(self.rng)
         self.now = 0.0
         self.trace: list[tuple[float, str, str, object]] = []

@@ -1,249 +1,143 @@
 """Recovery after SIGKILL: how long survivors stand still, what they lose, when the victim is back.
 
 Timed from outside: the moment of the kill against the time stamps that each worker writes per step.
-Peers run in turn in one call (A B A B). torchft has no launcher of its own: here a loop starts a
-dead group again at once, which is faster than any of those that its users have.
+At the end of each job its lighthouse is stopped (SIGSTOP) for a while: whoever asks it in every
+step stands still then.
 """
 
 from __future__ import annotations
 
 import itertools
-import os
 import random
-import shutil
 import signal
 import statistics
-import subprocess
-import sys
-import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-HERE = Path(__file__).parent
-WORKER = HERE / "worker.py"
-START_TIMEOUT_S = 90.0
+from benchmarks.jobs import Job, Line, read, run_job
+from benchmarks.results import Result, Row
+
+PEERS = ("ftrun", "torchft")
 RECOVERY_TIMEOUT_S = 60.0
+STEPS_BETWEEN_KILLS = 40
+STEPS_AFTER_KILL = 3
+FROZEN_S = 2.0
+TRACE_BEFORE_S, TRACE_AFTER_S = 1.0, 7.0
+
+Trace = list[list[tuple[float, int]]]
+"""Per worker process: seconds since the kill, step."""
 
 
 @dataclass(frozen=True)
 class Kill:
     """One SIGKILL and what came of it; seconds."""
 
-    stall_s: float  # survivors' next commit after the kill, beyond one median step
-    lost_steps: int  # steps that survivors computed in vain
+    stall_s: float  # survivors' longest step from the kill on, beyond their median step
+    lost_steps: int  # steps that a survivor computed in vain
     rejoin_s: float  # until the replacement's first committed step
     step_s: float  # the survivors' median step
 
 
-@dataclass(frozen=True)
-class Line:
-    """One step of one worker process."""
+def measure(replicas: int, kills: int, rounds: int, seed: int) -> Result:
+    """``rounds`` jobs of each peer in turn, ``kills`` kills in each."""
+    rng = random.Random(seed)
+    found: dict[str, list[Kill]] = {peer: [] for peer in PEERS}
+    frozen: dict[str, list[float]] = {peer: [] for peer in PEERS}
+    traces: dict[str, Trace] = {}
+    for _ in range(rounds):
+        for peer in PEERS:
+            with run_job(peer, replicas) as job:
+                for _ in range(kills):
+                    found[peer].append(_kill_one(job, rng, traces))
+                frozen[peer].append(_without_lighthouse(job))
+                job.stop()
+    return Result(
+        "recovery",
+        f"SIGKILL of one of {replicas} workers, {kills * rounds} times",
+        [*_rows(found), _frozen_row(frozen)],
+        notes=[
+            "The stall is the longest of the three steps of any survivor from the kill on, beyond "
+            "the median step.",
+            "torchft's groups are started again by a loop, at once; torchft itself starts nothing.",
+        ],
+        traces=traces,
+    )
 
-    when: float
-    step: int
-    committed: bool
+
+def _rows(found: dict[str, list[Kill]]) -> list[Row]:
+    def of(name: str, factor: float = 1000.0) -> dict[str, list[float]]:
+        return {peer: [getattr(k, name) * factor for k in kills] for peer, kills in found.items()}
+
+    return [
+        Row("stall_ms", "survivors' stall beyond one step", "ms", of("stall_s")),
+        Row("lost_steps", "steps lost by survivors", "steps", of("lost_steps", 1.0)),
+        Row("rejoin_ms", "kill → replacement's first committed step", "ms", of("rejoin_s")),
+        Row("step_ms", "survivors' median step", "ms", of("step_s")),
+    ]
 
 
-def run(peer: str, replicas: int, kills: int, rng: random.Random) -> list[Kill]:
-    """Start a job of ``peer``, kill a random worker ``kills`` times, measure each."""
-    out = Path(tempfile.mkdtemp(prefix=f"bench-{peer}-"))
-    try:
-        with _LAUNCHERS[peer](out, replicas):
-            _wait(lambda: _alive_at(out, 30) >= replicas, START_TIMEOUT_S, f"{peer} to start")
-            found = [_kill_one(out, replicas, rng) for _ in range(kills)]
-            (out / "stop").touch()
-        return found
-    finally:
-        shutil.rmtree(out, ignore_errors=True)
+def _frozen_row(frozen: dict[str, list[float]]) -> Row:
+    what = f"steps committed while the lighthouse is stopped for {FROZEN_S:g} s, of the usual"
+    return Row("frozen_lighthouse_percent", what, "%", frozen, higher_is_better=True)
 
 
-def _kill_one(out: Path, replicas: int, rng: random.Random) -> Kill:
-    before = {r: _newest(out, r) for r in range(replicas)}
-    victim = rng.randrange(replicas)
-    step = max(lines[-1].step for lines in map(read, before.values()))
+def _kill_one(job: Job, rng: random.Random, traces: dict[str, Trace]) -> Kill:
+    processes = {replica: job.newest(replica) for replica in range(job.replicas)}
+    victim = rng.randrange(job.replicas)
+    step = job.reached()
     time.sleep(rng.random() * 0.05)  # anywhere within a step
-    killed = time.monotonic()
-    os.kill(int(before[victim].name.split(".")[1]), signal.SIGKILL)
-
-    def back() -> bool:
-        newest = _newest(out, victim)
-        return newest != before[victim] and any(line.committed for line in read(newest))
-
-    _wait(back, RECOVERY_TIMEOUT_S, "the replacement's first commit")
-    rejoined = next(line.when for line in read(_newest(out, victim)) if line.committed)
-    _wait(lambda: _alive_at(out, step + 40) >= replicas, RECOVERY_TIMEOUT_S, "all to go on")
-    survivors = [read(before[r]) for r in range(replicas) if r != victim]
-    return _judge(survivors, killed, rejoined)
+    killed = job.kill(victim)
+    _await_replacement(job, victim, processes[victim].name)
+    newcomer = read(job.newest(victim))
+    rejoined = next(line.when for line in newcomer if line.committed)
+    job.await_step(step + STEPS_BETWEEN_KILLS, RECOVERY_TIMEOUT_S)
+    survivors = [read(path) for replica, path in processes.items() if replica != victim]
+    if job.peer not in traces:
+        everybody = [*survivors, read(processes[victim]), read(job.newest(victim))]
+        traces[job.peer] = [_trace(lines, killed) for lines in everybody]
+    return judge(survivors, killed, rejoined)
 
 
-def _judge(survivors: list[list[Line]], killed: float, rejoined: float) -> Kill:
+def _await_replacement(job: Job, victim: int, before: str) -> None:
+    deadline = time.monotonic() + RECOVERY_TIMEOUT_S
+    while job.newest(victim).name == before:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{job.peer} started no replacement in {RECOVERY_TIMEOUT_S:g} s")
+        time.sleep(0.01)
+    job.await_step(1, RECOVERY_TIMEOUT_S, {victim})
+
+
+def judge(survivors: Sequence[Sequence[Line]], killed: float, rejoined: float) -> Kill:
+    """What a kill did to the survivors."""
     stalls, lost, medians = [], 0, []
     for lines in survivors:
-        commits = [line for line in lines if line.committed]
-        steps = [b.when - a.when for a, b in itertools.pairwise(commits)]
-        medians.append(statistics.median(steps))
-        following = next(line.when for line in commits if line.when > killed)
-        stalls.append(following - killed - medians[-1])
+        commits = [line.when for line in lines if line.committed]
+        steps = list(itertools.pairwise(commits))
+        medians.append(statistics.median(after - before for before, after in steps))
+        following = [after - before for before, after in steps if after > killed]
+        stalls.append(max(following[:STEPS_AFTER_KILL]) - medians[-1])
         window = (line for line in lines if killed < line.when <= rejoined + 1.0)
         lost = max(lost, sum(not line.committed for line in window))
-    return Kill(max(max(stalls), 0.0), lost, rejoined - killed, statistics.median(medians))
+    return Kill(max(*stalls, 0.0), lost, rejoined - killed, statistics.median(medians))
 
 
-def read(path: Path) -> list[Line]:
-    """The whole lines of one worker process."""
-    found = []
-    for text in path.read_text().split("\n")[:-1]:
-        when, step, committed = text.split()
-        if committed != "start":
-            found.append(Line(float(when), int(step), committed == "1"))
-    return found
+def _trace(lines: Sequence[Line], killed: float) -> list[tuple[float, int]]:
+    commits = ((line.when - killed, line.step) for line in lines if line.committed)
+    return [(t, step) for t, step in commits if -TRACE_BEFORE_S <= t <= TRACE_AFTER_S]
 
 
-def _newest(out: Path, replica: int) -> Path:
-    return max(out.glob(f"{replica}.*"), key=_started)
-
-
-def _started(path: Path) -> float:
-    with open(path) as lines:
-        return float((lines.readline().split() or ["0"])[0])
-
-
-def _alive_at(out: Path, step: int) -> int:
-    """How many replicas' newest processes have committed ``step``."""
-    replicas = {path.name.split(".")[0] for path in out.glob("[0-9]*.*")}
-    newest = [read(_newest(out, int(replica))) for replica in replicas]
-    return sum(any(n.committed and n.step >= step for n in lines) for lines in newest)
-
-
-def _wait(condition: Callable[[], bool], timeout_s: float, what: str) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"waited {timeout_s:g} s for {what}")
-        time.sleep(0.01)
-
-
-# ---------------------------------------------------------------- launchers
-
-
-def _environment(peer: str, out: Path) -> dict[str, str]:
-    return {**os.environ, "BENCH_PEER": peer, "BENCH_OUT": str(out), "OMP_NUM_THREADS": "1"}
-
-
-@contextmanager
-def ftrun_job(out: Path, replicas: int) -> Iterator[None]:
-    """``ftrun --replicas N worker.py``."""
-    command = [
-        str(Path(sys.executable).parent / "ftrun"),
-        "--replicas",
-        str(replicas),
-        "--max-restarts",
-        "1000",
-        "--log-dir",
-        str(out / "logs"),
-        str(WORKER),
-    ]
-    with open(out / "ftrun.log", "wb") as log:
-        process = subprocess.Popen(
-            command, env=_environment("ftrun", out), stdout=log, stderr=subprocess.STDOUT
-        )
-        try:
-            yield
-            process.wait(30)
-        finally:
-            _end(process)
-
-
-@contextmanager
-def torchft_job(out: Path, replicas: int) -> Iterator[None]:
-    """A torchft lighthouse with its README's options, and N groups, started again when dead."""
-    bin_dir = Path(sys.executable).parent
-    port = 29_512
-    lighthouse = subprocess.Popen(
-        [
-            str(bin_dir / "torchft_lighthouse"),
-            "--min_replicas",
-            "1",
-            "--bind",
-            f"[::]:{port}",
-            "--quorum_tick_ms",
-            "100",
-            "--join_timeout_ms",
-            "10000",
-        ],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        env={**os.environ, "RUST_LOG": "error"},
-    )
-    stopping = threading.Event()
-    loops = [
-        threading.Thread(target=_keep_running, args=(out, r, replicas, port, stopping))
-        for r in range(replicas)
-    ]
+def _without_lighthouse(job: Job) -> float:
+    """Steps while the lighthouse is stopped, in percent of those in as long a while before."""
+    assert job.lighthouse is not None
+    before = job.reached()
+    time.sleep(FROZEN_S)
+    stopped_at = job.reached()
+    job.lighthouse.send_signal(signal.SIGSTOP)
     try:
-        for loop in loops:
-            loop.start()
-        yield
+        time.sleep(FROZEN_S)
+        after = job.reached()
     finally:
-        stopping.set()
-        (out / "stop").touch()
-        for loop in loops:
-            loop.join(60)
-        _end(lighthouse)
-
-
-def _keep_running(
-    out: Path, replica: int, replicas: int, port: int, stopping: threading.Event
-) -> None:
-    env = {
-        **_environment("torchft", out),
-        "REPLICA_GROUP_ID": str(replica),
-        "NUM_REPLICA_GROUPS": str(replicas),
-        "TORCHFT_LIGHTHOUSE": f"http://localhost:{port}",
-        "RANK": "0",
-        "WORLD_SIZE": "1",
-        "MASTER_ADDR": "localhost",
-        "MASTER_PORT": str(29_600 + replica),
-        "RUST_LOG": "error",
-    }
-    while not stopping.is_set():
-        with open(out / f"torchft.{replica}.log", "ab") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-c", _TORCHFT_MAIN, str(WORKER)],
-                env=env,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-            )
-            while process.poll() is None and not stopping.wait(0.005):
-                pass
-            if stopping.is_set():
-                try:
-                    process.wait(20)
-                except subprocess.TimeoutExpired:
-                    _end(process)
-
-
-_TORCHFT_MAIN = """
-import os, runpy, sys
-import torch.distributed as dist
-store = dist.TCPStore("localhost", int(os.environ["MASTER_PORT"]), is_master=True, \
-wait_for_workers=False)
-sys.argv = sys.argv[1:]
-runpy.run_path(sys.argv[0], run_name="__main__")
-"""
-
-_LAUNCHERS = {"ftrun": ftrun_job, "torchft": torchft_job}
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    if process.poll() is None:
-        process.terminate()
-        try:
-            process.wait(15)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        job.lighthouse.send_signal(signal.SIGCONT)
+    job.await_step(after + 5, RECOVERY_TIMEOUT_S)
+    return 100.0 * (after - stopped_at) / max(stopped_at - before, 1)

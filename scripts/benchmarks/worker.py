@@ -1,24 +1,35 @@
 """The training script of the benchmarks: the same for every peer but for the import.
 
-Writes one line per step to ``$BENCH_OUT/<replica>.<pid>``: monotonic time, step, committed or not.
-The monotonic clock is one for all processes of a machine, so times compare across files.
+It learns to do what a fixed random network does, on samples that follow from step and rank, so that
+every run has the same loss curve to go by. It writes one line per step to
+``$BENCH_OUT/steps.<replica>.<pid>`` (monotonic time, step, committed or not, loss) and, at the end,
+its step and a hash of its parameters to ``end.<replica>.<pid>``. The monotonic clock is one for all
+processes of a machine, so times compare across files.
+
+It ends at the step that the file ``stop`` names, and a replacement begins only once the file ``go``
+is there, if the benchmark asks for that.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sys
 import time
 from datetime import timedelta
+from pathlib import Path
 
 import torch
 from torch import nn
 
 PEER = os.environ["BENCH_PEER"]  # ftrun or torchft
-OUT = os.environ["BENCH_OUT"]
-STEPS = int(os.environ.get("BENCH_STEPS", "1000000"))
-STEP_S = float(os.environ.get("BENCH_STEP_S", "0.04"))  # forward pass stretched to this
+OUT = Path(os.environ["BENCH_OUT"])
+STEP_S = float(os.environ.get("BENCH_STEP_S", "0.04"))  # the forward pass is stretched to this
 WIDTH = int(os.environ.get("BENCH_WIDTH", "256"))
+BALLAST_BYTES = int(os.environ.get("BENCH_BALLAST_BYTES", "0"))  # more state, to be healed
+AWAITS_GO = os.environ.get("BENCH_AWAITS_GO") == "1"
+GO_TIMEOUT_S = 60.0
+CLASSES, BATCH = 10, 32
 REPLICA = os.environ["REPLICA_GROUP_ID"]
 
 if PEER == "ftrun":
@@ -28,45 +39,79 @@ else:
 
 
 def main() -> None:
-    """Train a small network until told to stop."""
+    """Train until told to stop."""
+    if AWAITS_GO and list(OUT.glob(f"steps.{REPLICA}.*")):
+        _await_go()
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 10))
-    inner = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    teacher = nn.Linear(WIDTH, CLASSES)
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, CLASSES))
+    ballast = torch.ones(BALLAST_BYTES // 4)
+    inner = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+
+    def load_state_dict(state: dict) -> None:
+        model.load_state_dict(state["model"])
+        inner.load_state_dict(state["optim"])
+        ballast.copy_(state["ballast"])
+
+    def state_dict() -> dict:
+        return {"model": model.state_dict(), "optim": inner.state_dict(), "ballast": ballast}
+
     manager = Manager(
         pg=ProcessGroupGloo(timeout=timedelta(seconds=20)),
         min_replica_size=1,
-        load_state_dict=lambda s: (
-            model.load_state_dict(s["model"]),
-            inner.load_state_dict(s["optim"]),
-        ),
-        state_dict=lambda: {"model": model.state_dict(), "optim": inner.state_dict()},
+        load_state_dict=load_state_dict,
+        state_dict=state_dict,
         timeout=timedelta(seconds=20),
-        **_peer_arguments(),
+        **({} if PEER == "ftrun" else {"replica_id": f"bench_{REPLICA}"}),
     )
-    ddp = DistributedDataParallel(manager, model)
+    network = DistributedDataParallel(manager, model)
     optimizer = Optimizer(manager, inner)
-    loss_of = nn.CrossEntropyLoss()
-    with open(f"{OUT}/{REPLICA}.{os.getpid()}", "w", buffering=1) as lines:
-        lines.write(f"{time.monotonic()} -1 start\n")
-        while manager.current_step() < STEPS and not os.path.exists(f"{OUT}/stop"):
-            step = manager.current_step()
-            x, y = torch.randn(32, WIDTH), torch.randint(10, (32,))
+    with open(OUT / f"steps.{REPLICA}.{os.getpid()}", "w", buffering=1) as lines:
+        lines.write(f"{time.monotonic()} -1 start 0\n")
+        while not _stopped(manager.current_step()):
             began = time.monotonic()
             optimizer.zero_grad()
-            loss = loss_of(ddp(x), y)
+            step = manager.current_step()
+            x, y = _batch(teacher, step, manager.participating_rank())
+            loss = nn.functional.cross_entropy(network(x), y)
             time.sleep(max(0.0, STEP_S - (time.monotonic() - began)))
             loss.backward()
             optimizer.step()
-            committed = manager.current_step() > step
-            lines.write(f"{time.monotonic()} {manager.current_step()} {int(committed)}\n")
+            reached = manager.current_step()
+            committed = int(reached > step)
+            lines.write(f"{time.monotonic()} {reached} {committed} {loss.item():.6f}\n")
+    _write_end(manager.current_step(), model)
     manager.shutdown()
     sys.stdout.flush()
     os._exit(0)
 
 
-def _peer_arguments() -> dict[str, str]:
-    return {} if PEER == "ftrun" else {"replica_id": f"bench_{REPLICA}"}
+def _batch(teacher: nn.Module, step: int, rank: int | None) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(step * 64 + (rank or 0))
+    x = torch.randn(BATCH, WIDTH, generator=generator)
+    with torch.no_grad():
+        return x, teacher(x).argmax(1)
+
+
+def _stopped(step: int) -> bool:
+    try:
+        return step >= int((OUT / "stop").read_text())
+    except FileNotFoundError:
+        return False
+
+
+def _await_go() -> None:
+    deadline = time.monotonic() + GO_TIMEOUT_S
+    while not (OUT / "go").exists() and time.monotonic() < deadline:
+        time.sleep(0.005)
+
+
+def _write_end(step: int, model: nn.Module) -> None:
+    digest = hashlib.sha256()
+    for parameter in model.parameters():
+        digest.update(parameter.detach().numpy().tobytes())
+    (OUT / f"end.{REPLICA}.{os.getpid()}").write_text(f"{step} {digest.hexdigest()[:16]}\n")
 
 
 if __name__ == "__main__":

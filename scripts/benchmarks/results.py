@@ -1,0 +1,144 @@
+"""What a benchmark finds: samples by peer, kept as JSON, shown as a table.
+
+Not here: measuring, plots (plots.py), the page (report.py).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import datetime, timezone
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+Samples = dict[str, list[float]]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One thing measured: a key for the report, words and unit for people, samples by peer."""
+
+    key: str
+    what: str
+    unit: str
+    samples: Samples
+    higher_is_better: bool = False
+    digits: int = 1
+
+
+@dataclass(frozen=True)
+class Result:
+    """All that one benchmark found. ``traces`` is what its plot is drawn from."""
+
+    name: str
+    title: str
+    rows: list[Row]
+    notes: list[str] = field(default_factory=list)
+    traces: dict[str, Any] = field(default_factory=dict)
+    machine: str = ""
+    when: str = ""
+
+    def row(self, key: str) -> Row | None:
+        """The row called ``key``."""
+        return next((row for row in self.rows if row.key == key), None)
+
+    @property
+    def peers(self) -> list[str]:
+        """All peers that a row has, ftrun first."""
+        names = dict.fromkeys(peer for row in self.rows for peer in row.samples)
+        return sorted(names, key=lambda name: name != "ftrun")
+
+
+def save(result: Result, directory: Path) -> Path:
+    """Write ``<directory>/<name>.json``."""
+    directory.mkdir(exist_ok=True)
+    path = directory / f"{result.name}.json"
+    when = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    path.write_text(json.dumps({**asdict(result), "machine": machine(), "when": when}) + "\n")
+    return path
+
+
+def load(path: Path) -> Result:
+    """Read what ``save`` wrote."""
+    data = json.loads(path.read_text())
+    return Result(**{**data, "rows": [Row(**row) for row in data["rows"]]})
+
+
+def quantile(samples: Sequence[float], share: float) -> float:
+    """The nearest-rank quantile: a sample that was seen, the worst one of a few."""
+    ordered = sorted(samples)
+    return ordered[max(math.ceil(share * len(ordered)) - 1, 0)]
+
+
+def worst(row: Row, peer: str) -> float:
+    """The 99th percentile on the bad side; of fewer than a hundred samples the worst."""
+    samples = row.samples[peer]
+    if row.higher_is_better:
+        return -quantile([-sample for sample in samples], 0.99)
+    return quantile(samples, 0.99)
+
+
+def ratio(row: Row, peer: str) -> float | None:
+    """How many times better ftrun's median is than that of ``peer``."""
+    ours, theirs = row.samples.get("ftrun"), row.samples.get(peer)
+    if not ours or not theirs:
+        return None
+    a, b = statistics.median(ours), statistics.median(theirs)
+    above, below = (a, b) if row.higher_is_better else (b, a)
+    return above / below if below > 0 else None
+
+
+def cells(row: Row, peers: Sequence[str]) -> list[str]:
+    """The row as texts: what, count, median and worst of each peer, ftrun's advantage."""
+    texts = [f"{row.what}, {row.unit}"]
+    for peer in peers:
+        samples = row.samples.get(peer)
+        if not samples:
+            texts += ["-", "-"]
+            continue
+        texts.append(f"{statistics.median(samples):.{row.digits}f}")
+        texts.append(f"{worst(row, peer):.{row.digits}f} of {len(samples)}")
+    for peer in peers[1:]:
+        times = ratio(row, peer)
+        texts.append("-" if times is None else f"{times:.3g}×")
+    return texts
+
+
+def headings(peers: Sequence[str]) -> list[str]:
+    """What stands above ``cells``."""
+    medians = [text for peer in peers for text in (f"{peer} median", "p99 or worst")]
+    return ["", *medians, *(f"times better than {peer}" for peer in peers[1:])]
+
+
+def table(result: Result) -> Table:
+    """For the terminal."""
+    shown = Table(title=f"{result.title}\n{machine()}", title_justify="left")
+    for index, heading in enumerate(headings(result.peers)):
+        shown.add_column(heading, justify="left" if index == 0 else "right")
+    for row in result.rows:
+        shown.add_row(*cells(row, result.peers))
+    return shown
+
+
+def machine() -> str:
+    """What this ran on, in one line."""
+    versions = (f"{name} {_version(name)}" for name in ("torch", "torchft-nightly", "grpcio"))
+    return (
+        f"{os.cpu_count()} cores, Linux {platform.release()}, Python {platform.python_version()}, "
+        + ", ".join(versions)
+    )
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "missing"

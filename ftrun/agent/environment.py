@@ -67,6 +67,9 @@ def worker_environment(
     }
     if place.devices:
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(place.devices)
+    if len(set(machine.devices)) < len(machine.devices):
+        # A device listed twice is shared: NCCL refuses that unless the ranks look like two hosts.
+        environment["NCCL_HOSTID"] = f"{settings.job_id}.{place.key}"
     if machine.device == "cpu":
         environment["CUDA_VISIBLE_DEVICES"] = ""
     return environment

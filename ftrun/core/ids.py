@@ -68,7 +68,7 @@ NO_ATTEMPT = Attempt(0, 0)
 
 @dataclass(frozen=True, slots=True, order=True)
 class Tag:
-    """(quorum_id, attempt, step): the fence on every vote, reduction, store prefix and heal (C3)."""
+    """(quorum_id, attempt, step): fences every vote, reduction, store prefix and heal (C3)."""
 
     attempt: Attempt
     step: int

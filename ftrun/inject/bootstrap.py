@@ -27,9 +27,9 @@ from typing import NoReturn
 
 from ftrun.core.messages import FailureReport, WorkerHello
 from ftrun.errors import PeerError
+from ftrun.protocol.frames import FrameSocket
 from ftrun.training import context
 from ftrun.training.context import WorkerContext
-from ftrun.protocol.frames import FrameSocket
 
 REPORT_TIMEOUT_S = 1.0
 MESSAGE_CHARS_MAX = 4_000

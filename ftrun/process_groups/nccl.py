@@ -8,16 +8,26 @@ Not here: what the Manager does with a group (base.py).
 from __future__ import annotations
 
 import os
+import queue
+import threading
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, TCPStore
+from torch.distributed import Work
+from torch.futures import Future
 
 from ftrun import clock
 from ftrun.errors import PeerError, UserError
-from ftrun.process_groups.base import DEFAULT_TIMEOUT, AbortSignal, BuiltGroup, ProcessGroup
+from ftrun.process_groups.base import (
+    DEFAULT_TIMEOUT,
+    AbortSignal,
+    BuiltGroup,
+    ProcessGroup,
+    Tensors,
+)
 from ftrun.process_groups.solo import SoloGroup
 from ftrun.process_groups.store import StoreClient, split_address
 
@@ -72,11 +82,81 @@ class ProcessGroupNCCL(ProcessGroup):
 
 
 class NCCLGroup(BuiltGroup):
-    """One quorum's NCCL communicator."""
+    """One quorum's NCCL communicator.
+
+    Its all-reduces complete on the host, as Gloo's do: a step is only committed, or repaired, by
+    what has really happened, and NCCL's own futures complete when a kernel is enqueued.
+    """
 
     def __init__(self, rank: int, world_size: int, native: Any, signal: AbortSignal) -> None:
         super().__init__(rank, world_size, native, signal)
         signal.subscribe(native.abort)
+        self._watcher = _Watcher(torch.device("cuda", torch.cuda.current_device()), signal)
+
+    def allreduce(self, tensors: Tensors, op: Any = dist.ReduceOp.SUM) -> Work:
+        return self._watcher.watch(super().allreduce(tensors, op), tensors)
+
+    def shutdown(self) -> None:
+        super().shutdown()
+        self._watcher.close()
+
+
+class _Watcher:
+    """A thread that waits for kernels in the order of issue and completes futures on the host."""
+
+    def __init__(self, device: torch.device, signal: AbortSignal) -> None:
+        self._device = device
+        self._signal = signal
+        self._queue: queue.SimpleQueue[tuple[Work, Tensors, Future[Any]] | None] = (
+            queue.SimpleQueue()
+        )
+        threading.Thread(target=self._run, name="ftrun-nccl", daemon=True).start()
+
+    def watch(self, work: Work, tensors: Tensors) -> Work:
+        """A Work that completes once the GPU has done ``work``, or with the error."""
+        future: Future[Any] = Future(devices=[self._device])
+        self._queue.put((work, tensors, future))
+        return HostWork(future)
+
+    def close(self) -> None:
+        """End the thread once all that was issued has ended."""
+        self._queue.put(None)
+
+    def _run(self) -> None:
+        torch.cuda.set_device(self._device)
+        stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+        while (item := self._queue.get()) is not None:
+            work, tensors, future = item
+            try:
+                with torch.cuda.stream(stream):
+                    work.wait()
+                stream.synchronize()
+                self._signal.check()
+            except (RuntimeError, PeerError) as error:
+                future.set_exception(error)
+            else:
+                future.set_result(list(tensors))
+
+
+class HostWork(Work):
+    """A Work whose future completes when the GPU is done."""
+
+    def __init__(self, future: Future[Any]) -> None:
+        super().__init__()
+        self._future = future
+
+    def wait(self, timeout: timedelta = DEFAULT_TIMEOUT) -> bool:
+        """Block the host until it is done; raises its error."""
+        self._future.wait()
+        return True
+
+    def is_completed(self) -> bool:
+        """Whether ``wait`` would return at once."""
+        return self._future.done()
+
+    def get_future(self) -> Future[Any]:
+        """Completes on the host."""
+        return self._future
 
 
 def _native_class() -> Any:

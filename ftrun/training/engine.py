@@ -24,12 +24,12 @@ from ftrun.core import step_events as e
 from ftrun.core.ids import Attempt
 from ftrun.core.step import Phase, StepMachine
 from ftrun.errors import Bug, PeerError, UserError
+from ftrun.process_groups.base import BuiltGroup, ProcessGroup
 from ftrun.training.context import WorkerContext
 from ftrun.training.groups import Groups
 from ftrun.training.healing import Healing
 from ftrun.training.link import AgentLink
 from ftrun.training.reductions import Reduction
-from ftrun.process_groups.base import BuiltGroup, ProcessGroup
 
 log = logging.getLogger(__name__)
 

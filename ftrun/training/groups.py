@@ -13,8 +13,8 @@ from ftrun.core.ids import Attempt
 from ftrun.core.messages import Quorum
 from ftrun.core.step_events import GroupBuilt, GroupFailed
 from ftrun.errors import Bug, PeerError
-from ftrun.training.context import WorkerContext
 from ftrun.process_groups.base import AbortSignal, BuiltGroup, ProcessGroup
+from ftrun.training.context import WorkerContext
 
 log = logging.getLogger(__name__)
 

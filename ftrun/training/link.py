@@ -15,8 +15,8 @@ from typing import Any
 
 from ftrun.core.messages import FromWorker, WorkerHello
 from ftrun.errors import PeerError
-from ftrun.training.context import WorkerContext
 from ftrun.protocol.frames import FrameSocket
+from ftrun.training.context import WorkerContext
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,6 @@ from datetime import timedelta
 from typing import Any
 
 import torch
-from ftrun.training.world import WorldSizeMode
 from torch.distributed import ReduceOp, Work
 
 from ftrun.core import step_events as e
@@ -20,12 +19,13 @@ from ftrun.core.ids import SHARED_LINEAGE, StateId, fresh_lineage
 from ftrun.core.messages import Progress
 from ftrun.core.step import Phase, StepMachine
 from ftrun.errors import ExitCode, UserError
+from ftrun.process_groups.base import ProcessGroup
 from ftrun.training.context import WorkerContext, current, has_failed
 from ftrun.training.engine import Engine
 from ftrun.training.healing import Healing, LoadFn, StateFn
 from ftrun.training.reductions import ManagedWork, Reduction, Restore
 from ftrun.training.vote import GroupVote
-from ftrun.process_groups.base import ProcessGroup
+from ftrun.training.world import WorldSizeMode
 
 log = logging.getLogger(__name__)
 
@@ -259,14 +259,14 @@ class Manager:
         enough = self.num_participants() >= self._min_replica_size
         error = self.errored()
         flag = enough and error is None and not machine.healing
-        if self._vote is not None:
-            flag = self._ask_group(self._vote, flag, deadline_s)
+        outcome = flag if self._vote is None else self._ask_group(self._vote, flag, deadline_s)
         before = machine.state.step
         reason = str(error) if error is not None else "voted against"
-        engine.feed(e.Decided(flag, shared=not enough, reason=reason))
+        torn = outcome is None
+        engine.feed(e.Decided(outcome is True, shared=not enough, reason=reason, torn=torn))
         return self._note_outcome(machine.state.step > before)
 
-    def _ask_group(self, vote: GroupVote, flag: bool, timeout_s: float) -> bool:
+    def _ask_group(self, vote: GroupVote, flag: bool, timeout_s: float) -> bool | None:
         machine = self._machine
         self._engine.feed(e.VoteStarted())
         outcome = vote.decide(machine.tag, flag)

@@ -41,7 +41,8 @@ class Reduction:
         self.op = ReduceOp.SUM if self.average else op
         self.held = held
         self.closes = closes
-        self.future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        devices: list[int | str | torch.device] | None = [tensor.device] if tensor.is_cuda else None
+        self.future: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=devices)
         self._resolved = False
         self._restore = restore
         self._kept = tensor.clone() if keep and restore is None else None
@@ -64,6 +65,8 @@ class Reduction:
                 self.tensor.div_(divisor)
             else:
                 self.tensor.div_(divisor, rounding_mode="trunc")
+            if self.tensor.is_cuda:  # whoever waits may be on another stream
+                torch.cuda.current_stream(self.tensor.device).synchronize()
         self.release()
 
     def release(self) -> None:

@@ -16,8 +16,8 @@ from torch.distributed import ReduceOp
 
 from ftrun.core.ids import Tag
 from ftrun.errors import UserError
-from ftrun.training.context import WorkerContext
 from ftrun.process_groups.gloo import ProcessGroupGloo
+from ftrun.training.context import WorkerContext
 
 
 class GroupVote:
@@ -45,8 +45,8 @@ class GroupVote:
             timeout_s,
         )
 
-    def decide(self, tag: Tag | None, flag: bool) -> bool:
-        """True if every rank voted True, all under the same tag.
+    def decide(self, tag: Tag | None, flag: bool) -> bool | None:
+        """True if every rank voted True, all under the same tag; None: under different ones.
 
         Raises:
             RuntimeError: a rank is gone or did not vote within the deadline.
@@ -54,7 +54,9 @@ class GroupVote:
         name = _number(tag)
         ballot = torch.tensor([int(flag), name, -name], dtype=torch.int64)
         self._group.allreduce([ballot], ReduceOp.MIN).wait()
-        return bool(ballot[0] == 1 and ballot[1] == -ballot[2])
+        if ballot[1] != -ballot[2]:
+            return None
+        return bool(ballot[0] == 1)
 
     def close(self) -> None:
         """Release the control group."""

@@ -1,0 +1,172 @@
+#!/usr/bin/env python
+"""The checks of gpu_check.sh. Several ranks share one GPU: each gets an NCCL_HOSTID of its own.
+
+Every check runs in fresh processes with a deadline; the exit code is the number that failed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.multiprocessing as mp
+from torch.distributed import TCPStore
+
+ROOT = Path(__file__).parent.parent
+DEADLINE_S = 120.0
+JOB_DEADLINE_S = 240.0
+RANKS = 2
+
+
+def main() -> int:
+    """Run all checks."""
+    if not torch.cuda.is_available():
+        print("no CUDA device: nothing was checked")
+        return 0
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {sys.version.split()[0]}")
+    failed = 0
+    for check in (reduce_and_rebuild, abort_wakes, heal_on_gpu):
+        failed += not _report(check.__name__, lambda c=check: _ranks(c))  # type: ignore[misc]
+    failed += not _report("job_with_a_kill", job_with_a_kill)
+    print(f"{4 - failed} passed, {failed} failed")
+    return failed
+
+
+def reduce_and_rebuild(rank: int, store: str) -> str:
+    """Three groups after one another, the next built while the last is in use."""
+    from ftrun.process_groups.nccl import ProcessGroupNCCL
+
+    factory, took = ProcessGroupNCCL(timedelta(seconds=30)), []
+    before = None
+    for attempt in range(3):
+        began = time.monotonic()
+        group = factory.build(store, f"rebuild/{attempt}", rank, RANKS, "127.0.0.1", 60)
+        tensor = torch.full((1 << 20,), float(rank + 1), device="cuda")
+        group.allreduce([tensor]).get_future().wait()
+        took.append(time.monotonic() - began)
+        assert tensor[0].item() == 3.0, f"sum is {tensor[0].item()}"
+        if before is not None:
+            before.shutdown()
+        before = group
+    return f"build and first all-reduce {1000 * min(took):.0f} to {1000 * max(took):.0f} ms"
+
+
+def abort_wakes(rank: int, store: str) -> str:
+    """Rank 1 never comes to the all-reduce; rank 0 aborts and must wake at once."""
+    from ftrun.process_groups.nccl import ProcessGroupNCCL
+
+    factory = ProcessGroupNCCL(timedelta(seconds=60))
+    group = factory.build(store, "abort", rank, RANKS, "127.0.0.1", 60)
+    if rank == 1:
+        time.sleep(5)
+        group.shutdown()
+        return ""
+    future = group.allreduce([torch.ones(1 << 20, device="cuda")]).get_future()
+    time.sleep(1)
+    began = time.monotonic()
+    group.abort()
+    try:
+        future.wait()
+    except RuntimeError:
+        return f"woken {1000 * (time.monotonic() - began):.0f} ms after the abort"
+    raise AssertionError("the all-reduce ended without an error")
+
+
+def heal_on_gpu(rank: int, store: str) -> str:
+    """Rank 1 fetches 256 MiB that live on the GPU of rank 0."""
+    from ftrun.checkpoint.heal import fetch
+    from ftrun.checkpoint.serve import StateServer
+    from ftrun.core.ids import Attempt, StateId, Tag
+
+    host, port = store.split(":")
+    client = TCPStore(host, int(port), is_master=False, timeout=timedelta(seconds=60))
+    tag = Tag(Attempt(1, 1), 7)
+    size = 256 << 18
+    if rank == 0:
+        server = StateServer("127.0.0.1", "token")
+        server.offer(tag, StateId(7, "ab"), {"w": torch.arange(size, device="cuda") * 1.0}, 1)
+        client.set("heal/address", server.address)
+        client.wait(["heal/done"], timedelta(seconds=60))
+        server.close()
+        return ""
+    address = client.get("heal/address").decode()
+    mine = {"w": torch.zeros(size, device="cuda")}
+    found = fetch([address], tag, "token", 60, mine=mine)
+    client.set("heal/done", "1")
+    assert torch.equal(found.tree["w"].cuda(), torch.arange(size, device="cuda") * 1.0)
+    return f"{found.nbytes / found.duration_s / 1e9:.2f} GB/s, bitwise equal"
+
+
+def job_with_a_kill() -> str:
+    """ftrun trains two replicas on one GPU; one is killed, heals, and both end equal."""
+    env = {**os.environ, "STEPS": "600", "CUDA_VISIBLE_DEVICES": "0,0"}
+    command = [sys.executable, "-m", "ftrun", "--replicas", "2", "--device", "cuda"]
+    command += ["examples/train_char_gpt.py"]
+    process = subprocess.Popen(
+        command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    assert process.stdout is not None
+    lines, killed = [], False
+    deadline = time.monotonic() + JOB_DEADLINE_S
+    for line in process.stdout:
+        lines.append(line)
+        found = re.search(r"\[1\.0\].*pid (\d+)", "".join(lines))
+        if found and not killed and re.search(r"step [1-9]\d*", line):
+            os.kill(int(found.group(1)), 9)
+            killed = True
+        if time.monotonic() > deadline:
+            process.kill()
+            break
+    hashes = set(re.findall(r"parameters ([0-9a-f]{16})", "".join(lines)))
+    assert process.wait() == 0 and killed and len(hashes) == 1, "".join(lines[-30:])
+    healed = [line.strip() for line in lines if "healed" in line]
+    return f"equal parameters {hashes.pop()}; {healed[-1] if healed else 'no heal seen'}"
+
+
+def _ranks(check: Callable[[int, str], str]) -> str:
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    context = mp.get_context("spawn")
+    results: mp.SimpleQueue[str] = context.SimpleQueue()
+    ranks = [
+        context.Process(target=_one, args=(check, rank, f"127.0.0.1:{store.port}", results))
+        for rank in range(RANKS)
+    ]
+    for process in ranks:
+        process.start()
+    deadline = time.monotonic() + DEADLINE_S
+    for process in ranks:
+        process.join(max(0.0, deadline - time.monotonic()))
+    stuck = [process for process in ranks if process.is_alive()]
+    for process in stuck:
+        process.kill()
+    assert not stuck, f"{len(stuck)} ranks hung"
+    assert all(process.exitcode == 0 for process in ranks), "a rank failed"
+    return "; ".join(text for text in (results.get() for _ in ranks) if text)
+
+
+def _one(
+    check: Callable[[int, str], str], rank: int, store: str, results: mp.SimpleQueue[str]
+) -> None:
+    os.environ["NCCL_HOSTID"] = f"check-{rank}"
+    torch.cuda.set_device(0)
+    results.put(check(rank, store))
+
+
+def _report(name: str, run: Callable[[], str]) -> bool:
+    try:
+        print(f"ok    {name}: {run()}", flush=True)
+    except (AssertionError, RuntimeError, OSError) as error:
+        print(f"FAIL  {name}: {error}", flush=True)
+        return False
+    return True
+
+
+if __name__ == "__main__":
+    sys.exit(main())

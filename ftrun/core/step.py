@@ -339,7 +339,7 @@ class StepMachine:
         """The step that the next boundary begins under the quorum in force."""
         assert quorum.step is not None, "a quorum in force has its step"
         is_first = self._entered != quorum.attempt
-        return quorum.step if is_first or self.healing else self.state.step
+        return quorum.step if is_first else self.state.step
 
     def _last_begun(self, quorum: m.Quorum) -> int:
         """No switch is promised up to this step.
@@ -367,7 +367,7 @@ class StepMachine:
     def _enter(self, quorum: m.Quorum) -> None:
         """Begin a step under ``quorum``."""
         is_first = self._entered != quorum.attempt
-        heals = self._is_newcomer(quorum) if is_first else self.healing
+        heals = is_first and self._is_newcomer(quorum)
         step = self._next_step(quorum)
         if is_first and not heals:
             unlike = quorum.state is not None and quorum.state != self.state
@@ -377,7 +377,8 @@ class StepMachine:
         self.healing = heals
         self.loaded = self.loaded if heals and self.loaded == quorum.state else None
         self._begin(Tag(quorum.attempt, step))
-        self._announce(quorum)
+        if is_first:
+            self._announce(quorum)
 
     def _begin(self, tag: Tag) -> None:
         self.phase = Phase.STEPPING
@@ -389,15 +390,13 @@ class StepMachine:
         self._deadline = None
 
     def _announce(self, quorum: m.Quorum) -> None:
-        """Say that the quorum is in force here, and give or fetch the state, once per attempt."""
+        """The quorum is in force here: say so, and give or fetch the state. Once per attempt."""
         assert self.tag is not None
-        if self._entered != quorum.attempt:
-            self._entered = quorum.attempt
-            self._out.append(e.Send(m.InForce(quorum.attempt, self.tag.step)))
+        self._entered = quorum.attempt
+        self._out.append(e.Send(m.InForce(quorum.attempt, self.tag.step)))
         if self._must_heal:
             self._out.append(e.LoadState(self.tag, quorum))
-        gives = self.key.replica_id in quorum.donors and self.tag.step == quorum.step
-        if gives and not self._repeats and quorum.newcomers and self._offered != self.tag:
+        if self.key.replica_id in quorum.donors and quorum.newcomers:
             self._retire()
             self._offered = self.tag
             self._out.append(e.OfferState(self.tag, self.state, len(quorum.newcomers)))
@@ -415,7 +414,10 @@ class StepMachine:
     def _on_decided(self, event: e.Decided) -> None:
         if not self.in_step:
             return
-        self._end_step(event.commit and self._may_commit, event.shared, event.reason)
+        commit = event.commit and self._may_commit and not event.torn
+        self._end_step(commit, event.shared and not event.torn, event.reason)
+        if event.torn:
+            self._give_up_torn()
 
     @property
     def _may_commit(self) -> bool:
@@ -466,7 +468,7 @@ class StepMachine:
     def _on_operation_issued(self, event: e.OperationIssued) -> None:
         self._ledger.issue(event.held, event.closes)
         if self.fate is Fate.STANDS:
-            self._void("an operation was issued after the results of the step were complete")
+            self._void("an operation was issued after an interrupt at which all were complete")
         elif self.fate is Fate.VOID:
             self._out.append(e.FailOperations(self.void_reason or "no step is under way"))
         elif self.fate is Fate.OPEN:
@@ -529,6 +531,17 @@ class StepMachine:
         self._abort(self.seen)
         self._out.append(e.Send(m.Errored(attempt, position, reason)))
 
+    def _give_up_torn(self) -> None:
+        """A mate is a quorum ahead or behind: none that any rank has can go on, only a next one.
+
+        Else one would begin a step under it alone, and its next vote would meet the wrong one too.
+        """
+        quorum = self.in_force or (self.pending.quorum if self.pending is not None else None)
+        if quorum is not None:
+            self._abort(self.seen)
+            reason = "the ranks of the replica group voted for different steps"
+            self._out.append(e.Send(m.Errored(quorum.attempt, self.state.step, reason)))
+
     def _abort(self, attempt: Attempt) -> None:
         """Everything up to and including ``attempt`` counts for nothing any more."""
         self.interrupted = self.seen = attempt
@@ -556,7 +569,9 @@ class StepMachine:
             self.fate = Fate.REPAIR
             self.loaded = self.loaded if self.loaded == quorum.state else None
         else:
-            self._void(f"quorum {quorum.attempt} begins at {quorum.state}")
+            again = quorum.state == self.state
+            fate = "is computed again" if again else f"is left out: it goes on from {quorum.state}"
+            self._void(f"interrupted; in quorum {quorum.attempt} this step {fate}")
 
     def _repairable(self, quorum: m.Quorum) -> bool:
         """Whether the operations of this step can go out again under ``quorum``.
@@ -625,7 +640,7 @@ class StepMachine:
             self._abort(self.seen)  # the others have gone on without us
         self._drop_pending()
         if self.fate is Fate.HELD:
-            self._void(f"{quorum.attempt} comes by a switch: no quorum repairs this step")
+            self._void(f"interrupted; this replica joins quorum {quorum.attempt} anew")
         if is_member:
             self._take(quorum, is_switch=True)
         else:  # the switch to leave by

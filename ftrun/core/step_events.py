@@ -55,12 +55,14 @@ class Decided:
     """The outcome of the step for this replica group.
 
     ``shared``: every replica group comes to the same outcome (too few members, say), so that a
-    step that is not committed leaves nobody behind.
+    step that is not committed leaves nobody behind. ``torn``: the ranks of this group voted for
+    different steps.
     """
 
     commit: bool
     shared: bool = False
     reason: str = ""
+    torn: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ SETTINGS = LighthouseSettings(
 )
 
 
-class Crashed(Exception):  # noqa: N818  # no error: a planned death between two instructions
+class Crashed(Exception):  # no error: a planned death between two instructions
     """The actor has died in the middle of what it was doing."""
 
 

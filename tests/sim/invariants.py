@@ -17,7 +17,7 @@ Incarnation = tuple[str, str]
 Holder = tuple[str, str, int]
 
 
-class Violation(Exception):  # noqa: N818  # the word that INVARIANTS.md uses
+class Violation(Exception):  # the word that INVARIANTS.md uses
     """One of the codes does not hold."""
 
     seed: int | None = None

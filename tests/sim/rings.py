@@ -213,7 +213,7 @@ class Ballot:
         if len(votes) < self._size:
             return
         tags = {t for _, t, _ in votes.values()}
-        outcome = len(tags) == 1 and all(f for _, _, f in votes.values())
+        outcome = all(f for _, _, f in votes.values()) if len(tags) == 1 else None
         for _, (voter, _, _) in sorted(votes.items()):
             delay_s = self._world.rng.uniform(0.0002, 0.003)
             self._world.at(delay_s, voter, voter.vote_decided, outcome)

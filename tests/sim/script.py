@@ -180,17 +180,18 @@ class Script:
             yield from self._heal()
         enough = worker.divisor >= world.job.min_size
         flag = enough and not worker.error and not machine.healing
+        outcome: bool | None = flag
         if world.job.workers > 1:
-            flag = yield from self._vote(flag)
+            outcome = yield from self._vote(flag)
         yield 0.00001
-        if self._decide(flag, enough):
+        if self._decide(outcome, enough):
             yield world.rng.uniform(0.0, 0.002)
             self._step_optimizer()
             worker.streak += 1
         phase = "step" if worker.streak else "retry"
         worker.to_agent.send(m.Progress(machine.position, self._batch, phase))
 
-    def _vote(self, flag: bool) -> Generator[Wait, None, bool]:
+    def _vote(self, flag: bool) -> Generator[Wait, None, bool | None]:
         worker, machine = self._worker, self._worker.machine
         worker.outcome = None
         worker.feed(e.VoteStarted())
@@ -198,17 +199,19 @@ class Script:
         self._world.invariants.voted(worker.key, machine.tag, flag)
         worker.ballot.vote(worker, machine.tag, flag)
         yield Until(lambda: worker.outcome is not None, BOTH_TIMEOUTS_S, "a vote")
-        outcome = bool(worker.outcome)
+        assert worker.outcome is not None
+        (outcome,) = worker.outcome
         yield Until(lambda: machine.verdict_known, BOTH_TIMEOUTS_S, "the verdict on a vote")
         return outcome
 
-    def _decide(self, flag: bool, enough: bool) -> bool:
+    def _decide(self, outcome: bool | None, enough: bool) -> bool:
         worker, machine, world = self._worker, self._worker.machine, self._world
         tag, before = machine.tag, machine.state
         reason = worker.error or "voted against"
         results = list(worker.reductions)
         divisor = worker.divisor
-        worker.feed(e.Decided(flag, shared=not enough, reason=reason))
+        torn = outcome is None
+        worker.feed(e.Decided(outcome is True, shared=not enough, reason=reason, torn=torn))
         committed = machine.state.step > before.step
         if tag is not None:
             repeats = not committed and not enough and machine.in_force is not None

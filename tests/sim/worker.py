@@ -48,7 +48,7 @@ class Worker(Actor):
         self.said: list[m.FromWorker] = []
         self.offers: dict[Tag, Offer] = {}
         self.fetched: Fetched | None = None
-        self.outcome: bool | None = None
+        self.outcome: tuple[bool | None] | None = None
         self.fatal = ""
         self.error = ""
         self.divisor = 0
@@ -291,9 +291,9 @@ class Worker(Actor):
 
     # ------------------------------------------------------------ other threads
 
-    def vote_decided(self, outcome: bool) -> None:
-        """The control group's all-reduce is complete."""
-        self.outcome = outcome
+    def vote_decided(self, outcome: bool | None) -> None:
+        """The control group's all-reduce is complete; None: of unlike tags."""
+        self.outcome = (outcome,)
         self.script.wake()
 
     def _told_agent(self, message: Any) -> None:

@@ -8,6 +8,7 @@ Not here: what the messages mean (process.py, spawner.py, stores.py).
 
 from __future__ import annotations
 
+import array
 import json
 import os
 import socket
@@ -20,6 +21,9 @@ from ftrun.errors import ProtocolError
 
 FRAME_BYTES_MAX = 8 << 20
 FDS_MAX = 8
+READ_BYTES = 1 << 18
+_INT_BYTES = array.array("i").itemsize
+_FDS_SPACE = socket.CMSG_LEN(FDS_MAX * _INT_BYTES)
 _LENGTH = struct.Struct(">I")
 
 
@@ -64,15 +68,18 @@ class Channel:
         Raises:
             ProtocolError: what came is no frame.
         """
+        # socket.recv_fds drops its flags, at least up to Python 3.13.
         try:
-            data, fds, _, _ = socket.recv_fds(
-                self._sock, 1 << 18, FDS_MAX, socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
+            data, ancillary, _, _ = self._sock.recvmsg(
+                READ_BYTES, _FDS_SPACE, socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
             )
         except BlockingIOError:
             return []
         except OSError:
-            data, fds = b"", []
-        self._fds.extend(fds)
+            data, ancillary = b"", []
+        for level, kind, body in ancillary:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                self._fds.extend(array.array("i", body[: len(body) - len(body) % _INT_BYTES]))
         if not data:
             self.closed = True
         self._buffer += data

@@ -1,0 +1,84 @@
+"""What a node has, and who gets which part of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ftrun.agent.devices import (
+    DeviceSlices,
+    cuda_devices,
+    inspect_machine,
+    own_address,
+)
+from ftrun.config import RunSettings, Script
+from ftrun.errors import UserError
+
+SETTINGS = RunSettings(Script("t.py", False), "job", replicas=2, min_replicas=1, device="cuda")
+
+
+def machine_of(visible: str, **changes: object) -> object:
+    settings = replace(SETTINGS, **changes)  # type: ignore[arg-type]
+    return inspect_machine(settings, {"CUDA_VISIBLE_DEVICES": visible})
+
+
+@pytest.mark.parametrize(
+    ("visible", "devices"),
+    [
+        ("", ()),
+        ("0,1", ("0", "1")),
+        ("GPU-a, GPU-b", ("GPU-a", "GPU-b")),
+        ("3,-1,2", ("3",)),
+    ],
+)
+def test_visible_devices_are_what_the_driver_would_show(
+    visible: str, devices: tuple[str, ...]
+) -> None:
+    assert cuda_devices({"CUDA_VISIBLE_DEVICES": visible}) == devices
+
+
+def test_a_node_without_cuda_is_told_before_anything_starts() -> None:
+    with pytest.raises(UserError, match="shows no CUDA device"):
+        machine_of("")
+
+
+def test_workers_must_divide_the_devices() -> None:
+    with pytest.raises(UserError, match="3 does not divide the 4 CUDA devices"):
+        machine_of("0,1,2,3", workers_per_replica=3)
+
+
+def test_more_groups_than_fit_are_refused_on_a_single_node() -> None:
+    with pytest.raises(UserError, match="need 6 CUDA devices and this node has 4"):
+        machine_of("0,1,2,3", workers_per_replica=2, replicas=3)
+
+
+def test_among_several_nodes_the_rest_runs_elsewhere() -> None:
+    machine = inspect_machine(
+        replace(SETTINGS, replicas=8, workers_per_replica=2, lighthouse="127.0.0.1:1"),
+        {"CUDA_VISIBLE_DEVICES": "0,1,2,3"},
+    )
+    assert machine.capacity == 2
+    assert machine.device == "cuda"
+
+
+def test_on_cpu_everything_fits() -> None:
+    machine = inspect_machine(replace(SETTINGS, device="cpu"), {"CUDA_VISIBLE_DEVICES": "0,1"})
+    assert (machine.device, machine.devices, machine.capacity) == ("cpu", (), 2)
+
+
+def test_a_slot_keeps_its_devices_and_a_free_part_is_given_again() -> None:
+    slices = DeviceSlices(("a", "b", "c", "d"), 2)
+    assert slices.take("5") == ("a", "b")
+    assert slices.take("7") == ("c", "d")
+    assert slices.take("5") == ("a", "b")
+    slices.keep_only(("7",))
+    assert slices.take("9") == ("a", "b")
+    assert slices.take("7") == ("c", "d")
+
+
+def test_the_own_address_is_the_one_that_routes_to_the_lighthouse() -> None:
+    assert own_address(None) == "127.0.0.1"
+    assert own_address("127.0.0.1:29510") == "127.0.0.1"
+    with pytest.raises(UserError, match="is not known"):
+        own_address("no-such-host.invalid:29510")

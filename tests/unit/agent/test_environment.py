@@ -1,0 +1,48 @@
+"""A worker's environment is its replica group's, as under torchrun, and holds no secret."""
+
+from __future__ import annotations
+
+from ftrun.agent.devices import Machine
+from ftrun.agent.environment import Place, threads_per_worker, worker_environment
+from ftrun.config import RunSettings, Script
+from ftrun.core.ids import WorkerKey
+
+SETTINGS = RunSettings(
+    Script("t.py", False), "job", replicas=3, min_replicas=1, workers_per_replica=2
+)
+PLACE = Place(WorkerKey("2", "f" * 16, 1), 4, 12345, ("GPU-c", "GPU-d"), "127.0.0.1:29510")
+
+
+def test_ranks_are_the_groups_and_the_group_is_named() -> None:
+    machine = Machine("cuda", ("a", "b", "GPU-c", "GPU-d"), 16, "10.0.0.1", 2)
+    environment = worker_environment(SETTINGS, machine, PLACE, 4)
+    for name, value in {
+        "RANK": "1",
+        "LOCAL_RANK": "1",
+        "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "2",
+        "GROUP_RANK": "0",
+        "MASTER_ADDR": "10.0.0.1",
+        "MASTER_PORT": "12345",
+        "REPLICA_GROUP_ID": "2",
+        "NUM_REPLICA_GROUPS": "3",
+        "TORCHFT_LIGHTHOUSE": "http://127.0.0.1:29510",
+        "TORCHELASTIC_RESTART_COUNT": "4",
+        "TORCHELASTIC_RUN_ID": "job",
+        "OMP_NUM_THREADS": "4",
+        "CUDA_VISIBLE_DEVICES": "GPU-c,GPU-d",
+        "FTRUN_OWNER": "f" * 16,
+    }.items():
+        assert environment[name] == value
+    assert not any("TOKEN" in name for name in environment)
+
+
+def test_on_cpu_no_device_is_visible() -> None:
+    machine = Machine("cpu", (), 16, "127.0.0.1", 3)
+    place = Place(PLACE.key, 0, 1, (), "h:1")
+    assert worker_environment(SETTINGS, machine, place, 1)["CUDA_VISIBLE_DEVICES"] == ""
+
+
+def test_cores_are_shared_out_among_the_workers() -> None:
+    assert threads_per_worker(SETTINGS, Machine("cpu", (), 16, "h", 3)) == 2
+    assert threads_per_worker(SETTINGS, Machine("cpu", (), 2, "h", 3)) == 1

@@ -198,6 +198,7 @@ class QuorumRules:
         """Q6: quiet until the grace is over, or all members of ``quorum`` are back."""
         self._silent_until = now + grace_s if quorum is not None else 0.0
         self._forms = quorum is None
+        self._struck.clear()  # a new life knows nothing of it: whoever is back is a survivor
         members = quorum.members if quorum is not None else ()
         self._missing = {member.incarnation for member in members}
 

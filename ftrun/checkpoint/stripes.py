@@ -102,7 +102,7 @@ class Stripes:
 
     def _cut_slow(self, donor: str) -> None:
         now = clock.now()
-        for stripe in self._active:
+        for stripe in list(self._active):
             if stripe.donor != donor and now - stripe.since > SLOW_CHUNK_S:
                 stripe.since = now
                 stripe.cut()

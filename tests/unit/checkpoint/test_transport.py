@@ -1,0 +1,62 @@
+"""torchft's CheckpointTransport names, between two transports of one process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import torch
+from state_trees import same
+
+from ftrun import CheckpointTransport, HTTPTransport
+from ftrun.errors import PeerError, UserError
+
+TIMEOUT = timedelta(seconds=20)
+SHORT = timedelta(seconds=0.3)
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[HTTPTransport[Any], HTTPTransport[Any]]]:
+    made = HTTPTransport[Any](TIMEOUT, 0), HTTPTransport[Any](TIMEOUT, 2)
+    yield made
+    for transport in made:
+        transport.shutdown(wait=False)
+
+
+def test_a_checkpoint_goes_from_one_to_the_other(pair: Any) -> None:
+    sender, receiver = pair
+    assert isinstance(sender, CheckpointTransport)
+    state = {"model": {"w": torch.randn(1000)}, "step": 4}
+    sender.send_checkpoint([1], 4, state, TIMEOUT)
+    assert same(receiver.recv_checkpoint(0, sender.metadata(), 4, TIMEOUT), state)
+    sender.disallow_checkpoint()
+    with pytest.raises(PeerError):
+        receiver.recv_checkpoint(0, sender.metadata(), 4, SHORT)
+
+
+def test_a_receiver_that_is_late_gets_the_state_of_the_step_it_asked_for(pair: Any) -> None:
+    sender, receiver = pair
+    weights = torch.ones(1000)
+    sender.send_checkpoint([1], 4, {"w": weights}, TIMEOUT)
+    sender.disallow_checkpoint()
+    weights.zero_()
+    received = receiver.recv_checkpoint(0, sender.metadata(), 4, TIMEOUT)
+    assert same(received, {"w": torch.ones(1000)})
+
+
+def test_other_steps_and_other_tokens_are_refused(pair: Any) -> None:
+    sender, receiver = pair
+    sender.send_checkpoint([1], 4, {"w": torch.ones(1)}, TIMEOUT)
+    with pytest.raises(PeerError, match="not offered yet"):
+        receiver.recv_checkpoint(0, sender.metadata(), 5, SHORT)
+    with pytest.raises(PeerError, match="401"):
+        receiver.recv_checkpoint(0, f"{sender.address()}/{'0' * 64}", 4, SHORT)
+    with pytest.raises(UserError, match="metadata"):
+        receiver.recv_checkpoint(0, sender.address(), 4, SHORT)
+
+
+def test_what_cannot_be_carried_is_named(pair: Any) -> None:
+    with pytest.raises(UserError, match=r"'model\.fn'"):
+        pair[0].send_checkpoint([1], 4, {"model": {"fn": print}}, TIMEOUT)

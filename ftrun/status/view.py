@@ -82,13 +82,13 @@ def _replicas(status: dict[str, Any]) -> Table:
     for replica in status["replicas"]:
         state = replica["phase"]
         table.add_row(
-            plain(replica["replica_id"]),
+            _cell(replica["replica_id"]),
             Text(plain(state), style=REPLICA_STYLES.get(state, "")),
-            _or_dash(replica["step"]),
-            _or_dash(replica["worker_phase"]),
-            _or_dash(replica["incarnation"])[:INCARNATION_CHARS],
-            _or_dash(replica["agent_id"]),
-            str(replica["restarts"]),
+            _cell(replica["step"]),
+            _cell(replica["worker_phase"]),
+            _cell(replica["incarnation"], INCARNATION_CHARS),
+            _cell(replica["agent_id"]),
+            _cell(replica["restarts"]),
             _last_event(replica["last_event"]),
         )
     return table
@@ -112,15 +112,16 @@ def _history(changes: list[dict[str, Any]]) -> Table:
             Text(f"{duration(change['ago_s'])} ago", style="dim"),
             Text(plain(change["kind"]), style="yellow" if under_way else ""),
             Text("under way", style="yellow") if under_way else duration(change["duration_s"]),
-            _or_dash(change["step"]),
-            _or_dash(" ".join(change["members"]) or None),
-            plain(change["reason"]),
+            _cell(change["step"]),
+            _cell(" ".join(change["members"]) or None),
+            _cell(change["reason"]),
         )
     return table
 
 
-def _or_dash(value: Any) -> str:
-    return "-" if value is None else plain(str(value))
+def _cell(value: Any, chars: int | None = None) -> Text:
+    """A value as text, never as markup; a dash for None."""
+    return Text("-" if value is None else plain(str(value))[:chars])
 
 
 def plain(text: str) -> str:

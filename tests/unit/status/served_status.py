@@ -1,0 +1,37 @@
+"""A lighthouse's real web server, with a status that stands still."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from ftrun.lighthouse.web import WebServer
+
+
+@contextlib.contextmanager
+def served(status: dict[str, Any], token: str) -> Iterator[str]:
+    """Serve it in a thread; gives the address."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    loop = asyncio.new_event_loop()
+    stopping = asyncio.Event()
+
+    async def serve() -> None:
+        server = WebServer(lambda: status, token)
+        await server.start(listener)
+        await stopping.wait()
+        await server.stop()
+
+    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
+    host, port = listener.getsockname()
+    thread.start()
+    try:
+        yield f"{host}:{port}"
+    finally:
+        loop.call_soon_threadsafe(stopping.set)
+        thread.join(10.0)
+        assert not thread.is_alive()
+        loop.close()

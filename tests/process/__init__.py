@@ -1,0 +1,1 @@
+"""Real processes: ftrun as users run it."""

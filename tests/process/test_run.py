@@ -1,0 +1,191 @@
+"""``ftrun SCRIPT`` with plain scripts: output, arguments, environment, exit codes, restarts."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.process.job import Job
+
+HELLO = """
+import multiprocessing, os, sys, threading
+print("args", sys.argv[1:], "name", __name__, "file", os.path.basename(__file__))
+print("rank", os.environ["RANK"], "of", os.environ["WORLD_SIZE"], os.environ["NUM_REPLICA_GROUPS"])
+print("path", os.path.realpath(sys.path[0]) == os.path.dirname(os.path.realpath(__file__)))
+print("threads", threading.active_count(), len(os.listdir("/proc/self/task")))
+print("to stderr", file=sys.stderr)
+print("token", any(len(value) == 64 for value in os.environ.values()))
+def child(queue):
+    queue.put("from a child of a child")
+if __name__ == "__main__":
+    import atexit, torch
+    queue = multiprocessing.get_context("spawn").SimpleQueue()
+    process = multiprocessing.get_context("spawn").Process(target=child, args=(queue,))
+    process.start()
+    print(queue.get())
+    process.join()
+    atexit.register(print, "at exit", __name__)
+    torch.distributed.init_process_group("gloo")
+    flag = torch.ones(1)
+    torch.distributed.all_reduce(flag)
+    print("sum", int(flag))
+    torch.distributed.destroy_process_group()
+"""
+
+
+def test_a_plain_script_runs_as_python_would_run_it(tmp_path: Path) -> None:
+    with Job(tmp_path, HELLO, "-w", "2", args=("--lr", "3", "--help")) as job:
+        assert job.end() == 0
+        for rank in (0, 1):
+            log = job.log(0, 0, rank)
+            assert "args ['--lr', '3', '--help'] name __main__ file script.py" in log
+            assert f"rank {rank} of 2 1" in log
+            assert "path True" in log
+            assert "threads 1 1" in log
+            assert "token False" in log
+            assert "from a child of a child" in log
+            assert "at exit __main__" in log
+            assert "sum 2" in log
+            assert "to stderr" in log
+            assert f"[0.{rank}] rank {rank} of 2 1" in job.output
+        assert "replica 0: finished" in job.output
+        assert job.left(5.0) == []
+
+
+KILLABLE = """
+import os, signal, sys
+print("up", os.getpid(), os.environ["TORCHELASTIC_RESTART_COUNT"], flush=True)
+sys.stdin.read()
+signal.pause()
+"""
+
+
+def test_a_killed_worker_is_replaced_and_nobody_else_is_touched(tmp_path: Path) -> None:
+    with Job(tmp_path, KILLABLE, "--replicas", "2", "-w", "2") as job:
+        job.expect(r"up \d+ 0", 4)
+        before = {slot: job.worker(slot // 2, slot % 2) for slot in range(4)}
+        os.kill(before[1], signal.SIGKILL)
+        job.expect(r"up \d+ 1", 2)
+        after = {slot: job.worker(slot // 2, slot % 2) for slot in range(4)}
+        assert (after[2], after[3]) == (before[2], before[3])
+        assert not {after[0], after[1]} & set(before.values())
+        assert "replica 0, worker 1" in job.output
+        assert f"(pid {before[1]}) died: SIGKILL. Restart 1 of 10 now." in job.output
+        job.signal(signal.SIGTERM)
+        assert job.end() == 75
+        assert job.left(5.0) == []
+        assert "up" in job.log(0, 0) and "up" in job.log(0, 1)
+
+
+def test_a_raising_script_is_a_crash_loop_with_its_traceback(tmp_path: Path) -> None:
+    source = "def broken():\n    raise ValueError('no such data')\n\nbroken()\n"
+    with Job(tmp_path, source) as job:
+        assert job.end() == 72
+        assert "crash loop: replica 0 has failed 3 times" in job.output
+        assert "| ValueError: no such data" in job.output
+        assert 'script.py", line 2, in broken' in job.output
+        assert "bootstrap.py" not in job.output
+        assert job.left(5.0) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "code", "words"),
+    [
+        ("raise SystemExit(42)", 42, "ended with exit code 42"),
+        pytest.param("import os; os._exit(7)", 7, "exit code 7", marks=pytest.mark.slow),
+        pytest.param(
+            "import os; os.kill(os.getpid(), 11)", 139, "died: SIGSEGV", marks=pytest.mark.slow
+        ),
+        pytest.param(
+            "raise SystemExit('no data here')", 1, "SystemExit: no data here",
+            marks=pytest.mark.slow,
+        ),
+    ],
+)  # fmt: skip
+def test_the_scripts_exit_code_is_the_jobs(
+    tmp_path: Path, source: str, code: int, words: str
+) -> None:
+    with Job(tmp_path, source, "--max-restarts", "0") as job:
+        assert job.end() == code
+        assert words in job.output
+
+
+SAVES = """
+import os, signal, sys, time
+def leave(number, frame):
+    print("saved", flush=True)
+    sys.exit(0)
+signal.signal(signal.SIGTERM, leave)
+print("up", flush=True)
+while True:
+    signal.pause()
+"""
+
+
+@pytest.mark.slow
+def test_sigterm_lets_a_script_save_and_ends_preempted(tmp_path: Path) -> None:
+    with Job(tmp_path, SAVES) as job:
+        job.expect("up")
+        job.signal(signal.SIGTERM)
+        assert job.end() == 75
+        assert "saved" in job.output
+
+
+STUBBORN = """
+import signal
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("up", flush=True)
+while True:
+    signal.pause()
+"""
+
+
+@pytest.mark.slow
+def test_who_ignores_sigterm_is_killed_after_the_grace(tmp_path: Path) -> None:
+    with Job(tmp_path, STUBBORN, "--grace", "1") as job:
+        job.expect("up")
+        job.signal(signal.SIGTERM)
+        assert job.end(20) == 75
+
+
+def test_a_second_ctrl_c_does_not_wait(tmp_path: Path) -> None:
+    with Job(tmp_path, STUBBORN, "--grace", "1000") as job:
+        job.expect("up")
+        job.signal(signal.SIGINT)
+        job.expect("SIGINT: leaving")
+        job.signal(signal.SIGINT)
+        assert job.end(20) == 130
+        assert job.left(5.0) == []
+
+
+@pytest.mark.slow
+def test_a_module_runs_with_m(tmp_path: Path) -> None:
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "train.py").write_text("import sys; print('module', sys.argv[1:])")
+    with Job(tmp_path, "", "-m", "package.train", args=("--x",)) as job:
+        # The script's path is what the module gets as its first argument here.
+        assert job.end() == 0
+        assert "module" in job.output
+        assert "'--x']" in job.output
+
+
+def test_no_lighthouse_is_said_at_once_and_ends_with_71(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("a" * 64)
+    token.chmod(0o600)
+    options = ("--lighthouse", "127.0.0.1:1", "--token-file", str(token), "--join-timeout", "2")
+    with Job(tmp_path, "", *options) as job:
+        job.expect(r"No lighthouse answers at 127\.0\.0\.1:1 \(try 1", timeout_s=5.0)
+        assert "ftrun lighthouse --bind 127.0.0.1:1" in job.output
+        assert job.end() == 71
+        assert job.left(5.0) == []
+
+
+@pytest.mark.slow
+def test_a_preload_that_cannot_be_imported_is_named(tmp_path: Path) -> None:
+    with Job(tmp_path, "", "--preload", "no_such_module_at_all") as job:
+        assert job.end() == 2
+        assert "--preload no_such_module_at_all: ModuleNotFoundError" in job.output

@@ -188,6 +188,7 @@ class QuorumRules:
         self._min_replicas = min_replicas
         self._members: dict[int, tuple[Incarnation, ...]] = {}
         self._last: tuple[Attempt, tuple[Incarnation, ...]] | None = None
+        self._prior: tuple[Incarnation, ...] = ()
         self._struck: set[Incarnation] = set()
         self._issued: set[Attempt] = set()
         self._silent_until = 0.0
@@ -222,6 +223,8 @@ class QuorumRules:
     def switched(self, quorum: m.Quorum) -> None:
         """A switch is confirmed: this is the predecessor of what follows."""
         members = _members(quorum)
+        if self._last is not None and self._last[0] != quorum.attempt:
+            self._prior = self._last[1]  # until it is carried out, leavers are still there
         self._last = (quorum.attempt, members)
         self._struck -= set(members)
 
@@ -243,6 +246,7 @@ class QuorumRules:
                 self._check_survivors(quorum, members, last)
         self._forms = False
         if not by_switch:
+            self._prior = ()
             self._last = (quorum.attempt, members)
             self._struck -= set(members)
 
@@ -260,7 +264,7 @@ class QuorumRules:
         """A shrink holds survivors only; without any, it is formed anew, min_replicas at least."""
         if self._forms:
             return  # a lighthouse that has lost its journal knows of no predecessor
-        survivors = [x for x in members if x in last and x not in self._struck]
+        survivors = [x for x in members if x in (*last, *self._prior) and x not in self._struck]
         if len(survivors) >= self._min_replicas:
             others = [x for x in members if x not in survivors]
             require(not others, "Q4", f"{quorum.attempt} takes {others} for survivors")
@@ -313,6 +317,7 @@ class LineageRules:
     def __init__(self, workers: int) -> None:
         self._workers = workers
         self._parent: dict[StateId, StateId] = {}
+        self._born: dict[StateId, Attempt] = {}
         self._holders: dict[StateId, set[Holder]] = {}
         self._at: dict[WorkerKey, StateId] = {}
         self._fenced: set[WorkerKey] = set()
@@ -337,6 +342,7 @@ class LineageRules:
         """The chain grows; and no later quorum without a common member has gone on already."""
         self._fenced.discard(key)
         self._parent[after] = before
+        self._born[after] = tag.attempt
         own = self._quorums.get(tag.attempt)
         require(own is not None, "Q3", f"{key} commits under {tag}, which nobody uses")
         assert own is not None
@@ -355,8 +361,9 @@ class LineageRules:
         holders.add((key.replica_id, key.incarnation, key.group_rank))
         if state.step == 0 or self._confirmed.get(state.step) == state:
             return
-        for members in reversed(list(self._quorums.values())[-4:]):
-            if members <= holders:
+        born = self._born[state]
+        for attempt, members in self._quorums.items():
+            if attempt >= born and members <= holders:
                 self._confirm(state)
                 return
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -175,15 +176,37 @@ def _run(settings: Any, dry_run: bool) -> int:
         return ExitCode.OK
     settings.check_directories()
 
-    from ftrun.agent.shell import run_agent
+    from ftrun.agent.shell import Neighbours, run_agent
     from ftrun.lighthouse.embedded import child_environment
     from ftrun.protocol.auth import default_token_path, load_or_create_token, new_token
 
+    token_file: Path | None = None
+    token = new_token()
     if settings.token_file is not None or settings.lighthouse is not None:
-        token = load_or_create_token(settings.token_file or default_token_path())
-    else:
-        token = new_token()
-    return run_agent(settings, machine, token, child_environment)
+        token_file = (settings.token_file or default_token_path()).absolute()
+        token = load_or_create_token(token_file)
+    neighbours = Neighbours(child_environment, *_job_file(settings))
+    return run_agent(settings, machine, token, token_file, neighbours)
+
+
+def _job_file(settings: Any) -> tuple[Callable[[str, Path], None], Callable[[], None]]:
+    """How the agent says where its job can be asked for, and takes that back."""
+    from ftrun import clock
+    from ftrun.status.jobs import RunningJob, read_job, remove_job, write_job
+
+    def announce(http: str, token_file: Path) -> None:
+        started = clock.wall().isoformat(timespec="seconds")
+        log_dir = str(settings.job_log_dir.absolute())
+        job = RunningJob(settings.job_id, http, os.getpid(), log_dir, str(token_file), started)
+        write_job(job)
+
+    def withdraw() -> None:
+        job = read_job(settings.job_id)
+        # Another agent of the job on this machine may have written it since.
+        if job is not None and job.pid == os.getpid():
+            remove_job(settings.job_id)
+
+    return announce, withdraw
 
 
 @app.command(help="Run a lighthouse alone, for jobs of several nodes.")
@@ -231,6 +254,30 @@ def lighthouse(
         core=STANDALONE,
     )
     raise typer.Exit(run_lighthouse(settings))
+
+
+@app.command(help="Show a job: its replicas, steps, and what has changed of late.")
+def status(
+    job_id: Annotated[
+        str | None, typer.Argument(metavar="[JOB]", help="[default: the newest]")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="As one JSON document.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Show it once and exit.")] = True,
+    lighthouse: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Its lighthouse's HTTP address.")
+    ] = None,
+    token_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The job's token.")
+    ] = None,
+    ca_file: Annotated[
+        Path | None, typer.Option(metavar="PEM", help="Who signed the lighthouse's certificate.")
+    ] = None,
+) -> None:
+    """Ask the lighthouse once."""
+    from ftrun.status.once import StatusQuery, show_json, show_once
+
+    query = StatusQuery(lighthouse, job_id, token_file, ca_file)
+    raise typer.Exit(show_json(query) if as_json else show_once(query))
 
 
 def main() -> None:

@@ -12,6 +12,8 @@ import shutil
 import signal
 import socket
 import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -73,16 +75,42 @@ from ftrun.protocol.rpc import Disconnected
 UNREACHABLE_SAY_S = 5.0
 
 
+@dataclass(frozen=True, slots=True)
+class Neighbours:
+    """The rooms beside this one, which the CLI brings together.
+
+    ``child_environment``: how a child becomes a lighthouse. ``announce``: told where the lighthouse
+    answers people and where the token is, each time that is known anew; ``withdraw``: at the end.
+    """
+
+    child_environment: ChildEnvironment
+    announce: Callable[[str, Path], None]
+    withdraw: Callable[[], None]
+
+
 def run_agent(
-    settings: RunSettings, machine: Machine, token: str, child_environment: ChildEnvironment
+    settings: RunSettings,
+    machine: Machine,
+    token: str,
+    token_file: Path | None,
+    neighbours: Neighbours,
 ) -> int:
-    """Run one agent to its end; returns the exit code."""
+    """Run one agent to its end; returns the exit code.
+
+    ``token_file``: where the token lies already; None: it is this job's alone, and is written into
+    the job's own directory for as long as the job runs.
+    """
     linux.become_subreaper()
     flush_python_streams()
     runtime_dir = Path(tempfile.mkdtemp(prefix="ftrun-"))
     try:
-        return asyncio.run(_run(settings, machine, token, child_environment, runtime_dir))
+        if token_file is None:
+            token_file = runtime_dir / "token"
+            token_file.touch(mode=0o600)
+            token_file.write_text(token, encoding="ascii")
+        return asyncio.run(_run(settings, machine, token, token_file, neighbours, runtime_dir))
     finally:
+        neighbours.withdraw()
         shutil.rmtree(runtime_dir, ignore_errors=True)
 
 
@@ -90,10 +118,11 @@ async def _run(
     settings: RunSettings,
     machine: Machine,
     token: str,
-    child_environment: ChildEnvironment,
+    token_file: Path,
+    neighbours: Neighbours,
     runtime_dir: Path,
 ) -> int:
-    agent = Agent(settings, machine, token, child_environment, runtime_dir)
+    agent = Agent(settings, machine, token, token_file, neighbours, runtime_dir)
     try:
         return await agent.run()
     finally:
@@ -108,10 +137,13 @@ class Agent:
         settings: RunSettings,
         machine: Machine,
         token: str,
-        child_environment: ChildEnvironment,
+        token_file: Path,
+        neighbours: Neighbours,
         runtime_dir: Path,
     ) -> None:
         self._settings = settings
+        self._token_file = token_file
+        self._neighbours = neighbours
         self._machine = machine
         self._loop = asyncio.get_running_loop()
         self._started_at = clock.now()
@@ -123,7 +155,7 @@ class Agent:
         self._fleet = Fleet(self, settings, machine, token, runtime_dir, self._terminal)
         self._server = WorkerServer(self, token, runtime_dir)
         self._link = LighthouseLink(self, self._hello, token, settings.heartbeat_timeout_s)
-        self._lighthouse = self._embedded(child_environment, token, runtime_dir)
+        self._lighthouse = self._embedded(token, runtime_dir)
         self._address = settings.lighthouse or ""
         self._store = ""
         self._own_slots: frozenset[str] = frozenset()
@@ -138,6 +170,8 @@ class Agent:
         self._fleet.start()
         if self._lighthouse is not None:
             self._lighthouse.start()
+        else:
+            self._announce(_web_address(self._address))
         self._connect()
         self._arm()
         return (await self._done).exit_code
@@ -170,15 +204,13 @@ class Agent:
             unreachable_code=ExitCode.LIGHTHOUSE_UNREACHABLE,
         )
 
-    def _embedded(
-        self, child_environment: ChildEnvironment, token: str, runtime_dir: Path
-    ) -> EmbeddedLighthouse | None:
+    def _embedded(self, token: str, runtime_dir: Path) -> EmbeddedLighthouse | None:
         if self._settings.lighthouse is not None:
             return None
         state_dir = self._settings.state_dir or runtime_dir / "lighthouse"
         state_dir.mkdir(parents=True, exist_ok=True)
         return EmbeddedLighthouse(
-            child_environment,
+            self._neighbours.child_environment,
             state_dir,
             token,
             self._fleet.guard_id,
@@ -293,7 +325,14 @@ class Agent:
 
     def _lighthouse_ready(self, address: LighthouseAddress) -> None:
         self._address = address.grpc
+        self._announce(address.http)
         self._connect()
+
+    def _announce(self, http: str) -> None:
+        try:
+            self._neighbours.announce(http, self._token_file)
+        except OSError as error:
+            self._terminal.event_line(f"`ftrun status` will not find this job: {error}")
 
     def _lighthouse_ended(self, how: str) -> None:
         self._terminal.event_line(
@@ -379,3 +418,9 @@ class Agent:
         own = bool(notice.replica_ids) and set(notice.replica_ids) <= self._own_slots
         if notice.kind != "ended" and not (notice.kind == "lost" and own):
             self._terminal.event_line(notice.text)
+
+
+def _web_address(grpc: str) -> str:
+    """Where a lighthouse answers people unless it was told otherwise: on the next port."""
+    host, _, port = grpc.rpartition(":")
+    return f"{host}:{int(port) + 1}"

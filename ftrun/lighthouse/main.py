@@ -143,7 +143,7 @@ async def _start_web(
     """
     loop = asyncio.get_running_loop()
     web = await loop.run_in_executor(None, importlib.import_module, "ftrun.lighthouse.web")
-    server = web.WebServer(status, settings.token, _tls(settings))
+    server = web.WebServer(status, settings.token, tls_context(settings))
     await server.start(listener)
     return server
 
@@ -218,7 +218,8 @@ def _listen(settings: ServiceSettings) -> socket.socket:
         ) from error
 
 
-def _tls(settings: ServiceSettings) -> ssl.SSLContext | None:
+def tls_context(settings: ServiceSettings) -> ssl.SSLContext | None:
+    """For the web server; None: plaintext."""
     if settings.tls_cert is None or settings.tls_key is None:
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)

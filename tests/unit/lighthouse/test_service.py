@@ -6,6 +6,9 @@ import asyncio
 import os
 import signal
 import socket
+import subprocess
+import sys
+import time
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
@@ -186,6 +189,44 @@ def test_a_journal_that_cannot_be_written_stops_it(tmp_path: Path) -> None:
             assert "journal cannot be written" in lighthouse.log
 
     run(main())
+
+
+AGENT = """
+import asyncio, sys
+sys.path.insert(0, sys.argv[1])
+from scripted_agent import ScriptedAgent
+from test_service import SPEC
+
+async def main():
+    agent = ScriptedAgent("node-a", SPEC, [sys.argv[2]], sys.stdin.read())
+    await agent.until(lambda: agent.trains(members=2))
+    print("trains", flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+def test_an_agent_that_is_killed_is_lost_at_once(tmp_path: Path) -> None:
+    """The kernel closes its stream; nobody waits for heartbeats to run out (2 s here)."""
+    with LighthouseProcess(tmp_path, new_token()) as lighthouse:
+        here = os.path.dirname(__file__)
+        agent = subprocess.Popen(
+            [sys.executable, "-c", AGENT, here, lighthouse.grpc],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        assert agent.stdin is not None and agent.stdout is not None
+        agent.stdin.write(lighthouse.token.encode())
+        agent.stdin.close()
+        assert agent.stdout.readline() == b"trains\n"
+        killed_at = time.monotonic()
+        agent.kill()
+        assert lighthouse.wait_for("agent node-a detached")
+        assert time.monotonic() - killed_at < 1.0
+        assert lighthouse.status()["replicas"][0]["phase"] == "absent"
+        agent.wait(10.0)
+        agent.stdout.close()
 
 
 @pytest.mark.slow

@@ -6,6 +6,12 @@ than its peers. Here the layout is made final at construction: the reducer is gi
 in reverse and told that their gradients came in that order, which is what most models do. So the
 layout follows from the model alone, and what comes after the first pass is as cheap as before it.
 
+**Dividing costs no pass over the gradients.** The reducer divides while it copies a gradient into
+its bucket, by the size of the group that it believes to reduce over: here the number of
+contributors at that moment. A communication hook would have to divide afterwards. If contributors
+change before the bucket goes out, it is written again from ``.grad``. Gradients that *are* the
+buckets (``gradient_as_bucket_view``) leave nothing to write again from: there the Manager divides.
+
 **Unused parameters** (``find_unused_parameters=True``) are those that no contributor used. The map
 of uses is reduced as one more bucket of the same batch, so that gradients and map stand or fall
 together, and replicas never differ in what they step. ``static_graph=True`` promises that all
@@ -17,7 +23,7 @@ Not here: reducing, repairing, dividing (manager.py, engine.py).
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -27,12 +33,12 @@ from torch import Tensor, nn
 from torch._C._distributed_c10d import GradBucket
 from torch.autograd import Variable
 from torch.distributed import Work
-from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel as TorchDDP
 
 from ftrun.errors import UserError
 from ftrun.process_groups.base import AbortSignal, BuiltGroup, ProcessGroup
 from ftrun.process_groups.solo import SoloGroup
+from ftrun.training.reductions import ManagedWork
 
 if TYPE_CHECKING:
     from ftrun.training.manager import Manager
@@ -72,16 +78,26 @@ class DistributedDataParallel(TorchDDP):
         kwargs.pop("init_sync", None)
         views = bool(kwargs.get("gradient_as_bucket_view", False))
         static = bool(kwargs.get("static_graph", False))
-        self._closes_with_map = bool(kwargs.get("find_unused_parameters", False)) and not static
-        group = _ReducerGroup(manager if self._closes_with_map else None)
+        finds_unused = bool(kwargs.get("find_unused_parameters", False)) and not static
+        buckets = _Buckets(manager, writes_again=not views, has_map=finds_unused)
         kwargs.update(_no_buffer_broadcast())
-        super().__init__(module, process_group=group, init_sync=False, **kwargs)
-        group.parameters = [p for p in self._module_parameters if p.requires_grad]
-        self._manager = manager
-        self._keeps_gradients = not views
-        self._elements_to_come = sum(p.numel() for p in group.parameters) if static else 0
-        # No annotations: torch compares them with types, and ours are strings.
-        self.register_comm_hook(None, lambda state, bucket: self._reduce(bucket))
+        super().__init__(module, process_group=buckets, init_sync=False, **kwargs)
+        parameters = [p for p in self._module_parameters if p.requires_grad]
+        buckets.learn(self.reducer._get_zeros_like_grad_buckets(), parameters)
+        self._buckets = buckets
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the model; the next backward pass begins with the first bucket."""
+        self._buckets.begin()
+        return super().forward(*args, **kwargs)  # type: ignore[no-untyped-call]
+
+    def register_comm_hook(self, *args: Any, **kwargs: Any) -> None:
+        """Not offered: what is reduced, and how, is the Manager's.
+
+        Raises:
+            UserError: always.
+        """
+        raise UserError("DistributedDataParallel(manager, …) takes no communication hook")
 
     def join(self, *args: Any, **kwargs: Any) -> Any:
         """Not offered: every replica takes part in every step, and leaves by the Manager.
@@ -90,23 +106,6 @@ class DistributedDataParallel(TorchDDP):
             UserError: always.
         """
         raise UserError("DistributedDataParallel.join is not offered; use Manager.leave()")
-
-    def _reduce(self, bucket: GradBucket) -> Future[Tensor]:
-        if self._elements_to_come > 0:
-            return self._reduce_at_end(bucket)
-        closes = bucket.is_last() and not self._closes_with_map
-        restore = _restoring(bucket) if self._keeps_gradients else None
-        return self._manager.allreduce_bucket(bucket.buffer(), closes, restore)
-
-    def _reduce_at_end(self, bucket: GradBucket) -> Future[Tensor]:
-        """The first backward pass of a static graph: torch reduces all buckets when it ends.
-
-        It calls each of them the first one then, so neither ``is_last`` nor ``parameters`` are true
-        and the Manager has to keep a copy.
-        """
-        buffer = bucket.buffer()
-        self._elements_to_come -= buffer.numel()
-        return self._manager.allreduce_bucket(buffer, self._elements_to_come == 0, None)
 
     def _ddp_init_helper(
         self,
@@ -185,39 +184,96 @@ class PureDistributedDataParallel(nn.Module):
             work.wait()
 
 
-class _ReducerGroup(ProcessGroup):
-    """What the reducer takes for its process group: one rank; the map of uses goes to ``manager``.
+class _Buckets(ProcessGroup):
+    """What the reducer takes for its process group: its buckets go through the Manager, in order.
 
-    Without a manager it stays here.
+    Args:
+        manager: reduces.
+        writes_again: a bucket can be written again from the parameters' gradients.
+        has_map: behind the buckets comes the map of uses; else a map stays here.
     """
 
-    def __init__(self, manager: Manager | None) -> None:
+    def __init__(self, manager: Manager, writes_again: bool, has_map: bool) -> None:
         super().__init__()
         self._manager = manager
-        self.parameters: list[nn.Parameter] = []  # Those of the map, in its order.
+        self._writes_again = writes_again
+        self._has_map = has_map
+        self._layouts: list[_BucketLayout] = []
+        self._parameters: list[nn.Parameter] = []  # Those of the map, in its order.
+        self._next = 0
+        self._divided_by = 1
         self.use(SoloGroup(AbortSignal()))
+
+    def learn(self, buckets: Sequence[GradBucket], parameters: list[nn.Parameter]) -> None:
+        """What the reducer's buckets are like, once that is final."""
+        self._layouts = [_BucketLayout(bucket) for bucket in buckets]
+        self._parameters = parameters
+
+    def begin(self) -> None:
+        """A forward pass: the next bucket is the first one."""
+        self._next = 0
 
     def build(self, *args: Any, **kwargs: Any) -> BuiltGroup:
         """It is built already."""
         return self.current()
 
+    def getSize(self) -> int:
+        """What the reducer divides the gradients of this backward pass by."""
+        self._divided_by = max(self._manager.num_participants(), 1) if self._writes_again else 1
+        return self._divided_by
+
     def allreduce(self, tensors: Any, opts: Any = None) -> Work:  # type: ignore[override]
-        """The reducer calls this for the map of uses alone, after its last bucket."""
-        if self._manager is None:
+        """The reducer calls this for each bucket, and for the map of uses."""
+        (tensor,) = tensors
+        if tensor.is_floating_point():
+            return self._reduce_bucket(tensor)
+        if not self._has_map:
             return super().allreduce(tensors)
-        (uses,) = tensors
-        work = _UsesWork(self._manager, uses)
+        work = _UsesWork(self._manager, tensor)
         if not self._manager.is_participating():
             # Its uses do not count. Two rounds: the reducer's own end of backward lies between.
             _at_end_of_backward(lambda: _at_end_of_backward(lambda: self._forget_own(work)))
         return work
 
+    def _reduce_bucket(self, buffer: Tensor) -> Work:
+        index = self._next
+        self._next = (index + 1) % len(self._layouts)
+        closes = self._next == 0 and not self._has_map
+        if self._writes_again:
+            layout = self._layouts[index]
+            future = self._manager.allreduce_bucket(
+                buffer, closes, lambda by: layout.write(buffer, by), self._divided_by
+            )
+        else:
+            future = self._manager.allreduce_bucket(buffer, closes, None)
+        return ManagedWork(future)
+
     def _forget_own(self, work: _UsesWork) -> None:
         """Drop gradients that no contributor has: the contributors do not step them either."""
         work.wait()
-        for parameter, used in zip(self.parameters, work.uses.tolist(), strict=True):
+        for parameter, used in zip(self._parameters, work.uses.tolist(), strict=True):
             if not used:
                 parameter.grad = None
+
+
+class _BucketLayout:
+    """Where each parameter's gradient lies in a bucket."""
+
+    def __init__(self, bucket: GradBucket) -> None:
+        self._parameters = bucket.parameters()
+        self._places = [(v.size(), v.stride(), v.storage_offset()) for v in bucket.gradients()]
+
+    def write(self, buffer: Tensor, divided_by: int) -> None:
+        """Write the local gradients into the bucket again, divided as the reducer did.
+
+        Until a bucket's future completes they stand untouched in ``.grad``.
+        """
+        for parameter, place in zip(self._parameters, self._places, strict=True):
+            view = buffer.as_strided(*place)
+            if parameter.grad is None:
+                view.zero_()
+            else:
+                torch.mul(parameter.grad, 1.0 / divided_by, out=view)
 
 
 class _UsesWork(Work):
@@ -235,24 +291,8 @@ class _UsesWork(Work):
         self.uses.copy_(self._average > 0)
         return True
 
-    def _restore(self) -> None:
-        self._average.copy_(self.uses)
-
-
-def _restoring(bucket: GradBucket) -> Callable[[], None]:
-    """What writes the local gradients into the bucket again, as the reducer did.
-
-    Until a bucket's future completes they stand untouched in ``.grad``.
-    """
-
-    def restore() -> None:
-        for parameter, view in zip(bucket.parameters(), bucket.gradients(), strict=True):
-            if parameter.grad is None:
-                view.zero_()
-            else:
-                view.copy_(parameter.grad)
-
-    return restore
+    def _restore(self, divided_by: int) -> None:
+        self._average.copy_(self.uses).div_(divided_by)
 
 
 def _at_end_of_backward(callback: Callable[[], None]) -> None:

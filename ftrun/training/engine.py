@@ -185,7 +185,7 @@ class Engine:
     def _reissue(self, instruction: e.Reissue) -> None:
         self._take_stock()
         for index, reduction in enumerate(self._reductions):
-            reduction.restore()
+            reduction.restore(self.divisor)
             self._launch(index, reduction)
 
     def _launch(self, index: int, reduction: Reduction) -> None:
@@ -194,6 +194,8 @@ class Engine:
             raise Bug("an operation was issued without a group:\n" + self._story())
         if self.rank is None:
             reduction.add_nothing()
+        else:
+            reduction.divide_by(self.divisor)
         if group.world_size == 1:
             self._events.append(e.OperationCompleted(tag.attempt, index))
             return

@@ -219,17 +219,23 @@ class Manager:
         return ManagedWork(self._issue(reduction))
 
     def allreduce_bucket(
-        self, buffer: torch.Tensor, is_last: bool, restore: Restore | None
+        self,
+        buffer: torch.Tensor,
+        is_last: bool,
+        restore: Restore | None,
+        divided_by: int | None = None,
     ) -> torch.futures.Future[torch.Tensor]:
         """One of DDP's buckets, averaged in place; all complete together when the last one has.
 
-        ``restore`` writes the local gradients into ``buffer`` again (in-step repair).
+        ``restore`` writes the local gradients, divided by what it is given, into ``buffer`` again
+        (in-step repair). ``divided_by``: what they are divided by now; None: the Manager divides.
         """
         return self._issue(
             Reduction(
                 buffer,
                 ReduceOp.AVG,
                 restore,
+                divided_by=divided_by,
                 keep=self._keeps_inputs,
                 held=True,
                 closes=is_last,

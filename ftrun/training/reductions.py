@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch.distributed import ReduceOp, Work
 
-Restore = Callable[[], None]
+Restore = Callable[[int], None]
+"""Writes the local input, divided by a number, into a tensor again."""
 
 
 class Reduction:
@@ -22,6 +23,7 @@ class Reduction:
         tensor: reduced in place; any shape.
         op: what torch's all-reduce does; AVG is a SUM that is divided by the contributors.
         restore: puts the local input back into ``tensor`` for a repair; None keeps a copy here.
+        divided_by: what an average's input has been divided by already; None: the result is.
         held: handed out with its batch only (DDP's buckets).
         closes: the last one of its batch.
     """
@@ -32,6 +34,7 @@ class Reduction:
         op: Any,
         restore: Restore | None = None,
         *,
+        divided_by: int | None = None,
         keep: bool = True,
         held: bool = False,
         closes: bool = False,
@@ -45,14 +48,22 @@ class Reduction:
         self.future: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=devices)
         self._resolved = False
         self._restore = restore
+        self._divided_by = divided_by
         self._kept = tensor.clone() if keep and restore is None else None
 
-    def restore(self) -> None:
+    def restore(self, divisor: int) -> None:
         """Put the local input back: the tensor may hold half a reduction."""
+        if self._divided_by is not None:
+            self._divided_by = divisor
         if self._restore is not None:
-            self._restore()
+            self._restore(self._divided_by or 1)
         elif self._kept is not None:
             self.tensor.copy_(self._kept)
+
+    def divide_by(self, divisor: int) -> None:
+        """Make sure, before it goes out, that the input was divided by the right number."""
+        if self._divided_by is not None and self._divided_by != divisor:
+            self.restore(divisor)
 
     def add_nothing(self) -> None:
         """Make the input neutral: a spare or a healing rank takes part without counting (C4)."""
@@ -60,7 +71,7 @@ class Reduction:
 
     def hand_out(self, divisor: int) -> None:
         """The result stands: give it to whoever waits."""
-        if self.average and divisor > 1:
+        if self.average and divisor > 1 and self._divided_by is None:
             if self.tensor.is_floating_point() or self.tensor.is_complex():
                 self.tensor.div_(divisor)
             else:

@@ -50,7 +50,11 @@ class StandIn:
         return FinishedWork([tensor])
 
     def allreduce_bucket(
-        self, buffer: torch.Tensor, is_last: bool, restore: Callable[[], None] | None
+        self,
+        buffer: torch.Tensor,
+        is_last: bool,
+        restore: Callable[[int], None] | None,
+        divided_by: int | None = None,
     ) -> Future[torch.Tensor]:
         """A repair is played each time: what a broken reduction has left must be restorable."""
         self.operations.append((buffer.numel(), is_last))
@@ -59,9 +63,9 @@ class StandIn:
         if restore is None:
             buffer.copy_(local)
         else:
-            restore()
+            restore(divided_by or 1)
         assert torch.equal(buffer, local)
-        self._ring.average(self, buffer)
+        self._ring.average(self, buffer, divides=divided_by is None)
         future: Future[torch.Tensor] = Future()
         self._held.append((future, buffer))
         if is_last:

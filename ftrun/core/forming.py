@@ -58,7 +58,6 @@ class Forming:
         """All survivors give up what they are in and say what they hold → REJOIN."""
         stage = self._stage
         stage.interrupt = stage.numbering.highest
-        stage.prior = None
         stage.enter(Phase.REJOIN, stage.settings.rejoin_timeout_s)
         stage.waiting.expect(stage.live, stage.workers)
         stage.tell(stage.live, m.Interrupt(stage.interrupt, lost))
@@ -69,18 +68,52 @@ class Forming:
         if not stage.live:
             stage.enter(Phase.FENCE)
             return True
+        if stage.waiting.done:
+            stage.deadline = None
+            return self._go_on()
         if stage.is_due:
             stage.deadline = None
             cause = f"no answer within {stage.settings.rejoin_timeout_s:g} s; it is replaced"
             stage.replace(stage.waiting.silent(), cause)
             return True
-        if not stage.waiting.done:
+        return False
+
+    def _go_on(self) -> bool:
+        """The survivors are enough, and nobody goes on without them → BUILD."""
+        stage = self._stage
+        self._take_back()
+        opens_at = stage.fence.opens_at(stage.spec.isolation_limit_s)
+        if not self._is_stopped() and stage.now < opens_at:
+            stage.deadline = opens_at
             return False
-        stage.deadline = None
         ids = set(stage.live)
         if len(ids) < stage.needed:
             ids |= stage.roster.ready
         return len(ids) >= stage.needed and self._issue(ids)
+
+    def _is_stopped(self) -> bool:
+        """Whether a survivor was interrupted in every quorum that may be in force (Q3).
+
+        In the middle of a switch these are two: leavers are of the first one only, newcomers of
+        the second, and those who are of the other may train on without them.
+        """
+        stage = self._stage
+        quorums = [q for q in (stage.prior, stage.quorum) if q is not None and q.members]
+        survivors = [stage.roster[name] for name in stage.live]
+        return all(
+            any(q.index(r.replica_id, r.incarnation) is not None for r in survivors)
+            for q in quorums
+        )
+
+    def _take_back(self) -> None:
+        """Members that were struck and are here again, and have given up what they were in."""
+        stage = self._stage
+        back = {name for name in stage.roster.ready if self._was_member(stage.roster[name])}
+        if back and not self._is_stopped():
+            for name in back:
+                stage.fence.release(name)
+            stage.live |= back
+            stage.roster.ready -= back
 
     # ------------------------------------------------------------ FENCE
 
@@ -106,7 +139,7 @@ class Forming:
             stage.end(0, "some replicas have finished and nobody is left who could")
             return True
         stage.fence.clear()
-        stage.quorum = stage.switch_step = None
+        stage.quorum = stage.prior = stage.switch_step = None
         stage.enter(Phase.EMPTY)
         stage.journal()
         stage.outbox.notice("lost", (), "No replica is left: the job begins anew with what comes.")
@@ -130,11 +163,11 @@ class Forming:
             stage.end(0, "some replicas have finished and nobody who is left holds their work")
             return True
         stage.quorum = self._quorum(choice)
+        stage.prior = None
         stage.switch_step = None
         stage.live = set(ids)
         roster.ready -= ids
         stage.fence.clear()
-        stage.struck.clear()
         stage.step_max = choice.state.step
         self._count_try(choice.state.step)
         stage.enter(Phase.BUILD, stage.settings.build_timeout_s)

@@ -210,7 +210,7 @@ class Lighthouse:
             self._take_back(slot.agent_id, name)
         if slot.end or slot.agent_id not in ("", agent.agent_id):
             return None
-        slot.agent_id = agent.agent_id
+        stage.slots.give(name, agent.agent_id)
         former = stage.roster.at(name)
         if running.incarnation in (slot.dead, former.incarnation if former else None):
             return None
@@ -223,8 +223,7 @@ class Lighthouse:
 
     def _take_back(self, agent_id: str, replica_id: str) -> None:
         """The only living holder of the job's state is back: its slot is its own again."""
-        slot = self.stage.slots[replica_id]
-        slot.agent_id = ""
+        self.stage.slots.give(replica_id, "")
         former = self.stage.roster.at(replica_id)
         if former is not None:
             cause = "a member of the last quorum is back in its slot"
@@ -291,14 +290,16 @@ class Lighthouse:
         if stage.now < due:
             self._share_at = due
             return
-        if self._is_shared_out or stage.slots.has_owners():
+        if self._is_shared_out or stage.slots.free_count < stage.slots.open_count:
             told = stage.slots.hand_out(self._capacities())
         else:
             stage.slots.share_out(self._capacities())
             told = set(stage.outbox.agents)
         self._is_shared_out = True
+        slots = stage.slots.by_agent()
         for agent_id in sorted(told):
-            self._tell_slots(agent_id)
+            of_agent = tuple(slots.get(agent_id, ()))
+            stage.outbox.to_agent(agent_id, m.AssignSlots(of_agent))
 
     def _gathered_at(self) -> float:
         """When the first assignment need not wait for further agents."""

@@ -89,6 +89,8 @@ class Membership:
 
     def next_deadline(self) -> float | None:
         """When time alone will make a rule apply."""
+        if self.stage.phase is Phase.ENDED:
+            return None
         times = [t for t in (self.stage.deadline, self._finish_at) if t is not None]
         return min(times, default=None)
 
@@ -232,6 +234,7 @@ class Membership:
         stage = self.stage
         stage.is_stirred = True
         known: list[m.Loss] = []
+        members = set(stage.live)
         for loss in losses:
             if is_dead:
                 stage.fence.died(loss.replica_id, loss.incarnation)
@@ -248,17 +251,16 @@ class Membership:
             stage.roster.remove(loss.replica_id)
         if stage.phase is Phase.TAKEOVER and known:
             self.takeover.is_disturbed = True
-        self._notice_lost(known)
+        if stage.phase is not Phase.ENDED:
+            self._notice_lost(known, bool(members - stage.live))
 
-    def _notice_lost(self, losses: list[m.Loss]) -> None:
+    def _notice_lost(self, losses: list[m.Loss], of_quorum: bool) -> None:
         stage = self.stage
         by_cause: dict[str, list[str]] = {}
         for loss in losses:
             by_cause.setdefault(loss.cause, []).append(loss.replica_id)
-        if stage.phase is Phase.ENDED:
-            return
         rest = ""
-        if stage.struck:
+        if of_quorum:
             rest = f" Left in the quorum: {replicas(stage.live)}."
         for cause, ids in by_cause.items():
             stage.outbox.notice("lost", ids, sentence(f"{replicas(ids)} lost: {cause}.{rest}"))

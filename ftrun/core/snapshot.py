@@ -11,6 +11,7 @@ from ftrun.core import messages as m
 from ftrun.core.ids import quorum_name, replica_order
 from ftrun.core.phases import IN_QUORUM, Phase
 from ftrun.core.roster import Replica
+from ftrun.core.slots import Slot
 from ftrun.core.stage import Stage
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ CHANGES_SHOWN = 20
 def snapshot(lighthouse: Lighthouse, now: float) -> dict[str, Any]:
     """Everything worth showing, as plain JSON."""
     stage = lighthouse.stage
+    slots = stage.slots.by_agent()
     return {
         "phase": stage.phase.value,
         "phase_age_s": round(now - stage.since, 3),
@@ -29,8 +31,8 @@ def snapshot(lighthouse: Lighthouse, now: float) -> dict[str, Any]:
         "epoch": stage.numbering.epoch,
         "step": stage.step_max,
         "quorum": _quorum(stage.quorum, stage),
-        "replicas": [_replica(stage, str(index)) for index in range(len(stage.slots))],
-        "restarts": sum(stage.slots[str(i)].restarts for i in range(len(stage.slots))),
+        "replicas": [_replica(stage, slot) for slot in stage.slots],
+        "restarts": sum(slot.restarts for slot in stage.slots),
         "waiting_for": list(stage.waiting.silent()),
         "agents": [
             {
@@ -39,7 +41,7 @@ def snapshot(lighthouse: Lighthouse, now: float) -> dict[str, Any]:
                 "capacity": agent.capacity,
                 "attached": agent.gone_at is None,
                 "silent_s": round(now - agent.heard_at, 3),
-                "slots": list(stage.slots.of(agent.agent_id)),
+                "slots": slots.get(agent.agent_id, []),
             }
             for agent in lighthouse.agents.values()
         ],
@@ -73,12 +75,12 @@ def _quorum(quorum: m.Quorum | None, stage: Stage) -> dict[str, Any] | None:
     }
 
 
-def _replica(stage: Stage, replica_id: str) -> dict[str, Any]:
-    slot, replica = stage.slots[replica_id], stage.roster.at(replica_id)
+def _replica(stage: Stage, slot: Slot) -> dict[str, Any]:
+    replica = stage.roster.at(slot.replica_id)
     progress = replica.progress if replica is not None else None
     return {
-        "replica_id": replica_id,
-        "phase": _replica_phase(stage, replica_id, replica),
+        "replica_id": slot.replica_id,
+        "phase": _replica_phase(stage, slot, replica),
         "incarnation": replica.incarnation if replica is not None else None,
         "agent_id": slot.agent_id or None,
         "restarts": slot.restarts,
@@ -89,9 +91,10 @@ def _replica(stage: Stage, replica_id: str) -> dict[str, Any]:
     }
 
 
-def _replica_phase(stage: Stage, replica_id: str, replica: Replica | None) -> str:
+def _replica_phase(stage: Stage, slot: Slot, replica: Replica | None) -> str:
+    replica_id = slot.replica_id
     if replica is None:
-        return stage.slots[replica_id].end or "absent"
+        return slot.end or "absent"
     if replica.leaving:
         return replica.leaving
     if replica_id in stage.live:
@@ -146,9 +149,12 @@ def _check_bounds(lighthouse: Lighthouse) -> None:
     """Q8: memory is bounded by the slots and the agents, not by what has happened."""
     stage = lighthouse.stage
     slots = len(stage.slots)
+    free = [slot for slot in stage.slots if not slot.end and not slot.agent_id]
+    assert stage.slots.free_count == len(free)
+    assert stage.slots.open_count == sum(not slot.end for slot in stage.slots)
     assert len(stage.roster) <= slots, "Q8: more replicas than slots"
     assert len(stage.live) <= slots and len(stage.drains) <= slots
     assert len(stage.fence) <= max(slots, len(stage.quorum.members) if stage.quorum else 0)
-    assert len(stage.struck) <= 2 * slots
+    assert not stage.struck, "an event was not settled"
     assert set(stage.outbox.agents) <= set(lighthouse.agents)
     assert set(stage.heard_at) == set(lighthouse.agents)

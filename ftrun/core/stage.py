@@ -15,7 +15,7 @@ from ftrun.core.lighthouse_events import JournalState, LighthouseSettings
 from ftrun.core.messages import EndJob, JobSpec, Loss, Quorum, Report, ToWorker
 from ftrun.core.numbering import Numbering
 from ftrun.core.outbox import Outbox
-from ftrun.core.phases import TRANSITIONS, Phase
+from ftrun.core.phases import IN_QUORUM, TRANSITIONS, Phase
 from ftrun.core.roster import Replica, Roster
 from ftrun.core.slots import SlotTable
 from ftrun.core.waiting import Waiting
@@ -149,7 +149,8 @@ class Stage:
     def strike(self, replica: Replica, cause: str, *, is_dead: bool) -> None:
         """A member is out of the quorum, which cannot go on."""
         self.retire(replica, is_dead=is_dead)
-        self.struck.append(Loss(replica.replica_id, replica.incarnation, cause))
+        if self.phase in IN_QUORUM:
+            self.struck.append(Loss(replica.replica_id, replica.incarnation, cause))
 
     def replace(self, replica_ids: Iterable[str], cause: str) -> None:
         """These replicas are of no use as they are: their agents shall kill and restart them."""

@@ -1,0 +1,190 @@
+"""Whole jobs with real processes: kills of every kind, and what must be true afterwards."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.job import FTRUN, Job, assert_one_state_per_lineage, hashes
+
+pytestmark = pytest.mark.timeout(240)
+
+
+def test_a_killed_worker_is_replaced_and_heals(tmp_path: Path) -> None:
+    with Job(tmp_path, "--replicas", "3", E2E_STEPS="150") as job:
+        job.wait_members(3)
+        before = job.pids()
+        os.kill(before["1", "0"], signal.SIGKILL)
+        job.wait(lambda: job.pids().get(("1", "0"), before["1", "0"]) != before["1", "0"], "rejoin")
+        after = job.pids()
+        assert job.end() == 0
+    assert {after["0", "0"], after["2", "0"]} == {before["0", "0"], before["2", "0"]}  # P4
+    assert len(hashes(job)) == 3 and len(set(hashes(job))) == 1
+    assert_one_state_per_lineage(job)
+    assert re.search(r"replica 1 \(pid \d+\) died: SIGKILL. Restart 1 of 10", job.text())
+    assert re.search(r"Replica 1 healed from replicas? [02]", job.text())
+
+
+def test_a_crash_loop_ends_with_its_traceback(tmp_path: Path) -> None:
+    script = tmp_path / "broken.py"
+    script.write_text("import ftrun\nraise ValueError('no such data set')\n")
+    with Job(tmp_path, "--replicas", "2", script=script) as job:
+        assert job.end() == 72
+    assert "crash loop" in job.text()
+    assert "ValueError: no such data set" in job.text()
+
+
+@pytest.mark.slow
+def test_ten_kills_in_one_run(tmp_path: Path) -> None:
+    rng = random.Random(7)
+    with Job(tmp_path, "--replicas", "3", "--max-restarts", "100") as job:
+        job.wait_members(3)
+        for _ in range(10):
+            before = job.pids()
+            victim = rng.choice(sorted(before))
+            os.kill(before[victim], signal.SIGKILL)
+            job.wait(lambda v=victim, b=before: job.pids().get(v, b[v]) != b[v], "rejoin")  # type: ignore[misc]
+            others = {k: pid for k, pid in job.pids().items() if k != victim}
+            assert others == {k: pid for k, pid in before.items() if k != victim}  # P4
+            job.wait_steps(3)
+        assert job.stop() == 75
+    assert_one_state_per_lineage(job)
+
+
+@pytest.mark.slow
+def test_two_die_at_once(tmp_path: Path) -> None:
+    with Job(tmp_path, "--replicas", "4", E2E_STEPS="300") as job:
+        job.wait_members(4)
+        pids = job.pids()
+        os.kill(pids["0", "0"], signal.SIGKILL)
+        os.kill(pids["2", "0"], signal.SIGKILL)
+        job.wait(lambda: len(set(job.pids().values()) - set(pids.values())) == 2, "both back")
+        assert job.end() == 0
+    assert len(set(hashes(job))) == 1
+    assert_one_state_per_lineage(job)
+
+
+@pytest.mark.slow
+def test_training_outlives_the_lighthouse(tmp_path: Path) -> None:
+    with Job(tmp_path, "--replicas", "2") as job:
+        job.wait_members(2)
+        os.kill(job.find("ftrun.lighthouse"), signal.SIGKILL)
+        job.wait_steps(10)
+        job.wait_text("The lighthouse is back and knows")
+        before = job.pids()
+        os.kill(before["0", "0"], signal.SIGKILL)
+        job.wait(lambda: job.pids().get(("0", "0"), before["0", "0"]) != before["0", "0"], "heal")
+        assert job.pids()["1", "0"] == before["1", "0"]
+        assert job.stop() == 75
+    assert_one_state_per_lineage(job)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victims", [["agent"], ["spawner"], ["agent", "spawner"]])
+def test_nothing_is_left_of_a_job_whose_guards_die(tmp_path: Path, victims: list[str]) -> None:
+    with Job(tmp_path, "--replicas", "2") as job:
+        job.wait_members(2)
+        pids = {"agent": job.process.pid, "spawner": job.find("ftrun spawner")}
+        for victim in victims:
+            os.kill(pids[victim], signal.SIGKILL)
+        job.process.wait(10)
+        job.wait_gone()
+
+
+@pytest.mark.slow
+def test_groups_of_two_workers(tmp_path: Path) -> None:
+    with Job(tmp_path, "--replicas", "2", "--workers-per-replica", "2", E2E_STEPS="300") as job:
+        job.wait_members(2, 2)
+        before = job.pids()
+        os.kill(before["1", "1"], signal.SIGKILL)
+        job.wait(lambda: job.pids().get(("1", "0"), before["1", "0"]) != before["1", "0"], "rejoin")
+        job.wait_members(2, 2)
+        after = job.pids()
+        assert job.end() == 0
+    assert (after["0", "0"], after["0", "1"]) == (before["0", "0"], before["0", "1"])  # P4
+    assert after["1", "0"] != before["1", "0"]  # the whole group restarts
+    assert_one_state_per_lineage(job)
+    texts = job.text()
+    for rank in "01":
+        ends = re.findall(rf"\[\d\.{rank}\] hash ([0-9a-f]+)", texts)
+        assert len(ends) == 2 and len(set(ends)) == 1
+
+
+@pytest.mark.slow
+def test_synchronous_quorum_heals_before_the_forward_pass(tmp_path: Path) -> None:
+    with Job(tmp_path, "--replicas", "2", E2E_STEPS="200", E2E_SYNC="1") as job:
+        job.wait_members(2)
+        before = job.pids()
+        os.kill(before["0", "0"], signal.SIGKILL)
+        job.wait(lambda: job.pids().get(("0", "0"), before["0", "0"]) != before["0", "0"], "rejoin")
+        assert job.end() == 0
+    assert len(set(hashes(job))) == 1
+    assert_one_state_per_lineage(job)
+
+
+@pytest.mark.slow
+def test_two_agents_share_the_slots_and_take_over(tmp_path: Path) -> None:
+    environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state")}
+    lighthouse = subprocess.Popen(
+        [FTRUN, "lighthouse", "--bind", "127.0.0.1:0", "--state-dir", str(tmp_path / "lh")],
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert lighthouse.stdout is not None
+        address = re.search(r"agents (\S+),", lighthouse.stdout.readline())
+        assert address is not None
+        options = ("--lighthouse", address.group(1), "--replicas", "4", "--nodes", "2")
+        options += ("--job-id", "two")
+        with Job(tmp_path, *options, name="a") as one, Job(tmp_path, *options, name="b") as two:
+            one.wait_members(4)
+            survivors = {k for k, pid in one.pids().items() if _agent_of(pid) == one.process.pid}
+            assert len(survivors) == 2
+            two.process.kill()
+            one.wait(lambda: len(one.pids()) == 2, "the other agent's workers to be gone")
+            one.wait_steps(5)
+            one.wait_members(4)  # its slots are taken over
+            assert one.stop() == 75
+        assert_one_state_per_lineage(one)
+    finally:
+        lighthouse.kill()
+        lighthouse.wait()
+        if lighthouse.stdout is not None:
+            lighthouse.stdout.close()
+
+
+def _agent_of(pid: int) -> int:
+    """The ancestor of a worker that is the ftrun command."""
+    while pid > 1:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        pid = int(fields[1])
+        if b"--replicas" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            break
+    return pid
+
+
+@pytest.mark.slow
+def test_unlike_shapes_are_named_before_weights_are_touched(tmp_path: Path) -> None:
+    with Job(tmp_path, "--replicas", "2", "--max-restarts", "2", E2E_ODD="1") as job:
+        code = job.end()
+    assert code not in (0, None)
+    assert re.search(r"0\.weight: 9x16 here, 8x16 at", job.text()), job.text()
+
+
+@pytest.mark.slow
+def test_a_stopped_job_leaves_at_one_boundary(tmp_path: Path) -> None:
+    with Job(tmp_path, "--replicas", "3") as job:
+        job.wait_members(3)
+        began = time.monotonic()
+        assert job.stop() == 75
+        assert time.monotonic() - began < 10
+    last = {records[-1] for records in job.records().values()}
+    assert len(last) == 1, last

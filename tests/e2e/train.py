@@ -1,0 +1,61 @@
+"""The script of the whole-job tests: a tiny model; writes what it holds after every commit.
+
+``$E2E_OUT/<replica>.<group_rank>.<pid>``: a line per commit: step, lineage, digest of the weights.
+"""
+
+import hashlib
+import os
+import time
+from datetime import timedelta
+
+import torch
+
+import ftrun
+from ftrun import DistributedDataParallel, Optimizer
+
+OUT = os.environ["E2E_OUT"]
+STEPS = int(os.environ.get("E2E_STEPS", "100000"))
+STEP_S = float(os.environ.get("E2E_STEP_S", "0.02"))
+WIDTH = int(os.environ.get("E2E_WIDTH", "8")) + int(os.environ.get("E2E_ODD", "0")) * int(
+    os.environ["REPLICA_GROUP_ID"]
+)
+
+torch.manual_seed(os.getpid())  # unlike weights everywhere: only healing makes them equal
+model = torch.nn.Sequential(torch.nn.Linear(16, WIDTH), torch.nn.ReLU(), torch.nn.Linear(WIDTH, 1))
+inner = torch.optim.Adam(model.parameters(), lr=0.01)
+
+
+def load(state: dict) -> None:
+    model.load_state_dict(state["model"])
+    inner.load_state_dict(state["optim"])
+
+
+manager = ftrun.manager(
+    load,
+    lambda: {"model": model.state_dict(), "optim": inner.state_dict()},
+    use_async_quorum=os.environ.get("E2E_SYNC") != "1",
+    timeout=timedelta(seconds=20),
+    quorum_timeout=timedelta(seconds=60),
+)
+optimizer = Optimizer(manager, inner)
+ddp = DistributedDataParallel(manager, model)
+
+
+def digest() -> str:
+    """All weights in 16 hex digits."""
+    data = b"".join(p.detach().numpy().tobytes() for p in model.parameters())
+    return hashlib.sha256(data).hexdigest()[:16]
+
+
+name = f"{OUT}/{os.environ['REPLICA_GROUP_ID']}.{os.environ['RANK']}.{os.getpid()}"
+with open(name, "w", buffering=1) as lines:
+    while manager.current_step() < STEPS:
+        before = manager.state_dict()["step"]
+        optimizer.zero_grad()
+        ddp(torch.randn(4, 16)).square().mean().backward()
+        time.sleep(STEP_S)
+        optimizer.step()
+        held = manager.state_dict()
+        if held["step"] > before:
+            lines.write(f"{held['step']} {held['lineage']} {digest()}\n")
+print(f"hash {digest()}", flush=True)

@@ -116,7 +116,8 @@ class Fleet:
     def start_replica(self, start: StartReplica) -> None:
         """Start all workers of an incarnation, as soon as there is a store for it."""
         self._waiting.append(start)
-        self._start_waiting()
+        # What was told the lighthouse just now, a loss perhaps, is to go out first.
+        self._loop.call_soon(self._start_waiting)
 
     def signal_replica(self, incarnation: str, number: int) -> None:
         """Signal the process groups of its workers; one that waits to start never will."""

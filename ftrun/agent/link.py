@@ -68,6 +68,8 @@ class LighthouseLink:
             loop.create_task(self._connection.run()),
             loop.create_task(self._beat()),
         ]
+        for task in self._tasks:
+            task.add_done_callback(self._ended)
 
     def announce(self) -> None:
         """Say Hello if there is a stream and all that it must hold is known by now."""
@@ -115,6 +117,13 @@ class LighthouseLink:
                 self._listener.link_failed(event)
             case _:
                 self._listener.link_message(event)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """Neither task ends by itself: an exception in one is an exception of the agent."""
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            words = {"message": "the link to the lighthouse", "exception": error}
+            asyncio.get_running_loop().call_exception_handler(words)
 
     async def _beat(self) -> None:
         stopped = asyncio.Event()

@@ -253,6 +253,8 @@ def spawner_environment(guard_id: str) -> dict[str, str]:
     return {
         **os.environ,
         **SINGLE_THREADED,
+        # Asked whether there is CUDA, torch looks by NVML: no context, so that forking stays safe.
+        "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
         sweep.GUARD_NAME: guard_id,
         sweep.OWNER_NAME: sweep.NO_OWNER,
     }

@@ -12,6 +12,7 @@ import shutil
 import signal
 import socket
 import tempfile
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -151,6 +152,7 @@ class Agent:
         self._supervisor = Supervisor(self._rules(), self._started_at)
         self._done: asyncio.Future[EndAgent] = self._loop.create_future()
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_at: float | None = None
         self._terminal = Terminal()
         self._fleet = Fleet(self, settings, machine, token, runtime_dir, self._terminal)
         self._server = WorkerServer(self, token, runtime_dir)
@@ -165,6 +167,7 @@ class Agent:
 
     async def run(self) -> int:
         """Start everything, and wait for the supervisor's last word."""
+        self._loop.set_exception_handler(self._broken)
         self._catch_signals()
         await self._server.start()
         self._fleet.start()
@@ -240,13 +243,37 @@ class Agent:
         self._arm()
 
     def _arm(self) -> None:
+        """One timer, for the earliest deadline; most events leave it as it is."""
+        at = None if self._done.done() else self._supervisor.next_deadline()
+        if at == self._timer_at:
+            return
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        at = self._supervisor.next_deadline()
-        if at is not None and not self._done.done():
-            delay_s = max(0.0, at - clock.now())
-            self._timer = self._loop.call_later(delay_s, self._handle, TimerFired())
+        self._timer_at = at
+        if at is not None:
+            self._timer = self._loop.call_later(max(0.0, at - clock.now()), self._time_out)
+
+    def _time_out(self) -> None:
+        self._timer = self._timer_at = None
+        self._handle(TimerFired())
+
+    def _broken(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """An exception in a callback of ours is a bug: end the job and say so, at once.
+
+        What other libraries leave in the loop is logged as asyncio would.
+        """
+        error = context.get("exception")
+        frames = traceback.extract_tb(error.__traceback__) if error is not None else []
+        if not any(Path(frame.filename).parent == Path(__file__).parent for frame in frames):
+            loop.default_exception_handler(context)
+            return
+        lines = traceback.format_exception(error)
+        self._terminal.event_line(
+            "ftrun contradicts itself. Please report this:\n" + "".join(lines)
+        )
+        if not self._done.done():
+            self._done.set_result(EndAgent(ExitCode.BUG, f"a bug in ftrun: {error!r}"))
 
     def _carry_out(self, instruction: Instruction) -> None:
         match instruction:
@@ -366,12 +393,12 @@ class Agent:
         self._server.broadcast(AskReport())
 
     def link_message(self, message: ToAgent) -> None:
-        """Any word shows that the lighthouse lives; then the word itself."""
+        """What is for workers first: they may be waiting for the dead. Any word shows life."""
+        if isinstance(message, ToWorkers):
+            for target in message.targets:
+                self._server.send(target.replica_id, target.incarnation, message.message)
         self._handle(LighthouseSpoke())
         match message:
-            case ToWorkers(targets, for_workers):
-                for target in targets:
-                    self._server.send(target.replica_id, target.incarnation, for_workers)
             case AssignSlots(replica_ids):
                 self._own_slots = frozenset(replica_ids)
                 self._fleet.keep_only(replica_ids)

@@ -24,12 +24,11 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 from ftrun.agent import linux, stores, sweep
 from ftrun.agent.channel import Channel
 from ftrun.core.ids import WorkerKey
-from ftrun.errors import Bug
 from ftrun.inject import bootstrap
 from ftrun.inject.bootstrap import WorkerTask
 from ftrun.training.context import WorkerContext
@@ -140,9 +139,8 @@ class Spawner:
         try:
             importlib.import_module(name)
         except Exception as error:  # noqa: BLE001 - the user's module, whatever it raises
-            self._tell(
-                {"op": "unusable", "reason": f"--preload {name}: {type(error).__name__}: {error}"}
-            )
+            reason = f"--preload {name}: {type(error).__name__}: {error}"
+            self._tell({"op": "unusable", "reason": reason})
             sys.exit(BAD_PRELOAD_EXIT)
 
     def _split(self) -> Child | None:
@@ -338,13 +336,23 @@ class Spawner:
             self._channel.closed = True
 
     def _assert_forkable(self) -> None:
+        """A thread or a CUDA context here would be a lottery in every worker."""
         threads = linux.thread_count()
+        torch = sys.modules.get("torch")
         if threads != 1:
-            raise Bug(
-                f"The spawner has {threads} threads and may not fork. A module of --preload "
-                "starts threads when it is imported: leave it out."
-            )
+            self._give_up(f"has {threads} threads, started by a module of --preload")
+        if torch is not None and torch.cuda.is_initialized():
+            self._give_up("has a CUDA context, made by a module of --preload")
         gc.freeze()
+
+    def _give_up(self, what: str) -> NoReturn:
+        self._tell(
+            {
+                "op": "unusable",
+                "reason": f"the spawner {what}, and may not fork so: leave that module out",
+            }
+        )
+        sys.exit(BAD_PRELOAD_EXIT)
 
     def _end(self) -> None:
         """The agent is gone or lets go: nothing of the job may be left (P1)."""

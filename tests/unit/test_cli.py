@@ -1,0 +1,102 @@
+"""The commands as typed: help, defaults, the plan, and what is wrong said in one line."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ftrun import clock
+
+
+def ftrun(*words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "ftrun", *words],
+        capture_output=True, text=True, timeout=60, cwd=cwd, check=False,
+        env={**os.environ, "COLUMNS": "120", "PYTHONPATH": str(Path(__file__).parents[2])},
+    )  # fmt: skip
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "train.py"
+    path.write_text("print('hello')\n")
+    return path
+
+
+def test_help_is_quick_and_loads_nothing_heavy() -> None:
+    code = (
+        "import sys; sys.argv = ['ftrun', '--help']\n"
+        "from ftrun.cli import main\n"
+        "try:\n    main()\n"
+        "except SystemExit: pass\n"
+        "heavy = {'torch', 'numpy', 'grpc', 'aiohttp', 'asyncio', 'google'} & set(sys.modules)\n"
+        "print('heavy:', heavy)"
+    )
+    started = clock.now()
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert "heavy: set()" in done.stdout
+    assert "lighthouse" in done.stdout
+    # 0.13 s alone on this kind of machine; others may be busy here.
+    assert clock.now() - started < 5.0
+
+
+def test_run_is_the_default_and_its_help_shows_the_options() -> None:
+    text = ftrun("run", "--help").stdout
+    for option in (
+        "--replicas", "--workers-per-replica", "--lighthouse", "--job-id", "--max-restarts",
+        "--min-replicas", "--join-timeout", "--heartbeat-timeout", "--log-dir", "--device",
+        "--preload", "--dry-run", "--nodes", "--grace", "--token-file", "--state-dir",
+    ):  # fmt: skip
+        assert option in text
+
+
+def test_a_dry_run_shows_the_plan_and_starts_nothing(script: Path, tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    done = ftrun(
+        "--replicas", "2:3", "-w", "2", "--device", "cpu", "--log-dir", str(logs), "--dry-run",
+        str(script), "--lr", "0.1", "--help",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "train.py --lr 0.1 --help" in done.stdout
+    assert "3, at least 2 to train" in done.stdout
+    assert "MASTER_PORT" in done.stdout
+    assert "NUM_REPLICA_GROUPS" in done.stdout
+    assert "Nothing was started" in done.stdout
+    assert not logs.exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["none.py"], "Script 'none.py' does not exist"),
+        (["--replicas", "3:1", "train.py"], "Did you mean 1:3"),
+        (["--no-such-flag", "train.py"], "No such option: --no-such-flag"),
+        (["-m", "no_such_top.train"], "no module named 'no_such_top'"),
+        (["run"], "Give a script"),
+        (["--device", "cuda", "train.py"], "no CUDA device"),
+        (["--log-dir", "train.py/x", "train.py"], "cannot write in"),
+        (["--lighthouse", "here", "train.py"], "is not HOST:PORT"),
+        (["--lighthouse", "no-such-host.invalid:1", "train.py"], "is not known"),
+        (["lighthouse", "--bind", "0.0.0.0:0"], "insecure-plaintext"),
+        (["status", "no-such-job"], "no-such-job"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_message_with_exit_code_2(
+    script: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], message: str
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setenv("XDG_STATE_HOME", str(script.parent / "state"))
+    done = ftrun(*words, cwd=script.parent)
+    assert done.returncode == 2, done.stderr
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_version() -> None:
+    assert ftrun("--version").stdout.startswith("ftrun 0.")

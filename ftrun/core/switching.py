@@ -13,16 +13,21 @@ from ftrun.core import messages as m
 from ftrun.core.chronicle import replicas, sentence
 from ftrun.core.ids import Attempt, replica_order
 from ftrun.core.phases import Phase
+from ftrun.core.roster import Replica
 from ftrun.core.stage import Stage
 
 
 @dataclass(slots=True)
 class Plan:
-    """The switch under way. ``everyone``: members, newcomers and leavers; all have a say."""
+    """The switch under way. ``everyone``: members, newcomers and leavers; all have a say.
+
+    ``joining``: the newcomers as they were when it began.
+    """
 
     quorum: m.Quorum
     leavers: frozenset[str]
     everyone: frozenset[str]
+    joining: tuple[Replica, ...]
     step: int = 0
     margin: int = 1
     refusals: int = 0
@@ -128,7 +133,8 @@ class Switching:
             return False
         everyone = frozenset(stage.live | newcomers)
         quorum = self._next_quorum(stayers, newcomers)
-        self.plan = Plan(quorum, leavers, everyone)
+        joining = tuple(stage.roster[name] for name in quorum.newcomers)
+        self.plan = Plan(quorum, leavers, everyone, joining)
         stage.chronicle.begin(stage.now, "switch", _purpose(newcomers, leavers))
         stage.enter(Phase.PREPARE, stage.settings.build_timeout_s)
         stage.waiting.expect(everyone, stage.workers)
@@ -180,10 +186,10 @@ class Switching:
         return False
 
     def _gone(self, plan: Plan) -> list[str]:
-        """The newcomers that do not come after all."""
-        incarnations = {x.replica_id: x.incarnation for x in plan.quorum.members}
-        found = {r: self._stage.roster.find(r, incarnations[r]) for r in plan.quorum.newcomers}
-        return [name for name, replica in found.items() if replica is None or replica.leaving]
+        """The newcomers that do not come after all, or were lost and are here again."""
+        roster = self._stage.roster
+        gone = [r for r in plan.joining if r.leaving or roster.at(r.replica_id) is not r]
+        return [replica.replica_id for replica in gone]
 
     def _propose(self, plan: Plan) -> None:
         stage = self._stage

@@ -38,6 +38,7 @@ class House(Actor):
     def __init__(self, world: World) -> None:
         super().__init__()
         self.world = world
+        self.streams: list[Stream] = []  # also those on which no Hello has come yet
         self.sessions: dict[str, Stream] = {}
         self._timer = 0
 
@@ -55,8 +56,8 @@ class House(Actor):
         self.world.note(self.name, "dies")
         for host in self.world.hosts:
             host.excuse("the lighthouse died")
-        for agent_id in sorted(self.sessions):
-            self.sessions[agent_id].cut()
+        for stream in self.streams:
+            stream.cut()
         delay_s = self.world.rng.choice((0.01, 0.3, 1.5, 5.0))
         self.world.at(delay_s, None, self.world.start_house)
 
@@ -84,6 +85,7 @@ class House(Actor):
             case CloseAgent(agent_id, _):
                 stream = self.sessions.get(agent_id)
                 if stream is not None:
+                    self._strike(stream)
                     stream.cut(lossy=False)
 
     def _send(self, agent_id: str, message: m.ToAgent) -> None:
@@ -116,6 +118,7 @@ class House(Actor):
         if isinstance(message, m.Hello):
             former = self.sessions.pop(agent_id, None)
             if former is not None:
+                self._strike(former)
                 former.cut(lossy=False)
             self.sessions[agent_id] = stream
             self.feed(AgentAttached(agent_id, message))
@@ -129,4 +132,10 @@ class House(Actor):
         agent_id = stream.agent.agent_id
         if self.sessions.get(agent_id) is stream:
             del self.sessions[agent_id]
+            self._strike(stream)
             self.feed(AgentDetached(agent_id))
+
+    def _strike(self, stream: Stream) -> None:
+        keys = stream.agent.workers
+        struck = sorted({(key.replica_id, key.incarnation) for key in keys})
+        self.world.invariants.agent_lost(struck)

@@ -92,6 +92,10 @@ class Invariants:
         """The lighthouse may rightly take this incarnation for lost, or for gone."""
         self.quorums.excused[incarnation] = why
 
+    def agent_lost(self, incarnations: Sequence[Incarnation]) -> None:
+        """Their agent's stream is over: the lighthouse has struck them."""
+        self.quorums.strike(incarnations)
+
     def slot_ends(self, replica_id: str) -> None:
         """The slot's script has ended, or it was asked to leave for good."""
         self.quorums.ended.add(replica_id)
@@ -207,6 +211,10 @@ class QuorumRules:
         """A member has reported."""
         self._missing.discard(key.incarnation)
 
+    def strike(self, incarnations: Sequence[Incarnation]) -> None:
+        """They are no survivors; they may come back as newcomers."""
+        self._struck.update(incarnations)
+
     def said(self, now: float, message: m.ToWorker) -> None:
         """Look at one message to workers."""
         if isinstance(message, m.AskReport):
@@ -265,7 +273,8 @@ class QuorumRules:
         if self._forms:
             return  # a lighthouse that has lost its journal knows of no predecessor
         survivors = [x for x in members if x in (*last, *self._prior) and x not in self._struck]
-        if len(survivors) >= self._min_replicas:
+        of_all = all(set(survivors) & set(old) for old in (last, self._prior) if old)
+        if of_all and len(survivors) >= self._min_replicas:
             others = [x for x in members if x not in survivors]
             require(not others, "Q4", f"{quorum.attempt} takes {others} for survivors")
         enough = len(members) >= min(self._min_replicas, self._slots - len(self.ended))

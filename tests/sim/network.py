@@ -88,6 +88,7 @@ class Stream:
         self.down = Pipe(world, agent, lambda message: agent.received(self, message), delay_s)
         self.open = True
         self._world = world
+        house.streams.append(self)
 
     def cut(self, *, lossy: bool = True, half_open: bool = False) -> None:
         """The stream breaks. Half-open: the lighthouse is never told, the agent by a keepalive."""

@@ -16,8 +16,9 @@ from pathlib import Path
 from ftrun import clock
 from ftrun.core.lighthouse_events import JournalState
 from ftrun.errors import ProtocolError, UserError
-from ftrun.protocol.codec import MESSAGE_BYTES_MAX, RecordCodec
+from ftrun.protocol.codec import RecordCodec
 from ftrun.protocol.ftrun_pb2 import JournalState as WireState
+from ftrun.protocol.limits import MESSAGE_BYTES_MAX
 
 MAGIC = b"ftrun journal 1\n"
 DIGEST_BYTES = 16

@@ -43,6 +43,12 @@ def _service(status: dict[str, Any]) -> Iterator[Metric]:
     yield _gauge("uptime_seconds", "Since this lighthouse was started.", service["uptime_s"])
     yield _gauge("epoch", "Rises at every start of a lighthouse.", status["epoch"])
     yield _gauge("agents_attached", "Agents with a stream.", service["agents_attached"])
+    received = CounterMetricFamily(
+        "ftrun_messages_received", "What agents and workers have said.", labels=["kind"]
+    )
+    for kind, count in status["messages_received"].items():
+        received.add_metric([kind], count)
+    yield received
     yield _counter("journal_writes", "Records on disk.", service["journal_writes"])
     yield _counter("journal_write_seconds", "Time that they took.", service["journal_write_s"])
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections import deque
+from collections import Counter, deque
 from typing import Any
 
 from ftrun import clock
@@ -27,7 +27,7 @@ from ftrun.core.lighthouse_events import (
     SendToAgent,
     TimerFired,
 )
-from ftrun.core.messages import Hello, Notice
+from ftrun.core.messages import Hello, Notice, WorkerMessage
 from ftrun.lighthouse.journal import JournalFile
 from ftrun.lighthouse.notices import Notices
 from ftrun.protocol.broadcast import Broadcast
@@ -96,6 +96,7 @@ class Shell:
         self._timer: asyncio.TimerHandle | None = None
         self._broadcast = Broadcast()
         self._notices = Notices()
+        self._received: Counter[str] = Counter()
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @property
@@ -119,6 +120,8 @@ class Shell:
     def said(self, session: Session, message: Any) -> None:
         """A message came in on the session's stream."""
         if self._sessions.get(session.agent_id) is session:
+            said = message.message if isinstance(message, WorkerMessage) else message
+            self._received[type(said).__name__] += 1
             self._feed(AgentSaid(session.agent_id, message))
 
     def detached(self, session: Session, reason: str) -> None:
@@ -138,7 +141,8 @@ class Shell:
             scalars = replica["scalars"].items()
             # JSON has no NaN and no infinity.
             replica["scalars"] = {k: v if math.isfinite(v) else None for k, v in scalars}
-        return {**status, "events": self._notices.events(now)}
+        received = dict(sorted(self._received.items()))
+        return {**status, "events": self._notices.events(now), "messages_received": received}
 
     def stop(self) -> None:
         """Forget the timer and end all sessions."""

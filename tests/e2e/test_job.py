@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import re
@@ -56,6 +57,33 @@ def test_ten_kills_in_one_run(tmp_path: Path) -> None:
             job.wait_steps(3)
         assert job.stop() == 75
     assert_one_state_per_lineage(job)
+
+
+def test_a_step_asks_the_lighthouse_nothing(tmp_path: Path) -> None:
+    """DESIGN: no call in the steady state. Heartbeats are the agents' and come by time alone."""
+    with Job(tmp_path, "--replicas", "2", E2E_STEP_S="0.001") as job:
+        job.wait_members(2)
+        job.wait_steps(5)
+        before, step = _received(tmp_path), job.step()
+        job.wait_steps(200)
+        after = _received(tmp_path)
+        assert {k: n for k, n in after.items() if k != "Heartbeat"} == {
+            k: n for k, n in before.items() if k != "Heartbeat"
+        }
+        assert after["Heartbeat"] - before["Heartbeat"] < (job.step() - step) / 4
+        assert job.stop() == 75
+
+
+def _received(directory: Path) -> dict[str, int]:
+    """What the job's lighthouse has been told so far, by kind."""
+    environment = {**os.environ, "XDG_STATE_HOME": str(directory / "state")}
+    told = subprocess.run(
+        [FTRUN, "status", "--json"], env=environment, capture_output=True, text=True, timeout=30
+    )
+    assert told.returncode == 0, told.stderr
+    received = json.loads(told.stdout)["messages_received"]
+    assert isinstance(received, dict)
+    return received
 
 
 @pytest.mark.slow

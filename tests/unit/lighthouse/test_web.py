@@ -43,7 +43,7 @@ def status() -> dict[str, Any]:
     ):
         core.handle(AgentSaid("node", message), 1.0)
     service = {"uptime_s": 1.5, "agents_attached": 1, "journal_writes": 2, "journal_write_s": 0.01}
-    return {"lighthouse": service, **core.snapshot(2.0)}
+    return {"lighthouse": service, "messages_received": {"Report": 1}, **core.snapshot(2.0)}
 
 
 def run(main: Coroutine[Any, Any, None]) -> None:
@@ -126,6 +126,7 @@ def test_metrics_are_those_of_the_status() -> None:
             assert found["ftrun_phase", "empty"] == 1
             assert found["ftrun_replicas_wanted",] == 2
             assert found["ftrun_journal_writes_total",] == 2
+            assert found["ftrun_messages_received_total", "Report"] == 1
             assert found["ftrun_epoch",] == 1
 
     run(main())

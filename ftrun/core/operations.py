@@ -68,4 +68,5 @@ class OperationLedger:
 
     def start_again(self) -> None:
         """In-step repair: the same operations, none of them done."""
+        assert self.untouched, "S7: what was handed out is never changed"
         self._done.clear()

@@ -560,7 +560,7 @@ class StepMachine:
 
     def _judge(self, quorum: m.Quorum) -> None:
         """The verdict of ``quorum`` on the step under way."""
-        tag = self.reduced or self._voted
+        tag = self.reduced or (self._voted if self._ledger.complete else None)
         held = self.loaded if self.healing else self.state
         if tag is not None and held is not None and quorum.state == held.committed(tag):
             self.fate = Fate.STANDS
@@ -587,6 +587,7 @@ class StepMachine:
     def _void(self, reason: str) -> None:
         self.fate = Fate.VOID
         self.void_reason = reason
+        self._voted = None
         self._deadline = None
         self._out.append(e.FailOperations(reason))
 
@@ -639,7 +640,7 @@ class StepMachine:
         if joins and self.in_force is not None:
             self._abort(self.seen)  # the others have gone on without us
         self._drop_pending()
-        if self.fate is Fate.HELD:
+        if self.fate in (Fate.HELD, Fate.REPAIR):  # no quorum will tell any more
             self._void(f"interrupted; this replica joins quorum {quorum.attempt} anew")
         if is_member:
             self._take(quorum, is_switch=True)

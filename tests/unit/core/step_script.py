@@ -97,8 +97,8 @@ EVENTS: dict[str, Callable[..., e.Event]] = {
     r"done (\S+) (\d+)": lambda a, i: e.OperationCompleted(attempt_of(a), int(i)),
     r"failed (\S+) (\d+): (.*)": lambda a, i, why: e.OperationFailed(attempt_of(a), int(i), why),
     r"vote": e.VoteStarted,
-    r"decide (commit|no)( shared)?(?:: (.*))?": lambda outcome, shared, why: e.Decided(
-        outcome == "commit", bool(shared), why or ""
+    r"decide (commit|no)( shared)?( torn)?(?:: (.*))?": lambda outcome, shared, torn, why: (
+        e.Decided(outcome == "commit", bool(shared), why or "", bool(torn))
     ),
     r"loaded (\S+) (\S+)": lambda tag, state: e.StateLoaded(tag_of(tag), state_of(state)),
     r"heal failed (\S+): (.*)": lambda tag, why: e.HealFailed(tag_of(tag), why),

@@ -109,6 +109,7 @@ class Supervisor:
     def __init__(self, settings: SupervisorSettings, now: float) -> None:
         self._settings = settings
         self._slots: dict[str, Supervised] = {}
+        self._starts = 0
         self._contact = Contact(now, settings.join_timeout_s, settings.isolation_limit_s)
         self._dead: deque[Loss] = deque(maxlen=DEAD_MAX)
         self._story: deque[tuple[float, str, str]] = deque(maxlen=STORY_MAX)
@@ -232,8 +233,10 @@ class Supervisor:
 
     def _start(self, slot: Supervised) -> None:
         restarts = slot.started
-        # Unique and unforeseeable, for the agent's id is random.
-        text = f"{self._settings.agent_id}|{slot.replica_id}|{restarts}"
+        # Unforeseeable, for the agent's id is random, and never used again: a slot may be taken
+        # away and come back, and then it counts its restarts anew.
+        self._starts += 1
+        text = f"{self._settings.agent_id}|{slot.replica_id}|{self._starts}"
         incarnation = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
         slot.begin(incarnation, self._settings.workers_per_replica)
         self._note(slot, f"started as {incarnation}")

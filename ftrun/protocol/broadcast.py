@@ -12,7 +12,8 @@ from typing import Any
 from ftrun.core.messages import RunningReplica, ToWorkers
 from ftrun.errors import ProtocolError
 from ftrun.protocol import ftrun_pb2
-from ftrun.protocol.codec import COUNT_MAX, MESSAGE_BYTES_MAX, RecordCodec, encode
+from ftrun.protocol.codec import RecordCodec, encode
+from ftrun.protocol.limits import COUNT_MAX, MESSAGE_BYTES_MAX
 
 _WIRE_BYTES = 2
 """Protobuf's wire type of a field that is length and bytes."""

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import math
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import fields, is_dataclass
@@ -27,21 +26,14 @@ from google.protobuf.message import Message as Wire
 from ftrun.core import messages
 from ftrun.errors import ProtocolError
 from ftrun.protocol import ftrun_pb2
-
-MESSAGE_BYTES_MAX = 8 * 1024 * 1024
-TEXT_BYTES_MAX = 64 * 1024
-ID_BYTES_MAX = 128
-COUNT_MAX = 65_536
-INT_MAX = (1 << 63) - 1
-
-ID_FIELDS = frozenset(
-    {"replica_id", "incarnation", "agent_id", "job_id", "lineage", "phase", "kind"}
-    | {"newcomers", "donors", "finished", "drained", "replica_ids"}
+from ftrun.protocol.limits import (
+    MESSAGE_BYTES_MAX,
+    PROSE_FIELDS,
+    check_count,
+    checker,
+    clip,
+    id_checker,
 )
-"""Fields that name something: at most ``ID_BYTES_MAX`` bytes, printable (they go into logs)."""
-
-PROSE_FIELDS = frozenset({"reason", "cause", "text", "message", "traceback", "error_type"})
-"""Words for people, of any length at the sender: cut at encoding rather than refused."""
 
 T = TypeVar("T")
 Put = Callable[[Any, Any], None]
@@ -107,21 +99,6 @@ def decode(data: bytes) -> Any:
         ProtocolError: the bytes are not one message that the protocol allows.
     """
     return _guarded(_get_envelope, _parse(ftrun_pb2.Envelope, data))
-
-
-def clip(text: str, bytes_max: int = TEXT_BYTES_MAX) -> str:
-    """``text``, or its beginning and end if it is longer than ``bytes_max`` bytes of UTF-8.
-
-    What UTF-8 cannot carry (lone surrogates of odd file names) becomes "?".
-    """
-    raw = text.encode("utf-8", "replace")
-    if len(raw) <= bytes_max:
-        return raw.decode("utf-8")
-    mark = f" ... [over {bytes_max} bytes: the middle is left out] ... "
-    half = max(0, (bytes_max - len(mark.encode())) // 2)
-    head = raw[:half].decode("utf-8", "ignore")
-    tail = raw[len(raw) - half :].decode("utf-8", "ignore")
-    return (head + mark + tail)[:bytes_max]
 
 
 # ---------------------------------------------------------------- guards
@@ -198,7 +175,7 @@ def _plan(where: str, hint: Any) -> tuple[Put, Get]:
 
 def _scalar(where: str, kind: Any) -> tuple[Put, Get]:
     name = where.rpartition(".")[2]
-    check = _checker(where, kind)
+    check = checker(where, kind)
     if check is None:
         return (lambda wire, value: setattr(wire, name, value)), (lambda wire: getattr(wire, name))
     if name in PROSE_FIELDS:
@@ -249,12 +226,12 @@ def _repeated(where: str, kind: Any) -> tuple[Put, Get]:
     put_all, get_all = _items(where, kind)
 
     def put(wire: Any, value: Any) -> None:
-        _count(where, len(value))
+        check_count(where, len(value))
         put_all(getattr(wire, name), value)
 
     def get(wire: Any) -> Any:
         found = getattr(wire, name)
-        _count(where, len(found))
+        check_count(where, len(found))
         return tuple(get_all(found))
 
     return put, get
@@ -273,7 +250,7 @@ def _items(where: str, kind: Any) -> tuple[Put, Callable[[Any], Iterable[Any]]]:
                 codec.fill(items.add(), value)
 
         return put_records, lambda items: [codec.read(item) for item in items]
-    check = _checker(where, kind) or (lambda value: value)
+    check = checker(where, kind) or (lambda value: value)
     return (
         lambda items, values: items.extend([check(value) for value in values]),
         lambda items: [check(item) for item in items],
@@ -282,7 +259,7 @@ def _items(where: str, kind: Any) -> tuple[Put, Callable[[Any], Iterable[Any]]]:
 
 def _pairs(where: str) -> tuple[Put, Callable[[Any], Iterable[Any]]]:
     """``tuple[tuple[str, float], ...]`` as repeated Scalar: named numbers, NaN allowed."""
-    check = _id_checker(f"{where}.name")
+    check = id_checker(f"{where}.name")
 
     def put(items: Any, values: Any) -> None:
         for name, number in values:
@@ -313,70 +290,9 @@ def _union(where: str, kinds: list[type]) -> tuple[Put, Get]:
     return put, get
 
 
-# ---------------------------------------------------------------- checks of single values
-
-
 def _expect(where: str, value: object, cls: type) -> None:
     if type(value) is not cls:
         raise ProtocolError(f"{where} cannot be a {type(value).__name__}")
-
-
-def _count(where: str, count: int) -> None:
-    if count > COUNT_MAX:
-        raise ProtocolError(f"{where} has {count} items, at most {COUNT_MAX} are allowed")
-
-
-def _checker(where: str, kind: Any) -> Callable[[Any], Any] | None:
-    """What a value of this field must pass, or None if its wire type says it all."""
-    name = where.rpartition(".")[2]
-    if kind is str:
-        return _id_checker(where) if name in ID_FIELDS else _text_checker(where)
-    if kind is int:
-        return _int_checker(where)
-    if kind is float and name.endswith("_s"):
-        return _duration_checker(where)
-    if kind in (float, bool):
-        return None
-    raise TypeError(f"{where}: the codec knows no {kind!r}")
-
-
-def _text_checker(where: str) -> Callable[[str], str]:
-    def check(value: str) -> str:
-        # UTF-8 takes at most four bytes a character, so most need no second look.
-        if len(value) * 4 > TEXT_BYTES_MAX and len(value.encode()) > TEXT_BYTES_MAX:
-            raise ProtocolError(f"{where} is over {TEXT_BYTES_MAX} bytes")
-        return value
-
-    return check
-
-
-def _id_checker(where: str) -> Callable[[str], str]:
-    def check(value: str) -> str:
-        if len(value) * 4 > ID_BYTES_MAX and len(value.encode()) > ID_BYTES_MAX:
-            raise ProtocolError(f"{where} is over {ID_BYTES_MAX} bytes")
-        if not value.isprintable():
-            raise ProtocolError(f"{where} has characters that cannot be printed")
-        return value
-
-    return check
-
-
-def _int_checker(where: str) -> Callable[[int], int]:
-    def check(value: int) -> int:
-        if value > INT_MAX:
-            raise ProtocolError(f"{where} is over 63 bits")
-        return value
-
-    return check
-
-
-def _duration_checker(where: str) -> Callable[[float], float]:
-    def check(value: float) -> float:
-        if not (math.isfinite(value) and value >= 0):
-            raise ProtocolError(f"{where} must be finite and not negative, not {value}")
-        return value
-
-    return check
 
 
 # ---------------------------------------------------------------- the classes

@@ -17,7 +17,8 @@ from typing import Any
 
 from ftrun import clock
 from ftrun.errors import PeerError, ProtocolError
-from ftrun.protocol.codec import MESSAGE_BYTES_MAX, decode, encode
+from ftrun.protocol.codec import decode, encode
+from ftrun.protocol.limits import MESSAGE_BYTES_MAX
 
 HEADER = struct.Struct(">I")
 CHUNK_BYTES = 64 * 1024

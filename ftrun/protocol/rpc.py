@@ -24,7 +24,8 @@ from ftrun import clock
 from ftrun.errors import ProtocolError
 from ftrun.protocol import ftrun_pb2
 from ftrun.protocol.auth import bearer, bearer_matches
-from ftrun.protocol.codec import MESSAGE_BYTES_MAX, decode, encode
+from ftrun.protocol.codec import decode, encode
+from ftrun.protocol.limits import MESSAGE_BYTES_MAX
 
 SERVICE = ftrun_pb2.DESCRIPTOR.services_by_name["Membership"].full_name
 ATTACH = f"/{SERVICE}/Attach"

@@ -19,7 +19,8 @@ from ftrun.core.messages import (
 from ftrun.errors import ProtocolError
 from ftrun.protocol import ftrun_pb2
 from ftrun.protocol.broadcast import Broadcast, varint
-from ftrun.protocol.codec import COUNT_MAX, decode, encode
+from ftrun.protocol.codec import decode, encode
+from ftrun.protocol.limits import COUNT_MAX
 
 INTERRUPT = Interrupt(Attempt(1 << 32, 1), (Loss("0", "aa", "SIGKILL"),))
 

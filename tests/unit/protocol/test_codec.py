@@ -32,17 +32,14 @@ from ftrun.core.messages import (
 )
 from ftrun.errors import ProtocolError
 from ftrun.protocol import ftrun_pb2
-from ftrun.protocol.codec import (
+from ftrun.protocol.codec import MESSAGE_CLASSES, RecordCodec, decode, encode
+from ftrun.protocol.limits import (
     COUNT_MAX,
     ID_BYTES_MAX,
     ID_FIELDS,
     INT_MAX,
-    MESSAGE_CLASSES,
     TEXT_BYTES_MAX,
-    RecordCodec,
     clip,
-    decode,
-    encode,
 )
 
 SPEC = JobSpec("job", 2, 1, 1, 5.0, 2.0, 60.0)

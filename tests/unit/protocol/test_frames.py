@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from ftrun.core.ids import Attempt, WorkerKey
 from ftrun.core.messages import Built, Heartbeat, Isolation, Notice, WorkerHello
 from ftrun.errors import PeerError, ProtocolError
-from ftrun.protocol.codec import MESSAGE_BYTES_MAX
 from ftrun.protocol.frames import FrameDecoder, FrameSocket, encode_frame, read_frame
+from ftrun.protocol.limits import MESSAGE_BYTES_MAX
 
 MESSAGES = [
     WorkerHello(WorkerKey("0", "aa", 0), 812, "secret"),

@@ -1,0 +1,104 @@
+"""What the protocol allows for one value: sizes, counts, ids, durations (X3).
+
+Checked on both sides, so that a limit is found where the mistake is. Not here: how a message is put
+together (codec.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from ftrun.errors import ProtocolError
+
+MESSAGE_BYTES_MAX = 8 * 1024 * 1024
+TEXT_BYTES_MAX = 64 * 1024
+ID_BYTES_MAX = 128
+COUNT_MAX = 65_536
+INT_MAX = (1 << 63) - 1
+
+ID_FIELDS = frozenset(
+    {"replica_id", "incarnation", "agent_id", "job_id", "lineage", "phase", "kind"}
+    | {"newcomers", "donors", "finished", "drained", "replica_ids"}
+)
+"""Fields that name something: at most ``ID_BYTES_MAX`` bytes, printable (they go into logs)."""
+
+PROSE_FIELDS = frozenset({"reason", "cause", "text", "message", "traceback", "error_type"})
+"""Words for people, of any length at the sender: cut at encoding rather than refused."""
+
+
+def checker(where: str, kind: Any) -> Callable[[Any], Any] | None:
+    """What a value of this field must pass, or None if its wire type says it all."""
+    name = where.rpartition(".")[2]
+    if kind is str:
+        return id_checker(where) if name in ID_FIELDS else _text_checker(where)
+    if kind is int:
+        return _int_checker(where)
+    if kind is float and name.endswith("_s"):
+        return _duration_checker(where)
+    if kind in (float, bool):
+        return None
+    raise TypeError(f"{where}: the codec knows no {kind!r}")
+
+
+def _text_checker(where: str) -> Callable[[str], str]:
+    def check(value: str) -> str:
+        # UTF-8 takes at most four bytes a character, so most need no second look.
+        if len(value) * 4 > TEXT_BYTES_MAX and len(value.encode()) > TEXT_BYTES_MAX:
+            raise ProtocolError(f"{where} is over {TEXT_BYTES_MAX} bytes")
+        return value
+
+    return check
+
+
+def id_checker(where: str) -> Callable[[str], str]:
+    """A check for names: short and printable."""
+
+    def check(value: str) -> str:
+        if len(value) * 4 > ID_BYTES_MAX and len(value.encode()) > ID_BYTES_MAX:
+            raise ProtocolError(f"{where} is over {ID_BYTES_MAX} bytes")
+        if not value.isprintable():
+            raise ProtocolError(f"{where} has characters that cannot be printed")
+        return value
+
+    return check
+
+
+def _int_checker(where: str) -> Callable[[int], int]:
+    def check(value: int) -> int:
+        if value > INT_MAX:
+            raise ProtocolError(f"{where} is over 63 bits")
+        return value
+
+    return check
+
+
+def _duration_checker(where: str) -> Callable[[float], float]:
+    def check(value: float) -> float:
+        if not (math.isfinite(value) and value >= 0):
+            raise ProtocolError(f"{where} must be finite and not negative, not {value}")
+        return value
+
+    return check
+
+
+def check_count(where: str, count: int) -> None:
+    """Refuse more items than a message may hold."""
+    if count > COUNT_MAX:
+        raise ProtocolError(f"{where} has {count} items, at most {COUNT_MAX} are allowed")
+
+
+def clip(text: str, bytes_max: int = TEXT_BYTES_MAX) -> str:
+    """``text``, or its beginning and end if it is longer than ``bytes_max`` bytes of UTF-8.
+
+    What UTF-8 cannot carry (lone surrogates of odd file names) becomes "?".
+    """
+    raw = text.encode("utf-8", "replace")
+    if len(raw) <= bytes_max:
+        return raw.decode("utf-8")
+    mark = f" ... [over {bytes_max} bytes: the middle is left out] ... "
+    half = max(0, (bytes_max - len(mark.encode())) // 2)
+    head = raw[:half].decode("utf-8", "ignore")
+    tail = raw[len(raw) - half :].decode("utf-8", "ignore")
+    return (head + mark + tail)[:bytes_max]

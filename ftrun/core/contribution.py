@@ -14,10 +14,8 @@ def contributors(
     forward pass (``heal_first``, and always at step 0). ``at_most``: the rest are spares
     (``WorldSizeMode.FIXED_WITH_SPARES``). Every member comes to the same answer without asking.
     """
-    zeros = step == quorum.step and not (heal_first or step == 0)
-    ranks = tuple(
-        rank
-        for rank, member in enumerate(quorum.members)
-        if not (zeros and member.replica_id in quorum.newcomers)
-    )
+    ranks = tuple(range(len(quorum.members)))
+    if quorum.newcomers and step == quorum.step and not (heal_first or step == 0):
+        members = quorum.members
+        ranks = tuple(r for r in ranks if members[r].replica_id not in quorum.newcomers)
     return ranks if at_most is None else ranks[:at_most]

@@ -12,8 +12,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -41,7 +40,12 @@ class Engine:
     """One worker at work. Thread-safe; ``fatal`` is what must be raised in the main thread."""
 
     def __init__(
-        self, context: WorkerContext, pg: ProcessGroup, machine: StepMachine, healing: Healing
+        self,
+        context: WorkerContext,
+        pg: ProcessGroup,
+        machine: StepMachine,
+        healing: Healing,
+        progress: Callable[[], m.Progress],
     ) -> None:
         self.machine = machine
         self.fatal: Exception | None = None
@@ -52,12 +56,15 @@ class Engine:
         self._context = context
         self._registered = False
         self._events: deque[e.Event] = deque()
-        self._depth = 0
+        self._draining = False
+        self._waiting = 0
+        self._stock: tuple[m.Quorum | None, tuple[int, ...]] = (None, ())
         self._afterwards: deque[Callable[[], None]] = deque()
         self._reductions: list[Reduction] = []
         self._group: BuiltGroup | None = None
         self._group_attempt: Attempt | None = None
-        self._progress: m.Progress | None = None
+        self._progress = progress
+        self._progress_due = False
         self._progress_sent = 0.0
         self._healing = healing
         self._groups = Groups(context, pg, self.feed, BUILD_TIMEOUT_S)
@@ -88,18 +95,31 @@ class Engine:
 
     def feed(self, event: e.Event) -> None:
         """Let the machine decide about ``event`` and carry it out. From any thread."""
-        with self._exclusive():
+        with self.changed:
             self._events.append(event)
+            if self._draining:
+                return  # by this thread: it comes to it
+            self._drain()
+        if self._afterwards:
+            self._run_afterwards()
 
     def issue(self, reduction: Reduction) -> None:
         """One more reduction of this step: out now, or kept until a group stands."""
-        with self._exclusive():
+        with self.changed:
             self._reductions.append(reduction)
             index = len(self._reductions) - 1
             self._events.append(e.OperationIssued(reduction.held, reduction.closes))
             self._drain()
             if self.machine.may_issue:
-                self._launch(index, reduction)
+                self._draining = True  # what is complete at once is handled below
+                try:
+                    self._launch(index, reduction)
+                finally:
+                    self._draining = False
+                if self._events:
+                    self._drain()
+        if self._afterwards:
+            self._run_afterwards()
 
     def begin_step(self) -> None:
         """The main thread is in a new step: nothing of the last one counts."""
@@ -123,7 +143,9 @@ class Engine:
                 left_s = deadline - clock.now()
                 if left_s <= 0:
                     raise TimeoutError(f"{what} did not come within {timeout_s:g} s")
+                self._waiting += 1
                 self.changed.wait(min(left_s, 1.0))
+                self._waiting -= 1
 
     def die(self, error: Exception) -> None:
         """The main thread must raise ``error`` as soon as it comes by."""
@@ -131,13 +153,13 @@ class Engine:
             self.fatal = error
             self.changed.notify_all()
 
-    def tell_progress(self, progress: m.Progress, at_once: bool = False) -> None:
-        """To the agent, at most ten times a second; the last one always gets there."""
-        with self.changed:
-            self._progress = progress
-            if at_once:
+    def note_progress(self, at_once: bool = False) -> None:
+        """There is progress to tell the agent: at most ten times a second, but in the end all."""
+        self._progress_due = True
+        if at_once or clock.now() - self._progress_sent >= PROGRESS_INTERVAL_S:
+            with self.changed:
                 self._progress_sent = 0.0
-            self._flush_progress()
+                self._flush_progress()
 
     def close(self, reason: str | None) -> None:
         """Leave the job for ``reason`` (None: the agent will tell) and release everything."""
@@ -152,26 +174,17 @@ class Engine:
 
     # ------------------------------------------------------------ under the lock
 
-    @contextmanager
-    def _exclusive(self) -> Iterator[None]:
-        """Hold the step lock; on the way out handle what has come up, then complete futures."""
-        with self.changed:
-            self._depth += 1
-            try:
-                yield
-                if self._depth == 1:
-                    self._drain()
-            finally:
-                self._depth -= 1
-                outermost = self._depth == 0
-        if outermost:
-            self._run_afterwards()
-
     def _drain(self) -> None:
-        while self._events:
-            for instruction in self.machine.handle(self._events.popleft(), clock.now()):
-                self._carry_out[type(instruction)](instruction)
-        self.changed.notify_all()
+        """Decide about all that has come up, and carry it out."""
+        self._draining = True
+        try:
+            while self._events:
+                for instruction in self.machine.handle(self._events.popleft(), clock.now()):
+                    self._carry_out[type(instruction)](instruction)
+        finally:
+            self._draining = False
+        if self._waiting:
+            self.changed.notify_all()
 
     def _abort_group(self, instruction: e.AbortGroup) -> None:
         if self._group_attempt == instruction.attempt:  # else it is one that was only prepared
@@ -213,7 +226,6 @@ class Engine:
         self._groups.release_dropped()
 
     def _hand_out(self, instruction: e.HandOut) -> None:
-        self._take_stock()
         divisor = self.divisor
         for index in instruction.indices:
             reduction = self._reductions[index]
@@ -227,10 +239,10 @@ class Engine:
 
     def _take_stock(self) -> None:
         """Who counts in the step under way, and which of them we are (C4)."""
-        ranks = self.machine.contributors()
-        quorum = self.machine.in_force
-        if quorum is None or not ranks:
+        stock = quorum, ranks = self.machine.in_force, self.machine.contributors()
+        if quorum is None or not ranks or stock == self._stock:
             return
+        self._stock = stock
         key = self._context.key
         own = quorum.index(key.replica_id, key.incarnation)
         self.divisor = len(ranks)
@@ -244,9 +256,9 @@ class Engine:
 
     def _flush_progress(self) -> None:
         now = clock.now()
-        if self._progress is not None and now - self._progress_sent >= PROGRESS_INTERVAL_S:
-            self._link.send(self._progress)
-            self._progress = None
+        if self._progress_due and now - self._progress_sent >= PROGRESS_INTERVAL_S:
+            self._link.send(self._progress())
+            self._progress_due = False
             self._progress_sent = now
 
     # ------------------------------------------------------------ other threads

@@ -110,7 +110,8 @@ class Manager:
         self._keeps_inputs = repair == "reissue"
         self._failures = 0
         self._batches = 0
-        self._scalars: dict[str, float] = {}
+        self._scalars: dict[str, float] = {}  # replaced, never changed: other threads read it
+        self._phase = "wait"
         self._error: Exception | None = None
         self._healing = Healing(context, self.state_dict, self._timeout_s)
         if (load_state_dict is None) != (state_dict is None):
@@ -131,7 +132,7 @@ class Manager:
         )
         several = context.workers_per_replica > 1
         self._vote = GroupVote(context, connect_timeout.total_seconds()) if several else None
-        self._engine = Engine(context, pg, self._machine, self._healing)
+        self._engine = Engine(context, pg, self._machine, self._healing, self._progress)
         self._engine.start()
         atexit.register(self.shutdown)
 
@@ -230,17 +231,11 @@ class Manager:
         ``restore`` writes the local gradients, divided by what it is given, into ``buffer`` again
         (in-step repair). ``divided_by``: what they are divided by now; None: the Manager divides.
         """
-        return self._issue(
-            Reduction(
-                buffer,
-                ReduceOp.AVG,
-                restore,
-                divided_by=divided_by,
-                keep=self._keeps_inputs,
-                held=True,
-                closes=is_last,
-            )
+        keep = self._keeps_inputs
+        bucket = Reduction(
+            buffer, ReduceOp.AVG, restore, divided_by, keep, held=True, closes=is_last
         )
+        return self._issue(bucket)
 
     def _issue(self, reduction: Reduction) -> torch.futures.Future[torch.Tensor]:
         if not self._machine.in_step:
@@ -255,9 +250,8 @@ class Manager:
             RuntimeError: more than ``max_retries`` steps in a row were not committed.
         """
         machine, engine = self._machine, self._engine
-        deadline_s = (timeout.total_seconds() if timeout else 0) or (
-            self._timeout_s + self._quorum_timeout_s
-        )
+        patience_s = self._timeout_s + self._quorum_timeout_s
+        deadline_s = (timeout.total_seconds() if timeout else 0) or patience_s
         if not machine.settled:
             engine.wait_until(lambda: machine.settled or not machine.in_step, deadline_s, "results")
         if machine.healing:
@@ -283,17 +277,16 @@ class Manager:
         if committed:
             self._failures = 0
             self._batches += self.num_participants()
-        else:
-            self._failures += 1
-            self._tell("retry")
-            if self._max_retries is not None and self._failures > self._max_retries:
-                raise RuntimeError(
-                    f"{self._failures} steps in a row were not committed (max_retries="
-                    f"{self._max_retries}); the last error: {self._error}"
-                )
-            return False
-        self._tell("step")
-        return True
+            self._tell("step")
+            return True
+        self._failures += 1
+        self._tell("retry")
+        if self._max_retries is not None and self._failures > self._max_retries:
+            raise RuntimeError(
+                f"{self._failures} steps in a row were not committed (max_retries="
+                f"{self._max_retries}); the last error: {self._error}"
+            )
+        return False
 
     def _heal(self) -> None:
         machine = self._machine
@@ -365,14 +358,17 @@ class Manager:
         Raises:
             UserError: more than 64 names.
         """
-        self._scalars.update({name: float(value) for name, value in scalars.items()})
+        self._scalars = self._scalars | {name: float(value) for name, value in scalars.items()}
         if len(self._scalars) > SCALARS_MAX:
             raise UserError(f"log() keeps {SCALARS_MAX} scalars at most")
 
     def _tell(self, phase: str, at_once: bool = False) -> None:
-        step = self._machine.position
-        progress = Progress(step, self._batches, phase, tuple(self._scalars.items()))
-        self._engine.tell_progress(progress, at_once)
+        self._phase = phase
+        self._engine.note_progress(at_once)
+
+    def _progress(self) -> Progress:
+        scalars = tuple(self._scalars.items())
+        return Progress(self._machine.position, self._batches, self._phase, scalars)
 
     # ------------------------------------------------------------ the end
 

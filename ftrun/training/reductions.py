@@ -33,9 +33,9 @@ class Reduction:
         tensor: torch.Tensor,
         op: Any,
         restore: Restore | None = None,
-        *,
         divided_by: int | None = None,
         keep: bool = True,
+        *,
         held: bool = False,
         closes: bool = False,
     ) -> None:

@@ -40,7 +40,7 @@ from typing import Any
 from ftrun.core import messages as m
 from ftrun.core import step_events as e
 from ftrun.core.contribution import contributors
-from ftrun.core.ids import NO_ATTEMPT, Attempt, StateId, Tag, WorkerKey
+from ftrun.core.ids import NO_ATTEMPT, Attempt, StateId, Tag, WorkerKey, extend_lineage
 from ftrun.core.operations import OperationLedger
 
 STORY_LINES_MAX = 64
@@ -507,7 +507,11 @@ class StepMachine:
             self._give_up(f"heal: donors hold {event.state}, not what {event.tag} begins with")
 
     def _on_state_applied(self, event: e.StateApplied) -> None:
-        if not self.healing or self.loaded is None or self.tag is None:
+        if not self.healing or self.tag is None:
+            return
+        if self.loaded is None:  # given up while it was applied: nobody else holds such a state
+            lineage = extend_lineage(self.state.lineage, self.tag)
+            self.state = replace(self.state, lineage=lineage)  # S1
             return
         self.state = self.loaded
         self.loaded = None

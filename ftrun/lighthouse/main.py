@@ -29,14 +29,13 @@ from ftrun.core.lighthouse_events import JournalState
 from ftrun.errors import ExitCode, FtrunError, UserError
 from ftrun.lighthouse.embedded import Embedding
 from ftrun.lighthouse.journal import JournalFile
-from ftrun.lighthouse.server import MembershipServer
+from ftrun.lighthouse.server import MembershipServer, listen
 from ftrun.lighthouse.settings import ServiceSettings
 from ftrun.lighthouse.shell import Shell
 
 ADDRESS_FILE = "address.json"
 JOURNAL_FILE = "journal"
 LOCK_FILE = "lock"
-HTTP_BACKLOG = 128
 EPOCH_ZERO = datetime(2026, 1, 1, tzinfo=timezone.utc)
 
 log = logging.getLogger(__name__)
@@ -52,7 +51,7 @@ class ServiceAddress:
 
 
 def run_lighthouse(settings: ServiceSettings, announce: Callable[[str], None] = print) -> int:
-    """Serve until SIGTERM or SIGINT; returns the exit code.
+    """Serve until SIGTERM or SIGINT, with a log on stderr; returns the exit code.
 
     ``announce`` gets one line as soon as agents can attach.
 
@@ -60,6 +59,7 @@ def run_lighthouse(settings: ServiceSettings, announce: Callable[[str], None] = 
         UserError: a setting is wrong, a port is taken, the state directory is of no use or another
             lighthouse's; nothing was started.
     """
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s lighthouse: %(message)s")
     settings.check()
     with _locked(settings.state_dir):
         _withdraw(settings.state_dir)  # what a killed one has left
@@ -84,7 +84,7 @@ def run_embedded(embedding: Embedding) -> int:
 
 async def _run(settings: ServiceSettings, announce: Callable[[str], None]) -> int:
     """Ports first: a taken one is said before anything else is touched."""
-    with _listen(settings) as listener:
+    with listen(*settings.http_address(), "--http") as listener:
         server = MembershipServer(settings)
         grpc_host, grpc_port = server.bind()
         journal = JournalFile(settings.state_dir / JOURNAL_FILE)
@@ -196,26 +196,6 @@ def _stop_on_signals() -> asyncio.Event:
         if signal.getsignal(number) is not signal.SIG_IGN:
             loop.add_signal_handler(number, stopping.set)
     return stopping
-
-
-def _listen(settings: ServiceSettings) -> socket.socket:
-    """Take the HTTP port.
-
-    Raises:
-        UserError: it is taken, or the host is none of this machine.
-    """
-    host, port = settings.http_address()
-    try:
-        return socket.create_server(
-            (host, port),
-            family=socket.AF_INET6 if ":" in host else socket.AF_INET,
-            backlog=HTTP_BACKLOG,
-        )
-    except OSError as error:
-        raise UserError(
-            f"--http {host}:{port}: {error.strerror}. The lighthouse was not started. "
-            "Give another, or port 0 for any."
-        ) from error
 
 
 def tls_context(settings: ServiceSettings) -> ssl.SSLContext | None:

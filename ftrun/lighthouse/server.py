@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import socket
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -25,6 +26,7 @@ HELLO_TIMEOUT_S = 10.0
 FLUSH_TIMEOUT_S = 1.0
 STOP_GRACE_S = 0.5
 STREAMS_MAX = 16_384
+BACKLOG = 128
 
 log = logging.getLogger(__name__)
 
@@ -49,15 +51,15 @@ class MembershipServer:
             UserError: it is taken, or the host is none of this machine.
         """
         host, port = self._settings.grpc_address()
+        # gRPC says what is wrong with a port in its own words, on stderr; so we look first.
+        listen(host, port, "--bind").close()
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         try:
-            bound = self._add_port(address)
+            return host, self._add_port(address)
         except RuntimeError as error:
             raise UserError(
-                f"--bind {address}: the port is taken, or the address is not one of this machine. "
-                "The lighthouse was not started. Give another, or port 0 for any."
+                f"--bind {address}: {error}. The lighthouse was not started."
             ) from error
-        return host, bound
 
     async def start(self, shell: Shell) -> None:
         """Accept agents."""
@@ -94,6 +96,22 @@ class MembershipServer:
             self._shell.detached(session, reason)
         if session.cut:
             await context.abort(grpc.StatusCode.ABORTED, reason)
+
+
+def listen(host: str, port: int, option: str) -> socket.socket:
+    """Take a port.
+
+    Raises:
+        UserError: it is taken, or the host is none of this machine.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+    except OSError as error:
+        raise UserError(
+            f"{option} {host}:{port}: {(error.strerror or str(error)).lower()}. The lighthouse "
+            "was not started. Give another address, or port 0 for any."
+        ) from error
 
 
 async def _hello(requests: AsyncIterator[bytes]) -> Hello:

@@ -1,6 +1,5 @@
 # Sourced by the scripts beside it, in the repository's root: .venv with ftrun and one of its extras.
-# PYTHON chooses the interpreter of a new .venv (3.10 or newer). Without an NVIDIA GPU,
-# PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu saves the download of CUDA's libraries.
+# PYTHON chooses the interpreter of a new .venv (3.10 or newer).
 
 install_ftrun() {
     local extra="$1" stamp=".venv/.ftrun-$1"

@@ -20,6 +20,7 @@ from typing import Protocol
 from ftrun import clock
 from ftrun.agent import sweep
 from ftrun.core.failures import signal_name
+from ftrun.errors import ExitCode
 from ftrun.protocol.frames import CHUNK_BYTES
 
 ADDRESS_FILE = "address.json"
@@ -50,7 +51,10 @@ class LighthouseAddress:
 
 
 class EmbeddedLighthouse:
-    """Runs ``python -m ftrun.lighthouse`` until ``stop``."""
+    """Runs ``python -m ftrun.lighthouse`` until ``stop``.
+
+    ``on_end`` is told how a child has ended, and False if another try would end so too.
+    """
 
     def __init__(
         self,
@@ -58,13 +62,15 @@ class EmbeddedLighthouse:
         state_dir: Path,
         token: str,
         guard_id: str,
+        log_path: Path,
         on_ready: Callable[[LighthouseAddress], None],
-        on_end: Callable[[str], None],
+        on_end: Callable[[str, bool], None],
     ) -> None:
         self._child_environment = child_environment
         self._state_dir = state_dir
         self._token = token
         self._guard_id = guard_id
+        self._log_path = log_path
         self._on_ready = on_ready
         self._on_end = on_end
         self._loop = asyncio.get_running_loop()
@@ -153,6 +159,8 @@ class EmbeddedLighthouse:
             self._loop.remove_reader(self._stderr_fd)
             return
         self._said += data
+        with contextlib.suppress(OSError), open(self._log_path, "ab") as log:
+            log.write(data)
         if not self._ready and READY_WORDS in self._said:
             self._ready = True
             self._published()
@@ -174,6 +182,9 @@ class EmbeddedLighthouse:
         self._ended.set()
         if self._stopping:
             return
+        if status == ExitCode.USAGE and self._address.grpc == ANY_PORT:
+            self._on_end(self._why(status), False)
+            return
         if not self._ready:
             # Perhaps somebody has taken the ports meanwhile.
             self._address = LighthouseAddress(ANY_PORT, ANY_PORT)
@@ -182,7 +193,7 @@ class EmbeddedLighthouse:
         delay_s = min(BACKOFF_LAST_S, BACKOFF_FIRST_S * 2.0**self._failures)
         self._failures = min(self._failures + 1, 16)
         self._retry = self._loop.call_later(delay_s, self.start)
-        self._on_end(self._why(status))
+        self._on_end(self._why(status), True)
 
     def _why(self, status: int) -> str:
         if status < 0:

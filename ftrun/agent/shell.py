@@ -7,6 +7,7 @@ stream, signals and one timer. Not here: decisions (core/supervisor.py), and eac
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
 import shutil
 import signal
@@ -25,7 +26,7 @@ from ftrun.agent.devices import Machine
 from ftrun.agent.embedded import ChildEnvironment, EmbeddedLighthouse, LighthouseAddress
 from ftrun.agent.fleet import Fleet
 from ftrun.agent.link import LighthouseLink
-from ftrun.agent.logs import Terminal, flush_python_streams
+from ftrun.agent.logs import Terminal, flush_python_streams, log_path
 from ftrun.agent.summary import summary_lines
 from ftrun.agent.workers import WorkerServer
 from ftrun.config import RunSettings
@@ -70,10 +71,11 @@ from ftrun.core.supervisor_events import (
     WorkerExited,
     WorkerSaid,
 )
-from ftrun.errors import ExitCode
+from ftrun.errors import ExitCode, UserError
 from ftrun.protocol.rpc import Disconnected
 
 UNREACHABLE_SAY_S = 5.0
+TEMP_DIR_BYTES_MAX = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +105,7 @@ def run_agent(
     """
     linux.become_subreaper()
     flush_python_streams()
-    runtime_dir = Path(tempfile.mkdtemp(prefix="ftrun-"))
+    runtime_dir = _make_runtime_dir()
     try:
         if token_file is None:
             token_file = runtime_dir / "token"
@@ -113,6 +115,18 @@ def run_agent(
     finally:
         neighbours.withdraw()
         shutil.rmtree(runtime_dir, ignore_errors=True)
+
+
+def _make_runtime_dir() -> Path:
+    """A directory of mode 0700 for the socket, whose path the kernel limits to 107 bytes."""
+    try:
+        if len(os.fsencode(tempfile.gettempdir())) <= TEMP_DIR_BYTES_MAX:
+            return Path(tempfile.mkdtemp(prefix="ftrun-"))
+        return Path(tempfile.mkdtemp(prefix="ftrun-", dir="/tmp"))
+    except OSError as error:
+        raise UserError(
+            f"No temporary directory can be made ({error}). Set TMPDIR to one that you may write."
+        ) from None
 
 
 async def _run(
@@ -217,6 +231,7 @@ class Agent:
             state_dir,
             token,
             self._fleet.guard_id,
+            self._settings.job_log_dir / "lighthouse.log",
             self._lighthouse_ready,
             self._lighthouse_ended,
         )
@@ -295,8 +310,10 @@ class Agent:
 
     def _say(self, line: Say) -> None:
         text = line.text
-        if line.kind == "lost":
-            text += f" Log: {self._settings.job_log_dir / f'replica_{line.replica_ids[0]}'}"
+        if line.log is not None:
+            life = line.log
+            directory = self._settings.job_log_dir
+            text += f" Log: {log_path(directory, life.replica_id, life.group_rank, life.restarts)}"
         self._terminal.event_line(text)
 
     def _say_end(self, stuck: list[int]) -> None:
@@ -361,7 +378,11 @@ class Agent:
         except OSError as error:
             self._terminal.event_line(f"`ftrun status` will not find this job: {error}")
 
-    def _lighthouse_ended(self, how: str) -> None:
+    def _lighthouse_ended(self, how: str, usable: bool) -> None:
+        if not usable:
+            self._terminal.event_line(f"The embedded lighthouse {how}")
+            self._handle(JobEnded(ExitCode.USAGE, "the embedded lighthouse cannot be started"))
+            return
         self._terminal.event_line(
             f"The embedded lighthouse {how}; it is started again. Training goes on."
         )

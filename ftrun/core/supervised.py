@@ -56,6 +56,7 @@ class Supervised:
     """``alive``: group_ranks whose process has not ended. Deadlines are None while they are off.
 
     ``reported``: a worker of it has spoken, so it has a Manager. ``lost``: its loss is told.
+    ``restart_in_s``, ``outcome_ahead``: what follows when all workers of a failed group have ended.
     ``forgotten``: the slot is somebody else's as soon as the processes here have ended.
     """
 
@@ -70,7 +71,8 @@ class Supervised:
     reported: bool = False
     lost: bool = False
     forgotten: bool = False
-    failure: Failure | None = None
+    restart_in_s: float | None = None
+    outcome_ahead: Outcome | None = None
     wake_at: float | None = None
     term_at: float | None = None
     kill_at: float | None = None
@@ -89,7 +91,7 @@ class Supervised:
         self.alive = set(range(workers))
         self.reports = {}
         self.reported = self.lost = False
-        self.failure = None
+        self.restart_in_s = self.outcome_ahead = None
         self.clear_deadlines()
         self.budget.started()
 

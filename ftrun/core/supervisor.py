@@ -71,6 +71,7 @@ from ftrun.core.supervisor_events import (
     TellLighthouse,
     TellWorkers,
     WorkerExited,
+    WorkerLife,
     WorkerSaid,
 )
 
@@ -270,12 +271,13 @@ class Supervisor:
             reason=event.reason,
         )
         self._lose(slot, failure.cause())
-        slot.failure = failure
         slot.failures.append(failure)
+        slot.outcome_ahead = Outcome.FAILED
         if slot.lost_at is None:
             slot.lost_at = self._now
         if slot.alive:
             self._kill(slot)
+        self._judge(slot, failure)
 
     def _lose(self, slot: Supervised, cause: str) -> None:
         if slot.lost:
@@ -291,8 +293,10 @@ class Supervisor:
         if slot.forgotten:
             self._lose(slot, "its slot was given to another agent")
             del self._slots[slot.replica_id]
-        elif slot.failure is not None:
-            self._judge(slot, slot.failure)
+        elif slot.restart_in_s is not None and not self.is_ending:
+            self._wait(slot, slot.restart_in_s)
+        elif slot.outcome_ahead is not None:
+            slot.end(slot.outcome_ahead)
         elif was_running:
             slot.end(Outcome.FINISHED)
             self._tell(ReplicaFinished(slot.replica_id, slot.incarnation))
@@ -304,18 +308,15 @@ class Supervisor:
             self._wait(slot, 0.0)
 
     def _judge(self, slot: Supervised, failure: Failure) -> None:
-        """Restart, or end the job and say why (P5)."""
-        if self.is_ending:
-            slot.end(Outcome.FAILED)
-            return
+        """Restart once all its workers have ended, or end the job and say why (P5)."""
+        budget = self._settings.restarts.max_restarts
         match slot.budget.failed(failure):
             case Restart(delay_s, number):
-                self._wait(slot, delay_s)
+                slot.restart_in_s = delay_s
                 when = f"in {delay_s:g} s" if delay_s else "now"
-                budget = self._settings.restarts.max_restarts
                 self._say_lost(failure, f"Restart {number} of {budget} {when}.")
             case CrashLoop(strikes):
-                slot.end(Outcome.CRASH_LOOP)
+                slot.outcome_ahead = Outcome.CRASH_LOOP
                 code = self._settings.crash_code if failure.report else failure.status
                 self._give_up(
                     failure,
@@ -324,12 +325,10 @@ class Supervisor:
                     f"same way ({failure.words()}) without a new step in between",
                 )
             case spent:
-                first = spent.first
-                slot.end(Outcome.BUDGET_SPENT)
-                budget = self._settings.restarts.max_restarts
+                slot.outcome_ahead = Outcome.BUDGET_SPENT
                 self._give_up(
                     failure,
-                    exit_code_of(first.status),
+                    exit_code_of(spent.first.status),
                     f"replica {slot.replica_id} has failed ({failure.words()}) and no restart is "
                     f"left of {budget}",
                 )
@@ -398,12 +397,12 @@ class Supervisor:
             self._ending_outcome = outcome
         for slot in self._ordered():
             if slot.phase is Phase.WAITING:
-                slot.end(Outcome.FAILED if slot.failure is not None else outcome)
+                slot.end(slot.outcome_ahead or outcome)
 
     def _end_job(self, exit_code: int, reason: str) -> None:
         self._begin_ending(exit_code, reason, Outcome.STOPPED)
         for slot in self._ordered():
-            if slot.phase is Phase.RUNNING:
+            if slot.phase is Phase.RUNNING and slot.alive:
                 self._terminate(slot)
 
     def _drain(self, reason: str, exit_code: int) -> None:
@@ -553,7 +552,9 @@ class Supervisor:
         if self._settings.workers_per_replica > 1:
             who += f", worker {failure.group_rank}"
         pid = f" (pid {failure.pid})" if failure.pid else ""
-        self._say("lost", failure.replica_id, f"{who}{pid} {failure.cause()}. {then}")
+        text = f"{who}{pid} {failure.cause()}. {then}"
+        log = WorkerLife(failure.replica_id, failure.group_rank, failure.restarts)
+        self._out.append(Say("lost", (failure.replica_id,), text, log))
 
     def _note(self, slot: Supervised, text: str) -> None:
         self._story.append((self._now, slot.replica_id, text))

@@ -164,12 +164,22 @@ class TellWorkers:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerLife:
+    """One life of one worker; it has a log of its own."""
+
+    replica_id: str
+    group_rank: int
+    restarts: int
+
+
+@dataclass(frozen=True, slots=True)
 class Say:
-    """One line for people."""
+    """One line for people; ``log``: whose log tells more."""
 
     kind: str
     replica_ids: tuple[str, ...]
     text: str
+    log: WorkerLife | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,6 +50,7 @@ from ftrun.core.supervisor_events import (
     TellWorkers,
     TimerFired,
     WorkerExited,
+    WorkerLife,
     WorkerSaid,
 )
 
@@ -216,10 +217,11 @@ def test_one_workers_death_kills_the_rest_of_its_group_only_and_restarts_when_al
     assert isinstance(told(out)[0], ReplicaLost)
     assert signals(out) == [("0", SIGKILL)]
     assert starts(out) == []
+    assert "worker 1 (pid 1001) died: SIGSEGV. Restart 1 of 10 now." in said(out)
+    assert [i.log for i in out if isinstance(i, Say)] == [WorkerLife("0", 1, 0)]
     out = agent.exits("0", -9, rank=0)
     assert starts(out) == [("0", 1)]
     assert told(out) == [ReplicaStarted("0", agent.incarnations["0"], 1)]
-    assert "worker 1 (pid 1001) died: SIGSEGV" in said(out)
     summary = agent.core.summary()[0]
     assert (summary.status, summary.restarts, summary.phase) == (-11, 1, Phase.RUNNING)
 

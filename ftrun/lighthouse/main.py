@@ -84,9 +84,9 @@ def run_embedded(embedding: Embedding) -> int:
 
 async def _run(settings: ServiceSettings, announce: Callable[[str], None]) -> int:
     """Ports first: a taken one is said before anything else is touched."""
+    server = MembershipServer(settings)
+    grpc_host, grpc_port = server.bind()
     with listen(*settings.http_address(), "--http") as listener:
-        server = MembershipServer(settings)
-        grpc_host, grpc_port = server.bind()
         journal = JournalFile(settings.state_dir / JOURNAL_FILE)
         core = Lighthouse(settings.core, journal.load() or _no_journal(), clock.now())
         shell = Shell(core, journal)

@@ -108,9 +108,11 @@ def listen(host: str, port: int, option: str) -> socket.socket:
     try:
         return socket.create_server((host, port), family=family, backlog=BACKLOG)
     except OSError as error:
+        # Python has added the address to the words, which is said already.
+        why = (error.strerror or str(error)).partition(" (while ")[0]
         raise UserError(
-            f"{option} {host}:{port}: {(error.strerror or str(error)).lower()}. The lighthouse "
-            "was not started. Give another address, or port 0 for any."
+            f"{option} {host}:{port}: {why.lower()}. The lighthouse was not started. "
+            "Give another address, or port 0 for any."
         ) from error
 
 

@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import hashlib
 import signal
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -49,7 +48,8 @@ from ftrun.core.messages import (
     ReplicaStarted,
     RunningReplica,
 )
-from ftrun.core.restarts import CrashLoop, Restart, RestartBudget, RestartRules
+from ftrun.core.restarts import CrashLoop, Restart, RestartRules
+from ftrun.core.slot_table import SlotTable
 from ftrun.core.supervised import Outcome, Phase, SlotSummary, Supervised
 from ftrun.core.supervisor_events import (
     DrainAsked,
@@ -77,8 +77,6 @@ from ftrun.core.supervisor_events import (
 
 SIGTERM = int(signal.SIGTERM)
 SIGKILL = int(signal.SIGKILL)
-STORY_MAX = 200
-DEAD_MAX = 64
 TERM_SHARE = 0.8
 """A group that drains is asked by SIGTERM too when this share of the grace has passed."""
 
@@ -109,11 +107,9 @@ class Supervisor:
 
     def __init__(self, settings: SupervisorSettings, now: float) -> None:
         self._settings = settings
-        self._slots: dict[str, Supervised] = {}
+        self._slots = SlotTable(settings.restarts)
         self._starts = 0
         self._contact = Contact(now, settings.join_timeout_s, settings.isolation_limit_s)
-        self._dead: deque[Loss] = deque(maxlen=DEAD_MAX)
-        self._story: deque[tuple[float, str, str]] = deque(maxlen=STORY_MAX)
         self._ending: EndAgent | None = None
         self._ending_outcome = Outcome.STOPPED
         self._end_at: float | None = None
@@ -162,21 +158,15 @@ class Supervisor:
 
     def running(self) -> tuple[RunningReplica, ...]:
         """For a Hello: incarnations whose workers live."""
-        return tuple(
-            RunningReplica(slot.replica_id, slot.incarnation)
-            for slot in self._ordered()
-            if slot.alive and not slot.lost
-        )
+        return self._slots.running()
 
     def dead(self) -> tuple[Loss, ...]:
         """For a Hello: the latest incarnations whose end was seen."""
-        return tuple(self._dead)
+        return tuple(self._slots.dead)
 
     def finished(self) -> tuple[str, ...]:
         """For a Hello: slots that have ended well."""
-        return tuple(
-            slot.replica_id for slot in self._ordered() if slot.outcome is Outcome.FINISHED
-        )
+        return self._slots.finished()
 
     @property
     def isolated(self) -> bool:
@@ -190,30 +180,20 @@ class Supervisor:
 
     def summary(self) -> tuple[SlotSummary, ...]:
         """What became of each slot."""
-        return tuple(slot.summary() for slot in self._ordered())
+        return self._slots.summary()
 
     def story(self, replica_id: str) -> list[str]:
         """The history of one slot, oldest first."""
-        return [f"{at:.3f} {text}" for at, slot, text in self._story if slot == replica_id]
+        return self._slots.story(replica_id)
 
     def check(self) -> None:
-        """Assert what must hold between events.
-
-        Raises:
-            AssertionError: it does not; the slot's story is in the text.
-        """
-        for slot in self._slots.values():
-            story = "\n".join([str(slot.phase), *self.story(slot.replica_id)])
-            assert bool(slot.alive) == (slot.phase in (Phase.RUNNING, Phase.STOPPING)), story
-            assert (slot.phase is Phase.WAITING) == (slot.wake_at is not None), story
-            assert (slot.phase is Phase.ENDED) == (slot.outcome is not None), story
-            assert 0 <= slot.budget.spent <= self._settings.restarts.max_restarts, story
-            assert not self.is_ending or slot.phase in (Phase.STOPPING, Phase.ENDED), story
+        """Assert what must hold between events (AssertionError, with the slot's story)."""
+        self._slots.check(self.is_ending)
 
     # ------------------------------------------------------------ slots and starts
 
     def _assign(self, replica_ids: tuple[str, ...]) -> None:
-        for slot in self._ordered():
+        for slot in self._slots:
             if slot.replica_id not in replica_ids:
                 self._forget(slot)
         for replica_id in sorted(replica_ids, key=replica_order):
@@ -222,15 +202,14 @@ class Supervisor:
                 # Taken away and given back while its workers are being killed: start it again.
                 known.forgotten = False
             elif not self.is_ending:
-                budget = RestartBudget(self._settings.restarts)
-                self._slots[replica_id] = Supervised(replica_id, budget, wake_at=self._now)
+                self._slots.add(replica_id, self._now)
 
     def _forget(self, slot: Supervised) -> None:
         if slot.alive:
             slot.forgotten = True
             self._kill(slot)
         else:
-            del self._slots[slot.replica_id]
+            self._slots.remove(slot)
 
     def _start(self, slot: Supervised) -> None:
         restarts = slot.started
@@ -240,18 +219,18 @@ class Supervisor:
         text = f"{self._settings.agent_id}|{slot.replica_id}|{self._starts}"
         incarnation = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
         slot.begin(incarnation, self._settings.workers_per_replica)
-        self._note(slot, f"started as {incarnation}")
+        self._slots.note(self._now, slot, f"started as {incarnation}")
         self._out.append(StartReplica(slot.replica_id, incarnation, restarts))
         self._tell(ReplicaStarted(slot.replica_id, incarnation, restarts))
 
     # ------------------------------------------------------------ workers' ends
 
     def _worker_exited(self, event: WorkerExited) -> None:
-        slot = self._of_incarnation(event.incarnation)
+        slot = self._slots.of_incarnation(event.incarnation)
         if slot is None or event.group_rank not in slot.alive:
             return
         slot.alive.discard(event.group_rank)
-        self._note(slot, f"worker {event.group_rank} exited {event.status}")
+        self._slots.note(self._now, slot, f"worker {event.group_rank} exited {event.status}")
         if slot.phase is Phase.RUNNING:
             slot.status = event.status
             if event.status != 0:
@@ -283,7 +262,7 @@ class Supervisor:
         if slot.lost:
             return
         slot.lost = True
-        self._dead.append(Loss(slot.replica_id, slot.incarnation, cause))
+        self._slots.dead.append(Loss(slot.replica_id, slot.incarnation, cause))
         self._tell(ReplicaLost(slot.replica_id, slot.incarnation, cause))
 
     def _group_ended(self, slot: Supervised) -> None:
@@ -292,7 +271,7 @@ class Supervisor:
         self._out.append(SweepReplica(slot.replica_id, slot.incarnation))
         if slot.forgotten:
             self._lose(slot, "its slot was given to another agent")
-            del self._slots[slot.replica_id]
+            self._slots.remove(slot)
         elif slot.restart_in_s is not None and not self.is_ending:
             self._wait(slot, slot.restart_in_s)
         elif slot.outcome_ahead is not None:
@@ -344,7 +323,7 @@ class Supervisor:
         self._end_job(exit_code, reason)
 
     def _give_incarnation_up(self, incarnation: str, reason: str) -> None:
-        slot = self._of_incarnation(incarnation)
+        slot = self._slots.of_incarnation(incarnation)
         if slot is not None and slot.phase is Phase.RUNNING:
             why = f"was given up: {reason}"
             self._fail(slot, WorkerExited(incarnation, min(slot.alive), 0, -SIGKILL, why))
@@ -352,7 +331,7 @@ class Supervisor:
     # ------------------------------------------------------------ workers' words
 
     def _failure_reported(self, key: WorkerKey, report: FailureReport) -> None:
-        slot = self._of_incarnation(key.incarnation)
+        slot = self._slots.of_incarnation(key.incarnation)
         if slot is None or key.group_rank not in slot.alive:
             return
         slot.reports[key.group_rank] = report
@@ -361,7 +340,7 @@ class Supervisor:
             slot.kill_at = self._now + self._settings.grace_s
 
     def _worker_said(self, key: WorkerKey, message: FromWorker) -> None:
-        slot = self._of_incarnation(key.incarnation)
+        slot = self._slots.of_incarnation(key.incarnation)
         if slot is None:
             return
         slot.reported = True
@@ -395,13 +374,13 @@ class Supervisor:
         if self._ending is None:
             self._ending = EndAgent(exit_code, reason)
             self._ending_outcome = outcome
-        for slot in self._ordered():
+        for slot in self._slots:
             if slot.phase is Phase.WAITING:
                 slot.end(slot.outcome_ahead or outcome)
 
     def _end_job(self, exit_code: int, reason: str) -> None:
         self._begin_ending(exit_code, reason, Outcome.STOPPED)
-        for slot in self._ordered():
+        for slot in self._slots:
             if slot.phase is Phase.RUNNING and slot.alive:
                 self._terminate(slot)
 
@@ -410,7 +389,7 @@ class Supervisor:
         self._begin_ending(exit_code, reason, Outcome.DRAINED)
         self._say("draining", "", f"{reason}: leaving within {self._settings.grace_s:g} s.")
         leaving = []
-        for slot in self._ordered():
+        for slot in self._slots:
             if slot.phase is not Phase.RUNNING:
                 continue
             if slot.reported and self._contact.is_open:
@@ -425,7 +404,7 @@ class Supervisor:
 
     def _stop_now(self) -> None:
         self._begin_ending(exit_code_of(-SIGTERM), "stopped", Outcome.STOPPED)
-        for slot in self._ordered():
+        for slot in self._slots:
             if slot.alive:
                 self._kill(slot)
 
@@ -433,7 +412,7 @@ class Supervisor:
         """The kernel kills the workers with their spawner; the shell sweeps the rest."""
         self._say("failed", "", f"The job ends here: {reason}.")
         self._begin_ending(exit_code, reason, Outcome.FAILED)
-        for slot in self._ordered():
+        for slot in self._slots:
             if slot.alive:
                 self._lose(slot, reason)
                 slot.alive.clear()
@@ -473,7 +452,7 @@ class Supervisor:
     # ------------------------------------------------------------ time
 
     def _deadlines(self) -> Iterator[float]:
-        for slot in self._slots.values():
+        for slot in self._slots:
             yield from slot.deadlines()
         if self._end_at is not None:
             yield self._end_at
@@ -482,7 +461,7 @@ class Supervisor:
             yield contact
 
     def _timers(self) -> None:
-        for slot in self._ordered():
+        for slot in self._slots:
             if _due(slot.wake_at, self._now):
                 self._start(slot)
             if _due(slot.kill_at, self._now):
@@ -515,7 +494,7 @@ class Supervisor:
 
     def _conclude(self) -> None:
         """End when nothing runs: on the lighthouse's word, or after a while without one."""
-        if self._ended or any(slot.phase is not Phase.ENDED for slot in self._slots.values()):
+        if self._ended or not self._slots.all_ended():
             return
         if self._ending is None:
             if not self._slots or (self._contact.is_open and not self._settings.alone):
@@ -531,16 +510,6 @@ class Supervisor:
 
     # ------------------------------------------------------------ small words
 
-    def _ordered(self) -> list[Supervised]:
-        return sorted(self._slots.values(), key=lambda slot: replica_order(slot.replica_id))
-
-    def _of_incarnation(self, incarnation: str) -> Supervised | None:
-        """The slot whose live incarnation this is."""
-        for slot in self._slots.values():
-            if slot.incarnation == incarnation and slot.alive:
-                return slot
-        return None
-
     def _tell(self, message: FromAgent) -> None:
         self._out.append(TellLighthouse(message))
 
@@ -555,9 +524,6 @@ class Supervisor:
         text = f"{who}{pid} {failure.cause()}. {then}"
         log = WorkerLife(failure.replica_id, failure.group_rank, failure.restarts)
         self._out.append(Say("lost", (failure.replica_id,), text, log))
-
-    def _note(self, slot: Supervised, text: str) -> None:
-        self._story.append((self._now, slot.replica_id, text))
 
 
 def _due(at: float | None, now: float) -> bool:

@@ -501,7 +501,9 @@ def test_time_is_lost_only_after_a_loss() -> None:
 def test_check_tells_the_story_of_what_is_wrong() -> None:
     agent = Agent()
     agent.assign("0")
-    agent.core._slots["0"].alive.clear()
+    slot = agent.core._slots.get("0")
+    assert slot is not None
+    slot.alive.clear()
     with pytest.raises(AssertionError, match="started as"):
         agent.core.check()
 

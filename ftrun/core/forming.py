@@ -208,9 +208,8 @@ class Forming:
         if not stage.waiting.done:
             return False
         assert stage.quorum is not None
-        began_at, change = stage.since, stage.chronicle.under_way
-        if change is not None:
-            began_at = change.began_at
+        change = stage.chronicle.under_way
+        began_at = change.began_at if change is not None else stage.since
         stage.enter(Phase.STEADY)
         stage.chronicle.complete(stage.now, stage.quorum)
         text = (

@@ -37,10 +37,6 @@ class Plan:
         """Under which the answers come."""
         return self.quorum.attempt
 
-    def has_newcomer(self, replica_id: str) -> bool:
-        """Whether this replica joins by it."""
-        return replica_id in self.quorum.newcomers
-
 
 class Switching:
     """Plans, prepares, proposes and confirms switches.
@@ -164,17 +160,16 @@ class Switching:
         return self._hindered() or self._answered(self._confirm)
 
     def _answered(self, go_on: Callable[[Plan], None]) -> bool:
-        plan = self.plan
-        if plan is None or not self._stage.waiting.done:
+        assert self.plan is not None
+        if not self._stage.waiting.done:
             return False
-        go_on(plan)
+        go_on(self.plan)
         return True
 
     def _hindered(self) -> bool:
         """A newcomer has gone, or somebody takes too long."""
         stage, plan = self._stage, self.plan
-        if plan is None:
-            return False
+        assert plan is not None
         gone = self._gone(plan) if stage.is_stirred else []
         if gone:
             self._cancel(f"{replicas(gone)} went away")

@@ -6,8 +6,10 @@ What it does in a given case is in tests/transcripts; whole worlds are in tests/
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -287,3 +289,106 @@ def test_nothing_that_is_said_breaks_it(schedule: Schedule, replicas: int, worke
     # kill -9, and the same again with the journal.
     restarted = Lighthouse(LighthouseSettings(), watch.journal, now)
     _play([(TimerFired(), 0.0), *schedule], spec, restarted, watch)
+
+
+# ---------------------------------------------------------------- agents
+
+
+def sent(instructions: list[Instruction], agent_id: str) -> list[m.ToAgent]:
+    """What one agent is told."""
+    sends = [x for x in instructions if isinstance(x, SendToAgent)]
+    return [x.message for x in sends if x.agent_id == agent_id]
+
+
+def test_its_epoch_is_on_disk_before_anything_is_said() -> None:
+    lighthouse = Lighthouse(LighthouseSettings(), JournalState(epoch=4), 0.0)
+    first, *rest = lighthouse.handle(hello("A"), 0.0)
+    assert first == Journal(JournalState(epoch=5))
+    assert sent(rest, "A")[0] == m.Welcome(5)
+
+
+def test_there_is_a_limit_to_agents() -> None:
+    lighthouse = Lighthouse(LighthouseSettings(agents_max=2), JournalState(), 0.0)
+    for name in "AB":
+        lighthouse.handle(hello(name), 0.0)
+    *_, rejected, closed = lighthouse.handle(hello("C"), 0.0)
+    assert rejected == SendToAgent("C", m.Rejected("this lighthouse serves 2 agents, and no more."))
+    assert isinstance(closed, CloseAgent)
+    # One that is known may come again.
+    assert m.Welcome(1) in sent(lighthouse.handle(hello("B"), 0.0), "B")
+    lighthouse.check()
+
+
+def test_what_no_agent_may_say_ends_its_stream() -> None:
+    lighthouse = formed(2, 2)
+    twice = AgentSaid("a0", hello("a0").hello)
+    instructions = lighthouse.handle(twice, 2.0)
+    assert CloseAgent("a0", "a Hello comes first, and once") in instructions
+    assert lighthouse.stage.live == {"1"}
+    lighthouse.check()
+
+
+def test_a_worker_is_heard_through_its_own_agent_only() -> None:
+    lighthouse = formed(2, 2)
+    (other,) = (a for a in ("a0", "a1") if "0" not in lighthouse.stage.slots.of(a))
+    attempt = lighthouse.stage.numbering.highest
+    assert not lighthouse.handle(worker(other, "0", m.Errored(attempt, 1, "no")), 2.0)
+    assert lighthouse.stage.phase.value == "steady"
+
+
+def test_a_story_tells_what_one_replica_went_through() -> None:
+    lighthouse = formed(2, 1)
+    lighthouse.handle(AgentSaid("a0", m.ReplicaLost("1", "i1", "killed by SIGKILL")), 2.0)
+    story = lighthouse.story("1")
+    assert "ReplicaStarted" in story[0]
+    assert story[-1].startswith("2.000 steady: Loss(replica_id='1'")
+    assert lighthouse.story("9") == []
+
+
+# ---------------------------------------------------------------- a thousand replicas
+
+
+def calls(lighthouse: Lighthouse, events: list[Event]) -> int:
+    """How many Python functions it takes to handle these events: time without a clock."""
+    count = 0
+
+    def profile(frame: object, event: str, arg: object) -> None:
+        nonlocal count
+        count += event == "call"
+
+    sys.setprofile(profile)
+    try:
+        for event in events:
+            lighthouse.handle(event, 3.0)
+            lighthouse.next_deadline()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+@pytest.mark.parametrize("kind", ["progress", "heartbeat", "report"])
+def test_an_event_costs_the_same_whatever_the_number_of_replicas(kind: str) -> None:
+    costs = []
+    for replicas in (10, 1000):
+        lighthouse = formed(replicas, replicas // 5)
+        owner = next(a for a in lighthouse.agents if "5" in lighthouse.stage.slots.of(a))
+        progress = m.Progress(3, 3, "forward")
+        if kind == "report":  # all but the last answers to an Interrupt
+            lighthouse.handle(AgentSaid(owner, m.ReplicaLost("6", "i6", "killed")), 2.0)
+        event = {
+            "progress": worker(owner, "5", progress),
+            "heartbeat": AgentSaid(owner, m.Heartbeat((m.ReplicaProgress("5", "i5", progress),))),
+            "report": worker(owner, "5", report(interrupted=lighthouse.stage.interrupt)),
+        }[kind]
+        costs.append(calls(lighthouse, [event]))
+    assert costs[1] <= costs[0] + 10, costs
+
+
+def test_one_death_is_told_with_one_message_per_agent() -> None:
+    lighthouse = formed(1000, 125)
+    owner = next(a for a in lighthouse.agents if "5" in lighthouse.stage.slots.of(a))
+    out = lighthouse.handle(AgentSaid(owner, m.ReplicaLost("5", "i5", "killed")), 2.0)
+    told = [x for x in out if isinstance(x, SendToAgent) and isinstance(x.message, m.ToWorkers)]
+    assert len(told) == 125
+    messages = {id(x.message.message) for x in told if isinstance(x.message, m.ToWorkers)}
+    assert len(messages) == 1, "one object, so that it is encoded once"

@@ -1,0 +1,105 @@
+"""The picture for people and machines: plain JSON, complete, in words of the house."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tests.transcripts.replay import Replay
+
+LINES = """\
+job replicas=5 min=2 nodes=2
+start
+A attached capacity=3
+B attached capacity=2
++0.2
+A says started 0a restarts=2
+A says started 1a
+A says started 2a
+B says started 3a
+B says started 4a
+0a 1a 2a 3a 4a: report 0/shared
+0a 1a 2a 3a 4a: built 1.1#1
+A says heartbeat 0a@4
+0a: progress 5
+""".splitlines()
+
+
+def shown(*more: str) -> dict[str, Any]:
+    """The snapshot after these lines, by way of JSON."""
+    replay = Replay()
+    for line in (*LINES, *more):
+        replay.line(line)
+    assert replay.lighthouse is not None
+    picture: dict[str, Any] = json.loads(json.dumps(replay.lighthouse.snapshot(replay.now + 1.0)))
+    return picture
+
+
+def phases(picture: dict[str, Any]) -> dict[str, str]:
+    return {replica["replica_id"]: replica["phase"] for replica in picture["replicas"]}
+
+
+def test_a_steady_job() -> None:
+    picture = shown()
+    assert picture["phase"] == "steady"
+    assert picture["step"] == 5
+    assert picture["restarts"] == 2
+    assert picture["quorum"]["name"] == "1.1"
+    assert picture["quorum"]["members"] == ["0", "1", "2", "3", "4"]
+    assert set(phases(picture).values()) == {"member"}
+    assert picture["replicas"][0] == {
+        "replica_id": "0",
+        "phase": "member",
+        "incarnation": "a",
+        "agent_id": "A",
+        "restarts": 2,
+        "step": 5,
+        "batches": 5,
+        "worker_phase": "forward",
+        "scalars": {},
+    }
+    assert [agent["slots"] for agent in picture["agents"]] == [["0", "1", "2"], ["3", "4"]]
+    (formed,) = picture["history"]
+    assert formed["kind"] == "form"
+    assert formed["duration_s"] == 0.0
+    assert picture["outcome"] is None
+
+
+def test_every_replica_says_where_it_is() -> None:
+    picture = shown(
+        "A says lost 0a: killed",
+        "1a 2a 3a 4a: report 6/x interrupted=1.1#1",
+        "1a 2a 3a 4a: built 1.2#1",
+        "A says started 0b restarts=3",
+        "0b: report 0/fresh",
+        "B says lost 3a: killed",
+        "B says drain 4",
+        "1a: leaving finished",
+        "B says started 3b restarts=1",
+    )
+    assert phases(picture) == {
+        "0": "joining",
+        "1": "finished",
+        "2": "member",
+        "3": "starting",
+        "4": "draining",
+    }
+    assert picture["phase"] == "rejoin"
+    assert picture["waiting_for"] == ["1", "2", "4"]
+    assert picture["history"][-1]["under_way"]
+    assert picture["history"][-1]["reason"] == "replica 3: killed"
+
+
+def test_a_job_that_has_ended_says_how() -> None:
+    picture = shown("A says lost 0a: killed", "A says failed 72: it crashes in a loop")
+    assert picture["outcome"] == {"exit_code": 72, "reason": "it crashes in a loop"}
+    assert picture["quorum"] is None
+    assert phases(picture)["0"] == "absent"
+
+
+def test_before_any_agent_has_come() -> None:
+    replay = Replay()
+    replay.line("start")
+    assert replay.lighthouse is not None
+    picture = replay.lighthouse.snapshot(0.0)
+    assert (picture["phase"], picture["replicas"], picture["agents"]) == ("takeover", [], [])

@@ -24,6 +24,7 @@ from google.protobuf.message import DecodeError, EncodeError
 from google.protobuf.message import Message as Wire
 
 from ftrun.core import messages
+from ftrun.core.messages import Quorum
 from ftrun.errors import ProtocolError
 from ftrun.protocol import ftrun_pb2
 from ftrun.protocol.limits import (
@@ -34,6 +35,8 @@ from ftrun.protocol.limits import (
     clip,
     id_checker,
 )
+
+QUORUMS_KEPT = 8
 
 T = TypeVar("T")
 Put = Callable[[Any, Any], None]
@@ -303,9 +306,42 @@ def snake(name: str) -> str:
     return re.sub(r"(?<!^)([A-Z])", r"_\1", name).lower()
 
 
+class _QuorumCodec(RecordCodec[Quorum]):
+    """A quorum is by far the largest record, and the same one goes to and comes from everybody.
+
+    So its bytes are kept for the last one written, and the record for the last few read: who has
+    seen these bytes before gets the very same object.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(Quorum, ftrun_pb2.Quorum)
+        self._written: tuple[Quorum | None, bytes] = (None, b"")
+        self._remembered = functools.lru_cache(QUORUMS_KEPT)(self._read_bytes)
+
+    def fill(self, wire: Any, record: Quorum) -> None:
+        written, data = self._written
+        if written is not record:
+            data = self._write_bytes(record)
+            self._written = (record, data)  # one assignment: other threads see both or neither
+        wire.MergeFromString(data)
+
+    def read(self, wire: Any) -> Quorum:
+        return self._remembered(wire.SerializeToString(deterministic=True))
+
+    def _write_bytes(self, record: Quorum) -> bytes:
+        wire = ftrun_pb2.Quorum()
+        super().fill(wire, record)
+        return wire.SerializeToString()
+
+    def _read_bytes(self, data: bytes) -> Quorum:
+        return super().read(ftrun_pb2.Quorum.FromString(data))
+
+
 @functools.cache
 def _codec(cls: Any) -> RecordCodec[Any]:
     """The codec of one message class, made on first use; fields refer to each other's."""
+    if cls is Quorum:
+        return _QuorumCodec()
     return RecordCodec(cls, getattr(ftrun_pb2, cls.__name__))
 
 

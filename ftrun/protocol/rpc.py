@@ -85,6 +85,19 @@ class Disconnected:
     failures: int = 1
 
 
+@dataclass
+class Traffic:
+    """What has gone over a connection's streams, both ways."""
+
+    messages: int = 0
+    nbytes: int = 0
+
+    def count(self, data: bytes) -> None:
+        """One gRPC message."""
+        self.messages += 1
+        self.nbytes += len(data)
+
+
 ConnectionEvent: TypeAlias = Any
 """Connected, Disconnected, or a message of ``core.messages.ToAgent``."""
 
@@ -120,6 +133,7 @@ class LighthouseConnection:
         self._stream: _Stream | None = None
         self._closed = asyncio.Event()
         self._failures = 0
+        self.traffic = Traffic()
 
     @property
     def connected(self) -> bool:
@@ -168,7 +182,7 @@ class LighthouseConnection:
                     metadata=(("authorization", bearer(self._token)),)
                 )
                 await self._opened(call)
-                self._stream = _Stream(call)
+                self._stream = _Stream(call, self.traffic)
                 self._on_event(Connected(address))
                 reason = await self._stream.run(self._on_event, self._closed)
                 return Disconnected(f"{address}: {reason}")
@@ -219,8 +233,9 @@ _Call: TypeAlias = Any
 class _Stream:
     """One stream's life, from acceptance to its end."""
 
-    def __init__(self, call: _Call) -> None:
+    def __init__(self, call: _Call, traffic: Traffic) -> None:
         self._call = call
+        self._traffic = traffic
         self._outbox: asyncio.Queue[bytes | None] = asyncio.Queue(OUTBOX_MAX)
         self._overflown = asyncio.Event()
 
@@ -255,10 +270,12 @@ class _Stream:
 
     async def _read(self, on_message: Callable[[Any], None]) -> None:
         async for data in self._call:
+            self._traffic.count(data)
             on_message(decode(data))
 
     async def _write(self) -> None:
         while (data := await self._outbox.get()) is not None:
+            self._traffic.count(data)
             await self._call.write(data)
         await self._call.done_writing()
 

@@ -232,3 +232,29 @@ def test_a_quorum_of_a_thousand_fits() -> None:
     member = Member("0", "i" * 16, (Endpoint("127.0.0.1", "127.0.0.1:12345"),), "127.0.0.1:1")
     quorum = Quorum(ATTEMPT, (member,) * 1000, "127.0.0.1:1", 3, StateId(3, "ab" * 16))
     assert decode(encode(NewQuorum(quorum))) == NewQuorum(quorum)
+
+
+def test_the_same_quorum_is_read_once_and_never_mixed_up() -> None:
+    """A lighthouse hears of the same quorum from every worker: one object, whoever sent it."""
+    quorums = [
+        Quorum(Attempt(ATTEMPT.quorum_id, number), (), "s", step)
+        for number in range(1, 12)
+        for step in (None, 0, 1)
+    ]
+    for quorum in quorums * 2:
+        report = Report(StateId(3, "ab"), Endpoint("h", "h:1"), in_force=quorum)
+        first, second = decode(encode(report)), decode(encode(replace(report, operations=1)))
+        assert first == report
+        assert second.in_force is first.in_force
+
+
+def test_a_quorum_that_is_refused_is_not_remembered() -> None:
+    bad = Quorum(ATTEMPT, (Member("0", "\n", (), "s"),), "s")
+    for _ in range(2):
+        with pytest.raises(ProtocolError, match="printed"):
+            encode(NewQuorum(bad))
+    wire = ftrun_pb2.Envelope()
+    wire.prepare.quorum.store = "s"
+    for _ in range(2):
+        with pytest.raises(ProtocolError, match=r"Quorum.attempt is missing"):
+            decode(wire.SerializeToString())

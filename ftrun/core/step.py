@@ -26,24 +26,28 @@ Rules that the rest relies on:
   may be unable to, and would wait in the vote for ever), and what a true vote has decided is
   committed even if an interrupt comes in between: a mate may have committed already (C1).
 
-Not here: threads, sockets, tensors (manager/); who is in a quorum (membership.py).
+Not here: threads, sockets, tensors (training/); who is in a quorum (membership.py); the books that
+are kept about quorums (step_quorums.py) and about the step under way (step_under_way.py).
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from enum import Enum
 from typing import Any
 
 from ftrun.core import messages as m
 from ftrun.core import step_events as e
 from ftrun.core.contribution import contributors
-from ftrun.core.ids import NO_ATTEMPT, Attempt, StateId, Tag, WorkerKey, extend_lineage
-from ftrun.core.operations import OperationLedger
+from ftrun.core.ids import Attempt, StateId, Tag, WorkerKey, extend_lineage
+from ftrun.core.step_quorums import Pending, Quorums
+from ftrun.core.step_under_way import Fate, StepUnderWay
 
 STORY_LINES_MAX = 64
+
+__all__ = ["STORY_LINES_MAX", "Fate", "Phase", "StepMachine"]
 
 
 class Phase(Enum):
@@ -54,36 +58,6 @@ class Phase(Enum):
     STEPPING = "stepping"
     VOTING = "voting"
     LEFT = "left"
-
-
-class Fate(Enum):
-    """What becomes of the step under way; see the table above."""
-
-    OPEN = "open"
-    HELD = "held"
-    STANDS = "stands"
-    REPAIR = "repair"
-    VOID = "void"
-
-
-@dataclass(slots=True)
-class Pending:
-    """A quorum that is not in force here yet.
-
-    ``promise``: the step that will not be begun under the old quorum; ``confirmed``: it is certain.
-    A switch whose quorum leaves this worker out is one to leave by: there is nothing to build.
-    """
-
-    quorum: m.Quorum
-    is_switch: bool
-    built: bool = False
-    promise: int | None = None
-    confirmed: bool = False
-
-    @property
-    def attempt(self) -> Attempt:
-        """The attempt to bring it into force."""
-        return self.quorum.attempt
 
 
 class StepMachine:
@@ -117,31 +91,19 @@ class StepMachine:
         self.key = key
         self.endpoint = endpoint
         self.state = state
-        self.phase = Phase.IDLE
-        self.fate = Fate.VOID
-        self.in_force: m.Quorum | None = None
-        self.pending: Pending | None = None
-        self.interrupted: Attempt = NO_ATTEMPT
-        self.seen: Attempt = NO_ATTEMPT  # the highest attempt heard of; never falls (Q2)
         self.isolated = False
         self.healing = False  # the script does not hold the quorum's state yet
         self.loaded: StateId | None = None  # arrived and verified, but not applied
-        self.tag: Tag | None = None  # of the step under way
-        self.void_reason = ""
-        self._ledger = OperationLedger()
+        self._quorums = Quorums(key)
+        self._step: StepUnderWay | None = None
+        self._between_steps = Phase.IDLE  # or WAITING or LEFT
         self._workers = workers_per_replica
         self._repair = repair and workers_per_replica == 1
         self._heal_first = heal_first
         self._contributors_max = contributors_max
         self._operation_timeout_s = operation_timeout_s
         self._quorum_timeout_s = quorum_timeout_s
-        self._entered: Attempt = NO_ATTEMPT
-        self._begun = 0  # the last step begun under the quorum entered
-        self._repeats = False  # it was begun under it before: too few contributors
-        self._hold_members = False
-        self._voted: Tag | None = None
         self._offered: Tag | None = None
-        self._deadline: float | None = None
         self._isolated_since = 0.0
         self._now = 0.0
         self._out: list[e.Instruction] = []
@@ -190,19 +152,56 @@ class StepMachine:
         return [f"{when:.3f} {event}" for when, event in self._story]
 
     @property
+    def phase(self) -> Phase:
+        """Where the main thread is."""
+        if self._step is None:
+            return self._between_steps
+        return Phase.VOTING if self._step.is_voting else Phase.STEPPING
+
+    @property
+    def fate(self) -> Fate:
+        """What becomes of the step under way; without one there is nothing to commit."""
+        return self._step.fate if self._step is not None else Fate.VOID
+
+    @property
+    def tag(self) -> Tag | None:
+        """Of the step under way."""
+        return self._step.tag if self._step is not None else None
+
+    @property
+    def in_force(self) -> m.Quorum | None:
+        """The quorum that this worker trains in."""
+        return self._quorums.in_force
+
+    @property
+    def pending(self) -> Pending | None:
+        """The quorum that this worker prepares."""
+        return self._quorums.pending
+
+    @property
+    def interrupted(self) -> Attempt:
+        """The highest attempt that this worker has given up."""
+        return self._quorums.interrupted
+
+    @property
+    def seen(self) -> Attempt:
+        """The highest attempt that this worker has heard of."""
+        return self._quorums.seen
+
+    @property
     def in_step(self) -> bool:
         """A step is under way."""
-        return self.phase in (Phase.STEPPING, Phase.VOTING)
+        return self._step is not None
 
     @property
     def position(self) -> int:
         """The step that is under way, or else the next one."""
-        return self.tag.step if self.tag is not None else self.state.step
+        return self._step.tag.step if self._step is not None else self.state.step
 
     @property
     def may_issue(self) -> bool:
         """Operations go out now; otherwise they are kept for the repair."""
-        return self.in_step and self.fate is Fate.OPEN
+        return self.fate is Fate.OPEN
 
     @property
     def reduced(self) -> Tag | None:
@@ -211,21 +210,18 @@ class StepMachine:
         A state that was loaded and not applied counts as held, but not in a group of several
         workers: a mate may not have it (C1).
         """
-        has_results = self.in_step and self._ledger.issued > 0 and self._ledger.complete
         lacks_state = self.healing and (self.loaded is None or self._workers > 1)
-        if not has_results or self.fate is Fate.VOID or lacks_state:
-            return None
-        return self.tag
+        return self._step.results if self._step is not None and not lacks_state else None
 
     @property
     def settled(self) -> bool:
         """The main thread can decide: nothing that could change the step is outstanding."""
-        if self.isolated:
+        if self.isolated or self._step is None:
             return False  # Q3: nobody commits who may have been left behind
         if self.fate is Fate.HELD:
             return self._workers == 1 and self.reduced is not None
         if self.fate is Fate.OPEN:
-            return self._ledger.complete
+            return self._step.operations.complete
         return self.fate in (Fate.VOID, Fate.STANDS)
 
     @property
@@ -238,7 +234,8 @@ class StepMachine:
     @property
     def _vote_stands(self) -> bool:
         """If the vote was true all ranks have reported their results: none is asked again."""
-        return self._voted is not None and self._voted == self.reduced
+        voted = self._step.voted if self._step is not None else None
+        return voted is not None and voted == self.reduced
 
     @property
     def heals_first(self) -> bool:
@@ -250,10 +247,11 @@ class StepMachine:
 
         In a step that is repeated because too few counted, the newcomers have healed.
         """
-        if self.in_force is None or self.tag is None or self.tag.attempt != self.in_force.attempt:
+        quorum, step = self.in_force, self._step
+        if quorum is None or step is None or step.tag.attempt != quorum.attempt:
             return ()
-        healed = self._heal_first or self._repeats
-        return contributors(self.in_force, self.tag.step, healed, self._contributors_max)
+        healed = self._heal_first or step.repeats
+        return contributors(quorum, step.tag.step, healed, self._contributors_max)
 
     def report(self) -> m.Report:
         """All that the lighthouse must know of this worker.
@@ -261,9 +259,8 @@ class StepMachine:
         A worker that heals reports the state that it will have applied when its step is committed,
         and before that its own: only so is it a newcomer again, with zeros to add (C4).
         """
-        reduced = self.reduced
+        reduced, step, pending = self.reduced, self._step, self.pending
         stands = self.loaded if reduced is not None and self.loaded is not None else self.state
-        pending = self.pending
         return m.Report(
             state=stands,
             endpoint=self.endpoint,
@@ -274,48 +271,32 @@ class StepMachine:
             promised=pending is not None and pending.promise is not None,
             confirmed=pending is not None and pending.confirmed,
             reduced=reduced,
-            voted=self._voted,
+            voted=step.voted if step is not None else None,
             healing=self.healing and reduced is None,
-            operations=self._ledger.issued,
+            operations=step.operations.issued if step is not None else 0,
         )
 
     def check(self) -> None:
         """Assert what must hold between events (INVARIANTS.md: C3, Q2, Q5)."""
-        quorum, pending = self.in_force, self.pending
-        if self.phase is Phase.LEFT:
-            return
-        assert self.in_step == (self.tag is not None), "a step has a tag"
-        assert self.in_step or self.fate is Fate.VOID, "only a step has a fate"
-        if quorum is not None:
-            assert self.interrupted < quorum.attempt <= self.seen, "Q2: trains under what is over"
-            assert self.fate is not Fate.HELD, "held, and yet in a quorum"
+        self._quorums.check()
+        quorum, tag = self.in_force, self.tag
+        assert self.fate is not Fate.HELD or quorum is None, "held, and yet in a quorum"
         if self.fate is Fate.OPEN:
-            assert self.tag is not None and quorum is not None, "open, and in no quorum"
-            assert self.tag.attempt == quorum.attempt == self._entered, "C3: open under another tag"
+            assert tag is not None and quorum is not None, "open, and in no quorum"
+            assert tag.attempt == quorum.attempt, "C3: open under another tag"
+            assert not self._quorums.is_unentered, "open in a quorum that has not begun"
         if self.fate is Fate.REPAIR:
-            assert pending is not None and not pending.is_switch, "nothing to repair with"
-        if pending is not None:
-            self._check_pending(pending)
-
-    def _check_pending(self, pending: Pending) -> None:
-        quorum = self.in_force
-        assert self.interrupted < pending.attempt <= self.seen, "Q2: prepares what is over"
-        assert pending.built or pending.promise is None, "promised what it has not built"
-        assert pending.is_switch or pending.promise is None, "promised what is no switch"
-        assert not pending.confirmed or pending.promise is not None, "confirmed without a promise"
-        if quorum is not None:
-            assert pending.is_switch, "a quorum in force beside one that replaces it"
-            assert pending.attempt > quorum.attempt, "Q2: prepares what is older"
-            if pending.promise is not None:
-                assert self._last_begun(quorum) < pending.promise, "Q5: has begun what it promised"
+            assert self.pending is not None and not self.pending.is_switch, (
+                "no group to repair with"
+            )
 
     # ------------------------------------------------------------ the main thread
 
     def _on_boundary(self, event: e.BoundaryReached) -> None:
-        if self.in_step:  # the script went on without deciding: the step is abandoned
-            self._end_step(committed=False, shared=False, reason="the step was not decided")
-        self._hold_members = event.hold_members
-        self.phase = Phase.WAITING
+        if self._step is not None:  # the script went on without deciding: the step is abandoned
+            self._end_step(self._step, False, False, "the step was not decided")
+        self._quorums.holds_members = event.hold_members
+        self._between_steps = Phase.WAITING
         self._advance()
 
     def _advance(self) -> None:
@@ -323,35 +304,15 @@ class StepMachine:
         if self.phase is not Phase.WAITING or self.isolated:
             return
         pending = self.pending
-        if pending is not None and self._at_promise(pending):
+        if pending is not None and self._quorums.at_promise(self.state.step):
             if not pending.confirmed:
                 return  # Q5
             self._carry_out_switch(pending)
         if self.in_force is not None and self.phase is Phase.WAITING:
             self._enter(self.in_force)
 
-    def _at_promise(self, pending: Pending) -> bool:
-        if pending.promise is None:
-            return False
-        return self.in_force is None or self._next_step(self.in_force) >= pending.promise
-
-    def _next_step(self, quorum: m.Quorum) -> int:
-        """The step that the next boundary begins under the quorum in force."""
-        assert quorum.step is not None, "a quorum in force has its step"
-        is_first = self._entered != quorum.attempt
-        return quorum.step if is_first else self.state.step
-
-    def _last_begun(self, quorum: m.Quorum) -> int:
-        """No switch is promised up to this step.
-
-        A quorum in force is left after one step of it at the earliest, for only its first step
-        makes sure that this worker holds the state.
-        """
-        assert quorum.step is not None, "a quorum in force has its step"
-        return self._begun if self._entered == quorum.attempt else quorum.step
-
     def _carry_out_switch(self, pending: Pending) -> None:
-        if not self._is_member(pending.quorum):
+        if not self._quorums.is_member(pending.quorum):
             self._leave("drained")
             return
         old = self.in_force
@@ -360,46 +321,36 @@ class StepMachine:
             self._out.append(e.DropGroup(old.attempt))
 
     def _adopt(self, quorum: m.Quorum) -> None:
-        self.in_force = quorum
-        self.pending = None
+        self._quorums.adopt(quorum)
         self._out.append(e.UseGroup(quorum))
 
     def _enter(self, quorum: m.Quorum) -> None:
         """Begin a step under ``quorum``."""
-        is_first = self._entered != quorum.attempt
-        heals = is_first and self._is_newcomer(quorum)
-        step = self._next_step(quorum)
+        is_first = self._quorums.is_unentered
+        heals = is_first and self._quorums.is_newcomer(quorum)
+        number = self._quorums.next_step(self.state.step)
         if is_first and not heals:
             unlike = quorum.state is not None and quorum.state != self.state
-            if unlike or self.state.step != step:
+            if unlike or self.state.step != number:
                 self._give_up(f"holds {self.state}, not what {quorum.attempt} begins with")
                 return
         self.healing = heals
         self.loaded = self.loaded if heals and self.loaded == quorum.state else None
-        self._begin(Tag(quorum.attempt, step))
+        tag = Tag(quorum.attempt, number)
+        self._step = StepUnderWay(tag, repeats=self._quorums.begin(tag))
+        self._between_steps = Phase.IDLE
         if is_first:
-            self._announce(quorum)
+            self._announce(quorum, tag)
 
-    def _begin(self, tag: Tag) -> None:
-        self.phase = Phase.STEPPING
-        self.fate = Fate.OPEN
-        self.tag = tag
-        self._repeats = self._entered == tag.attempt and self._begun == tag.step
-        self._begun = tag.step
-        self._ledger = OperationLedger()
-        self._deadline = None
-
-    def _announce(self, quorum: m.Quorum) -> None:
+    def _announce(self, quorum: m.Quorum, tag: Tag) -> None:
         """The quorum is in force here: say so, and give or fetch the state. Once per attempt."""
-        assert self.tag is not None
-        self._entered = quorum.attempt
-        self._out.append(e.Send(m.InForce(quorum.attempt, self.tag.step)))
+        self._send(m.InForce(quorum.attempt, tag.step))
         if self._must_heal:
-            self._out.append(e.LoadState(self.tag, quorum))
-        if self.key.replica_id in quorum.donors and quorum.newcomers:
+            self._out.append(e.LoadState(tag, quorum))
+        if self._quorums.is_donor(quorum):
             self._retire()
-            self._offered = self.tag
-            self._out.append(e.OfferState(self.tag, self.state, len(quorum.newcomers)))
+            self._offered = tag
+            self._out.append(e.OfferState(tag, self.state, len(quorum.newcomers)))
 
     def _retire(self) -> None:
         if self._offered is not None:
@@ -407,88 +358,90 @@ class StepMachine:
             self._offered = None
 
     def _on_vote_started(self, event: e.VoteStarted) -> None:
-        if self.in_step:
-            self.phase = Phase.VOTING
-            self._voted = self.tag if self.fate is not Fate.VOID else None
+        if self._step is not None:
+            self._step.vote()
 
     def _on_decided(self, event: e.Decided) -> None:
-        if not self.in_step:
+        step = self._step
+        if step is None:
             return
-        commit = event.commit and self._may_commit and not event.torn
-        self._end_step(commit, event.shared and not event.torn, event.reason)
+        commits = event.commit and not event.torn and self._may_commit(step)
+        self._end_step(step, commits, event.shared and not event.torn, event.reason)
         if event.torn:
             self._give_up_torn()
 
-    @property
-    def _may_commit(self) -> bool:
-        if self.fate is Fate.VOID or self.healing:
+    def _may_commit(self, step: StepUnderWay) -> bool:
+        if step.fate is Fate.VOID or self.healing:
             return False
         if self._workers == 1:
             return self.settled
-        if self.fate is Fate.HELD:
+        if step.fate is Fate.HELD:
             return self._vote_stands
-        return self._ledger.complete and self._voted == self.tag  # C1, C3
+        return step.operations.complete and step.voted == step.tag  # C1, C3
 
-    def _end_step(self, committed: bool, shared: bool, reason: str) -> None:
-        assert self.tag is not None
-        tag, was_open = self.tag, self.fate is Fate.OPEN
-        stays = committed or (shared and self._ledger.complete and not self.healing)
+    def _end_step(self, step: StepUnderWay, commits: bool, shared: bool, reason: str) -> None:
+        stays = commits or (shared and step.operations.complete and not self.healing)
         self._retire()
-        if not self._ledger.all_handed and self.fate is not Fate.VOID:
+        if not step.operations.all_handed and step.fate is not Fate.VOID:
             self._out.append(e.FailOperations(reason))
-        if committed:
-            self.state = self.state.committed(tag)  # C2
-        self.tag = None
-        self.phase = Phase.IDLE
-        self.fate = Fate.VOID
-        self._voted = None
-        self._deadline = None
-        self._ledger = OperationLedger()
-        if was_open and not stays:
-            self._give_up(reason or "the step was not committed", step=tag.step)
+        if commits:
+            self.state = self.state.committed(step.tag)  # C2
+        self._step = None
+        if step.fate is Fate.OPEN and not stays:
+            self._give_up(reason or "the step was not committed", step.tag.step)
 
     def _on_state_reset(self, event: e.StateReset) -> None:
+        reason = "the script has set its step"
         self.state = event.state
-        self._give_up("the script has set its step")
-        if self.in_step and self.fate is not Fate.VOID:
-            self._void("the script has set its step")
+        self._give_up(reason)
+        if self._step is not None and self._step.fate is not Fate.VOID:
+            self._void(self._step, reason)
 
     def _on_went_away(self, event: e.WentAway) -> None:
         self._leave(event.reason)
 
     def _leave(self, reason: str) -> None:
         self._retire()
-        if self.in_step and not self._ledger.all_handed:
+        if self._step is not None and not self._step.operations.all_handed:
             self._out.append(e.FailOperations(f"the script leaves: {reason}"))
-        self._out.append(e.Send(m.Leaving(self.state, reason)))
-        self.phase = Phase.LEFT
+        self._send(m.Leaving(self.state, reason))
+        self._step = None
+        self._between_steps = Phase.LEFT
 
     # ------------------------------------------------------------ operations
 
     def _on_operation_issued(self, event: e.OperationIssued) -> None:
-        self._ledger.issue(event.held, event.closes)
-        if self.fate is Fate.STANDS:
-            self._void("an operation was issued after an interrupt at which all were complete")
-        elif self.fate is Fate.VOID:
-            self._out.append(e.FailOperations(self.void_reason or "no step is under way"))
-        elif self.fate is Fate.OPEN:
-            self._deadline = self._now + self._operation_timeout_s
+        step = self._step
+        if step is None:
+            self._out.append(e.FailOperations("no step is under way"))
+            return
+        step.operations.issue(event.held, event.closes)
+        if step.fate is Fate.STANDS:
+            self._void(
+                step, "an operation was issued after an interrupt at which all were complete"
+            )
+        elif step.fate is Fate.VOID:
+            self._out.append(e.FailOperations(step.void_reason))
+        elif step.fate is Fate.OPEN:
+            step.deadline = self._now + self._operation_timeout_s
 
     def _on_operation_completed(self, event: e.OperationCompleted) -> None:
-        if not self._counts(event.attempt) or not self._ledger.finish(event.index):
+        step = self._step
+        if (
+            step is None
+            or not step.counts(event.attempt)
+            or not step.operations.finish(event.index)
+        ):
             return  # C3
-        left = self._ledger.outstanding
-        self._deadline = self._now + self._operation_timeout_s if left else None
-        ready = self._ledger.take_ready()
+        is_left = step.operations.outstanding
+        step.deadline = self._now + self._operation_timeout_s if is_left else None
+        ready = step.operations.take_ready()
         if ready:
             self._out.append(e.HandOut(ready))
 
     def _on_operation_failed(self, event: e.OperationFailed) -> None:
-        if self._counts(event.attempt):
+        if self._step is not None and self._step.counts(event.attempt):
             self._give_up(f"operation {event.index}: {event.reason}")
-
-    def _counts(self, attempt: Attempt) -> bool:
-        return self.may_issue and self.tag is not None and self.tag.attempt == attempt
 
     # ------------------------------------------------------------ healing
 
@@ -496,10 +449,12 @@ class StepMachine:
     def _must_heal(self) -> bool:
         return self.healing and self.loaded is None
 
+    def _awaits_state(self, tag: Tag) -> bool:
+        return self._must_heal and self.fate is Fate.OPEN and tag == self.tag
+
     def _on_state_loaded(self, event: e.StateLoaded) -> None:
-        if event.tag != self.tag or not self._must_heal or self.fate is not Fate.OPEN:
+        if not self._awaits_state(event.tag) or self.in_force is None:
             return
-        assert self.in_force is not None
         wanted = self.in_force.state or event.state
         if event.state == wanted and event.state.step == event.tag.step:
             self.loaded = event.state
@@ -516,12 +471,11 @@ class StepMachine:
         self.state = self.loaded
         self.loaded = None
         self.healing = False
-        step, donors = self.state.step, event.donors
-        healed = m.Healed(self.tag.attempt, step, donors, event.nbytes, event.duration_s)
-        self._out.append(e.Send(healed))
+        attempt, number = self.tag.attempt, self.state.step
+        self._send(m.Healed(attempt, number, event.donors, event.nbytes, event.duration_s))
 
     def _on_heal_failed(self, event: e.HealFailed) -> None:
-        if event.tag == self.tag and self._must_heal and self.fate is Fate.OPEN:
+        if self._awaits_state(event.tag):
             self._give_up(f"heal: {event.reason}")
 
     # ------------------------------------------------------------ giving up, and the verdict
@@ -533,7 +487,7 @@ class StepMachine:
         attempt = self.in_force.attempt
         position = self.position if step is None else step
         self._abort(self.seen)
-        self._out.append(e.Send(m.Errored(attempt, position, reason)))
+        self._send(m.Errored(attempt, position, reason))
 
     def _give_up_torn(self) -> None:
         """A mate is a quorum ahead or behind: none that any rank has can go on, only a next one.
@@ -544,199 +498,178 @@ class StepMachine:
         if quorum is not None:
             self._abort(self.seen)
             reason = "the ranks of the replica group voted for different steps"
-            self._out.append(e.Send(m.Errored(quorum.attempt, self.state.step, reason)))
+            self._send(m.Errored(quorum.attempt, self.state.step, reason))
 
     def _abort(self, attempt: Attempt) -> None:
         """Everything up to and including ``attempt`` counts for nothing any more."""
-        self.interrupted = self.seen = attempt
-        if self.in_force is not None:
-            self._out.append(e.AbortGroup(self.in_force.attempt))
-            self.in_force = None
-        self._drop_pending()
-        if self.in_step and self.fate is not Fate.VOID:
-            self.fate = Fate.HELD
-            self._deadline = self._now + self._quorum_timeout_s
+        self._abort_groups(self._quorums.give_up(attempt))
+        if self._step is not None:
+            self._step.hold(self._now + self._quorum_timeout_s)
 
-    def _drop_pending(self) -> None:
-        if self.pending is not None and self._is_member(self.pending.quorum):
-            self._out.append(e.AbortGroup(self.pending.attempt))
-        self.pending = None
+    def _abort_groups(self, attempts: Iterable[Attempt]) -> None:
+        self._out += [e.AbortGroup(attempt) for attempt in attempts]
 
-    def _judge(self, quorum: m.Quorum) -> None:
+    def _judge(self, step: StepUnderWay, quorum: m.Quorum) -> None:
         """The verdict of ``quorum`` on the step under way."""
-        tag = self.reduced or (self._voted if self._ledger.complete else None)
+        tag = self.reduced if self.healing else step.decisive
         held = self.loaded if self.healing else self.state
         if tag is not None and held is not None and quorum.state == held.committed(tag):
-            self.fate = Fate.STANDS
-            self._deadline = None
-        elif self._repairable(quorum):
-            self.fate = Fate.REPAIR
+            step.stand()
+        elif self._repairable(step, quorum):
+            step.repair()
             self.loaded = self.loaded if self.loaded == quorum.state else None
         else:
             again = quorum.state == self.state
             fate = "is computed again" if again else f"is left out: it goes on from {quorum.state}"
-            self._void(f"interrupted; in quorum {quorum.attempt} this step {fate}")
+            self._void(step, f"interrupted; in quorum {quorum.attempt} this step {fate}")
 
-    def _repairable(self, quorum: m.Quorum) -> bool:
+    def _repairable(self, step: StepUnderWay, quorum: m.Quorum) -> bool:
         """Whether the operations of this step can go out again under ``quorum``.
 
         A newcomer may be interrupted before it has healed: it adds zeros again, and heals then.
         """
-        if not self._repair or not self._ledger.untouched or quorum.step != self.position:
+        if not self._repair or not step.operations.untouched or quorum.step != step.tag.step:
             return False
         if self.healing:
-            return self._is_newcomer(quorum) and not self.heals_first
+            return self._quorums.is_newcomer(quorum) and not self.heals_first
         return quorum.state == self.state
 
-    def _void(self, reason: str) -> None:
-        self.fate = Fate.VOID
-        self.void_reason = reason
-        self._voted = None
-        self._deadline = None
+    def _void(self, step: StepUnderWay, reason: str) -> None:
+        step.void(reason)
         self._out.append(e.FailOperations(reason))
 
     # ------------------------------------------------------------ the lighthouse
+
+    def _send(self, message: m.FromWorker) -> None:
+        self._out.append(e.Send(message))
 
     def _on_interrupt(self, event: m.Interrupt) -> None:
         if event.attempt < self.seen:
             return  # Q2: stale
         if event.attempt > self.interrupted:
             self._abort(event.attempt)
-        self._out.append(e.Send(self.report()))
+        self._send(self.report())
 
     def _on_new_quorum(self, event: m.NewQuorum) -> None:
         quorum = event.quorum
-        if not self._is_new(quorum) or not self._is_member(quorum):
+        if not self._is_new(quorum) or not self._quorums.is_member(quorum):
             return
         if self.in_force is not None or self.pending is not None:
             self._abort(self.seen)  # the Interrupt was lost on the way
         self._take(quorum, is_switch=False)
-        if self.in_step and self.fate is Fate.HELD:
-            self._judge(quorum)
-
-    def _is_newcomer(self, quorum: m.Quorum) -> bool:
-        return self.key.replica_id in quorum.newcomers
-
-    def _is_member(self, quorum: m.Quorum) -> bool:
-        return quorum.index(self.key.replica_id, self.key.incarnation) is not None
+        if self._step is not None and self._step.fate is Fate.HELD:
+            self._judge(self._step, quorum)
 
     def _is_new(self, quorum: m.Quorum) -> bool:
         """Whether to act upon ``quorum``; one that is known and built is confirmed again."""
-        built = self.pending.quorum if self.pending is not None and self.pending.built else None
-        if quorum.attempt in {q.attempt for q in (self.in_force, built) if q is not None}:
-            self._out.append(e.Send(m.Built(quorum.attempt)))
+        if self._quorums.has_built(quorum.attempt):
+            self._send(m.Built(quorum.attempt))
         return quorum.attempt > self.seen
 
     def _take(self, quorum: m.Quorum, is_switch: bool) -> None:
-        self.seen = quorum.attempt
-        self.pending = Pending(quorum, is_switch)
-        self._out.append(e.BuildGroup(quorum))
+        pending = self._quorums.take(quorum, is_switch=is_switch)
+        if self._quorums.is_member(quorum):
+            self._out.append(e.BuildGroup(quorum))
+        else:  # the switch to leave by
+            pending.built = True
+            self._send(m.Built(quorum.attempt))
 
     def _on_prepare(self, event: m.Prepare) -> None:
         quorum = event.quorum
         if not self._is_new(quorum):
             return
-        joins, is_member = self._is_newcomer(quorum), self._is_member(quorum)
+        joins = self._quorums.is_newcomer(quorum)
         is_bound = self.pending is not None and self.pending.confirmed
-        if not joins and (is_bound or (is_member and self.in_force is None)):
-            self._out.append(e.Send(self.report()))  # the lighthouse is mistaken about us
+        is_idle = self.in_force is None and self._quorums.is_member(quorum)
+        if not joins and (is_bound or is_idle):
+            self._send(self.report())  # the lighthouse is mistaken about us
             return
         if joins and self.in_force is not None:
             self._abort(self.seen)  # the others have gone on without us
-        self._drop_pending()
-        if self.fate in (Fate.HELD, Fate.REPAIR):  # no quorum will tell any more
-            self._void(f"interrupted; this replica joins quorum {quorum.attempt} anew")
-        if is_member:
-            self._take(quorum, is_switch=True)
-        else:  # the switch to leave by
-            self.seen = quorum.attempt
-            self.pending = Pending(quorum, is_switch=True, built=True)
-            self._out.append(e.Send(m.Built(quorum.attempt)))
+        self._abort_groups(self._quorums.drop_pending())
+        if self._step is not None and self._step.fate in (Fate.HELD, Fate.REPAIR):
+            # No quorum will tell any more.
+            self._void(self._step, f"interrupted; this replica joins quorum {quorum.attempt} anew")
+        self._take(quorum, is_switch=True)
 
     def _on_group_built(self, event: e.GroupBuilt) -> None:
-        pending = self.pending
-        if self.in_force is not None and self.in_force.attempt == event.attempt:
+        pending = self._quorums.awaits(event.attempt)
+        if self._quorums.is_in_force(event.attempt):
             return
-        if pending is None or pending.attempt != event.attempt:
+        if pending is None:
             self._out.append(e.DropGroup(event.attempt))
             return
         pending.built = True
-        self._out.append(e.Send(m.Built(event.attempt)))
+        self._send(m.Built(event.attempt))
         if not pending.is_switch:
             self._adopt(pending.quorum)
-        if self.fate is Fate.REPAIR:
-            self._repair_under(pending.quorum)
+        if self._step is not None and self._step.fate is Fate.REPAIR:
+            self._repair_under(self._step, pending.quorum)
         self._advance()
 
-    def _repair_under(self, quorum: m.Quorum) -> None:
-        assert self.tag is not None
-        self.tag = Tag(quorum.attempt, self.tag.step)
-        self.fate = Fate.OPEN
-        self._repeats = False
-        self._ledger.start_again()
-        self._deadline = self._now + self._operation_timeout_s if self._ledger.issued else None
-        self._announce(quorum)
+    def _repair_under(self, step: StepUnderWay, quorum: m.Quorum) -> None:
+        step.go_out_again(quorum.attempt, self._now + self._operation_timeout_s)
+        self._quorums.begin(step.tag)
+        self._announce(quorum, step.tag)
         self._out.append(e.Reissue())
 
     def _on_group_failed(self, event: e.GroupFailed) -> None:
-        if self.pending is not None and self.pending.attempt == event.attempt:
-            self._out.append(e.Send(m.BuildFailed(event.attempt, event.reason)))
+        if self._quorums.awaits(event.attempt) is not None:
+            self._send(m.BuildFailed(event.attempt, event.reason))
 
     def _on_propose(self, event: m.ProposeSwitch) -> None:
         pending = self.pending
-        is_known = pending is not None and pending.attempt == event.attempt
-        if pending is None or not is_known or not pending.is_switch or not pending.built:
+        if pending is None or not pending.may_be_promised(event.attempt):
             self._refuse(event)
-        elif pending.confirmed or (pending.promise is not None and event.step < pending.promise):
-            return  # stale: proposals only rise
-        elif self.in_force is not None and not self._can_promise(event.step, self.in_force):
+        elif pending.outdates(event.step):
+            return
+        elif not self._quorums.can_promise(event.step):
             self._refuse(event)
         else:
             pending.promise = event.step
-            self._out.append(e.Send(m.Promised(event.attempt, event.step)))
+            self._send(m.Promised(event.attempt, event.step))
             self._advance()
 
-    def _can_promise(self, step: int, quorum: m.Quorum) -> bool:
-        return step > self._last_begun(quorum) and not self._hold_members
-
     def _refuse(self, event: m.ProposeSwitch) -> None:
-        quorum = self.in_force
-        current = self.position if quorum is None else self._last_begun(quorum)
-        self._out.append(e.Send(m.Refused(event.attempt, event.step, current)))
+        begun = self._quorums.last_begun
+        current = self.position if begun is None else begun
+        self._send(m.Refused(event.attempt, event.step, current))
 
     def _on_switch(self, event: m.Switch) -> None:
-        pending = self.pending
-        if self.in_force is not None and self.in_force.attempt == event.attempt:
-            self._out.append(e.Send(m.InForce(event.attempt, event.step)))
-        elif pending is not None and pending.attempt == event.attempt:
+        pending = self._quorums.awaits(event.attempt)
+        if self._quorums.is_in_force(event.attempt):
+            self._send(m.InForce(event.attempt, event.step))
+        elif pending is not None:
             pending.confirmed |= pending.promise == event.step
             self._advance()
 
     def _on_cancel(self, event: m.Cancel) -> None:
-        pending = self.pending
-        if pending is None or pending.attempt != event.attempt:
-            return
-        if pending.is_switch and not pending.confirmed:
-            self._drop_pending()
+        pending = self._quorums.awaits(event.attempt)
+        if pending is not None and pending.is_switch and not pending.confirmed:
+            self._abort_groups(self._quorums.drop_pending())
             self._advance()
 
     def _on_ask_report(self, event: m.AskReport) -> None:
-        self._out.append(e.Send(self.report()))
-
-    def _on_isolation(self, event: m.Isolation) -> None:
-        if event.isolated and not self.isolated:
-            self._isolated_since = self._now
-        elif self.isolated and not event.isolated and self._deadline is not None:
-            self._deadline += self._now - self._isolated_since  # that time does not count
-        self.isolated = event.isolated
-        self._advance()
+        self._send(self.report())
 
     # ------------------------------------------------------------ time
 
+    def _on_isolation(self, event: m.Isolation) -> None:
+        step = self._step
+        if event.isolated and not self.isolated:
+            self._isolated_since = self._now
+        elif (
+            self.isolated and not event.isolated and step is not None and step.deadline is not None
+        ):
+            step.deadline += self._now - self._isolated_since  # that time does not count
+        self.isolated = event.isolated
+        self._advance()
+
     def _on_ticked(self, event: e.Ticked) -> None:
-        if self._deadline is None or self._now < self._deadline or self.isolated:
+        step = self._step
+        if step is None or step.deadline is None or self._now < step.deadline or self.isolated:
             return
-        if self.fate is Fate.OPEN:
+        if step.fate is Fate.OPEN:
             self._give_up(f"no operation completed for {self._operation_timeout_s:g} s")
-        elif self.fate in (Fate.HELD, Fate.REPAIR) and not self.settled:
-            self._void(f"no quorum for {self._quorum_timeout_s:g} s")
+        elif not self.settled:
+            self._void(step, f"no quorum for {self._quorum_timeout_s:g} s")

@@ -248,13 +248,13 @@ def test_the_story_is_told_and_does_not_grow_for_ever() -> None:
 
 def test_a_promise_is_kept_to_the_word() -> None:
     machine = situation("promised")
-    machine._begun = 6
+    machine._quorums._begun = 6
     with pytest.raises(AssertionError, match="Q5"):
         machine.check()
 
 
 def test_nobody_trains_under_what_it_gave_up() -> None:
     machine = situation("working")
-    machine.interrupted = attempt_of("1.5#1")
+    machine._quorums.interrupted = attempt_of("1.5#1")
     with pytest.raises(AssertionError, match="Q2"):
         machine.check()

@@ -1,0 +1,90 @@
+"""The step that one worker is in: its tag, its operations, its vote and its fate.
+
+Bookkeeping with the questions that go with it. Not here: what a worker does about them (step.py).
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from ftrun.core.ids import Attempt, Tag
+from ftrun.core.operations import OperationLedger
+
+
+class Fate(Enum):
+    """What becomes of the step under way; the table is in step.py."""
+
+    OPEN = "open"
+    HELD = "held"
+    STANDS = "stands"
+    REPAIR = "repair"
+    VOID = "void"
+
+
+class StepUnderWay:
+    """From its boundary to its decision.
+
+    ``repeats``: it was begun before under this quorum, and too few contributed. ``voted``: the tag
+    of a vote within the group whose outcome is not known yet. ``deadline``: when to do something
+    about what is outstanding.
+    """
+
+    def __init__(self, tag: Tag, repeats: bool) -> None:
+        self.tag = tag
+        self.repeats = repeats
+        self.fate = Fate.OPEN
+        self.operations = OperationLedger()
+        self.is_voting = False
+        self.voted: Tag | None = None
+        self.deadline: float | None = None
+        self.void_reason = ""
+
+    @property
+    def results(self) -> Tag | None:
+        """The tag under which everything that was issued is complete."""
+        has_results = self.operations.issued > 0 and self.operations.complete
+        return self.tag if has_results and self.fate is not Fate.VOID else None
+
+    @property
+    def decisive(self) -> Tag | None:
+        """The tag under which it may have been committed, here or by a mate."""
+        return self.results or (self.voted if self.operations.complete else None)
+
+    def counts(self, attempt: Attempt) -> bool:
+        """Whether what an operation does under ``attempt`` means anything here (C3)."""
+        return self.fate is Fate.OPEN and self.tag.attempt == attempt
+
+    def vote(self) -> None:
+        """The ranks of the group are asked; what is void will not be voted for."""
+        self.is_voting = True
+        self.voted = self.tag if self.fate is not Fate.VOID else None
+
+    def hold(self, deadline: float) -> None:
+        """Interrupted: the next quorum tells, by ``deadline``."""
+        if self.fate is not Fate.VOID:
+            self.fate = Fate.HELD
+            self.deadline = deadline
+
+    def stand(self) -> None:
+        """The results are complete and peers count on them."""
+        self.fate = Fate.STANDS
+        self.deadline = None
+
+    def repair(self) -> None:
+        """The operations go out again as soon as there is a group for them."""
+        self.fate = Fate.REPAIR
+
+    def go_out_again(self, attempt: Attempt, deadline: float) -> None:
+        """That group is there."""
+        self.tag = Tag(attempt, self.tag.step)
+        self.repeats = False
+        self.fate = Fate.OPEN
+        self.operations.start_again()
+        self.deadline = deadline if self.operations.issued else None
+
+    def void(self, reason: str) -> None:
+        """It will not be committed."""
+        self.fate = Fate.VOID
+        self.void_reason = reason
+        self.voted = None
+        self.deadline = None

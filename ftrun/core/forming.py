@@ -81,9 +81,10 @@ class Forming:
     def _go_on(self) -> bool:
         """The survivors are enough, and nobody goes on without them → BUILD."""
         stage = self._stage
-        self._take_back()
+        if not self._may_decide():
+            self._take_back()
         opens_at = stage.fence.opens_at(stage.spec.isolation_limit_s)
-        if not self._is_stopped() and stage.now < opens_at:
+        if not self._may_decide() and stage.now < opens_at:
             stage.deadline = opens_at
             return False
         ids = set(stage.live)
@@ -91,29 +92,37 @@ class Forming:
             ids |= stage.roster.ready
         return len(ids) >= stage.needed and self._issue(ids)
 
-    def _is_stopped(self) -> bool:
-        """Whether a survivor was interrupted in every quorum that may be in force (Q3).
+    def _may_decide(self) -> bool:
+        """Whether the survivors can go on without asking those who are lost (Q3, C6).
 
-        In the middle of a switch these are two: leavers are of the first one only, newcomers of
-        the second, and those who are of the other may train on without them.
+        One of them was interrupted in every quorum that may be in force: in the middle of a switch
+        these are two, leavers are of the first one only, and newcomers of the second. And one
+        holds what the quorum began with: newcomers that have not healed do not.
         """
         stage = self._stage
         quorums = [q for q in (stage.prior, stage.quorum) if q is not None and q.members]
         survivors = [stage.roster[name] for name in stage.live]
-        return all(
+        are_stopped = all(
             any(q.index(r.replica_id, r.incarnation) is not None for r in survivors)
             for q in quorums
         )
+        choice = choose({r.replica_id: standing(r.reports.values()) for r in survivors})
+        return are_stopped and not (choice is not None and self._is_behind(choice))
+
+    def _is_behind(self, choice: Choice) -> bool:
+        """Nobody holds what the last quorum began with."""
+        quorum = self._stage.quorum
+        began = quorum.step if quorum is not None else None
+        return began is not None and choice.state.step < began
 
     def _take_back(self) -> None:
         """Members that were struck and are here again, and have given up what they were in."""
         stage = self._stage
         back = {name for name in stage.roster.ready if self._was_member(stage.roster[name])}
-        if back and not self._is_stopped():
-            for name in back:
-                stage.fence.release(name)
-            stage.live |= back
-            stage.roster.ready -= back
+        for name in back:
+            stage.fence.release(name)
+        stage.live |= back
+        stage.roster.ready -= back
 
     # ------------------------------------------------------------ FENCE
 
@@ -159,7 +168,8 @@ class Forming:
             cause = "its workers hold unlike states and nobody is left to heal from; it is replaced"
             stage.replace(ids, cause)
             return True
-        if self._is_bygone(choice):
+        if self._is_behind(choice) and stage.slots.ended("finished"):
+            # Those who held the job's state are done; the rest would train it all over again.
             stage.end(0, "some replicas have finished and nobody who is left holds their work")
             return True
         stage.quorum = self._quorum(choice)
@@ -175,14 +185,6 @@ class Forming:
         stage.journal()
         stage.tell(ids, m.NewQuorum(stage.quorum))
         return True
-
-    def _is_bygone(self, choice: Choice) -> bool:
-        """Those who held the job's state have finished; the rest would train it all over again."""
-        stage = self._stage
-        began = stage.quorum.step if stage.quorum is not None else None
-        return (
-            began is not None and choice.state.step < began and bool(stage.slots.ended("finished"))
-        )
 
     def _quorum(self, choice: Choice) -> m.Quorum:
         stage = self._stage

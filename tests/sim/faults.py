@@ -48,7 +48,7 @@ class Faults:
     @staticmethod
     def draw(rng: random.Random) -> Faults:
         """From one fault to a handful, of a few kinds."""
-        window_s = rng.uniform(1.0, 4.0)
+        window_s = rng.choice((rng.uniform(1.0, 4.0), rng.uniform(1.0, 4.0), 8.0))
         kinds = [kind for kind in KINDS if rng.random() < 0.3] or [rng.choice(list(KINDS))]
         timed, triggers = [], []
         for _ in range(rng.choice((1, 1, 2, 2, 3, 4, 6))):
@@ -120,7 +120,7 @@ def _repeat_to_worker(world: World) -> None:
     """A message of the lighthouse comes once more, late."""
     worker = _any_worker(world)
     if worker is not None and worker.heard:
-        worker.from_agent.send(world.rng.choice(worker.heard[-6:]))
+        worker.from_agent.send(world.rng.choice(worker.heard[-12:]))
 
 
 def _repeat_to_house(world: World) -> None:
@@ -160,7 +160,8 @@ def _pause_agent(world: World) -> None:
     agent = _any_agent(world)
     if agent is not None:
         agent.host.excuse("its agent was stopped")
-        agent.paused_until = world.now + world.rng.choice((0.05, 0.5, 1.5, 4.0))
+        # Shorter than the isolation limit: it is the agent that watches over it.
+        agent.paused_until = world.now + world.rng.choice((0.05, 0.5, 1.5, 2.5))
 
 
 def _cut(world: World) -> None:
@@ -183,6 +184,17 @@ def _cut_off(world: World) -> None:
     host.cut_off_until = world.now + world.rng.choice((0.3, 1.5, 5.0))
     if host.agent is not None and host.agent.stream is not None:
         host.agent.stream.cut(half_open=world.rng.random() < 0.5)
+
+
+def _cut_off_trainers(world: World) -> None:
+    """Everybody who trains is out of the lighthouse's reach; who is left may take their slots."""
+    duration_s = world.rng.choice((1.5, 5.0, 8.0))
+    for host in world.hosts:
+        if host.workers():
+            host.excuse("its host was cut off")
+            host.cut_off_until = world.now + duration_s
+            if host.agent is not None and host.agent.stream is not None:
+                host.agent.stream.cut(half_open=world.rng.random() < 0.3)
 
 
 def _stall_up(world: World) -> None:
@@ -244,6 +256,7 @@ KINDS: dict[str, Callable[[World], None]] = {
     "cut": _cut,
     "half_open": _half_open,
     "cut_off": _cut_off,
+    "cut_off_trainers": _cut_off_trainers,
     "stall_up": _stall_up,
     "stall_down": _stall_down,
     "drain": _drain,

@@ -66,6 +66,7 @@ class Invariants:
         self.lineages = LineageRules(workers)
         self.commits = CommitRules()
         self._acted: dict[WorkerKey, Attempt] = {}
+        self._given_up: dict[WorkerKey, Attempt] = {}
         self._contents: dict[tuple[StateId, int], tuple[int, WorkerKey]] = {}
         self._offers: dict[tuple[Attempt, int], tuple[StateId, WorkerKey]] = {}
 
@@ -108,6 +109,13 @@ class Invariants:
         if attempt < before:
             raise Violation("Q2", f"{key} {what} {attempt} after {before}")
         self._acted[key] = attempt
+
+    def gave_up(self, key: WorkerKey, attempt: Attempt) -> None:
+        """A worker reports what it has given up for good (Q2)."""
+        before = self._given_up.get(key, NO_ATTEMPT)
+        if attempt < before:
+            raise Violation("Q2", f"{key} has given up {before}, and now only {attempt}")
+        self._given_up[key] = attempt
 
     def promised(self, key: WorkerKey, attempt: Attempt, step: int) -> None:
         """A worker promises not to begin ``step`` under what it has."""
@@ -270,15 +278,17 @@ class QuorumRules:
         self, quorum: m.Quorum, members: Sequence[Incarnation], last: Sequence[Incarnation]
     ) -> None:
         """A shrink holds survivors only; without any, it is formed anew, min_replicas at least."""
+        enough = len(members) >= min(self._min_replicas, self._slots - len(self.ended))
+        require(enough, "Q4", f"{quorum.attempt} has {len(members)} members")
         if self._forms:
             return  # a lighthouse that has lost its journal knows of no predecessor
         survivors = [x for x in members if x in (*last, *self._prior) and x not in self._struck]
         of_all = all(set(survivors) & set(old) for old in (last, self._prior) if old)
         if of_all and len(survivors) >= self._min_replicas:
             others = [x for x in members if x not in survivors]
+            if any(x[0] in quorum.donors and x in (*last, *self._prior) for x in others):
+                return  # struck, and back: without them nobody would hold the job's state
             require(not others, "Q4", f"{quorum.attempt} takes {others} for survivors")
-        enough = len(members) >= min(self._min_replicas, self._slots - len(self.ended))
-        require(enough, "Q4", f"{quorum.attempt} has {len(members)} members")
 
 
 class PromiseRules:

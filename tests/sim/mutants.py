@@ -74,9 +74,8 @@ def _promises_anything(self: StepMachine, step: int, quorum: m.Quorum) -> bool:
     return True
 
 
-def _takes_any_state(self: StepMachine, event: Any) -> None:
-    if self.healing:
-        self.loaded = event.state
+def _ignores_isolation(self: StepMachine, event: m.Isolation) -> None:
+    pass
 
 
 def _commits_without_the_vote(self: StepMachine, event: Any) -> None:
@@ -159,7 +158,7 @@ MUTANTS: dict[str, Mutant] = {
     "promises what it has begun": Mutant(StepMachine, "_can_promise", _promises_anything, "Q5"),
     "divisor counts healing ranks": Mutant(StepMachine, "contributors", _counts_everybody, "C4"),
     "late Interrupt accepted": Mutant(StepMachine, "_on_interrupt", _accepts_late_interrupts, "Q2"),
-    "any state is loaded": Mutant(StepMachine, "_on_state_loaded", _takes_any_state, "S1"),
+    "isolation ignored": Mutant(StepMachine, "_on_isolation", _ignores_isolation, "Q3"),
     "vote ignored": Mutant(StepMachine, "_on_decided", _commits_without_the_vote, "C1"),
     "repair keeps old results": Mutant(OperationLedger, "start_again", _repairs_half, "C3"),
     "lineage ignored": Mutant(forming, "choose", _ignores_lineage, "S2"),

@@ -208,6 +208,8 @@ class Worker(Actor):
     def _send(self, message: m.FromWorker) -> None:
         if isinstance(message, m.Promised):
             self.world.invariants.promised(self.key, message.attempt, message.step)
+        elif isinstance(message, m.Report):
+            self.world.invariants.gave_up(self.key, message.interrupted)
         self.to_agent.send(message)
         self.said.append(message)
 
@@ -251,8 +253,8 @@ class Worker(Actor):
         rng = self.world.rng
         if index < len(self.reductions):
             self.reductions[index].buffer = result
-        if rng.random() < 0.2:
-            self.world.at(rng.uniform(0.0, 0.01), self, self._complete, attempt, index)
+        if rng.random() < 0.1:
+            self.world.at(rng.uniform(0.0, 0.06), self, self._complete, attempt, index)
         else:
             self._complete(attempt, index)
 

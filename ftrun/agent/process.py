@@ -150,6 +150,9 @@ class SpawnerProcess:
         if self._process is None:
             return
         self._close_channels()
+        if self._spawner_pidfd < 0:
+            # Still importing, without a child of its own: it would look up only when it is done.
+            self._process.kill()
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._ended.wait(), SPAWNER_STOP_S)
         if not self._ended.is_set():

@@ -198,12 +198,15 @@ class Agent:
         if self._timer is not None:
             self._timer.cancel()
         await self._link.close()
-        if self._lighthouse is not None:
-            await self._lighthouse.stop()
-        stuck = await self._fleet.stop()
+        stuck, _ = await asyncio.gather(self._fleet.stop(), self._stop_lighthouse())
         await self._server.close()
         self._say_end(stuck)
         await self._loop.run_in_executor(None, self._terminal.close)
+
+    async def _stop_lighthouse(self) -> None:
+        """The spawner's sweep may be faster; a journal is whole at any moment."""
+        if self._lighthouse is not None:
+            await self._lighthouse.stop()
 
     # ------------------------------------------------------------ parts
 

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NoReturn
 
+from ftrun import clock
 from ftrun.agent import linux, stores, sweep
 from ftrun.agent.channel import Channel
 from ftrun.core.ids import WorkerKey
@@ -45,6 +46,7 @@ LAZY_IMPORTS = (
     "ftrun.training.manager",
 )
 BAD_PRELOAD_EXIT = 2
+WARM_DELAY_S = 2.0
 
 Child = Callable[[], None]
 
@@ -80,6 +82,7 @@ class Spawner:
         self._workers: dict[int, _Worker] = {}
         self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._lazy = list(LAZY_IMPORTS)
+        self._warm_at: float | None = None
         self._stores_pid = 0
         self._job = _Job("", "", (), "", False)
 
@@ -178,7 +181,7 @@ class Spawner:
         for fd in (self._agent_pidfd, self._channel.fileno(), self._wake_read):
             poll.register(fd, select.POLLIN)
         while True:
-            ready = {fd for fd, _ in poll.poll(0 if self._may_warm() else None)}
+            ready = {fd for fd, _ in poll.poll(self._warm_in_ms())}
             if self._agent_pidfd in ready or self._channel.closed:
                 return None
             if self._wake_read in ready:
@@ -192,9 +195,14 @@ class Spawner:
             elif not ready and self._lazy:
                 self._warm()
 
-    def _may_warm(self) -> bool:
-        """A script that may do without them need not wait for the lazy imports."""
-        return bool(self._lazy and self._workers)
+    def _warm_in_ms(self) -> float | None:
+        """When the lazy imports may go on; None: not yet, or nothing is left to import.
+
+        A script that seems to do without them is not to be slowed down by them at its start.
+        """
+        if not self._lazy or self._warm_at is None:
+            return None
+        return max(0.0, self._warm_at - clock.now()) * 1000
 
     def _warm(self) -> None:
         """Import the next lazy module, seeing to exits between the modules that it pulls in."""
@@ -254,6 +262,8 @@ class Spawner:
         os.close(err_write)
         if pid > 0:
             pidfd = os.pidfd_open(pid)
+            if self._warm_at is None:
+                self._warm_at = clock.now() + WARM_DELAY_S
             self._workers[pid] = _Worker(key.incarnation, key.group_rank, pid, pidfd)
             self._tell({"op": "started", **name, "pid": pid}, (pidfd, out_read, err_read))
         os.close(out_read)
@@ -416,6 +426,9 @@ def main() -> None:
     child = spawner.run()
     if child is not None:
         child()
+    else:
+        # Nothing is left to flush, and tidying torch away takes longer than all the rest.
+        os._exit(0)
 
 
 if __name__ == "__main__":

@@ -128,6 +128,16 @@ class Job:
         mark = f"FTRUN_TEST_MARK={self._mark}".encode()
         return [row for row in linux.process_rows() if mark in linux.process_environment(row.pid)]
 
+    def expect_process(self, title: str, timeout_s: float = START_S) -> int:
+        """Wait until there is a process with this title; returns its pid."""
+        deadline = clock.now() + timeout_s
+        while True:
+            try:
+                return self._titled(title)
+            except AssertionError:
+                assert clock.now() < deadline, f"no process {title!r} in time"
+                self._read(min(deadline, clock.now() + 0.02))
+
     def _titled(self, title: str) -> int:
         for row in self._processes():
             command = Path(f"/proc/{row.pid}/cmdline").read_bytes().rstrip(b"\0")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -158,6 +159,14 @@ def test_a_second_ctrl_c_does_not_wait(tmp_path: Path) -> None:
         job.expect("SIGINT: leaving")
         job.signal(signal.SIGINT)
         assert job.end(20) == 130
+        assert job.left(5.0) == []
+
+
+def test_ctrl_c_while_all_is_still_starting_ends_at_once(tmp_path: Path) -> None:
+    with Job(tmp_path, STUBBORN) as job:
+        job.expect_process(f"{sys.executable} -m ftrun.agent.spawner")
+        job.signal(signal.SIGINT)
+        assert job.end(10) == 130
         assert job.left(5.0) == []
 
 

@@ -7,32 +7,35 @@ and writes ``bench-out/<name>.json``; ``report`` makes docs/BENCHMARKS.md of wha
 
 from __future__ import annotations
 
-import sys
+import time
 from pathlib import Path
 
 import typer
-from rich.console import Console
-
-sys.path.insert(0, str(Path(__file__).parent))
+from benchmarks import goodput as goodput_bench
+from benchmarks import heal as heal_bench
 from benchmarks import join as join_bench
+from benchmarks import lighthouse as lighthouse_bench
 from benchmarks import recovery as recovery_bench
+from benchmarks import report as report_page
 from benchmarks import startup as startup_bench
 from benchmarks import step as step_bench
 from benchmarks.results import Result, save, table
+from rich.console import Console
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
-console = Console(width=140)
+ROOT = Path(__file__).parent.parent
+app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, help=__doc__)
+console = Console(width=150)
 OUT = Path("bench-out")
 
 
 @app.command()
-def recovery(replicas: int = 3, kills: int = 8, rounds: int = 2, seed: int = 1) -> None:
+def recovery(replicas: int = 3, kills: int = 6, rounds: int = 2, seed: int = 1) -> None:
     """SIGKILL of a random worker: survivors' stall, steps lost, time to rejoin."""
     _show(recovery_bench.measure(replicas, kills, rounds, seed))
 
 
 @app.command()
-def join(replicas: int = 3, joins: int = 4, rounds: int = 2, seed: int = 1) -> None:
+def join(replicas: int = 3, joins: int = 4, rounds: int = 1, seed: int = 1) -> None:
     """A replacement joins late: what that costs those who train."""
     _show(join_bench.measure(replicas, joins, rounds, seed))
 
@@ -44,9 +47,57 @@ def step(rounds: int = 3) -> None:
 
 
 @app.command()
-def startup(repeats: int = 7) -> None:
+def heal(gib: float = 1.0, repeats: int = 3, joins: int = 2) -> None:
+    """State from peers beside raw TCP, and donors' steps meanwhile."""
+    _show(heal_bench.measure(gib, repeats, joins))
+
+
+@app.command()
+def lighthouse(
+    groups: int = 1000,
+    agents: int = 125,
+    deaths: int = 8,
+    steady_s: float = 10.0,
+    torchft: str = "200,500",
+) -> None:
+    """1,000 replica groups of 125 simulated agents: a death, told to all and answered."""
+    counts = [int(count) for count in torchft.split(",") if count]
+    _show(lighthouse_bench.measure(groups, agents, deaths, steady_s, counts))
+
+
+@app.command()
+def goodput(
+    replicas: int = 4, seconds: float = 180.0, periods: str = "15,5,2", seed: int = 1
+) -> None:
+    """A random worker killed every so many seconds: the share of steps that is left."""
+    _show(goodput_bench.measure(replicas, seconds, [float(p) for p in periods.split(",")], seed))
+
+
+@app.command()
+def startup(repeats: int = 5) -> None:
     """Seconds until the prompt, until the script's first line, and the launcher's memory."""
     _show(startup_bench.measure(repeats))
+
+
+@app.command()
+def report() -> None:
+    """docs/BENCHMARKS.md and its plots, from what was measured."""
+    console.print(f"wrote {report_page.write(OUT, ROOT / 'docs')}")
+
+
+@app.command("all")
+def everything(seconds: float = 20.0) -> None:
+    """Every benchmark and the report; ``seconds`` is the length of each run of goodput."""
+    began = time.monotonic()
+    recovery()
+    join()
+    step(rounds=2)
+    heal()
+    lighthouse()
+    goodput(seconds=seconds)
+    startup()
+    report()
+    console.print(f"took {(time.monotonic() - began) / 60:.1f} minutes")
 
 
 def _show(result: Result) -> None:

@@ -96,8 +96,13 @@ class Job:
 
 
 @contextmanager
-def run_job(peer: str, replicas: int, **settings: str | float) -> Iterator[Job]:
-    """A job of ``peer`` with ``settings`` (``BENCH_…`` of worker.py, in lower case)."""
+def run_job(
+    peer: str, replicas: int, first_step: int = 20, **settings: str | float
+) -> Iterator[Job]:
+    """A job of ``peer`` with ``settings`` (``BENCH_…`` of worker.py, in lower case).
+
+    The block begins when all have committed ``first_step``, and should end with ``Job.stop``.
+    """
     out = Path(tempfile.mkdtemp(prefix=f"bench-{peer}-"))
     job = Job(peer, out, replicas)
     environment = {
@@ -109,7 +114,7 @@ def run_job(peer: str, replicas: int, **settings: str | float) -> Iterator[Job]:
     }
     try:
         with _LAUNCHERS[peer](job, environment):
-            job.await_step(20, START_TIMEOUT_S)
+            job.await_step(first_step, START_TIMEOUT_S)
             yield job
     finally:
         shutil.rmtree(out, ignore_errors=True)

@@ -29,7 +29,7 @@ def measure(replicas: int, joins: int, rounds: int, seed: int) -> Result:
     for _ in range(rounds):
         for peer in PEERS:
             with run_job(peer, replicas, awaits_go=1) as job:
-                found[peer] += [_join_one(job, rng) for _ in range(joins)]
+                found[peer] += [join_one(job, rng) for _ in range(joins)]
                 job.stop()
 
     def column(index: int) -> dict[str, list[float]]:
@@ -49,7 +49,13 @@ def measure(replicas: int, joins: int, rounds: int, seed: int) -> Result:
     )  # fmt: skip
 
 
-def _join_one(job: Job, rng: random.Random) -> tuple[float, float, float]:
+def join_one(
+    job: Job, rng: random.Random, calm_steps: int = CALM_STEPS
+) -> tuple[float, float, float]:
+    """A survivor's worst stall, the newcomer's way to its first commit, the median step; seconds.
+
+    Between the death and the join, and after it, all go on for ``calm_steps``.
+    """
     victim = rng.randrange(job.replicas)
     go = job.out / "go"
     go.unlink(missing_ok=True)
@@ -57,15 +63,15 @@ def _join_one(job: Job, rng: random.Random) -> tuple[float, float, float]:
     survivors = set(range(job.replicas)) - {victim}
     killed_at = job.reached()
     job.kill(victim)
-    job.await_step(killed_at + CALM_STEPS, TIMEOUT_S, survivors)
+    job.await_step(killed_at + calm_steps, TIMEOUT_S, survivors)
     time.sleep(rng.random() * 0.05)
     began = time.monotonic()
     go.touch()
     wait(lambda: job.newest(victim).name != before, TIMEOUT_S, "the newcomer")
     job.await_step(1, TIMEOUT_S, {victim})
+    job.await_step(job.reached() + calm_steps, TIMEOUT_S)
     commits = [line.when for line in read(job.newest(victim)) if line.committed]
-    job.await_step(job.reached() + CALM_STEPS, TIMEOUT_S)
-    ended = [line.when for line in read(job.newest(victim)) if line.committed][STEPS_TOGETHER]
+    ended = commits[min(STEPS_TOGETHER, len(commits) - 1)]
     each = [judge(read(job.newest(replica)), began, ended) for replica in survivors]
     stall, step = max(each)
     return stall, commits[0] - began, step

@@ -1,0 +1,247 @@
+"""Healing: 1 GiB of state beside raw TCP on the same path, and what a donor's steps cost meanwhile.
+
+Raw TCP is plain sockets between two processes, from touched memory into touched memory, with as
+many streams as ftrun uses. Donors and receivers are processes of their own, as in a job.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import random
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks import join
+from benchmarks.jobs import run_job
+from benchmarks.results import Result, Row, Samples
+
+TENSORS = 64
+HOST = "127.0.0.1"
+TOKEN = "ab" * 32
+TIMEOUT_S = 60.0
+DONOR_STEP_S = 0.6
+_SPAWN = multiprocessing.get_context("spawn")
+
+
+def measure(gib: float, repeats: int, joins: int) -> Result:
+    """Every way ``repeats`` times in turn; then ``joins`` newcomers in a job with that state."""
+    nbytes = int(gib * 2**30) // (4 * TENSORS) * (4 * TENSORS)
+    rates: dict[int, Samples] = {donors: {} for donors in (1, 2)}
+    extra: dict[int, Samples] = {donors: {} for donors in (1, 2)}
+    for _ in range(repeats):
+        for donors in (1, 2):
+            for way, (serve, receive) in _WAYS.items():
+                if donors > 1 and way == "torchft":
+                    continue  # It heals from one.
+                seconds, peak = _transfer(serve, receive, donors, nbytes)
+                rates[donors].setdefault(way, []).append(nbytes / seconds / 1e9)
+                extra[donors].setdefault(way, []).append(peak / nbytes)
+    return Result(
+        "heal",
+        f"Healing {nbytes / 2**30:g} GiB, {repeats} times; donors' steps of {DONOR_STEP_S:g} s",
+        [*_rate_rows(rates), *_memory_rows(extra), *_donor_rows(nbytes, joins)],
+        notes=[
+            "ftrun's fetch is the Manager's: into new memory, verified, applied all or nothing.",
+            "Raw TCP: into memory touched before; two streams from one donor, one from each of two",
+        ],
+    )
+
+
+def _rate_rows(rates: dict[int, Samples]) -> Iterator[Row]:
+    for donors, samples in rates.items():
+        name = "one donor" if donors == 1 else f"{donors} donors"
+        yield Row(f"rate_{donors}", f"from {name}", "GB/s", samples, True, 2)
+        raw = sorted(samples["raw TCP"])[len(samples["raw TCP"]) // 2]
+        shares = {way: [100 * rate / raw for rate in found] for way, found in samples.items()}
+        yield Row(f"share_{donors}", f"… of raw TCP, {name}", "%", shares, True)
+
+
+def _memory_rows(extra: dict[int, Samples]) -> Iterator[Row]:
+    samples = {way: found for way, found in extra[1].items() if way != "raw TCP"}
+    yield Row("memory", "receiver's peak memory beyond its own state", "states", samples, digits=2)
+
+
+# ---------------------------------------------------------------- transfers between processes
+
+
+def _transfer(serve: Any, receive: Any, donors: int, nbytes: int) -> tuple[float, float]:
+    """Seconds of one transfer, and the receiver's peak memory beyond what it held before."""
+    with contextlib.ExitStack() as stack:
+        addresses = [stack.enter_context(_process(serve, nbytes, donors)) for _ in range(donors)]
+        receiver = _process(receive, nbytes, [address for address, _ in addresses])
+        _, result = stack.enter_context(receiver)
+        outcome: tuple[float, float] = result()
+        return outcome
+
+
+@contextmanager
+def _process(
+    target: Callable[..., None], *arguments: Any
+) -> Iterator[tuple[Any, Callable[[], Any]]]:
+    """A process; what it says first, and how to get what it says next. It ends with the block."""
+    ours, theirs = _SPAWN.Pipe()
+    process: BaseProcess = _SPAWN.Process(target=target, args=(theirs, *arguments), daemon=True)
+    process.start()
+    try:
+        yield _said(ours), lambda: _said(ours)
+    finally:
+        ours.close()
+        process.join(5)
+        process.kill()
+        process.join()
+
+
+def _said(connection: Connection) -> Any:
+    if not connection.poll(TIMEOUT_S):
+        raise TimeoutError(f"a process of the benchmark was silent for {TIMEOUT_S:g} s")
+    return connection.recv()
+
+
+def _until_closed(connection: Connection) -> None:
+    with contextlib.suppress(EOFError):
+        connection.recv()
+
+
+def _state(nbytes: int, value: float) -> dict[str, torch.Tensor]:
+    elements = nbytes // 4 // TENSORS
+    return {f"layer{i}": torch.full((elements,), value) for i in range(TENSORS)}
+
+
+def _timed(connection: Connection, fetch: Callable[[], object]) -> None:
+    connection.send(None)
+    before = _status_bytes("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from here
+    began = time.monotonic()
+    kept = fetch()
+    seconds = time.monotonic() - began
+    connection.send((seconds, max(_status_bytes("VmHWM") - before, 0)))
+    del kept
+    _until_closed(connection)
+
+
+def _status_bytes(field: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
+
+
+def _serve_raw(connection: Connection, nbytes: int, donors: int) -> None:
+    data = memoryview(bytearray(b"x") * (nbytes // donors // _streams(donors)))
+    with socket.create_server((HOST, 0)) as server:
+        connection.send(server.getsockname())
+        senders = []
+        for _ in range(_streams(donors)):
+            sock = server.accept()[0]
+            senders.append(threading.Thread(target=sock.sendall, args=(data,)))
+            senders[-1].start()
+        _until_closed(connection)
+
+
+def _receive_raw(connection: Connection, nbytes: int, addresses: list[Any]) -> None:
+    per_donor = _streams(len(addresses))
+    parts = [
+        (address, memoryview(bytearray(b"y") * (nbytes // len(addresses) // per_donor)))
+        for address in addresses
+        for _ in range(per_donor)
+    ]
+
+    def receive(address: Any, into: memoryview) -> None:
+        with socket.create_connection(address) as sock:
+            while into:
+                into = into[sock.recv_into(into) :]
+
+    def receive_all() -> None:
+        threads = [threading.Thread(target=receive, args=part) for part in parts]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    _timed(connection, receive_all)
+
+
+def _streams(donors: int) -> int:
+    return 2 if donors == 1 else 1
+
+
+def _serve_ftrun(connection: Connection, nbytes: int, donors: int) -> None:
+    from ftrun.checkpoint.serve import StateServer
+
+    server = StateServer(HOST, TOKEN)
+    server.offer(*_ftrun_names(), _state(nbytes, 1.0), expected=1)
+    connection.send(server.address)
+    _until_closed(connection)
+    server.close()
+
+
+def _receive_ftrun(connection: Connection, nbytes: int, addresses: list[str]) -> None:
+    from ftrun.checkpoint.heal import fetch
+
+    tag, state_id = _ftrun_names()
+    mine = _state(nbytes, 0.0)
+    _timed(
+        connection,
+        lambda: fetch(addresses, tag, TOKEN, TIMEOUT_S, mine=mine, expected=state_id),
+    )
+
+
+def _ftrun_names() -> tuple[Any, Any]:
+    from ftrun.core.ids import Attempt, StateId, Tag
+
+    return Tag(Attempt(1, 1), 7), StateId(7, "benchmark")
+
+
+def _serve_torchft(connection: Connection, nbytes: int, donors: int) -> None:
+    from torchft.checkpointing.http_transport import HTTPTransport
+
+    transport: Any = HTTPTransport(timeout=timedelta(seconds=TIMEOUT_S), num_chunks=0)
+    state = _state(nbytes, 1.0)
+    timeout = timedelta(seconds=TIMEOUT_S)
+    transport.send_checkpoint([1], step=7, state_dict=state, timeout=timeout)
+    connection.send(transport.metadata())
+    _until_closed(connection)
+
+
+def _receive_torchft(connection: Connection, nbytes: int, addresses: list[str]) -> None:
+    from torchft.checkpointing.http_transport import HTTPTransport
+
+    transport: Any = HTTPTransport(timeout=timedelta(seconds=TIMEOUT_S), num_chunks=0)
+    mine = _state(nbytes, 0.0)
+    timeout = timedelta(seconds=TIMEOUT_S)
+    _timed(connection, lambda: (transport.recv_checkpoint(0, addresses[0], 7, timeout), mine))
+
+
+_WAYS: dict[str, tuple[Any, Any]] = {
+    "ftrun": (_serve_ftrun, _receive_ftrun),
+    "raw TCP": (_serve_raw, _receive_raw),
+    "torchft": (_serve_torchft, _receive_torchft),
+}
+
+
+# ---------------------------------------------------------------- within a job
+
+
+def _donor_rows(nbytes: int, joins: int) -> Iterator[Row]:
+    """Newcomers that heal that much while the donors train."""
+    rng = random.Random(1)
+    slowed: Samples = {}
+    joined: Samples = {}
+    for peer in join.PEERS:
+        settings = {"ballast_bytes": nbytes, "step_s": DONOR_STEP_S, "awaits_go": 1}
+        with run_job(peer, 3, first_step=4, **settings) as job:
+            found = [join.join_one(job, rng, calm_steps=3) for _ in range(joins)]
+            job.stop()
+        slowed[peer] = [100 * stall / step for stall, _, step in found]
+        joined[peer] = [seconds for _, seconds, _ in found]
+    yield Row("donor_percent", "a donor's longest step at a heal, beyond its median", "%", slowed)
+    yield Row("joined_s", "newcomer begins → its first committed step", "s", joined, digits=2)

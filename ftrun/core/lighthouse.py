@@ -149,11 +149,23 @@ class Lighthouse:
         stage.heard_at[agent.agent_id] = stage.now
         stage.outbox.agents[agent.agent_id] = None
         self._sweep_by(stage.now + stage.spec.heartbeat_timeout_s)
+        self._interrupt_first(agent.agent_id, hello)
         stage.outbox.to_agent(agent.agent_id, m.Welcome(stage.numbering.epoch))
         if stage.outcome is not None:
             stage.outbox.to_agent(agent.agent_id, stage.outcome)
         else:
             self._take_hello(agent, hello)
+
+    def _interrupt_first(self, agent_id: str, hello: m.Hello) -> None:
+        """Whatever it runs gives up what it is in before it hears anything else.
+
+        None of it is a member any more. It may have been isolated, and any other word would let it
+        go on with a quorum that we have replaced (Q3).
+        """
+        stage = self.stage
+        if hello.running and stage.phase not in (Phase.TAKEOVER, Phase.ENDED):
+            interrupt = m.Interrupt(stage.numbering.highest)
+            stage.outbox.to_agent(agent_id, m.ToWorkers(hello.running, interrupt))
 
     def _refusal(self, agent_id: str, hello: m.Hello) -> str:
         spec = self.stage.spec
@@ -163,9 +175,11 @@ class Lighthouse:
                 "lighthouse with a --state-dir of its own, or give the --job-id of this one."
             )
         if hello.spec != spec and spec is not NO_SPEC:
-            names = [f.name for f in fields(spec) if _differs(spec, hello.spec, f.name)]
+            names = [f.name for f in fields(spec)]
             told = ", ".join(
-                f"{name} {getattr(hello.spec, name)} (here {getattr(spec, name)})" for name in names
+                f"{name} {value} (here {ours})"
+                for name in names
+                if (value := getattr(hello.spec, name)) != (ours := getattr(spec, name))
             )
             return f"this agent was started with other options than the job: {told}."
         if agent_id not in self.agents and len(self.agents) >= self.stage.settings.agents_max:
@@ -186,7 +200,8 @@ class Lighthouse:
         back = [r for x in hello.running if (r := self._start(agent, x)) is not None]
         if self._is_shared_out or hello.running:
             self._tell_slots(agent.agent_id)
-        self.membership.returned(back)
+        for replica in back:
+            replica.was_interrupted = stage.phase is not Phase.TAKEOVER
         stage.tell([replica.replica_id for replica in back], m.AskReport())
         if stage.phase is Phase.TAKEOVER:
             all_here = len(stage.outbox.agents) >= stage.spec.nodes
@@ -382,7 +397,3 @@ class Lighthouse:
 
     def _note(self, replica_id: str, what: object) -> None:
         self.stage.chronicle.note(self.stage.now, replica_id, self.stage.phase.value, what)
-
-
-def _differs(one: m.JobSpec, other: m.JobSpec, name: str) -> bool:
-    return bool(getattr(one, name) != getattr(other, name))

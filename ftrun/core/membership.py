@@ -149,14 +149,8 @@ class Membership:
             return
         stage.roster.ready.discard(replica.replica_id)
         if not replica.was_interrupted:
-            self._interrupt([replica])
-
-    def _interrupt(self, outsiders: Sequence[Replica]) -> None:
-        """Those that are not of the quorum give up whatever they were in before (Q3)."""
-        for replica in outsiders:
             replica.was_interrupted = True
-        names = [replica.replica_id for replica in outsiders]
-        self.stage.tell(names, m.Interrupt(self.stage.numbering.highest))
+            stage.tell([replica.replica_id], m.Interrupt(stage.numbering.highest))
 
     def _on_built(self, replica: Replica, rank: int, built: m.Built) -> None:
         self._answered(replica, rank, built.attempt, Phase.BUILD)
@@ -264,15 +258,6 @@ class Membership:
             rest = f" Left in the quorum: {replicas(stage.live)}."
         for cause, ids in by_cause.items():
             stage.outbox.notice("lost", ids, sentence(f"{replicas(ids)} lost: {cause}.{rest}"))
-
-    def returned(self, back: Sequence[Replica]) -> None:
-        """Replicas are here (again) that were running before their agent came.
-
-        None of them is a member any more, and each gives up what it is in before it hears anything
-        else: it might go on with a quorum that we have replaced (Q3).
-        """
-        if self.stage.phase is not Phase.TAKEOVER:
-            self._interrupt(back)
 
     # ------------------------------------------------------------ who leaves, and the end
 

@@ -21,13 +21,17 @@ _NVIDIA_DEVICE = re.compile(r"nvidia\d+")
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The node as the job sees it. ``devices``: CUDA ids or UUIDs, empty on cpu."""
+    """The node as the job sees it. ``devices``: CUDA ids or UUIDs, empty on cpu.
+
+    ``threads_wished``: OMP_NUM_THREADS as ftrun was started with, if it was.
+    """
 
     device: str
     devices: tuple[str, ...]
     cores: int
     host: str
     capacity: int
+    threads_wished: int | None = None
 
 
 def inspect_machine(settings: RunSettings, environ: Mapping[str, str]) -> Machine:
@@ -51,7 +55,12 @@ def inspect_machine(settings: RunSettings, environ: Mapping[str, str]) -> Machin
         cores=len(os.sched_getaffinity(0)),
         host=own_address(settings.lighthouse),
         capacity=capacity,
+        threads_wished=_wished(environ.get("OMP_NUM_THREADS", "")),
     )
+
+
+def _wished(text: str) -> int | None:
+    return int(text) if text.isdecimal() and int(text) > 0 else None
 
 
 def _capacity(settings: RunSettings, devices: tuple[str, ...]) -> int:

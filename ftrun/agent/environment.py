@@ -25,7 +25,9 @@ class Place:
 
 
 def threads_per_worker(settings: RunSettings, machine: Machine) -> int:
-    """The node's cores shared out among the workers that fit on it."""
+    """The user's OMP_NUM_THREADS, or the node's cores shared out among the workers."""
+    if machine.threads_wished is not None:
+        return machine.threads_wished
     workers = max(1, machine.capacity * settings.workers_per_replica)
     return max(1, machine.cores // workers)
 

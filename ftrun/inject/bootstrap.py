@@ -12,6 +12,7 @@ Manager (manager/).
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import faulthandler
 import io
 import os
@@ -34,6 +35,12 @@ from ftrun.training.context import WorkerContext
 REPORT_TIMEOUT_S = 1.0
 MESSAGE_CHARS_MAX = 4_000
 TRACEBACK_CHARS_MAX = 64_000
+OPENBLAS_SETTERS = (
+    "openblas_set_num_threads",
+    "openblas_set_num_threads64_",
+    "scipy_openblas_set_num_threads",
+    "scipy_openblas_set_num_threads64_",
+)
 EXIT_UNCAUGHT = 1
 EXIT_INTERRUPTED = 130
 
@@ -74,6 +81,8 @@ def _become(task: WorkerTask) -> None:
     _renew_stdio()
     _renew_torch(task.threads)
     _renew_numpy()
+    if task.threads > 1:
+        _renew_blas(task.threads)
     faulthandler.enable(sys.stderr)
 
 
@@ -106,6 +115,22 @@ def _renew_numpy() -> None:
     random = sys.modules.get("numpy.random")
     if random is not None:
         random.seed()
+
+
+def _renew_blas(threads: int) -> None:
+    """Numpy's OpenBLAS was loaded with one thread too, and torch knows nothing of it."""
+    for path in _loaded_libraries("openblas"):
+        library = ctypes.CDLL(path)
+        for name in OPENBLAS_SETTERS:
+            setter = getattr(library, name, None)
+            if setter is not None:
+                setter(ctypes.c_int(threads))
+
+
+def _loaded_libraries(name: str) -> list[str]:
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    paths = {line.split(maxsplit=5)[5] for line in lines if name in line}
+    return sorted(path for path in paths if path.startswith("/"))
 
 
 def _run_target(task: WorkerTask) -> None:

@@ -67,6 +67,12 @@ def test_on_cpu_everything_fits() -> None:
     assert (machine.device, machine.devices, machine.capacity) == ("cpu", (), 2)
 
 
+@pytest.mark.parametrize(("text", "wished"), [("", None), ("4", 4), ("0", None), ("4,2", None)])
+def test_the_users_thread_count_is_taken_if_it_is_one(text: str, wished: int | None) -> None:
+    settings = replace(SETTINGS, device="cpu")
+    assert inspect_machine(settings, {"OMP_NUM_THREADS": text}).threads_wished == wished
+
+
 def test_a_slot_keeps_its_devices_and_a_free_part_is_given_again() -> None:
     slices = DeviceSlices(("a", "b", "c", "d"), 2)
     assert slices.take("5") == ("a", "b")

@@ -46,3 +46,7 @@ def test_on_cpu_no_device_is_visible() -> None:
 def test_cores_are_shared_out_among_the_workers() -> None:
     assert threads_per_worker(SETTINGS, Machine("cpu", (), 16, "h", 3)) == 2
     assert threads_per_worker(SETTINGS, Machine("cpu", (), 2, "h", 3)) == 1
+
+
+def test_the_users_own_thread_count_wins() -> None:
+    assert threads_per_worker(SETTINGS, Machine("cpu", (), 16, "h", 3, threads_wished=7)) == 7

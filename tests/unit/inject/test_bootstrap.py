@@ -32,7 +32,8 @@ for turn in range(2):
             job_id="job", key=WorkerKey("0", "f" * 16, 0), replicas=1, min_replicas=1,
             workers_per_replica=1, host="127.0.0.1", socket_path=facts["socket"], token="a" * 64,
         )
-        run(WorkerTask(here, facts["target"], facts["module"], ("--x", "1"), {"FLAG": "on"}, 1))
+        arguments = ("--x", "1"), {"FLAG": "on"}, facts["threads"]
+        run(WorkerTask(here, facts["target"], facts["module"], *arguments))
     _, status = os.waitpid(pid, 0)
     print("status", os.waitstatus_to_exitcode(status), flush=True)
     if facts["once"]:
@@ -45,12 +46,15 @@ def fork_and_run(tmp_path: Path, source: str, **changes: Any) -> subprocess.Comp
     script.write_text(textwrap.dedent(source))
     facts = {
         "target": str(script), "module": False, "socket": str(tmp_path / "none"), "once": True,
-        **changes,
+        "threads": 1, **changes,
     }  # fmt: skip
     return subprocess.run(
         [sys.executable, "-c", PARENT, json.dumps(facts)],
         capture_output=True, text=True, timeout=60, cwd=tmp_path, check=True,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
+        env={
+            **os.environ, "PYTHONPATH": str(Path(__file__).parents[3]),
+            "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1",
+        },
     )  # fmt: skip
 
 
@@ -79,6 +83,19 @@ def test_two_forks_do_not_draw_the_same_numbers(tmp_path: Path) -> None:
     assert len(draws) == 2
     assert draws[0][0] != draws[1][0]
     assert draws[0][1] != draws[1][1]
+
+
+def test_numpys_threads_are_the_workers_own(tmp_path: Path) -> None:
+    source = """
+        import ctypes
+        paths = {line.split()[-1] for line in open("/proc/self/maps") if "openblas" in line}
+        for path in paths:
+            for name in ("scipy_openblas_get_num_threads64_", "openblas_get_num_threads"):
+                if hasattr(ctypes.CDLL(path), name):
+                    print("threads", getattr(ctypes.CDLL(path), name)())
+        """
+    done = fork_and_run(tmp_path, source, threads=2)
+    assert set(done.stdout.splitlines()) == {"threads 2", "status 0"}
 
 
 @pytest.mark.parametrize(
@@ -134,6 +151,7 @@ def test_the_agent_hears_of_an_exception_before_the_process_ends(tmp_path: Path)
         script = tmp_path / "script.py"
         script.write_text("raise ValueError('no')")
         facts = {"target": str(script), "module": False, "socket": str(path), "once": True}
+        facts["threads"] = 1
         with subprocess.Popen(
             [sys.executable, "-c", PARENT, json.dumps(facts)],
             stdout=subprocess.PIPE,

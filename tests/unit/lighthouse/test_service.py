@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from ftrun.errors import ExitCode
 from ftrun.protocol import rpc
 from ftrun.protocol.auth import new_token
 from ftrun.protocol.codec import encode
+from ftrun.protocol.streams import take_batch
 from ftrun.protocol.rpc import Connected, Disconnected, LighthouseConnection
 from ftrun.status.view import render
 
@@ -241,8 +243,9 @@ def test_an_agent_that_does_not_drain_is_cut(tmp_path: Path) -> None:
             async with grpc.aio.insecure_channel(lighthouse.grpc, fixed_window) as channel:
                 opened: Any = channel
                 call = opened.stream_stream(rpc.ATTACH)(metadata=metadata)
-                await call.write(encode(m.Hello("deaf", SPEC, 8, "h", "s")))
-                beat = encode(m.Heartbeat())
+                hello = encode(m.Hello("deaf", SPEC, 8, "h", "s"))
+                await call.write(take_batch(deque([hello])))
+                beat = take_batch(deque([encode(m.Heartbeat())]))
                 attached = 1
                 while attached:
                     for _ in range(10_000):

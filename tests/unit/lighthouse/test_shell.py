@@ -17,7 +17,7 @@ from ftrun.lighthouse import shell as shell_module
 from ftrun.lighthouse.journal import JournalFile
 from ftrun.lighthouse.notices import EVENTS_MAX, Notices
 from ftrun.lighthouse.shell import Session, Shell
-from ftrun.protocol.codec import decode
+from ftrun.protocol.codec import decode_batch, encode
 
 SPEC = JobSpec("job", 2, 1, 1, 5.0, 2.0, 60.0)
 HELLO = Hello("node", SPEC, 8, "h", "s")
@@ -45,7 +45,7 @@ async def drain(session: Session) -> list[Any]:
     session.close("test")
     found = []
     while (data := await session.next()) is not None:
-        found.append(decode(data))
+        found.extend(decode_batch(data))
     return found
 
 
@@ -138,11 +138,12 @@ def test_an_outbox_has_a_limit_in_messages_and_bytes(monkeypatch: pytest.MonkeyP
 
 def test_what_is_queued_before_the_end_is_sent() -> None:
     session = Session("node")
-    session.put(b"a")
+    for _ in range(2):
+        session.put(encode(HeartbeatAck()))
     session.close("done")
     session.close("again")
     assert session.closing == "done"
-    assert asyncio.run(session.next()) == b"a"
+    assert decode_batch(asyncio.run(session.next()) or b"") == [HeartbeatAck()] * 2
     assert asyncio.run(session.next()) is None
 
 

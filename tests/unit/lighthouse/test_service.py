@@ -26,8 +26,8 @@ from ftrun.errors import ExitCode
 from ftrun.protocol import rpc
 from ftrun.protocol.auth import new_token
 from ftrun.protocol.codec import encode
-from ftrun.protocol.streams import take_batch
 from ftrun.protocol.rpc import Connected, Disconnected, LighthouseConnection
+from ftrun.protocol.streams import take_batch
 from ftrun.status.view import render
 
 SPEC = m.JobSpec("job", 2, 1, 1, 5.0, 2.0, 60.0)

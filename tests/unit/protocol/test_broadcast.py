@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from collections import deque
 
-from ftrun.core.ids import Attempt
+import pytest
+
+from ftrun.core.ids import Attempt, StateId
 from ftrun.core.messages import (
     AskReport,
     Cancel,
+    Endpoint,
     HeartbeatAck,
     Interrupt,
     Loss,
+    Member,
+    NewQuorum,
+    Prepare,
+    Quorum,
     RunningReplica,
     ToWorkers,
 )
 from ftrun.errors import ProtocolError
-from ftrun.protocol import ftrun_pb2
-from ftrun.protocol.broadcast import Broadcast, varint
+from ftrun.protocol.broadcast import Broadcast
 from ftrun.protocol.codec import decode, encode
 from ftrun.protocol.limits import COUNT_MAX
+from ftrun.protocol.quorums import QuorumMemory
+from ftrun.protocol.streams import StreamCodec, take_batch
 
 INTERRUPT = Interrupt(Attempt(1 << 32, 1), (Loss("0", "aa", "SIGKILL"),))
 
@@ -30,34 +36,45 @@ def targets(count: int) -> tuple[RunningReplica, ...]:
 
 
 def test_every_agent_gets_its_own_targets_and_the_same_message() -> None:
-    broadcast = Broadcast()
+    broadcast, memory = Broadcast(), QuorumMemory()
     for count in (0, 1, 3, 500):
         for message in (INTERRUPT, Cancel(INTERRUPT.attempt), AskReport(), INTERRUPT):
             whole = ToWorkers(targets(count), message)
-            assert decode(broadcast.encode(whole)) == whole
+            assert decode(broadcast.encode(whole, memory)) == whole
     ack = HeartbeatAck()
-    assert broadcast.encode(ack) == broadcast.encode(ack) == encode(ack)
+    assert broadcast.encode(ack, memory) == broadcast.encode(ack, memory) == encode(ack)
+
+
+def test_a_quorum_is_told_to_each_by_what_he_knows() -> None:
+    broadcast = Broadcast()
+    old, shrunk, grown = quorum(1, range(9)), quorum(2, range(8)), quorum(3, range(9))
+    senders = [StreamCodec() for _ in range(3)]
+    receivers = [StreamCodec() for _ in range(3)]
+    sizes = {}
+    for message, reached in ((NewQuorum(old), 1), (NewQuorum(shrunk), 2), (Prepare(grown), 3)):
+        for index in range(reached):  # the last one has come since
+            whole = ToWorkers(targets(2), message)
+            data = broadcast.encode(whole, senders[index].memory)
+            assert receivers[index].decode(take_batch(deque([data]))) == [whole]
+            sizes[message.quorum.attempt, index] = len(data)
+    assert sizes[shrunk.attempt, 0] < sizes[shrunk.attempt, 1] / 3
+    assert sizes[grown.attempt, 0] == sizes[grown.attempt, 1] < sizes[grown.attempt, 2] / 3
+
+
+def quorum(seq: int, ids: range) -> Quorum:
+    members = tuple(
+        Member(str(i), f"incarnation{i}", (Endpoint("10.0.0.1", "10.0.0.1:1"),), "s") for i in ids
+    )
+    donors = tuple(member.replica_id for member in members)
+    return Quorum(Attempt(1 << 32 | seq, 1), members, "s", 3, StateId(3, "aa"), (), donors)
 
 
 def test_limits_are_those_of_the_codec() -> None:
-    broadcast = Broadcast()
+    broadcast, memory = Broadcast(), QuorumMemory()
     long_id = (RunningReplica("x" * 200, "i"),)
     for targets_ in ((RunningReplica("0", "i"),) * (COUNT_MAX + 1), long_id):
         with pytest.raises(ProtocolError):
-            broadcast.encode(ToWorkers(targets_, AskReport()))
+            broadcast.encode(ToWorkers(targets_, AskReport()), memory)
     huge = (RunningReplica("x" * 128, "i" * 128),) * 40_000
     with pytest.raises(ProtocolError, match="over"):
-        broadcast.encode(ToWorkers(huge, AskReport()))
-
-
-@given(st.integers(0, 1 << 62))
-def test_varint_is_protobufs(value: int) -> None:
-    assert varint(1 << 3) + varint(value) == (
-        ftrun_pb2.Built(attempt=None).SerializeToString() + _field_one(value)
-    )
-
-
-def _field_one(value: int) -> bytes:
-    """``optional`` so that zero is written too."""
-    data = ftrun_pb2.JournalState(switch_step=value).SerializeToString()
-    return varint(1 << 3) + data[1:]
+        broadcast.encode(ToWorkers(huge, AskReport()), memory)

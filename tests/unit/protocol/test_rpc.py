@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -16,7 +17,7 @@ from ftrun.core.messages import Goodbye, Heartbeat, HeartbeatAck, Notice
 from ftrun.errors import ProtocolError
 from ftrun.protocol import ftrun_pb2, rpc
 from ftrun.protocol.auth import bearer, new_token
-from ftrun.protocol.codec import decode, encode
+from ftrun.protocol.codec import decode_batch, encode
 from ftrun.protocol.rpc import (
     SERVER_OPTIONS,
     Connected,
@@ -25,6 +26,7 @@ from ftrun.protocol.rpc import (
     TokenInterceptor,
     membership_service,
 )
+from ftrun.protocol.streams import take_batch
 
 TOKEN = new_token()
 T = TypeVar("T")
@@ -35,13 +37,19 @@ def run(main: Coroutine[Any, Any, T]) -> T:
     return asyncio.run(asyncio.wait_for(main, 30.0))
 
 
+def batch(*messages: object) -> bytes:
+    """What goes as one gRPC message."""
+    return take_batch(deque(encode(message) for message in messages))
+
+
 async def echo(requests: AsyncIterator[bytes], context: Any) -> None:
     """Answer a Heartbeat with an ack and end at a Goodbye."""
     await context.send_initial_metadata(())
     async for data in requests:
-        if isinstance(decode(data), Goodbye):
-            return
-        await context.write(encode(HeartbeatAck()))
+        for message in decode_batch(data):
+            if isinstance(message, Goodbye):
+                return
+            await context.write(batch(HeartbeatAck()))
 
 
 @contextlib.asynccontextmanager
@@ -100,7 +108,7 @@ def test_what_is_queued_at_close_still_arrives() -> None:
     async def keep(requests: AsyncIterator[bytes], context: Any) -> None:
         await context.send_initial_metadata(())
         async for data in requests:
-            got.append(decode(data))
+            got.extend(decode_batch(data))
 
     async def main() -> None:
         async with serving(keep) as port, Agent(port) as agent:

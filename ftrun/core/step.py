@@ -219,16 +219,20 @@ class StepMachine:
         if self.isolated or self._step is None:
             return False  # Q3: nobody commits who may have been left behind
         if self.fate is Fate.HELD:
-            return self._workers == 1 and self.reduced is not None
+            may_stand = self._workers == 1 and not self._step.is_blind
+            return may_stand and self.reduced is not None
         if self.fate is Fate.OPEN:
             return self._step.operations.complete
         return self.fate in (Fate.VOID, Fate.STANDS)
 
     @property
     def verdict_known(self) -> bool:
-        """After a vote within the group: whether its outcome may be acted upon."""
+        """After a vote within the group: whether its outcome may be acted upon.
+
+        Isolation forbids to begin a vote; what is voted for then, a mate may have committed (C1).
+        """
         if self.fate is Fate.HELD:
-            return self._vote_stands and not self.isolated
+            return self._vote_stands
         return self.fate is not Fate.REPAIR and not self.isolated
 
     @property
@@ -383,7 +387,7 @@ class StepMachine:
         stays = commits or (shared and step.operations.complete and not self.healing)
         self._retire()
         if not step.operations.all_handed and step.fate is not Fate.VOID:
-            self._out.append(e.FailOperations(reason))
+            self._out.append(e.FailOperations(reason or "the step was not committed"))
         if commits:
             self.state = self.state.committed(step.tag)  # C2
         self._step = None
@@ -511,6 +515,7 @@ class StepMachine:
 
     def _judge(self, step: StepUnderWay, quorum: m.Quorum) -> None:
         """The verdict of ``quorum`` on the step under way."""
+        step.is_blind = False
         tag = self.reduced if self.healing else step.decisive
         held = self.loaded if self.healing else self.state
         if tag is not None and held is not None and quorum.state == held.committed(tag):
@@ -658,6 +663,9 @@ class StepMachine:
         step = self._step
         if event.isolated and not self.isolated:
             self._isolated_since = self._now
+            self._abort(self.seen)  # Q3: from now on a quorum may be formed without us
+            if step is not None:
+                step.is_blind = True
         elif (
             self.isolated and not event.isolated and step is not None and step.deadline is not None
         ):

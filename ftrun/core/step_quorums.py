@@ -32,8 +32,11 @@ class Pending:
         return self.quorum.attempt
 
     def may_be_promised(self, attempt: Attempt) -> bool:
-        """Whether a proposal under ``attempt`` is about this one, and it is ready."""
-        return self.is_switch and self.built and self.attempt == attempt
+        """Whether a proposal under ``attempt`` is about this one, and it is ready.
+
+        Only switches are built and pending: other quorums are in force once they are built.
+        """
+        return self.built and self.attempt == attempt
 
     def outdates(self, step: int) -> bool:
         """Whether a proposal of ``step`` comes too late: they only rise until one is confirmed."""

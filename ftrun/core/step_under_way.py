@@ -26,7 +26,8 @@ class StepUnderWay:
 
     ``repeats``: it was begun before under this quorum, and too few contributed. ``voted``: the tag
     of a vote within the group whose outcome is not known yet. ``deadline``: when to do something
-    about what is outstanding.
+    about what is outstanding. ``is_blind``: no lighthouse was heard for so long that others may
+    have gone on without it: only a quorum can tell whether its results stand (Q3).
     """
 
     def __init__(self, tag: Tag, repeats: bool) -> None:
@@ -35,6 +36,7 @@ class StepUnderWay:
         self.fate = Fate.OPEN
         self.operations = OperationLedger()
         self.is_voting = False
+        self.is_blind = False
         self.voted: Tag | None = None
         self.deadline: float | None = None
         self.void_reason = ""
@@ -68,7 +70,6 @@ class StepUnderWay:
     def stand(self) -> None:
         """The results are complete and peers count on them."""
         self.fate = Fate.STANDS
-        self.deadline = None
 
     def repair(self) -> None:
         """The operations go out again as soon as there is a group for them."""
@@ -87,4 +88,3 @@ class StepUnderWay:
         self.fate = Fate.VOID
         self.void_reason = reason
         self.voted = None
-        self.deadline = None

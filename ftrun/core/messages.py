@@ -50,6 +50,9 @@ class Quorum:
     what every member holds when it begins its first step here; a member that does not hold
     ``state`` heals. Both are None in a quorum that comes by a switch until the switch is confirmed:
     then ``step`` is the step of the switch and those that heal are ``newcomers``.
+
+    ``base`` and ``left`` are only ever set on the way between an agent and the lighthouse, where a
+    quorum is told by what is new in it (protocol/quorums.py). Nobody else meets such a record.
     """
 
     attempt: Attempt
@@ -59,6 +62,8 @@ class Quorum:
     state: StateId | None = None
     newcomers: tuple[str, ...] = ()
     donors: tuple[str, ...] = ()
+    base: Attempt | None = None
+    left: tuple[str, ...] = ()
 
     def index(self, replica_id: str, incarnation: str) -> int | None:
         """The replica_rank of this incarnation, or None if it is not a member."""

@@ -19,8 +19,8 @@ from ftrun.core.messages import FromAgent, Hello
 from ftrun.errors import ProtocolError, UserError
 from ftrun.lighthouse.settings import ServiceSettings
 from ftrun.lighthouse.shell import Session, Shell
-from ftrun.protocol.codec import decode
 from ftrun.protocol.rpc import SERVER_OPTIONS, TokenInterceptor, membership_service
+from ftrun.protocol.streams import StreamCodec
 
 HELLO_TIMEOUT_S = 10.0
 FLUSH_TIMEOUT_S = 1.0
@@ -81,17 +81,18 @@ class MembershipServer:
         """One agent's stream, from its Hello to its end."""
         assert self._shell is not None
         await context.send_initial_metadata(())
+        codec = StreamCodec()
         try:
-            hello = await asyncio.wait_for(_hello(requests), HELLO_TIMEOUT_S)
+            hello, *rest = await asyncio.wait_for(_hello(requests, codec), HELLO_TIMEOUT_S)
         except ProtocolError as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         except asyncio.TimeoutError:
             await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "no Hello")
-        session = Session(hello.agent_id)
+        session = Session(hello.agent_id, codec)
         self._shell.attached(session, hello)
         reason = "the agent or its machine is gone"
         try:
-            reason = await _serve(self._shell, session, requests, context)
+            reason = await _serve(self._shell, session, rest, requests, context)
         finally:
             self._shell.detached(session, reason)
         if session.cut:
@@ -116,20 +117,26 @@ def listen(host: str, port: int, option: str) -> socket.socket:
         ) from error
 
 
-async def _hello(requests: AsyncIterator[bytes]) -> Hello:
+async def _hello(requests: AsyncIterator[bytes], codec: StreamCodec) -> list[Any]:
+    """The first batch: a Hello, and what follows it."""
     async for data in requests:
-        message = decode(data)
-        if isinstance(message, Hello):
-            return message
-        raise ProtocolError(f"the first message is a {type(message).__name__}, not a Hello")
+        messages = codec.decode(data)
+        if messages and isinstance(messages[0], Hello):
+            return messages
+        names = ", ".join(type(message).__name__ for message in messages[:1])
+        raise ProtocolError(f"the first message is a {names or 'nothing'}, not a Hello")
     raise ProtocolError("the stream ended without a Hello")
 
 
 async def _serve(
-    shell: Shell, session: Session, requests: AsyncIterator[bytes], context: Any
+    shell: Shell,
+    session: Session,
+    first: list[Any],
+    requests: AsyncIterator[bytes],
+    context: Any,
 ) -> str:
     """Read and write until the agent ends the stream or the shell closes it; says why."""
-    reader = asyncio.ensure_future(_read(shell, session, requests))
+    reader = asyncio.ensure_future(_read(shell, session, first, requests))
     writer = asyncio.ensure_future(_write(session, context))
     closed = asyncio.ensure_future(session.closed.wait())
     tasks = [reader, writer, closed]
@@ -145,18 +152,25 @@ async def _serve(
             task.cancel()
 
 
-async def _read(shell: Shell, session: Session, requests: AsyncIterator[bytes]) -> str:
+async def _read(
+    shell: Shell, session: Session, first: list[Any], requests: AsyncIterator[bytes]
+) -> str:
     try:
+        _said(shell, session, first)
         async for data in requests:
-            message = decode(data)
-            if not isinstance(message, FromAgent):
-                raise ProtocolError(f"a {type(message).__name__} is not for a lighthouse")
-            shell.said(session, message)
+            _said(shell, session, session.codec.decode(data))
     except ProtocolError as error:
         log.warning("agent %s does not keep the protocol: %s", session.agent_id, error)
         session.close(f"it does not keep the protocol: {error}")
         return str(error)
     return "the agent ended the stream"
+
+
+def _said(shell: Shell, session: Session, messages: list[Any]) -> None:
+    for message in messages:
+        if not isinstance(message, FromAgent):
+            raise ProtocolError(f"a {type(message).__name__} is not for a lighthouse")
+        shell.said(session, message)
 
 
 async def _write(session: Session, context: Any) -> str:

@@ -31,6 +31,7 @@ from ftrun.core.messages import Hello, Notice, WorkerMessage
 from ftrun.lighthouse.journal import JournalFile
 from ftrun.lighthouse.notices import Notices
 from ftrun.protocol.broadcast import Broadcast
+from ftrun.protocol.streams import StreamCodec, take_batch
 
 OUTBOX_MESSAGES_MAX = 4096
 OUTBOX_BYTES_MAX = 32 * 1024 * 1024
@@ -41,10 +42,14 @@ log = logging.getLogger(__name__)
 
 
 class Session:
-    """One agent's stream, as the shell sees it: what is to be sent, and whether it is over."""
+    """One agent's stream, as the shell sees it: what is to be sent, and whether it is over.
 
-    def __init__(self, agent_id: str) -> None:
+    ``codec``: the stream's own; what is ``put`` was encoded for it, in this order.
+    """
+
+    def __init__(self, agent_id: str, codec: StreamCodec | None = None) -> None:
         self.agent_id = agent_id
+        self.codec = codec or StreamCodec()
         self.closing: str | None = None
         self.cut = False
         self._outbox: deque[bytes] = deque()
@@ -71,14 +76,14 @@ class Session:
         self._changed.set()
 
     async def next(self) -> bytes | None:
-        """What is to be sent next; None: nothing any more."""
+        """The batch that is to be sent next; None: nothing any more."""
         while not self._outbox:
             if self.closing is not None:
                 return None
             self._changed.clear()
             await self._changed.wait()
-        data = self._outbox.popleft()
-        self._outbox_bytes -= len(data)
+        data = take_batch(self._outbox)
+        self._outbox_bytes = sum(map(len, self._outbox))
         return data
 
 
@@ -180,7 +185,7 @@ class Shell:
             log.info("%s: %s", message.kind, message.text)
         session = self._sessions.get(instruction.agent_id)
         if session is not None:
-            session.put(self._broadcast.encode(message))
+            session.put(self._broadcast.encode(message, session.codec.memory))
 
     def _arm(self) -> None:
         """Set the one timer to the core's next deadline."""

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from ftrun.core.messages import RunningReplica, ToWorkers
+from ftrun.core.messages import Quorum, RunningReplica, ToWorker, ToWorkers
 from ftrun.errors import ProtocolError
 from ftrun.protocol import ftrun_pb2
 from ftrun.protocol.codec import RecordCodec, encode
 from ftrun.protocol.limits import COUNT_MAX, MESSAGE_BYTES_MAX
+from ftrun.protocol.quorums import QuorumMemory, shorten, with_quorums
+from ftrun.protocol.streams import field_key, varint
 
-_WIRE_BYTES = 2
-"""Protobuf's wire type of a field that is length and bytes."""
+ENVELOPE_BYTES_MAX = 16
+"""More than the envelope adds to a ToWorkers."""
 
 
 class Broadcast:
@@ -25,33 +27,41 @@ class Broadcast:
     def __init__(self) -> None:
         self._to_workers = RecordCodec(ToWorkers, ftrun_pb2.ToWorkers)
         self._target = RecordCodec(RunningReplica, ftrun_pb2.RunningReplica)
-        number = ftrun_pb2.Envelope.DESCRIPTOR.fields_by_name["to_workers"].number
-        self._key = varint(number << 3 | _WIRE_BYTES)
+        self._key = field_key(ftrun_pb2.Envelope, "to_workers")
         self._whole: tuple[object, bytes] = (None, b"")
-        self._part: tuple[object, bytes] = (None, b"")
+        self._part: tuple[object, Quorum | None, bytes] = (None, None, b"")
 
-    def encode(self, message: object) -> bytes:
-        """As ``codec.encode``.
+    def encode(self, message: object, memory: QuorumMemory) -> bytes:
+        """As ``StreamCodec.encode`` for the stream that has this memory.
 
         Raises:
             ProtocolError: it is not a message, or over a limit.
         """
         if type(message) is not ToWorkers:
             return self._encode_once(message)
-        if self._part[0] is not message.message:
-            part = self._to_workers.encode(ToWorkers((), message.message))
-            self._part = (message.message, part)
+        quorum: Quorum | None = getattr(message.message, "quorum", None)
+        base = memory.base_for(quorum) if quorum is not None else None
+        part = self._encode_part(message.message, base)
         targets = self._encode_targets(message.targets)
-        length = len(targets) + len(self._part[1])
-        if length + 16 > MESSAGE_BYTES_MAX:
+        length = len(targets) + len(part)
+        if length + ENVELOPE_BYTES_MAX > MESSAGE_BYTES_MAX:
             raise ProtocolError(f"ToWorkers is over {MESSAGE_BYTES_MAX} bytes")
-        return self._key + varint(length) + targets + self._part[1]
+        if quorum is not None:
+            memory.note_told(quorum)
+        return self._key + varint(length) + targets + part
 
     def _encode_once(self, message: object) -> bytes:
         """For what goes to every agent as it is."""
         if self._whole[0] is not message:
             self._whole = (message, encode(message))
         return self._whole[1]
+
+    def _encode_part(self, message: ToWorker, base: Quorum | None) -> bytes:
+        """What is the same for all who know the same quorum."""
+        if self._part[0] is not message or self._part[1] is not base:
+            short = with_quorums(ToWorkers((), message), lambda quorum: shorten(quorum, base))
+            self._part = (message, base, self._to_workers.encode(short))
+        return self._part[2]
 
     def _encode_targets(self, targets: tuple[RunningReplica, ...]) -> bytes:
         if len(targets) > COUNT_MAX:
@@ -61,13 +71,3 @@ class Broadcast:
             self._target.fill(wire.targets.add(), target)
         data: bytes = wire.SerializeToString()
         return data
-
-
-def varint(value: int) -> bytes:
-    """Protobuf's integer: seven bits a byte, lowest first, the high bit on all but the last."""
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)

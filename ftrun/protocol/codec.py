@@ -28,6 +28,7 @@ from ftrun.core.messages import Quorum
 from ftrun.errors import ProtocolError
 from ftrun.protocol import ftrun_pb2
 from ftrun.protocol.limits import (
+    BATCH_OVERHEAD_BYTES,
     MESSAGE_BYTES_MAX,
     PROSE_FIELDS,
     check_count,
@@ -104,6 +105,17 @@ def decode(data: bytes) -> Any:
     return _guarded(_get_envelope, _parse(ftrun_pb2.Envelope, data))
 
 
+def decode_batch(data: bytes) -> list[Any]:
+    """The messages in a Batch, in order.
+
+    Raises:
+        ProtocolError: the bytes are not messages that the protocol allows.
+    """
+    batch: Any = _parse(ftrun_pb2.Batch, data, MESSAGE_BYTES_MAX + BATCH_OVERHEAD_BYTES)
+    check_count("Batch.envelopes", len(batch.envelopes))
+    return [_guarded(_get_envelope, envelope) for envelope in batch.envelopes]
+
+
 # ---------------------------------------------------------------- guards
 
 
@@ -127,9 +139,9 @@ def _serialise(wire: Any, record: object) -> bytes:
     return data
 
 
-def _parse(wire: type[Wire], data: bytes) -> Wire:
-    if len(data) > MESSAGE_BYTES_MAX:
-        raise ProtocolError(f"a message of {len(data)} bytes is over {MESSAGE_BYTES_MAX}")
+def _parse(wire: type[Wire], data: bytes, bytes_max: int = MESSAGE_BYTES_MAX) -> Wire:
+    if len(data) > bytes_max:
+        raise ProtocolError(f"a message of {len(data)} bytes is over {bytes_max}")
     try:
         return wire.FromString(data)
     except DecodeError as error:

@@ -6,6 +6,12 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class Batch(_message.Message):
+    __slots__ = ("envelopes",)
+    ENVELOPES_FIELD_NUMBER: _ClassVar[int]
+    envelopes: _containers.RepeatedCompositeFieldContainer[Envelope]
+    def __init__(self, envelopes: _Optional[_Iterable[_Union[Envelope, _Mapping]]] = ...) -> None: ...
+
 class Attempt(_message.Message):
     __slots__ = ("quorum_id", "number")
     QUORUM_ID_FIELD_NUMBER: _ClassVar[int]
@@ -61,7 +67,7 @@ class Member(_message.Message):
     def __init__(self, replica_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., endpoints: _Optional[_Iterable[_Union[Endpoint, _Mapping]]] = ..., store: _Optional[str] = ...) -> None: ...
 
 class Quorum(_message.Message):
-    __slots__ = ("attempt", "members", "store", "step", "state", "newcomers", "donors")
+    __slots__ = ("attempt", "members", "store", "step", "state", "newcomers", "donors", "base", "left")
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     STORE_FIELD_NUMBER: _ClassVar[int]
@@ -69,6 +75,8 @@ class Quorum(_message.Message):
     STATE_FIELD_NUMBER: _ClassVar[int]
     NEWCOMERS_FIELD_NUMBER: _ClassVar[int]
     DONORS_FIELD_NUMBER: _ClassVar[int]
+    BASE_FIELD_NUMBER: _ClassVar[int]
+    LEFT_FIELD_NUMBER: _ClassVar[int]
     attempt: Attempt
     members: _containers.RepeatedCompositeFieldContainer[Member]
     store: str
@@ -76,7 +84,9 @@ class Quorum(_message.Message):
     state: StateId
     newcomers: _containers.RepeatedScalarFieldContainer[str]
     donors: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, attempt: _Optional[_Union[Attempt, _Mapping]] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., store: _Optional[str] = ..., step: _Optional[int] = ..., state: _Optional[_Union[StateId, _Mapping]] = ..., newcomers: _Optional[_Iterable[str]] = ..., donors: _Optional[_Iterable[str]] = ...) -> None: ...
+    base: Attempt
+    left: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, attempt: _Optional[_Union[Attempt, _Mapping]] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., store: _Optional[str] = ..., step: _Optional[int] = ..., state: _Optional[_Union[StateId, _Mapping]] = ..., newcomers: _Optional[_Iterable[str]] = ..., donors: _Optional[_Iterable[str]] = ..., base: _Optional[_Union[Attempt, _Mapping]] = ..., left: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Loss(_message.Message):
     __slots__ = ("replica_id", "incarnation", "cause")

@@ -13,6 +13,10 @@ from typing import Any
 from ftrun.errors import ProtocolError
 
 MESSAGE_BYTES_MAX = 8 * 1024 * 1024
+BATCH_BYTES_MAX = 1024 * 1024
+"""So much goes together; a longer message goes alone."""
+BATCH_OVERHEAD_BYTES = 1024
+"""More than a batch adds to a message that goes alone."""
 TEXT_BYTES_MAX = 64 * 1024
 ID_BYTES_MAX = 128
 COUNT_MAX = 65_536
@@ -20,7 +24,7 @@ INT_MAX = (1 << 63) - 1
 
 ID_FIELDS = frozenset(
     {"replica_id", "incarnation", "agent_id", "job_id", "lineage", "phase", "kind"}
-    | {"newcomers", "donors", "finished", "drained", "replica_ids"}
+    | {"newcomers", "donors", "left", "finished", "drained", "replica_ids"}
 )
 """Fields that name something: at most ``ID_BYTES_MAX`` bytes, printable (they go into logs)."""
 

@@ -1,4 +1,4 @@
-"""The gRPC stream between agents and the lighthouse: ``Membership.Attach``, Envelopes both ways.
+"""The gRPC stream between agents and the lighthouse: ``Membership.Attach``, batches both ways.
 
 ``LighthouseConnection`` is the agent's end: it keeps a stream open, with backoff, until closed.
 For the lighthouse there are the pieces that lighthouse/server.py puts together: the handler's
@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,8 +25,9 @@ from ftrun import clock
 from ftrun.errors import ProtocolError
 from ftrun.protocol import ftrun_pb2
 from ftrun.protocol.auth import bearer, bearer_matches
-from ftrun.protocol.codec import decode, encode
-from ftrun.protocol.limits import MESSAGE_BYTES_MAX
+from ftrun.protocol.codec import encode
+from ftrun.protocol.limits import BATCH_OVERHEAD_BYTES, MESSAGE_BYTES_MAX
+from ftrun.protocol.streams import StreamCodec, take_batch
 
 SERVICE = ftrun_pb2.DESCRIPTOR.services_by_name["Membership"].full_name
 ATTACH = f"/{SERVICE}/Attach"
@@ -37,8 +39,8 @@ CLOSE_TIMEOUT_S = 1.0
 OUTBOX_MAX = 4096
 
 _LIMITS = [
-    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
-    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX + BATCH_OVERHEAD_BYTES),
+    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX + BATCH_OVERHEAD_BYTES),
     ("grpc.max_metadata_size", 16 * 1024),
 ]
 _KEEPALIVE = [
@@ -148,8 +150,10 @@ class LighthouseConnection:
         Raises:
             ProtocolError: it is not a message that can be sent.
         """
-        data = encode(message)
-        return self._stream is not None and self._stream.send(data)
+        if self._stream is None:
+            encode(message)
+            return False
+        return self._stream.send(message)
 
     def move(self, addresses: Sequence[str]) -> None:
         """Use these addresses from the next try on (a restarted lighthouse has new ports)."""
@@ -236,15 +240,20 @@ class _Stream:
     def __init__(self, call: _Call, traffic: Traffic) -> None:
         self._call = call
         self._traffic = traffic
-        self._outbox: asyncio.Queue[bytes | None] = asyncio.Queue(OUTBOX_MAX)
+        self._codec = StreamCodec()
+        self._outbox: deque[bytes] = deque()
+        self._queued = asyncio.Event()
         self._overflown = asyncio.Event()
+        self._is_last = False
 
-    def send(self, data: bytes) -> bool:
-        try:
-            self._outbox.put_nowait(data)
-        except asyncio.QueueFull:
+    def send(self, message: object) -> bool:
+        data = self._codec.encode(message)
+        if len(self._outbox) >= OUTBOX_MAX:
             self._overflown.set()
+        if self._overflown.is_set():
             return False
+        self._outbox.append(data)
+        self._queued.set()
         return True
 
     async def run(self, on_message: Callable[[Any], None], closed: asyncio.Event) -> str:
@@ -271,19 +280,25 @@ class _Stream:
     async def _read(self, on_message: Callable[[Any], None]) -> None:
         async for data in self._call:
             self._traffic.count(data)
-            on_message(decode(data))
+            for message in self._codec.decode(data):
+                on_message(message)
 
     async def _write(self) -> None:
-        while (data := await self._outbox.get()) is not None:
-            self._traffic.count(data)
-            await self._call.write(data)
+        while self._outbox or not self._is_last:
+            if self._outbox:
+                data = take_batch(self._outbox)
+                self._traffic.count(data)
+                await self._call.write(data)
+            else:
+                self._queued.clear()
+                await self._queued.wait()
         await self._call.done_writing()
 
     async def _flush(self, *tasks: asyncio.Future[None]) -> None:
         """Send what is queued, and let the lighthouse end the stream."""
-        with contextlib.suppress(asyncio.QueueFull):
-            self._outbox.put_nowait(None)
-            await asyncio.wait(tasks, timeout=CLOSE_TIMEOUT_S)
+        self._is_last = True
+        self._queued.set()
+        await asyncio.wait(tasks, timeout=CLOSE_TIMEOUT_S)
 
 
 # ---------------------------------------------------------------- the lighthouse's pieces

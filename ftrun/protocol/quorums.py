@@ -1,0 +1,147 @@
+"""Quorums told by what is new in them, on a stream whose two ends remember what was told.
+
+A quorum of a thousand members is a hundred kilobytes, and at a death every agent gets the next one
+and every worker reports the last one: in full that would be O(groups²) bytes. A stream keeps its
+order, so each end knows exactly which quorums the other one has had. One that it has had (an
+attempt names one member list, Q1) is only named; another is told by who has left and who is new.
+After a reconnection both ends begin with nothing, and the first quorum goes in full.
+
+Not here: bytes (codec.py), streams (rpc.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from ftrun.core.ids import Attempt, replica_order
+from ftrun.core.messages import (
+    Member,
+    NewQuorum,
+    Prepare,
+    Quorum,
+    Report,
+    ToWorkers,
+    WorkerMessage,
+)
+from ftrun.errors import ProtocolError
+
+KEPT = 16
+"""So many quorums are remembered in each direction; both ends forget the same ones."""
+RECENT = 4
+"""Of those that the other end has told only so many may be named: it may be ahead of us."""
+
+
+class QuorumMemory:
+    """What the two ends of one stream have told each other, as one end remembers it."""
+
+    def __init__(self) -> None:
+        self._told: dict[Attempt, Quorum] = {}
+        self._heard: dict[Attempt, Quorum] = {}
+
+    def base_for(self, quorum: Quorum) -> Quorum | None:
+        """What the other end knows and ``quorum`` can be told by; None: it is told in full."""
+        recent = list(self._heard.values())[-RECENT:]
+        known = self._told.get(quorum.attempt)
+        if known is None:
+            known = next((q for q in recent if q.attempt == quorum.attempt), None)
+        newest = [*list(self._told.values())[-1:], *recent[-1:]]
+        return known or max(newest, key=lambda q: q.attempt, default=None)
+
+    def note_told(self, quorum: Quorum) -> None:
+        """It is on its way: the other end will know it."""
+        _keep(self._told, quorum)
+
+    def hear(self, told: Quorum) -> Quorum:
+        """The quorum that the other end means.
+
+        Raises:
+            ProtocolError: it names one that it has never told, or that was forgotten.
+        """
+        quorum = told
+        if told.base is not None:
+            base = self._heard.get(told.base) or self._told.get(told.base)
+            if base is None:
+                raise ProtocolError(f"quorum {told.attempt} is told by {told.base}, not known here")
+            quorum = restore(told, base)
+        _keep(self._heard, quorum)
+        return quorum
+
+
+def _keep(quorums: dict[Attempt, Quorum], quorum: Quorum) -> None:
+    quorums.pop(quorum.attempt, None)
+    quorums[quorum.attempt] = quorum
+    if len(quorums) > KEPT:
+        del quorums[next(iter(quorums))]
+
+
+def with_quorums(message: Any, change: Callable[[Quorum], Quorum]) -> Any:
+    """The message with ``change`` of each quorum in it."""
+    match message:
+        case ToWorkers(targets, NewQuorum(quorum)):
+            return ToWorkers(targets, NewQuorum(change(quorum)))
+        case ToWorkers(targets, Prepare(quorum)):
+            return ToWorkers(targets, Prepare(change(quorum)))
+        case WorkerMessage(key, Report() as report):
+            return WorkerMessage(key, _with_quorums(report, change))
+    return message
+
+
+def _with_quorums(report: Report, change: Callable[[Quorum], Quorum]) -> Report:
+    in_force, pending = report.in_force, report.pending
+    if in_force is None and pending is None:
+        return report
+    return replace(
+        report,
+        in_force=None if in_force is None else change(in_force),
+        pending=None if pending is None else change(pending),
+    )
+
+
+def shorten(quorum: Quorum, base: Quorum | None) -> Quorum:
+    """``quorum`` told by ``base``; as it is where that would not be exact, or not shorter.
+
+    Raises:
+        ProtocolError: it is short already, and nobody here can know what it means.
+    """
+    if quorum.base is not None:
+        raise ProtocolError(f"quorum {quorum.attempt} is not whole")
+    if base is None:
+        return quorum
+    if quorum.attempt == base.attempt:
+        short = replace(quorum, members=(), newcomers=(), donors=(), base=base.attempt)
+    else:
+        short = _changes(quorum, base)
+    is_exact = 2 * len(short.members) <= len(quorum.members) and restore(short, base) == quorum
+    return short if is_exact else quorum
+
+
+def _changes(quorum: Quorum, base: Quorum) -> Quorum:
+    stay = {member.replica_id for member in quorum.members}
+    before = {member.replica_id: member for member in base.members}
+    new = tuple(m for m in quorum.members if before.get(m.replica_id) != m)
+    left = tuple(name for name in before if name not in stay)
+    return replace(quorum, members=new, donors=(), base=base.attempt, left=left)
+
+
+def restore(short: Quorum, base: Quorum) -> Quorum:
+    """The quorum that ``shorten`` was given. Donors are all members that are no newcomers."""
+    if short.attempt == base.attempt:
+        if (short.step, short.state, short.store) == (base.step, base.state, base.store):
+            return base
+        return replace(base, step=short.step, state=short.state, store=short.store)
+    members = _merged(base.members, short.members, short.left)
+    heal = frozenset(short.newcomers)
+    donors = tuple(m.replica_id for m in members if m.replica_id not in heal)
+    return replace(short, members=members, donors=donors, base=None, left=())
+
+
+def _merged(
+    before: tuple[Member, ...], new: tuple[Member, ...], left: tuple[str, ...]
+) -> tuple[Member, ...]:
+    gone = {*left, *(member.replica_id for member in new)}
+    stay = tuple(member for member in before if member.replica_id not in gone)
+    if not new:
+        return stay
+    return tuple(sorted((*stay, *new), key=lambda member: replica_order(member.replica_id)))

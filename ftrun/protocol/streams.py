@@ -1,0 +1,81 @@
+"""One end of a stream between agent and lighthouse: messages ↔ batches of Envelopes.
+
+What has piled up while the last gRPC message was sent goes in one more: at a death a node's
+workers answer all at once, and a gRPC message costs more than the Envelopes in it. Not here:
+queues and calls (rpc.py, lighthouse/), messages to many agents at once (broadcast.py).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from ftrun.core.messages import Quorum
+from ftrun.protocol import ftrun_pb2
+from ftrun.protocol.codec import decode_batch, encode
+from ftrun.protocol.limits import BATCH_BYTES_MAX
+from ftrun.protocol.quorums import QuorumMemory, shorten, with_quorums
+
+_WIRE_BYTES = 2
+"""Protobuf's wire type of a field that is length and bytes."""
+
+
+class StreamCodec:
+    """Encodes and decodes in the stream's order, once each: it remembers the quorums."""
+
+    def __init__(self) -> None:
+        self.memory = QuorumMemory()
+
+    def encode(self, message: object) -> bytes:
+        """An Envelope, for ``take_batch``. It must be sent, and before what is encoded later.
+
+        Raises:
+            ProtocolError: it is not a message, or over a limit; then it is as if never told.
+        """
+        told: list[Quorum] = []
+
+        def tell(quorum: Quorum) -> Quorum:
+            told.append(quorum)
+            return shorten(quorum, self.memory.base_for(quorum))
+
+        data = encode(with_quorums(message, tell))
+        for quorum in told:
+            self.memory.note_told(quorum)
+        return data
+
+    def decode(self, data: bytes) -> list[Any]:
+        """The messages of a batch.
+
+        Raises:
+            ProtocolError: it is no batch of messages that the protocol allows.
+        """
+        return [with_quorums(message, self.memory.hear) for message in decode_batch(data)]
+
+
+def take_batch(envelopes: deque[bytes]) -> bytes:
+    """Take Envelopes from the left, as many as go together; there must be one."""
+    parts: list[bytes] = []
+    size = 0
+    while envelopes and (not parts or size + len(envelopes[0]) <= BATCH_BYTES_MAX):
+        data = envelopes.popleft()
+        size += len(data)
+        parts += (_ENVELOPES, varint(len(data)), data)
+    return b"".join(parts)
+
+
+def field_key(wire: Any, name: str) -> bytes:
+    """What stands before an encoded message that is the value of this field."""
+    return varint(wire.DESCRIPTOR.fields_by_name[name].number << 3 | _WIRE_BYTES)
+
+
+def varint(value: int) -> bytes:
+    """Protobuf's integer: seven bits a byte, lowest first, the high bit on all but the last."""
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+_ENVELOPES = field_key(ftrun_pb2.Batch, "envelopes")

@@ -1,0 +1,218 @@
+"""Simulated agents: real streams and the real codec; their workers answer at once.
+
+Each agent is what ftrun/agent/ would be for the lighthouse, without processes: it takes its slots,
+starts an incarnation in each, relays what these say, and beats once a second. All of them live in
+one event loop. Not here: what is measured (lighthouse.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ftrun.core import messages as m
+from ftrun.core.ids import SHARED_LINEAGE, StateId, WorkerKey
+from ftrun.protocol.rpc import Connected, Disconnected, LighthouseConnection
+
+HEARTBEAT_S = 1.0
+STEP_S = 0.1
+"""How long a step of the simulated job takes; every heartbeat tells a new step."""
+
+
+@dataclass
+class Replica:
+    """One replica group of one worker, as step.py would keep it."""
+
+    key: WorkerKey
+    report: m.Report
+    pending: m.Quorum | None = None
+
+    def answer(self, message: m.ToWorker) -> list[m.FromWorker]:
+        """What the worker says to what the lighthouse says."""
+        match message:
+            case m.Interrupt(attempt):
+                self.report = replace(self.report, interrupted=attempt, pending=None)
+                return [self.report]
+            case m.AskReport():
+                return [self.report]
+            case m.NewQuorum(quorum):
+                assert quorum.state is not None
+                self.report = replace(self.report, in_force=quorum, state=quorum.state)
+                return [m.Built(quorum.attempt), self._in_force(quorum)]
+            case m.Prepare(quorum):
+                self.pending = quorum
+                return [m.Built(quorum.attempt)]
+            case m.ProposeSwitch(attempt, step):
+                return [m.Promised(attempt, step)]
+            case m.Switch(_, step):
+                assert self.pending is not None
+                quorum = replace(self.pending, step=step)
+                state = StateId(step, SHARED_LINEAGE)
+                self.report = replace(self.report, in_force=quorum, state=state)
+                return [self._in_force(quorum)]
+            case _:
+                return []
+
+    def _in_force(self, quorum: m.Quorum) -> m.InForce:
+        return m.InForce(quorum.attempt, self.report.state.step)
+
+
+@dataclass
+class Marks:
+    """When messages of each kind came, to any agent, since the last ``clear``."""
+
+    first: dict[str, float] = field(default_factory=dict)
+    last: dict[str, float] = field(default_factory=dict)
+    count: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+
+    def note(self, kind: str) -> None:
+        """One has come."""
+        now = time.perf_counter()
+        self.first.setdefault(kind, now)
+        self.last[kind] = now
+        self.count[kind] += 1
+
+    def clear(self) -> None:
+        """A new change begins."""
+        for marks in (self.first, self.last, self.count):
+            marks.clear()
+
+
+class Agent:
+    """One node: a stream, a few slots, and what runs in them."""
+
+    def __init__(
+        self, number: int, spec: m.JobSpec, capacity: int, address: str, token: str, marks: Marks
+    ) -> None:
+        self.replicas: dict[str, Replica] = {}
+        self.connection = LighthouseConnection([address], token, self._on_event)
+        self.reason = ""
+        self._started = 0
+        self._marks = marks
+        host = f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}"
+        self._host = host
+        self._hello = m.Hello(f"agent-{number:05d}", spec, capacity, host, f"{host}:29400")
+
+    def kill(self, replica_id: str) -> None:
+        """A worker of the replica has got a SIGKILL."""
+        lost = self.replicas.pop(replica_id)
+        cause = f"rank 0 (pid {4000 + int(replica_id)}) was killed by SIGKILL"
+        self._say(m.ReplicaLost(replica_id, lost.key.incarnation, cause))
+
+    def start(self, replica_id: str, restarts: int) -> None:
+        """A new incarnation runs, and its worker reports."""
+        self._started += 1
+        incarnation = f"{self._started:08x}{int(self._hello.agent_id[6:]):08x}"
+        port = 20_000 + int(replica_id) % 40_000
+        report = m.Report(
+            StateId(0, SHARED_LINEAGE), m.Endpoint(self._host, f"{self._host}:{port}")
+        )
+        replica = Replica(WorkerKey(replica_id, incarnation, 0), report)
+        self.replicas[replica_id] = replica
+        self._say(m.ReplicaStarted(replica_id, incarnation, restarts))
+        self._say(m.WorkerMessage(replica.key, report))
+
+    def beat(self, step: int) -> None:
+        """Its workers train: all of them are at a new step at every heartbeat."""
+        progress = m.Progress(step, step * 64, "forward", (("loss", 1.0 / (step + 1)),))
+        self._say(
+            m.Heartbeat(
+                tuple(
+                    m.ReplicaProgress(r.key.replica_id, r.key.incarnation, progress)
+                    for r in self.replicas.values()
+                )
+            )
+        )
+
+    def _say(self, message: m.FromAgent) -> None:
+        self.connection.send(message)
+
+    def _on_event(self, event: Any) -> None:
+        match event:
+            case Connected():
+                self._marks.note("Connected")
+                self._say(self._hello)
+            case Disconnected(reason):
+                self._marks.note("Disconnected")
+                self.reason = reason
+            case m.AssignSlots(replica_ids):
+                self._marks.note("AssignSlots")
+                for replica_id in replica_ids:
+                    if replica_id not in self.replicas:
+                        self.start(replica_id, 0)
+            case m.ToWorkers(targets, message):
+                self._marks.note(type(message).__name__)
+                for target in targets:
+                    self._relay(target, message)
+            case m.Notice(kind):
+                self._marks.note(f"notice {kind}")
+            case _:
+                self._marks.note(type(event).__name__)
+
+    def _relay(self, target: m.RunningReplica, message: m.ToWorker) -> None:
+        replica = self.replicas.get(target.replica_id)
+        if replica is not None and replica.key.incarnation == target.incarnation:
+            for word in replica.answer(message):
+                self._say(m.WorkerMessage(replica.key, word))
+
+
+class Agents:
+    """All agents of one job, in this process's event loop."""
+
+    def __init__(self, spec: m.JobSpec, address: str, token: str) -> None:
+        self.marks = Marks()
+        capacity = -(-spec.replicas // spec.nodes)
+        self.all = [
+            Agent(number, spec, capacity, address, token, self.marks)
+            for number in range(spec.nodes)
+        ]
+        self._began = time.perf_counter()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Connect all."""
+        self._tasks = [asyncio.create_task(agent.connection.run()) for agent in self.all]
+        self._tasks.append(asyncio.create_task(self._beat()))
+
+    async def close(self) -> None:
+        """End all streams."""
+        for agent in self.all:
+            agent.connection.close()
+        self._tasks.pop().cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def agent_of(self, replica_id: str) -> Agent:
+        """Who runs this replica."""
+        return next(agent for agent in self.all if replica_id in agent.replicas)
+
+    def traffic(self) -> tuple[int, int]:
+        """gRPC messages and their bytes, both directions, of all streams."""
+        flows = [agent.connection.traffic for agent in self.all]
+        return sum(f.messages for f in flows), sum(f.nbytes for f in flows)
+
+    async def until(self, kind: str, count: int, timeout_s: float) -> float:
+        """Wait until so many messages of a kind have come since ``marks.clear``; when it was.
+
+        Raises:
+            TimeoutError: that did not happen.
+        """
+        deadline = time.perf_counter() + timeout_s
+        while self.marks.count[kind] < count:
+            if time.perf_counter() > deadline:
+                broken = {agent.reason for agent in self.all if agent.reason}
+                raise TimeoutError(f"{count} × {kind}: got {dict(self.marks.count)}, {broken}")
+            await asyncio.sleep(0.005)
+        return self.marks.last[kind]
+
+    async def _beat(self) -> None:
+        """Every agent once in ``HEARTBEAT_S``, spread evenly over it as a real job's would be."""
+        turn = 0
+        while True:
+            await asyncio.sleep(HEARTBEAT_S / len(self.all))
+            elapsed_s = time.perf_counter() - self._began
+            while turn < elapsed_s / HEARTBEAT_S * len(self.all):
+                self.all[turn % len(self.all)].beat(int(elapsed_s / STEP_S))
+                turn += 1

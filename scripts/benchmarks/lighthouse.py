@@ -1,0 +1,210 @@
+"""The lighthouse of a large job: forming, one death, a join, the steady state; and torchft's.
+
+A real ``ftrun lighthouse`` process, and real streams of simulated agents (agents.py) in this one:
+what is timed includes their work, on the same cores. A death is timed from ``ReplicaLost`` to the
+lighthouse's word that the next quorum stands, by which time every survivor was interrupted, has
+reported, has got the next quorum and has said that it trains in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import psutil
+
+from benchmarks.agents import Agents
+from benchmarks.jobs import BIN, end, torchft_lighthouse, wait
+from benchmarks.results import Result, Row, Samples
+from ftrun.core.messages import JobSpec
+
+TIMEOUT_S = 120.0
+HEARTBEAT_TIMEOUT_S = 30.0
+START_TIMEOUT_S = 30.0
+TORCHFT_ROUNDS = 8
+
+
+def measure(groups: int, agents: int, deaths: int, steady_s: float, torchft: list[int]) -> Result:
+    """One job of ``groups`` replica groups on ``agents`` nodes; torchft with so many replicas."""
+    found = asyncio.run(_measure(groups, agents, deaths, steady_s))
+    rounds = {f"torchft, {n} replicas": _torchft_rounds_ms(n) for n in torchft}
+    rows = [
+        Row(key, what, unit, {"ftrun": found[key]}, digits=digits)
+        for key, (what, unit, digits) in ROWS.items()
+    ]
+    rows += [
+        Row(f"torchft_{name}", f"one quorum round, as every step has it ({name})", "ms",
+            {"torchft": samples})
+        for name, samples in rounds.items()
+    ]  # fmt: skip
+    title = f"{groups:,} replica groups of {agents:,} simulated agents, {deaths} deaths"
+    return Result("lighthouse" if groups <= 1000 else f"lighthouse_{groups}", title, rows)
+
+
+ROWS = {
+    "form_s": ("first stream → slots shared out → first quorum stands", "s", 2),
+    "form_assigned_s": ("slots shared out → first quorum stands", "s", 2),
+    "interrupt_ms": ("one death told → every survivor interrupted", "ms", 0),
+    "reports_ms": ("… → all have reported, the first gets the next quorum", "ms", 0),
+    "told_ms": ("… → all have got the next quorum", "ms", 0),
+    "death_ms": ("… → all have answered: the quorum stands", "ms", 0),
+    "death_lighthouse_cpu_ms": ("processor time of the lighthouse, per death", "ms", 0),
+    "death_agents_cpu_ms": ("processor time of all simulated agents, per death", "ms", 0),
+    "death_messages": ("gRPC messages, per death", "", 0),
+    "death_kib": ("bytes in them, per death", "KiB", 0),
+    "join_ms": ("one newcomer reports → all train with it (a switch)", "ms", 0),
+    "join_messages": ("gRPC messages, per join", "", 0),
+    "join_kib": ("bytes in them, per join", "KiB", 0),
+    "steady_percent": (
+        "processor of the lighthouse at a heartbeat a second each",
+        "% of a core",
+        1,
+    ),
+    "rss_mib": ("resident memory of the lighthouse", "MiB", 0),
+}
+
+
+@dataclass
+class _Meter:
+    """Processor time of both sides and the traffic, since it was made."""
+
+    lighthouse: psutil.Process
+    agents: Agents
+
+    def __post_init__(self) -> None:
+        self._began = self._now()
+
+    def since(self) -> tuple[float, float, float, float]:
+        """Milliseconds of the lighthouse and of the agents, messages, KiB."""
+        a, b = self._began, self._now()
+        return (b[0] - a[0]) * 1e3, (b[1] - a[1]) * 1e3, b[2] - a[2], (b[3] - a[3]) / 1024
+
+    def _now(self) -> tuple[float, float, float, float]:
+        messages, nbytes = self.agents.traffic()
+        return _cpu_s(self.lighthouse), _cpu_s(psutil.Process()), messages, nbytes
+
+
+async def _measure(groups: int, agents: int, deaths: int, steady_s: float) -> Samples:
+    found: Samples = {key: [] for key in ROWS}
+    with _running_lighthouse() as (lighthouse, address, token):
+        spec = JobSpec("bench", groups, 1, 1, TIMEOUT_S, HEARTBEAT_TIMEOUT_S, TIMEOUT_S, agents)
+        crowd = Agents(spec, address, token)
+        began = time.perf_counter()
+        crowd.start()
+        try:
+            formed = await crowd.until("notice formed", agents, TIMEOUT_S)
+            found["form_s"].append(formed - began)
+            found["form_assigned_s"].append(formed - crowd.marks.first["AssignSlots"])
+            for index in range(deaths):
+                await _one_death(crowd, lighthouse, str(index * 7919 % groups), found)
+            began, before = time.perf_counter(), _cpu_s(lighthouse)
+            await asyncio.sleep(steady_s)
+            share = (_cpu_s(lighthouse) - before) / (time.perf_counter() - began)
+            found["steady_percent"].append(100 * share)
+            found["rss_mib"].append(lighthouse.memory_info().rss / 2**20)
+        finally:
+            await crowd.close()
+    return found
+
+
+async def _one_death(
+    crowd: Agents, lighthouse: psutil.Process, replica_id: str, found: Samples
+) -> None:
+    """One replica dies; when the rest trains again, its replacement joins."""
+    marks, agents = crowd.marks, len(crowd.all)
+    await asyncio.sleep(1.0)
+    agent = crowd.agent_of(replica_id)
+    marks.clear()
+    meter, began = _Meter(lighthouse, crowd), time.perf_counter()
+    agent.kill(replica_id)
+    told = await crowd.until("notice formed", agents, TIMEOUT_S)
+    cpu, own_cpu, messages, kib = meter.since()
+    stages = (marks.last["Interrupt"], marks.first["NewQuorum"], marks.last["NewQuorum"], told)
+    for key, when in zip(
+        ("interrupt_ms", "reports_ms", "told_ms", "death_ms"), stages, strict=True
+    ):
+        found[key].append((when - began) * 1e3)
+    found["death_lighthouse_cpu_ms"].append(cpu)
+    found["death_agents_cpu_ms"].append(own_cpu)
+    found["death_messages"].append(messages)
+    found["death_kib"].append(kib)
+    await asyncio.sleep(1.0)
+    marks.clear()
+    meter, began = _Meter(lighthouse, crowd), time.perf_counter()
+    agent.start(replica_id, 1)
+    joined = await crowd.until("notice switched", agents, TIMEOUT_S)
+    _, _, messages, kib = meter.since()
+    found["join_ms"].append((joined - began) * 1e3)
+    found["join_messages"].append(messages)
+    found["join_kib"].append(kib)
+
+
+@contextmanager
+def _running_lighthouse() -> Iterator[tuple[psutil.Process, str, str]]:
+    """``ftrun lighthouse`` on a fresh directory: the process, its address, the token."""
+    with tempfile.TemporaryDirectory(prefix="bench-lighthouse-") as name:
+        state = Path(name)
+        token_file, address_file = state / "token", state / "address.json"
+        command = [BIN / "ftrun", "lighthouse", "--bind", "127.0.0.1:0", "--state-dir", state]
+        with open(state / "log", "wb") as log:
+            process = subprocess.Popen(
+                [*command, "--token-file", token_file], stdout=log, stderr=subprocess.STDOUT
+            )
+        try:
+            wait(address_file.exists, START_TIMEOUT_S, "the lighthouse")
+            address = json.loads(address_file.read_text())
+            yield psutil.Process(address["pid"]), address["grpc"], token_file.read_text().strip()
+        finally:
+            end(process)
+
+
+def _cpu_s(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
+# ---------------------------------------------------------------- torchft
+
+
+def _torchft_rounds_ms(replicas: int) -> list[float]:
+    """Every replica asks for its quorum at once, as at each step; until the last one has it."""
+    os.environ.setdefault("RUST_LOG", "error")
+    with torchft_lighthouse() as (_, port):
+        barrier = threading.Barrier(replicas + 1)
+        threads = [
+            threading.Thread(target=_torchft_replica, args=(f"{i:05d}:x", port, barrier))
+            for i in range(replicas)
+        ]
+        for thread in threads:
+            thread.start()
+        samples = []
+        for _ in range(TORCHFT_ROUNDS):
+            barrier.wait(TIMEOUT_S)
+            began = time.perf_counter()
+            barrier.wait(TIMEOUT_S)
+            samples.append((time.perf_counter() - began) * 1e3)
+        for thread in threads:
+            thread.join(TIMEOUT_S)
+        return samples[1:]  # the first one waits for all to join
+
+
+def _torchft_replica(replica_id: str, port: int, barrier: threading.Barrier) -> None:
+    from torchft.coordination import LighthouseClient
+
+    wait_for = timedelta(seconds=TIMEOUT_S)
+    client = LighthouseClient(f"http://127.0.0.1:{port}", wait_for)
+    for step in range(TORCHFT_ROUNDS):
+        barrier.wait(TIMEOUT_S)
+        client.quorum(replica_id, wait_for, address="http://10.0.0.1:29500",
+                      store_address="10.0.0.1:29400", step=step, world_size=1)  # fmt: skip
+        barrier.wait(TIMEOUT_S)

@@ -84,6 +84,10 @@ class Job:
             pass
         return self.process.wait(max(0.1, deadline - clock.now()))
 
+    def pids(self) -> list[int]:
+        """Every process of the job that runs."""
+        return [row.pid for row in self._processes() if not row.is_zombie]
+
     def worker(self, replica_id: int, group_rank: int = 0) -> int:
         """The pid of a worker that runs, by its title."""
         return self._titled(f"ftrun worker {replica_id}.{group_rank}: ")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -75,10 +76,27 @@ def test_a_killed_worker_is_replaced_and_nobody_else_is_touched(tmp_path: Path) 
         assert not {after[0], after[1]} & set(before.values())
         assert "replica 0, worker 1" in job.output
         assert f"(pid {before[1]}) died: SIGKILL. Restart 1 of 10 now." in job.output
+        assert_the_token_is_nowhere(job)
         job.signal(signal.SIGTERM)
         assert job.end() == 75
         assert job.left(5.0) == []
-        assert "up" in job.log(0, 0) and "up" in job.log(0, 1)
+        assert "up" in job.log(0, 0)
+        assert "up" in job.log(0, 1)
+        assert list(job.directory.glob("state/ftrun/jobs/*")) == []
+
+
+def assert_the_token_is_nowhere(job: Job) -> None:
+    """X4: it is in the file that the job's own file names, and in no argv, environment or log."""
+    (job_file,) = job.directory.glob("state/ftrun/jobs/*.json")
+    token_file = Path(json.loads(job_file.read_text())["token_file"])
+    assert token_file.stat().st_mode & 0o777 == 0o600
+    token = token_file.read_bytes().strip()
+    assert len(token) == 64
+    for pid in job.pids():
+        assert token not in Path(f"/proc/{pid}/cmdline").read_bytes()
+        assert token not in Path(f"/proc/{pid}/environ").read_bytes()
+    assert all(token not in path.read_bytes() for path in job.logs.rglob("*.log"))
+    assert token.decode() not in job.output
 
 
 def test_a_raising_script_is_a_crash_loop_with_its_traceback(tmp_path: Path) -> None:

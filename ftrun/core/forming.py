@@ -83,7 +83,7 @@ class Forming:
         stage = self._stage
         if not self._may_decide():
             self._take_back()
-        opens_at = stage.fence.opens_at(stage.spec.isolation_limit_s)
+        opens_at = self._fence_opens_at()
         if not self._may_decide() and stage.now < opens_at:
             stage.deadline = opens_at
             return False
@@ -139,7 +139,7 @@ class Forming:
             stage.outbox.notice("joined", back, sentence(f"{replicas(back)} back again."))
             self.interrupt(())
             return True
-        stage.deadline = stage.fence.opens_at(stage.spec.isolation_limit_s)
+        stage.deadline = self._fence_opens_at()
         if lingering:
             stage.deadline = None  # it has finished and does its last work
         if not stage.is_due:
@@ -153,6 +153,14 @@ class Forming:
         stage.journal()
         stage.outbox.notice("lost", (), "No replica is left: the job begins anew with what comes.")
         return True
+
+    def _fence_opens_at(self) -> float:
+        """An agent counts the limit from our last word, which may have come after its own last one.
+
+        We fall silent towards it within a heartbeat timeout.
+        """
+        spec = self._stage.spec
+        return self._stage.fence.opens_at(spec.isolation_limit_s + spec.heartbeat_timeout_s)
 
     def _was_member(self, replica: Replica) -> bool:
         return self._stage.fence.holds(replica.replica_id, replica.incarnation)

@@ -660,16 +660,15 @@ class StepMachine:
     # ------------------------------------------------------------ time
 
     def _on_isolation(self, event: m.Isolation) -> None:
-        step = self._step
         if event.isolated and not self.isolated:
             self._isolated_since = self._now
             self._abort(self.seen)  # Q3: from now on a quorum may be formed without us
-            if step is not None:
-                step.is_blind = True
-        elif (
-            self.isolated and not event.isolated and step is not None and step.deadline is not None
-        ):
-            step.deadline += self._now - self._isolated_since  # that time does not count
+            if self._step is not None:
+                self._step.is_blind = True
+        elif self.isolated and not event.isolated:
+            if self._step is not None and self._step.deadline is not None:
+                self._step.deadline += self._now - self._isolated_since  # that does not count
+            self._send(self.report())  # the stream may have stood all the while: nobody would ask
         self.isolated = event.isolated
         self._advance()
 

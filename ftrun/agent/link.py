@@ -6,7 +6,6 @@ Not here: the stream itself (protocol/rpc.py), what is decided on a message (cor
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -126,9 +125,7 @@ class LighthouseLink:
             asyncio.get_running_loop().call_exception_handler(words)
 
     async def _beat(self) -> None:
-        stopped = asyncio.Event()
         while True:
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(stopped.wait(), self._interval_s)
+            await asyncio.sleep(self._interval_s)
             progress, self._progress = tuple(self._progress.values()), {}
             self.send(Heartbeat(progress))

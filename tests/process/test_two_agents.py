@@ -1,0 +1,95 @@
+"""Two agents and a lighthouse of its own: slots are shared out, and taken over from the dead."""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ftrun import clock
+from tests.process.job import START_S, Job
+
+WAITS = """
+import os, signal
+print("slot", os.environ["REPLICA_GROUP_ID"], flush=True)
+signal.pause()
+"""
+
+
+@pytest.fixture
+def lighthouse(tmp_path: Path) -> Iterator[tuple[str, ...]]:
+    """A lighthouse that runs; yields the options with which agents find it."""
+    token = tmp_path / "token"
+    command = [sys.executable, "-m", "ftrun", "lighthouse", "--bind", "127.0.0.1:0"]
+    command += ["--token-file", str(token), "--state-dir", str(tmp_path / "state")]
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    ) as process:
+        yield ("--lighthouse", _address(process), "--token-file", str(token))
+        process.terminate()
+        process.wait(30)
+
+
+def _address(process: subprocess.Popen[bytes]) -> str:
+    assert process.stdout is not None
+    deadline, said = clock.now() + START_S, ""
+    while (found := re.search(r"agents (\S+),", said)) is None:
+        ready, _, _ = select.select([process.stdout], [], [], max(0, deadline - clock.now()))
+        data = os.read(process.stdout.fileno(), 4096) if ready else b""
+        assert data, f"no lighthouse: {said}"
+        said += data.decode()
+    return found[1]
+
+
+@pytest.mark.slow
+def test_a_dead_agents_slots_are_taken_by_the_other(
+    tmp_path: Path, lighthouse: tuple[str, ...]
+) -> None:
+    options = (*lighthouse, "--replicas", "4", "--nodes", "2")
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    with Job(tmp_path / "a", WAITS, *options) as one, Job(tmp_path / "b", WAITS, *options) as two:
+        first = set(one.expect(r"slot (\d)", 2))
+        second = set(two.expect(r"slot (\d)", 2))
+        assert first | second == {"0", "1", "2", "3"}
+        pids = {slot: two.worker(int(slot)) for slot in second}
+        one.signal(signal.SIGKILL)
+        assert one.left(5.0) == []
+        assert set(two.expect(r"slot (\d)", 4)) == {"0", "1", "2", "3"}
+        assert {slot: two.worker(int(slot)) for slot in second} == pids
+        two.signal(signal.SIGTERM)
+        assert two.end() == 75
+
+
+@pytest.mark.slow
+def test_an_agent_with_another_token_is_refused(
+    tmp_path: Path, lighthouse: tuple[str, ...]
+) -> None:
+    other = tmp_path / "other"
+    other.write_text("b" * 64)
+    other.chmod(0o600)
+    with Job(tmp_path, WAITS, *lighthouse[:2], "--token-file", str(other)) as job:
+        assert job.end() == 76
+        assert "does not accept the token" in job.output
+        assert job.left(5.0) == []
+
+
+@pytest.mark.slow
+def test_an_agent_of_another_job_is_refused(tmp_path: Path, lighthouse: tuple[str, ...]) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    with Job(tmp_path / "a", WAITS, *lighthouse) as one:
+        one.expect(r"slot 0")
+        with Job(tmp_path / "b", WAITS, *lighthouse, "--replicas", "3") as two:
+            assert two.end() == 76
+            assert "refuses this agent" in two.output
+        one.worker(0)

@@ -280,8 +280,18 @@ def status(
     raise typer.Exit(show_json(query) if as_json else show_once(query))
 
 
+def _fill_standard_descriptors() -> None:
+    """Started with one of 0, 1, 2 closed, the next file opened would get the workers' output."""
+    for fd in (0, 1, 2):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+
+
 def main() -> None:
     """The entry point: one line for what ftrun raises on purpose, and its exit code."""
+    _fill_standard_descriptors()
     try:
         app()
     except FtrunError as error:

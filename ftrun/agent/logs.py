@@ -214,5 +214,6 @@ def _write(fd: int, data: bytes) -> None:
 def flush_python_streams() -> None:
     """What was printed before the Terminal took over comes first."""
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):
-            stream.flush()
+        if stream is not None:  # Python has none for a descriptor that was closed from the start.
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -209,6 +210,19 @@ def test_no_lighthouse_is_said_at_once_and_ends_with_71(tmp_path: Path) -> None:
         assert "ftrun lighthouse --bind 127.0.0.1:1" in job.output
         assert job.end() == 71
         assert job.left(5.0) == []
+
+
+@pytest.mark.slow
+def test_closed_standard_streams_cost_the_output_only(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("print('hello')")
+    command = f"exec {sys.executable} -m ftrun --job-id job {script} >&- 2>&- <&-"
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(
+        ["sh", "-c", command], cwd=tmp_path, env=environment, timeout=60, check=False
+    )
+    assert done.returncode == 0
+    assert (tmp_path / "ftrun-logs/job/replica_0/rank_0/0.log").read_text() == "hello\n"
 
 
 @pytest.mark.slow

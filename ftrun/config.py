@@ -6,6 +6,7 @@ options' spelling (cli.py).
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import os
 import re
@@ -24,6 +25,7 @@ PRELOAD_MAX = 64
 SCRIPT_BYTES_MAX = 16 << 20
 DEVICES = ("auto", "cpu", "cuda")
 INJECT_MODES = ("explicit", "off")
+MANAGERS = ("ftrun", "torchft")
 _PARALLEL_WORDS = (b"ftrun", b"torchft", b"DistributedDataParallel", b"fully_shard", b"compile")
 _JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
@@ -49,6 +51,18 @@ class Script:
         except OSError:
             return True
         return any(word in source for word in _PARALLEL_WORDS)
+
+    def names_manager(self) -> bool:
+        """True if the script itself imports ftrun or torchft; a module's source is not looked for.
+
+        Raises:
+            OSError, SyntaxError, ValueError: see ``check_script``, which finds that first.
+        """
+        path = Path(self.target)
+        if self.is_module or path.suffix not in (".py", ".pyw"):
+            return True
+        found = ast.walk(ast.parse(path.read_bytes()))
+        return any(name in MANAGERS for node in found for name in _imported(node))
 
     def command(self) -> tuple[str, ...]:
         """The command that would run it without ftrun."""
@@ -117,6 +131,15 @@ class RunSettings:
         check_writable(self.job_log_dir, "--log-dir")
         if self.state_dir is not None:
             check_writable(self.state_dir, "--state-dir")
+
+
+def _imported(node: ast.AST) -> list[str]:
+    """The top-level packages that a statement imports."""
+    if isinstance(node, ast.Import):
+        return [alias.name.partition(".")[0] for alias in node.names]
+    if isinstance(node, ast.ImportFrom) and node.module is not None and not node.level:
+        return [node.module.partition(".")[0]]
+    return []
 
 
 def parse_replicas(text: str, min_replicas: int | None) -> tuple[int, int]:

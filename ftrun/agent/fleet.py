@@ -249,6 +249,7 @@ class Fleet:
                 args=settings.script.args,
                 environment=worker_environment(settings, machine, place, threads),
                 threads=threads,
+                inject=settings.inject != "off",
                 context=self._context(start, group_rank),
             )
         )

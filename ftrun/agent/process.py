@@ -44,6 +44,7 @@ class StartWorker:
     args: tuple[str, ...]
     environment: dict[str, str]
     threads: int
+    inject: bool
     context: dict[str, Any]
 
 

@@ -182,6 +182,7 @@ class Agent:
     async def run(self) -> int:
         """Start everything, and wait for the supervisor's last word."""
         self._loop.set_exception_handler(self._broken)
+        self._say_mode()
         self._catch_signals()
         await self._server.start()
         self._fleet.start()
@@ -318,6 +319,15 @@ class Agent:
             directory = self._settings.job_log_dir
             text += f" Log: {log_path(directory, life.replica_id, life.group_rank, life.restarts)}"
         self._terminal.event_line(text)
+
+    def _say_mode(self) -> None:
+        """Several groups of a script that knows no Manager are several trainings: say so."""
+        s = self._settings
+        if s.replicas > 1 and (s.inject == "off" or not s.script.names_manager()):
+            self._terminal.event_line(
+                f"{s.script.target} runs without a Manager (it imports neither ftrun nor torchft): "
+                f"its {s.replicas} replica groups are supervised, and each trains by itself."
+            )
 
     def _say_end(self, stuck: list[int]) -> None:
         if stuck:

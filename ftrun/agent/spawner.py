@@ -137,6 +137,8 @@ class Spawner:
         while self._job.eager and self._lazy:
             self._import_lazy()
         linux.live_without_parent()
+        # What is imported stays: no collection in a worker needs to look at it, and so copy it.
+        gc.freeze()
 
     def _preload(self, name: str) -> None:
         try:
@@ -290,6 +292,7 @@ class Spawner:
                 args=tuple(message["args"]),
                 environment=message["environment"],
                 threads=message["threads"],
+                inject=message["inject"],
             )
         )
 
@@ -353,7 +356,6 @@ class Spawner:
             self._give_up(f"has {threads} threads, started by a module of --preload")
         if torch is not None and torch.cuda.is_initialized():
             self._give_up("has a CUDA context, made by a module of --preload")
-        gc.freeze()
 
     def _give_up(self, what: str) -> NoReturn:
         self._tell(

@@ -47,7 +47,7 @@ EXIT_INTERRUPTED = 130
 
 @dataclass(frozen=True, slots=True)
 class WorkerTask:
-    """What one worker shall be and run."""
+    """What one worker shall be and run. ``inject``: the script may have the Manager."""
 
     context: WorkerContext
     target: str
@@ -55,6 +55,7 @@ class WorkerTask:
     args: tuple[str, ...]
     environment: dict[str, str]
     threads: int
+    inject: bool = True
 
 
 def run(task: WorkerTask) -> NoReturn:
@@ -77,7 +78,8 @@ def run(task: WorkerTask) -> NoReturn:
 
 def _become(task: WorkerTask) -> None:
     os.environ.update(task.environment)
-    context.install(task.context)
+    if task.inject:
+        context.install(task.context)
     _renew_stdio()
     _renew_torch(task.threads)
     _renew_numpy()

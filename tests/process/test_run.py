@@ -69,6 +69,7 @@ signal.pause()
 def test_a_killed_worker_is_replaced_and_nobody_else_is_touched(tmp_path: Path) -> None:
     with Job(tmp_path, KILLABLE, "--replicas", "2", "-w", "2") as job:
         job.expect(r"up \d+ 0", 4)
+        assert "its 2 replica groups are supervised, and each trains by itself" in job.output
         before = {slot: job.worker(slot // 2, slot % 2) for slot in range(4)}
         os.kill(before[1], signal.SIGKILL)
         job.expect(r"up \d+ 1", 2)

@@ -179,3 +179,21 @@ def test_a_script_that_trains_in_parallel_is_known_by_its_words(tmp_path: Path) 
     path.write_text("import ftrun")
     assert Script(str(path), False).trains_in_parallel()
     assert Script("p.t", True).trains_in_parallel()
+
+
+@pytest.mark.parametrize(
+    ("source", "names"),
+    [
+        ("import ftrun", True),
+        ("from torchft.manager import Manager", True),
+        ("def f():\n    import ftrun.training as t", True),
+        ("import torch\n# ftrun", False),
+        ("from .ftrun import x", False),
+        ("x = 'import ftrun'", False),
+    ],
+)
+def test_a_script_that_imports_a_manager_is_known(tmp_path: Path, source: str, names: bool) -> None:
+    path = tmp_path / "t.py"
+    path.write_text(source)
+    assert Script(str(path), False).names_manager() is names
+    assert Script("p.t", True).names_manager()

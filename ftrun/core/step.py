@@ -94,6 +94,7 @@ class StepMachine:
         self.isolated = False
         self.healing = False  # the script does not hold the quorum's state yet
         self.loaded: StateId | None = None  # arrived and verified, but not applied
+        self.begun = 0  # how many steps, also those that were not committed
         self._quorums = Quorums(key)
         self._step: StepUnderWay | None = None
         self._between_steps = Phase.IDLE  # or WAITING or LEFT
@@ -233,7 +234,7 @@ class StepMachine:
         """
         if self.fate is Fate.HELD:
             return self._vote_stands
-        return self.fate is not Fate.REPAIR and not self.isolated
+        return self.fate is not Fate.REPAIR
 
     @property
     def _vote_stands(self) -> bool:
@@ -342,6 +343,7 @@ class StepMachine:
         self.loaded = self.loaded if heals and self.loaded == quorum.state else None
         tag = Tag(quorum.attempt, number)
         self._step = StepUnderWay(tag, repeats=self._quorums.begin(tag))
+        self.begun += 1
         self._between_steps = Phase.IDLE
         if is_first:
             self._announce(quorum, tag)

@@ -99,6 +99,7 @@ class Shell:
         self._journal = journal
         self._sessions: dict[str, Session] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_at: float | None = None
         self._broadcast = Broadcast()
         self._notices = Notices()
         self._received: Counter[str] = Counter()
@@ -188,11 +189,18 @@ class Shell:
             session.put(self._broadcast.encode(message, session.codec.memory))
 
     def _arm(self) -> None:
-        """Set the one timer to the core's next deadline."""
+        """Set the one timer to the core's next deadline; most events leave it as it is."""
+        at = self._core.next_deadline()
+        if at == self._timer_at:
+            return
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        deadline = self._core.next_deadline()
-        if deadline is not None:
-            delay_s = max(TIMER_DELAY_MIN_S, deadline - clock.now())
-            self._timer = asyncio.get_running_loop().call_later(delay_s, self._feed, TimerFired())
+        self._timer_at = at
+        if at is not None:
+            delay_s = max(TIMER_DELAY_MIN_S, at - clock.now())
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._time_out)
+
+    def _time_out(self) -> None:
+        self._timer = self._timer_at = None
+        self._feed(TimerFired())

@@ -17,8 +17,9 @@ import inspect
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import fields, is_dataclass
+from operator import attrgetter
 from types import NoneType, UnionType
-from typing import Any, Generic, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Generic, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from google.protobuf.message import DecodeError, EncodeError
 from google.protobuf.message import Message as Wire
@@ -44,6 +45,8 @@ Put = Callable[[Any, Any], None]
 """Writes one field of a record into its wire message: ``put(wire, value)``."""
 Get = Callable[[Any], Any]
 """Reads one field from a wire message."""
+Check = Callable[[Any], Any]
+"""Returns a value that the protocol allows; raises ProtocolError for others."""
 
 
 class RecordCodec(Generic[T]):
@@ -51,20 +54,26 @@ class RecordCodec(Generic[T]):
 
     def __init__(self, cls: type[T], wire: type[Wire]) -> None:
         plans = _plans(cls)
-        _check_names(cls, wire, [plan[0] for plan in plans])
+        _check_names(cls, wire, [name for name, _ in plans])
         self._cls = cls
         self._wire = wire
-        self._puts = [(name, put) for name, put, _ in plans]
-        self._gets = [get for _, _, get in plans]
+        self._puts = [(name, plan.put, plan.clean) for name, plan in plans]
+        self._gets = [(plan.get, plan.check) for _, plan in plans]
 
     def fill(self, wire: Any, record: T) -> None:
         """Write ``record`` into an empty wire message."""
-        for name, put in self._puts:
-            put(wire, getattr(record, name))
+        for name, put, clean in self._puts:
+            value = getattr(record, name)
+            if put is not None:
+                put(wire, value)
+            else:
+                setattr(wire, name, value if clean is None else clean(value))
 
     def read(self, wire: Any) -> T:
         """The record in ``wire``, checked."""
-        return self._cls(*[get(wire) for get in self._gets])
+        return self._cls(
+            *[get(wire) if check is None else check(get(wire)) for get, check in self._gets]
+        )
 
     def encode(self, record: T) -> bytes:
         """Serialise one record by itself.
@@ -92,7 +101,8 @@ def encode(message: object) -> bytes:
         ProtocolError: it is not a message, or over a limit; nothing was sent.
     """
     wire = ftrun_pb2.Envelope()
-    _guarded(_put_envelope, wire, message)
+    assert _ENVELOPE.put is not None
+    _guarded(_ENVELOPE.put, wire, message)
     return _serialise(wire, message)
 
 
@@ -102,7 +112,7 @@ def decode(data: bytes) -> Any:
     Raises:
         ProtocolError: the bytes are not one message that the protocol allows.
     """
-    return _guarded(_get_envelope, _parse(ftrun_pb2.Envelope, data))
+    return _guarded(_ENVELOPE.get, _parse(ftrun_pb2.Envelope, data))
 
 
 def decode_batch(data: bytes) -> list[Any]:
@@ -113,7 +123,7 @@ def decode_batch(data: bytes) -> list[Any]:
     """
     batch: Any = _parse(ftrun_pb2.Batch, data, MESSAGE_BYTES_MAX + BATCH_OVERHEAD_BYTES)
     check_count("Batch.envelopes", len(batch.envelopes))
-    return [_guarded(_get_envelope, envelope) for envelope in batch.envelopes]
+    return [_guarded(_ENVELOPE.get, envelope) for envelope in batch.envelopes]
 
 
 # ---------------------------------------------------------------- guards
@@ -166,14 +176,27 @@ def _is_optional(field: Any) -> bool:
 # ---------------------------------------------------------------- plans, one per field
 
 
-def _plans(cls: type) -> list[tuple[str, Put, Get]]:
+class _Plan(NamedTuple):
+    """How one field is written and read.
+
+    ``put`` None: the value is set as it is, after ``clean``. What ``get`` returns passes ``check``.
+    Python's calls are what the codec's time goes to: so a scalar is got without one.
+    """
+
+    put: Put | None
+    get: Get
+    clean: Check | None = None
+    check: Check | None = None
+
+
+def _plans(cls: type) -> list[tuple[str, _Plan]]:
     if not is_dataclass(cls):
         raise TypeError(f"{cls.__name__} is no dataclass")
     hints = get_type_hints(cls)
-    return [(f.name, *_plan(f"{cls.__name__}.{f.name}", hints[f.name])) for f in fields(cls)]
+    return [(f.name, _plan(f"{cls.__name__}.{f.name}", hints[f.name])) for f in fields(cls)]
 
 
-def _plan(where: str, hint: Any) -> tuple[Put, Get]:
+def _plan(where: str, hint: Any) -> _Plan:
     """How one field is written and read, from its type."""
     args = get_args(hint)
     if get_origin(hint) in (UnionType, Union):
@@ -188,55 +211,53 @@ def _plan(where: str, hint: Any) -> tuple[Put, Get]:
     return _scalar(where, hint)
 
 
-def _scalar(where: str, kind: Any) -> tuple[Put, Get]:
+def _scalar(where: str, kind: Any) -> _Plan:
     name = where.rpartition(".")[2]
     check = checker(where, kind)
-    if check is None:
-        return (lambda wire, value: setattr(wire, name, value)), (lambda wire: getattr(wire, name))
-    if name in PROSE_FIELDS:
-        return (
-            lambda wire, value: setattr(wire, name, clip(value)),
-            lambda wire: check(getattr(wire, name)),
-        )
-    return (
-        lambda wire, value: setattr(wire, name, check(value)),
-        lambda wire: check(getattr(wire, name)),
-    )
+    clean = clip if name in PROSE_FIELDS and check is not None else check
+    return _Plan(None, attrgetter(name), clean, check)
 
 
-def _nested(where: str, cls: type) -> tuple[Put, Get]:
+def _nested(where: str, cls: type, *, is_optional: bool = False) -> _Plan:
     name = where.rpartition(".")[2]
     codec = _codec(cls)
 
     def put(wire: Any, value: Any) -> None:
-        _expect(where, value, cls)
+        if value is None and is_optional:
+            return
+        if type(value) is not cls:
+            raise _cannot_be(where, value)
         inner = getattr(wire, name)
         inner.SetInParent()
         codec.fill(inner, value)
 
     def get(wire: Any) -> Any:
-        if not wire.HasField(name):
-            raise ProtocolError(f"{where} is missing")
-        return codec.read(getattr(wire, name))
+        if wire.HasField(name):
+            return codec.read(getattr(wire, name))
+        if is_optional:
+            return None
+        raise ProtocolError(f"{where} is missing")
 
-    return put, get
+    return _Plan(put, get)
 
 
-def _optional(where: str, kind: Any) -> tuple[Put, Get]:
+def _optional(where: str, kind: Any) -> _Plan:
+    if isinstance(kind, type) and is_dataclass(kind):
+        return _nested(where, kind, is_optional=True)
     name = where.rpartition(".")[2]
-    put_some, get_some = _plan(where, kind)
+    check = checker(where, kind) or _as_it_is
 
     def put(wire: Any, value: Any) -> None:
         if value is not None:
-            put_some(wire, value)
+            setattr(wire, name, check(value))
 
     def get(wire: Any) -> Any:
-        return get_some(wire) if wire.HasField(name) else None
+        return check(getattr(wire, name)) if wire.HasField(name) else None
 
-    return put, get
+    return _Plan(put, get)
 
 
-def _repeated(where: str, kind: Any) -> tuple[Put, Get]:
+def _repeated(where: str, kind: Any) -> _Plan:
     name = where.rpartition(".")[2]
     put_all, get_all = _items(where, kind)
 
@@ -249,7 +270,7 @@ def _repeated(where: str, kind: Any) -> tuple[Put, Get]:
         check_count(where, len(found))
         return tuple(get_all(found))
 
-    return put, get
+    return _Plan(put, get)
 
 
 def _items(where: str, kind: Any) -> tuple[Put, Callable[[Any], Iterable[Any]]]:
@@ -261,11 +282,12 @@ def _items(where: str, kind: Any) -> tuple[Put, Callable[[Any], Iterable[Any]]]:
 
         def put_records(items: Any, values: Any) -> None:
             for value in values:
-                _expect(where, value, kind)
+                if type(value) is not kind:
+                    raise _cannot_be(where, value)
                 codec.fill(items.add(), value)
 
         return put_records, lambda items: [codec.read(item) for item in items]
-    check = checker(where, kind) or (lambda value: value)
+    check = checker(where, kind) or _as_it_is
     return (
         lambda items, values: items.extend([check(value) for value in values]),
         lambda items: [check(item) for item in items],
@@ -283,7 +305,7 @@ def _pairs(where: str) -> tuple[Put, Callable[[Any], Iterable[Any]]]:
     return put, lambda items: [(check(item.name), item.value) for item in items]
 
 
-def _union(where: str, kinds: list[type]) -> tuple[Put, Get]:
+def _union(where: str, kinds: list[type]) -> _Plan:
     name = where.rpartition(".")[2]
     places = {kind: (snake(kind.__name__), _codec(kind)) for kind in kinds}
     codecs = dict(places.values())
@@ -291,7 +313,7 @@ def _union(where: str, kinds: list[type]) -> tuple[Put, Get]:
     def put(wire: Any, value: Any) -> None:
         place = places.get(type(value))
         if place is None:
-            raise ProtocolError(f"{where} cannot be a {type(value).__name__}")
+            raise _cannot_be(where, value)
         inner = getattr(wire, place[0])
         inner.SetInParent()
         place[1].fill(inner, value)
@@ -302,12 +324,15 @@ def _union(where: str, kinds: list[type]) -> tuple[Put, Get]:
             raise ProtocolError(f"{where} is missing or of a kind that this version does not know")
         return codecs[which].read(getattr(wire, which))
 
-    return put, get
+    return _Plan(put, get)
 
 
-def _expect(where: str, value: object, cls: type) -> None:
-    if type(value) is not cls:
-        raise ProtocolError(f"{where} cannot be a {type(value).__name__}")
+def _cannot_be(where: str, value: object) -> ProtocolError:
+    return ProtocolError(f"{where} cannot be a {type(value).__name__}")
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
 
 
 # ---------------------------------------------------------------- the classes
@@ -365,4 +390,4 @@ def _message_classes() -> list[type]:
 
 
 MESSAGE_CLASSES = tuple(_message_classes())
-_put_envelope, _get_envelope = _union("Envelope.message", list(MESSAGE_CLASSES))
+_ENVELOPE = _union("Envelope.message", list(MESSAGE_CLASSES))

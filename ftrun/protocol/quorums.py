@@ -11,6 +11,7 @@ Not here: bytes (codec.py), streams (rpc.py).
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -39,6 +40,16 @@ class QuorumMemory:
     def __init__(self) -> None:
         self._told: dict[Attempt, Quorum] = {}
         self._heard: dict[Attempt, Quorum] = {}
+        self._short: tuple[Quorum | None, Quorum | None, Quorum | None] = (None, None, None)
+
+    def shorten(self, quorum: Quorum) -> Quorum:
+        """How ``quorum`` is told now; the workers of a node report the same one in turn."""
+        base = self.base_for(quorum)
+        whole, by, short = self._short
+        if short is None or whole is not quorum or by is not base:
+            short = shorten(quorum, base)
+            self._short = (quorum, base, short)
+        return short
 
     def base_for(self, quorum: Quorum) -> Quorum | None:
         """What the other end knows and ``quorum`` can be told by; None: it is told in full."""
@@ -141,7 +152,11 @@ def _merged(
     before: tuple[Member, ...], new: tuple[Member, ...], left: tuple[str, ...]
 ) -> tuple[Member, ...]:
     gone = {*left, *(member.replica_id for member in new)}
-    stay = tuple(member for member in before if member.replica_id not in gone)
-    if not new:
-        return stay
-    return tuple(sorted((*stay, *new), key=lambda member: replica_order(member.replica_id)))
+    stay = [member for member in before if member.replica_id not in gone]
+    for member in new:  # few among many: sorting all anew would take longer
+        bisect.insort(stay, member, key=_place)
+    return tuple(stay)
+
+
+def _place(member: Member) -> tuple[int, int, str]:
+    return replica_order(member.replica_id)

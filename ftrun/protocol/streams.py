@@ -14,7 +14,7 @@ from ftrun.core.messages import Quorum
 from ftrun.protocol import ftrun_pb2
 from ftrun.protocol.codec import decode_batch, encode
 from ftrun.protocol.limits import BATCH_BYTES_MAX
-from ftrun.protocol.quorums import QuorumMemory, shorten, with_quorums
+from ftrun.protocol.quorums import QuorumMemory, with_quorums
 
 _WIRE_BYTES = 2
 """Protobuf's wire type of a field that is length and bytes."""
@@ -36,7 +36,7 @@ class StreamCodec:
 
         def tell(quorum: Quorum) -> Quorum:
             told.append(quorum)
-            return shorten(quorum, self.memory.base_for(quorum))
+            return self.memory.shorten(quorum)
 
         data = encode(with_quorums(message, tell))
         for quorum in told:

@@ -18,6 +18,9 @@ from ftrun.core.ids import SHARED_LINEAGE, StateId, WorkerKey
 from ftrun.protocol.rpc import Connected, Disconnected, LighthouseConnection
 
 HEARTBEAT_S = 1.0
+CONNECT_TIMEOUT_S = 120.0
+CONNECTING_MAX = 64
+"""So many connect at a time: in one event loop more would only wait for each other."""
 STEP_S = 0.1
 """How long a step of the simulated job takes; every heartbeat tells a new step."""
 
@@ -171,17 +174,22 @@ class Agents:
         ]
         self._began = time.perf_counter()
         self._tasks: list[asyncio.Task[None]] = []
+        self._beating: asyncio.Task[None] | None = None
 
-    def start(self) -> None:
-        """Connect all."""
-        self._tasks = [asyncio.create_task(agent.connection.run()) for agent in self.all]
-        self._tasks.append(asyncio.create_task(self._beat()))
+    async def start(self) -> None:
+        """Connect all; the streams stand when this returns."""
+        for count, agent in enumerate(self.all):
+            self._tasks.append(asyncio.create_task(agent.connection.run()))
+            await self.until("Connected", count + 1 - CONNECTING_MAX, CONNECT_TIMEOUT_S)
+        self._beating = asyncio.create_task(self._beat())
+        await self.until("Connected", len(self.all), CONNECT_TIMEOUT_S)
 
     async def close(self) -> None:
         """End all streams."""
         for agent in self.all:
             agent.connection.close()
-        self._tasks.pop().cancel()
+        if self._beating is not None:
+            self._beating.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def agent_of(self, replica_id: str) -> Agent:
@@ -205,7 +213,7 @@ class Agents:
                 broken = {agent.reason for agent in self.all if agent.reason}
                 raise TimeoutError(f"{count} × {kind}: got {dict(self.marks.count)}, {broken}")
             await asyncio.sleep(0.005)
-        return self.marks.last[kind]
+        return self.marks.last.get(kind, 0.0)
 
     async def _beat(self) -> None:
         """Every agent once in ``HEARTBEAT_S``, spread evenly over it as a real job's would be."""

@@ -100,8 +100,8 @@ async def _measure(groups: int, agents: int, deaths: int, steady_s: float) -> Sa
         spec = JobSpec("bench", groups, 1, 1, TIMEOUT_S, HEARTBEAT_TIMEOUT_S, TIMEOUT_S, agents)
         crowd = Agents(spec, address, token)
         began = time.perf_counter()
-        crowd.start()
         try:
+            await crowd.start()
             formed = await crowd.until("notice formed", agents, TIMEOUT_S)
             found["form_s"].append(formed - began)
             found["form_assigned_s"].append(formed - crowd.marks.first["AssignSlots"])

@@ -15,7 +15,7 @@ import numpy as np
 
 from ftrun import clock
 from ftrun.checkpoint.gate import Gate
-from ftrun.checkpoint.layout import Layout, allocate, chunk_digest, digest_seed
+from ftrun.checkpoint.layout import CHUNK_BYTES, ChunkDigest, Layout, allocate, digest_seed
 from ftrun.core.ids import StateId, Tag
 
 COPY_IDLE_S = 30.0
@@ -75,15 +75,18 @@ class Offer:
             self._receivers[receiver] = _Receiver(bytearray(self._layout.chunks))
             return True
 
-    def views(self, chunk: int) -> list[memoryview] | None:
-        """The chunk's memory, or None if it is not to be had any more. Only inside the gate."""
+    def views(self, start: int, stop: int) -> list[memoryview] | None:
+        """The memory of ``[start, stop)``, which lies in one chunk, or None if it is not to be had
+        any more. Only inside the gate.
+        """
+        chunk = start // CHUNK_BYTES
         if self._retired and (self._copied is None or not self._copied[chunk]):
             return None
-        return self._layout.views(*self._layout.span(chunk))
+        return self._layout.views(start, stop)
 
-    def digest(self, views: Sequence[memoryview], chunk: int) -> bytes:
-        """The digest that is sent behind a chunk."""
-        return chunk_digest(views, self._seed, chunk)
+    def digest(self, chunk: int) -> ChunkDigest:
+        """Makes the digest that is sent behind ``chunk``."""
+        return ChunkDigest(self._seed, chunk)
 
     def served(self, receiver: str, chunk: int) -> None:
         """Note that ``receiver`` has been sent ``chunk`` in full."""

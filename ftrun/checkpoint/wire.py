@@ -85,8 +85,11 @@ class HeadReader:
         """
         pending = _take(self._rest, list(views))
         while pending:
-            wait_for(self._sock, select.POLLIN, deadline)
-            got = self._receive(pending[:PIECES_PER_CALL])
+            try:
+                got = self._receive(pending[:PIECES_PER_CALL])
+            except BlockingIOError:
+                wait_for(self._sock, select.POLLIN, deadline)
+                continue
             if got == 0:
                 raise PeerClosed("the peer closed the connection within a body")
             pending = advance(pending, got)

@@ -239,12 +239,14 @@ def test_a_donor_that_differs_is_left_out_and_named(stage: Stage) -> None:
 
 def test_those_left_out_are_asked_when_all_others_are_gone(stage: Stage) -> None:
     tree, other = state(0), state(1)
-    first_in = threading.Event()
+    first_in, dead = threading.Event(), threading.Event()
 
     def die(sent: int, data: bytes) -> bytes | None:
         if sent > 5 * CHUNK_BYTES:
             first_in.set()
-        return data if sent < 20 * CHUNK_BYTES else None
+        if sent > 15 * CHUNK_BYTES:
+            dead.set()
+        return None if dead.is_set() else data
 
     first = stage.network(stage.donor(tree).address, answers=die)
     second = gate(stage.donor(other), stage, first_in)

@@ -26,7 +26,8 @@ def make(*tensors: torch.Tensor, expected: int = 0) -> Offer:
 
 def contents(offer: Offer, chunk: int) -> bytes | None:
     with offer.gate.inside():
-        views = offer.views(chunk)
+        start = chunk * CHUNK_BYTES
+        views = offer.views(start, min(start + CHUNK_BYTES, max(start, offer.nbytes)))
         return None if views is None else b"".join(views)
 
 

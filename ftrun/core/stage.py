@@ -31,6 +31,10 @@ NO_SPEC = JobSpec(
 )
 """As long as no agent has brought a job."""
 
+LARGE_MEMBERS = 1000
+LARGE_MEMBER_S = 0.005
+"""Members above this number lengthen every wait for answers by so much each."""
+
 
 class Stage:
     """The lighthouse's memory of the membership.
@@ -93,10 +97,14 @@ class Stage:
         self._keeps_spec = True
         self.phase = phase
         self.since = self.now
-        self.deadline = None if timeout_s is None else self.now + timeout_s
+        self.deadline = None if timeout_s is None else self.now + timeout_s + self._patience_s()
         self.failure = ""
         self.is_stirred = True
         self.waiting.clear()
+
+    def _patience_s(self) -> float:
+        """More time for very many: what they are told and answer goes through one process."""
+        return max(0, len(self.live) - LARGE_MEMBERS) * LARGE_MEMBER_S
 
     def open(self, spec: JobSpec) -> None:
         """The first agent has brought the job."""

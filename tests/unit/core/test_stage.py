@@ -1,0 +1,19 @@
+"""What all phases share."""
+
+from __future__ import annotations
+
+import pytest
+
+from ftrun.core.lighthouse_events import JournalState, LighthouseSettings
+from ftrun.core.phases import Phase
+from ftrun.core.stage import LARGE_MEMBER_S, LARGE_MEMBERS, Stage
+
+
+@pytest.mark.parametrize(("above", "longer_s"), [(-999, 0.0), (0, 0.0), (9000, 9000)])
+def test_very_many_get_more_time_to_answer(above: int, longer_s: float) -> None:
+    stage = Stage(LighthouseSettings(), JournalState(), now=100.0)
+    stage.live = {str(index) for index in range(LARGE_MEMBERS + above)}
+    stage.enter(Phase.REJOIN, 5.0)
+    assert stage.deadline == pytest.approx(105.0 + longer_s * LARGE_MEMBER_S)
+    stage.enter(Phase.FENCE)
+    assert stage.deadline is None

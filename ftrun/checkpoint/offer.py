@@ -1,8 +1,9 @@
 """One state on offer: live tensors at first, a host copy once the optimizer is about to run.
 
 A sender is inside the offer's gate only while it hashes a chunk or hands bytes to the kernel, never
-while it waits for a receiver. ``retire`` closes the gate for the length of a memory copy, so the
-donor's step never waits for a receiver either.
+while it waits for a receiver. ``retire`` gives receivers as long to finish as a copy for them would
+take, and then closes the gate for that copy: so a donor's step is held up for twice the length of
+a memory copy at most, whatever a receiver does, and mostly needs no copy.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ from ftrun.core.ids import StateId, Tag
 
 COPY_IDLE_S = 30.0
 """How long a copy is kept for receivers from whom nothing is heard any more."""
+
+COPY_BYTES_PER_S = 1e9
+"""About what copying into memory not used before comes to."""
 
 RECEIVERS_MAX = 4096
 
@@ -111,9 +115,10 @@ class Offer:
     def retire(self, copy_bytes_max: int) -> int:
         """The tensors are about to change: keep a copy of what receivers still need.
 
-        Returns the number of bytes copied. Takes as long as that copy does; no receiver can make it
-        longer.
+        Returns the number of bytes copied. Takes at most twice as long as that copy; no receiver
+        can make it longer.
         """
+        self.wait(min(self.nbytes, copy_bytes_max) / COPY_BYTES_PER_S)
         with self.gate.closed():
             if self._retired:
                 return 0

@@ -81,15 +81,18 @@ def _rows(runs: dict[str, list[Run]], index: int) -> list[Row]:
 
 
 def _hash_notes(runs: dict[str, list[Run]]) -> list[str]:
-    notes = []
-    for peer, found in runs.items():
-        equal = sum(len(set(run.hashes)) == 1 for run in found)
-        kills = ", ".join(str(run.kills) for run in found)
-        notes.append(
-            f"{peer}: final parameters equal on all replicas in {equal} of {len(found)} jobs "
-            f"(kills: {kills})."
-        )
-    return notes
+    return [
+        f"{peer}, kills and final parameters: "
+        + "; ".join(f"{run.kills} kills, {_verdict(run.hashes)}" for run in found)
+        + "."
+        for peer, found in runs.items()
+    ]
+
+
+def _verdict(hashes: Sequence[str]) -> str:
+    if not hashes:
+        return "did not end when told"
+    return "equal on all" if len(set(hashes)) == 1 else "unequal"
 
 
 def _trace(run: Run) -> dict[str, Any]:
@@ -102,7 +105,8 @@ def _run(peer: str, replicas: int, seconds: float, period_s: float, rng: random.
         kills = _disturb(job, began + seconds, period_s, rng)
         ended, last = time.monotonic(), job.reached()
         hashes = _end(job)
-        lines = [line for r in range(replicas) for path in job.processes(r) for line in read(path)]
+        processes = [read(path) for r in range(replicas) for path in job.processes(r)]
+    lines = [line for process in processes for line in process]
     within = [line for line in lines if began <= line.when <= ended]
     committed = sorted((line for line in within if line.committed), key=lambda line: line.when)
     return Run(
@@ -115,7 +119,8 @@ def _run(peer: str, replicas: int, seconds: float, period_s: float, rng: random.
         len(committed),
         hashes,
         _progress(committed, began, first),
-        _loss(committed),
+        # The first step of a process is the one that it heals in: its loss is nobody's.
+        _loss([line for process in processes for line in process[1:] if line.committed]),
     )
 
 
@@ -143,10 +148,11 @@ def _kill_any(job: Job, rng: random.Random) -> bool:
 
 
 def _end(job: Job) -> list[str]:
+    """What each replica wrote at its end; nothing if they do not come to it."""
     try:
         job.stop()
     except TimeoutError:
-        return ["did not end"]
+        return []
     return list(job.ends().values())
 
 

@@ -52,8 +52,10 @@ def measure(gib: float, repeats: int, joins: int) -> Result:
         f"Healing {nbytes / 2**30:g} GiB, {repeats} times; donors' steps of {DONOR_STEP_S:g} s",
         [*_rate_rows(rates), *_memory_rows(extra), *_donor_rows(nbytes, joins)],
         notes=[
-            "ftrun's fetch is the Manager's: into new memory, verified, applied all or nothing.",
-            "Raw TCP: into memory touched before; two streams from one donor, one from each of two",
+            "ftrun's fetch is the Manager's: into new memory, verified, applied all or nothing. "
+            "In place: into the receiver's own tensors, which an error leaves torn.",
+            "Raw TCP goes into memory touched before: two streams from one donor, one from each "
+            "of two.",
         ],
     )
 
@@ -185,14 +187,20 @@ def _serve_ftrun(connection: Connection, nbytes: int, donors: int) -> None:
 
 
 def _receive_ftrun(connection: Connection, nbytes: int, addresses: list[str]) -> None:
+    _fetch(connection, nbytes, addresses, in_place=False)
+
+
+def _receive_in_place(connection: Connection, nbytes: int, addresses: list[str]) -> None:
+    _fetch(connection, nbytes, addresses, in_place=True)
+
+
+def _fetch(connection: Connection, nbytes: int, addresses: list[str], in_place: bool) -> None:
     from ftrun.checkpoint.heal import fetch
 
     tag, state_id = _ftrun_names()
     mine = _state(nbytes, 0.0)
-    _timed(
-        connection,
-        lambda: fetch(addresses, tag, TOKEN, TIMEOUT_S, mine=mine, expected=state_id),
-    )
+    options: dict[str, Any] = {"mine": mine, "expected": state_id, "write_in_place": in_place}
+    _timed(connection, lambda: (fetch(addresses, tag, TOKEN, TIMEOUT_S, **options), mine))
 
 
 def _ftrun_names() -> tuple[Any, Any]:
@@ -223,6 +231,7 @@ def _receive_torchft(connection: Connection, nbytes: int, addresses: list[str]) 
 
 _WAYS: dict[str, tuple[Any, Any]] = {
     "ftrun": (_serve_ftrun, _receive_ftrun),
+    "ftrun in place": (_serve_ftrun, _receive_in_place),
     "raw TCP": (_serve_raw, _receive_raw),
     "torchft": (_serve_torchft, _receive_torchft),
 }

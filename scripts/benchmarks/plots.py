@@ -34,8 +34,9 @@ def draw(result: Result, directory: Path) -> Path | None:
 def _draw_recovery(axes: Any, traces: dict[str, Any]) -> None:
     for axis, (peer, workers) in zip(axes, traces.items(), strict=True):
         names = [f"survivor {i}" for i in range(len(workers) - 2)] + ["killed", "replacement"]
-        for name, points in zip(names, workers, strict=True):
-            axis.plot(*_columns(points), ".-", markersize=3, linewidth=0.8, label=name)
+        for place, (name, points) in enumerate(zip(names, workers, strict=True)):
+            size = 8 - 2 * place  # rings within rings: workers commit the same steps
+            axis.plot(*_columns(points), "o-", mfc="none", ms=size, lw=0.7, label=name)
         axis.axvline(0, color="red", linewidth=0.8, linestyle="--")
         axis.set(title=f"{peer}: SIGKILL at 0", xlabel="seconds", ylabel="committed step")
         axis.legend(fontsize="small")

@@ -73,7 +73,9 @@ def load(path: Path) -> Result:
 
 
 def quantile(samples: Sequence[float], share: float) -> float:
-    """The nearest-rank quantile: a sample that was seen, the worst one of a few."""
+    """The median, or else the nearest-rank quantile: a sample seen, the worst one of a few."""
+    if share == 0.5:
+        return statistics.median(samples)
     ordered = sorted(samples)
     return ordered[max(math.ceil(share * len(ordered)) - 1, 0)]
 

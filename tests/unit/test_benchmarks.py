@@ -1,0 +1,106 @@
+"""The benchmarks' arithmetic: what is made of time stamps, and which figures count as reached."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
+
+from benchmarks import goodput, join, recovery
+from benchmarks.jobs import Line
+from benchmarks.report import ABOVE, BELOW, Figure, judge, write
+from benchmarks.results import Result, Row, cells, headings, load, quantile, ratio, save, worst
+
+STEP_S = 0.1
+
+
+def lines(*gaps_s: float, lost: tuple[int, ...] = ()) -> list[Line]:
+    """A worker's steps, each so long; those in ``lost`` were not committed."""
+    found, when, step = [], 0.0, 0
+    for index, gap_s in enumerate(gaps_s):
+        when += gap_s
+        step += index not in lost
+        found.append(Line(when, step, index not in lost, 1.0))
+    return found
+
+
+def test_a_stall_is_the_longest_step_from_the_kill_on_beyond_the_median() -> None:
+    calm = [STEP_S] * 10
+    before = lines(*calm, STEP_S + 0.03, *calm)
+    after = lines(*calm, STEP_S, STEP_S + 0.05, *calm)
+    found = recovery.judge([before, after], killed=1.02, rejoined=1.5)
+    assert found.stall_s == pytest.approx(0.05)
+    assert found.step_s == pytest.approx(STEP_S)
+    assert found.lost_steps == 0
+    assert found.rejoin_s == pytest.approx(0.48)
+
+
+def test_steps_in_vain_count_from_the_kill_on() -> None:
+    survivor = lines(*[STEP_S] * 20, lost=(2, 12))
+    assert recovery.judge([survivor], killed=1.05, rejoined=1.5).lost_steps == 1
+
+
+def test_a_join_is_judged_by_the_steps_that_touch_it() -> None:
+    steps = lines(0.1, 0.3, 0.1, 0.12, 0.1, 0.1, 0.4, 0.1, 0.1)
+    stall_s, median_s = join.judge(steps, began=0.45, ended=0.75)
+    assert (stall_s, median_s) == (pytest.approx(0.02), pytest.approx(0.1))
+
+
+def test_loss_is_averaged_over_workers_and_steps() -> None:
+    found = goodput._loss([Line(0, 3, True, 1.0), Line(0, 3, True, 2.0), Line(0, 12, True, 5.0)])
+    assert found == [(0, 1.5), (10, 5.0)]
+
+
+def test_a_few_samples_have_their_worst_for_a_tail() -> None:
+    assert quantile([3, 1, 2], 0.99) == 3
+    assert quantile(range(1, 201), 0.99) == 198
+    slow = Row("t", "time", "ms", {"ftrun": [1, 2, 9]})
+    rate = Row("r", "rate", "GB/s", {"ftrun": [1, 2, 9]}, higher_is_better=True)
+    assert (worst(slow, "ftrun"), worst(rate, "ftrun")) == (9, 1)
+
+
+def test_ratio_says_how_many_times_better_whatever_is_better() -> None:
+    samples = {"ftrun": [2.0], "peer": [8.0]}
+    assert ratio(Row("t", "time", "ms", samples), "peer") == 4
+    assert ratio(Row("r", "rate", "/s", samples, higher_is_better=True), "peer") == 0.25
+    assert ratio(Row("n", "lost", "steps", {"ftrun": [0.0], "peer": [1.0]}), "peer") is None
+
+
+def test_every_row_of_a_table_is_as_long_as_its_head() -> None:
+    rows = [Row("a", "a", "ms", {"ftrun": [1.0], "x": [2.0]}), Row("b", "b", "s", {"x": [1.0]})]
+    peers = Result("n", "t", rows).peers
+    assert peers == ["ftrun", "x"]
+    assert {len(cells(row, peers)) for row in rows} == {len(headings(peers))}
+
+
+@pytest.mark.parametrize(
+    ("holds", "limit", "expected"),
+    [
+        (BELOW, 10.0, "hit"),
+        (BELOW, 9.9, "**miss**"),
+        (ABOVE, 10.0, "hit"),
+        (ABOVE, 10.1, "**miss**"),
+        (BELOW, "peer", "hit"),
+    ],
+)
+def test_figures_are_hit_or_missed(holds: str, limit: float | str, expected: str) -> None:
+    result = Result("n", "t", [Row("k", "w", "ms", {"ftrun": [1.0, 10.0, 30.0], "peer": [12.0]})])
+    assert judge(Figure("f", "n", "k", holds, limit), result).text == expected
+    tail = judge(Figure("f", "n", "k", BELOW, 20.0, share=0.99), result)
+    assert tail.text == "**miss**" and tail.measured == "30.0 ms"
+
+
+def test_what_was_not_measured_is_neither() -> None:
+    assert judge(Figure("f", "n", "k", BELOW, 1.0), None).text == "not measured"
+
+
+def test_results_survive_their_file_and_make_a_page(tmp_path: Path) -> None:
+    row = Row("help_ms", "--help", "ms", {"ftrun": [100.0], "torchrun": [2000.0]})
+    path = save(Result("startup", "Starting", [row], notes=["a note"]), tmp_path / "out")
+    assert load(path).row("help_ms") == row
+    page = write(tmp_path / "out", tmp_path).read_text()
+    assert "| `--help` | ≤ 250 ms | 100.0 ms | torchrun 2000.0 | hit |" in page
+    assert "not measured" in page and "- a note" in page

@@ -8,7 +8,8 @@ becomes of the step under way is its *fate*:
 |--------|--------------------------------------------|-------------------------------------|
 | OPEN   | its quorum is in force                     | an interrupt or error → HELD        |
 | HELD   | interrupted; the next quorum will tell     | NewQuorum → STANDS, REPAIR, VOID    |
-| STANDS | its results are complete; peers count on it| Decided; an interrupt → HELD        |
+| STANDS | its results are complete; peers count on it| Decided; an interrupt → HELD;       |
+|        |                                            | one more operation → VOID           |
 | REPAIR | goes out again when the next group stands  | GroupBuilt → OPEN; interrupt → HELD |
 | VOID   | will not be committed; nobody waits for it | Decided                             |
 
@@ -22,6 +23,7 @@ Rules that the rest relies on:
   (``Errored``): its peers may have gone on.
 - A quorum that forms or shrinks is in force as soon as it is built, also while a step that is void
   or stands is still being finished; a switch waits for its boundary.
+- Isolation gives up everything: after it only a quorum can tell what stands (Q3).
 - The workers of one replica group cannot see each other's fate. With W > 1 nobody repairs (a mate
   may be unable to, and would wait in the vote for ever), and what a true vote has decided is
   committed even if an interrupt comes in between: a mate may have committed already (C1).

@@ -32,14 +32,18 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--replay", type=int, metavar="SEED", help="tell this seed's story")
     parser.add_argument("--mutant", default="", help="with a planted bug of tests/sim/mutants.py")
+    parser.add_argument(
+        "--focus", default="", metavar="KINDS", help="faults of these kinds only: cut,kill_worker"
+    )
     options = parser.parse_args()
+    options.focus = tuple(kind for kind in options.focus.split(",") if kind)
     if options.replay is not None:
-        return _tell(options.replay, options.mutant)
+        return _tell(options.replay, options)
     return _simulate(range(options.seed, options.seed + options.schedules), options)
 
 
-def _tell(seed: int, mutant: str) -> int:
-    lines, outcome = replay(seed, mutant)
+def _tell(seed: int, options: argparse.Namespace) -> int:
+    lines, outcome = replay(seed, options.mutant, options.focus)
     for text in lines:
         print(text)
     print(outcome)
@@ -48,7 +52,7 @@ def _tell(seed: int, mutant: str) -> int:
 
 def _simulate(seeds: range, options: argparse.Namespace) -> int:
     started = time.monotonic()
-    work = [(seed, options.mutant) for seed in seeds]
+    work = [(seed, options.mutant, options.focus) for seed in seeds]
     with multiprocessing.Pool(options.jobs) as pool:
         outcomes = pool.imap(_one, work, chunksize=CHUNK)
         codes: Counter[str] = Counter()
@@ -69,7 +73,7 @@ def _simulate(seeds: range, options: argparse.Namespace) -> int:
     return 1 if codes else 0
 
 
-def _one(work: tuple[int, str]) -> Outcome:
+def _one(work: tuple[int, str, tuple[str, ...]]) -> Outcome:
     return outcome_of(*work)
 
 

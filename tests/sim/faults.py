@@ -46,10 +46,12 @@ class Faults:
     done: list[str] = field(default_factory=list)
 
     @staticmethod
-    def draw(rng: random.Random) -> Faults:
-        """From one fault to a handful, of a few kinds."""
-        window_s = rng.choice((rng.uniform(1.0, 4.0), rng.uniform(1.0, 4.0), 8.0))
+    def draw(rng: random.Random, focus: tuple[str, ...] = ()) -> Faults:
+        """From one fault to a handful, of a few kinds; of ``focus`` only, if there is one."""
+        window_s = 8.0 if rng.random() < 0.1 else rng.uniform(1.0, 3.5)
         kinds = [kind for kind in KINDS if rng.random() < 0.3] or [rng.choice(list(KINDS))]
+        if focus:
+            kinds, window_s = list(focus), rng.uniform(2.0, 8.0)
         timed, triggers = [], []
         for _ in range(rng.choice((1, 1, 2, 2, 3, 4, 6))):
             kind = rng.choice(kinds)
@@ -188,7 +190,7 @@ def _cut_off(world: World) -> None:
 
 def _cut_off_trainers(world: World) -> None:
     """Everybody who trains is out of the lighthouse's reach; who is left may take their slots."""
-    duration_s = world.rng.choice((1.5, 5.0, 8.0))
+    duration_s = world.rng.choice((1.5, 6.0, 8.0))
     for host in world.hosts:
         if host.workers():
             host.excuse("its host was cut off")

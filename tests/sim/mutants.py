@@ -19,18 +19,24 @@ from ftrun.core.fence import Fence
 from ftrun.core.numbering import Numbering
 from ftrun.core.operations import OperationLedger
 from ftrun.core.stage import Stage
-from ftrun.core.step import Fate, StepMachine
+from ftrun.core.step import StepMachine
+from ftrun.core.step_quorums import Quorums
+from ftrun.core.step_under_way import Fate, StepUnderWay
 from ftrun.core.switching import Switching
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """``owner.attribute`` becomes ``broken``; ``breaks``: what of INVARIANTS.md is at stake."""
+    """``owner.attribute`` becomes ``broken``; ``breaks``: what of INVARIANTS.md is at stake.
+
+    ``focus``: the kinds of fault that bring it to light soonest; none: the usual swarm.
+    """
 
     owner: Any
     attribute: str
     broken: Any
     breaks: str
+    focus: tuple[str, ...] = ()
 
 
 @contextmanager
@@ -50,15 +56,19 @@ def planted(name: str) -> Iterator[None]:
 
 # ---------------------------------------------------------------- the worker's bugs
 
-_at_promise = StepMachine._at_promise
+_at_promise = Quorums.at_promise
 
 
-def _counts_any_attempt(self: StepMachine, attempt: ids.Attempt) -> bool:
-    return self.may_issue
+def _counts_any_attempt(self: StepUnderWay, attempt: ids.Attempt) -> bool:
+    return self.fate is Fate.OPEN
 
 
-def _forgets_its_promise(self: StepMachine, pending: Any) -> bool:
-    return pending.confirmed and _at_promise(self, pending)
+def _forgets_its_promise(self: Quorums, own_step: int) -> bool:
+    return self.pending is not None and self.pending.confirmed and _at_promise(self, own_step)
+
+
+def _promises_anything(self: Quorums, step: int) -> bool:
+    return True
 
 
 def _counts_everybody(self: StepMachine) -> tuple[int, ...]:
@@ -67,11 +77,7 @@ def _counts_everybody(self: StepMachine) -> tuple[int, ...]:
 
 def _accepts_late_interrupts(self: StepMachine, event: m.Interrupt) -> None:
     self._abort(event.attempt)
-    self._on_ask_report(m.AskReport())
-
-
-def _promises_anything(self: StepMachine, step: int, quorum: m.Quorum) -> bool:
-    return True
+    self._send(self.report())
 
 
 def _ignores_isolation(self: StepMachine, event: m.Isolation) -> None:
@@ -79,8 +85,10 @@ def _ignores_isolation(self: StepMachine, event: m.Isolation) -> None:
 
 
 def _commits_without_the_vote(self: StepMachine, event: Any) -> None:
-    if self.in_step:
-        self._end_step(self.fate is not Fate.VOID and not self.healing, False, event.reason)
+    step = self._step
+    if step is not None:
+        may = step.fate is not Fate.VOID and not self.healing
+        self._end_step(step, may, False, event.reason)
 
 
 def _repairs_half(self: OperationLedger) -> None:
@@ -152,25 +160,34 @@ def _switches_without_promises(self: Switching) -> bool:
     return self._hindered() or (self.plan is not None and self._confirm(self.plan) is None)
 
 
+_LOSSES = ("kill_worker", "cut")
+_REPEATS = ("repeat_to_worker", "kill_worker")
+_BETWEEN = ("kill_worker", "kill_worker_between")
+_CUT_OFF = ("cut_off_trainers",)
+
 MUTANTS: dict[str, Mutant] = {
-    "no attempt number": Mutant(StepMachine, "_counts", _counts_any_attempt, "C3"),
-    "promise not kept": Mutant(StepMachine, "_at_promise", _forgets_its_promise, "Q5"),
-    "promises what it has begun": Mutant(StepMachine, "_can_promise", _promises_anything, "Q5"),
+    "no attempt number": Mutant(StepUnderWay, "counts", _counts_any_attempt, "C3", _BETWEEN),
+    "promise not kept": Mutant(Quorums, "at_promise", _forgets_its_promise, "Q5"),
+    "promises what it has begun": Mutant(Quorums, "can_promise", _promises_anything, "Q5"),
     "divisor counts healing ranks": Mutant(StepMachine, "contributors", _counts_everybody, "C4"),
-    "late Interrupt accepted": Mutant(StepMachine, "_on_interrupt", _accepts_late_interrupts, "Q2"),
-    "isolation ignored": Mutant(StepMachine, "_on_isolation", _ignores_isolation, "Q3"),
+    "late Interrupt accepted": Mutant(
+        StepMachine, "_on_interrupt", _accepts_late_interrupts, "Q2", _REPEATS
+    ),
+    "isolation ignored": Mutant(StepMachine, "_on_isolation", _ignores_isolation, "Q3", _CUT_OFF),
     "vote ignored": Mutant(StepMachine, "_on_decided", _commits_without_the_vote, "C1"),
     "repair keeps old results": Mutant(OperationLedger, "start_again", _repairs_half, "C3"),
     "lineage ignored": Mutant(forming, "choose", _ignores_lineage, "S2"),
-    "majority before step": Mutant(forming, "choose", _prefers_the_majority, "C6"),
-    "results that stand forgotten": Mutant(forming, "standing", _forgets_results_that_stand, "C6"),
+    "majority before step": Mutant(forming, "choose", _prefers_the_majority, "Q3", _LOSSES),
+    "results that stand forgotten": Mutant(
+        forming, "standing", _forgets_results_that_stand, "C1", _LOSSES
+    ),
     "epoch not persisted": Mutant(Stage, "journal", _journals_no_epoch, "Q1"),
     "journal not written": Mutant(Stage, "journal", _journals_nothing, "Q1"),
     "quorum id used twice": Mutant(Numbering, "issue", _numbers_by_attempt_only, "Q1"),
     "newcomers as survivors": Mutant(
         forming.Forming, "rejoin", _takes_newcomers_for_survivors, "Q4"
     ),
-    "no fence": Mutant(Fence, "opens_at", _needs_no_fence, "Q3"),
+    "no fence": Mutant(Fence, "opens_at", _needs_no_fence, "Q3", _CUT_OFF),
     "no takeover grace": Mutant(takeover.Takeover, "is_complete", _waits_for_no_grace, "Q6"),
     "switch without promises": Mutant(Switching, "propose", _switches_without_promises, "Q5"),
 }

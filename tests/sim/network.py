@@ -1,7 +1,8 @@
 """Streams between agents and lighthouse, and the Unix sockets between agent and workers.
 
 A pipe keeps the order. Messages come late, a pipe may stand still for a while, and when it is cut
-some prefix of what was under way still arrives; the rest is lost. Not here: who cuts it (faults.py).
+some prefix of what was under way still arrives; the rest is lost. Not here: who cuts it
+(faults.py).
 """
 
 from __future__ import annotations

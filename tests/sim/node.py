@@ -20,7 +20,7 @@ from tests.sim.worker import Worker
 if TYPE_CHECKING:
     from tests.sim.world import World
 
-HEARTBEAT_S = HEARTBEAT_TIMEOUT_S / 5
+HEARTBEAT_S = HEARTBEAT_TIMEOUT_S / 4
 BACKOFF_MAX_S = 0.4
 SIGKILL_STATUS = -9
 

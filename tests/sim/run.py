@@ -26,16 +26,16 @@ class Outcome:
         return f"seed {self.seed}: {self.failure}"
 
 
-def outcome_of(seed: int, mutant: str = "") -> Outcome:
+def outcome_of(seed: int, mutant: str = "", focus: tuple[str, ...] = ()) -> Outcome:
     """Run one schedule; whatever goes wrong is in the outcome."""
     with _planted(mutant):
-        return _run(World(seed))
+        return _run(World(seed, focus=focus))
 
 
-def replay(seed: int, mutant: str = "") -> tuple[list[str], Outcome]:
+def replay(seed: int, mutant: str = "", focus: tuple[str, ...] = ()) -> tuple[list[str], Outcome]:
     """Run one schedule and tell its story."""
     with _planted(mutant):
-        world = World(seed)
+        world = World(seed, focus=focus)
         outcome = _run(world)
     return [str(world.job), str(world.faults), *world.story()], outcome
 

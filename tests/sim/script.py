@@ -55,12 +55,13 @@ class Script:
 
     def wake(self) -> None:
         """Something has changed: look at the condition soon, as a notified thread does."""
-        if self._until is not None and not self._waking:
-            if self._worker.fatal or self._until.condition():
-                self._waking = True
-                rng = self._world.rng
-                delay_s = 0.00005 if rng.random() < 0.7 else rng.uniform(0.0, 0.005)
-                self._world.at(delay_s, self._worker, self._look)
+        if self._until is None or self._waking:
+            return
+        if self._worker.fatal or self._until.condition():
+            self._waking = True
+            rng = self._world.rng
+            delay_s = 0.00005 if rng.random() < 0.7 else rng.uniform(0.0, 0.005)
+            self._world.at(delay_s, self._worker, self._look)
 
     def _look(self) -> None:
         self._waking = False

@@ -37,6 +37,10 @@ from tests.sim.story import line
 
 EVENTS_MAX = 60_000
 
+
+Entry = tuple[float, int, Actor | None, Callable[..., None], tuple[Any, ...]]
+
+
 @dataclass(frozen=True)
 class Job:
     """What is trained, drawn from the seed. ``steps``: the script ends there; None: never."""
@@ -101,6 +105,7 @@ class World:
         *,
         job: Job | None = None,
         faults: Faults | None = None,
+        focus: tuple[str, ...] = (),
     ) -> None:
         self.seed = seed
         self.rng = random.Random(seed)
@@ -111,7 +116,9 @@ class World:
         self.calm = False
         self.commits = 0
         self.last_commit_at = 0.0
-        self._queue: list[tuple[float, int, Actor | None, Callable[..., None], tuple[Any, ...]]] = []
+        self._queue: list[
+            tuple[float, int, Actor | None, Callable[..., None], tuple[Any, ...]]
+        ] = []
         self._count = 0
         self.invariants = Invariants(self.job.replicas, self.job.workers, self.job.min_replicas)
         self.rings = Rings(self)
@@ -120,7 +127,7 @@ class World:
         self.house: House | None = None
         self.hosts = [Host(self, number) for number in range(self.job.agents)]
         self.hosts_left = len(self.hosts)
-        self.faults = faults or Faults.draw(self.rng)
+        self.faults = faults or Faults.draw(self.rng, focus)
 
     # ------------------------------------------------------------ time
 

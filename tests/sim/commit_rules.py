@@ -1,0 +1,163 @@
+"""Q3, C1-C4: one history, and what a commit is. Used by invariants.py."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ftrun.core import messages as m
+from ftrun.core.ids import Attempt, StateId, Tag, WorkerKey
+from tests.sim.violation import Sum, Violation, require
+
+Holder = tuple[str, str, int]
+
+
+class LineageRules:
+    """Q3: one history. Two disjoint quorums never both commit."""
+
+    def __init__(self, workers: int) -> None:
+        self._workers = workers
+        self._parent: dict[StateId, StateId] = {}
+        self._born: dict[StateId, Attempt] = {}
+        self._holders: dict[StateId, set[Holder]] = {}
+        self._at: dict[WorkerKey, StateId] = {}
+        self._fenced: set[WorkerKey] = set()
+        self._quorums: dict[Attempt, frozenset[Holder]] = {}
+        self._confirmed: dict[int, StateId] = {}
+        self._committed: dict[Attempt, frozenset[Holder]] = {}
+
+    def in_force(self, quorum: m.Quorum) -> None:
+        """Its members can confirm a state."""
+        if quorum.attempt not in self._quorums:
+            self._quorums[quorum.attempt] = _holders(quorum, self._workers)
+
+    def died(self, key: WorkerKey) -> None:
+        """It holds nothing any more."""
+        self._at.pop(key, None)
+
+    def fenced(self, key: WorkerKey) -> None:
+        """It cannot commit until a lighthouse has spoken to it."""
+        self._fenced.add(key)
+
+    def committed(self, key: WorkerKey, tag: Tag, before: StateId, after: StateId) -> None:
+        """The chain grows; and no later quorum without a common member has gone on already."""
+        self._fenced.discard(key)
+        self._parent[after] = before
+        self._born[after] = tag.attempt
+        own = self._quorums.get(tag.attempt)
+        require(own is not None, "Q3", f"{key} commits under {tag}, which nobody uses")
+        assert own is not None
+        for attempt, members in self._committed.items():
+            if attempt > tag.attempt and not own & members:
+                text = f"{key} commits {tag} though {attempt}, disjoint from it, has gone on"
+                raise Violation("Q3", text)
+        self._committed[tag.attempt] = own
+
+    def holds(self, key: WorkerKey, state: StateId) -> None:
+        """``key`` is at ``state``: it may be the last one that was missing for its confirmation."""
+        if self._at.get(key) == state:
+            return
+        self._at[key] = state
+        holders = self._holders.setdefault(state, set())
+        holders.add((key.replica_id, key.incarnation, key.group_rank))
+        if state.step == 0 or self._confirmed.get(state.step) == state:
+            return
+        born = self._born[state]
+        for attempt, members in self._quorums.items():
+            if attempt >= born and members <= holders:
+                self._confirm(state)
+                return
+
+    def _confirm(self, state: StateId) -> None:
+        at: StateId | None = state
+        while at is not None and at.step > 0 and self._confirmed.get(at.step) != at:
+            known = self._confirmed.get(at.step)
+            if known is not None:
+                self._roll_back(known, at)
+            self._confirmed[at.step] = at
+            at = self._parent.get(at)
+
+    def _roll_back(self, known: StateId, at: StateId) -> None:
+        """Only if nobody is left who holds it, or could act upon it (C6)."""
+        for key, held in self._at.items():
+            if key not in self._fenced and self._descends(held, known):
+                raise Violation("Q3", f"{at} is confirmed, and {known} was, which {key} holds")
+        for step in [s for s in self._confirmed if s >= known.step]:
+            del self._confirmed[step]
+
+    def _descends(self, state: StateId, ancestor: StateId) -> bool:
+        at: StateId | None = state
+        while at is not None and at.step > ancestor.step:
+            at = self._parent.get(at)
+        return at == ancestor
+
+
+class CommitRules:
+    """C1-C4: what a commit is."""
+
+    def __init__(self) -> None:
+        self._outcomes: dict[tuple[str, Tag], tuple[bool, WorkerKey]] = {}
+        self._against: dict[tuple[str, Tag], WorkerKey] = {}
+        self._done: set[tuple[WorkerKey, StateId]] = set()
+
+    def voted(self, key: WorkerKey, tag: Tag | None, flag: bool) -> None:
+        """Remember who was against."""
+        if tag is not None and not flag:
+            self._against[key.incarnation, tag] = key
+
+    def decided(self, key: WorkerKey, tag: Tag, committed: bool, repeats: bool) -> None:
+        """C1: one decision within a group, and true only if all were for it."""
+        place = (key.incarnation, tag)
+        if repeats:
+            self._against.pop(place, None)
+            return
+        if committed:
+            against = self._against.get(place)
+            if against is not None:
+                raise Violation("C1", f"{key} commits {tag}, and {against} voted against")
+        known, whose = self._outcomes.setdefault(place, (committed, key))
+        if known != committed:
+            raise Violation("C1", f"{key} decides {committed} on {tag}, and {whose} {known}")
+
+    def committed(self, key: WorkerKey, tag: Tag, before: StateId, after: StateId) -> None:
+        """C2: one step further, once."""
+        if after.step != before.step + 1 or tag.step != before.step or (key, after) in self._done:
+            raise Violation("C2", f"{key} commits {tag}: {before} → {after}")
+        self._done.add((key, after))
+
+    def check_results(
+        self,
+        key: WorkerKey,
+        tag: Tag,
+        results: Sequence[tuple[Sum, int] | None],
+        divisor: int,
+        content: int,
+    ) -> None:
+        """C3, C4: of this tag only, and divided by those who have contributed."""
+        for index, result in enumerate(results):
+            if result is None:
+                raise Violation(
+                    "C3", f"{key} commits {tag} without the result of operation {index}"
+                )
+            total, used = result
+            if total.attempt != tag.attempt:
+                raise Violation("C3", f"{key}: {total.attempt} counts in {tag}")
+            counting = 0
+            for part in total.parts:
+                if part.tag != tag or part.index != index:
+                    text = f"{key}: {part.key}'s {part.tag} #{part.index} counts in {tag} #{index}"
+                    raise Violation("C3", text)
+                counting += part.counts
+                if part.counts and part.base != content:
+                    text = f"{part.key} contributes to {tag} from another state than {key}'s"
+                    raise Violation("C4", text)
+            if not counting == used == divisor:
+                text = f"{key}: {counting} contribute to {tag} and the divisor is {used}"
+                raise Violation("C4", text)
+
+
+def _holders(quorum: m.Quorum, workers: int) -> frozenset[Holder]:
+    return frozenset(
+        (member.replica_id, member.incarnation, rank)
+        for member in quorum.members
+        for rank in range(workers)
+    )

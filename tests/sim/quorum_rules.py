@@ -1,0 +1,160 @@
+"""Q1, Q4, Q5, Q6: what the lighthouse may issue, and what is promised. Used by invariants.py."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ftrun.core import messages as m
+from ftrun.core.ids import NO_ATTEMPT, Attempt, Tag, WorkerKey, replica_order
+from tests.sim.violation import Violation, require
+
+Incarnation = tuple[str, str]
+
+
+class QuorumRules:
+    """Q1, Q4, Q6: what the lighthouse may issue.
+
+    ``excused``: incarnations that it may leave out, and why. ``dead``: those that have ended.
+    ``ended``: slots whose part is over.
+    """
+
+    def __init__(self, slots: int, min_replicas: int) -> None:
+        self.excused: dict[str, str] = {}
+        self.ended: set[str] = set()
+        self.dead: set[str] = set()
+        self._slots = slots
+        self._min_replicas = min_replicas
+        self._members: dict[int, tuple[Incarnation, ...]] = {}
+        self._last: tuple[Attempt, tuple[Incarnation, ...]] | None = None
+        self._prior: tuple[Incarnation, ...] = ()
+        self._struck: set[Incarnation] = set()
+        self._issued: set[Attempt] = set()
+        self._silent_until = 0.0
+        self._missing: set[str] = set()
+        self._forms = True
+
+    def takeover_began(self, now: float, grace_s: float, quorum: m.Quorum | None) -> None:
+        """Q6: quiet until the grace is over, or all members of ``quorum`` are back."""
+        self._silent_until = now + grace_s if quorum is not None else 0.0
+        self._forms = quorum is None
+        self._struck.clear()  # a new life knows nothing of it: whoever is back is a survivor
+        members = quorum.members if quorum is not None else ()
+        self._missing = {member.incarnation for member in members}
+
+    def back(self, key: WorkerKey) -> None:
+        """A member has reported."""
+        self._missing.discard(key.incarnation)
+
+    def strike(self, incarnations: Sequence[Incarnation]) -> None:
+        """They are no survivors; they may come back as newcomers."""
+        self._struck.update(incarnations)
+
+    def said(self, now: float, message: m.ToWorker) -> None:
+        """Look at one message to workers."""
+        if isinstance(message, m.AskReport):
+            return
+        early = now < self._silent_until - 1e-9 and bool(self._missing - self.dead)
+        require(not early, "Q6", f"{type(message).__name__} before the takeover grace is over")
+        if isinstance(message, m.Interrupt):
+            self._struck.update((x.replica_id, x.incarnation) for x in message.lost)
+        elif isinstance(message, m.NewQuorum):
+            self._issue(message.quorum, by_switch=False)
+        elif isinstance(message, m.Prepare):
+            self._issue(message.quorum, by_switch=True)
+
+    def switched(self, quorum: m.Quorum) -> None:
+        """A switch is confirmed: this is the predecessor of what follows."""
+        members = _members(quorum)
+        if self._last is not None and self._last[0] != quorum.attempt:
+            self._prior = self._last[1]  # until it is carried out, leavers are still there
+        self._last = (quorum.attempt, members)
+        self._struck -= set(members)
+
+    def _issue(self, quorum: m.Quorum, by_switch: bool) -> None:
+        members = _members(quorum)
+        known = self._members.setdefault(quorum.attempt.quorum_id, members)
+        require(known == members, "Q1", f"{quorum.attempt} names {members}, and named {known}")
+        if quorum.attempt in self._issued:
+            return
+        self._issued.add(quorum.attempt)
+        ids = [replica_id for replica_id, _ in members]
+        require(len(set(ids)) == len(ids), "Q4", f"{quorum.attempt}: a slot twice in {ids}")
+        require(ids == sorted(ids, key=replica_order), "Q1", f"{quorum.attempt}: order of {ids}")
+        if self._last is not None:
+            attempt, last = self._last
+            require(quorum.attempt > attempt, "Q2", f"{quorum.attempt} issued after {attempt}")
+            self._check_left_out(quorum, members, last)
+            if not by_switch:
+                self._check_survivors(quorum, members, last)
+        self._forms = False
+        if not by_switch:
+            self._prior = ()
+            self._last = (quorum.attempt, members)
+            self._struck -= set(members)
+
+    def _check_left_out(
+        self, quorum: m.Quorum, members: Sequence[Incarnation], last: Sequence[Incarnation]
+    ) -> None:
+        for replica_id, incarnation in last:
+            if (replica_id, incarnation) not in members:
+                text = f"{quorum.attempt} leaves out {replica_id} ({incarnation[:4]}) for nothing"
+                require(incarnation in self.excused, "Q4", text)
+
+    def _check_survivors(
+        self, quorum: m.Quorum, members: Sequence[Incarnation], last: Sequence[Incarnation]
+    ) -> None:
+        """A shrink holds survivors only; without any, it is formed anew, min_replicas at least."""
+        enough = len(members) >= min(self._min_replicas, self._slots - len(self.ended))
+        require(enough, "Q4", f"{quorum.attempt} has {len(members)} members")
+        if self._forms:
+            return  # a lighthouse that has lost its journal knows of no predecessor
+        survivors = [x for x in members if x in (*last, *self._prior) and x not in self._struck]
+        of_all = all(set(survivors) & set(old) for old in (last, self._prior) if old)
+        if of_all and len(survivors) >= self._min_replicas:
+            others = [x for x in members if x not in survivors]
+            if any(x[0] in quorum.donors and x in (*last, *self._prior) for x in others):
+                return  # struck, and back: without them nobody would hold the job's state
+            require(not others, "Q4", f"{quorum.attempt} takes {others} for survivors")
+
+
+class PromiseRules:
+    """Q5: a promise to switch at a step is kept by everybody."""
+
+    def __init__(self) -> None:
+        self._promises: dict[WorkerKey, tuple[Attempt, int]] = {}
+        self._confirmed: dict[Attempt, int] = {}
+
+    def promised(self, key: WorkerKey, attempt: Attempt, step: int) -> None:
+        """Until void."""
+        self._promises[key] = (attempt, step)
+
+    def void(self, key: WorkerKey, attempt: Attempt) -> None:
+        """What was promised up to ``attempt`` binds no more."""
+        promise = self._promises.get(key)
+        if promise is not None and promise[0] <= attempt:
+            del self._promises[key]
+
+    def confirmed(self, attempt: Attempt, step: int) -> None:
+        """For everybody and for ever."""
+        known = self._confirmed.setdefault(attempt, step)
+        require(known == step, "Q5", f"{attempt} is confirmed at {known} and at {step}")
+
+    def reduces(self, key: WorkerKey, tag: Tag) -> None:
+        """Nobody reduces at S under the old quorum, nobody below S under the new."""
+        attempt, step = self._promises.get(key, (NO_ATTEMPT, 0))
+        if tag.attempt < attempt and tag.step >= step:
+            raise Violation("Q5", f"{key} reduces {tag} and promised {attempt}@{step}")
+        if tag.attempt == attempt and tag.step < step:
+            raise Violation("Q5", f"{key} reduces {tag} before the switch at {step}")
+
+    def committed(self, key: WorkerKey, tag: Tag) -> None:
+        """Seen from outside: a confirmed switch parts the steps."""
+        if tag.step < self._confirmed.get(tag.attempt, 0):
+            raise Violation("Q5", f"{key} commits {tag} before the switch")
+        for attempt, step in self._confirmed.items():
+            if tag.attempt < attempt and tag.step >= step:
+                raise Violation("Q5", f"{key} commits {tag} after the switch {attempt}@{step}")
+
+
+def _members(quorum: m.Quorum) -> tuple[Incarnation, ...]:
+    return tuple((member.replica_id, member.incarnation) for member in quorum.members)

@@ -1,0 +1,180 @@
+"""Each invariant can fail: a history that breaks it, told by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from ftrun.core import messages as m
+from ftrun.core.ids import Attempt, StateId, Tag, WorkerKey, pack_quorum_id
+from tests.sim.invariants import Invariants, Violation
+from tests.sim.rings import Contribution, Result
+
+A = WorkerKey("0", "aa", 0)
+B = WorkerKey("1", "bb", 0)
+C = WorkerKey("2", "cc", 0)
+
+
+def attempt(seq: int, number: int = 1) -> Attempt:
+    return Attempt(pack_quorum_id(1, seq), number)
+
+
+def quorum(seq: int, *keys: WorkerKey, number: int = 1, step: int = 0) -> m.Quorum:
+    members = tuple(m.Member(key.replica_id, key.incarnation, (), "store") for key in keys)
+    return m.Quorum(attempt(seq, number), members, "store", step, StateId(step, "x"))
+
+
+def commit(rules: Invariants, key: WorkerKey, seq: int, before: StateId, **changes: object) -> None:
+    """A sound commit of one operation, unless ``changes`` spoil it."""
+    tag = Tag(attempt(seq), before.step)
+    part = Contribution(key, tag, 0, base=7, value=1, counts=True)
+    known: dict[str, object] = {
+        "after": before.committed(tag),
+        "results": [(Result(tag.attempt, (part,)), 1)],
+        "divisor": 1,
+        "content": 7,
+    }
+    known |= changes
+    after = known.pop("after")
+    rules.committed(key, tag, before, after, **known)  # type: ignore[arg-type]
+
+
+def one_id_two_lists(rules: Invariants) -> None:
+    rules.lighthouse_said(0.0, m.NewQuorum(quorum(1, A, B)))
+    rules.lighthouse_said(0.0, m.NewQuorum(quorum(1, A, C, number=2)))
+
+
+def a_lower_attempt(rules: Invariants) -> None:
+    rules.acts_on(A, attempt(2), "builds")
+    rules.acts_on(A, attempt(1), "builds")
+
+
+def less_given_up(rules: Invariants) -> None:
+    rules.gave_up(A, attempt(2))
+    rules.gave_up(A, attempt(1))
+
+
+def two_histories(rules: Invariants) -> None:
+    rules.in_force(quorum(1, A))
+    rules.in_force(quorum(2, B))
+    start = StateId(0, "x")
+    for key, seq in ((A, 1), (B, 2)):
+        commit(rules, key, seq, start)
+        rules.holds(key, start.committed(Tag(attempt(seq), 0)), 8 + seq)
+
+
+def left_behind_and_going_on(rules: Invariants) -> None:
+    rules.in_force(quorum(1, A))
+    rules.in_force(quorum(2, B))
+    commit(rules, B, 2, StateId(0, "x"))
+    commit(rules, A, 1, StateId(0, "x"))
+
+
+def left_out_for_nothing(rules: Invariants) -> None:
+    rules.lighthouse_said(0.0, m.NewQuorum(quorum(1, A, B)))
+    rules.lighthouse_said(0.0, m.NewQuorum(quorum(2, A)))
+
+
+def a_newcomer_among_survivors(rules: Invariants) -> None:
+    rules.lighthouse_said(0.0, m.NewQuorum(quorum(1, A, B)))
+    rules.excuse("bb", "it died")
+    rules.lighthouse_said(0.0, m.NewQuorum(quorum(2, A, C)))
+
+
+def a_broken_promise(rules: Invariants) -> None:
+    rules.promised(A, attempt(2), 5)
+    rules.reduces(A, Tag(attempt(1), 5))
+
+
+def late_for_a_switch(rules: Invariants) -> None:
+    rules.switch_confirmed(quorum(2, A, step=0), 0)
+    rules.in_force(quorum(1, A))
+    commit(rules, A, 1, StateId(0, "x"))
+
+
+def no_grace(rules: Invariants) -> None:
+    rules.takeover_began(0.0, 1.0, quorum(1, A, B))
+    rules.back(A)
+    rules.lighthouse_said(0.5, m.Interrupt(attempt(1)))
+
+
+def ranks_at_odds(rules: Invariants) -> None:
+    tag = Tag(attempt(1), 0)
+    rules.decided(A, tag, True)
+    rules.decided(replace(A, group_rank=1), tag, False)
+
+
+def against_the_vote(rules: Invariants) -> None:
+    tag = Tag(attempt(1), 0)
+    rules.voted(A, tag, False)
+    rules.decided(replace(A, group_rank=1), tag, True)
+
+
+def two_steps_at_once(rules: Invariants) -> None:
+    rules.in_force(quorum(1, A))
+    commit(rules, A, 1, StateId(0, "x"), after=StateId(2, "y"))
+
+
+def of_another_tag(rules: Invariants) -> None:
+    tag = Tag(attempt(1, 2), 0)
+    part = Contribution(A, tag, 0, base=7, value=1, counts=True)
+    commit(rules, A, 1, StateId(0, "x"), results=[(Result(tag.attempt, (part,)), 1)])
+
+
+def a_result_missing(rules: Invariants) -> None:
+    commit(rules, A, 1, StateId(0, "x"), results=[None])
+
+
+def zeros_that_count(rules: Invariants) -> None:
+    tag = Tag(attempt(1), 0)
+    parts = tuple(Contribution(key, tag, 0, 7, 1, counts=key is A) for key in (A, B))
+    commit(rules, A, 1, StateId(0, "x"), results=[(Result(tag.attempt, parts), 2)], divisor=2)
+
+
+def from_another_state(rules: Invariants) -> None:
+    tag = Tag(attempt(1), 0)
+    part = Contribution(B, tag, 0, base=8, value=1, counts=True)
+    commit(rules, A, 1, StateId(0, "x"), results=[(Result(tag.attempt, (part,)), 1)])
+
+
+def one_name_two_contents(rules: Invariants) -> None:
+    rules.holds(A, StateId(0, "x"), 1)
+    rules.holds(B, StateId(0, "x"), 2)
+
+
+def donors_at_odds(rules: Invariants) -> None:
+    tag = Tag(attempt(1), 0)
+    rules.offers(A, tag, StateId(0, "x"), 1)
+    rules.offers(B, tag, StateId(0, "y"), 2)
+
+
+@pytest.mark.parametrize(
+    ("code", "history"),
+    [
+        ("Q1", one_id_two_lists),
+        ("Q2", a_lower_attempt),
+        ("Q2", less_given_up),
+        ("Q3", two_histories),
+        ("Q3", left_behind_and_going_on),
+        ("Q4", left_out_for_nothing),
+        ("Q4", a_newcomer_among_survivors),
+        ("Q5", a_broken_promise),
+        ("Q5", late_for_a_switch),
+        ("Q6", no_grace),
+        ("C1", ranks_at_odds),
+        ("C1", against_the_vote),
+        ("C2", two_steps_at_once),
+        ("C3", of_another_tag),
+        ("C3", a_result_missing),
+        ("C4", zeros_that_count),
+        ("C4", from_another_state),
+        ("S1", one_name_two_contents),
+        ("S2", donors_at_odds),
+    ],
+)
+def test_a_broken_invariant_is_named(code: str, history: Callable[[Invariants], None]) -> None:
+    with pytest.raises(Violation) as caught:
+        history(Invariants(slots=3, workers=1, min_replicas=1))
+    assert caught.value.code == code

@@ -1,0 +1,131 @@
+"""2,000 schedules of the real cores in the simulated world, and proof that they would find bugs.
+
+A schedule that fails is told by ``scripts/simulate.py --replay SEED``.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ftrun.core import messages as m
+from tests.sim.actor import ISOLATION_LIMIT_S
+from tests.sim.faults import Faults
+from tests.sim.mutants import MUTANTS
+from tests.sim.run import Outcome, outcome_of, replay
+from tests.sim.world import Job, World
+
+ROOT = Path(__file__).parents[2]
+FAST_SCHEDULES = 2_000
+SLOW_SCHEDULES = 18_000
+MUTANT_SCHEDULES = 150
+MUTANT_SCHEDULES_SLOW = 20_000
+SEEDS = [
+    int(line.split()[0])
+    for line in (Path(__file__).parent / "seeds.txt").read_text().splitlines()
+    if line and not line.startswith("#")
+]
+RARE = ("no attempt number", "isolation ignored", "majority before step")
+
+
+def _failures(seeds: Iterable[int]) -> list[str]:
+    processes = min(4, os.cpu_count() or 1)
+    with multiprocessing.get_context("spawn").Pool(processes) as pool:
+        outcomes = pool.map(outcome_of, seeds, chunksize=50)
+    assert sum(outcome.commits for outcome in outcomes) > 10 * len(outcomes)
+    return [str(outcome) for outcome in outcomes if outcome.failure]
+
+
+def _first_found(mutant: str, schedules: int) -> Outcome | None:
+    focus = MUTANTS[mutant].focus
+    outcomes = (outcome_of(seed, mutant, focus) for seed in range(schedules))
+    return next((outcome for outcome in outcomes if outcome.failure), None)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_bugs_that_were_found_do_not_come_back(seed: int) -> None:
+    assert not outcome_of(seed).failure
+
+
+def test_schedules() -> None:
+    assert _failures(range(FAST_SCHEDULES)) == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_many_schedules() -> None:
+    assert _failures(range(FAST_SCHEDULES, FAST_SCHEDULES + SLOW_SCHEDULES)) == []
+
+
+def test_a_seed_gives_one_trace_in_every_process() -> None:
+    program = (
+        "from tests.sim.world import Job, World\n"
+        "for seed in range(30, 40):\n"
+        "    world = World(seed); world.run(); print(world.trace_hash())"
+    )
+    hashes = []
+    for hash_seed in ("1", "2"):
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+        command = [sys.executable, "-c", program]
+        done = subprocess.run(
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 0, done.stderr
+        hashes.append(done.stdout.split())
+    assert len(hashes[0]) == 10
+    assert hashes[0] == hashes[1]
+    assert len(set(hashes[0])) == 10
+
+
+@pytest.mark.parametrize("mutant", [name for name in MUTANTS if name not in RARE])
+def test_a_planted_bug_is_found(mutant: str) -> None:
+    assert _first_found(mutant, MUTANT_SCHEDULES) is not None
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("mutant", RARE)
+def test_a_rare_planted_bug_is_found(mutant: str) -> None:
+    assert _first_found(mutant, MUTANT_SCHEDULES_SLOW) is not None
+
+
+def test_a_planted_bug_leaves_no_trace() -> None:
+    clean = outcome_of(0)
+    outcome_of(0, "vote ignored")
+    assert outcome_of(0) == clean
+
+
+def test_a_failure_has_its_seed_and_its_story() -> None:
+    lines, outcome = replay(0, "vote ignored")
+    assert outcome.code in str(outcome)
+    assert outcome.failure.startswith(outcome.code)
+    assert any("commits" in line for line in lines)
+
+
+def test_a_restarted_lighthouse_adopts_the_quorum_in_force() -> None:
+    """Q6: all members come back, and no worker notices."""
+    adopted = 0
+    for seed in range(40):
+        faults = Faults(window_s=6.0, timed=((2.0, "kill_house"),))
+        job = replace(Job.draw(random.Random(seed)), steps=None)
+        world = World(seed, job=job, faults=faults)
+        world.run()
+        if _was_away_s(world) < ISOLATION_LIMIT_S / 2:
+            late = [x for x in world.trace if x[0] > 2.0 and isinstance(x[3], m.Interrupt)]
+            assert late == [], f"seed {seed}"
+            adopted += 1
+    assert adopted >= 5
+
+
+def _was_away_s(world: World) -> float:
+    dies = [when for when, who, kind, _ in world.trace if (who, kind) == ("lighthouse", "dies")]
+    back = [when for when, who, kind, _ in world.trace if (who, kind) == ("lighthouse", "starts")]
+    return back[-1] - dies[-1]

@@ -1,0 +1,48 @@
+"""What the invariants raise, and what they need to know of a reduction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from ftrun.core.ids import Attempt, Tag, WorkerKey
+
+
+class Violation(Exception):  # the word that INVARIANTS.md uses
+    """One of the codes does not hold."""
+
+    seed: int | None = None
+
+    def __init__(self, code: str, text: str) -> None:
+        super().__init__(f"{code}: {text}")
+        self.code = code
+
+
+class Part(Protocol):
+    """One member's contribution to a reduction."""
+
+    @property
+    def key(self) -> WorkerKey: ...
+    @property
+    def tag(self) -> Tag: ...
+    @property
+    def index(self) -> int: ...
+    @property
+    def base(self) -> int: ...
+    @property
+    def counts(self) -> bool: ...
+
+
+class Sum(Protocol):
+    """What a reduction gave."""
+
+    @property
+    def attempt(self) -> Attempt: ...
+    @property
+    def parts(self) -> Sequence[Part]: ...
+
+
+def require(holds: bool, code: str, text: str) -> None:
+    """Raise the violation of ``code`` unless ``holds``."""
+    if not holds:
+        raise Violation(code, text)

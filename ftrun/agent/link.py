@@ -6,21 +6,26 @@ Not here: the stream itself (protocol/rpc.py), what is decided on a message (cor
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from ftrun import clock
 from ftrun.core.ids import WorkerKey
 from ftrun.core.messages import (
     FromAgent,
     Heartbeat,
+    HeartbeatAck,
     Hello,
     Progress,
     ReplicaProgress,
     ToAgent,
+    Welcome,
 )
 from ftrun.protocol.rpc import Connected, ConnectionEvent, Disconnected, LighthouseConnection
 
 HEARTBEATS_PER_TIMEOUT = 5
+ASKED_MAX = 1024
 
 
 class LinkListener(Protocol):
@@ -29,8 +34,8 @@ class LinkListener(Protocol):
     def link_opened(self, address: str) -> None:
         """The stream stands and Hello is said: let the workers report."""
 
-    def link_message(self, message: ToAgent) -> None:
-        """The lighthouse says something."""
+    def link_message(self, message: ToAgent, asked_at: float | None) -> None:
+        """The lighthouse says something; ``asked_at``: when what it answers was sent."""
 
     def link_failed(self, ending: Disconnected) -> None:
         """The stream, or a try to open one, has failed; the next try follows."""
@@ -55,6 +60,7 @@ class LighthouseLink:
         self._progress: dict[str, ReplicaProgress] = {}
         self._open = False
         self._address = ""
+        self._asked: deque[float] = deque()
 
     def start(self, addresses: Sequence[str]) -> None:
         """Connect, and keep connected; called again, it moves to other addresses."""
@@ -75,7 +81,7 @@ class LighthouseLink:
         hello = self._hello()
         if hello is None or self._connection is None or self._open or not self._address:
             return
-        self._connection.send(hello)
+        self._ask(hello)
         self._open = True
         self._listener.link_opened(self._address)
 
@@ -113,9 +119,19 @@ class LighthouseLink:
             case Disconnected():
                 self._open = False
                 self._address = ""
+                self._asked.clear()
                 self._listener.link_failed(event)
+            case Welcome() | HeartbeatAck():
+                asked_at = self._asked.popleft() if self._asked else None
+                self._listener.link_message(event, asked_at)
             case _:
-                self._listener.link_message(event)
+                self._listener.link_message(event, None)
+
+    def _ask(self, question: Hello | Heartbeat) -> None:
+        """Send what is answered one for one and in order, and note when."""
+        assert self._connection is not None
+        if self._connection.send(question):
+            self._asked.append(clock.now())
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         """Neither task ends by itself: an exception in one is an exception of the agent."""
@@ -127,5 +143,7 @@ class LighthouseLink:
     async def _beat(self) -> None:
         while True:
             await asyncio.sleep(self._interval_s)
-            progress, self._progress = tuple(self._progress.values()), {}
-            self.send(Heartbeat(progress))
+            # So many without an answer: who is there does not answer any more.
+            if self._open and len(self._asked) < ASKED_MAX:
+                progress, self._progress = tuple(self._progress.values()), {}
+                self._ask(Heartbeat(progress))

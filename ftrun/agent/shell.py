@@ -426,12 +426,12 @@ class Agent:
         self._ever_linked = True
         self._server.broadcast(AskReport())
 
-    def link_message(self, message: ToAgent) -> None:
+    def link_message(self, message: ToAgent, asked_at: float | None) -> None:
         """What is for workers first: they may be waiting for the dead. Any word shows life."""
         if isinstance(message, ToWorkers):
             for target in message.targets:
                 self._server.send(target.replica_id, target.incarnation, message.message)
-        self._handle(LighthouseSpoke())
+        self._handle(LighthouseSpoke(asked_at))
         match message:
             case AssignSlots(replica_ids):
                 self._own_slots = frozenset(replica_ids)

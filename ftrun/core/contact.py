@@ -2,7 +2,11 @@
 
 Members of a quorum that hear no lighthouse for ``isolation_limit_s`` stop committing: after that
 time a quorum without any of them may have been formed. An agent that never heard one gives up
-after ``join_timeout_s``. Not here: the stream (protocol/rpc.py).
+after ``join_timeout_s``.
+
+The limit counts from when the question was *sent* that the latest answer answers (a Hello, a
+heartbeat), as a lease does: how long the answer was on its way does not matter then. Not here: the
+stream (protocol/rpc.py).
 """
 
 from __future__ import annotations
@@ -12,7 +16,10 @@ from dataclasses import dataclass
 
 @dataclass
 class Contact:
-    """``heard_at``: the last word, None before the first. ``is_open``: a stream stands."""
+    """``heard_at``: a lighthouse heard us then or later; None before the first answer.
+
+    ``is_open``: a stream stands. ``isolated``: nobody here may commit.
+    """
 
     started_at: float
     join_timeout_s: float
@@ -21,11 +28,19 @@ class Contact:
     is_open: bool = False
     isolated: bool = False
 
-    def heard(self, now: float) -> None:
-        """A word has come."""
-        self.heard_at = now
+    def heard(self, now: float, asked_at: float | None) -> bool:
+        """A word has come; ``asked_at``: when what it answers was sent, None if it answers nothing.
+
+        Returns:
+            True if that ends an isolation.
+        """
         self.is_open = True
-        self.isolated = False
+        if asked_at is None:
+            return False
+        self.heard_at = asked_at if self.heard_at is None else max(asked_at, self.heard_at)
+        ends = self.isolated and now < self.heard_at + self.isolation_limit_s
+        self.isolated = self.isolated and not ends
+        return ends
 
     def lost(self) -> None:
         """The stream, or a try to open one, has failed."""

@@ -142,8 +142,8 @@ class Supervisor:
                 self._end_job(exit_code, reason)
             case SpawnerLost(reason, exit_code):
                 self._spawner_lost(reason, exit_code)
-            case LighthouseSpoke():
-                self._lighthouse_spoke()
+            case LighthouseSpoke(asked_at):
+                self._lighthouse_spoke(asked_at)
             case LighthouseGone(reason):
                 self._lighthouse_gone(reason)
             case _:
@@ -420,12 +420,11 @@ class Supervisor:
 
     # ------------------------------------------------------------ the lighthouse
 
-    def _lighthouse_spoke(self) -> None:
+    def _lighthouse_spoke(self, asked_at: float | None) -> None:
         if not self._contact.is_open and self._contact.heard_at is not None:
             self._say("lighthouse", "", "The lighthouse is back.")
-        if self._contact.isolated:
+        if self._contact.heard(self._now, asked_at):
             self._out.append(TellWorkers(Isolation(False)))
-        self._contact.heard(self._now)
         self._end_at = None
 
     def _lighthouse_gone(self, reason: str) -> None:

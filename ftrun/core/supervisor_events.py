@@ -88,7 +88,9 @@ class SpawnerLost:
 
 @dataclass(frozen=True, slots=True)
 class LighthouseSpoke:
-    """Any word from the lighthouse."""
+    """Any word from the lighthouse; ``asked_at``: when what it answers was sent, if it does."""
+
+    asked_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

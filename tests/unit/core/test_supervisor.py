@@ -145,7 +145,7 @@ def test_assigned_slots_are_started_in_order_and_told() -> None:
 
 def test_a_job_whose_scripts_all_end_well_ends_with_0_without_a_lighthouse_word() -> None:
     agent = Agent()
-    agent.on(LighthouseSpoke())
+    agent.on(LighthouseSpoke(agent.now))
     agent.assign("0", "1")
     out = agent.exits("0", 0)
     assert told(out) == [ReplicaFinished("0", agent.incarnations["0"])]
@@ -163,10 +163,10 @@ def test_a_job_whose_scripts_all_end_well_ends_with_0_without_a_lighthouse_word(
 
 def test_beside_other_agents_the_lighthouse_has_the_last_word() -> None:
     agent = Agent(alone=False)
-    agent.on(LighthouseSpoke())
+    agent.on(LighthouseSpoke(agent.now))
     agent.assign("0")
     agent.exits("0", 0)
-    agent.on(LighthouseSpoke())
+    agent.on(LighthouseSpoke(agent.now))
     assert ended(agent.wait(50.0)) is None
     assert starts(agent.assign("0", "1")) == [("1", 0)]
     agent.exits("1", 0)
@@ -175,7 +175,7 @@ def test_beside_other_agents_the_lighthouse_has_the_last_word() -> None:
 
 def test_beside_other_agents_without_a_lighthouse_the_end_comes_by_itself() -> None:
     agent = Agent(alone=False)
-    agent.on(LighthouseSpoke())
+    agent.on(LighthouseSpoke(agent.now))
     agent.assign("0")
     agent.exits("0", 0)
     agent.on(LighthouseGone("cut", 1))
@@ -333,7 +333,7 @@ def test_a_script_that_has_raised_and_hangs_at_exit_is_killed_after_the_grace() 
 
 def test_a_drain_lets_managers_leave_and_ends_with_its_own_code() -> None:
     agent = Agent()
-    agent.on(LighthouseSpoke())
+    agent.on(LighthouseSpoke(agent.now))
     agent.assign("0", "1")
     agent.reports("0")
     out = agent.on(DrainAsked("SIGTERM", 75))
@@ -349,7 +349,7 @@ def test_a_drain_lets_managers_leave_and_ends_with_its_own_code() -> None:
 
 def test_who_does_not_leave_is_asked_by_sigterm_and_then_killed() -> None:
     agent = Agent()
-    agent.on(LighthouseSpoke())
+    agent.on(LighthouseSpoke(agent.now))
     agent.assign("0")
     agent.reports("0")
     agent.on(DrainAsked("SIGTERM", 75))
@@ -474,7 +474,7 @@ def test_no_lighthouse_in_all_the_join_timeout_ends_with_71() -> None:
 
 def test_silence_isolates_the_workers_until_a_word_comes() -> None:
     agent = Agent()
-    agent.on(LighthouseSpoke())
+    agent.on(LighthouseSpoke(agent.now))
     agent.assign("0")
     out = agent.on(LighthouseGone("cut", 1))
     assert "training goes on" in said(out)
@@ -482,7 +482,7 @@ def test_silence_isolates_the_workers_until_a_word_comes() -> None:
     assert TellWorkers(Isolation(True)) in out
     assert agent.core.isolated
     assert agent.wait(1.0) == []
-    out = agent.on(LighthouseSpoke())
+    out = agent.on(LighthouseSpoke(agent.now))
     assert out == [
         Say("lighthouse", (), "The lighthouse is back."),
         TellWorkers(Isolation(False)),
@@ -551,7 +551,7 @@ def _one(agent: Agent, name: str, number: int) -> list[Instruction]:
         "drain": DrainAsked("SIGTERM", 75),
         "stop": StopAsked(),
         "end": JobEnded(0, "done"),
-        "spoke": LighthouseSpoke(),
+        "spoke": LighthouseSpoke(agent.now - number),
         "gone": LighthouseGone("cut", 1),
         "spawner": SpawnerLost("gone", 70),
         "progress": WorkerSaid(key, Progress(number, number, "step")),

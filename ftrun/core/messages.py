@@ -458,7 +458,10 @@ class HeartbeatAck:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """One line for people: ``kind`` is formed, lost, joined, healed, switched, finished …"""
+    """One line for people: ``kind`` is formed, lost, joined, healed, switched, finished …
+
+    ``replica_ids``: whom it is about; none if these are very many (outbox.py).
+    """
 
     kind: str
     replica_ids: tuple[str, ...]

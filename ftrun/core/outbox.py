@@ -18,6 +18,8 @@ from ftrun.core.lighthouse_events import (
 )
 from ftrun.core.roster import Replica, Roster
 
+NOTICE_REPLICAS_MAX = 64
+
 
 class Outbox:
     """The instructions of one event, in order.
@@ -52,8 +54,13 @@ class Outbox:
         self.to_agent(replica.agent_id, order)
 
     def notice(self, kind: str, replica_ids: Iterable[str], text: str) -> None:
-        """One line for people, on every agent's terminal."""
+        """One line for people, on every agent's terminal.
+
+        Of very many replicas the text says enough: naming each to every agent would be O(N²).
+        """
         ids = tuple(sorted(replica_ids, key=replica_order))
+        if len(ids) > NOTICE_REPLICAS_MAX:
+            ids = ()
         self.to_all(m.Notice(kind, ids, text))
 
     def to_all(self, message: m.ToAgent) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ftrun.core import messages as m
 from ftrun.core.lighthouse_events import CloseAgent, Journal, JournalState, SendToAgent
-from ftrun.core.outbox import Outbox
+from ftrun.core.outbox import NOTICE_REPLICAS_MAX, Outbox
 from ftrun.core.roster import Replica, Roster
 
 
@@ -36,6 +36,17 @@ def test_a_notice_goes_to_everybody_with_its_replicas_in_order() -> None:
     out.notice("lost", ["10", "2"], "two are lost")
     notice = m.Notice("lost", ("2", "10"), "two are lost")
     assert out.take() == [SendToAgent("A", notice), SendToAgent("B", notice)]
+
+
+def test_a_notice_of_very_many_replicas_names_none() -> None:
+    for count, named in ((NOTICE_REPLICAS_MAX, NOTICE_REPLICAS_MAX), (NOTICE_REPLICAS_MAX + 1, 0)):
+        out = outbox()
+        out.notice("formed", map(str, range(count)), "all")
+        (first, second) = out.take()
+        assert isinstance(first, SendToAgent) and isinstance(second, SendToAgent)
+        assert isinstance(first.message, m.Notice)
+        assert len(first.message.replica_ids) == named
+        assert second.message is first.message
 
 
 def test_nothing_is_sent_to_an_agent_that_is_not_here() -> None:

@@ -147,9 +147,13 @@ class FrameSocket:
 
     def close(self) -> None:
         """Close the socket; a thread that waits in ``receive`` sees the end of the stream."""
+        self.shut_down()
+        self._sock.close()
+
+    def shut_down(self) -> None:
+        """End the stream in both directions, here and for the peer; the descriptor stays open."""
         with contextlib.suppress(OSError):  # The peer may have been faster.
             self._sock.shutdown(socket.SHUT_RDWR)
-        self._sock.close()
 
     def _send_some(self, frame: memoryview, deadline: float) -> int:
         while True:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ftrun.core.ids import WorkerKey
+from ftrun.errors import UserError
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,7 @@ class _Process:
 
     context: WorkerContext | None = None
     failed: bool = False
+    managed: WorkerKey | None = None
 
 
 def install(context: WorkerContext) -> None:
@@ -60,6 +62,40 @@ def install(context: WorkerContext) -> None:
 def current() -> WorkerContext | None:
     """Who this process is, or None where the script was started without ftrun."""
     return _Process.context
+
+
+def require() -> WorkerContext:
+    """Who this process is.
+
+    Raises:
+        UserError: the script was started without ftrun.
+    """
+    if _Process.context is None:
+        raise UserError(
+            "a Manager needs an agent, and this process has none. Start the script with "
+            "`ftrun --replicas N SCRIPT` instead of python or torchrun."
+        )
+    return _Process.context
+
+
+def claim(key: WorkerKey) -> None:
+    """There is a Manager for this worker from now on.
+
+    Raises:
+        UserError: there was one already.
+    """
+    if _Process.managed == key:
+        raise UserError(
+            "this process has a Manager already: use that one (ftrun.manager() returns it), or "
+            "call its shutdown() first"
+        )
+    _Process.managed = key
+
+
+def release(key: WorkerKey) -> None:
+    """The Manager of this worker is closed."""
+    if _Process.managed == key:
+        _Process.managed = None
 
 
 def mark_failed() -> None:

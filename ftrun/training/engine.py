@@ -13,16 +13,18 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
+from torch.distributed import DistError
 
 from ftrun import clock
 from ftrun.core import messages as m
 from ftrun.core import step_events as e
 from ftrun.core.ids import Attempt
 from ftrun.core.step import Phase, StepMachine
-from ftrun.errors import Bug, PeerError, UserError
+from ftrun.errors import Bug, FtrunError, PeerError
 from ftrun.process_groups.base import BuiltGroup, ProcessGroup
 from ftrun.training.context import WorkerContext
 from ftrun.training.groups import Groups
@@ -50,6 +52,7 @@ class Engine:
         self.machine = machine
         self.fatal: Exception | None = None
         self.error: Exception | None = None
+        self._begun = machine.begun
         self.divisor = 0
         self.rank: int | None = None
         self.changed = threading.Condition(threading.RLock())
@@ -104,7 +107,12 @@ class Engine:
             self._run_afterwards()
 
     def issue(self, reduction: Reduction) -> None:
-        """One more reduction of this step: out now, or kept until a group stands."""
+        """One more reduction of this step: out now, or kept until a group stands.
+
+        Raises:
+            RuntimeError, TypeError, ValueError: what the backend says of a tensor or an operation
+                that it cannot take. It is ``fatal``: peers would wait for this operation for ever.
+        """
         with self.changed:
             self._reductions.append(reduction)
             index = len(self._reductions) - 1
@@ -120,11 +128,19 @@ class Engine:
                     self._drain()
         if self._afterwards:
             self._run_afterwards()
+        self.raise_fatal()
 
-    def begin_step(self) -> None:
-        """The main thread is in a new step: nothing of the last one counts."""
-        self._reductions = []
-        self._take_stock()
+    @property
+    def is_fresh(self) -> bool:
+        """A step is under way in which nothing has happened yet."""
+        return self.machine.may_issue and not self._reductions and self.error is None
+
+    def finish_results(self) -> None:
+        """Whatever stands is in its tensor when this returns, whichever thread puts it there."""
+        self._run_afterwards()
+        for reduction in self._reductions:
+            if reduction.is_claimed and not reduction.future.done():
+                reduction.future.wait()
 
     def wait_until(self, condition: Callable[[], bool], timeout_s: float, what: str) -> None:
         """Block the main thread until ``condition``; time spent in isolation does not count.
@@ -135,9 +151,8 @@ class Engine:
         """
         deadline = clock.now() + timeout_s
         with self.changed:
+            self.raise_fatal()
             while not condition():
-                if self.fatal is not None:
-                    raise self.fatal
                 if self.machine.isolated:
                     deadline = clock.now() + timeout_s
                 left_s = deadline - clock.now()
@@ -146,12 +161,22 @@ class Engine:
                 self._waiting += 1
                 self.changed.wait(min(left_s, 1.0))
                 self._waiting -= 1
+                self.raise_fatal()
 
     def die(self, error: Exception) -> None:
-        """The main thread must raise ``error`` as soon as it comes by."""
+        """The main thread must raise ``error`` as soon as it comes by; it waits for no result."""
         with self.changed:
-            self.fatal = error
+            self.fatal = self.fatal or error
+            self._release_all(error)
             self.changed.notify_all()
+            is_draining = self._draining  # then by this thread: it comes to what is left to do
+        if not is_draining:
+            self._run_afterwards()
+
+    def raise_fatal(self) -> None:
+        """Raise what has ended this worker, in the main thread."""
+        if self.fatal is not None:
+            raise self.fatal
 
     def note_progress(self, at_once: bool = False) -> None:
         """There is progress to tell the agent: at most ten times a second, but in the end all."""
@@ -163,11 +188,11 @@ class Engine:
 
     def close(self, reason: str | None) -> None:
         """Leave the job for ``reason`` (None: the agent will tell) and release everything."""
-        with self.changed:
-            if reason and self._registered and self.machine.phase is not Phase.LEFT:
+        if reason and self._registered and self.machine.phase is not Phase.LEFT:
+            with self.changed:
                 self._progress_sent = 0.0
                 self._flush_progress()
-                self.feed(e.WentAway(reason))
+            self.feed(e.WentAway(reason))
         self._link.close()
         self._groups.close()
         self._healing.close()
@@ -181,10 +206,31 @@ class Engine:
             while self._events:
                 for instruction in self.machine.handle(self._events.popleft(), clock.now()):
                     self._carry_out[type(instruction)](instruction)
+                if self.machine.begun != self._begun:
+                    self._begin_step()
+        except Exception as error:  # noqa: BLE001
+            # The edge of a shell: this may be any thread, and the script must hear of it.
+            self._break(error)
         finally:
             self._draining = False
         if self._waiting:
             self.changed.notify_all()
+
+    def _begin_step(self) -> None:
+        """Nothing of the last step counts; before any other thread can touch the new one."""
+        self._begun = self.machine.begun
+        self._reductions = []
+        self.error = None
+        self._take_stock()
+
+    def _break(self, error: Exception) -> None:
+        log.error("an error in thread %s:", threading.current_thread().name, exc_info=error)
+        self._events.clear()
+        if not isinstance(error, FtrunError):
+            bug = Bug(f"{type(error).__name__}: {error}. What led to it:\n{self._story()}")
+            bug.__cause__ = error
+            error = bug
+        self.die(error)
 
     def _abort_group(self, instruction: e.AbortGroup) -> None:
         if self._group_attempt == instruction.attempt:  # else it is one that was only prepared
@@ -212,8 +258,15 @@ class Engine:
         if group.world_size == 1:
             self._events.append(e.OperationCompleted(tag.attempt, index))
             return
-        work = group.allreduce([reduction.tensor], reduction.op)
         attempt = tag.attempt
+        try:
+            work = group.allreduce([reduction.data], reduction.op)
+        except (RuntimeError, TypeError, ValueError) as error:
+            if group.aborted or isinstance(error, DistError):
+                self._events.append(e.OperationFailed(attempt, index, str(error)[:500]))
+            else:
+                self.die(error)  # the script's mistake, which it would repeat
+            return
         work.get_future().add_done_callback(lambda f: self._on_done(attempt, index, f))
 
     def _on_done(self, attempt: Attempt, index: int, future: torch.futures.Future[Any]) -> None:
@@ -229,13 +282,17 @@ class Engine:
         divisor = self.divisor
         for index in instruction.indices:
             reduction = self._reductions[index]
-            self._afterwards.append(lambda r=reduction: r.hand_out(divisor))  # type: ignore[misc]
+            if reduction.claim():
+                self._afterwards.append(partial(reduction.hand_out, divisor))
 
     def _fail_operations(self, instruction: e.FailOperations) -> None:
-        if self.error is None:
-            self.error = PeerError(f"step {self.machine.position}: {instruction.reason}")
+        self._release_all(PeerError(f"step {self.machine.position}: {instruction.reason}"))
+
+    def _release_all(self, error: Exception) -> None:
+        self.error = self.error or error
         for reduction in self._reductions:
-            self._afterwards.append(reduction.release)
+            if reduction.claim():
+                self._afterwards.append(reduction.release)
 
     def _take_stock(self) -> None:
         """Who counts in the step under way, and which of them we are (C4)."""
@@ -251,7 +308,7 @@ class Engine:
     def _offer_state(self, instruction: e.OfferState) -> None:
         try:
             self._healing.offer(instruction.tag, instruction.state, instruction.receivers)
-        except UserError as error:
+        except Exception as error:  # noqa: BLE001  # whatever the script's own functions raise
             self.die(error)
 
     def _flush_progress(self) -> None:
@@ -269,12 +326,17 @@ class Engine:
                 action = self._afterwards.popleft()
             except IndexError:  # another thread was faster
                 return
-            action()
+            try:
+                action()
+            except Exception as error:  # noqa: BLE001  # this may be any thread
+                self.die(error)
 
     def _on_message(self, message: Any | None) -> None:
-        if not self._registered:
+        if not self._registered and not isinstance(message, m.Isolation):
             return  # what is said to all workers is of no use before the first Report
-        self.feed(e.Ticked() if message is None else message)
+        if message is not None:
+            self.feed(message)
+        self.feed(e.Ticked())
         with self.changed:
             self._flush_progress()
 

@@ -9,6 +9,7 @@ import logging
 import threading
 from collections.abc import Callable
 
+from ftrun import clock
 from ftrun.core.ids import Attempt
 from ftrun.core.messages import Quorum
 from ftrun.core.step_events import GroupBuilt, GroupFailed
@@ -17,6 +18,8 @@ from ftrun.process_groups.base import AbortSignal, BuiltGroup, ProcessGroup
 from ftrun.training.context import WorkerContext
 
 log = logging.getLogger(__name__)
+
+CLOSE_TIMEOUT_S = 2.0
 
 
 class Groups:
@@ -37,15 +40,14 @@ class Groups:
         self._signals: dict[Attempt, AbortSignal] = {}
         self._built: dict[Attempt, BuiltGroup] = {}
         self._dropped: list[BuiltGroup] = []
+        self._threads: set[threading.Thread] = set()
 
     def build(self, quorum: Quorum) -> None:
         """Start to build; the outcome is reported from a thread of its own."""
         signal = AbortSignal()
         with self._lock:
             self._signals[quorum.attempt] = signal
-        threading.Thread(
-            target=self._build, args=(quorum, signal), name="ftrun-build", daemon=True
-        ).start()
+        self._start("ftrun-build", lambda: self._build(quorum, signal))
 
     def use(self, quorum: Quorum) -> BuiltGroup:
         """The group of ``quorum``, which has been reported as built; collectives go there now."""
@@ -94,6 +96,24 @@ class Groups:
             signal.trigger()
         for group in groups:
             group.shutdown()
+        deadline = clock.now() + CLOSE_TIMEOUT_S
+        with self._lock:
+            threads = list(self._threads)
+        for thread in threads:
+            # One that were in the backend when the interpreter ends would abort the process.
+            thread.join(max(0.0, deadline - clock.now()))
+
+    def _start(self, name: str, work: Callable[[], None]) -> None:
+        def run() -> None:
+            try:
+                work()
+            finally:
+                self._threads.discard(threading.current_thread())
+
+        thread = threading.Thread(target=run, name=name, daemon=True)
+        with self._lock:
+            self._threads.add(thread)
+            thread.start()
 
     def _build(self, quorum: Quorum, signal: AbortSignal) -> None:
         try:
@@ -131,4 +151,4 @@ class Groups:
             for group in groups:
                 group.shutdown()
 
-        threading.Thread(target=shut_down, name="ftrun-release", daemon=True).start()
+        self._start("ftrun-release", shut_down)

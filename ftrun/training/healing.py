@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from ftrun.checkpoint.compare import ShapeMismatch
 from ftrun.checkpoint.format import validate
 from ftrun.checkpoint.heal import FetchedState, fetch
 from ftrun.checkpoint.serve import StateServer
@@ -41,6 +40,8 @@ class Healing:
         self._readable = True
         self._waiting_offer: tuple[Tag, StateId, int] | None = None
         self._cancel = threading.Event()
+        self._offered: Tag | None = None
+        self._lock = threading.RLock()  # what is offered, what was fetched
         self._server = StateServer(context.host, context.token)
 
     @property
@@ -69,28 +70,41 @@ class Healing:
         fetched = self.fetched
         assert fetched is not None, "applies a state that has not arrived"
         self.fetched = None
+        user = fetched.tree[USER]
+        missing = sorted(self._functions.keys() - user.keys())
+        if missing:
+            raise UserError(
+                f"the replicas that this one heals from have no state for {', '.join(missing)}: "
+                "register the same keys in all replicas, before the first step"
+            )
         for key, (load, _) in self._functions.items():
-            load(fetched.tree[USER][key])
+            load(user[key])
         return fetched
 
     def offer(self, tag: Tag, state: StateId, receivers: int) -> None:
         """Serve the live state under ``tag``; later, if the script forbids to read it now."""
-        if not self._readable:
-            self._waiting_offer = (tag, state, receivers)
-            return
-        self._server.offer(tag, state, self.tree(), expected=receivers)
+        with self._lock:
+            if not self._readable:
+                self._waiting_offer = (tag, state, receivers)
+                return
+            self._offered = tag
+            self._server.offer(tag, state, self.tree(), expected=receivers)
 
     def retire(self, tag: Tag) -> None:
         """The script's state is about to change: receivers go on from a copy."""
-        self._waiting_offer = None
-        self._server.retire(tag, COPY_BYTES_MAX)
+        with self._lock:
+            self._waiting_offer = self._offered = None
+            self._server.retire(tag, COPY_BYTES_MAX)
 
     def allow_read(self, allowed: bool) -> None:
-        """Whether the state functions may be called from other threads now."""
-        self._readable = allowed
-        waiting, self._waiting_offer = self._waiting_offer, None
-        if allowed and waiting is not None:
-            self.offer(*waiting)
+        """Whether the state may be read from other threads now. Waits for one who reads."""
+        with self._lock:
+            self._readable = allowed
+            if not allowed and self._offered is not None:
+                self.retire(self._offered)
+            waiting, self._waiting_offer = self._waiting_offer, None
+            if allowed and waiting is not None:
+                self.offer(*waiting)
 
     def load(
         self,
@@ -100,8 +114,9 @@ class Healing:
         die: Callable[[Exception], None],
     ) -> None:
         """Fetch the state for ``tag`` in the background; StateLoaded or HealFailed follows."""
-        self._cancel.set()
-        self._cancel = cancel = threading.Event()
+        with self._lock:
+            self._cancel.set()
+            self._cancel = cancel = threading.Event()
         thread = threading.Thread(
             target=self._load, args=(tag, quorum, cancel, feed, die), name="ftrun-heal", daemon=True
         )
@@ -130,16 +145,20 @@ class Healing:
                 cancel=cancel,
                 expected=quorum.state,
             )
-        except ShapeMismatch as error:
-            die(error)
-            return
         except PeerError as error:
             if not cancel.is_set():
                 log.warning("heal for %s failed: %s", tag, error)
             feed(HealFailed(tag, str(error)[:500]))
             return
+        except Exception as error:  # noqa: BLE001
+            # Unlike shapes, or whatever the script's own functions raise: the script must hear it.
+            die(error)
+            return
         names = self._donors(quorum)
-        self.fetched = replace(fetched, donors=tuple(names[d] for d in fetched.donors))
+        with self._lock:
+            if cancel.is_set():
+                return  # another one is being fetched, and must not be overwritten
+            self.fetched = replace(fetched, donors=tuple(names[d] for d in fetched.donors))
         feed(StateLoaded(tag, fetched.state_id))
 
     def _donors(self, quorum: Quorum) -> dict[str, str]:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ftrun.core.messages import FromWorker, WorkerHello
-from ftrun.errors import PeerError
+from ftrun.errors import PeerError, ProtocolError
 from ftrun.protocol.frames import FrameSocket
 from ftrun.training.context import WorkerContext
 
@@ -56,9 +56,13 @@ class AgentLink:
         """Send to the lighthouse; nothing happens once the agent is gone (``lost`` tells)."""
         try:
             self._frames.send(message)
+        except ProtocolError as error:
+            log.warning("a message was not sent: %s", error)
         except PeerError as error:
             if not self._closing.is_set():
                 log.warning("could not reach the agent: %s", error)
+            # Half a frame may be out: the stream is of no more use, and the receiver tells.
+            self._frames.shut_down()
 
     def close(self) -> None:
         """Close the socket and end the thread."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import os
 from datetime import timedelta
 from typing import Any
 
@@ -20,8 +21,9 @@ from ftrun.core.messages import Progress
 from ftrun.core.step import Phase, StepMachine
 from ftrun.errors import ExitCode, UserError
 from ftrun.process_groups.base import ProcessGroup
-from ftrun.training.context import WorkerContext, current, has_failed
+from ftrun.training.context import claim, has_failed, release, require
 from ftrun.training.engine import Engine
+from ftrun.training.futures import BoundedFuture
 from ftrun.training.healing import Healing, LoadFn, StateFn
 from ftrun.training.reductions import ManagedWork, Reduction, Restore
 from ftrun.training.vote import GroupVote
@@ -98,11 +100,12 @@ class Manager:
         *,
         repair: str = "reissue",
     ) -> None:
-        context = _require_context()
+        self._context = context = require()
         if repair not in ("reissue", "discard"):
             raise UserError(f"repair={repair!r}: choose 'reissue' or 'discard'")
+        if (load_state_dict is None) != (state_dict is None):
+            raise UserError("give both load_state_dict and state_dict, or neither")
         spares = world_size_mode == WorldSizeMode.FIXED_WITH_SPARES
-        self._context = context
         self._min_replica_size = min_replica_size
         self._timeout_s = timeout.total_seconds()
         self._quorum_timeout_s = quorum_timeout.total_seconds()
@@ -113,9 +116,9 @@ class Manager:
         self._scalars: dict[str, float] = {}  # replaced, never changed: other threads read it
         self._phase = "wait"
         self._error: Exception | None = None
+        self._closed = False
+        self._pid = os.getpid()
         self._healing = Healing(context, self.state_dict, self._timeout_s)
-        if (load_state_dict is None) != (state_dict is None):
-            raise UserError("give both load_state_dict and state_dict, or neither")
         if load_state_dict is not None and state_dict is not None:
             self.register_state_dict_fn(DEFAULT_KEY, load_state_dict, state_dict)
         lineage = fresh_lineage(context.key.incarnation) if init_sync else SHARED_LINEAGE
@@ -130,9 +133,19 @@ class Manager:
             operation_timeout_s=self._timeout_s,
             quorum_timeout_s=self._quorum_timeout_s,
         )
+        self._connect(pg, connect_timeout.total_seconds())
+
+    def _connect(self, pg: ProcessGroup, timeout_s: float) -> None:
+        context = self._context
         several = context.workers_per_replica > 1
-        self._vote = GroupVote(context, connect_timeout.total_seconds()) if several else None
-        self._engine = Engine(context, pg, self._machine, self._healing, self._progress)
+        claim(context.key)
+        try:
+            self._vote = GroupVote(context, timeout_s) if several else None
+            self._engine = Engine(context, pg, self._machine, self._healing, self._progress)
+        except BaseException:
+            self._healing.close()
+            release(context.key)
+            raise
         self._engine.start()
         atexit.register(self.shutdown)
 
@@ -184,19 +197,24 @@ class Manager:
             TimeoutError: no quorum within ``timeout`` (default ``quorum_timeout``).
             Drained: this replica was asked to leave and has left.
         """
-        self._error = self._engine.error = None
+        engine, machine = self._engine, self._machine
+        engine.raise_fatal()
+        if self._closed:
+            raise UserError("this Manager has left the job: it begins no further step")
+        self._error = None
+        if engine.is_fresh:
+            return  # zero_grad() twice: nothing has happened yet in the step under way
         timeout_s = timeout.total_seconds() if timeout else self._quorum_timeout_s
-        self._engine.register()
-        self._engine.feed(e.BoundaryReached(hold_members=shrink_only or not allow_heal))
-        machine = self._machine
+        engine.register()
+        engine.feed(e.BoundaryReached(hold_members=shrink_only or not allow_heal))
+        engine.raise_fatal()
         if not machine.in_step:
-            self._engine.wait_until(
+            engine.wait_until(
                 lambda: machine.in_step or machine.phase is Phase.LEFT, timeout_s, "a quorum"
             )
         if machine.phase is Phase.LEFT:
             self._tell("drained", at_once=True)
             raise Drained
-        self._engine.begin_step()
         if machine.heals_first:
             self._heal()
 
@@ -217,7 +235,7 @@ class Manager:
         if should_quantize:
             raise UserError("allreduce(should_quantize=True) is not offered: pass False")
         reduction = Reduction(tensor, reduce_op, keep=self._keeps_inputs)
-        return ManagedWork(self._issue(reduction))
+        return ManagedWork(self._issue(reduction), self.report_error)
 
     def allreduce_bucket(
         self,
@@ -238,6 +256,7 @@ class Manager:
         return self._issue(bucket)
 
     def _issue(self, reduction: Reduction) -> torch.futures.Future[torch.Tensor]:
+        self._engine.raise_fatal()
         if not self._machine.in_step:
             raise UserError("an operation outside a step: call start_quorum() (zero_grad()) first")
         self._engine.issue(reduction)
@@ -248,12 +267,20 @@ class Manager:
 
         Raises:
             RuntimeError: more than ``max_retries`` steps in a row were not committed.
+            TimeoutError: the results did not come within ``timeout``.
+            UserError: no step is under way.
         """
         machine, engine = self._machine, self._engine
+        engine.raise_fatal()
+        if not machine.in_step:
+            raise UserError(
+                "should_commit() outside a step: call start_quorum() (zero_grad()) first"
+            )
         patience_s = self._timeout_s + self._quorum_timeout_s
         deadline_s = (timeout.total_seconds() if timeout else 0) or patience_s
         if not machine.settled:
             engine.wait_until(lambda: machine.settled or not machine.in_step, deadline_s, "results")
+        engine.finish_results()
         if machine.healing:
             self._heal()
         enough = self.num_participants() >= self._min_replica_size
@@ -264,6 +291,7 @@ class Manager:
         reason = str(error) if error is not None else "voted against"
         torn = outcome is None
         engine.feed(e.Decided(outcome is True, shared=not enough, reason=reason, torn=torn))
+        engine.raise_fatal()
         return self._note_outcome(machine.state.step > before)
 
     def _ask_group(self, vote: GroupVote, flag: bool, timeout_s: float) -> bool | None:
@@ -296,9 +324,10 @@ class Manager:
             self._timeout_s + self._quorum_timeout_s,
             "the state to heal from",
         )
-        if machine.loaded is None or self._healing.fetched is None:
+        fetched = self._healing.fetched
+        if machine.loaded is None or fetched is None or fetched.state_id != machine.loaded:
             return  # interrupted: the next quorum tells whom to heal from
-        fetched = self._healing.apply()
+        self._healing.apply()
         self._batches = int(fetched.tree["torchft"]["batches_committed"])
         self._engine.feed(e.StateApplied(fetched.donors, fetched.nbytes, fetched.duration_s))
 
@@ -319,16 +348,12 @@ class Manager:
         default: Any,
         timeout: timedelta | None = None,
     ) -> torch.futures.Future[Any]:
-        """A future that yields ``default`` where ``fut`` fails, and reports the error."""
+        """A future that yields ``default`` where ``fut`` fails, and reports the error.
 
-        def settle(done: torch.futures.Future[Any]) -> Any:
-            try:
-                return done.value()
-            except Exception as error:  # noqa: BLE001  # whatever the script's own future raises
-                self.report_error(error)
-                return default
-
-        return fut.then(settle)
+        So it does where ``fut`` is not done within ``timeout`` (default: the Manager's).
+        """
+        timeout_s = timeout.total_seconds() if timeout else self._timeout_s
+        return BoundedFuture(fut, default, timeout_s, self.report_error).future
 
     # ------------------------------------------------------------ facts
 
@@ -381,17 +406,11 @@ class Manager:
         self._close(None if has_failed() else "finished")
 
     def _close(self, reason: str | None) -> None:
+        if os.getpid() != self._pid or self._closed:
+            return  # a child that the script has forked must not speak for its parent
+        self._closed = True
         atexit.unregister(self.shutdown)
         self._engine.close(reason)
         if self._vote is not None:
             self._vote.close()
-
-
-def _require_context() -> WorkerContext:
-    context = current()
-    if context is None:
-        raise UserError(
-            "a Manager needs an agent, and this process has none. Start the script with "
-            "`ftrun --replicas N SCRIPT` instead of python or torchrun."
-        )
-    return context
+        release(self._context.key)

@@ -5,6 +5,8 @@ Not here: when one is issued, handed out or given up (core/step.py decides, engi
 
 from __future__ import annotations
 
+import math
+import threading
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -39,17 +41,21 @@ class Reduction:
         held: bool = False,
         closes: bool = False,
     ) -> None:
+        if tensor.layout != torch.strided or not _is_dense(tensor):
+            raise ValueError("only a dense tensor can be reduced in place: pass .contiguous()")
         self.tensor = tensor
+        self.data = tensor.detach()  # the same memory; a parameter itself refuses to be written
         self.average = op == ReduceOp.AVG
         self.op = ReduceOp.SUM if self.average else op
         self.held = held
         self.closes = closes
         devices: list[int | str | torch.device] | None = [tensor.device] if tensor.is_cuda else None
         self.future: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=devices)
-        self._resolved = False
+        self.is_claimed = False
+        self._neutral = neutral(self.op, tensor.dtype)
         self._restore = restore
         self._divided_by = divided_by
-        self._kept = tensor.clone() if keep and restore is None else None
+        self._kept = self.data.clone() if keep and restore is None else None
 
     def restore(self, divisor: int) -> None:
         """Put the local input back: the tensor may hold half a reduction."""
@@ -58,7 +64,7 @@ class Reduction:
         if self._restore is not None:
             self._restore(self._divided_by or 1)
         elif self._kept is not None:
-            self.tensor.copy_(self._kept)
+            self.data.copy_(self._kept)
 
     def divide_by(self, divisor: int) -> None:
         """Make sure, before it goes out, that the input was divided by the right number."""
@@ -67,25 +73,33 @@ class Reduction:
 
     def add_nothing(self) -> None:
         """Make the input neutral: a spare or a healing rank takes part without counting (C4)."""
-        self.tensor.fill_(neutral(self.op, self.tensor.dtype))
+        self.data.fill_(self._neutral)
+
+    def claim(self) -> bool:
+        """Whether the caller is the one who gives it to whoever waits. Under the step lock."""
+        was_claimed, self.is_claimed = self.is_claimed, True
+        return not was_claimed
 
     def hand_out(self, divisor: int) -> None:
         """The result stands: give it to whoever waits."""
-        if self.average and divisor > 1 and self._divided_by is None:
-            if self.tensor.is_floating_point() or self.tensor.is_complex():
-                self.tensor.div_(divisor)
-            else:
-                self.tensor.div_(divisor, rounding_mode="trunc")
-            if self.tensor.is_cuda:  # whoever waits may be on another stream
-                torch.cuda.current_stream(self.tensor.device).synchronize()
-        self.release()
+        try:
+            if self.average and divisor > 1 and self._divided_by is None:
+                self._divide(divisor)
+        finally:
+            self.release()
 
     def release(self) -> None:
-        """Complete the future with what the tensor holds; once."""
-        if not self._resolved:
-            self._resolved = True
-            self._kept = None
-            self.future.set_result(self.tensor)
+        """Complete the future with what the tensor holds."""
+        self._kept = None
+        self.future.set_result(self.tensor)
+
+    def _divide(self, divisor: int) -> None:
+        if self.data.is_floating_point() or self.data.is_complex():
+            self.data.div_(divisor)
+        else:
+            self.data.div_(divisor, rounding_mode="trunc")
+        if self.data.is_cuda:  # whoever waits may be on another stream
+            torch.cuda.current_stream(self.data.device).synchronize()
 
 
 def neutral(op: Any, dtype: torch.dtype) -> float | int | bool:
@@ -94,18 +108,41 @@ def neutral(op: Any, dtype: torch.dtype) -> float | int | bool:
     Raises:
         ValueError: the operation has none.
     """
-    if op in (ReduceOp.SUM, ReduceOp.BOR, ReduceOp.BXOR):
+    if op == ReduceOp.SUM:
         return 0
     if op == ReduceOp.PRODUCT:
         return 1
-    limits = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
-    if op == ReduceOp.MAX:
-        return limits.min
-    if op == ReduceOp.MIN:
-        return limits.max
-    if op == ReduceOp.BAND:
-        return -1 if dtype.is_signed else limits.max
-    raise ValueError(f"{op} cannot be managed: it has no neutral element")
+    if op in (ReduceOp.MAX, ReduceOp.MIN):
+        return _extreme(dtype, lowest=op == ReduceOp.MAX)
+    is_whole = not dtype.is_floating_point and not dtype.is_complex
+    if is_whole and op in (ReduceOp.BOR, ReduceOp.BXOR):
+        return 0
+    if is_whole and op == ReduceOp.BAND:
+        return -1 if dtype.is_signed else _extreme(dtype, lowest=False)
+    raise ValueError(f"{op} of {dtype} cannot be managed: it has no neutral element")
+
+
+def _extreme(dtype: torch.dtype, lowest: bool) -> float | int | bool:
+    if dtype == torch.bool:
+        return not lowest
+    if dtype.is_complex:
+        raise ValueError(f"{dtype} has no order: reduce it by SUM, AVG or PRODUCT")
+    if dtype.is_floating_point:
+        return -math.inf if lowest else math.inf
+    limits = torch.iinfo(dtype)
+    return limits.min if lowest else limits.max
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    """Whether its elements fill one stretch of memory, in any order: backends see no strides."""
+    if tensor.is_contiguous():
+        return True
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size != 1 and stride != expected:
+            return False
+        expected *= size
+    return True
 
 
 class ManagedWork(Work):
@@ -114,14 +151,46 @@ class ManagedWork(Work):
     An error is in ``Manager.errored()`` and makes ``should_commit`` return False.
     """
 
-    def __init__(self, future: torch.futures.Future[Any]) -> None:
+    def __init__(
+        self,
+        future: torch.futures.Future[Any],
+        report: Callable[[Exception], None] | None = None,
+    ) -> None:
         super().__init__()
         self._future = future
+        self._report = report
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Wait for the result; the step machine's deadlines bound it."""
+        """Wait for the result; the step machine's deadlines bound it.
+
+        With a ``timeout`` that passes, False is returned, and it is an error of the step.
+        """
+        if timeout and not self._arrives_within(timeout.total_seconds()):
+            if self._report is not None:
+                self._report(TimeoutError(f"a reduction took longer than {timeout}"))
+            return False
         self._future.wait()
         return True
+
+    def _arrives_within(self, timeout_s: float) -> bool:
+        arrived = threading.Event()
+        self._future.add_done_callback(lambda _: arrived.set())
+        return arrived.wait(timeout_s)
+
+    def synchronize(self) -> None:
+        """What torch calls in place of ``wait`` here and there."""
+        self.wait()
+
+    def is_success(self) -> bool:
+        """Whether it is complete: errors are the Manager's to tell."""
+        return self._future.done()
+
+    def exception(self) -> None:
+        """None: errors are the Manager's to tell."""
+
+    def result(self) -> list[torch.Tensor]:
+        """The tensor that was reduced."""
+        return [self._future.wait()]
 
     def is_completed(self) -> bool:
         """Whether ``wait`` would return at once."""

@@ -1,0 +1,628 @@
+"""Every public method of the Manager, on real Managers (scripted_agent.py)."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.distributed import ReduceOp
+
+from ftrun.core.messages import Built, Healed, Leaving, Progress
+from ftrun.errors import Bug, UserError
+from ftrun.training import context
+from ftrun.training.context import WorkerContext
+from ftrun.training.manager import Manager
+from ftrun.training.world import WorldSizeMode
+from tests.unit.training.scripted_agent import DEADLINE_S, Job, job
+
+SHORT = timedelta(seconds=0.05)
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Job]:
+    """Two replicas, of which one is enough."""
+    with job(tmp_path, 2, min_replicas=1) as both:
+        both.add("0")
+        both.add("1")
+        yield both
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Iterator[Manager]:
+    """A replica that trains alone."""
+    with job(tmp_path, 1) as single:
+        yield single.add("0")
+
+
+# ------------------------------------------------------------ steps
+
+
+def test_steps_average_and_count(pair: Job) -> None:
+    assert [pair.step() for _ in range(3)] == [[True, True]] * 3
+    zero, one = pair.managers["0"], pair.managers["1"]
+    assert zero.current_step() == one.current_step() == 3
+    assert zero.batches_committed() == one.batches_committed() == 6
+    assert (zero.participating_rank(), one.participating_rank()) == (0, 1)
+    assert zero.num_participants() == 2 and zero.is_participating()
+    assert zero.state_dict() == one.state_dict()
+    # Slot 1 has healed from slot 0 before its first step, then each added 0.5 three times.
+    assert torch.equal(pair.weights["0"], torch.full((3,), 1.5))
+    assert torch.equal(pair.weights["1"], pair.weights["0"])
+
+
+@pytest.mark.parametrize(
+    ("op", "kind", "expected"),
+    [
+        (ReduceOp.AVG, torch.float32, 2.5),
+        (ReduceOp.SUM, torch.float32, 5),
+        (ReduceOp.MAX, torch.float64, 3),
+        (ReduceOp.MIN, torch.float32, 2),
+        (ReduceOp.PRODUCT, torch.bfloat16, 6),
+        (ReduceOp.AVG, torch.int64, 2),
+        (ReduceOp.SUM, torch.int32, 5),
+        (ReduceOp.MAX, torch.uint8, 3),
+        (ReduceOp.BAND, torch.int64, 2),
+    ],
+    ids=str,
+)
+def test_reduce_ops(operations: Job, op: Any, kind: torch.dtype, expected: float) -> None:
+    def reduce(slot: str, manager: Manager) -> torch.Tensor:
+        manager.start_quorum()
+        tensor = torch.full((2, 3), int(slot) + 2, dtype=kind).t()  # dense, not contiguous
+        assert manager.allreduce(tensor, reduce_op=op).wait()
+        assert manager.should_commit()
+        return tensor
+
+    for tensor in operations.run(reduce):
+        assert torch.equal(tensor, torch.full((3, 2), expected, dtype=kind))
+
+
+@pytest.fixture(scope="module")
+def operations(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
+    """Two replicas for all reduce operations."""
+    with job(tmp_path_factory.mktemp("ops"), 2) as both:
+        both.add("0")
+        both.add("1")
+        yield both
+
+
+def test_a_parameter_is_reduced_in_place(pair: Job) -> None:
+    def reduce(slot: str, manager: Manager) -> torch.nn.Parameter:
+        manager.start_quorum()
+        weight = torch.nn.Parameter(torch.full((2,), float(slot)))
+        work = manager.allreduce(weight)
+        assert work.wait(timedelta(seconds=DEADLINE_S))
+        assert work.is_completed() and work.get_future().value() is weight
+        assert manager.should_commit()
+        return weight
+
+    for weight in pair.run(reduce):
+        assert weight.tolist() == [0.5, 0.5] and weight.is_leaf
+
+
+def test_a_result_that_nobody_waited_for_stands_after_should_commit(pair: Job) -> None:
+    def reduce(slot: str, manager: Manager) -> list[float]:
+        manager.start_quorum()
+        tensors = [torch.full((1 << 16,), float(slot)) for _ in range(8)]
+        for tensor in tensors:
+            manager.allreduce(tensor)
+        assert manager.should_commit()
+        return [tensor.unique().item() for tensor in tensors]
+
+    assert pair.run(reduce) == [[0.5] * 8] * 2
+
+
+@pytest.mark.parametrize(
+    ("tensor", "op"),
+    [
+        (torch.ones(3), ReduceOp.BAND),
+        (torch.ones(3, dtype=torch.complex64), ReduceOp.MAX),
+        (torch.ones(3), ReduceOp.PREMUL_SUM),
+        (torch.ones(3).to_sparse(), ReduceOp.SUM),
+        (torch.ones(4, 4)[:, ::2], ReduceOp.SUM),
+    ],
+    ids=["band", "complex", "premul", "sparse", "gaps"],
+)
+def test_what_cannot_be_reduced_is_said_at_once(
+    alone: Manager, tensor: torch.Tensor, op: Any
+) -> None:
+    alone.start_quorum()
+    with pytest.raises(ValueError):
+        alone.allreduce(tensor, reduce_op=op)
+    assert alone.should_commit()
+
+
+def test_what_the_backend_refuses_is_raised(pair: Job) -> None:
+    def reduce(slot: str, manager: Manager) -> None:
+        manager.start_quorum()
+        with pytest.raises((RuntimeError, ValueError)) as first:
+            manager.allreduce(torch.ones(3, device="meta"))
+        with pytest.raises((RuntimeError, ValueError)) as again:
+            manager.should_commit()
+        assert again.value is first.value
+
+    pair.run(reduce)
+
+
+def test_quantizing_and_operations_outside_a_step_are_refused(alone: Manager) -> None:
+    with pytest.raises(UserError, match="outside a step"):
+        alone.allreduce(torch.ones(1))
+    with pytest.raises(UserError, match="outside a step"):
+        alone.should_commit()
+    alone.start_quorum()
+    with pytest.raises(UserError, match="should_quantize"):
+        alone.allreduce(torch.ones(1), should_quantize=True)
+    assert alone.should_commit()
+    with pytest.raises(UserError, match="outside a step"):
+        alone.should_commit()
+
+
+def test_a_step_may_be_begun_twice(pair: Job) -> None:
+    def twice(slot: str, manager: Manager) -> bool:
+        manager.start_quorum()
+        manager.start_quorum()
+        manager.wait_quorum()
+        manager.allreduce(torch.ones(1)).wait()
+        return manager.should_commit()
+
+    assert pair.run(twice) == [True, True]
+    assert pair.run(twice) == [True, True]
+    assert len(pair.agent.said("0", Built)) == 1  # no other quorum was needed
+
+
+def test_a_step_that_was_never_decided_is_computed_again(pair: Job) -> None:
+    """GradScaler steps nothing where gradients are infinite: ``should_commit`` is not called."""
+
+    def skip(slot: str, manager: Manager) -> None:
+        manager.start_quorum()
+        manager.allreduce(torch.full((1,), torch.inf))
+
+    assert pair.step() == [True, True]
+    pair.run(skip)
+    assert pair.step() == [True, True]
+    assert pair.managers["0"].current_step() == 2
+    assert torch.equal(pair.weights["0"], pair.weights["1"])
+
+
+# ------------------------------------------------------------ errors
+
+
+def test_a_reported_error_costs_the_step(pair: Job) -> None:
+    def fail(slot: str, manager: Manager) -> bool:
+        manager.start_quorum()
+        assert manager.errored() is None
+        if slot == "1":
+            manager.report_error(ValueError("mine"))
+            manager.report_error(ValueError("later"))
+            assert str(manager.errored()) == "mine"
+        manager.allreduce(torch.ones(1)).wait()
+        return manager.should_commit()
+
+    assert pair.step() == [True, True]
+    assert pair.run(fail)[1] is False
+    while pair.managers["1"].current_step() < 4:
+        pair.step()
+    assert pair.managers["1"].errored() is None
+    assert pair.managers["0"].state_dict() == pair.managers["1"].state_dict()
+
+
+def test_wrapped_futures(alone: Manager) -> None:
+    alone.start_quorum()
+    good: torch.futures.Future[int] = torch.futures.Future()
+    wrapped = alone.wrap_future(good, 0)
+    good.set_result(7)
+    assert wrapped.wait() == 7 and alone.errored() is None
+    bad: torch.futures.Future[int] = torch.futures.Future()
+    bad.set_exception(ValueError("broken"))
+    assert alone.wrap_future(bad, 5).wait() == 5
+    assert "broken" in str(alone.errored())
+    assert not alone.should_commit()
+
+
+def test_a_wrapped_future_has_a_deadline(alone: Manager) -> None:
+    alone.start_quorum()
+    never: torch.futures.Future[int] = torch.futures.Future()
+    assert alone.wrap_future(never, 5, SHORT).wait() == 5
+    assert isinstance(alone.errored(), TimeoutError)
+    never.set_result(1)  # too late: nothing happens
+    assert not alone.should_commit()
+
+
+def test_waiting_for_a_reduction_has_a_deadline(pair: Job) -> None:
+    def late(slot: str, manager: Manager) -> bool:
+        manager.start_quorum()
+        if slot == "1":
+            assert gate.wait(DEADLINE_S)
+        work = manager.allreduce(torch.ones(1))
+        if slot == "0":
+            assert work.wait(SHORT) is False
+            assert isinstance(manager.errored(), TimeoutError)
+            gate.set()
+        return manager.should_commit()
+
+    gate = threading.Event()
+    assert pair.run(late)[0] is False
+
+
+def test_max_retries(tmp_path: Path) -> None:
+    with job(tmp_path, 1) as single:
+        manager = single.add("0", max_retries=1)
+        for _ in range(2):
+            manager.start_quorum()
+            manager.report_error(ValueError("again"))
+            if manager.current_step() or manager._failures:
+                with pytest.raises(RuntimeError, match=r"2 steps in a row.*again"):
+                    manager.should_commit()
+            else:
+                assert not manager.should_commit()
+
+
+def test_too_few_replicas_commit_nothing(tmp_path: Path) -> None:
+    with job(tmp_path, 2, min_replicas=1) as both:
+        both.add("0", min_replica_size=2)
+        both.add("1", min_replica_size=2)
+        assert both.step() == [True, True]
+        both.die("1")
+        assert [both.step() for _ in range(3)] == [[False]] * 3
+        builds = len(both.agent.said("0", Built))
+        assert both.step() == [False]
+        assert len(both.agent.said("0", Built)) == builds  # no new quorum for each
+
+
+# ------------------------------------------------------------ deaths, healing
+
+
+def test_a_death_costs_no_step(tmp_path: Path) -> None:
+    def one(slot: str, manager: Manager) -> float:
+        manager.start_quorum()
+        if slot == "2":
+            return 0.0
+        tensor = torch.full((4,), float(slot))
+        work = manager.allreduce(tensor)
+        waiting.wait(DEADLINE_S)
+        work.wait()
+        assert manager.should_commit()
+        return float(tensor[0])
+
+    waiting = threading.Barrier(3)
+    with job(tmp_path, 3, min_replicas=1) as trio:
+        for slot in "012":
+            trio.add(slot)
+        assert trio.step() == [True] * 3
+        killer = threading.Thread(target=lambda: (waiting.wait(DEADLINE_S), trio.agent.lose("2")))
+        killer.start()
+        assert trio.run(one) == [0.5, 0.5, 0.0]
+        killer.join(DEADLINE_S)
+        assert trio.managers["0"].current_step() == 2
+        assert trio.managers["0"].num_participants() == 2
+
+
+@pytest.mark.parametrize("in_background", [True, False], ids=["async", "sync"])
+def test_a_replacement_heals(tmp_path: Path, in_background: bool) -> None:
+    with job(tmp_path, 2, min_replicas=1) as both:
+        both.add("0", use_async_quorum=in_background)
+        both.add("1", use_async_quorum=in_background)
+        assert both.step() == [True, True]
+        both.die("1")
+        while both.step() != [True]:
+            pass
+        both.agent.restart("1")
+        both.add("1", weight=9.0, use_async_quorum=in_background)
+        joined = threading.Event()
+
+        def train(slot: str, manager: Manager) -> list[int]:
+            counts = []
+            while not joined.is_set():
+                manager.start_quorum()
+                tensor = torch.ones(3)
+                manager.allreduce(tensor).wait()
+                if manager.should_commit():
+                    both.weights[slot] += tensor
+                    counts.append(manager.num_participants())
+                if slot == "1" and len(counts) == 2:
+                    manager.leave()
+                    joined.set()
+                    return counts
+            return counts
+
+        counts = both.run(train)[1]
+        assert counts == ([1, 2] if in_background else [2, 2])  # C4
+        [healed] = both.agent.said("1", Healed)[-1:]
+        assert healed.donors == ("0",) and healed.nbytes > 0
+        ours, theirs = both.managers["0"].state_dict(), both.managers["1"].state_dict()
+        assert ours["step"] >= theirs["step"]
+        steps = ours["step"] - theirs["step"]
+        assert torch.equal(both.weights["0"], both.weights["1"] + steps)  # S1
+
+
+@pytest.mark.parametrize("init_sync", [True, False])
+def test_init_sync(tmp_path: Path, init_sync: bool) -> None:
+    with job(tmp_path, 2) as both:
+        both.add("0", init_sync=init_sync)
+        both.add("1", init_sync=init_sync)
+        assert both.step(value=0.0) == [True, True]
+        assert float(both.weights["1"][0]) == (0.0 if init_sync else 1.0)
+
+
+def test_fixed_with_spares(tmp_path: Path) -> None:
+    fixed = {"min_replica_size": 2, "world_size_mode": WorldSizeMode.FIXED_WITH_SPARES}
+    with job(tmp_path, 3, min_replicas=2) as trio:
+        for slot in "012":
+            trio.add(slot, **fixed)
+        assert trio.step() == [True] * 3
+        ranks = [trio.managers[slot].participating_rank() for slot in "012"]
+        assert ranks == [0, 1, None]
+        assert not trio.managers["2"].is_participating()
+        assert [manager.num_participants() for manager in trio.managers.values()] == [2] * 3
+        assert {float(weight[0]) for weight in trio.weights.values()} == {0.5}
+        trio.die("1")
+        while trio.step() != [True, True]:
+            pass
+        assert trio.managers["2"].participating_rank() == 1
+
+
+def test_nobody_joins_where_the_script_forbids_it(tmp_path: Path) -> None:
+    with job(tmp_path, 2, min_replicas=1) as both:
+        first = both.add("0")
+        both.add("1")
+        assert both.step() == [True, True]
+        both.die("1")
+        both.agent.restart("1")
+        newcomer = both.add("1")
+        members = []
+
+        def join(manager: Manager) -> None:
+            manager.start_quorum()
+            manager.allreduce(torch.ones(1)).wait()
+            manager.should_commit()
+            manager.leave()
+
+        def step(shrink_only: bool) -> None:
+            first.start_quorum(shrink_only=shrink_only)
+            first.allreduce(torch.ones(1)).wait()
+            first.should_commit()
+            members.append(first._machine.in_force)
+
+        thread = threading.Thread(target=join, args=(newcomer,))
+        thread.start()
+        both.agent.wait(lambda: bool(both.agent.said("1", Built)[1:]), "the newcomer's group")
+        for _ in range(20):
+            step(shrink_only=True)
+        assert all(quorum is None or len(quorum.members) == 1 for quorum in members[2:])
+        while thread.is_alive():
+            step(shrink_only=False)
+        thread.join(DEADLINE_S)
+        assert any(quorum is not None and len(quorum.members) == 2 for quorum in members)
+
+
+def test_a_key_that_donors_lack_is_named(tmp_path: Path) -> None:
+    def step(slot: str, manager: Manager) -> None:
+        if slot == "0":
+            manager.start_quorum()
+            return
+        with pytest.raises(UserError, match="no state for more"):
+            manager.start_quorum()
+
+    with job(tmp_path, 2) as both:
+        both.add("0")
+        both.add("1").register_state_dict_fn("more", lambda _: None, lambda: {"n": 1})
+        both.run(step)
+
+
+def test_registered_state_travels_under_its_key(tmp_path: Path) -> None:
+    loaded: dict[str, Any] = {}
+    with job(tmp_path, 2) as both:
+        for slot in "01":
+            manager = both.add(slot)
+            manager.register_state_dict_fn(
+                "more",
+                lambda state, name=slot: loaded.update({name: state}),
+                lambda name=slot: {"n": int(name) + 5},
+            )
+            with pytest.raises(UserError, match="twice"):
+                manager.set_state_dict_fns(lambda _: None, dict)
+        assert both.step() == [True, True]
+    assert loaded == {"1": {"n": 5}}
+
+
+def test_state_that_cannot_be_carried_is_named(alone: Manager) -> None:
+    with pytest.raises(UserError, match="lock"):
+        alone.register_state_dict_fn("odd", lambda _: None, lambda: {"lock": threading.Lock()})
+
+
+class _Spoilt(Exception):
+    pass
+
+
+@pytest.mark.parametrize("side", ["donor", "newcomer", "load"])
+def test_what_state_functions_raise_comes_out_in_the_script(tmp_path: Path, side: str) -> None:
+    calls = {"0": 0, "1": 0}
+
+    def state(slot: str) -> dict[str, Any]:
+        calls[slot] += 1
+        if calls[slot] > 1 and slot == {"donor": "0", "newcomer": "1"}.get(side):
+            raise _Spoilt("state")
+        return {"weight": torch.ones(1)}
+
+    def load(_: Any) -> None:
+        if side == "load":
+            raise _Spoilt("load")
+
+    def step(slot: str, manager: Manager) -> None:
+        if slot != ("0" if side == "donor" else "1"):
+            return
+        peer = both.managers["1" if side == "donor" else "0"]
+        beside = threading.Thread(target=lambda: _quietly(peer.start_quorum))
+        beside.start()
+        with pytest.raises(_Spoilt):
+            manager.start_quorum()
+            manager.allreduce(torch.ones(1)).wait()
+            manager.should_commit()
+        both.agent.lose(slot)
+        beside.join(DEADLINE_S)
+
+    with job(tmp_path, 2, min_replicas=1) as both:
+        for slot in "01":
+            both.add(slot, load_state_dict=load, state_dict=lambda slot=slot: state(slot))
+        both.run(step)
+
+
+def _quietly(action: Any) -> None:
+    """For a peer that may or may not see the other one end."""
+    action()
+
+
+def test_reading_may_be_forbidden_for_a_while(pair: Job) -> None:
+    def step(slot: str, manager: Manager) -> bool:
+        if slot == "0":
+            manager.disallow_state_dict_read()
+        manager.start_quorum(timeout=timedelta(seconds=DEADLINE_S)) if slot == "1" else (
+            manager.start_quorum(),
+            opened.wait(0.2),
+            pair.weights["0"].fill_(4.0),
+            manager.allow_state_dict_read(),
+        )
+        return manager.should_commit()
+
+    opened = threading.Event()
+    assert pair.run(step) == [True, True]
+    assert pair.weights["1"].tolist() == [4.0] * 3
+
+
+# ------------------------------------------------------------ the Manager's own state
+
+
+def test_a_checkpoint_sets_the_step(tmp_path: Path) -> None:
+    with job(tmp_path, 2) as both:
+        both.add("0")
+        both.add("1").load_state_dict({"step": 7, "batches_committed": 12, "lineage": "ab"})
+        assert both.step() == [True, True]
+        for manager in both.managers.values():
+            assert (manager.current_step(), manager.batches_committed()) == (8, 13)
+        assert torch.equal(both.weights["0"], both.weights["1"])
+
+
+def test_scalars_are_told(alone: Manager, tmp_path: Path) -> None:
+    alone.log(loss=0.5)
+    alone.log(accuracy=torch.tensor(0.25), loss=0.75)
+    progress = alone._progress()
+    assert dict(progress.scalars) == {"loss": 0.75, "accuracy": 0.25}
+    with pytest.raises(UserError, match="64"):
+        alone.log(**{f"s{i}": 0.0 for i in range(70)})
+
+
+# ------------------------------------------------------------ the end
+
+
+def test_leaving_costs_the_others_nothing(pair: Job) -> None:
+    assert pair.step() == [True, True]
+    pair.managers["1"].leave()
+    pair.managers["1"].leave()
+    with pytest.raises(UserError, match="left"):
+        pair.managers["1"].start_quorum()
+    [leaving] = pair.agent.said("1", Leaving)
+    assert leaving.reason == "left"
+    while pair.step(["0"]) != [True]:
+        pass
+    assert pair.managers["0"].num_participants() == 1
+
+
+def test_finishing_says_the_last_progress_first(pair: Job) -> None:
+    assert pair.step() == [True, True]
+    for manager in pair.managers.values():
+        manager.log(loss=1.0)
+        manager.shutdown()
+    pair.agent.wait(lambda: bool(pair.agent.said("1", Leaving)), "the last word")
+    assert [x.reason for x in pair.agent.said("0", Leaving)] == ["finished"]
+    last = pair.agent.said("0", Progress)[-1]
+    assert (last.step, last.batches, last.phase) == (1, 2, "step")
+
+
+def test_a_process_has_one_manager(tmp_path: Path) -> None:
+    with job(tmp_path, 1) as single:
+        first = single.add("0")
+        with pytest.raises(UserError, match="has a Manager already"):
+            single.add("0")
+        first.shutdown()
+        single.add("0")
+
+
+def test_without_an_agent_there_is_no_manager(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(context._Process, "context", None)
+    with pytest.raises(UserError, match="ftrun --replicas"):
+        Manager(None)  # type: ignore[arg-type]
+
+
+def test_a_forked_child_does_not_speak_for_its_parent(pair: Job) -> None:
+    assert pair.step() == [True, True]
+    child = os.fork()
+    if child == 0:
+        try:
+            for manager in pair.managers.values():
+                manager.shutdown()
+                manager.leave()
+        finally:
+            os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert pair.step() == [True, True]
+    assert pair.agent.said("0", Leaving) == []
+
+
+def test_a_contradiction_in_any_thread_comes_out_in_the_script(alone: Manager) -> None:
+    alone.start_quorum()
+    nonsense: Any = object()
+    thread = threading.Thread(target=alone._engine.feed, args=(nonsense,))
+    thread.start()
+    thread.join(DEADLINE_S)
+    with pytest.raises(Bug, match=r"What led to it:\n(?s:.*)BoundaryReached"):
+        alone.should_commit()
+
+
+def test_a_lost_agent_wakes_whoever_waits(pair: Job) -> None:
+    def wait(slot: str, manager: Manager) -> None:
+        manager.start_quorum()
+        if slot == "1":
+            return
+        work = manager.allreduce(torch.ones(1))
+        pair.agent._links[manager._context.key].close()
+        assert work.wait()
+        with pytest.raises(Exception, match="lost its agent"):
+            manager.should_commit()
+
+    pair.run(wait)
+
+
+def test_nothing_is_kept_from_step_to_step(pair: Job) -> None:
+    import gc
+    import weakref
+
+    tensors: list[Any] = []
+
+    def step(slot: str, manager: Manager) -> None:
+        manager.start_quorum()
+        gc.collect()
+        tensor = torch.ones(8)
+        tensors.append(weakref.ref(tensor))
+        manager.allreduce(tensor).wait()
+        assert manager.should_commit()
+
+    for _ in range(4):
+        pair.run(step)
+    gc.collect()
+    alive = [ref for ref in tensors if ref() is not None]
+    assert len(alive) <= 2  # the last step's, until the next one begins
+    for manager in pair.managers.values():
+        assert len(manager._engine._groups._built) == 1
+        assert not manager._engine._groups._threads
+
+
+def test_the_context_names_no_token(tmp_path: Path) -> None:
+    with job(tmp_path, 1) as single:
+        shown: WorkerContext = single.agent.context("0")
+        assert shown.token not in repr(shown)

@@ -12,7 +12,7 @@ import xxhash
 from ftrun import clock
 from ftrun.checkpoint import wire
 from ftrun.checkpoint.header import HEADER_BYTES_MAX
-from ftrun.checkpoint.layout import DIGEST_BYTES, PIECE_BYTES, ChunkDigest, Layout
+from ftrun.checkpoint.layout import DIGEST_BYTES
 from ftrun.core.ids import Tag
 from ftrun.errors import PeerError, ProtocolError
 from ftrun.protocol.auth import bearer
@@ -72,18 +72,11 @@ class DonorLink:
         """Ask for the bytes ``[start, stop)``: whole chunks, to be read with ``read_chunk``."""
         self._ask("GET", f"data?offset={start}&length={stop - start}")
 
-    def read_chunk(self, layout: Layout, start: int, stop: int, digest: ChunkDigest) -> bytes:
-        """Read the chunk that comes next into ``[start, stop)``, feeding ``digest``.
-
-        Returns the digest that the donor has sent behind it.
-        """
-        sent = bytearray(DIGEST_BYTES)
-        for begin in range(start, stop, PIECE_BYTES):
-            end = min(begin + PIECE_BYTES, stop)
-            views = layout.views(begin, end)
-            self._read([*views, memoryview(sent)] if end == stop else views)
-            digest.update(views)
-        return bytes(sent)
+    def read_chunk(self, views: Sequence[memoryview]) -> bytes:
+        """Fill ``views`` with the chunk that comes next; the digest that came behind it."""
+        digest = bytearray(DIGEST_BYTES)
+        self._read([*views, memoryview(digest)])
+        return bytes(digest)
 
     def done(self) -> None:
         """Tell the donor that nothing more is wanted. It finds out by itself if this fails."""

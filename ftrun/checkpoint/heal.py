@@ -22,7 +22,7 @@ from ftrun.checkpoint.compare import require_alike, shapes_of
 from ftrun.checkpoint.donor import DonorLink, DonorRefused
 from ftrun.checkpoint.format import Tree, pack, unpack
 from ftrun.checkpoint.header import Header, decode_header
-from ftrun.checkpoint.layout import ChunkDigest, Layout, allocate, digest_seed
+from ftrun.checkpoint.layout import Layout, allocate, chunk_digest, digest_seed
 from ftrun.checkpoint.leaves import Leaf, in_place
 from ftrun.checkpoint.stripes import Stripe, Stripes
 from ftrun.core.ids import StateId, Tag
@@ -327,9 +327,8 @@ class _Transfer:
         link.request(to.layout.span(first)[0], to.layout.span(last)[1])
         while stripe.next < stripe.stop:
             chunk = stripe.next
-            digest = ChunkDigest(to.seed, chunk)
-            start, stop = to.layout.span(chunk)
-            if link.read_chunk(to.layout, start, stop, digest) != digest.digest():
+            views = to.layout.views(*to.layout.span(chunk))
+            if link.read_chunk(views) != chunk_digest(views, to.seed, chunk):
                 raise ProtocolError(f"chunk {chunk} came corrupt or crossed from {link.address}")
             self._delivered.add(link.address)
             to.stripes.arrived(stripe)

@@ -20,9 +20,8 @@ import xxhash
 from ftrun.checkpoint.leaves import Leaf
 from ftrun.core.ids import StateId, Tag
 
-CHUNK_BYTES = 1 << 20
-PIECE_BYTES = 256 << 10
-"""A chunk is hashed and copied by the kernel in pieces that stay in a core's cache meanwhile."""
+CHUNK_BYTES = 2 << 20
+"""Small enough that a chunk is hashed while it is still in the processor's cache."""
 
 DIGEST_BYTES = 8
 HUGE_PAGES_FROM_BYTES = 4 << 20
@@ -87,20 +86,12 @@ def digest_seed(tag: Tag, state_id: StateId) -> int:
     return xxhash.xxh3_64_intdigest(text.encode())
 
 
-class ChunkDigest:
-    """The digest of a chunk's bytes, fed as they go by; it holds for this state and place only."""
-
-    def __init__(self, seed: int, chunk: int) -> None:
-        self._hasher = xxhash.xxh3_64(seed=(seed + chunk) & 0xFFFF_FFFF_FFFF_FFFF)
-
-    def update(self, views: Sequence[memoryview]) -> None:
-        """Add the bytes that come next."""
-        for view in views:
-            self._hasher.update(view)
-
-    def digest(self) -> bytes:
-        """``DIGEST_BYTES`` bytes."""
-        return self._hasher.digest()
+def chunk_digest(views: Sequence[memoryview], seed: int, chunk: int) -> bytes:
+    """The digest of a chunk's bytes, which holds for this state and this place only."""
+    hasher = xxhash.xxh3_64(seed=(seed + chunk) & 0xFFFF_FFFF_FFFF_FFFF)
+    for view in views:
+        hasher.update(view)
+    return hasher.digest()
 
 
 def samples(leaves: Sequence[Leaf]) -> list[int]:

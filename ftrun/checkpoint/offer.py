@@ -12,11 +12,11 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
+import torch
 
 from ftrun import clock
 from ftrun.checkpoint.gate import Gate
-from ftrun.checkpoint.layout import CHUNK_BYTES, ChunkDigest, Layout, allocate, digest_seed
+from ftrun.checkpoint.layout import Layout, allocate, chunk_digest, digest_seed
 from ftrun.core.ids import StateId, Tag
 
 COPY_IDLE_S = 30.0
@@ -79,18 +79,15 @@ class Offer:
             self._receivers[receiver] = _Receiver(bytearray(self._layout.chunks))
             return True
 
-    def views(self, start: int, stop: int) -> list[memoryview] | None:
-        """The memory of ``[start, stop)``, which lies in one chunk, or None if it is not to be had
-        any more. Only inside the gate.
-        """
-        chunk = start // CHUNK_BYTES
+    def views(self, chunk: int) -> list[memoryview] | None:
+        """The chunk's memory, or None if it is not to be had any more. Only inside the gate."""
         if self._retired and (self._copied is None or not self._copied[chunk]):
             return None
-        return self._layout.views(start, stop)
+        return self._layout.views(*self._layout.span(chunk))
 
-    def digest(self, chunk: int) -> ChunkDigest:
-        """Makes the digest that is sent behind ``chunk``."""
-        return ChunkDigest(self._seed, chunk)
+    def digest(self, views: Sequence[memoryview], chunk: int) -> bytes:
+        """The digest that is sent behind a chunk."""
+        return chunk_digest(views, self._seed, chunk)
 
     def served(self, receiver: str, chunk: int) -> None:
         """Note that ``receiver`` has been sent ``chunk`` in full."""
@@ -178,8 +175,13 @@ class Offer:
 
 
 def _fill(into: memoryview, views: Sequence[memoryview]) -> None:
-    # numpy copies without the interpreter lock, so that the senders' other work goes on.
-    target, start = np.frombuffer(into, np.uint8), 0
+    """Copy ``views`` end to end, with all of torch's threads where the memory is a tensor's."""
+    start = 0
     for view in views:
-        np.copyto(target[start : start + view.nbytes], np.frombuffer(view, np.uint8))
+        part = into[start : start + view.nbytes]
+        if view.readonly:
+            part[:] = view
+        else:
+            source = torch.frombuffer(view, dtype=torch.uint8)
+            torch.frombuffer(part, dtype=torch.uint8).copy_(source)
         start += view.nbytes

@@ -30,13 +30,7 @@ from ftrun import clock
 from ftrun.checkpoint import wire
 from ftrun.checkpoint.format import Tree, pack
 from ftrun.checkpoint.header import header_of
-from ftrun.checkpoint.layout import (
-    CHUNK_BYTES,
-    DIGEST_BYTES,
-    PIECE_BYTES,
-    ChunkDigest,
-    Layout,
-)
+from ftrun.checkpoint.layout import CHUNK_BYTES, DIGEST_BYTES, Layout
 from ftrun.checkpoint.offer import Offer
 from ftrun.core.ids import Attempt, StateId, Tag
 from ftrun.errors import PeerError, ProtocolError
@@ -247,15 +241,14 @@ class StateServer:
         nbytes = offer.nbytes
         chunks = _parse_range(request.query, nbytes)
         with offer.gate.inside():
-            if offer.views(chunks.start * CHUNK_BYTES, chunks.start * CHUNK_BYTES) is None:
+            if offer.views(chunks.start) is None:
                 raise _Refusal("410 Gone", f"{offer.tag} is not offered any more")
-        end = min(chunks.stop * CHUNK_BYTES, nbytes)
-        body = end - chunks.start * CHUNK_BYTES + len(chunks) * DIGEST_BYTES
-        fields = {"content-length": body}
+        body = min(chunks.stop * CHUNK_BYTES, nbytes) - chunks.start * CHUNK_BYTES
+        fields = {"content-length": body + len(chunks) * DIGEST_BYTES}
         head = wire.format_head("HTTP/1.1 200 OK", fields)
         wire.send_all(sock, head, clock.now() + STALL_TIMEOUT_S)
         for chunk in chunks:
-            _send_chunk(sock, offer, chunk, min((chunk + 1) * CHUNK_BYTES, end))
+            _send_chunk(sock, offer, chunk)
             offer.served(request.receiver, chunk)
 
     def _answer_done(self, sock: socket.socket, request: _Request) -> None:
@@ -293,28 +286,18 @@ class _Refusal(PeerError):
         self.status = status
 
 
-def _send_chunk(sock: socket.socket, offer: Offer, chunk: int, stop: int) -> None:
-    digest = offer.digest(chunk)
-    for begin in range(chunk * CHUNK_BYTES, stop, PIECE_BYTES):
-        _send_piece(sock, offer, digest, begin, min(begin + PIECE_BYTES, stop), stop)
-
-
-def _send_piece(
-    sock: socket.socket, offer: Offer, digest: ChunkDigest, begin: int, end: int, stop: int
-) -> None:
-    """Send ``[begin, end)``; goes on from the copy if the offer retires on the way."""
-    generation, sent = -1, 0
+def _send_chunk(sock: socket.socket, offer: Offer, chunk: int) -> None:
+    """Send a chunk and its digest; goes on from the copy if the offer retires on the way."""
+    digest, generation, sent = b"", -1, 0
     pending: list[memoryview] = []
     while True:
         with offer.gate.inside():
             if generation != offer.generation:
-                views = offer.views(begin, end)
+                views = offer.views(chunk)
                 if views is None:
                     raise PeerError(f"{offer.tag} ended while a receiver was under way")
-                if generation < 0:
-                    digest.update(views)
-                tail = [memoryview(digest.digest())] if end == stop else []
-                pending = wire.advance([*views, *tail], sent)
+                digest = digest or offer.digest(views, chunk)
+                pending = wire.advance([*views, memoryview(digest)], sent)
                 generation = offer.generation
             count = wire.send_now(sock, pending)
         sent += count

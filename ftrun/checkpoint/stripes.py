@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from ftrun import clock
 
-STRIPE_CHUNKS = 16
+STRIPE_CHUNKS = 8
 SPLIT_FROM_CHUNKS = 4
 SLOW_CHUNK_S = 1.0
 LOOK_AGAIN_S = 0.05

@@ -124,7 +124,7 @@ MISBEHAVIOURS: dict[str, dict[str, Any]] = {
     "corrupt": {"answers": flip_at(3 * CHUNK_BYTES)},
     "corrupt header": {"answers": flip_at(2000)},
     "crossed": {"requests": crossed},
-    "truncated": {"answers": cut_after(5 * CHUNK_BYTES)},
+    "truncated": {"answers": cut_after(2 * CHUNK_BYTES)},
     "truncated header": {"answers": cut_after(300)},
 }
 

@@ -40,6 +40,7 @@ class Job:
                 **os.environ,
                 "XDG_STATE_HOME": str(directory / "state"),
                 "FTRUN_TEST_MARK": self._mark,
+                "TMPDIR": str(directory),
                 "PYTHONPATH": str(Path(__file__).parents[2]),
             },
             stdin=subprocess.DEVNULL,

@@ -55,6 +55,7 @@ def test_nothing_is_left_when_guards_are_killed(tmp_path: Path, victims: tuple[s
         for victim in victims:
             os.kill(pids[victim], signal.SIGKILL)
         assert job.left(5.0) == []
+        assert list(tmp_path.glob("ftrun-*/*")) == []
         code = job.end()
         if "agent" not in victims:
             assert code == 70

@@ -24,7 +24,7 @@ from pathlib import Path
 import psutil
 
 from benchmarks.agents import Agents
-from benchmarks.jobs import BIN, end, torchft_lighthouse, wait
+from benchmarks.jobs import BIN, end, free_port, wait
 from benchmarks.results import Result, Row, Samples
 from ftrun.core.messages import JobSpec
 
@@ -177,17 +177,27 @@ def _cpu_s(process: psutil.Process) -> float:
 
 
 def _torchft_rounds_ms(replicas: int) -> list[float]:
-    """Every replica asks for its quorum at once, as at each step; until the last one has it."""
-    os.environ.setdefault("RUST_LOG", "error")
-    with torchft_lighthouse() as (_, port):
-        barrier = threading.Barrier(replicas + 1)
-        threads = [
-            threading.Thread(target=_torchft_replica, args=(f"{i:05d}:x", port, barrier))
-            for i in range(replicas)
-        ]
+    """Every replica asks for its quorum at once, as at each step; until the last one has it.
+
+    Its clients are Rust: their threads run beside Python's in this process.
+    """
+    port = free_port()
+    options = ["--min_replicas", str(replicas), "--bind", f"[::]:{port}"]
+    server = subprocess.Popen(
+        [BIN / "torchft_lighthouse", *options, "--join_timeout_ms", "10000"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "RUST_LOG": "error"},
+    )
+    barrier = threading.Barrier(replicas + 1)
+    threads = [
+        threading.Thread(target=_torchft_replica, args=(i, port, barrier), daemon=True)
+        for i in range(replicas)
+    ]
+    samples = []
+    try:
         for thread in threads:
             thread.start()
-        samples = []
         for _ in range(TORCHFT_ROUNDS):
             barrier.wait(TIMEOUT_S)
             began = time.perf_counter()
@@ -195,16 +205,18 @@ def _torchft_rounds_ms(replicas: int) -> list[float]:
             samples.append((time.perf_counter() - began) * 1e3)
         for thread in threads:
             thread.join(TIMEOUT_S)
-        return samples[1:]  # the first one waits for all to join
+    finally:
+        end(server)
+    return samples[1:]  # the first one is another case: all are new
 
 
-def _torchft_replica(replica_id: str, port: int, barrier: threading.Barrier) -> None:
+def _torchft_replica(index: int, port: int, barrier: threading.Barrier) -> None:
     from torchft.coordination import LighthouseClient
 
     wait_for = timedelta(seconds=TIMEOUT_S)
-    client = LighthouseClient(f"http://127.0.0.1:{port}", wait_for)
+    client = LighthouseClient(f"http://localhost:{port}", wait_for)
     for step in range(TORCHFT_ROUNDS):
         barrier.wait(TIMEOUT_S)
-        client.quorum(replica_id, wait_for, address="http://10.0.0.1:29500",
+        client.quorum(f"{index:05d}:x", wait_for, address="http://10.0.0.1:29500",
                       store_address="10.0.0.1:29400", step=step, world_size=1)  # fmt: skip
         barrier.wait(TIMEOUT_S)

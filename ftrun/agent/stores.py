@@ -45,6 +45,7 @@ class StoreProcess:
 
     def run(self) -> None:
         """Serve until the spawner is gone and the agent is gone or lets go, then sweep."""
+        linux.look_names_up_in_files_only()
         self._open("quorum")
         poll = select.poll()
         alive = {self._guards.agent, self._guards.spawner}

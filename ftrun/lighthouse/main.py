@@ -30,7 +30,7 @@ from ftrun.errors import ExitCode, FtrunError, UserError
 from ftrun.lighthouse.embedded import Embedding
 from ftrun.lighthouse.journal import JournalFile
 from ftrun.lighthouse.server import MembershipServer, listen
-from ftrun.lighthouse.settings import ServiceSettings
+from ftrun.lighthouse.settings import EMBEDDED, ServiceSettings
 from ftrun.lighthouse.shell import Shell
 
 ADDRESS_FILE = "address.json"
@@ -74,6 +74,7 @@ def run_embedded(embedding: Embedding) -> int:
         token=embedding.token,
         bind=embedding.bind,
         http=embedding.http,
+        core=EMBEDDED,
     )
     try:
         return run_lighthouse(settings, log.info)

@@ -16,6 +16,9 @@ from ftrun.errors import UserError
 
 DEFAULT_BIND = "127.0.0.1:29510"
 
+EMBEDDED = LighthouseSettings(assign_gather_s=0.0)
+"""A child of its only agent waits for no other."""
+
 STANDALONE = LighthouseSettings(assign_gather_s=3.0)
 """A lighthouse of its own waits longer for further agents before it shares the slots out: nodes of
 one job are seldom started within a fraction of a second, and the first one would get all."""

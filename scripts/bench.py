@@ -8,6 +8,8 @@ and writes ``bench-out/<name>.json``; ``report`` makes docs/BENCHMARKS.md of wha
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import typer
@@ -89,15 +91,29 @@ def report() -> None:
 def everything(seconds: float = 20.0) -> None:
     """Every benchmark and the report; ``seconds`` is the length of each run of goodput."""
     began = time.monotonic()
-    recovery()
-    join()
-    step(rounds=2)
-    heal()
-    lighthouse()
-    goodput(seconds=seconds)
-    startup()
+    benchmarks: list[Callable[[], None]] = [
+        recovery,
+        join,
+        partial(step, rounds=2),
+        heal,
+        lighthouse,
+        partial(goodput, seconds=seconds),
+        startup,
+    ]
+    failures = sum(not _completes(benchmark) for benchmark in benchmarks)
     report()
-    console.print(f"took {(time.monotonic() - began) / 60:.1f} minutes")
+    console.print(f"took {(time.monotonic() - began) / 60:.1f} minutes, {failures} failed")
+    raise typer.Exit(1 if failures else 0)
+
+
+def _completes(benchmark: Callable[[], None]) -> bool:
+    """Run it; the others are measured even if it fails."""
+    try:
+        benchmark()
+        return True
+    except Exception:  # noqa: BLE001  # whatever a benchmark raises: it is shown.
+        console.print_exception(max_frames=4)
+        return False
 
 
 def _show(result: Result) -> None:

@@ -37,16 +37,21 @@ TORCHFT_ROUNDS = 8
 def measure(groups: int, agents: int, deaths: int, steady_s: float, torchft: list[int]) -> Result:
     """One job of ``groups`` replica groups on ``agents`` nodes; torchft with so many replicas."""
     found = asyncio.run(_measure(groups, agents, deaths, steady_s))
-    rounds = {f"torchft, {n} replicas": _torchft_rounds_ms(n) for n in torchft}
+    rounds = {count: _torchft_rounds_ms(count) for count in torchft}
     rows = [
         Row(key, what, unit, {"ftrun": found[key]}, digits=digits)
         for key, (what, unit, digits) in ROWS.items()
     ]
     rows += [
-        Row(f"torchft_{name}", f"one quorum round, as every step has it ({name})", "ms",
-            {"torchft": samples})
-        for name, samples in rounds.items()
-    ]  # fmt: skip
+        Row(
+            f"torchft_{count}_ms",
+            f"one quorum round, as every step has it, {count} replicas",
+            "ms",
+            {"torchft": samples},
+            digits=0,
+        )
+        for count, samples in rounds.items()
+    ]
     title = f"{groups:,} replica groups of {agents:,} simulated agents, {deaths} deaths"
     return Result("lighthouse" if groups <= 1000 else f"lighthouse_{groups}", title, rows)
 

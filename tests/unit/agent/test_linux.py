@@ -112,7 +112,10 @@ def test_an_orphan_is_reaped_and_a_child_of_before_is_not() -> None:
         "import os, subprocess; from ftrun.agent import linux\n"
         "before = subprocess.Popen(['true'])\n"
         "linux.become_subreaper()\n"
-        "done = subprocess.run(['sh', '-c', '(exit 7) & echo $!'], stdout=subprocess.PIPE)\n"
+        "r, w = os.pipe()\n"  # The orphan outlives its parent, or that one would reap it.
+        "script = f'(read x <&{r}; exit 7) >/dev/null & echo $!'\n"
+        "done = subprocess.run(['sh', '-c', script], stdout=subprocess.PIPE, pass_fds=[r])\n"
+        "os.close(w)\n"
         "orphan = int(done.stdout)\n"
         "os.waitid(os.P_PID, orphan, os.WEXITED | os.WNOWAIT)\n"
         "linux.reap_strays(frozenset({before.pid}))\n"

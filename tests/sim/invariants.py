@@ -51,6 +51,14 @@ class Invariants:
         self.quorums.switched(quorum)
         self.promises.confirmed(quorum.attempt, step)
 
+    def switch_heard(self, attempt: Attempt) -> None:
+        """A worker has been told that the switch is confirmed."""
+        self.promises.heard(attempt)
+
+    def journal_lost(self) -> None:
+        """The state directory of the lighthouse is gone."""
+        self.promises.journal_lost()
+
     def excuse(self, incarnation: str, why: str) -> None:
         """The lighthouse may rightly take this incarnation for lost, or for gone."""
         self.quorums.excused[incarnation] = why

@@ -6,6 +6,7 @@ same host, which knows nothing. Not here: the workers themselves (worker.py).
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from ftrun.core import messages as m
@@ -79,6 +80,7 @@ class Agent(Actor):
         self.stream: Stream | None = None
         self.supervisor = Supervisor(self._rules(), world.now)
         self._failures = 0
+        self._asked: deque[float] = deque()  # when what will be answered was sent, in order
         self._progress: dict[str, m.ReplicaProgress] = {}
         self._timer = 0
 
@@ -226,6 +228,7 @@ class Agent(Actor):
         self.stream = Stream(world, self, house)
         self._failures = 0
         supervisor = self.supervisor
+        self._asked.append(world.now)
         self.stream.up.send(
             m.Hello(
                 self.agent_id,
@@ -252,6 +255,7 @@ class Agent(Actor):
         if self.stream is stream:
             self.world.note(self.name, "disconnected", why)
             self.stream = None
+            self._asked.clear()
             self.host.excuse("its agent's stream broke")
             self._refused()
 
@@ -259,7 +263,8 @@ class Agent(Actor):
         """The lighthouse says something."""
         if self.stream is not stream:
             return
-        self.handle(s.LighthouseSpoke())
+        is_answer = isinstance(message, (m.Welcome, m.HeartbeatAck)) and self._asked
+        self.handle(s.LighthouseSpoke(self._asked.popleft() if is_answer else None))
         match message:
             case m.AssignSlots(replica_ids):
                 self.handle(s.SlotsAssigned(replica_ids))
@@ -279,6 +284,8 @@ class Agent(Actor):
                 pass
 
     def _beat(self) -> None:
-        progress, self._progress = tuple(self._progress.values()), {}
-        self._tell(m.Heartbeat(progress))
+        if self.stream is not None:
+            progress, self._progress = tuple(self._progress.values()), {}
+            self._asked.append(self.world.now)
+            self._tell(m.Heartbeat(progress))
         self.world.at(HEARTBEAT_S, self, self._beat)

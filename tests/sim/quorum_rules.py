@@ -123,6 +123,7 @@ class PromiseRules:
     def __init__(self) -> None:
         self._promises: dict[WorkerKey, tuple[Attempt, int]] = {}
         self._confirmed: dict[Attempt, int] = {}
+        self._heard: set[Attempt] = set()
 
     def promised(self, key: WorkerKey, attempt: Attempt, step: int) -> None:
         """Until void."""
@@ -138,6 +139,15 @@ class PromiseRules:
         """For everybody and for ever."""
         known = self._confirmed.setdefault(attempt, step)
         require(known == step, "Q5", f"{attempt} is confirmed at {known} and at {step}")
+
+    def heard(self, attempt: Attempt) -> None:
+        """A worker knows that the switch is confirmed."""
+        self._heard.add(attempt)
+
+    def journal_lost(self) -> None:
+        """What nobody but the journal knew of was never confirmed."""
+        known = self._confirmed.items()
+        self._confirmed = {attempt: step for attempt, step in known if attempt in self._heard}
 
     def reduces(self, key: WorkerKey, tag: Tag) -> None:
         """Nobody reduces at S under the old quorum, nobody below S under the new."""

@@ -164,6 +164,8 @@ class Worker(Actor):
             invariants.promise_void(self.key, event.attempt)
         elif isinstance(event, m.NewQuorum):
             invariants.promise_void(self.key, event.quorum.attempt)
+        elif isinstance(event, m.Switch):
+            invariants.switch_heard(event.attempt)
         elif isinstance(event, m.Isolation) and event.isolated:
             invariants.isolated(self.key)
 

@@ -196,6 +196,7 @@ class World:
     def lose_disk(self) -> None:
         """The lighthouse's state directory is gone."""
         self.note("world", "loses", "the journal")
+        self.invariants.journal_lost()
         self.disk = JournalState(epoch=1000 * (1 + int(1000 * self.now)))  # Q1: as main.py does
 
     def _is_over(self) -> bool:

@@ -251,6 +251,18 @@ class Job:
 
         return self.run(one, slots)
 
+    def train(self, until: int) -> None:
+        """Steps in all, until each holds ``until``; each then leaves, for none may wait for it."""
+
+        def loop(slot: str, manager: Manager) -> None:
+            while manager.state_dict()["step"] < until:
+                manager.start_quorum()
+                manager.allreduce(torch.full((3,), float(slot))).wait()
+                manager.should_commit()
+            manager.leave()
+
+        self.run(loop)
+
     def die(self, slot: str) -> None:
         """The process of a slot ends without a word, and its agent sees it."""
         self.managers.pop(slot)._close(None)

@@ -110,8 +110,8 @@ class Forming:
         return are_stopped and not (choice is not None and self._is_behind(choice))
 
     def _is_behind(self, choice: Choice) -> bool:
-        """Nobody holds what the last quorum began with."""
-        quorum = self._stage.quorum
+        """Nobody holds what the last quorum began with; in a switch, what its predecessor did."""
+        quorum = self._stage.prior or self._stage.quorum
         began = quorum.step if quorum is not None else None
         return began is not None and choice.state.step < began
 
@@ -176,7 +176,7 @@ class Forming:
             cause = "its workers hold unlike states and nobody is left to heal from; it is replaced"
             stage.replace(ids, cause)
             return True
-        if self._is_behind(choice) and stage.slots.ended("finished"):
+        if stage.live and not self._may_decide() and stage.slots.ended("finished"):
             # Those who held the job's state are done; the rest would train it all over again.
             stage.end(0, "some replicas have finished and nobody who is left holds their work")
             return True

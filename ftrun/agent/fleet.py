@@ -30,6 +30,8 @@ SWEEP_DEADLINE_S = 4.0
 STATUS_DEADLINE_S = 1.0
 LOG_DRAIN_S = 1.0
 NEVER_STARTED = -9
+FORM_MARGIN_S = 30.0
+"""A worker waits longer for its first quorum than the lighthouse gathers members for it."""
 
 
 class FleetListener(Protocol):
@@ -267,7 +269,7 @@ class Fleet:
             "socket_path": str(self._runtime_dir / SOCKET_NAME),
             "device": self._machine.device,
             "connect_timeout_s": s.join_timeout_s,
-            "quorum_timeout_s": s.join_timeout_s,
+            "quorum_timeout_s": s.join_timeout_s + FORM_MARGIN_S,
             "heartbeat_timeout_s": s.heartbeat_timeout_s,
             "isolation_limit_s": s.isolation_limit_s,
             "restarts": start.restarts,

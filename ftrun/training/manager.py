@@ -194,7 +194,8 @@ class Manager:
         ``allow_heal=False`` or ``shrink_only=True``: nobody joins at this step.
 
         Raises:
-            TimeoutError: no quorum within ``timeout`` (default ``quorum_timeout``).
+            TimeoutError: no quorum within ``timeout`` (default ``quorum_timeout``; for the first one
+                at least as long as the launcher's ``--join-timeout``).
             Drained: this replica was asked to leave and has left.
         """
         engine, machine = self._engine, self._machine
@@ -204,7 +205,7 @@ class Manager:
         self._error = None
         if engine.is_fresh:
             return  # zero_grad() twice: nothing has happened yet in the step under way
-        timeout_s = timeout.total_seconds() if timeout else self._quorum_timeout_s
+        timeout_s = timeout.total_seconds() if timeout else self._patience_s()
         engine.register()
         engine.feed(e.BoundaryReached(hold_members=shrink_only or not allow_heal))
         engine.raise_fatal()
@@ -217,6 +218,12 @@ class Manager:
             raise Drained
         if machine.heals_first:
             self._heal()
+
+    def _patience_s(self) -> float:
+        """Peers may take long to their first step: the launcher knows how long the job waits."""
+        if self._machine.begun:
+            return self._quorum_timeout_s
+        return max(self._quorum_timeout_s, self._context.quorum_timeout_s)
 
     def wait_quorum(self) -> None:
         """The quorum of this step is known. (``start_quorum`` has waited for it already.)"""

@@ -42,8 +42,8 @@ def measure(gib: float, repeats: int, joins: int) -> Result:
     for _ in range(repeats):
         for donors in (1, 2):
             for way, (serve, receive) in _WAYS.items():
-                if donors > 1 and way == "torchft":
-                    continue  # It heals from one.
+                if donors > 1 and way not in ("ftrun", "raw TCP"):
+                    continue  # torchft heals from one.
                 seconds, peak = _transfer(serve, receive, donors, nbytes)
                 rates[donors].setdefault(way, []).append(nbytes / seconds / 1e9)
                 extra[donors].setdefault(way, []).append(peak / nbytes)

@@ -29,7 +29,7 @@ HERE = Path(__file__).parent
 WORKER = HERE / "worker.py"
 BIN = Path(sys.executable).parent
 START_TIMEOUT_S = 90.0
-END_TIMEOUT_S = 60.0
+END_TIMEOUT_S = 20.0
 LOOK_S = 0.01
 LINE_BYTES_MAX = 200
 

@@ -48,6 +48,8 @@ from ftrun.core.step_quorums import Pending, Quorums
 from ftrun.core.step_under_way import Fate, StepUnderWay
 
 STORY_LINES_MAX = 64
+MATES_PATIENCE_S = 5.0
+"""So long a rank whose step is void waits in the vote before it takes a quorum from its mates."""
 
 __all__ = ["STORY_LINES_MAX", "Fate", "Phase", "StepMachine"]
 
@@ -368,6 +370,12 @@ class StepMachine:
     def _on_vote_started(self, event: e.VoteStarted) -> None:
         if self._step is not None:
             self._step.vote()
+            self._watch_mates(self._step)
+
+    def _watch_mates(self, step: StepUnderWay) -> None:
+        """A void step votes at once, and a mate may be in the next one, where it waits for us."""
+        if step.is_voting and step.fate is Fate.VOID:
+            step.deadline = self._now + min(MATES_PATIENCE_S, self._operation_timeout_s)
 
     def _on_decided(self, event: e.Decided) -> None:
         step = self._step
@@ -376,7 +384,7 @@ class StepMachine:
         commits = event.commit and not event.torn and self._may_commit(step)
         self._end_step(step, commits, event.shared and not event.torn, event.reason)
         if event.torn:
-            self._give_up_torn()
+            self._give_up_torn("the ranks of the replica group voted for different steps")
 
     def _may_commit(self, step: StepUnderWay) -> bool:
         if step.fate is Fate.VOID or self.healing:
@@ -497,7 +505,7 @@ class StepMachine:
         self._abort(self.seen)
         self._send(m.Errored(attempt, position, reason))
 
-    def _give_up_torn(self) -> None:
+    def _give_up_torn(self, reason: str) -> None:
         """A mate is a quorum ahead or behind: none that any rank has can go on, only a next one.
 
         Else one would begin a step under it alone, and its next vote would meet the wrong one too.
@@ -505,7 +513,6 @@ class StepMachine:
         quorum = self.in_force or (self.pending.quorum if self.pending is not None else None)
         if quorum is not None:
             self._abort(self.seen)
-            reason = "the ranks of the replica group voted for different steps"
             self._send(m.Errored(quorum.attempt, self.state.step, reason))
 
     def _abort(self, attempt: Attempt) -> None:
@@ -545,6 +552,7 @@ class StepMachine:
 
     def _void(self, step: StepUnderWay, reason: str) -> None:
         step.void(reason)
+        self._watch_mates(step)
         self._out.append(e.FailOperations(reason))
 
     # ------------------------------------------------------------ the lighthouse
@@ -682,5 +690,8 @@ class StepMachine:
             return
         if step.fate is Fate.OPEN:
             self._give_up(f"no operation completed for {self._operation_timeout_s:g} s")
+        elif step.fate is Fate.VOID:
+            step.deadline = None
+            self._give_up_torn("a mate does not come to the vote: it is in another step")
         elif not self.settled:
             self._void(step, f"no quorum for {self._quorum_timeout_s:g} s")

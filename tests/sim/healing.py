@@ -1,8 +1,8 @@
 """Offers of a state and fetches from them: what checkpoint/ and manager/healing.py do.
 
 An offer is live until it is retired; then a copy is kept for receivers that have not come. A fetch
-asks donors until one has the tag, reads a while, and moves to another donor when one dies. A fetch
-that is cancelled in its last moments may still deliver.
+asks donors until one has the tag, reads a while, and moves to another donor when one dies. One that
+is cancelled delivers nothing.
 """
 
 from __future__ import annotations
@@ -17,8 +17,6 @@ from tests.sim.actor import OPERATION_TIMEOUT_S
 
 if TYPE_CHECKING:
     from tests.sim.worker import Worker
-
-CANCEL_LOOK_S = 0.02
 
 
 @dataclass(slots=True)
@@ -69,7 +67,7 @@ class Fetch:
             for member in quorum.members
             if member.replica_id in quorum.donors
         ]
-        self.cancelled_at: float | None = None
+        self._cancelled = False
         self._world = worker.world
         self._deadline = worker.world.now + OPERATION_TIMEOUT_S
         self._pause_s = 0.005
@@ -77,11 +75,10 @@ class Fetch:
 
     def cancel(self) -> None:
         """Another fetch takes its place."""
-        if self.cancelled_at is None:
-            self.cancelled_at = self._world.now
+        self._cancelled = True
 
     def _ask(self) -> None:
-        if self.cancelled_at is not None:
+        if self._cancelled:
             return
         world = self._world
         donors = [world.endpoints[address] for address in self.donors]
@@ -109,8 +106,7 @@ class Fetch:
 
     def _finish(self, offer: Offer, first_half: int) -> None:
         world, worker = self._world, self.worker
-        late = self.cancelled_at is not None and world.now > self.cancelled_at + CANCEL_LOOK_S
-        if late:
+        if self._cancelled:
             return
         if not offer.donor.alive and world.rng.random() < 0.8:
             self._ask()

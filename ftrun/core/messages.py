@@ -135,9 +135,7 @@ class AskReport:
     """Send a Report now (a lighthouse or a link has come back)."""
 
 
-ToWorker: TypeAlias = (
-    Interrupt | NewQuorum | Prepare | ProposeSwitch | Switch | Cancel | AskReport
-)
+ToWorker: TypeAlias = Interrupt | NewQuorum | Prepare | ProposeSwitch | Switch | Cancel | AskReport
 
 
 # ---------------------------------------------------------------- worker → lighthouse
@@ -484,12 +482,5 @@ class Rejected:
 
 
 ToAgent: TypeAlias = (
-    Welcome
-    | AssignSlots
-    | ToWorkers
-    | RestartReplica
-    | HeartbeatAck
-    | Notice
-    | EndJob
-    | Rejected
+    Welcome | AssignSlots | ToWorkers | RestartReplica | HeartbeatAck | Notice | EndJob | Rejected
 )

@@ -194,8 +194,8 @@ class Manager:
         ``allow_heal=False`` or ``shrink_only=True``: nobody joins at this step.
 
         Raises:
-            TimeoutError: no quorum within ``timeout`` (default ``quorum_timeout``; for the first one
-                at least as long as the launcher's ``--join-timeout``).
+            TimeoutError: no quorum within ``timeout`` (default ``quorum_timeout``, and at the first
+                step no less than the launcher's ``--join-timeout``).
             Drained: this replica was asked to leave and has left.
         """
         engine, machine = self._engine, self._machine

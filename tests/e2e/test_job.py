@@ -70,7 +70,8 @@ def test_a_step_asks_the_lighthouse_nothing(tmp_path: Path) -> None:
         assert {k: n for k, n in after.items() if k != "Heartbeat"} == {
             k: n for k, n in before.items() if k != "Heartbeat"
         }
-        assert after["Heartbeat"] - before["Heartbeat"] < (job.step() - step) / 4
+        heartbeats = after.get("Heartbeat", 0) - before.get("Heartbeat", 0)
+        assert heartbeats < (job.step() - step) / 4
         assert job.stop() == 75
 
 

@@ -28,11 +28,15 @@ FAST_SCHEDULES = 2_000
 SLOW_SCHEDULES = 18_000
 MUTANT_SCHEDULES = 400
 MUTANT_SCHEDULES_SLOW = 20_000
-SEEDS = [
-    int(line.split()[0])
-    for line in (Path(__file__).parent / "seeds.txt").read_text().splitlines()
-    if line and not line.startswith("#")
-]
+
+
+def _seeds(name: str) -> list[int]:
+    lines = (Path(__file__).parent / name).read_text().splitlines()
+    return [int(line.split()[0]) for line in lines if line and not line.startswith("#")]
+
+
+SEEDS = _seeds("seeds.txt")
+OPEN_SEEDS = _seeds("open_seeds.txt")
 RARE = (
     "no attempt number",
     "isolation ignored",
@@ -60,6 +64,12 @@ def test_bugs_that_were_found_do_not_come_back(seed: int) -> None:
     assert not outcome_of(seed).failure
 
 
+@pytest.mark.xfail(strict=True, reason="an open violation, see open_seeds.txt")
+@pytest.mark.parametrize("seed", OPEN_SEEDS)
+def test_a_violation_that_is_not_mended_yet(seed: int) -> None:
+    assert not outcome_of(seed).failure
+
+
 def test_schedules() -> None:
     assert _failures(range(FAST_SCHEDULES)) == []
 
@@ -67,7 +77,8 @@ def test_schedules() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_many_schedules() -> None:
-    assert _failures(range(FAST_SCHEDULES, FAST_SCHEDULES + SLOW_SCHEDULES)) == []
+    schedules = set(range(FAST_SCHEDULES, FAST_SCHEDULES + SLOW_SCHEDULES)) - set(OPEN_SEEDS)
+    assert _failures(sorted(schedules)) == []
 
 
 def test_a_seed_gives_one_trace_in_every_process() -> None:

@@ -67,6 +67,7 @@ class Forming:
         stage = self._stage
         if not stage.live:
             stage.enter(Phase.FENCE)
+            self._notice_wait()
             return True
         if stage.waiting.done:
             stage.deadline = None
@@ -119,21 +120,19 @@ class Forming:
         """Members that were struck and are here again, and have given up what they were in."""
         stage = self._stage
         back = {name for name in stage.roster.ready if self._was_member(stage.roster[name])}
-        for name in back:
-            stage.fence.release(name)
+        self._release(back)
         stage.live |= back
         stage.roster.ready -= back
 
     # ------------------------------------------------------------ FENCE
 
     def fence(self) -> bool:
-        """A member is back → REJOIN; nobody of the old quorum can commit any more → EMPTY (Q3)."""
+        """A member or stray is back → REJOIN; none can come any more → EMPTY (Q3, C6)."""
         stage = self._stage
         lingering = [r for r in stage.roster if r.leaving]
         back = {r.replica_id for r in stage.roster if not r.leaving and self._was_member(r)}
         if back:
-            for replica_id in back:
-                stage.fence.release(replica_id)
+            self._release(back)
             stage.live = back
             stage.roster.ready -= back
             stage.outbox.notice("joined", back, sentence(f"{replicas(back)} back again."))
@@ -154,13 +153,24 @@ class Forming:
         stage.outbox.notice("lost", (), "No replica is left: the job begins anew with what comes.")
         return True
 
-    def _fence_opens_at(self) -> float:
-        """An agent counts the limit from our last word, which may have come after its own last one.
+    def _notice_wait(self) -> None:
+        """Nobody is left to go on with: who is waited for, and how long."""
+        stage = self._stage
+        strays = [member.replica_id for member in stage.fence.strays()]
+        wait_s = self._fence_opens_at() - stage.now
+        if strays and wait_s > 0:
+            text = (
+                f"{replicas(strays)} may live on with the job's state: the job waits for "
+                f"{wait_s:.0f} s at most before it begins anew."
+            )
+            stage.outbox.notice("waiting", strays, sentence(text))
 
-        We fall silent towards it within a heartbeat timeout.
-        """
-        spec = self._stage.spec
-        return self._stage.fence.opens_at(spec.isolation_limit_s + spec.heartbeat_timeout_s)
+    def _fence_opens_at(self) -> float:
+        return self._stage.fence.opens_at(self._stage.silence_s)
+
+    def _release(self, replica_ids: set[str]) -> None:
+        for name in replica_ids:
+            self._stage.fence.release(name, self._stage.roster[name].incarnation)
 
     def _was_member(self, replica: Replica) -> bool:
         return self._stage.fence.holds(replica.replica_id, replica.incarnation)
@@ -185,7 +195,7 @@ class Forming:
         stage.switch_step = None
         stage.live = set(ids)
         roster.ready -= ids
-        stage.fence.clear()
+        stage.leave_strays(stage.quorum)
         stage.step_max = choice.state.step
         self._count_try(choice.state.step)
         stage.enter(Phase.BUILD, stage.settings.build_timeout_s)

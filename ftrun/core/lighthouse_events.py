@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from ftrun.core.messages import FromAgent, Hello, JobSpec, Quorum, ToAgent
+from ftrun.core.messages import FromAgent, Hello, JobSpec, Member, Quorum, ToAgent
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,8 @@ class JournalState:
 
     ``epoch``: the highest epoch that was ever used. ``quorum``: the last one issued, or of which
     the switch was confirmed (then ``switch_step`` is its step). ``finished`` and ``drained``: the
-    slots whose part is over. ``spec`` is None as long as no job has come.
+    slots whose part is over. ``spec`` is None as long as no job has come. ``strays``: who was
+    struck from a quorum and may live on with the job's state (fence.py).
     """
 
     epoch: int = 0
@@ -53,6 +54,7 @@ class JournalState:
     spec: JobSpec | None = None
     finished: tuple[str, ...] = ()
     drained: tuple[str, ...] = ()
+    strays: tuple[Member, ...] = ()
 
 
 JournalRecord: TypeAlias = JournalState

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ftrun.core import messages as m
+from ftrun.core.fence import FATES_PER_SLOT_MAX
 from ftrun.core.ids import quorum_name, replica_order
 from ftrun.core.phases import IN_QUORUM, Phase
 from ftrun.core.roster import Replica
@@ -154,7 +155,8 @@ def _check_bounds(lighthouse: Lighthouse) -> None:
     assert stage.slots.open_count == sum(not slot.end for slot in stage.slots)
     assert len(stage.roster) <= slots, "Q8: more replicas than slots"
     assert len(stage.live) <= slots and len(stage.drains) <= slots
-    assert len(stage.fence) <= max(slots, len(stage.quorum.members) if stage.quorum else 0)
+    members = len(stage.quorum.members) if stage.quorum else 0
+    assert len(stage.fence) <= FATES_PER_SLOT_MAX * max(slots, members)
     assert not stage.struck, "an event was not settled"
     assert set(stage.outbox.agents) <= set(lighthouse.agents)
     assert set(stage.heard_at) == set(lighthouse.agents)

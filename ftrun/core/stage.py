@@ -128,6 +128,7 @@ class Stage:
             spec=self.spec if self._keeps_spec else None,
             finished=self.slots.ended("finished"),
             drained=self.slots.ended("drained"),
+            strays=self.fence.strays(),
         )
         self.outbox.journal(record)
 
@@ -153,6 +154,19 @@ class Stage:
         heard_at = self.heard_at.get(replica.agent_id, self.since)
         self.fence.strike(replica, heard_at, is_dead)
         self.is_stirred = True
+
+    @property
+    def silence_s(self) -> float:
+        """After so long without a word of its agent nobody trains on, and nobody is waited for.
+
+        An agent counts the isolation limit from our last word, which may have come after its own
+        last one: we fall silent towards it within a heartbeat timeout.
+        """
+        return self.spec.isolation_limit_s + self.spec.heartbeat_timeout_s
+
+    def leave_strays(self, quorum: Quorum) -> None:
+        """``quorum`` is issued: what its predecessor's members do counts no more."""
+        self.fence.settle(quorum.members, self.now - self.silence_s)
 
     def strike(self, replica: Replica, cause: str, *, is_dead: bool) -> None:
         """A member is out of the quorum, which cannot go on."""

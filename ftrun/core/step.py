@@ -604,7 +604,8 @@ class StepMachine:
         if joins and self.in_force is not None:
             self._abort(self.seen)  # the others have gone on without us
         self._abort_groups(self._quorums.drop_pending())
-        if self._step is not None and self._step.fate in (Fate.HELD, Fate.REPAIR):
+        is_open = self._step is not None and self._step.fate in (Fate.HELD, Fate.REPAIR)
+        if self._step is not None and is_open and not self._vote_stands:  # C1
             # No quorum will tell any more.
             self._void(self._step, f"interrupted; this replica joins quorum {quorum.attempt} anew")
         self._take(quorum, is_switch=True)
@@ -693,5 +694,5 @@ class StepMachine:
         elif step.fate is Fate.VOID:
             step.deadline = None
             self._give_up_torn("a mate does not come to the vote: it is in another step")
-        elif not self.settled:
+        elif not self.settled and not self._vote_stands:  # C1
             self._void(step, f"no quorum for {self._quorum_timeout_s:g} s")

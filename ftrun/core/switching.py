@@ -201,7 +201,7 @@ class Switching:
         stage.switch_step = plan.step
         stage.live |= plan.everyone
         stage.roster.ready -= plan.everyone
-        stage.fence.clear()
+        stage.leave_strays(stage.quorum)
         stage.journal()
         self.plan = None
         self.carry_out(plan.everyone, plan.everyone)

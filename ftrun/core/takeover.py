@@ -49,6 +49,8 @@ class Takeover:
         self._began_at = stage.now
         self._prior: Quorum | None = None
         self._set_deadline(journal)
+        for stray in journal.strays:
+            stage.fence.strike(stray, stage.now, is_dead=False)
 
     def _set_deadline(self, journal: JournalState) -> None:
         """What the journal makes certain needs no grace.

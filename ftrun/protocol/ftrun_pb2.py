@@ -4,134 +4,137 @@
 # source: ftrun/protocol/ftrun.proto
 # Protobuf Python Version: 5.29.0
 """Generated protocol buffer code."""
-
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import descriptor_pool as _descriptor_pool
 from google.protobuf import runtime_version as _runtime_version
 from google.protobuf import symbol_database as _symbol_database
 from google.protobuf.internal import builder as _builder
-
 _runtime_version.ValidateProtobufRuntimeVersion(
-    _runtime_version.Domain.PUBLIC, 5, 29, 0, "", "ftrun/protocol/ftrun.proto"
+    _runtime_version.Domain.PUBLIC,
+    5,
+    29,
+    0,
+    '',
+    'ftrun/protocol/ftrun.proto'
 )
 # @@protoc_insertion_point(imports)
 
 _sym_db = _symbol_database.Default()
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(
-    b'\n\x1a\x66trun/protocol/ftrun.proto\x12\x05\x66trun"+\n\x05\x42\x61tch\x12"\n\tenvelopes\x18\x01 \x03(\x0b\x32\x0f.ftrun.Envelope",\n\x07\x41ttempt\x12\x11\n\tquorum_id\x18\x01 \x01(\x04\x12\x0e\n\x06number\x18\x02 \x01(\x04"4\n\x03Tag\x12\x1f\n\x07\x61ttempt\x18\x01 \x01(\x0b\x32\x0e.ftrun.Attempt\x12\x0c\n\x04step\x18\x02 \x01(\x04"(\n\x07StateId\x12\x0c\n\x04step\x18\x01 \x01(\x04\x12\x0f\n\x07lineage\x18\x02 \x01(\t"H\n\tWorkerKey\x12\x12\n\nreplica_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x12\n\ngroup_rank\x18\x03 \x01(\x04"&\n\x08\x45ndpoint\x12\x0c\n\x04host\x18\x01 \x01(\t\x12\x0c\n\x04heal\x18\x02 \x01(\t"d\n\x06Member\x12\x12\n\nreplica_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12"\n\tendpoints\x18\x03 \x03(\x0b\x32\x0f.ftrun.Endpoint\x12\r\n\x05store\x18\x04 \x01(\t"\xe2\x01\n\x06Quorum\x12\x1f\n\x07\x61ttempt\x18\x01 \x01(\x0b\x32\x0e.ftrun.Attempt\x12\x1e\n\x07members\x18\x02 \x03(\x0b\x32\r.ftrun.Member\x12\r\n\x05store\x18\x03 \x01(\t\x12\x11\n\x04step\x18\x04 \x01(\x04H\x00\x88\x01\x01\x12\x1d\n\x05state\x18\x05 \x01(\x0b\x32\x0e.ftrun.StateId\x12\x11\n\tnewcomers\x18\x06 \x03(\t\x12\x0e\n\x06\x64onors\x18\x07 \x03(\t\x12\x1c\n\x04\x62\x61se\x18\x08 \x01(\x0b\x32\x0e.ftrun.Attempt\x12\x0c\n\x04left\x18\t \x03(\tB\x07\n\x05_step">\n\x04Loss\x12\x12\n\nreplica_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\r\n\x05\x63\x61use\x18\x03 \x01(\t"9\n\x0eRunningReplica\x12\x12\n\nreplica_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t"\xbd\x01\n\x07JobSpec\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x10\n\x08replicas\x18\x02 \x01(\x04\x12\x1b\n\x13workers_per_replica\x18\x03 \x01(\x04\x12\x14\n\x0cmin_replicas\x18\x04 \x01(\x04\x12\x16\n\x0ejoin_timeout_s\x18\x05 \x01(\x01\x12\x1b\n\x13heartbeat_timeout_s\x18\x06 \x01(\x01\x12\x19\n\x11isolation_limit_s\x18\x07 \x01(\x01\x12\r\n\x05nodes\x18\x08 \x01(\x04"G\n\tInterrupt\x12\x1f\n\x07\x61ttempt\x18\x01 \x01(\x0b\x32\x0e.ftrun.Attempt\x12\x19\n\x04lost\x18\x02 \x03(\x0b\x32\x0b.ftrun.Loss"*\n\tNewQuorum\x12\x1d\n\x06quorum\x18\x01 \x01(\x0b\x32\r.ftrun.Quorum"(\n\x07Prepare\x12\x1d\n\x06quorum\x18\x01 \x01(\x0b\x32\r.ftrun.Quorum">\n\rProposeSwitch\x12\x1f\n\x07\x61ttempt\x18\x01 \x01(\x0b\x32\x0e.ftrun.Attempt\x12\x0c\n\x04step\x18\x02 \x01(\x04"7\n\x06Switch\x12\x1f\n\x07\x61ttempt\x18\x01 \x01(\x0b\x32\x0e.ftrun.Attempt\x12\x0c\n\x04step\x18\x02 \x01(\x04")\n\x06\x43\x61ncel\x12\x1f\n\x07\x61ttempt\x18\x01 \x01(\x0b\x32\x0e.ftrun.Attempt"\x0b\n\tAskReport"\xde\x02\n\x06Report\x12\x1d\n\x05state\x18\x01 \x01(\x0b\x32\x0e.ftrun.StateId\x12!\n\x08\x65ndpoint\x18\x02 \x01(\x0b\x32\x0f.ftrun.Endpoint\x12#\n\x0binterrupted\x18\x03 \x01(\x0b\x32\x0e.ftrun.Attempt\x12\x1f\n\x08in_force\x18\x04 \x01(\x0b\x32\r.ftrun.Quorum\x12\x1e\n\x07pending\x18\x05 \x01(\x0b\x32\r.ftrun.Quorum\x12\x19\n\x0cpending_step\x18\x06 \x01(\x04H\x00\x88\x01\x01\x12\x10\n\x08promised\x18\x07 \x01(\x08\x12\x11\n\tconfirmed\x18\x08 \x01(\x08\x12\x1b\n\x07reduced\x18\t \x01(\x0b\x32\n.ftrun.Tag\x12\x19\n\x05voted\x18\n \x01(\x0b\x32\n.ftrun.Tag\x12\x0f\n\x07healing\x18\x0b \x01(\x08\x12\x12\n\noperations\x18\x0c \x01(\x04\x42\x0f\n\r_pending_step"(\n\x05\x42uilt\x12\x1f\n\x07\x61ttempt\x18\x01 \x01(\x0b\x32\x0e.ftrun.Attempt">\n\x0b\x42uildFailed\x12\x1f\n\x07\x61ttempt\x18\x01 \x01(\x0b\x32\x0e.ftrun.Attempt\x12\x0e\n\x06reason\x18\x02 \x01(\t"9\n\x08Promised\x12\x1f\n\x07\x61ttempt\x18\x01 \x01(\x0b\x32\x0e.ftrun.Attempt\x12\x0c\n\x04step\x18\x02 \x01(\x04"I\n\x07Refused\x12\x1f\n\x07\x61ttempt\x18\x01 \x01(\x0b\x32\x0e.ftrun.Attempt\x12\x0c\n\x04step\x18\x02 \x01(\x04\x12\x0f\n\x07\x63urrent\x18\x03 \x01(\x04"8\n\x07InForce\x12\x1f\n\x07\x61ttempt\x18\x01 \x01(\x0b\x32\x0e.ftrun.Attempt\x12\x0c\n\x04step\x18\x02 \x01(\x04"H\n\x07\x45rrored\x12\x1f\n\x07\x61ttempt\x18\x01 \x01(\x0b\x32\x0e.ftrun.Attempt\x12\x0c\n\x04step\x18\x02 \x01(\x04\x12\x0e\n\x06reason\x18\x03 \x01(\t"k\n\x06Healed\x12\x1f\n\x07\x61ttempt\x18\x01 \x01(\x0b\x32\x0e.ftrun.Attempt\x12\x0c\n\x04step\x18\x02 \x01(\x04\x12\x0e\n\x06\x64onors\x18\x03 \x03(\t\x12\x0e\n\x06nbytes\x18\x04 \x01(\x04\x12\x12\n\nduration_s\x18\x05 \x01(\x01"8\n\x07Leaving\x12\x1d\n\x05state\x18\x01 \x01(\x0b\x32\x0e.ftrun.StateId\x12\x0e\n\x06reason\x18\x02 \x01(\t"%\n\x06Scalar\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01"X\n\x08Progress\x12\x0c\n\x04step\x18\x01 \x01(\x04\x12\x0f\n\x07\x62\x61tches\x18\x02 \x01(\x04\x12\r\n\x05phase\x18\x03 \x01(\t\x12\x1e\n\x07scalars\x18\x04 \x03(\x0b\x32\r.ftrun.Scalar"H\n\x0bWorkerHello\x12\x1d\n\x03key\x18\x01 \x01(\x0b\x32\x10.ftrun.WorkerKey\x12\x0b\n\x03pid\x18\x02 \x01(\x04\x12\r\n\x05token\x18\x03 \x01(\t"\x1d\n\tIsolation\x12\x10\n\x08isolated\x18\x01 \x01(\x08"G\n\rFailureReport\x12\x12\n\nerror_type\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x11\n\ttraceback\x18\x03 \x01(\t"\xbb\x01\n\x05Hello\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12\x1c\n\x04spec\x18\x02 \x01(\x0b\x32\x0e.ftrun.JobSpec\x12\x10\n\x08\x63\x61pacity\x18\x03 \x01(\x04\x12\x0c\n\x04host\x18\x04 \x01(\t\x12\r\n\x05store\x18\x05 \x01(\t\x12&\n\x07running\x18\x06 \x03(\x0b\x32\x15.ftrun.RunningReplica\x12\x19\n\x04\x64\x65\x61\x64\x18\x07 \x03(\x0b\x32\x0b.ftrun.Loss\x12\x10\n\x08\x66inished\x18\x08 \x03(\t"\x9d\x03\n\rWorkerMessage\x12\x1d\n\x03key\x18\x01 \x01(\x0b\x32\x10.ftrun.WorkerKey\x12\x1f\n\x06report\x18\x02 \x01(\x0b\x32\r.ftrun.ReportH\x00\x12\x1d\n\x05\x62uilt\x18\x03 \x01(\x0b\x32\x0c.ftrun.BuiltH\x00\x12*\n\x0c\x62uild_failed\x18\x04 \x01(\x0b\x32\x12.ftrun.BuildFailedH\x00\x12#\n\x08promised\x18\x05 \x01(\x0b\x32\x0f.ftrun.PromisedH\x00\x12!\n\x07refused\x18\x06 \x01(\x0b\x32\x0e.ftrun.RefusedH\x00\x12"\n\x08in_force\x18\x07 \x01(\x0b\x32\x0e.ftrun.InForceH\x00\x12!\n\x07\x65rrored\x18\x08 \x01(\x0b\x32\x0e.ftrun.ErroredH\x00\x12\x1f\n\x06healed\x18\t \x01(\x0b\x32\r.ftrun.HealedH\x00\x12!\n\x07leaving\x18\n \x01(\x0b\x32\x0e.ftrun.LeavingH\x00\x12#\n\x08progress\x18\x0b \x01(\x0b\x32\x0f.ftrun.ProgressH\x00\x42\t\n\x07message"K\n\x0eReplicaStarted\x12\x12\n\nreplica_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x10\n\x08restarts\x18\x03 \x01(\x04"E\n\x0bReplicaLost\x12\x12\n\nreplica_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\r\n\x05\x63\x61use\x18\x03 \x01(\t":\n\x0fReplicaFinished\x12\x12\n\nreplica_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t"]\n\x0fReplicaProgress\x12\x12\n\nreplica_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12!\n\x08progress\x18\x03 \x01(\x0b\x32\x0f.ftrun.Progress"5\n\tHeartbeat\x12(\n\x08progress\x18\x01 \x03(\x0b\x32\x16.ftrun.ReplicaProgress"4\n\rDrainReplicas\x12\x13\n\x0breplica_ids\x18\x01 \x03(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t".\n\tJobFailed\x12\x11\n\texit_code\x18\x01 \x01(\x03\x12\x0e\n\x06reason\x18\x02 \x01(\t"\t\n\x07Goodbye"\x18\n\x07Welcome\x12\r\n\x05\x65poch\x18\x01 \x01(\x04""\n\x0b\x41ssignSlots\x12\x13\n\x0breplica_ids\x18\x01 \x03(\t"\xca\x02\n\tToWorkers\x12&\n\x07targets\x18\x01 \x03(\x0b\x32\x15.ftrun.RunningReplica\x12%\n\tinterrupt\x18\x02 \x01(\x0b\x32\x10.ftrun.InterruptH\x00\x12&\n\nnew_quorum\x18\x03 \x01(\x0b\x32\x10.ftrun.NewQuorumH\x00\x12!\n\x07prepare\x18\x04 \x01(\x0b\x32\x0e.ftrun.PrepareH\x00\x12.\n\x0epropose_switch\x18\x05 \x01(\x0b\x32\x14.ftrun.ProposeSwitchH\x00\x12\x1f\n\x06switch\x18\x06 \x01(\x0b\x32\r.ftrun.SwitchH\x00\x12\x1f\n\x06\x63\x61ncel\x18\x07 \x01(\x0b\x32\r.ftrun.CancelH\x00\x12&\n\nask_report\x18\x08 \x01(\x0b\x32\x10.ftrun.AskReportH\x00\x42\t\n\x07message"I\n\x0eRestartReplica\x12\x12\n\nreplica_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t"\x0e\n\x0cHeartbeatAck"9\n\x06Notice\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x13\n\x0breplica_ids\x18\x02 \x03(\t\x12\x0c\n\x04text\x18\x03 \x01(\t"+\n\x06\x45ndJob\x12\x11\n\texit_code\x18\x01 \x01(\x03\x12\x0e\n\x06reason\x18\x02 \x01(\t"\x1a\n\x08Rejected\x12\x0e\n\x06reason\x18\x01 \x01(\t"\xa7\x01\n\x0cJournalState\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x1d\n\x06quorum\x18\x02 \x01(\x0b\x32\r.ftrun.Quorum\x12\x18\n\x0bswitch_step\x18\x03 \x01(\x04H\x00\x88\x01\x01\x12\x1c\n\x04spec\x18\x04 \x01(\x0b\x32\x0e.ftrun.JobSpec\x12\x10\n\x08\x66inished\x18\x05 \x03(\t\x12\x0f\n\x07\x64rained\x18\x06 \x03(\tB\x0e\n\x0c_switch_step"\xca\x0b\n\x08\x45nvelope\x12%\n\tinterrupt\x18\x01 \x01(\x0b\x32\x10.ftrun.InterruptH\x00\x12&\n\nnew_quorum\x18\x02 \x01(\x0b\x32\x10.ftrun.NewQuorumH\x00\x12!\n\x07prepare\x18\x03 \x01(\x0b\x32\x0e.ftrun.PrepareH\x00\x12.\n\x0epropose_switch\x18\x04 \x01(\x0b\x32\x14.ftrun.ProposeSwitchH\x00\x12\x1f\n\x06switch\x18\x05 \x01(\x0b\x32\r.ftrun.SwitchH\x00\x12\x1f\n\x06\x63\x61ncel\x18\x06 \x01(\x0b\x32\r.ftrun.CancelH\x00\x12&\n\nask_report\x18\x07 \x01(\x0b\x32\x10.ftrun.AskReportH\x00\x12\x1f\n\x06report\x18\x14 \x01(\x0b\x32\r.ftrun.ReportH\x00\x12\x1d\n\x05\x62uilt\x18\x15 \x01(\x0b\x32\x0c.ftrun.BuiltH\x00\x12*\n\x0c\x62uild_failed\x18\x16 \x01(\x0b\x32\x12.ftrun.BuildFailedH\x00\x12#\n\x08promised\x18\x17 \x01(\x0b\x32\x0f.ftrun.PromisedH\x00\x12!\n\x07refused\x18\x18 \x01(\x0b\x32\x0e.ftrun.RefusedH\x00\x12"\n\x08in_force\x18\x19 \x01(\x0b\x32\x0e.ftrun.InForceH\x00\x12!\n\x07\x65rrored\x18\x1a \x01(\x0b\x32\x0e.ftrun.ErroredH\x00\x12\x1f\n\x06healed\x18\x1b \x01(\x0b\x32\r.ftrun.HealedH\x00\x12!\n\x07leaving\x18\x1c \x01(\x0b\x32\x0e.ftrun.LeavingH\x00\x12#\n\x08progress\x18\x1d \x01(\x0b\x32\x0f.ftrun.ProgressH\x00\x12*\n\x0cworker_hello\x18( \x01(\x0b\x32\x12.ftrun.WorkerHelloH\x00\x12%\n\tisolation\x18) \x01(\x0b\x32\x10.ftrun.IsolationH\x00\x12.\n\x0e\x66\x61ilure_report\x18* \x01(\x0b\x32\x14.ftrun.FailureReportH\x00\x12\x1d\n\x05hello\x18< \x01(\x0b\x32\x0c.ftrun.HelloH\x00\x12.\n\x0eworker_message\x18= \x01(\x0b\x32\x14.ftrun.WorkerMessageH\x00\x12\x30\n\x0freplica_started\x18> \x01(\x0b\x32\x15.ftrun.ReplicaStartedH\x00\x12*\n\x0creplica_lost\x18? \x01(\x0b\x32\x12.ftrun.ReplicaLostH\x00\x12\x32\n\x10replica_finished\x18@ \x01(\x0b\x32\x16.ftrun.ReplicaFinishedH\x00\x12%\n\theartbeat\x18\x41 \x01(\x0b\x32\x10.ftrun.HeartbeatH\x00\x12.\n\x0e\x64rain_replicas\x18\x42 \x01(\x0b\x32\x14.ftrun.DrainReplicasH\x00\x12&\n\njob_failed\x18\x43 \x01(\x0b\x32\x10.ftrun.JobFailedH\x00\x12!\n\x07goodbye\x18\x44 \x01(\x0b\x32\x0e.ftrun.GoodbyeH\x00\x12!\n\x07welcome\x18P \x01(\x0b\x32\x0e.ftrun.WelcomeH\x00\x12*\n\x0c\x61ssign_slots\x18Q \x01(\x0b\x32\x12.ftrun.AssignSlotsH\x00\x12&\n\nto_workers\x18R \x01(\x0b\x32\x10.ftrun.ToWorkersH\x00\x12\x30\n\x0frestart_replica\x18S \x01(\x0b\x32\x15.ftrun.RestartReplicaH\x00\x12,\n\rheartbeat_ack\x18T \x01(\x0b\x32\x13.ftrun.HeartbeatAckH\x00\x12\x1f\n\x06notice\x18U \x01(\x0b\x32\r.ftrun.NoticeH\x00\x12 \n\x07\x65nd_job\x18V \x01(\x0b\x32\r.ftrun.EndJobH\x00\x12#\n\x08rejected\x18W \x01(\x0b\x32\x0f.ftrun.RejectedH\x00\x42\t\n\x07message26\n\nMembership\x12(\n\x06\x41ttach\x12\x0c.ftrun.Batch\x1a\x0c.ftrun.Batch(\x01\x30\x01\x62\x06proto3'
-)
+
+
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1a\x66trun/protocol/ftrun.proto\x12\x05\x66trun\"+\n\x05\x42\x61tch\x12\"\n\tenvelopes\x18\x01 \x03(\x0b\x32\x0f.ftrun.Envelope\",\n\x07\x41ttempt\x12\x11\n\tquorum_id\x18\x01 \x01(\x04\x12\x0e\n\x06number\x18\x02 \x01(\x04\"4\n\x03Tag\x12\x1f\n\x07\x61ttempt\x18\x01 \x01(\x0b\x32\x0e.ftrun.Attempt\x12\x0c\n\x04step\x18\x02 \x01(\x04\"(\n\x07StateId\x12\x0c\n\x04step\x18\x01 \x01(\x04\x12\x0f\n\x07lineage\x18\x02 \x01(\t\"H\n\tWorkerKey\x12\x12\n\nreplica_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x12\n\ngroup_rank\x18\x03 \x01(\x04\"&\n\x08\x45ndpoint\x12\x0c\n\x04host\x18\x01 \x01(\t\x12\x0c\n\x04heal\x18\x02 \x01(\t\"d\n\x06Member\x12\x12\n\nreplica_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\"\n\tendpoints\x18\x03 \x03(\x0b\x32\x0f.ftrun.Endpoint\x12\r\n\x05store\x18\x04 \x01(\t\"\xe2\x01\n\x06Quorum\x12\x1f\n\x07\x61ttempt\x18\x01 \x01(\x0b\x32\x0e.ftrun.Attempt\x12\x1e\n\x07members\x18\x02 \x03(\x0b\x32\r.ftrun.Member\x12\r\n\x05store\x18\x03 \x01(\t\x12\x11\n\x04step\x18\x04 \x01(\x04H\x00\x88\x01\x01\x12\x1d\n\x05state\x18\x05 \x01(\x0b\x32\x0e.ftrun.StateId\x12\x11\n\tnewcomers\x18\x06 \x03(\t\x12\x0e\n\x06\x64onors\x18\x07 \x03(\t\x12\x1c\n\x04\x62\x61se\x18\x08 \x01(\x0b\x32\x0e.ftrun.Attempt\x12\x0c\n\x04left\x18\t \x03(\tB\x07\n\x05_step\">\n\x04Loss\x12\x12\n\nreplica_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\r\n\x05\x63\x61use\x18\x03 \x01(\t\"9\n\x0eRunningReplica\x12\x12\n\nreplica_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\"\xbd\x01\n\x07JobSpec\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x10\n\x08replicas\x18\x02 \x01(\x04\x12\x1b\n\x13workers_per_replica\x18\x03 \x01(\x04\x12\x14\n\x0cmin_replicas\x18\x04 \x01(\x04\x12\x16\n\x0ejoin_timeout_s\x18\x05 \x01(\x01\x12\x1b\n\x13heartbeat_timeout_s\x18\x06 \x01(\x01\x12\x19\n\x11isolation_limit_s\x18\x07 \x01(\x01\x12\r\n\x05nodes\x18\x08 \x01(\x04\"G\n\tInterrupt\x12\x1f\n\x07\x61ttempt\x18\x01 \x01(\x0b\x32\x0e.ftrun.Attempt\x12\x19\n\x04lost\x18\x02 \x03(\x0b\x32\x0b.ftrun.Loss\"*\n\tNewQuorum\x12\x1d\n\x06quorum\x18\x01 \x01(\x0b\x32\r.ftrun.Quorum\"(\n\x07Prepare\x12\x1d\n\x06quorum\x18\x01 \x01(\x0b\x32\r.ftrun.Quorum\">\n\rProposeSwitch\x12\x1f\n\x07\x61ttempt\x18\x01 \x01(\x0b\x32\x0e.ftrun.Attempt\x12\x0c\n\x04step\x18\x02 \x01(\x04\"7\n\x06Switch\x12\x1f\n\x07\x61ttempt\x18\x01 \x01(\x0b\x32\x0e.ftrun.Attempt\x12\x0c\n\x04step\x18\x02 \x01(\x04\")\n\x06\x43\x61ncel\x12\x1f\n\x07\x61ttempt\x18\x01 \x01(\x0b\x32\x0e.ftrun.Attempt\"\x0b\n\tAskReport\"\xde\x02\n\x06Report\x12\x1d\n\x05state\x18\x01 \x01(\x0b\x32\x0e.ftrun.StateId\x12!\n\x08\x65ndpoint\x18\x02 \x01(\x0b\x32\x0f.ftrun.Endpoint\x12#\n\x0binterrupted\x18\x03 \x01(\x0b\x32\x0e.ftrun.Attempt\x12\x1f\n\x08in_force\x18\x04 \x01(\x0b\x32\r.ftrun.Quorum\x12\x1e\n\x07pending\x18\x05 \x01(\x0b\x32\r.ftrun.Quorum\x12\x19\n\x0cpending_step\x18\x06 \x01(\x04H\x00\x88\x01\x01\x12\x10\n\x08promised\x18\x07 \x01(\x08\x12\x11\n\tconfirmed\x18\x08 \x01(\x08\x12\x1b\n\x07reduced\x18\t \x01(\x0b\x32\n.ftrun.Tag\x12\x19\n\x05voted\x18\n \x01(\x0b\x32\n.ftrun.Tag\x12\x0f\n\x07healing\x18\x0b \x01(\x08\x12\x12\n\noperations\x18\x0c \x01(\x04\x42\x0f\n\r_pending_step\"(\n\x05\x42uilt\x12\x1f\n\x07\x61ttempt\x18\x01 \x01(\x0b\x32\x0e.ftrun.Attempt\">\n\x0b\x42uildFailed\x12\x1f\n\x07\x61ttempt\x18\x01 \x01(\x0b\x32\x0e.ftrun.Attempt\x12\x0e\n\x06reason\x18\x02 \x01(\t\"9\n\x08Promised\x12\x1f\n\x07\x61ttempt\x18\x01 \x01(\x0b\x32\x0e.ftrun.Attempt\x12\x0c\n\x04step\x18\x02 \x01(\x04\"I\n\x07Refused\x12\x1f\n\x07\x61ttempt\x18\x01 \x01(\x0b\x32\x0e.ftrun.Attempt\x12\x0c\n\x04step\x18\x02 \x01(\x04\x12\x0f\n\x07\x63urrent\x18\x03 \x01(\x04\"8\n\x07InForce\x12\x1f\n\x07\x61ttempt\x18\x01 \x01(\x0b\x32\x0e.ftrun.Attempt\x12\x0c\n\x04step\x18\x02 \x01(\x04\"H\n\x07\x45rrored\x12\x1f\n\x07\x61ttempt\x18\x01 \x01(\x0b\x32\x0e.ftrun.Attempt\x12\x0c\n\x04step\x18\x02 \x01(\x04\x12\x0e\n\x06reason\x18\x03 \x01(\t\"k\n\x06Healed\x12\x1f\n\x07\x61ttempt\x18\x01 \x01(\x0b\x32\x0e.ftrun.Attempt\x12\x0c\n\x04step\x18\x02 \x01(\x04\x12\x0e\n\x06\x64onors\x18\x03 \x03(\t\x12\x0e\n\x06nbytes\x18\x04 \x01(\x04\x12\x12\n\nduration_s\x18\x05 \x01(\x01\"8\n\x07Leaving\x12\x1d\n\x05state\x18\x01 \x01(\x0b\x32\x0e.ftrun.StateId\x12\x0e\n\x06reason\x18\x02 \x01(\t\"%\n\x06Scalar\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01\"X\n\x08Progress\x12\x0c\n\x04step\x18\x01 \x01(\x04\x12\x0f\n\x07\x62\x61tches\x18\x02 \x01(\x04\x12\r\n\x05phase\x18\x03 \x01(\t\x12\x1e\n\x07scalars\x18\x04 \x03(\x0b\x32\r.ftrun.Scalar\"H\n\x0bWorkerHello\x12\x1d\n\x03key\x18\x01 \x01(\x0b\x32\x10.ftrun.WorkerKey\x12\x0b\n\x03pid\x18\x02 \x01(\x04\x12\r\n\x05token\x18\x03 \x01(\t\"\x1d\n\tIsolation\x12\x10\n\x08isolated\x18\x01 \x01(\x08\"G\n\rFailureReport\x12\x12\n\nerror_type\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x11\n\ttraceback\x18\x03 \x01(\t\"\xbb\x01\n\x05Hello\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12\x1c\n\x04spec\x18\x02 \x01(\x0b\x32\x0e.ftrun.JobSpec\x12\x10\n\x08\x63\x61pacity\x18\x03 \x01(\x04\x12\x0c\n\x04host\x18\x04 \x01(\t\x12\r\n\x05store\x18\x05 \x01(\t\x12&\n\x07running\x18\x06 \x03(\x0b\x32\x15.ftrun.RunningReplica\x12\x19\n\x04\x64\x65\x61\x64\x18\x07 \x03(\x0b\x32\x0b.ftrun.Loss\x12\x10\n\x08\x66inished\x18\x08 \x03(\t\"\x9d\x03\n\rWorkerMessage\x12\x1d\n\x03key\x18\x01 \x01(\x0b\x32\x10.ftrun.WorkerKey\x12\x1f\n\x06report\x18\x02 \x01(\x0b\x32\r.ftrun.ReportH\x00\x12\x1d\n\x05\x62uilt\x18\x03 \x01(\x0b\x32\x0c.ftrun.BuiltH\x00\x12*\n\x0c\x62uild_failed\x18\x04 \x01(\x0b\x32\x12.ftrun.BuildFailedH\x00\x12#\n\x08promised\x18\x05 \x01(\x0b\x32\x0f.ftrun.PromisedH\x00\x12!\n\x07refused\x18\x06 \x01(\x0b\x32\x0e.ftrun.RefusedH\x00\x12\"\n\x08in_force\x18\x07 \x01(\x0b\x32\x0e.ftrun.InForceH\x00\x12!\n\x07\x65rrored\x18\x08 \x01(\x0b\x32\x0e.ftrun.ErroredH\x00\x12\x1f\n\x06healed\x18\t \x01(\x0b\x32\r.ftrun.HealedH\x00\x12!\n\x07leaving\x18\n \x01(\x0b\x32\x0e.ftrun.LeavingH\x00\x12#\n\x08progress\x18\x0b \x01(\x0b\x32\x0f.ftrun.ProgressH\x00\x42\t\n\x07message\"K\n\x0eReplicaStarted\x12\x12\n\nreplica_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x10\n\x08restarts\x18\x03 \x01(\x04\"E\n\x0bReplicaLost\x12\x12\n\nreplica_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\r\n\x05\x63\x61use\x18\x03 \x01(\t\":\n\x0fReplicaFinished\x12\x12\n\nreplica_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\"]\n\x0fReplicaProgress\x12\x12\n\nreplica_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12!\n\x08progress\x18\x03 \x01(\x0b\x32\x0f.ftrun.Progress\"5\n\tHeartbeat\x12(\n\x08progress\x18\x01 \x03(\x0b\x32\x16.ftrun.ReplicaProgress\"4\n\rDrainReplicas\x12\x13\n\x0breplica_ids\x18\x01 \x03(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\".\n\tJobFailed\x12\x11\n\texit_code\x18\x01 \x01(\x03\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\t\n\x07Goodbye\"\x18\n\x07Welcome\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\"\"\n\x0b\x41ssignSlots\x12\x13\n\x0breplica_ids\x18\x01 \x03(\t\"\xca\x02\n\tToWorkers\x12&\n\x07targets\x18\x01 \x03(\x0b\x32\x15.ftrun.RunningReplica\x12%\n\tinterrupt\x18\x02 \x01(\x0b\x32\x10.ftrun.InterruptH\x00\x12&\n\nnew_quorum\x18\x03 \x01(\x0b\x32\x10.ftrun.NewQuorumH\x00\x12!\n\x07prepare\x18\x04 \x01(\x0b\x32\x0e.ftrun.PrepareH\x00\x12.\n\x0epropose_switch\x18\x05 \x01(\x0b\x32\x14.ftrun.ProposeSwitchH\x00\x12\x1f\n\x06switch\x18\x06 \x01(\x0b\x32\r.ftrun.SwitchH\x00\x12\x1f\n\x06\x63\x61ncel\x18\x07 \x01(\x0b\x32\r.ftrun.CancelH\x00\x12&\n\nask_report\x18\x08 \x01(\x0b\x32\x10.ftrun.AskReportH\x00\x42\t\n\x07message\"I\n\x0eRestartReplica\x12\x12\n\nreplica_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\"\x0e\n\x0cHeartbeatAck\"9\n\x06Notice\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x13\n\x0breplica_ids\x18\x02 \x03(\t\x12\x0c\n\x04text\x18\x03 \x01(\t\"+\n\x06\x45ndJob\x12\x11\n\texit_code\x18\x01 \x01(\x03\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\x1a\n\x08Rejected\x12\x0e\n\x06reason\x18\x01 \x01(\t\"\xc6\x01\n\x0cJournalState\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x1d\n\x06quorum\x18\x02 \x01(\x0b\x32\r.ftrun.Quorum\x12\x18\n\x0bswitch_step\x18\x03 \x01(\x04H\x00\x88\x01\x01\x12\x1c\n\x04spec\x18\x04 \x01(\x0b\x32\x0e.ftrun.JobSpec\x12\x10\n\x08\x66inished\x18\x05 \x03(\t\x12\x0f\n\x07\x64rained\x18\x06 \x03(\t\x12\x1d\n\x06strays\x18\x07 \x03(\x0b\x32\r.ftrun.MemberB\x0e\n\x0c_switch_step\"\xca\x0b\n\x08\x45nvelope\x12%\n\tinterrupt\x18\x01 \x01(\x0b\x32\x10.ftrun.InterruptH\x00\x12&\n\nnew_quorum\x18\x02 \x01(\x0b\x32\x10.ftrun.NewQuorumH\x00\x12!\n\x07prepare\x18\x03 \x01(\x0b\x32\x0e.ftrun.PrepareH\x00\x12.\n\x0epropose_switch\x18\x04 \x01(\x0b\x32\x14.ftrun.ProposeSwitchH\x00\x12\x1f\n\x06switch\x18\x05 \x01(\x0b\x32\r.ftrun.SwitchH\x00\x12\x1f\n\x06\x63\x61ncel\x18\x06 \x01(\x0b\x32\r.ftrun.CancelH\x00\x12&\n\nask_report\x18\x07 \x01(\x0b\x32\x10.ftrun.AskReportH\x00\x12\x1f\n\x06report\x18\x14 \x01(\x0b\x32\r.ftrun.ReportH\x00\x12\x1d\n\x05\x62uilt\x18\x15 \x01(\x0b\x32\x0c.ftrun.BuiltH\x00\x12*\n\x0c\x62uild_failed\x18\x16 \x01(\x0b\x32\x12.ftrun.BuildFailedH\x00\x12#\n\x08promised\x18\x17 \x01(\x0b\x32\x0f.ftrun.PromisedH\x00\x12!\n\x07refused\x18\x18 \x01(\x0b\x32\x0e.ftrun.RefusedH\x00\x12\"\n\x08in_force\x18\x19 \x01(\x0b\x32\x0e.ftrun.InForceH\x00\x12!\n\x07\x65rrored\x18\x1a \x01(\x0b\x32\x0e.ftrun.ErroredH\x00\x12\x1f\n\x06healed\x18\x1b \x01(\x0b\x32\r.ftrun.HealedH\x00\x12!\n\x07leaving\x18\x1c \x01(\x0b\x32\x0e.ftrun.LeavingH\x00\x12#\n\x08progress\x18\x1d \x01(\x0b\x32\x0f.ftrun.ProgressH\x00\x12*\n\x0cworker_hello\x18( \x01(\x0b\x32\x12.ftrun.WorkerHelloH\x00\x12%\n\tisolation\x18) \x01(\x0b\x32\x10.ftrun.IsolationH\x00\x12.\n\x0e\x66\x61ilure_report\x18* \x01(\x0b\x32\x14.ftrun.FailureReportH\x00\x12\x1d\n\x05hello\x18< \x01(\x0b\x32\x0c.ftrun.HelloH\x00\x12.\n\x0eworker_message\x18= \x01(\x0b\x32\x14.ftrun.WorkerMessageH\x00\x12\x30\n\x0freplica_started\x18> \x01(\x0b\x32\x15.ftrun.ReplicaStartedH\x00\x12*\n\x0creplica_lost\x18? \x01(\x0b\x32\x12.ftrun.ReplicaLostH\x00\x12\x32\n\x10replica_finished\x18@ \x01(\x0b\x32\x16.ftrun.ReplicaFinishedH\x00\x12%\n\theartbeat\x18\x41 \x01(\x0b\x32\x10.ftrun.HeartbeatH\x00\x12.\n\x0e\x64rain_replicas\x18\x42 \x01(\x0b\x32\x14.ftrun.DrainReplicasH\x00\x12&\n\njob_failed\x18\x43 \x01(\x0b\x32\x10.ftrun.JobFailedH\x00\x12!\n\x07goodbye\x18\x44 \x01(\x0b\x32\x0e.ftrun.GoodbyeH\x00\x12!\n\x07welcome\x18P \x01(\x0b\x32\x0e.ftrun.WelcomeH\x00\x12*\n\x0c\x61ssign_slots\x18Q \x01(\x0b\x32\x12.ftrun.AssignSlotsH\x00\x12&\n\nto_workers\x18R \x01(\x0b\x32\x10.ftrun.ToWorkersH\x00\x12\x30\n\x0frestart_replica\x18S \x01(\x0b\x32\x15.ftrun.RestartReplicaH\x00\x12,\n\rheartbeat_ack\x18T \x01(\x0b\x32\x13.ftrun.HeartbeatAckH\x00\x12\x1f\n\x06notice\x18U \x01(\x0b\x32\r.ftrun.NoticeH\x00\x12 \n\x07\x65nd_job\x18V \x01(\x0b\x32\r.ftrun.EndJobH\x00\x12#\n\x08rejected\x18W \x01(\x0b\x32\x0f.ftrun.RejectedH\x00\x42\t\n\x07message26\n\nMembership\x12(\n\x06\x41ttach\x12\x0c.ftrun.Batch\x1a\x0c.ftrun.Batch(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
-_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, "ftrun.protocol.ftrun_pb2", _globals)
+_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'ftrun.protocol.ftrun_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
-    DESCRIPTOR._loaded_options = None
-    _globals["_BATCH"]._serialized_start = 37
-    _globals["_BATCH"]._serialized_end = 80
-    _globals["_ATTEMPT"]._serialized_start = 82
-    _globals["_ATTEMPT"]._serialized_end = 126
-    _globals["_TAG"]._serialized_start = 128
-    _globals["_TAG"]._serialized_end = 180
-    _globals["_STATEID"]._serialized_start = 182
-    _globals["_STATEID"]._serialized_end = 222
-    _globals["_WORKERKEY"]._serialized_start = 224
-    _globals["_WORKERKEY"]._serialized_end = 296
-    _globals["_ENDPOINT"]._serialized_start = 298
-    _globals["_ENDPOINT"]._serialized_end = 336
-    _globals["_MEMBER"]._serialized_start = 338
-    _globals["_MEMBER"]._serialized_end = 438
-    _globals["_QUORUM"]._serialized_start = 441
-    _globals["_QUORUM"]._serialized_end = 667
-    _globals["_LOSS"]._serialized_start = 669
-    _globals["_LOSS"]._serialized_end = 731
-    _globals["_RUNNINGREPLICA"]._serialized_start = 733
-    _globals["_RUNNINGREPLICA"]._serialized_end = 790
-    _globals["_JOBSPEC"]._serialized_start = 793
-    _globals["_JOBSPEC"]._serialized_end = 982
-    _globals["_INTERRUPT"]._serialized_start = 984
-    _globals["_INTERRUPT"]._serialized_end = 1055
-    _globals["_NEWQUORUM"]._serialized_start = 1057
-    _globals["_NEWQUORUM"]._serialized_end = 1099
-    _globals["_PREPARE"]._serialized_start = 1101
-    _globals["_PREPARE"]._serialized_end = 1141
-    _globals["_PROPOSESWITCH"]._serialized_start = 1143
-    _globals["_PROPOSESWITCH"]._serialized_end = 1205
-    _globals["_SWITCH"]._serialized_start = 1207
-    _globals["_SWITCH"]._serialized_end = 1262
-    _globals["_CANCEL"]._serialized_start = 1264
-    _globals["_CANCEL"]._serialized_end = 1305
-    _globals["_ASKREPORT"]._serialized_start = 1307
-    _globals["_ASKREPORT"]._serialized_end = 1318
-    _globals["_REPORT"]._serialized_start = 1321
-    _globals["_REPORT"]._serialized_end = 1671
-    _globals["_BUILT"]._serialized_start = 1673
-    _globals["_BUILT"]._serialized_end = 1713
-    _globals["_BUILDFAILED"]._serialized_start = 1715
-    _globals["_BUILDFAILED"]._serialized_end = 1777
-    _globals["_PROMISED"]._serialized_start = 1779
-    _globals["_PROMISED"]._serialized_end = 1836
-    _globals["_REFUSED"]._serialized_start = 1838
-    _globals["_REFUSED"]._serialized_end = 1911
-    _globals["_INFORCE"]._serialized_start = 1913
-    _globals["_INFORCE"]._serialized_end = 1969
-    _globals["_ERRORED"]._serialized_start = 1971
-    _globals["_ERRORED"]._serialized_end = 2043
-    _globals["_HEALED"]._serialized_start = 2045
-    _globals["_HEALED"]._serialized_end = 2152
-    _globals["_LEAVING"]._serialized_start = 2154
-    _globals["_LEAVING"]._serialized_end = 2210
-    _globals["_SCALAR"]._serialized_start = 2212
-    _globals["_SCALAR"]._serialized_end = 2249
-    _globals["_PROGRESS"]._serialized_start = 2251
-    _globals["_PROGRESS"]._serialized_end = 2339
-    _globals["_WORKERHELLO"]._serialized_start = 2341
-    _globals["_WORKERHELLO"]._serialized_end = 2413
-    _globals["_ISOLATION"]._serialized_start = 2415
-    _globals["_ISOLATION"]._serialized_end = 2444
-    _globals["_FAILUREREPORT"]._serialized_start = 2446
-    _globals["_FAILUREREPORT"]._serialized_end = 2517
-    _globals["_HELLO"]._serialized_start = 2520
-    _globals["_HELLO"]._serialized_end = 2707
-    _globals["_WORKERMESSAGE"]._serialized_start = 2710
-    _globals["_WORKERMESSAGE"]._serialized_end = 3123
-    _globals["_REPLICASTARTED"]._serialized_start = 3125
-    _globals["_REPLICASTARTED"]._serialized_end = 3200
-    _globals["_REPLICALOST"]._serialized_start = 3202
-    _globals["_REPLICALOST"]._serialized_end = 3271
-    _globals["_REPLICAFINISHED"]._serialized_start = 3273
-    _globals["_REPLICAFINISHED"]._serialized_end = 3331
-    _globals["_REPLICAPROGRESS"]._serialized_start = 3333
-    _globals["_REPLICAPROGRESS"]._serialized_end = 3426
-    _globals["_HEARTBEAT"]._serialized_start = 3428
-    _globals["_HEARTBEAT"]._serialized_end = 3481
-    _globals["_DRAINREPLICAS"]._serialized_start = 3483
-    _globals["_DRAINREPLICAS"]._serialized_end = 3535
-    _globals["_JOBFAILED"]._serialized_start = 3537
-    _globals["_JOBFAILED"]._serialized_end = 3583
-    _globals["_GOODBYE"]._serialized_start = 3585
-    _globals["_GOODBYE"]._serialized_end = 3594
-    _globals["_WELCOME"]._serialized_start = 3596
-    _globals["_WELCOME"]._serialized_end = 3620
-    _globals["_ASSIGNSLOTS"]._serialized_start = 3622
-    _globals["_ASSIGNSLOTS"]._serialized_end = 3656
-    _globals["_TOWORKERS"]._serialized_start = 3659
-    _globals["_TOWORKERS"]._serialized_end = 3989
-    _globals["_RESTARTREPLICA"]._serialized_start = 3991
-    _globals["_RESTARTREPLICA"]._serialized_end = 4064
-    _globals["_HEARTBEATACK"]._serialized_start = 4066
-    _globals["_HEARTBEATACK"]._serialized_end = 4080
-    _globals["_NOTICE"]._serialized_start = 4082
-    _globals["_NOTICE"]._serialized_end = 4139
-    _globals["_ENDJOB"]._serialized_start = 4141
-    _globals["_ENDJOB"]._serialized_end = 4184
-    _globals["_REJECTED"]._serialized_start = 4186
-    _globals["_REJECTED"]._serialized_end = 4212
-    _globals["_JOURNALSTATE"]._serialized_start = 4215
-    _globals["_JOURNALSTATE"]._serialized_end = 4382
-    _globals["_ENVELOPE"]._serialized_start = 4385
-    _globals["_ENVELOPE"]._serialized_end = 5867
-    _globals["_MEMBERSHIP"]._serialized_start = 5869
-    _globals["_MEMBERSHIP"]._serialized_end = 5923
+  DESCRIPTOR._loaded_options = None
+  _globals['_BATCH']._serialized_start=37
+  _globals['_BATCH']._serialized_end=80
+  _globals['_ATTEMPT']._serialized_start=82
+  _globals['_ATTEMPT']._serialized_end=126
+  _globals['_TAG']._serialized_start=128
+  _globals['_TAG']._serialized_end=180
+  _globals['_STATEID']._serialized_start=182
+  _globals['_STATEID']._serialized_end=222
+  _globals['_WORKERKEY']._serialized_start=224
+  _globals['_WORKERKEY']._serialized_end=296
+  _globals['_ENDPOINT']._serialized_start=298
+  _globals['_ENDPOINT']._serialized_end=336
+  _globals['_MEMBER']._serialized_start=338
+  _globals['_MEMBER']._serialized_end=438
+  _globals['_QUORUM']._serialized_start=441
+  _globals['_QUORUM']._serialized_end=667
+  _globals['_LOSS']._serialized_start=669
+  _globals['_LOSS']._serialized_end=731
+  _globals['_RUNNINGREPLICA']._serialized_start=733
+  _globals['_RUNNINGREPLICA']._serialized_end=790
+  _globals['_JOBSPEC']._serialized_start=793
+  _globals['_JOBSPEC']._serialized_end=982
+  _globals['_INTERRUPT']._serialized_start=984
+  _globals['_INTERRUPT']._serialized_end=1055
+  _globals['_NEWQUORUM']._serialized_start=1057
+  _globals['_NEWQUORUM']._serialized_end=1099
+  _globals['_PREPARE']._serialized_start=1101
+  _globals['_PREPARE']._serialized_end=1141
+  _globals['_PROPOSESWITCH']._serialized_start=1143
+  _globals['_PROPOSESWITCH']._serialized_end=1205
+  _globals['_SWITCH']._serialized_start=1207
+  _globals['_SWITCH']._serialized_end=1262
+  _globals['_CANCEL']._serialized_start=1264
+  _globals['_CANCEL']._serialized_end=1305
+  _globals['_ASKREPORT']._serialized_start=1307
+  _globals['_ASKREPORT']._serialized_end=1318
+  _globals['_REPORT']._serialized_start=1321
+  _globals['_REPORT']._serialized_end=1671
+  _globals['_BUILT']._serialized_start=1673
+  _globals['_BUILT']._serialized_end=1713
+  _globals['_BUILDFAILED']._serialized_start=1715
+  _globals['_BUILDFAILED']._serialized_end=1777
+  _globals['_PROMISED']._serialized_start=1779
+  _globals['_PROMISED']._serialized_end=1836
+  _globals['_REFUSED']._serialized_start=1838
+  _globals['_REFUSED']._serialized_end=1911
+  _globals['_INFORCE']._serialized_start=1913
+  _globals['_INFORCE']._serialized_end=1969
+  _globals['_ERRORED']._serialized_start=1971
+  _globals['_ERRORED']._serialized_end=2043
+  _globals['_HEALED']._serialized_start=2045
+  _globals['_HEALED']._serialized_end=2152
+  _globals['_LEAVING']._serialized_start=2154
+  _globals['_LEAVING']._serialized_end=2210
+  _globals['_SCALAR']._serialized_start=2212
+  _globals['_SCALAR']._serialized_end=2249
+  _globals['_PROGRESS']._serialized_start=2251
+  _globals['_PROGRESS']._serialized_end=2339
+  _globals['_WORKERHELLO']._serialized_start=2341
+  _globals['_WORKERHELLO']._serialized_end=2413
+  _globals['_ISOLATION']._serialized_start=2415
+  _globals['_ISOLATION']._serialized_end=2444
+  _globals['_FAILUREREPORT']._serialized_start=2446
+  _globals['_FAILUREREPORT']._serialized_end=2517
+  _globals['_HELLO']._serialized_start=2520
+  _globals['_HELLO']._serialized_end=2707
+  _globals['_WORKERMESSAGE']._serialized_start=2710
+  _globals['_WORKERMESSAGE']._serialized_end=3123
+  _globals['_REPLICASTARTED']._serialized_start=3125
+  _globals['_REPLICASTARTED']._serialized_end=3200
+  _globals['_REPLICALOST']._serialized_start=3202
+  _globals['_REPLICALOST']._serialized_end=3271
+  _globals['_REPLICAFINISHED']._serialized_start=3273
+  _globals['_REPLICAFINISHED']._serialized_end=3331
+  _globals['_REPLICAPROGRESS']._serialized_start=3333
+  _globals['_REPLICAPROGRESS']._serialized_end=3426
+  _globals['_HEARTBEAT']._serialized_start=3428
+  _globals['_HEARTBEAT']._serialized_end=3481
+  _globals['_DRAINREPLICAS']._serialized_start=3483
+  _globals['_DRAINREPLICAS']._serialized_end=3535
+  _globals['_JOBFAILED']._serialized_start=3537
+  _globals['_JOBFAILED']._serialized_end=3583
+  _globals['_GOODBYE']._serialized_start=3585
+  _globals['_GOODBYE']._serialized_end=3594
+  _globals['_WELCOME']._serialized_start=3596
+  _globals['_WELCOME']._serialized_end=3620
+  _globals['_ASSIGNSLOTS']._serialized_start=3622
+  _globals['_ASSIGNSLOTS']._serialized_end=3656
+  _globals['_TOWORKERS']._serialized_start=3659
+  _globals['_TOWORKERS']._serialized_end=3989
+  _globals['_RESTARTREPLICA']._serialized_start=3991
+  _globals['_RESTARTREPLICA']._serialized_end=4064
+  _globals['_HEARTBEATACK']._serialized_start=4066
+  _globals['_HEARTBEATACK']._serialized_end=4080
+  _globals['_NOTICE']._serialized_start=4082
+  _globals['_NOTICE']._serialized_end=4139
+  _globals['_ENDJOB']._serialized_start=4141
+  _globals['_ENDJOB']._serialized_end=4184
+  _globals['_REJECTED']._serialized_start=4186
+  _globals['_REJECTED']._serialized_end=4212
+  _globals['_JOURNALSTATE']._serialized_start=4215
+  _globals['_JOURNALSTATE']._serialized_end=4413
+  _globals['_ENVELOPE']._serialized_start=4416
+  _globals['_ENVELOPE']._serialized_end=5898
+  _globals['_MEMBERSHIP']._serialized_start=5900
+  _globals['_MEMBERSHIP']._serialized_end=5954
 # @@protoc_insertion_point(module_scope)

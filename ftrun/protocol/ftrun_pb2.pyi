@@ -499,20 +499,22 @@ class Rejected(_message.Message):
     def __init__(self, reason: _Optional[str] = ...) -> None: ...
 
 class JournalState(_message.Message):
-    __slots__ = ("epoch", "quorum", "switch_step", "spec", "finished", "drained")
+    __slots__ = ("epoch", "quorum", "switch_step", "spec", "finished", "drained", "strays")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     QUORUM_FIELD_NUMBER: _ClassVar[int]
     SWITCH_STEP_FIELD_NUMBER: _ClassVar[int]
     SPEC_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
     DRAINED_FIELD_NUMBER: _ClassVar[int]
+    STRAYS_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     quorum: Quorum
     switch_step: int
     spec: JobSpec
     finished: _containers.RepeatedScalarFieldContainer[str]
     drained: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, epoch: _Optional[int] = ..., quorum: _Optional[_Union[Quorum, _Mapping]] = ..., switch_step: _Optional[int] = ..., spec: _Optional[_Union[JobSpec, _Mapping]] = ..., finished: _Optional[_Iterable[str]] = ..., drained: _Optional[_Iterable[str]] = ...) -> None: ...
+    strays: _containers.RepeatedCompositeFieldContainer[Member]
+    def __init__(self, epoch: _Optional[int] = ..., quorum: _Optional[_Union[Quorum, _Mapping]] = ..., switch_step: _Optional[int] = ..., spec: _Optional[_Union[JobSpec, _Mapping]] = ..., finished: _Optional[_Iterable[str]] = ..., drained: _Optional[_Iterable[str]] = ..., strays: _Optional[_Iterable[_Union[Member, _Mapping]]] = ...) -> None: ...
 
 class Envelope(_message.Message):
     __slots__ = ("interrupt", "new_quorum", "prepare", "propose_switch", "switch", "cancel", "ask_report", "report", "built", "build_failed", "promised", "refused", "in_force", "errored", "healed", "leaving", "progress", "worker_hello", "isolation", "failure_report", "hello", "worker_message", "replica_started", "replica_lost", "replica_finished", "heartbeat", "drain_replicas", "job_failed", "goodbye", "welcome", "assign_slots", "to_workers", "restart_replica", "heartbeat_ack", "notice", "end_job", "rejected")

@@ -112,8 +112,9 @@ class QuorumRules:
         of_all = all(set(survivors) & set(old) for old in (last, self._prior) if old)
         if of_all and len(survivors) >= self._min_replicas:
             others = [x for x in members if x not in survivors]
-            if any(x[0] in quorum.donors and x in (*last, *self._prior) for x in others):
-                return  # struck, and back: without them nobody would hold the job's state
+            of_old = {member for known in self._members.values() for member in known}
+            if any(x[0] in quorum.donors and x in of_old for x in others):
+                return  # struck, and back: without them nobody would hold the job's state (C6)
             require(not others, "Q4", f"{quorum.attempt} takes {others} for survivors")
 
 

@@ -281,6 +281,9 @@ def _record(record: JournalState) -> str:
         parts.append(f"finished={','.join(record.finished)}")
     if record.drained:
         parts.append(f"drained={','.join(record.drained)}")
+    if record.strays:
+        strays = ",".join(f"{x.replica_id}{x.incarnation}" for x in record.strays)
+        parts.append(f"strays={strays}")
     if record.switch_step is not None:
         parts.append(f"switch@{record.switch_step}")
     if record.quorum is not None:

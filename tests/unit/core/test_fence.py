@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ftrun.core.fence import Fence
+from ftrun.core.fence import FATES_PER_SLOT_MAX, Fence
 from ftrun.core.messages import Endpoint, Member
 
 LIMIT_S = 60.0
@@ -35,7 +35,7 @@ def test_a_member_that_is_back_is_not_waited_for() -> None:
     fence.strike(member("0a"), 10.0, is_dead=False)
     assert fence.holds("0", "a")
     assert not fence.holds("0", "b")
-    fence.release("0")
+    fence.release("0", "a")
     assert not fence.holds("0", "a")
     assert len(fence) == 0
 
@@ -62,8 +62,27 @@ def test_only_the_same_agent_starts_a_slot_that_it_has_seen_end() -> None:
     assert fence.opens_at(LIMIT_S) == -math.inf
 
 
-def test_a_new_quorum_makes_it_forget() -> None:
+def test_a_new_quorum_leaves_those_as_strays_who_may_live_on() -> None:
     fence = Fence()
-    fence.strike(member("0a"), 10.0, is_dead=False)
+    for name, heard_at in (("0a", 10.0), ("1a", 20.0), ("2a", 20.0), ("3a", 20.0)):
+        fence.strike(member(name), heard_at, is_dead=name == "1a")
+    fence.settle([member("2a"), member("3b")], silent_since=10.0)
+    assert [stray.replica_id for stray in fence.strays()] == ["3"]
+    assert fence.holds("3", "a")
+    assert not fence.holds("0", "a"), "silent for so long that nobody waits for it"
+    fence.died("3", "a")
+    assert fence.strays() == ()
     fence.clear()
     assert len(fence) == 0
+
+
+def test_incarnations_of_one_slot_are_watched_side_by_side_up_to_a_limit() -> None:
+    fence = Fence()
+    names = [f"0{letter}" for letter in "abcdef"]
+    for when, name in enumerate(names):
+        fence.strike(member(name), float(when), is_dead=False)
+    assert [stray.incarnation for stray in fence.strays()] == list("cdef")
+    assert len(fence) == FATES_PER_SLOT_MAX
+    fence.release("0", "f")
+    assert fence.holds("0", "e")
+    assert not fence.holds("0", "f")

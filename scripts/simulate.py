@@ -18,7 +18,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from tests.sim.run import Outcome, outcome_of, replay
+from tests.sim.run import Outcome, outcome_of, replay, settle_memory
 
 CHUNK = 50
 SHOWN_MAX = 200
@@ -53,7 +53,7 @@ def _tell(seed: int, options: argparse.Namespace) -> int:
 def _simulate(seeds: range, options: argparse.Namespace) -> int:
     started = time.monotonic()
     work = [(seed, options.mutant, options.focus) for seed in seeds]
-    with multiprocessing.Pool(options.jobs) as pool:
+    with multiprocessing.Pool(options.jobs, settle_memory) as pool:
         outcomes = pool.imap(_one, work, chunksize=CHUNK)
         codes: Counter[str] = Counter()
         events = commits = 0

@@ -14,7 +14,7 @@ from typing import Any
 from ftrun.core import messages as m
 from ftrun.core.chronicle import replicas, sentence
 from ftrun.core.forming import Forming
-from ftrun.core.ids import Attempt
+from ftrun.core.ids import Attempt, replica_order
 from ftrun.core.lighthouse_events import JournalState
 from ftrun.core.phases import IN_QUORUM, Phase
 from ftrun.core.roster import Replica
@@ -315,7 +315,8 @@ class Membership:
         """
         stage = self.stage
         self._finish_at = None
-        done = [r for name in stage.live if (r := stage.roster[name]).leaving]
+        in_order = sorted(stage.live, key=replica_order)
+        done = [r for name in in_order if (r := stage.roster[name]).leaving]
         if stage.phase in IN_QUORUM and len(done) == len(stage.live) and not stage.struck:
             return
         for replica in done:

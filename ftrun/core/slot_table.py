@@ -31,7 +31,7 @@ class SlotTable:
 
     def __iter__(self) -> Iterator[Supervised]:
         """In order; slots may come and go meanwhile."""
-        return iter(sorted(self._slots.values(), key=lambda slot: replica_order(slot.replica_id)))
+        return iter(list(self._slots.values()))
 
     def __len__(self) -> int:
         return len(self._slots)
@@ -42,9 +42,10 @@ class SlotTable:
 
     def add(self, replica_id: str, wake_at: float) -> None:
         """A new slot, to be started at ``wake_at``."""
-        self._slots[replica_id] = Supervised(
-            replica_id, RestartBudget(self._rules), wake_at=wake_at
-        )
+        budget = RestartBudget(self._rules)
+        self._slots[replica_id] = Supervised(replica_id, budget, wake_at=wake_at)
+        in_order = sorted(self._slots.items(), key=lambda item: replica_order(item[0]))
+        self._slots = dict(in_order)
 
     def remove(self, slot: Supervised) -> None:
         """The slot is another agent's."""
@@ -91,10 +92,15 @@ class SlotTable:
         Raises:
             AssertionError: it does not; the slot's story is in the text.
         """
-        for slot in self:
-            story = "\n".join([str(slot.phase), *self.story(slot.replica_id)])
-            assert bool(slot.alive) == (slot.phase in (Phase.RUNNING, Phase.STOPPING)), story
-            assert (slot.phase is Phase.WAITING) == (slot.wake_at is not None), story
-            assert (slot.phase is Phase.ENDED) == (slot.outcome is not None), story
-            assert 0 <= slot.budget.spent <= self._rules.max_restarts, story
-            assert not is_ending or slot.phase in (Phase.STOPPING, Phase.ENDED), story
+        for slot in self._slots.values():
+            phase = slot.phase
+            runs = phase is Phase.RUNNING or phase is Phase.STOPPING
+            assert bool(slot.alive) == runs, self._told(slot)
+            assert (phase is Phase.WAITING) == (slot.wake_at is not None), self._told(slot)
+            assert (phase is Phase.ENDED) == (slot.outcome is not None), self._told(slot)
+            assert 0 <= slot.budget.spent <= self._rules.max_restarts, self._told(slot)
+            ends = phase is Phase.STOPPING or phase is Phase.ENDED
+            assert not is_ending or ends, self._told(slot)
+
+    def _told(self, slot: Supervised) -> str:
+        return "\n".join([str(slot.phase), *self.story(slot.replica_id)])

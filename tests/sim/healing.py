@@ -60,6 +60,7 @@ class Fetch:
     def __init__(self, worker: Worker, tag: Tag, quorum: Quorum) -> None:
         rank = worker.key.group_rank
         self.worker = worker
+        self.number = worker.world.next_number()
         self.tag = tag
         self.quorum = quorum
         self.donors = [
@@ -115,7 +116,7 @@ class Fetch:
         if content is None:
             self._ask()
             return
-        offer.finished.add(id(self))
+        offer.finished.add(self.number)
         whole = content if content == first_half else worker.mix(content, first_half)
         worker.fetched = Fetched(self.tag, offer.state, whole, offer.donor.key.replica_id)
         worker.feed(e.StateLoaded(self.tag, offer.state))

@@ -41,6 +41,7 @@ class House(Actor):
         self.streams: list[Stream] = []  # also those on which no Hello has come yet
         self.sessions: dict[str, Stream] = {}
         self._timer = 0
+        self._timer_at: float | None = None
 
     def start(self, disk: JournalState) -> None:
         """Begin with what is on disk."""
@@ -101,13 +102,18 @@ class House(Actor):
 
     def _arm(self) -> None:
         deadline = self.core.next_deadline()
+        soon = self.world.now + TIMER_DELAY_MIN_S
+        if deadline is not None and deadline == self._timer_at and deadline > soon:
+            return
         self._timer += 1
+        self._timer_at = deadline
         if deadline is not None:
             delay_s = max(TIMER_DELAY_MIN_S, deadline - self.world.now)
             self.world.at(delay_s, self, self._ring, self._timer)
 
     def _ring(self, timer: int) -> None:
         if timer == self._timer:
+            self._timer_at = None
             self.feed(TimerFired())
 
     # ------------------------------------------------------------ streams
@@ -138,4 +144,4 @@ class House(Actor):
     def _strike(self, stream: Stream) -> None:
         keys = stream.agent.workers
         struck = sorted({(key.replica_id, key.incarnation) for key in keys})
-        self.world.invariants.agent_lost(struck)
+        self.world.invariants.agent_lost(self.world.now, struck)

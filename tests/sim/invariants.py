@@ -63,9 +63,9 @@ class Invariants:
         """The lighthouse may rightly take this incarnation for lost, or for gone."""
         self.quorums.excused[incarnation] = why
 
-    def agent_lost(self, incarnations: Sequence[Incarnation]) -> None:
+    def agent_lost(self, now: float, incarnations: Sequence[Incarnation]) -> None:
         """Their agent's stream is over: the lighthouse has struck them."""
-        self.quorums.strike(incarnations)
+        self.quorums.strike(now, incarnations)
 
     def slot_ends(self, replica_id: str) -> None:
         """The slot's script has ended, or it was asked to leave for good."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 HEARTBEAT_S = HEARTBEAT_TIMEOUT_S / 4
 BACKOFF_MAX_S = 0.4
-SIGKILL_STATUS = -9
+SIGKILL = 9
 
 
 class Host:
@@ -83,6 +83,7 @@ class Agent(Actor):
         self._asked: deque[float] = deque()  # when what will be answered was sent, in order
         self._progress: dict[str, m.ReplicaProgress] = {}
         self._timer = 0
+        self._timer_at: float | None = None
 
     def _rules(self) -> SupervisorSettings:
         return SupervisorSettings(
@@ -117,7 +118,8 @@ class Agent(Actor):
             self.stream.cut()
         for worker in list(self.workers.values()):
             world.at(0.001, worker, worker.lost_agent)
-            world.at(world.rng.uniform(0.001, 0.2), worker, worker.crash)
+            # A SIGKILL waits for nobody, not even for a process that is stopped.
+            world.at(world.rng.uniform(0.001, 0.2), None, worker.crash)
         if world.rng.random() < 0.8:
             world.at(world.rng.choice((0.05, 0.3, 2.0)), None, self.host.mend_agent)
 
@@ -134,13 +136,17 @@ class Agent(Actor):
         self._arm()
 
     def _arm(self) -> None:
-        self._timer += 1
         at = self.supervisor.next_deadline()
+        if at == self._timer_at and at is not None and at > self.world.now:
+            return
+        self._timer += 1
+        self._timer_at = at
         if at is not None and self.alive:
             self.world.at(max(0.0, at - self.world.now), self, self._ring, self._timer)
 
     def _ring(self, timer: int) -> None:
         if timer == self._timer:
+            self._timer_at = None
             self.handle(s.TimerFired())
 
     def _carry_out(self, instruction: s.Instruction) -> None:
@@ -180,7 +186,8 @@ class Agent(Actor):
     def _signal(self, incarnation: str, number: int) -> None:
         for worker in list(self.workers.values()):
             if worker.key.incarnation == incarnation:
-                self.world.at(0.001, worker, worker.crash, -number)
+                waits_for = None if number == SIGKILL else worker
+                self.world.at(0.001, waits_for, worker.crash, -number)
 
     def _end(self, instruction: s.EndAgent) -> None:
         self.world.note(self.name, "ends", instruction)
@@ -191,7 +198,7 @@ class Agent(Actor):
         if self.stream is not None:
             self.stream.cut(lossy=False)
         for worker in list(self.workers.values()):
-            self.world.at(0.001, worker, worker.crash)
+            self.world.at(0.001, None, worker.crash)
 
     # ------------------------------------------------------------ workers
 

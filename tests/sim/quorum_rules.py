@@ -45,22 +45,29 @@ class QuorumRules:
         """A member has reported."""
         self._missing.discard(key.incarnation)
 
-    def strike(self, incarnations: Sequence[Incarnation]) -> None:
-        """They are no survivors; they may come back as newcomers."""
-        self._struck.update(incarnations)
+    def strike(self, now: float, incarnations: Sequence[Incarnation]) -> None:
+        """They are no survivors; they may come back as newcomers, during a takeover as members."""
+        if self._listens(now):
+            self._missing.update(incarnation for _, incarnation in incarnations)
+        else:
+            self._struck.update(incarnations)
 
     def said(self, now: float, message: m.ToWorker) -> None:
         """Look at one message to workers."""
         if isinstance(message, m.AskReport):
             return
-        early = now < self._silent_until - 1e-9 and bool(self._missing - self.dead)
-        require(not early, "Q6", f"{type(message).__name__} before the takeover grace is over")
+        text = f"{type(message).__name__} before the takeover grace is over"
+        require(not self._listens(now), "Q6", text)
         if isinstance(message, m.Interrupt):
             self._struck.update((x.replica_id, x.incarnation) for x in message.lost)
         elif isinstance(message, m.NewQuorum):
             self._issue(message.quorum, by_switch=False)
         elif isinstance(message, m.Prepare):
             self._issue(message.quorum, by_switch=True)
+
+    def _listens(self, now: float) -> bool:
+        """A takeover is under way: its grace is not over, and members are missing."""
+        return now < self._silent_until - 1e-9 and bool(self._missing - self.dead)
 
     def switched(self, quorum: m.Quorum) -> None:
         """A switch is confirmed: this is the predecessor of what follows."""

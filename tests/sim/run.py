@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import traceback
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -24,6 +25,13 @@ class Outcome:
         if not self.failure:
             return f"seed {self.seed}: {self.commits} commits in {self.events} events, all holds"
         return f"seed {self.seed}: {self.failure}"
+
+
+def settle_memory() -> None:
+    """Before very many schedules: what is loaded stays, and is not looked at again and again."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(200_000, 50, 1000)
 
 
 def outcome_of(seed: int, mutant: str = "", focus: tuple[str, ...] = ()) -> Outcome:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tests.sim.worker import Worker
 
 DRAINED_STATUS = 75
+INSTANT_S = 0.00001
 BOTH_TIMEOUTS_S = OPERATION_TIMEOUT_S + QUORUM_TIMEOUT_S
 
 
@@ -89,22 +90,23 @@ class Script:
         self._worker.crash(1)
 
     def _resume(self) -> None:
-        try:
-            wait = next(self._program)
-        except StopIteration:
-            return
         worker, world = self._worker, self._world
-        if isinstance(wait, float):
-            world.at(wait, worker, self._resume)
-            return
-        if worker.fatal:
-            self._until = wait
-            self._fail(worker.fatal)
-        elif wait.condition():
-            world.at(0.00001, worker, self._resume)
-        else:
-            self._until = wait
-            world.at(wait.timeout_s, worker, self._time_out, wait)
+        for wait in self._program:
+            if isinstance(wait, float):
+                delay_s = wait
+            elif worker.fatal:
+                self._until = wait
+                self._fail(worker.fatal)
+                return
+            elif wait.condition():
+                delay_s = INSTANT_S
+            else:
+                self._until = wait
+                world.at(wait.timeout_s, worker, self._time_out, wait)
+                return
+            if not (delay_s == INSTANT_S and world.pass_time(delay_s)):
+                world.at(delay_s, worker, self._resume)
+                return
 
     # ------------------------------------------------------------ the program
 
@@ -135,7 +137,7 @@ class Script:
         worker, machine = self._worker, self._worker.machine
         worker.error = ""
         worker.register()
-        yield 0.00001
+        yield INSTANT_S
         hold = self._world.rng.random() < 0.05
         before = machine.state
         worker.feed(e.BoundaryReached(hold_members=hold))
@@ -147,7 +149,7 @@ class Script:
         assert machine.state == before or machine.healing, "the state changed at a boundary"
         worker.begin_step()
         if machine.heals_first:
-            yield 0.00001
+            yield INSTANT_S
             yield from self._heal()
 
     def _backward(self, base: int) -> Generator[Wait, None, None]:
@@ -184,7 +186,7 @@ class Script:
         outcome: bool | None = flag
         if world.job.workers > 1:
             outcome = yield from self._vote(flag)
-        yield 0.00001
+        yield INSTANT_S
         if self._decide(outcome, enough):
             yield world.rng.uniform(0.0, 0.002)
             self._step_optimizer()
@@ -196,7 +198,7 @@ class Script:
         worker, machine = self._worker, self._worker.machine
         worker.outcome = None
         worker.feed(e.VoteStarted())
-        yield 0.00001
+        yield INSTANT_S
         self._world.invariants.voted(worker.key, machine.tag, flag)
         worker.ballot.vote(worker, machine.tag, flag)
         yield Until(lambda: worker.outcome is not None, BOTH_TIMEOUTS_S, "a vote")

@@ -131,6 +131,11 @@ class World:
 
     # ------------------------------------------------------------ time
 
+    def next_number(self) -> int:
+        """A number that nothing else in this world has."""
+        self._count += 1
+        return self._count
+
     def at(
         self, delay_s: float, actor: Actor | None, action: Callable[..., None], *args: Any
     ) -> None:
@@ -140,24 +145,24 @@ class World:
 
     def run_until(self, deadline: float, done: Callable[[], bool] | None = None) -> bool:
         """Let the world go on; True if ``done`` came true before ``deadline``."""
-        while self._queue and self._queue[0][0] <= deadline:
+        queue = self._queue
+        while queue and queue[0][0] <= deadline:
             if done is not None and done():
                 return True
-            self._step()
+            when, _, actor, action, args = heapq.heappop(queue)
+            if actor is not None:
+                if not actor.alive:
+                    continue
+                if actor.paused_until > when and not self.calm:
+                    self._count += 1
+                    heapq.heappush(queue, (actor.paused_until, self._count, actor, action, args))
+                    continue
+            self.now = when
+            self._act(actor, action, args)
         self.now = max(self.now, deadline)
         return done is not None and done()
 
-    def _step(self) -> None:
-        when, _, actor, action, args = heapq.heappop(self._queue)
-        if actor is not None:
-            if not actor.alive:
-                return
-            if actor.paused_until > when and not self.calm:
-                self._count += 1
-                later = (actor.paused_until, self._count, actor, action, args)
-                heapq.heappush(self._queue, later)
-                return
-        self.now = when
+    def _act(self, actor: Actor | None, action: Callable[..., None], args: tuple[Any, ...]) -> None:
         self.events += 1
         if self.events > EVENTS_MAX:
             raise Violation("L2", f"more than {EVENTS_MAX} events: the world runs in circles")
@@ -167,6 +172,14 @@ class World:
             pass
         except AssertionError as error:
             raise Violation("CHECK", f"{actor.name if actor else '?'}: {error!r}") from error
+
+    def pass_time(self, delay_s: float) -> bool:
+        """Let ``delay_s`` pass at once, if nothing else happens meanwhile."""
+        if self._queue and self._queue[0][0] <= self.now + delay_s:
+            return False
+        self.now += delay_s
+        self.events += 1
+        return True
 
     # ------------------------------------------------------------ a schedule
 

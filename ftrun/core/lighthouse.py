@@ -204,8 +204,7 @@ class Lighthouse:
             replica.was_interrupted = stage.phase is not Phase.TAKEOVER
         stage.tell([replica.replica_id for replica in back], m.AskReport())
         if stage.phase is Phase.TAKEOVER:
-            all_here = len(stage.outbox.agents) >= stage.spec.nodes
-            self.membership.takeover.agent_came(all_here and self._nothing_ran)
+            self.membership.takeover.agent_came(self._nothing_ran)
 
     def _died(self, losses: tuple[m.Loss, ...]) -> None:
         known = [loss for loss in losses if loss.replica_id in self.stage.slots]

@@ -358,7 +358,10 @@ class Membership:
     def _take_over(self) -> bool:
         """Once all are back, or the grace is over: the quorum in force, or what is left of it."""
         stage = self.stage
-        may_end = stage.is_due or (stage.is_stirred and self.takeover.is_complete())
+        takeover = self.takeover
+        may_end = (stage.is_due and not takeover.put_off()) or (
+            stage.is_stirred and takeover.is_complete()
+        )
         if not may_end:
             return False
         drains = tuple(stage.drains)

@@ -45,6 +45,9 @@ class Takeover:
         self.switch_step = journal.switch_step
         self.is_disturbed = False
         self._journaled = journal.quorum.attempt if journal.quorum is not None else None
+        self._has_journal = journal.spec is not None or journal.quorum is not None
+        self._ran_before = False
+        self._is_put_off = False
         self._stage = stage
         self._began_at = stage.now
         self._prior: Quorum | None = None
@@ -64,13 +67,44 @@ class Takeover:
         elif journal.spec is not None:
             stage.deadline = stage.now
 
-    def agent_came(self, nothing_runs: bool) -> None:
-        """An agent is here. ``nothing_runs``: all are, and nothing runs or has run anywhere."""
+    def agent_came(self, nothing_ran: bool) -> None:
+        """An agent is here. ``nothing_ran``: neither on it nor on those that came before it."""
         stage = self._stage
+        self._ran_before = not nothing_ran
         if stage.deadline is None:
             stage.deadline = stage.now + stage.settings.takeover_grace_s
-        if nothing_runs and self.quorum is None:
+        if nothing_ran and self._all_agents_here and self.quorum is None:
             stage.deadline = stage.now
+
+    @property
+    def _all_agents_here(self) -> bool:
+        return len(self._stage.outbox.agents) >= self._stage.spec.nodes
+
+    def put_off(self) -> bool:
+        """Whether the grace is not enough: the journal is lost, and somebody has not spoken yet.
+
+        It may train in a quorum of which nobody who is here knows, until it is isolated (Q3).
+        """
+        stage = self._stage
+        until = self._began_at + stage.silence_s
+        if self._has_journal or not self._ran_before or self._all_have_spoken:
+            return False
+        if stage.now >= until:
+            return False
+        self._is_put_off = True
+        stage.deadline = until
+        text = (
+            f"The lighthouse has lost its journal and has heard of {len(stage.outbox.agents)} of "
+            f"{stage.spec.nodes} agents: it decides nothing until all workers have spoken, or for "
+            f"{until - stage.now:.0f} s at most."
+        )
+        stage.outbox.notice("waiting", (), text)
+        return True
+
+    @property
+    def _all_have_spoken(self) -> bool:
+        stage = self._stage
+        return self._all_agents_here and all(r.is_known(stage.workers) for r in stage.roster)
 
     def heard(self, report: Report) -> None:
         """Take one worker's word."""
@@ -98,12 +132,14 @@ class Takeover:
         return self._prior if self.switch_step is not None else None
 
     def is_complete(self) -> bool:
-        """Every member of the quorum in force is back and has said all.
+        """Every member of the quorum in force is back and has said all, or everybody there is.
 
         If some have been interrupted, there may be a later quorum, of which they know nothing yet;
         unless ours is the journal's, for that is written first.
         """
         quorum, stage = self.quorum, self._stage
+        if self._is_put_off and self._all_have_spoken:
+            return True
         if quorum is None or len(stage.roster) < len(quorum.members):
             return False
         verdict = self.verdict()

@@ -1,4 +1,4 @@
-"""The commands: ``ftrun [run] SCRIPT``, ``ftrun lighthouse``, ``ftrun status``.
+"""The commands: ``ftrun [run] SCRIPT``, ``ftrun lighthouse``, ``ftrun status``, ``ftrun certs``.
 
 Each is one call into a room, imported when it is called: ``ftrun --help`` loads none of them. Not
 here: what the options mean and what is wrong with them (config.py and the rooms' settings).
@@ -17,7 +17,15 @@ from typer.core import TyperGroup
 
 from ftrun.errors import ExitCode, FtrunError, UserError
 
-COMMANDS = ("run", "lighthouse", "status")
+COMMANDS = ("run", "lighthouse", "status", "certs")
+
+TlsCert = Annotated[
+    Path | None, typer.Option(metavar="PEM", help="TLS: the certificate that is shown.")
+]
+TlsKey = Annotated[Path | None, typer.Option(metavar="PEM", help="TLS: its private key.")]
+TlsCa = Annotated[
+    Path | None, typer.Option(metavar="PEM", help="TLS: who must have signed the other's.")
+]
 
 
 class _RunByDefault(TyperGroup):
@@ -120,6 +128,9 @@ def run(
         Path | None,
         typer.Option(metavar="FILE", help="The job's token, mode 0600."),
     ] = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    tls_ca: TlsCa = None,
     device: Annotated[
         str, typer.Option(metavar="auto|cpu|cuda", help="What to train on.")
     ] = "auto",
@@ -135,6 +146,7 @@ def run(
 ) -> None:
     """Resolve, check, then show the plan or become the agent."""
     from ftrun import config
+    from ftrun.protocol.tls import TlsFiles
 
     words = list(script or [])
     if not words:
@@ -160,6 +172,7 @@ def run(
         log_dir=log_dir,
         state_dir=state_dir,
         token_file=token_file,
+        tls=TlsFiles(tls_cert, tls_key, tls_ca),
     )
     raise typer.Exit(_run(settings, dry_run))
 
@@ -169,6 +182,11 @@ def _run(settings: Any, dry_run: bool) -> int:
 
     settings.check()
     machine = inspect_machine(settings, os.environ)
+    if settings.lighthouse is not None and settings.tls:
+        from ftrun.protocol.handshake import check_handshake
+
+        host, port = settings.lighthouse_address()
+        check_handshake(host, port, settings.tls)
     if dry_run:
         from ftrun.agent.plan import print_plan
 
@@ -197,7 +215,11 @@ def _job_file(settings: Any) -> tuple[Callable[[str, Path], None], Callable[[], 
     def announce(http: str, token_file: Path) -> None:
         started = clock.wall().isoformat(timespec="seconds")
         log_dir = str(settings.job_log_dir.absolute())
-        job = RunningJob(settings.job_id, http, os.getpid(), log_dir, str(token_file), started)
+        tls = settings.tls.absolute()
+        job = RunningJob(
+            settings.job_id, http, os.getpid(), log_dir, str(token_file), started,
+            *(str(path or "") for path in (tls.cert, tls.key, tls.ca)),
+        )  # fmt: skip
         write_job(job)
 
     def withdraw() -> None:
@@ -226,13 +248,12 @@ def lighthouse(
         Path | None,
         typer.Option(metavar="FILE", help="The token that agents must show, mode 0600."),
     ] = None,
-    tls_cert: Annotated[
-        Path | None,
-        typer.Option(metavar="PEM"),
-    ] = None,
-    tls_key: Annotated[
-        Path | None,
-        typer.Option(metavar="PEM"),
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    tls_ca: TlsCa = None,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="HTTP may be asked under this name; may be repeated."),
     ] = None,
     insecure_plaintext: Annotated[
         bool, typer.Option("--insecure-plaintext", help="Other addresses than loopback, no TLS.")
@@ -242,14 +263,15 @@ def lighthouse(
     from ftrun.lighthouse.main import run_lighthouse
     from ftrun.lighthouse.settings import STANDALONE, ServiceSettings
     from ftrun.protocol.auth import default_token_path, load_or_create_token, state_home
+    from ftrun.protocol.tls import TlsFiles
 
     settings = ServiceSettings(
         state_dir=state_dir or state_home() / "lighthouse",
         token=load_or_create_token(token_file or default_token_path()),
         bind=bind,
         http=http,
-        tls_cert=tls_cert,
-        tls_key=tls_key,
+        tls=TlsFiles(tls_cert, tls_key, tls_ca),
+        allowed_hosts=tuple(allow_host or ()),
         insecure_plaintext=insecure_plaintext,
         core=STANDALONE,
     )
@@ -269,15 +291,35 @@ def status(
     token_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The job's token.")
     ] = None,
-    ca_file: Annotated[
-        Path | None, typer.Option(metavar="PEM", help="Who signed the lighthouse's certificate.")
-    ] = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    tls_ca: TlsCa = None,
 ) -> None:
     """Ask the lighthouse once."""
+    from ftrun.protocol.tls import TlsFiles
     from ftrun.status.once import StatusQuery, show_json, show_once
 
-    query = StatusQuery(lighthouse, job_id, token_file, ca_file)
+    tls = TlsFiles(tls_cert, tls_key, tls_ca)
+    query = StatusQuery(lighthouse, job_id, token_file, tls)
     raise typer.Exit(show_json(query) if as_json else show_once(query))
+
+
+@app.command(help="Write a development CA, and certificates for a lighthouse and its agents.")
+def certs(
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where they go.")] = Path("ftrun-certs"),
+    host: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME|IP", help="Of the lighthouse; may be repeated. [default: this machine]"
+        ),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace what is there.")] = False,
+) -> None:
+    """Write them and say how to use them."""
+    from ftrun.certs import write_certificates
+
+    for line in write_certificates(out, tuple(host or ()), force=force).lines():
+        typer.echo(line)
 
 
 def _fill_standard_descriptors() -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from ftrun import clock
 from ftrun.core.messages import JobSpec
 from ftrun.errors import UserError
+from ftrun.protocol.tls import PLAINTEXT, TlsFiles
 
 REPLICAS_MAX = 4096
 WORKERS_PER_REPLICA_MAX = 1024
@@ -92,11 +93,16 @@ class RunSettings:
     log_dir: Path = field(default_factory=lambda: Path("ftrun-logs"))
     state_dir: Path | None = None
     token_file: Path | None = None
+    tls: TlsFiles = PLAINTEXT
 
     @property
     def job_log_dir(self) -> Path:
         """Where this job's logs are."""
         return self.log_dir / self.job_id
+
+    def lighthouse_address(self) -> tuple[str, int]:
+        """Host and port of the lighthouse that was named; there must be one."""
+        return parse_address(self.lighthouse or "", "--lighthouse")
 
     def spec(self) -> JobSpec:
         """What all agents of the job must agree on."""
@@ -120,6 +126,7 @@ class RunSettings:
         _check_counts(self)
         _check_times(self)
         _check_names(self)
+        _check_security(self)
         check_script(self.script)
 
     def check_directories(self) -> None:
@@ -339,3 +346,13 @@ def _check_names(settings: RunSettings) -> None:
             raise UserError(f"--preload {name!r} is not a module name.")
     if settings.lighthouse is not None:
         parse_address(settings.lighthouse, "--lighthouse")
+
+
+def _check_security(settings: RunSettings) -> None:
+    if settings.tls and settings.lighthouse is None:
+        raise UserError(
+            "--tls-cert, --tls-key and --tls-ca are for a lighthouse that runs by itself "
+            "(--lighthouse HOST:PORT): the embedded one is reached from this machine only. "
+            "Nothing was started. Leave them out."
+        )
+    settings.tls.check_client()

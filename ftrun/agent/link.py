@@ -23,6 +23,7 @@ from ftrun.core.messages import (
     Welcome,
 )
 from ftrun.protocol.rpc import Connected, ConnectionEvent, Disconnected, LighthouseConnection
+from ftrun.protocol.tls import PLAINTEXT, TlsFiles
 
 HEARTBEATS_PER_TIMEOUT = 5
 ASKED_MAX = 1024
@@ -50,10 +51,12 @@ class LighthouseLink:
         hello: Callable[[], Hello | None],
         token: str,
         heartbeat_timeout_s: float,
+        tls: TlsFiles = PLAINTEXT,
     ) -> None:
         self._listener = listener
         self._hello = hello
         self._token = token
+        self._tls = tls
         self._interval_s = heartbeat_timeout_s / HEARTBEATS_PER_TIMEOUT
         self._connection: LighthouseConnection | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -67,7 +70,9 @@ class LighthouseLink:
         if self._connection is not None:
             self._connection.move(addresses)
             return
-        self._connection = LighthouseConnection(addresses, self._token, self._on_event)
+        self._connection = LighthouseConnection(
+            addresses, self._token, self._on_event, tls=self._tls
+        )
         loop = asyncio.get_running_loop()
         self._tasks = [
             loop.create_task(self._connection.run()),

@@ -170,7 +170,9 @@ class Agent:
         self._terminal = Terminal()
         self._fleet = Fleet(self, settings, machine, token, runtime_dir, self._terminal)
         self._server = WorkerServer(self, token, runtime_dir)
-        self._link = LighthouseLink(self, self._hello, token, settings.heartbeat_timeout_s)
+        self._link = LighthouseLink(
+            self, self._hello, token, settings.heartbeat_timeout_s, settings.tls
+        )
         self._lighthouse = self._embedded(token, runtime_dir)
         self._address = settings.lighthouse or ""
         self._store = ""
@@ -472,6 +474,7 @@ class Agent:
             f"No lighthouse answers at {self._address} (try {self._tries}: {ending.reason}). "
             f"Trying for {left_s:.0f} s more. "
             f"Start one with: ftrun lighthouse --bind {self._address}"
+            + ("" if self._settings.tls else " (or, if it is there with TLS, give --tls-ca PEM)")
         )
 
     def _notice(self, notice: Notice) -> None:

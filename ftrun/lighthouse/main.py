@@ -15,7 +15,6 @@ import logging
 import os
 import signal
 import socket
-import ssl
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -144,7 +143,7 @@ async def _start_web(
     """
     loop = asyncio.get_running_loop()
     web = await loop.run_in_executor(None, importlib.import_module, "ftrun.lighthouse.web")
-    server = web.WebServer(status, settings.token, tls_context(settings))
+    server = web.WebServer(status, settings)
     await server.start(listener)
     return server
 
@@ -199,15 +198,6 @@ def _stop_on_signals() -> asyncio.Event:
     return stopping
 
 
-def tls_context(settings: ServiceSettings) -> ssl.SSLContext | None:
-    """For the web server; None: plaintext."""
-    if settings.tls_cert is None or settings.tls_key is None:
-        return None
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(settings.tls_cert, settings.tls_key)
-    return context
-
-
 @contextlib.contextmanager
 def _locked(state_dir: Path) -> Iterator[None]:
     """Hold the state directory: two lighthouses on one journal would name quorums twice (Q1)."""
@@ -236,7 +226,7 @@ def _withdraw(state_dir: Path) -> None:
 
 
 def _hello_line(settings: ServiceSettings, address: ServiceAddress) -> str:
-    scheme = "http" if settings.tls_cert is None else "https"
+    scheme = "https" if settings.tls else "http"
     return (
         f"lighthouse ready: agents {address.grpc}, status {scheme}://{address.http}/status, "
         f"state in {settings.state_dir}"

@@ -71,11 +71,9 @@ class MembershipServer:
         await self._server.stop(STOP_GRACE_S)
 
     def _add_port(self, address: str) -> int:
-        cert, key = self._settings.tls_cert, self._settings.tls_key
-        if cert is None or key is None:
+        if not self._settings.tls:
             return self._server.add_insecure_port(address)
-        credentials = grpc.ssl_server_credentials([(key.read_bytes(), cert.read_bytes())])
-        return self._server.add_secure_port(address, credentials)
+        return self._server.add_secure_port(address, self._settings.tls.server_credentials(grpc))
 
     async def _attach(self, requests: AsyncIterator[bytes], context: Any) -> None:
         """One agent's stream, from its Hello to its end."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from ftrun.config import check_writable, parse_address
 from ftrun.core.lighthouse_events import LighthouseSettings
 from ftrun.errors import UserError
+from ftrun.protocol.tls import PLAINTEXT, TlsFiles
 
 DEFAULT_BIND = "127.0.0.1:29510"
 
@@ -29,17 +30,18 @@ class ServiceSettings:
     """One lighthouse service.
 
     ``bind``: gRPC address; port 0 = any. ``http``: address of the web server; None: the port after
-    ``bind``'s (any, if that is 0). ``tls_cert``, ``tls_key``: PEM files; both or none.
+    ``bind``'s (any, if that is 0). ``tls``: with a CA in it, both ports ask for a certificate.
     ``insecure_plaintext``: another address than loopback without TLS is meant so.
+    ``allowed_hosts``: further names under which the web server may be asked.
     """
 
     state_dir: Path
     token: str = field(repr=False)
     bind: str = DEFAULT_BIND
     http: str | None = None
-    tls_cert: Path | None = None
-    tls_key: Path | None = None
+    tls: TlsFiles = PLAINTEXT
     insecure_plaintext: bool = False
+    allowed_hosts: tuple[str, ...] = ()
     core: LighthouseSettings = field(default_factory=LighthouseSettings)
 
     def grpc_address(self) -> tuple[str, int]:
@@ -62,11 +64,11 @@ class ServiceSettings:
             UserError: the first thing that is wrong, with the remedy.
         """
         for option, (host, _) in (("--bind", self.grpc_address()), ("--http", self.http_address())):
-            if not _is_loopback(host):
+            if not is_loopback(host):
                 self._check_exposed(option, host)
         if not self.token:
             raise UserError("A lighthouse needs a token: give --token-file FILE.")
-        self._check_tls()
+        self.tls.check_server()
         check_writable(self.state_dir, "--state-dir")
 
     def _check_exposed(self, option: str, host: str) -> None:
@@ -75,22 +77,16 @@ class ServiceSettings:
                 f"{option} {host} can be reached from other machines and there is no token: "
                 "the lighthouse was not started. Give --token-file FILE."
             )
-        if self.tls_cert is None and not self.insecure_plaintext:
+        if not self.tls and not self.insecure_plaintext:
             raise UserError(
                 f"{option} {host} can be reached from other machines and there is no TLS: the "
                 "lighthouse was not started. Give --tls-cert and --tls-key, or, in a network that "
                 "you trust, --insecure-plaintext."
             )
 
-    def _check_tls(self) -> None:
-        if (self.tls_cert is None) != (self.tls_key is None):
-            raise UserError("--tls-cert and --tls-key belong together: give both or none.")
-        for option, path in (("--tls-cert", self.tls_cert), ("--tls-key", self.tls_key)):
-            if path is not None and not path.is_file():
-                raise UserError(f"{option} {path}: there is no such file.")
 
-
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """True if nobody on another machine can reach it."""
     if host == "localhost":
         return True
     try:

@@ -15,19 +15,19 @@ import random
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import grpc
 import grpc.aio
 
 from ftrun import clock
-from ftrun.errors import ProtocolError
+from ftrun.errors import ProtocolError, UserError
 from ftrun.protocol import ftrun_pb2
 from ftrun.protocol.auth import bearer, bearer_matches
 from ftrun.protocol.codec import encode
 from ftrun.protocol.limits import BATCH_OVERHEAD_BYTES, MESSAGE_BYTES_MAX
 from ftrun.protocol.streams import StreamCodec, take_batch
+from ftrun.protocol.tls import PLAINTEXT, TlsFiles
 
 SERVICE = ftrun_pb2.DESCRIPTOR.services_by_name["Membership"].full_name
 ATTACH = f"/{SERVICE}/Attach"
@@ -37,6 +37,7 @@ BACKOFF_LAST_S = 2.0
 CONNECT_TIMEOUT_S = 5.0
 CLOSE_TIMEOUT_S = 1.0
 OUTBOX_MAX = 4096
+STREAMS_PER_CONNECTION_MAX = 64
 
 _LIMITS = [
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX + BATCH_OVERHEAD_BYTES),
@@ -61,6 +62,10 @@ CHANNEL_OPTIONS: Sequence[tuple[str, Any]] = [
 SERVER_OPTIONS: Sequence[tuple[str, Any]] = [
     *_LIMITS,
     *_KEEPALIVE,
+    # Whoever has not shown the token yet holds little, and not for long (X3). An agent has one.
+    ("grpc.max_concurrent_streams", STREAMS_PER_CONNECTION_MAX),
+    ("grpc.server_handshake_timeout_ms", 10_000),
+    ("grpc.max_connection_idle_ms", 30_000),
     ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
     # Without this a second lighthouse on the same port would start, and share its agents.
     ("grpc.so_reuseport", 0),
@@ -115,7 +120,7 @@ class LighthouseConnection:
         addresses: ``host:port`` of the lighthouse; several are tried in turn.
         token: the job's.
         on_event: must not block or raise.
-        ca_file: PEM of the authority that signed the lighthouse's certificate; None: plaintext.
+        tls: how the lighthouse is known, and this agent to it; nothing in it: plaintext.
     """
 
     def __init__(
@@ -124,14 +129,14 @@ class LighthouseConnection:
         token: str,
         on_event: Callable[[ConnectionEvent], None],
         *,
-        ca_file: Path | None = None,
+        tls: TlsFiles = PLAINTEXT,
     ) -> None:
         if not addresses:
             raise ValueError("a lighthouse needs an address")
         self._addresses = list(addresses)
         self._token = token
         self._on_event = on_event
-        self._ca_file = ca_file
+        self._tls = tls
         self._stream: _Stream | None = None
         self._closed = asyncio.Event()
         self._failures = 0
@@ -197,6 +202,8 @@ class LighthouseConnection:
             return Disconnected(f"{address}: no answer in {CONNECT_TIMEOUT_S:g} s")
         except ProtocolError as error:
             return Disconnected(f"{address} does not keep the protocol: {error}")
+        except UserError as error:
+            return Disconnected(f"{address}: {error}")  # a TLS file that was there is not any more
         finally:
             self._stream = None
 
@@ -219,9 +226,9 @@ class LighthouseConnection:
             await asyncio.gather(opening, closing, return_exceptions=True)
 
     def _channel(self, address: str) -> Any:
-        if self._ca_file is None:
+        if not self._tls:
             return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
-        credentials = grpc.ssl_channel_credentials(self._ca_file.read_bytes())
+        credentials = self._tls.channel_credentials(grpc)
         return grpc.aio.secure_channel(address, credentials, options=CHANNEL_OPTIONS)
 
     async def _back_off(self) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 from ftrun.errors import UserError
 from ftrun.protocol.auth import state_home
+from ftrun.protocol.tls import TlsFiles
 
 FILE_BYTES_MAX = 64 * 1024
 JOBS_MAX = 10_000
@@ -25,7 +26,8 @@ class RunningJob:
     """A job that an agent of this machine takes part in.
 
     ``http``: ``host:port`` of its lighthouse's web server. ``pid``: the agent's. ``log_dir``,
-    ``token_file``: absolute paths. ``started``: date and time in UTC, ISO 8601.
+    ``token_file``, ``tls_*``: absolute paths, or empty. ``started``: date and time in UTC, in
+    ISO 8601.
     """
 
     job_id: str
@@ -34,6 +36,16 @@ class RunningJob:
     log_dir: str
     token_file: str
     started: str
+    tls_cert: str = ""
+    tls_key: str = ""
+    tls_ca: str = ""
+
+    @property
+    def tls(self) -> TlsFiles:
+        """With what the lighthouse is asked; the files, as paths, are no secret."""
+        return TlsFiles(
+            *(Path(p) if p else None for p in (self.tls_cert, self.tls_key, self.tls_ca))
+        )
 
 
 def jobs_dir() -> Path:
@@ -95,7 +107,7 @@ def _checked(found: Any) -> dict[str, Any]:
     """The fields of a RunningJob, all there and of their type."""
     if not isinstance(found, dict):
         raise ValueError("no object")
-    values = {field.name: found.get(field.name) for field in fields(RunningJob)}
+    values = {field.name: found.get(field.name, field.default) for field in fields(RunningJob)}
     for name, value in values.items():
         if type(value) is not (int if name == "pid" else str):
             raise ValueError(f"{name} is missing")

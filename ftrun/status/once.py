@@ -12,6 +12,7 @@ from typing import Any, TextIO
 
 from ftrun.errors import ExitCode, UserError
 from ftrun.protocol.auth import default_token_path, load_token
+from ftrun.protocol.tls import PLAINTEXT, TlsFiles
 from ftrun.status.client import fetch_status
 from ftrun.status.jobs import RunningJob, jobs_dir, read_job, running_jobs
 
@@ -23,7 +24,7 @@ class StatusQuery:
     lighthouse: str | None = None
     job_id: str | None = None
     token_file: Path | None = None
-    ca_file: Path | None = None
+    tls: TlsFiles = PLAINTEXT
 
 
 def show_once(query: StatusQuery, out: TextIO | None = None) -> int:
@@ -52,12 +53,13 @@ def show_json(query: StatusQuery, out: TextIO | None = None) -> int:
 def find_status(query: StatusQuery) -> dict[str, Any]:
     """Ask the lighthouse that the query means. Raises as ``show_once``."""
     if query.lighthouse is not None:
-        address, token_file = query.lighthouse, default_token_path()
+        address, token_file, tls = query.lighthouse, default_token_path(), query.tls
     else:
         job = _find_job(query.job_id)
-        address, token_file = job.http, Path(job.token_file)
+        address, token_file, tls = job.http, Path(job.token_file), query.tls or job.tls
     token = load_token(query.token_file or token_file)
-    return fetch_status(address, token, ca_file=query.ca_file)
+    tls.check_client()
+    return fetch_status(address, token, tls=tls)
 
 
 def _find_job(job_id: str | None) -> RunningJob:

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from ftrun.certs import write_certificates
 from ftrun.errors import UserError
 from ftrun.lighthouse.settings import ServiceSettings
 from ftrun.protocol.auth import new_token
+from ftrun.protocol.tls import TlsFiles
 
 
 @pytest.fixture
@@ -49,9 +51,9 @@ def test_another_address_needs_a_token_and_tls_or_a_waiver(
     with pytest.raises(UserError, match="no TLS"):
         replace(settings, http=f"{host}:80").check()
     replace(exposed, insecure_plaintext=True).check()
-    for name in ("cert", "key"):
-        (tmp_path / name).touch()
-    replace(exposed, tls_cert=tmp_path / "cert", tls_key=tmp_path / "key").check()
+    write_certificates(tmp_path, ("127.0.0.1",))
+    cert, key = tmp_path / "lighthouse.pem", tmp_path / "lighthouse.key"
+    replace(exposed, tls=TlsFiles(cert, key)).check()
 
 
 def test_bad_input_is_named(settings: ServiceSettings, tmp_path: Path) -> None:
@@ -60,11 +62,7 @@ def test_bad_input_is_named(settings: ServiceSettings, tmp_path: Path) -> None:
         (replace(settings, token=""), "token"),
         (replace(settings, bind="nonsense"), "--bind"),
         (replace(settings, http="127.0.0.1:99999"), "--http"),
-        (replace(settings, tls_cert=tmp_path / "file"), "--tls-key"),
-        (
-            replace(settings, tls_cert=tmp_path / "none", tls_key=tmp_path / "file"),
-            "no such file",
-        ),
+        (replace(settings, tls=TlsFiles(tmp_path / "file")), "--tls-key"),
         (replace(settings, state_dir=tmp_path / "file" / "below"), "--state-dir"),
     ):
         with pytest.raises(UserError, match=word):

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import Coroutine
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from ftrun.certs import write_certificates
 from ftrun.core.ids import StateId, WorkerKey
 from ftrun.core.lighthouse import Lighthouse
 from ftrun.core.lighthouse_events import (
@@ -22,11 +26,17 @@ from ftrun.core.lighthouse_events import (
 )
 from ftrun.core.messages import Endpoint, Hello, JobSpec, Progress, Report, WorkerMessage
 from ftrun.core.messages import ReplicaStarted as Started
+from ftrun.lighthouse import web
+from ftrun.lighthouse.guard import CONTENT_SECURITY_POLICY, OPEN_ROUTES, own_names
 from ftrun.lighthouse.metrics import render_metrics
-from ftrun.lighthouse.web import OPEN_ROUTES, WebServer, build_app
+from ftrun.lighthouse.openapi import STATUS_FIELDS, openapi
+from ftrun.lighthouse.settings import ServiceSettings
+from ftrun.lighthouse.web import WebServer, build_app
 from ftrun.protocol.auth import bearer, new_token
+from ftrun.protocol.tls import TlsFiles
 
 TOKEN = new_token()
+SETTINGS = ServiceSettings(Path("/nowhere"), TOKEN, http="node-0.cluster:0")
 
 
 def status() -> dict[str, Any]:
@@ -53,10 +63,13 @@ def run(main: Coroutine[Any, Any, None]) -> None:
 class Served:
     """The web server on a free port, and a client."""
 
+    def __init__(self, settings: ServiceSettings = SETTINGS) -> None:
+        self.settings = settings
+
     async def __aenter__(self) -> Served:
         listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        self.server = WebServer(status, TOKEN)
+        self.server = WebServer(status, self.settings)
         await self.server.start(listener)
         self.client = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5.0))
         return self
@@ -75,7 +88,7 @@ def test_every_route_refuses_every_wrong_token() -> None:
     """X1: the routes come from the route table; a new one cannot be forgotten."""
     routes = {
         (route.method, route.resource.canonical)
-        for route in build_app(status, TOKEN).router.routes()
+        for route in build_app(status, SETTINGS).router.routes()
         if route.resource is not None
     }
     assert {"/status", "/metrics", "/healthz"} <= {path for _, path in routes}
@@ -142,3 +155,136 @@ def test_any_scalar_can_be_scraped(value: float | None) -> None:
         if family.name == "ftrun_replica_scalar"
     ]
     assert family.samples[0].labels["name"] == 'we"ird\n\\name'
+
+
+HOSTS = ("127.0.0.1", "127.0.0.1:29511", "[::1]:80", "10.1.2.3", "LOCALHOST:1", "node-0.cluster.")
+OTHER_HOSTS = ("evil.example", "localhost.evil.example", "127.0.0.1.evil.example:80", "", "a b")
+ODD_HOSTS = ("[::1", "[::1]x", "localhost:", "localhost:x", "localhost@evil", "[127.0.0.1", ":80")
+
+
+def test_only_names_of_ours_are_answered() -> None:
+    """X6: a page that has pointed its own name at us gets nothing, with the token or without."""
+
+    async def main() -> None:
+        async with Served() as served:
+
+            async def ask(host: str, path: str = "/status") -> int:
+                headers = {"Host": host, "Authorization": bearer(TOKEN)}
+                async with served.client.get(served.url + path, headers=headers) as response:
+                    await response.read()
+                    return response.status
+
+            for host in HOSTS:
+                assert await ask(host) == 200, host
+            for host in (*OTHER_HOSTS, *ODD_HOSTS):
+                assert await ask(host) in (400, 421), host
+            assert await ask("evil.example", "/healthz") == 421
+        async with Served(replace(SETTINGS, allowed_hosts=("Evil.example",))) as served:
+            assert await ask("evil.example") == 200
+
+    run(main())
+
+
+def test_the_names_in_our_certificate_are_ours(tmp_path: Path) -> None:
+    write_certificates(tmp_path, ("front.cluster", "10.0.0.1"))
+    tls = TlsFiles(tmp_path / "lighthouse.pem", tmp_path / "lighthouse.key")
+    assert {"front.cluster", "localhost"} <= own_names(replace(SETTINGS, tls=tls))
+    assert "front.cluster" not in own_names(SETTINGS)
+
+
+def test_every_answer_carries_the_safe_heads() -> None:
+    async def main() -> None:
+        async with Served() as served:
+            for path, header in (
+                ("/healthz", {}),
+                ("/status", {}),
+                ("/<script>alert(1)</script>", {"Authorization": bearer(TOKEN)}),
+                ("/openapi.json", {"Authorization": bearer(TOKEN)}),
+            ):
+                async with served.client.get(served.url + path, headers=header) as response:
+                    assert response.headers["Content-Security-Policy"] == CONTENT_SECURITY_POLICY
+                    assert response.headers["X-Content-Type-Options"] == "nosniff"
+                    assert response.headers["Cache-Control"] == "no-store"
+                    assert response.content_type == "application/json"
+                    assert "<script" not in await response.text()
+
+    run(main())
+
+
+def test_the_token_counts_in_its_header_only() -> None:
+    """What a browser adds by itself must not let another page act in its user's name."""
+
+    async def main() -> None:
+        async with Served() as served:
+            code, _ = await served.ask(f"/status?token={TOKEN}&access_token={TOKEN}", None)
+            assert code == 401
+            cookies = {"Cookie": f"token={TOKEN}; Authorization={bearer(TOKEN)}"}
+            async with served.client.get(served.url + "/status", headers=cookies) as response:
+                assert response.status == 401
+
+    run(main())
+
+
+def test_every_route_is_in_the_document_and_changes_nothing() -> None:
+    """A new route is forgotten neither in the document nor, if it acts, in this test (X6)."""
+    document = openapi("1")
+    table = {
+        (route.method.lower(), route.resource.canonical)
+        for route in build_app(status, SETTINGS).router.routes()
+        if route.resource is not None
+    }
+    assert {method for method, _ in table} == {"get", "head"}
+    described = {(method, path) for path, x in document["paths"].items() for method in x}
+    assert described == {(method, path) for method, path in table if method == "get"}
+    unprotected = {p for p, x in document["paths"].items() if x["get"].get("security") == []}
+    assert unprotected == OPEN_ROUTES
+    assert set(STATUS_FIELDS) <= {*status(), "events"}  # which the shell adds
+
+
+def test_bodies_and_heads_have_limits() -> None:
+    """X3."""
+
+    async def main() -> None:
+        async with Served() as served:
+            host, port = served.url.removeprefix("http://").split(":")
+
+            async def answer(data: bytes) -> bytes:
+                reader, writer = await asyncio.open_connection(host, int(port))
+                writer.write(data)
+                with contextlib.suppress(ConnectionError):
+                    await writer.drain()
+                    found = await reader.readline()
+                    writer.close()
+                    return found
+                return b"cut"
+
+            head = f"GET /status HTTP/1.1\r\nHost: localhost\r\nAuthorization: {bearer(TOKEN)}\r\n"
+            assert b" 200 " in await answer(head.encode() + b"\r\n")
+            for more in (
+                b"X: " + b"y" * 20_000 + b"\r\n\r\n",
+                b"".join(b"X%d: y\r\n" % n for n in range(40_000)) + b"\r\n",
+                b"Host: localhost\r\n\r\n",
+            ):
+                told = await answer(head.encode() + more)
+                assert b" 200 " not in told, told
+            assert b" 400 " in await answer(b"GET /" + b"a" * 20_000 + b" HTTP/1.1\r\n\r\n")
+            assert b" 400 " in await answer(b"\x16\x03\x01\x02\x00\x01\r\n\r\n")
+
+    run(main())
+
+
+def test_connections_are_bounded_in_number_and_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(web, "CONNECTIONS_MAX", 3)
+    monkeypatch.setattr(web, "CONNECTION_LIFETIME_S", 0.2)
+
+    async def main() -> None:
+        async with Served() as served:
+            host, port = served.url.removeprefix("http://").split(":")
+            held = [await asyncio.open_connection(host, int(port)) for _ in range(4)]
+            # One is cut at once, the rest, which say nothing, when their time is over.
+            for reader, writer in held:
+                assert await reader.read() == b""
+                writer.close()
+            assert (await served.ask("/healthz", None))[0] == 200
+
+    run(main())

@@ -7,8 +7,10 @@ import contextlib
 import socket
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+from ftrun.lighthouse.settings import ServiceSettings
 from ftrun.lighthouse.web import WebServer
 
 
@@ -20,7 +22,7 @@ def served(status: dict[str, Any], token: str) -> Iterator[str]:
     stopping = asyncio.Event()
 
     async def serve() -> None:
-        server = WebServer(lambda: status, token)
+        server = WebServer(lambda: status, ServiceSettings(Path("/nowhere"), token))
         await server.start(listener)
         await stopping.wait()
         await server.stop()

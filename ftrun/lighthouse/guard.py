@@ -1,0 +1,101 @@
+"""What stands before every HTTP route: the name it is asked under, the token, the answer's heads.
+
+- **Host** (X6): a page in somebody's browser can point a name of its own at 127.0.0.1 and read what
+  is there (DNS rebinding). Such a request carries that name, so only names that are ours are
+  answered. An address is nobody's name and always is.
+- **Token** (X1), in a header only: what a browser adds by itself (cookies) counts for nothing, so
+  no other page can act in a user's name.
+- **Heads** (X6): nothing that is answered is ever run, framed, guessed or kept.
+
+Not here: the routes (web.py).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeAlias
+
+from aiohttp import web
+
+from ftrun.lighthouse.settings import ServiceSettings
+from ftrun.protocol.auth import bearer_matches
+
+OPEN_ROUTES = frozenset({"/healthz"})
+CONTENT_SECURITY_POLICY = "default-src 'none'; frame-ancestors 'none'; base-uri 'none'"
+HEADERS = {
+    "Content-Security-Policy": CONTENT_SECURITY_POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+_HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^\[\]:/@\s]+)(?::[0-9]{1,5})?")
+
+Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def guard(settings: ServiceSettings) -> Any:
+    """The middleware of a lighthouse with these settings."""
+    names = own_names(settings)
+
+    @web.middleware
+    async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if not is_own_host(request.headers.getall("Host", []), names):
+            return _refusal(
+                421, "this lighthouse does not go by that name; to ask it so: --allow-host NAME"
+            )
+        header = request.headers.get("Authorization")
+        if request.path not in OPEN_ROUTES and not bearer_matches(header, settings.token):
+            return _refusal(401, "the job's token is missing or wrong")
+        try:
+            return await handler(request)
+        except web.HTTPException as answer:
+            if answer.status < 400:
+                raise
+            return _refusal(answer.status, answer.reason, answer.headers.get("Allow"))
+
+    return check
+
+
+async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
+    """For ``on_response_prepare``: every answer has them, an error's too."""
+    response.headers.update(HEADERS)
+
+
+def own_names(settings: ServiceSettings) -> frozenset[str]:
+    """The names, beside addresses, under which this lighthouse may be asked."""
+    bound = settings.grpc_address()[0], settings.http_address()[0]
+    given = *settings.allowed_hosts, *settings.tls.names()
+    names = ("localhost", socket.gethostname(), socket.getfqdn(), *bound, *given)
+    return frozenset(name.lower().rstrip(".") for name in names)
+
+
+def is_own_host(values: list[str], names: frozenset[str]) -> bool:
+    """True if there is one Host header, and it is an address or one of ``names``."""
+    if len(values) != 1:
+        return False
+    found = _HOST.fullmatch(values[0].strip().lower())
+    if found is None:
+        return False
+    host = found[1]
+    return host.rstrip(".") in names or _is_address(host.strip("[]"))
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _refusal(status: int, why: str, allow: str | None = None) -> web.Response:
+    headers = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
+    if allow is not None:
+        headers["Allow"] = allow
+    return web.json_response({"error": why}, status=status, headers=headers)

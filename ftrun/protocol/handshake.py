@@ -1,0 +1,93 @@
+"""One TLS handshake with the lighthouse before anything starts: who is there, and who are we to it.
+
+gRPC tries for ever and says «unavailable» whatever is wrong; here a wrong authority, a name that is
+not in the certificate and a lighthouse that wants one of us are told apart. A lighthouse that does
+not answer yet is no error: it may come later. Not here: the files themselves (tls.py).
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+
+from ftrun.errors import UserError
+from ftrun.protocol.tls import TlsFiles
+
+TIMEOUT_S = 5.0
+ALPN = ["h2", "http/1.1"]
+_NOTHING = "Nothing was started."
+
+
+def check_handshake(host: str, port: int, tls: TlsFiles) -> None:
+    """Shake hands with the lighthouse at ``host:port``, if it is there, and say nothing.
+
+    Raises:
+        UserError: each will go on refusing the other; why, and what to do.
+    """
+    context = tls.client_context()
+    if context is None:
+        return
+    context.set_alpn_protocols(ALPN)
+    try:
+        raw = socket.create_connection((host, port), TIMEOUT_S)
+    except OSError:
+        return
+    with raw:
+        try:
+            with context.wrap_socket(raw, server_hostname=host) as secured:
+                # With TLS 1.3 the server looks at our certificate after we have looked at its own,
+                # and then a gRPC server speaks first. One that hangs up does not like us.
+                accepted = secured.recv(1) != b""
+        except ssl.SSLError as error:
+            raise UserError(explain(f"{host}:{port}", error, tls)) from None
+        except OSError:
+            return
+    if not accepted:
+        raise UserError(hung_up(f"{host}:{port}", tls))
+
+
+def hung_up(address: str, tls: TlsFiles) -> str:
+    """What it means that the lighthouse was believed, and ended the connection without a word."""
+    if tls.cert is None:
+        return (
+            f"The lighthouse at {address} ends the connection: it wants to see a certificate (it "
+            f"has --tls-ca), and none was given. {_NOTHING} Give --tls-cert PEM and --tls-key PEM."
+        )
+    return (
+        f"The lighthouse at {address} ends the connection: it does not accept --tls-cert "
+        f"{tls.cert}. {_NOTHING} Give a certificate that its --tls-ca has signed."
+    )
+
+
+def explain(address: str, error: ssl.SSLError, tls: TlsFiles) -> str:
+    """What a failed handshake means to whoever gave the options."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return _not_believed(address, error, tls)
+    reason = str(error.reason or error)
+    if "ALERT" in reason and ("CERTIFICATE" in reason or "UNKNOWN_CA" in reason):
+        return hung_up(address, tls)
+    if any(word in reason for word in ("WRONG_VERSION_NUMBER", "RECORD_LAYER", "UNEXPECTED_EOF")):
+        return (
+            f"What answers at {address} does not speak TLS ({reason}). {_NOTHING} Start the "
+            "lighthouse with --tls-cert and --tls-key, or leave --tls-ca out here."
+        )
+    return f"TLS with the lighthouse at {address} fails: {reason}. {_NOTHING}"
+
+
+def _not_believed(address: str, error: ssl.SSLCertVerificationError, tls: TlsFiles) -> str:
+    why = error.verify_message
+    if "mismatch" in why or "not valid for" in why:
+        return (
+            f"The certificate of the lighthouse at {address} is not for that name: {why}. "
+            f"{_NOTHING} Use a name that is in it, or make one with: ftrun certs --host NAME"
+        )
+    if "expired" in why or "not yet valid" in why:
+        return (
+            f"The certificate of the lighthouse at {address} is out of date: {why}. {_NOTHING} "
+            "Renew it and start the lighthouse again with it."
+        )
+    return (
+        f"The certificate of the lighthouse at {address} was not signed by --tls-ca {tls.ca}: "
+        f"{why}. {_NOTHING} Give the authority that signed it, and look whether that is your "
+        "lighthouse at all."
+    )

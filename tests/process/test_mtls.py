@@ -1,0 +1,85 @@
+"""A job whose agent and lighthouse know each other by certificates, all of it real processes."""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ftrun import clock
+from ftrun.certs import write_certificates
+from tests.process.job import START_S, Job
+
+WAITS = """
+import os, signal
+print("slot", os.environ["REPLICA_GROUP_ID"], flush=True)
+signal.pause()
+"""
+
+
+@pytest.fixture
+def lighthouse(tmp_path: Path) -> Iterator[str]:
+    """``ftrun lighthouse`` with mTLS on any port; its address for agents."""
+    write_certificates(tmp_path / "certs", ("127.0.0.1",))
+    command = [
+        sys.executable, "-m", "ftrun", "lighthouse", "--bind", "127.0.0.1:0",
+        "--token-file", str(tmp_path / "token"), "--state-dir", str(tmp_path / "lighthouse"),
+        "--tls-cert", str(tmp_path / "certs/lighthouse.pem"),
+        "--tls-key", str(tmp_path / "certs/lighthouse.key"),
+        "--tls-ca", str(tmp_path / "certs/ca.pem"),
+    ]  # fmt: skip
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process:
+        assert process.stdout is not None
+        deadline, said = clock.now() + START_S, ""
+        while (found := re.search(r"agents (\S+), status https://(\S+)/status", said)) is None:
+            ready, _, _ = select.select([process.stdout], [], [], deadline - clock.now())
+            data = os.read(process.stdout.fileno(), 4096) if ready else b""
+            assert data, said
+            said += data.decode()
+        (tmp_path / "http").write_text(found[2])
+        yield found[1]
+        process.terminate()
+        process.wait(30)
+
+
+def options(tmp_path: Path, lighthouse: str, who: str = "agent") -> tuple[str, ...]:
+    certs = tmp_path / "certs"
+    return (
+        "--lighthouse", lighthouse, "--token-file", str(tmp_path / "token"),
+        "--tls-cert", str(certs / f"{who}.pem"), "--tls-key", str(certs / f"{who}.key"),
+        "--tls-ca", str(certs / "ca.pem"),
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_job_runs_and_its_status_is_asked_by_certificate(tmp_path: Path, lighthouse: str) -> None:
+    (tmp_path / "a").mkdir()
+    with Job(tmp_path / "a", WAITS, *options(tmp_path, lighthouse)) as job:
+        job.expect(r"slot (\d)")
+        http = (tmp_path / "http").read_text()
+        command = [sys.executable, "-m", "ftrun", "status"]
+        told = subprocess.run(
+            [*command, *options(tmp_path, http)], capture_output=True, text=True, timeout=60,
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}, check=False,
+        )  # fmt: skip
+        assert told.returncode == 0, told.stderr
+        assert "job" in told.stdout
+        job.signal(signal.SIGTERM)
+        assert job.end() == 75
+
+
+@pytest.mark.slow
+def test_nothing_is_started_if_the_lighthouse_is_not_ours(tmp_path: Path, lighthouse: str) -> None:
+    write_certificates(tmp_path / "other" / "certs", ("127.0.0.1",))
+    with Job(tmp_path, WAITS, *options(tmp_path / "other", lighthouse)) as job:
+        assert job.end() == 2
+        assert "was not signed by --tls-ca" in job.output
+        assert not (tmp_path / "logs").exists()

@@ -76,6 +76,7 @@ def _root(
     help="Run SCRIPT in replica groups; what follows SCRIPT is its own.",
 )
 def run(
+    ctx: typer.Context,
     script: Annotated[
         list[str] | None,
         typer.Argument(metavar="SCRIPT [ARGS]...", show_default=False),
@@ -145,12 +146,18 @@ def run(
     ] = False,
 ) -> None:
     """Resolve, check, then show the plan or become the agent."""
-    from ftrun import config
-    from ftrun.protocol.tls import TlsFiles
-
     words = list(script or [])
     if not words:
         raise UserError("Give a script: ftrun [OPTIONS] SCRIPT [ARGS]..., or -m MODULE [ARGS]...")
+    launch = None
+    if not dry_run:
+        from ftrun.agent.launch import SpawnerLaunch
+
+        launch = SpawnerLaunch()
+        ctx.call_on_close(launch.end)
+    from ftrun import config
+    from ftrun.protocol.tls import TlsFiles
+
     what = config.Script(words[0], is_module=module, args=tuple(words[1:]))
     low, high = config.parse_replicas(replicas, min_replicas)
     settings = config.RunSettings(
@@ -174,10 +181,11 @@ def run(
         token_file=token_file,
         tls=TlsFiles(tls_cert, tls_key, tls_ca),
     )
-    raise typer.Exit(_run(settings, dry_run))
+    raise typer.Exit(_run(settings, launch))
 
 
-def _run(settings: Any, dry_run: bool) -> int:
+def _run(settings: Any, launch: Any | None) -> int:
+    """``launch``: the spawner that is starting, or None for a dry run."""
     from ftrun.agent.devices import inspect_machine
 
     settings.check()
@@ -187,7 +195,7 @@ def _run(settings: Any, dry_run: bool) -> int:
 
         host, port = settings.lighthouse_address()
         check_handshake(host, port, settings.tls)
-    if dry_run:
+    if launch is None:
         from ftrun.agent.plan import print_plan
 
         print_plan(settings, machine)
@@ -204,7 +212,7 @@ def _run(settings: Any, dry_run: bool) -> int:
         token_file = (settings.token_file or default_token_path()).absolute()
         token = load_or_create_token(token_file)
     neighbours = Neighbours(child_environment, *_job_file(settings))
-    return run_agent(settings, machine, token, token_file, neighbours)
+    return run_agent(settings, machine, token, token_file, launch, neighbours)
 
 
 def _job_file(settings: Any) -> tuple[Callable[[str, Path], None], Callable[[], None]]:

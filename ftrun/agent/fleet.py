@@ -16,8 +16,9 @@ from typing import Any, Protocol
 from ftrun.agent import linux, sweep
 from ftrun.agent.devices import DeviceSlices, Machine
 from ftrun.agent.environment import Place, threads_per_worker, worker_environment
+from ftrun.agent.launch import SpawnerLaunch
 from ftrun.agent.logs import Terminal, WorkerLog, log_path
-from ftrun.agent.process import SpawnerProcess, StartWorker, new_guard_id, sweeper
+from ftrun.agent.process import SpawnerProcess, StartWorker, sweeper
 from ftrun.agent.workers import SOCKET_NAME
 from ftrun.config import RunSettings
 from ftrun.core.ids import WorkerKey
@@ -73,6 +74,7 @@ class Fleet:
         settings: RunSettings,
         machine: Machine,
         token: str,
+        launch: SpawnerLaunch,
         runtime_dir: Path,
         terminal: Terminal,
     ) -> None:
@@ -83,9 +85,10 @@ class Fleet:
         self._runtime_dir = runtime_dir
         self._terminal = terminal
         self._loop = asyncio.get_running_loop()
-        self.guard_id = new_guard_id()
-        self._before = frozenset(row.pid for row in linux.process_rows() if row.ppid == os.getpid())
-        self._spawner = SpawnerProcess(self, self.guard_id)
+        self.guard_id = launch.guard_id
+        children = {row.pid for row in linux.process_rows() if row.ppid == os.getpid()}
+        self._before = frozenset(children - {launch.process.pid})
+        self._spawner = SpawnerProcess(self, launch)
         self._slices = DeviceSlices(machine.devices, settings.workers_per_replica)
         self._ports: dict[str, int] = {}
         self._spare: deque[str] = deque()
@@ -100,7 +103,7 @@ class Fleet:
     # ------------------------------------------------------------ what the agent asks
 
     def start(self) -> None:
-        """Start the spawner and the store process; ``fleet_ready`` follows."""
+        """Tell the spawner and the store process what they are; ``fleet_ready`` follows."""
         self._spawner.start(
             token=self._token,
             host=self._machine.host,

@@ -1,8 +1,9 @@
-"""The agent's end of the spawner: starts it, speaks with it and with the store process.
+"""The agent's end of the spawner: speaks with it and with the store process, and ends both.
 
 The process that is started becomes the store process, and the spawner is its first child.
 
-Not here: what the spawner does (spawner.py), what is to be started and when (core/supervisor.py).
+Not here: its launch (launch.py), what it does (spawner.py), what is to be started and when
+(core/supervisor.py).
 """
 
 from __future__ import annotations
@@ -10,10 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import secrets
-import socket
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,17 +18,11 @@ from typing import Any, Protocol
 
 from ftrun.agent import linux, sweep
 from ftrun.agent.channel import Channel, Parcel
+from ftrun.agent.launch import SpawnerLaunch
 from ftrun.core.ids import WorkerKey
 from ftrun.errors import ProtocolError
 
 SPAWNER_STOP_S = 5.0
-TITLE_CHARS = 240
-SINGLE_THREADED = {
-    "OMP_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-    "MKL_NUM_THREADS": "1",
-    "NUMEXPR_NUM_THREADS": "1",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,17 +65,16 @@ class SpawnerListener(Protocol):
 class SpawnerProcess:
     """A running spawner. All methods belong to the event loop's thread."""
 
-    def __init__(self, listener: SpawnerListener, guard_id: str) -> None:
+    def __init__(self, listener: SpawnerListener, launch: SpawnerLaunch) -> None:
         self._listener = listener
-        self._guard_id = guard_id
         self._loop = asyncio.get_running_loop()
         self._ended = asyncio.Event()
         self._closing = False
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process = launch.process
         self._pidfd = -1
         self._spawner_pidfd = -1
-        self._channel: Channel | None = None
-        self._stores: Channel | None = None
+        self._channel = Channel(launch.channel)
+        self._stores = Channel(launch.stores)
 
     def start(
         self,
@@ -95,29 +85,14 @@ class SpawnerProcess:
         eager: bool,
         runtime_dir: Path,
     ) -> None:
-        """Start it; ``spawner_ready`` or ``spawner_lost`` follows.
+        """Say what it is to be; ``spawner_ready`` or ``spawner_lost`` follows.
 
         ``eager``: import also what torch imports late before the first worker is forked.
         """
-        own, theirs = socket.socketpair()
-        own_stores, their_stores = socket.socketpair()
-        command = [sys.executable, "-m", "ftrun.agent.spawner"]
-        command += ["--channel", str(theirs.fileno()), "--stores", str(their_stores.fileno())]
-        command += ["--title", "." * TITLE_CHARS]
-        self._process = subprocess.Popen(
-            command,
-            env=spawner_environment(self._guard_id),
-            stdin=subprocess.DEVNULL,
-            pass_fds=(theirs.fileno(), their_stores.fileno()),
-            start_new_session=True,
-        )
-        theirs.close()
-        their_stores.close()
-        self._channel, self._stores = Channel(own), Channel(own_stores)
         self._pidfd = os.pidfd_open(self._process.pid)
         self._loop.add_reader(self._pidfd, self._exited)
-        self._loop.add_reader(own.fileno(), self._read_channel)
-        self._loop.add_reader(own_stores.fileno(), self._read_stores)
+        self._loop.add_reader(self._channel.fileno(), self._read_channel)
+        self._loop.add_reader(self._stores.fileno(), self._read_stores)
         self._say(
             {
                 "op": "configure",
@@ -148,8 +123,8 @@ class SpawnerProcess:
     async def stop(self) -> None:
         """Have the spawner kill what is left and end; at most ``SPAWNER_STOP_S``, then by force."""
         self._closing = True
-        if self._process is None:
-            return
+        if self._pidfd < 0:
+            return  # Never spoken to: whoever has launched it ends it.
         self._close_channels()
         if self._spawner_pidfd < 0:
             # Still importing, without a child of its own: it would look up only when it is done.
@@ -165,17 +140,16 @@ class SpawnerProcess:
             self._spawner_pidfd = -1
 
     def _say(self, message: dict[str, Any]) -> None:
-        if self._channel is not None and not self._channel.closed:
+        if not self._channel.closed:
             with contextlib.suppress(OSError):  # It has ended: ``_exited`` tells.
                 self._channel.send(message)
 
     def _say_stores(self, message: dict[str, Any]) -> None:
-        if self._stores is not None and not self._stores.closed:
+        if not self._stores.closed:
             with contextlib.suppress(OSError):
                 self._stores.send(message)
 
     def _read_channel(self) -> None:
-        assert self._channel is not None
         try:
             for parcel in self._channel.receive():
                 self._heard(parcel)
@@ -211,7 +185,6 @@ class SpawnerProcess:
                 self._lost(message["reason"], usable=False)
 
     def _read_stores(self) -> None:
-        assert self._stores is not None
         for parcel in self._stores.receive():
             self._listener.store_opened(parcel.message["name"], parcel.message["port"])
         if self._stores.closed:
@@ -228,7 +201,6 @@ class SpawnerProcess:
         self._lost(f"the spawner (pid {pid}) has ended")
 
     def _exited(self) -> None:
-        assert self._process is not None
         self._loop.remove_reader(self._pidfd)
         os.close(self._pidfd)
         status = self._process.wait()
@@ -243,30 +215,9 @@ class SpawnerProcess:
 
     def _close_channels(self) -> None:
         for channel in (self._channel, self._stores):
-            if channel is not None and channel.fileno() >= 0:
+            if channel.fileno() >= 0:
                 self._loop.remove_reader(channel.fileno())
                 channel.close()
-
-
-def spawner_environment(guard_id: str) -> dict[str, str]:
-    """The environment of the spawner, and so the base of every worker's.
-
-    The libraries' threads are held at one because forking beside threads is unsafe; a worker gets
-    its own number after the fork.
-    """
-    return {
-        **os.environ,
-        **SINGLE_THREADED,
-        # Asked whether there is CUDA, torch looks by NVML: no context, so that forking stays safe.
-        "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
-        sweep.GUARD_NAME: guard_id,
-        sweep.OWNER_NAME: sweep.NO_OWNER,
-    }
-
-
-def new_guard_id() -> str:
-    """The random marker that every process of the job carries in its environment."""
-    return secrets.token_hex(16)
 
 
 def sweeper(guard_id: str, before: frozenset[int]) -> Callable[[], list[linux.ProcessRow]]:

@@ -25,6 +25,7 @@ from ftrun.agent import linux
 from ftrun.agent.devices import Machine
 from ftrun.agent.embedded import ChildEnvironment, EmbeddedLighthouse, LighthouseAddress
 from ftrun.agent.fleet import Fleet
+from ftrun.agent.launch import SpawnerLaunch
 from ftrun.agent.link import LighthouseLink
 from ftrun.agent.logs import Terminal, flush_python_streams, log_path
 from ftrun.agent.summary import summary_lines
@@ -96,6 +97,7 @@ def run_agent(
     machine: Machine,
     token: str,
     token_file: Path | None,
+    launch: SpawnerLaunch,
     neighbours: Neighbours,
 ) -> int:
     """Run one agent to its end; returns the exit code.
@@ -111,7 +113,9 @@ def run_agent(
             token_file = runtime_dir / "token"
             token_file.touch(mode=0o600)
             token_file.write_text(token, encoding="ascii")
-        return asyncio.run(_run(settings, machine, token, token_file, neighbours, runtime_dir))
+        return asyncio.run(
+            _run(settings, machine, token, token_file, launch, neighbours, runtime_dir)
+        )
     finally:
         neighbours.withdraw()
         shutil.rmtree(runtime_dir, ignore_errors=True)
@@ -134,10 +138,11 @@ async def _run(
     machine: Machine,
     token: str,
     token_file: Path,
+    launch: SpawnerLaunch,
     neighbours: Neighbours,
     runtime_dir: Path,
 ) -> int:
-    agent = Agent(settings, machine, token, token_file, neighbours, runtime_dir)
+    agent = Agent(settings, machine, token, token_file, launch, neighbours, runtime_dir)
     try:
         return await agent.run()
     finally:
@@ -153,6 +158,7 @@ class Agent:
         machine: Machine,
         token: str,
         token_file: Path,
+        launch: SpawnerLaunch,
         neighbours: Neighbours,
         runtime_dir: Path,
     ) -> None:
@@ -168,7 +174,7 @@ class Agent:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at: float | None = None
         self._terminal = Terminal()
-        self._fleet = Fleet(self, settings, machine, token, runtime_dir, self._terminal)
+        self._fleet = Fleet(self, settings, machine, token, launch, runtime_dir, self._terminal)
         self._server = WorkerServer(self, token, runtime_dir)
         self._link = LighthouseLink(
             self, self._hello, token, settings.heartbeat_timeout_s, settings.tls

@@ -3,6 +3,8 @@
 Single-threaded for ever, and without a CUDA context: a fork copies only the calling thread, and a
 lock held by another would be held for ever in the child. That is asserted before each fork.
 
+torch is imported before the agent has said a word: nothing takes as long, and every job needs it.
+
 A fork returns from ``Spawner.run`` in the child with what the child shall do, so that a worker's
 script runs on an empty stack and ends as any interpreter ends.
 
@@ -41,6 +43,7 @@ LAZY_IMPORTS = (
     "torch._dynamo",
     "torch.distributed.fsdp",
     "torch.distributed.checkpoint",
+    "ftrun.protocol.frames",
     "ftrun.process_groups",
     "ftrun.checkpoint.serve",
     "ftrun.training.manager",
@@ -94,7 +97,7 @@ class Spawner:
         """
         if not self._configure():
             return None
-        self._import()
+        self._import_what_was_asked_for()
         keeper = self._split()
         if keeper is not None:
             return keeper
@@ -125,20 +128,16 @@ class Spawner:
                 return parcels
         return []
 
-    def _import(self) -> None:
-        # Until the first fork the kernel ends this process with its parent; later, when there are
-        # children to end first, it is the guard itself.
-        if not linux.die_with_parent(os.getppid()):
-            os._exit(0)
-        for name in IMPORTS:
-            importlib.import_module(name)
+    def _import_what_was_asked_for(self) -> None:
         for name in self._job.preload:
             self._preload(name)
         while self._job.eager and self._lazy:
             self._import_lazy()
-        linux.live_without_parent()
         # What is imported stays: no collection in a worker needs to look at it, and so copy it.
         gc.freeze()
+        gc.enable()
+        # From the first fork on it is the guard itself: there are children to end first.
+        linux.live_without_parent()
 
     def _preload(self, name: str) -> None:
         try:
@@ -210,11 +209,14 @@ class Spawner:
         """Import the next lazy module, seeing to exits between the modules that it pulls in."""
         pause = _ImportPause(self._see_to_exits)
         sys.meta_path.insert(0, pause)
+        gc.disable()
         try:
             self._import_lazy()
         except _AgentGone:
             self._channel.closed = True
         finally:
+            gc.freeze()
+            gc.enable()
             sys.meta_path.remove(pause)
 
     def _import_lazy(self) -> None:
@@ -413,15 +415,29 @@ def _signal_group(leader: int, number: int) -> None:
             os.kill(leader, number)
 
 
+def _import_torch() -> None:
+    """With no garbage to be collected meanwhile: looking for it took a tenth of the time."""
+    gc.disable()
+    for name in IMPORTS:
+        importlib.import_module(name)
+
+
 def main() -> None:
-    """``python -m ftrun.agent.spawner --channel FD --stores FD``: started by the agent only."""
+    """``python -m ftrun.agent.spawner --parent PID …``: started by launch.py only."""
     parser = argparse.ArgumentParser(description="The spawner of an ftrun agent.")
+    parser.add_argument("--parent", type=int, required=True)
     parser.add_argument("--channel", type=int, required=True)
     parser.add_argument("--stores", type=int, required=True)
     parser.add_argument("--title", help="room for the titles of the workers")
     options = parser.parse_args()
     linux.become_subreaper()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Until the first fork the kernel ends this process with its parent.
+    if not linux.die_with_parent(options.parent):
+        os._exit(0)
+    _import_torch()
+    for fd in (options.channel, options.stores):
+        os.set_inheritable(fd, False)
     channel = Channel(socket.socket(fileno=options.channel))
     store_channel = Channel(socket.socket(fileno=options.stores))
     spawner = Spawner(channel, store_channel, os.environ[sweep.GUARD_NAME])

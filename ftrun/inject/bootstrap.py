@@ -24,13 +24,14 @@ import types
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-from ftrun.core.messages import FailureReport, WorkerHello
 from ftrun.errors import PeerError
-from ftrun.protocol.frames import FrameSocket
 from ftrun.training import context
 from ftrun.training.context import WorkerContext
+
+if TYPE_CHECKING:
+    from ftrun.core.messages import FailureReport
 
 REPORT_TIMEOUT_S = 1.0
 MESSAGE_CHARS_MAX = 4_000
@@ -171,6 +172,8 @@ def _note_exit(here: WorkerContext, leaving: SystemExit) -> None:
         return
     context.mark_failed()
     if not isinstance(leaving.code, int):
+        from ftrun.core.messages import FailureReport
+
         message = str(leaving.code)[:MESSAGE_CHARS_MAX]
         _tell_agent(here, FailureReport("SystemExit", message, ""))
 
@@ -190,6 +193,9 @@ def _fail(here: WorkerContext, error: BaseException) -> NoReturn:
 
 def failure_report(error: BaseException, trace: types.TracebackType | None) -> FailureReport:
     """What the agent needs to know of an exception, bounded."""
+    # The messages are imported when there is one: a worker's first line does not wait for them.
+    from ftrun.core.messages import FailureReport
+
     lines = traceback.format_exception(type(error), error, trace)
     text = "".join(lines)
     if len(text) > TRACEBACK_CHARS_MAX:
@@ -222,6 +228,9 @@ def _frames(trace: types.TracebackType | None) -> Iterator[types.TracebackType]:
 
 def _tell_agent(here: WorkerContext, report: FailureReport) -> None:
     """Send the report and wait until the agent has read it: it must be there before the exit is."""
+    from ftrun.core.messages import WorkerHello
+    from ftrun.protocol.frames import FrameSocket
+
     with contextlib.suppress(OSError, PeerError):  # No agent: then nobody needs the report.
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         sock.settimeout(REPORT_TIMEOUT_S)

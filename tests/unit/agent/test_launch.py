@@ -1,0 +1,84 @@
+"""The spawner's launch: it starts before the agent does, and never outlives it."""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import sys
+from pathlib import Path
+
+from ftrun.agent import linux, sweep
+from ftrun.agent.launch import SpawnerLaunch, spawner_environment
+
+ROOT = Path(__file__).parents[3]
+ENDS_WITHIN_S = 20.0
+
+LAUNCHES_AND_DIES = """
+import os, sys
+from ftrun.agent.launch import SpawnerLaunch
+print(SpawnerLaunch().process.pid, flush=True)
+sys.stdin.read()
+os._exit(0)
+"""
+
+
+def has_ended(pidfd: int) -> bool:
+    ready, _, _ = select.select([pidfd], [], [], ENDS_WITHIN_S)
+    return bool(ready)
+
+
+def test_a_launch_that_nobody_takes_over_ends_with_a_word() -> None:
+    launch = SpawnerLaunch()
+    assert launch.process.poll() is None
+    launch.end()
+    assert launch.process.returncode == -9
+    launch.end()
+    launch.channel.close()
+    launch.stores.close()
+
+
+def test_it_ends_with_its_parent() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", LAUNCHES_AND_DIES], cwd=ROOT, stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE, text=True,
+    ) as parent:  # fmt: skip
+        assert parent.stdin is not None
+        assert parent.stdout is not None
+        pidfd = os.pidfd_open(int(parent.stdout.readline()))
+        parent.stdin.close()
+        assert has_ended(pidfd)
+        os.close(pidfd)
+
+
+def test_a_spawner_whose_parent_is_another_by_now_does_nothing() -> None:
+    command = [sys.executable, "-m", "ftrun.agent.spawner", "--parent", "1"]
+    done = subprocess.run(
+        [*command, "--channel", "0", "--stores", "0"], cwd=ROOT, timeout=ENDS_WITHIN_S, check=False
+    )
+    assert done.returncode == 0
+
+
+def test_every_launch_has_a_mark_of_its_own_and_one_thread_per_library() -> None:
+    environment = spawner_environment("f" * 32)
+    assert environment[sweep.GUARD_NAME] == "f" * 32
+    assert environment[sweep.OWNER_NAME] == sweep.NO_OWNER
+    assert environment["OMP_NUM_THREADS"] == "1"
+
+
+def test_a_run_that_is_refused_leaves_no_spawner(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "ftrun", "--log-dir", str(tmp_path), "no_such_script.py"],
+        cwd=ROOT, timeout=ENDS_WITHIN_S, capture_output=True, text=True, check=False,
+        env={**os.environ, "FTRUN_TEST_MARK": tmp_path.name},
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "does not exist" in done.stderr
+    assert marked(tmp_path.name) == []
+
+
+def marked(mark: str) -> list[int]:
+    """The processes that were started with this mark and still run."""
+    word = f"FTRUN_TEST_MARK={mark}".encode()
+    pids = [int(name) for name in os.listdir("/proc") if name.isdecimal()]
+    return [pid for pid in pids if word in linux.process_environment(pid)]

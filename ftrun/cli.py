@@ -141,6 +141,10 @@ def run(
     preload: Annotated[
         str, typer.Option(metavar="MODULES", help="Import these once, before workers are forked.")
     ] = "",
+    standby: Annotated[
+        int,
+        typer.Option(metavar="K", help="Keep K workers started, up to the script's first line."),
+    ] = 0,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the resolved plan and start nothing.")
     ] = False,
@@ -176,6 +180,7 @@ def run(
         device=device,
         inject=inject,
         preload=tuple(name for name in preload.replace(",", " ").split() if name),
+        standbys=standby,
         log_dir=log_dir,
         state_dir=state_dir,
         token_file=token_file,
@@ -347,6 +352,8 @@ def main() -> None:
     except FtrunError as error:
         print(f"ftrun: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
+    except KeyboardInterrupt:  # Before the agent's own handlers are there: nothing runs yet.
+        sys.exit(ExitCode.INTERRUPTED)
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from ftrun.protocol.tls import PLAINTEXT, TlsFiles
 REPLICAS_MAX = 4096
 WORKERS_PER_REPLICA_MAX = 1024
 PRELOAD_MAX = 64
+STANDBYS_MAX = 64
 SCRIPT_BYTES_MAX = 16 << 20
 DEVICES = ("auto", "cpu", "cuda")
 INJECT_MODES = ("explicit", "off")
@@ -90,6 +91,7 @@ class RunSettings:
     device: str = "auto"
     inject: str = "explicit"
     preload: tuple[str, ...] = ()
+    standbys: int = 0
     log_dir: Path = field(default_factory=lambda: Path("ftrun-logs"))
     state_dir: Path | None = None
     token_file: Path | None = None
@@ -302,6 +304,8 @@ def _check_counts(settings: RunSettings) -> None:
         )
     if settings.max_restarts < 0:
         raise UserError(f"--max-restarts {settings.max_restarts}: give 0 or more.")
+    if not 0 <= settings.standbys <= STANDBYS_MAX:
+        raise UserError(f"--standby {settings.standbys}: give 0 to {STANDBYS_MAX}.")
     if settings.nodes < 1:
         raise UserError(f"--nodes {settings.nodes}: give 1 or more.")
     if settings.nodes > 1 and settings.lighthouse is None:

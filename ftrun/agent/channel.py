@@ -35,6 +35,12 @@ class Parcel:
     fds: tuple[int, ...] = ()
 
 
+def encode(message: dict[str, Any], fds: int = 0) -> bytes:
+    """A frame, with so many descriptors beside it."""
+    body = json.dumps({**message, "fds": fds}).encode()
+    return _LENGTH.pack(len(body)) + body
+
+
 class Channel:
     """One end of the pair. ``send`` blocks; ``receive`` takes what is there, without waiting."""
 
@@ -54,8 +60,7 @@ class Channel:
         Raises:
             OSError: the other end is gone.
         """
-        body = json.dumps({**message, "fds": len(fds)}).encode()
-        data = memoryview(_LENGTH.pack(len(body)) + body)
+        data = memoryview(encode(message, len(fds)))
         if fds:
             sent = socket.send_fds(self._sock, [data], list(fds))
             data = data[sent:]

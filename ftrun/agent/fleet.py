@@ -41,8 +41,14 @@ class FleetListener(Protocol):
     def fleet_ready(self, store: str) -> None:
         """Workers can be started; ``store``: host:port of the node's quorum store."""
 
+    def fleet_warmed(self) -> None:
+        """What is started from now on has all imported."""
+
     def worker_exited(self, event: WorkerExited) -> None:
         """A worker has ended."""
+
+    def standby_exited(self, name: str, status: int) -> None:
+        """A standby has ended before it had a part."""
 
     def fleet_lost(self, reason: str, exit_code: int) -> None:
         """Nothing can be started any more."""
@@ -124,6 +130,10 @@ class Fleet:
         # What was told the lighthouse just now, a loss perhaps, is to go out first.
         self._loop.call_soon(self._start_waiting)
 
+    def start_standby(self, name: str) -> None:
+        """Start a worker that waits for its part."""
+        self._spawner.start_standby(name, threads_per_worker(self._settings, self._machine))
+
     def signal_replica(self, incarnation: str, number: int) -> None:
         """Signal the process groups of its workers; one that waits to start never will."""
         for start in list(self._waiting):
@@ -172,6 +182,14 @@ class Fleet:
         """Torch is imported; the stores follow."""
         self._ready = True
         self._announce_ready()
+
+    def spawner_warmed(self) -> None:
+        """Nothing is left to import."""
+        self._listener.fleet_warmed()
+
+    def standby_exited(self, name: str, status: int) -> None:
+        """What becomes of that is the supervisor's to say."""
+        self._listener.standby_exited(name, status)
 
     def store_opened(self, name: str, port: int) -> None:
         """A store listens."""
@@ -256,6 +274,7 @@ class Fleet:
                 threads=threads,
                 inject=settings.inject != "off",
                 context=self._context(start, group_rank),
+                standby=start.standbys[group_rank] if group_rank < len(start.standbys) else "",
             )
         )
 

@@ -46,6 +46,7 @@ def _facts(settings: RunSettings, machine: Machine) -> Table:
         ("grace", f"{settings.grace_s:g} s"),
         ("injection", settings.inject),
         ("preload", ", ".join(settings.preload) or "torch"),
+        ("standbys", str(settings.standbys)),
         ("ports", "every port is bound as 0 and published"),
         ("logs", str(settings.job_log_dir / "replica_<id>/rank_<r>/<restart>.log")),
     ):

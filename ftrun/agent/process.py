@@ -27,7 +27,10 @@ SPAWNER_STOP_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class StartWorker:
-    """One worker to fork. ``context`` lacks the key and the token: the spawner adds them."""
+    """One worker to start. ``context`` lacks the key and the token: the spawner adds them.
+
+    ``standby``: whose part it is to be, if that one waits; else one is forked.
+    """
 
     key: WorkerKey
     target: str
@@ -37,6 +40,7 @@ class StartWorker:
     threads: int
     inject: bool
     context: dict[str, Any]
+    standby: str = ""
 
 
 class SpawnerListener(Protocol):
@@ -44,6 +48,12 @@ class SpawnerListener(Protocol):
 
     def spawner_ready(self) -> None:
         """Torch is imported; workers can be started."""
+
+    def spawner_warmed(self) -> None:
+        """It has imported all that it ever will."""
+
+    def standby_exited(self, name: str, status: int) -> None:
+        """A standby has ended before it had a part, or could not be started."""
 
     def store_opened(self, name: str, port: int) -> None:
         """A TCPStore listens on ``port``."""
@@ -107,6 +117,10 @@ class SpawnerProcess:
     def start_worker(self, task: StartWorker) -> None:
         """Fork one worker; ``worker_started`` or ``worker_exited`` with pid 0 follows."""
         self._say({"op": "start", **asdict(task)})
+
+    def start_standby(self, name: str, threads: int) -> None:
+        """Fork a worker that waits for its part; ``standby_exited`` follows if it ends so."""
+        self._say({"op": "standby", "name": name, "threads": threads})
 
     def signal_replica(self, incarnation: str, number: int) -> None:
         """Signal the process groups of the workers of ``incarnation``."""
@@ -181,6 +195,10 @@ class SpawnerProcess:
             case "ready":
                 self._watch_spawner(message["pid"], parcel.fds[0])
                 self._listener.spawner_ready()
+            case "warmed":
+                self._listener.spawner_warmed()
+            case "standby_exited":
+                self._listener.standby_exited(message["name"], message["status"])
             case "unusable":
                 self._lost(message["reason"], usable=False)
 

@@ -48,6 +48,7 @@ from ftrun.core.messages import (
     WorkerMessage,
 )
 from ftrun.core.restarts import RestartRules
+from ftrun.core.standby import StandbyRules
 from ftrun.core.supervisor import Supervisor, SupervisorSettings
 from ftrun.core.supervisor_events import (
     DrainAsked,
@@ -63,7 +64,10 @@ from ftrun.core.supervisor_events import (
     SignalReplica,
     SlotsAssigned,
     SpawnerLost,
+    SpawnerWarmed,
+    StandbyExited,
     StartReplica,
+    StartStandby,
     StopAsked,
     SweepReplica,
     TellLighthouse,
@@ -231,6 +235,7 @@ class Agent:
             alone=s.lighthouse is None,
             crash_code=ExitCode.CRASH_LOOP,
             unreachable_code=ExitCode.LIGHTHOUSE_UNREACHABLE,
+            standbys=StandbyRules(s.standbys),
         )
 
     def _embedded(self, token: str, runtime_dir: Path) -> EmbeddedLighthouse | None:
@@ -310,6 +315,8 @@ class Agent:
                 self._fleet.signal_replica(incarnation, number)
             case StartReplica():
                 self._fleet.start_replica(instruction)
+            case StartStandby(name):
+                self._fleet.start_standby(name)
             case SweepReplica(_, incarnation):
                 self._fleet.sweep_replica(incarnation)
             case TellWorkers(message):
@@ -347,6 +354,9 @@ class Agent:
         slots = self._supervisor.summary()
         for line in summary_lines(slots, self._done.result(), elapsed_s, log_dir):
             self._terminal.event_line(line)
+        if self._settings.standbys:
+            used = self._supervisor.standbys_used
+            self._terminal.event_line(f"  standbys: {self._settings.standbys} kept, {used} used")
 
     # ------------------------------------------------------------ the fleet speaks
 
@@ -354,6 +364,14 @@ class Agent:
         """Workers can be started: now the lighthouse may hear of this agent."""
         self._store = store
         self._link.announce()
+
+    def fleet_warmed(self) -> None:
+        """What is started from now on has all imported."""
+        self._handle(SpawnerWarmed())
+
+    def standby_exited(self, name: str, status: int) -> None:
+        """A standby has ended before it had a part."""
+        self._handle(StandbyExited(name, status))
 
     def worker_exited(self, event: WorkerExited) -> None:
         """A worker has ended."""

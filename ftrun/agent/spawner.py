@@ -8,15 +8,14 @@ torch is imported before the agent has said a word: nothing takes as long, and e
 A fork returns from ``Spawner.run`` in the child with what the child shall do, so that a worker's
 script runs on an empty stack and ends as any interpreter ends.
 
-Not here: decisions (core/supervisor.py), what a worker does first (inject/bootstrap.py).
+Not here: decisions (core/supervisor.py), what is imported (imports.py), what a fork does first
+(newborn.py).
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import gc
-import importlib
 import os
 import select
 import shutil
@@ -29,25 +28,13 @@ from functools import partial
 from typing import Any, NoReturn
 
 from ftrun import clock
-from ftrun.agent import linux, stores, sweep
+from ftrun.agent import linux, newborn, stores, sweep
 from ftrun.agent.channel import Channel
-from ftrun.core.ids import WorkerKey
-from ftrun.inject import bootstrap
-from ftrun.inject.bootstrap import WorkerTask
-from ftrun.training.context import WorkerContext
+from ftrun.agent.imports import Imports, Unimportable, import_first
+from ftrun.agent.newborn import Newborn
+from ftrun.agent.standbys import Standby, Standbys
 
 SWEEP_DEADLINE_S = 4.0
-IMPORTS = ("numpy", "torch", "torch.distributed")
-LAZY_IMPORTS = (
-    # What torch itself imports late: at the first DistributedDataParallel, 823 modules in 1.1 s.
-    "torch._dynamo",
-    "torch.distributed.fsdp",
-    "torch.distributed.checkpoint",
-    "ftrun.protocol.frames",
-    "ftrun.process_groups",
-    "ftrun.checkpoint.serve",
-    "ftrun.training.manager",
-)
 BAD_PRELOAD_EXIT = 2
 WARM_DELAY_S = 2.0
 
@@ -83,8 +70,9 @@ class Spawner:
         self._agent_pidfd = os.pidfd_open(os.getppid())
         self._pid = os.getpid()
         self._workers: dict[int, _Worker] = {}
+        self._standbys = Standbys()
         self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        self._lazy = list(LAZY_IMPORTS)
+        self._imports = Imports()
         self._warm_at: float | None = None
         self._stores_pid = 0
         self._job = _Job("", "", (), "", False)
@@ -129,23 +117,15 @@ class Spawner:
         return []
 
     def _import_what_was_asked_for(self) -> None:
-        for name in self._job.preload:
-            self._preload(name)
-        while self._job.eager and self._lazy:
-            self._import_lazy()
-        # What is imported stays: no collection in a worker needs to look at it, and so copy it.
-        gc.freeze()
-        gc.enable()
+        try:
+            self._imports.preload(self._job.preload)
+        except Unimportable as error:
+            self._tell({"op": "unusable", "reason": str(error)})
+            sys.exit(BAD_PRELOAD_EXIT)
+        if self._job.eager:
+            self._imports.finish()
         # From the first fork on it is the guard itself: there are children to end first.
         linux.live_without_parent()
-
-    def _preload(self, name: str) -> None:
-        try:
-            importlib.import_module(name)
-        except Exception as error:  # noqa: BLE001 - the user's module, whatever it raises
-            reason = f"--preload {name}: {type(error).__name__}: {error}"
-            self._tell({"op": "unusable", "reason": reason})
-            sys.exit(BAD_PRELOAD_EXIT)
 
     def _split(self) -> Child | None:
         """Fork the spawner proper; what was started first becomes the store process.
@@ -164,6 +144,8 @@ class Spawner:
         pidfd = os.pidfd_open(self._pid)
         self._tell({"op": "ready", "pid": self._pid}, (pidfd,))
         os.close(pidfd)
+        if self._imports.are_done:
+            self._tell({"op": "warmed"})
         return None
 
     def _become_stores(self, spawner_pid: int) -> None:
@@ -193,36 +175,26 @@ class Spawner:
                 child = self._obey()
                 if child is not None:
                     return child
-            elif not ready and self._lazy:
+            elif not ready:
                 self._warm()
 
     def _warm_in_ms(self) -> float | None:
-        """When the lazy imports may go on; None: not yet, or nothing is left to import.
+        """When the late imports may go on; None: not yet, or nothing is left to import.
 
         A script that seems to do without them is not to be slowed down by them at its start.
         """
-        if not self._lazy or self._warm_at is None:
+        if self._imports.are_done or self._warm_at is None:
             return None
         return max(0.0, self._warm_at - clock.now()) * 1000
 
     def _warm(self) -> None:
-        """Import the next lazy module, seeing to exits between the modules that it pulls in."""
-        pause = _ImportPause(self._see_to_exits)
-        sys.meta_path.insert(0, pause)
-        gc.disable()
+        """Import the next late module, seeing to exits between the modules that it pulls in."""
         try:
-            self._import_lazy()
+            self._imports.go_on(self._see_to_exits)
         except _AgentGone:
             self._channel.closed = True
-        finally:
-            gc.freeze()
-            gc.enable()
-            sys.meta_path.remove(pause)
-
-    def _import_lazy(self) -> None:
-        # A module that this torch does not have is no error: it is then imported by nobody.
-        with contextlib.suppress(ImportError):
-            importlib.import_module(self._lazy.pop(0))
+        if self._imports.are_done:
+            self._tell({"op": "warmed"})
 
     def _see_to_exits(self) -> None:
         """Between two imports: nothing may be forked here, but exits are told and guarded."""
@@ -240,74 +212,84 @@ class Spawner:
                 child = self._start(message)
                 if child is not None:
                     return child
+            elif message["op"] == "standby":
+                child = self._start_standby(message["name"], message["threads"])
+                if child is not None:
+                    return child
             elif message["op"] == "signal":
                 self._signal(message["incarnation"], message["signal"])
         return None
 
     # ------------------------------------------------------------------ workers
 
-    def _start(self, message: dict[str, Any]) -> Child | None:
-        """Fork one worker and hand the agent its pidfd and the read ends of its output."""
+    def _start(self, part: dict[str, Any]) -> Child | None:
+        """A standby or a fork plays this part; the agent gets its pidfd and its output."""
+        name = {key: part["key"][key] for key in ("incarnation", "group_rank")}
+        standby = self._standbys.give(part["standby"], part)
+        if standby is not None:
+            self._note_started(name, standby.pid, standby.fds()[:3])
+            return None
+        pid, fds, born = self._fork()
+        if born is not None:
+            return partial(newborn.become_worker, born, part)
+        if pid > 0:
+            self._note_started(name, pid, fds)
+        else:
+            self._tell({"op": "unstarted", **name, "reason": os.strerror(-pid)})
+        return None
+
+    def _note_started(self, name: dict[str, Any], pid: int, fds: tuple[int, ...]) -> None:
+        if self._warm_at is None:
+            self._warm_at = clock.now() + WARM_DELAY_S
+        pidfd, out_fd, err_fd = fds
+        self._workers[pid] = _Worker(**name, pid=pid, pidfd=pidfd)
+        self._tell({"op": "started", **name, "pid": pid}, fds)
+        os.close(out_fd)
+        os.close(err_fd)
+
+    def _start_standby(self, name: str, threads: int) -> Child | None:
+        own, theirs = socket.socketpair()
+        pid, fds, born = self._fork()
+        if born is not None:
+            own.close()
+            return partial(newborn.become_standby, born, name, threads, theirs)
+        theirs.close()
+        if pid < 0:
+            own.close()
+            self._tell({"op": "standby_exited", "name": name, "status": -pid})
+            return None
+        own.setblocking(False)
+        pidfd, out_fd, err_fd = fds
+        self._standbys.add(Standby(name, pid, pidfd, out_fd, err_fd, own.detach()))
+        return None
+
+    def _fork(self) -> tuple[int, tuple[int, ...], Newborn | None]:
+        """Fork one process with pipes for its output.
+
+        Returns:
+            Its pid (minus the error number if there is none), its pidfd and the read ends of its
+            output; in the process itself, what it starts with.
+        """
         self._assert_forkable()
         out_read, out_write = os.pipe2(os.O_CLOEXEC)
         err_read, err_write = os.pipe2(os.O_CLOEXEC)
-        key = WorkerKey(**message["key"])
-        name = {"incarnation": key.incarnation, "group_rank": key.group_rank}
         try:
             pid = os.fork()
         except OSError as error:
-            self._tell({"op": "unstarted", **name, "reason": str(error)})
-            pid = -1
+            pid = -(error.errno or 1)
         if pid == 0:
-            os.close(out_read)
-            os.close(err_read)
-            return lambda: self._become_worker(message, key, out_write, err_write)
+            self._channel.close()
+            guards = (self._agent_pidfd, self._wake_read, self._wake_write)
+            others = (worker.pidfd for worker in self._workers.values())
+            inherited = (out_read, err_read, *guards, *others, *self._standbys.fds())
+            return 0, (), Newborn(self._pid, self._job.token, out_write, err_write, inherited)
         os.close(out_write)
         os.close(err_write)
         if pid > 0:
-            pidfd = os.pidfd_open(pid)
-            if self._warm_at is None:
-                self._warm_at = clock.now() + WARM_DELAY_S
-            self._workers[pid] = _Worker(key.incarnation, key.group_rank, pid, pidfd)
-            self._tell({"op": "started", **name, "pid": pid}, (pidfd, out_read, err_read))
+            return pid, (os.pidfd_open(pid), out_read, err_read), None
         os.close(out_read)
         os.close(err_read)
-        return None
-
-    def _become_worker(
-        self, message: dict[str, Any], key: WorkerKey, out_fd: int, err_fd: int
-    ) -> None:
-        if not linux.die_with_parent(self._pid):
-            os._exit(0)
-        os.setsid()
-        linux.write_own_environment(sweep.OWNER_NAME, key.incarnation)
-        words = " ".join([message["target"], *message["args"]])
-        linux.title_process(f"ftrun worker {key.replica_id}.{key.group_rank}: {words}")
-        self._forget_parent()
-        _redirect(out_fd, err_fd)
-        here = WorkerContext(key=key, token=self._job.token, **message["context"])
-        bootstrap.run(
-            WorkerTask(
-                context=here,
-                target=message["target"],
-                is_module=message["is_module"],
-                args=tuple(message["args"]),
-                environment=message["environment"],
-                threads=message["threads"],
-                inject=message["inject"],
-            )
-        )
-
-    def _forget_parent(self) -> None:
-        """Close the spawner's descriptors and give its signal dispositions back."""
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        self._channel.close()
-        for fd in (self._agent_pidfd, self._wake_read, self._wake_write):
-            os.close(fd)
-        for worker in self._workers.values():
-            os.close(worker.pidfd)
+        return pid, (), None
 
     def _signal(self, incarnation: str, number: int) -> None:
         """Signal the process groups of one incarnation's workers.
@@ -329,6 +311,9 @@ class Spawner:
             worker = self._workers.pop(seen.si_pid, None)
             if worker is not None:
                 self._report(worker, seen)
+            elif (standby := self._standbys.forget(seen.si_pid)) is not None:
+                status = _status(seen)
+                self._tell({"op": "standby_exited", "name": standby.name, "status": status})
             os.waitid(os.P_PID, seen.si_pid, os.WEXITED)
 
     def _report(self, worker: _Worker, seen: os.waitid_result) -> None:
@@ -336,11 +321,10 @@ class Spawner:
 
         The leader is still a zombie here: its group's number is not anybody else's yet.
         """
-        ended_well = seen.si_code == os.CLD_EXITED and seen.si_status == 0
-        status = seen.si_status if seen.si_code == os.CLD_EXITED else -seen.si_status
+        status = _status(seen)
         name = {"incarnation": worker.incarnation, "group_rank": worker.group_rank}
         self._tell({"op": "exited", **name, "pid": worker.pid, "status": status})
-        _signal_group(worker.pid, signal.SIGTERM if ended_well else signal.SIGKILL)
+        _signal_group(worker.pid, signal.SIGTERM if status == 0 else signal.SIGKILL)
         os.close(worker.pidfd)
 
     def _tell(self, message: dict[str, Any], fds: tuple[int, ...] = ()) -> None:
@@ -386,24 +370,9 @@ class _AgentGone(BaseException):
     """Breaks off an import; no module's ``except Exception`` may keep it."""
 
 
-class _ImportPause:
-    """A finder that finds nothing: it is asked before every import, and lets exits be seen."""
-
-    def __init__(self, pause: Callable[[], None]) -> None:
-        self._pause = pause
-
-    def find_spec(self, name: str, path: object, target: object = None) -> None:
-        """Called by the import system before it looks for ``name``."""
-        self._pause()
-
-
-def _redirect(out_fd: int, err_fd: int) -> None:
-    null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)
-    os.dup2(out_fd, 1)
-    os.dup2(err_fd, 2)
-    for fd in (null, out_fd, err_fd):
-        os.close(fd)
+def _status(seen: os.waitid_result) -> int:
+    """The exit code, or minus the signal."""
+    return seen.si_status if seen.si_code == os.CLD_EXITED else -seen.si_status
 
 
 def _signal_group(leader: int, number: int) -> None:
@@ -413,13 +382,6 @@ def _signal_group(leader: int, number: int) -> None:
         # Forked a moment ago: it leads no group yet.
         with contextlib.suppress(ProcessLookupError):
             os.kill(leader, number)
-
-
-def _import_torch() -> None:
-    """With no garbage to be collected meanwhile: looking for it took a tenth of the time."""
-    gc.disable()
-    for name in IMPORTS:
-        importlib.import_module(name)
 
 
 def main() -> None:
@@ -435,7 +397,7 @@ def main() -> None:
     # Until the first fork the kernel ends this process with its parent.
     if not linux.die_with_parent(options.parent):
         os._exit(0)
-    _import_torch()
+    import_first()
     for fd in (options.channel, options.stores):
         os.set_inheritable(fd, False)
     channel = Channel(socket.socket(fileno=options.channel))

@@ -17,8 +17,9 @@ comes back. Each slot that the lighthouse has assigned is in one phase:
 "Next" after STOPPING is WAITING for a restart, ENDED, or the slot's removal. A loss is told to the
 lighthouse before anything else is done about it.
 
-Not here: whether a restart is due (restarts.py), the lighthouse's silence (contact.py), processes,
-sockets and files (agent/), membership (lighthouse.py).
+Not here: whether a restart is due (restarts.py), which standbys are kept (standby.py), the
+lighthouse's silence (contact.py), processes, sockets and files (agent/), membership
+(lighthouse.py).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from __future__ import annotations
 import hashlib
 import signal
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ftrun.core.contact import Contact
 from ftrun.core.failures import Failure, exit_code_of
@@ -50,6 +51,7 @@ from ftrun.core.messages import (
 )
 from ftrun.core.restarts import CrashLoop, Restart, RestartRules
 from ftrun.core.slot_table import SlotTable
+from ftrun.core.standby import StandbyPool, StandbyRules
 from ftrun.core.supervised import Outcome, Phase, SlotSummary, Supervised
 from ftrun.core.supervisor_events import (
     DrainAsked,
@@ -65,7 +67,10 @@ from ftrun.core.supervisor_events import (
     SignalReplica,
     SlotsAssigned,
     SpawnerLost,
+    SpawnerWarmed,
+    StandbyExited,
     StartReplica,
+    StartStandby,
     StopAsked,
     SweepReplica,
     TellLighthouse,
@@ -100,6 +105,7 @@ class SupervisorSettings:
     stuck_after_s: float = 5.0
     crash_code: int = 72
     unreachable_code: int = 71
+    standbys: StandbyRules = field(default_factory=StandbyRules)
 
 
 class Supervisor:
@@ -108,6 +114,7 @@ class Supervisor:
     def __init__(self, settings: SupervisorSettings, now: float) -> None:
         self._settings = settings
         self._slots = SlotTable(settings.restarts)
+        self._standbys = StandbyPool(settings.standbys)
         self._starts = 0
         self._contact = Contact(now, settings.join_timeout_s, settings.isolation_limit_s)
         self._ending: EndAgent | None = None
@@ -140,6 +147,10 @@ class Supervisor:
                 self._stop_now()
             case JobEnded(exit_code, reason):
                 self._end_job(exit_code, reason)
+            case SpawnerWarmed():
+                self._standbys.open(now)
+            case StandbyExited(name, status):
+                self._standby_exited(name, status)
             case SpawnerLost(reason, exit_code):
                 self._spawner_lost(reason, exit_code)
             case LighthouseSpoke(asked_at):
@@ -182,6 +193,11 @@ class Supervisor:
         """What became of each slot."""
         return self._slots.summary()
 
+    @property
+    def standbys_used(self) -> int:
+        """How many starts were a standby's."""
+        return self._standbys.used
+
     def story(self, replica_id: str) -> list[str]:
         """The history of one slot, oldest first."""
         return self._slots.story(replica_id)
@@ -189,6 +205,7 @@ class Supervisor:
     def check(self) -> None:
         """Assert what must hold between events (AssertionError, with the slot's story)."""
         self._slots.check(self.is_ending)
+        self._standbys.check()
 
     # ------------------------------------------------------------ slots and starts
 
@@ -220,8 +237,25 @@ class Supervisor:
         incarnation = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
         slot.begin(incarnation, self._settings.workers_per_replica)
         self._slots.note(self._now, slot, f"started as {incarnation}")
-        self._out.append(StartReplica(slot.replica_id, incarnation, restarts))
+        standbys = self._standbys.take(self._settings.workers_per_replica, self._now)
+        self._out.append(StartReplica(slot.replica_id, incarnation, restarts, standbys))
         self._tell(ReplicaStarted(slot.replica_id, incarnation, restarts))
+
+    def _refill_standbys(self) -> None:
+        if not self._wants_standbys():
+            return
+        for name in self._standbys.refill(self._now):
+            self._out.append(StartStandby(name))
+
+    def _wants_standbys(self) -> bool:
+        """They are for what runs here: nothing runs, nothing is kept ready."""
+        return not self.is_ending and any(slot.alive for slot in self._slots)
+
+    def _standby_exited(self, name: str, status: int) -> None:
+        if self._standbys.died(name, self._now):
+            times = self._settings.standbys.deaths_max
+            words = f"A standby has ended {times} times before it was used, at last with status"
+            self._say("standby", "", f"{words} {status}. No more are kept; the job goes on.")
 
     # ------------------------------------------------------------ workers' ends
 
@@ -455,6 +489,8 @@ class Supervisor:
             yield from slot.deadlines()
         if self._end_at is not None:
             yield self._end_at
+        if self._standbys.due_at is not None and self._wants_standbys():
+            yield self._standbys.due_at
         contact = self._contact.deadline()
         if contact is not None and not self.is_ending:
             yield contact
@@ -469,6 +505,7 @@ class Supervisor:
                 self._terminate(slot)
             if _due(slot.stuck_at, self._now):
                 self._stuck(slot)
+        self._refill_standbys()
         self._link_timers()
 
     def _out_of_time(self, slot: Supervised) -> None:

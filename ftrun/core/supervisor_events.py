@@ -79,6 +79,19 @@ class JobEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class SpawnerWarmed:
+    """The spawner has imported all that it ever will: standbys have it too from now on."""
+
+
+@dataclass(frozen=True, slots=True)
+class StandbyExited:
+    """A standby has ended before it was used, or could not be started. ``status`` as above."""
+
+    name: str
+    status: int
+
+
+@dataclass(frozen=True, slots=True)
 class SpawnerLost:
     """The spawner or its stores have ended: nothing can be started any more."""
 
@@ -115,6 +128,8 @@ Event: TypeAlias = (
     | DrainAsked
     | StopAsked
     | JobEnded
+    | SpawnerWarmed
+    | StandbyExited
     | SpawnerLost
     | LighthouseSpoke
     | LighthouseGone
@@ -127,11 +142,19 @@ Event: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class StartReplica:
-    """Start all workers of a new incarnation."""
+    """Start all workers of a new incarnation; the first of them take these standbys' places."""
 
     replica_id: str
     incarnation: str
     restarts: int
+    standbys: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StartStandby:
+    """Start a worker that waits for its part."""
+
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,5 +216,12 @@ class EndAgent:
 
 
 Instruction: TypeAlias = (
-    StartReplica | SignalReplica | SweepReplica | TellLighthouse | TellWorkers | Say | EndAgent
+    StartReplica
+    | StartStandby
+    | SignalReplica
+    | SweepReplica
+    | TellLighthouse
+    | TellWorkers
+    | Say
+    | EndAgent
 )

@@ -5,8 +5,8 @@ fresh interpreter would not is renewed here: stdio, random generators, thread co
 Then the script runs as ``__main__``. An uncaught exception is told to the agent before the process
 ends, so that the report names it without any decorator in the script.
 
-Not here: the fork itself, signals and descriptors of the spawner (agent/spawner.py), and the
-Manager (manager/).
+Not here: the fork itself, signals and descriptors of the spawner (agent/newborn.py), and the
+Manager (training/).
 """
 
 from __future__ import annotations
@@ -48,24 +48,35 @@ EXIT_INTERRUPTED = 130
 
 @dataclass(frozen=True, slots=True)
 class WorkerTask:
-    """What one worker shall be and run. ``inject``: the script may have the Manager."""
+    """Who one worker is and what it runs. ``inject``: the script may have the Manager."""
 
     context: WorkerContext
     target: str
     is_module: bool
     args: tuple[str, ...]
     environment: dict[str, str]
-    threads: int
     inject: bool = True
 
 
+def prepare(threads: int) -> None:
+    """Renew what does not depend on which worker this will be."""
+    _renew_stdio()
+    _renew_torch(threads)
+    _renew_numpy()
+    if threads > 1:
+        _renew_blas(threads)
+    faulthandler.enable(sys.stderr)
+
+
 def run(task: WorkerTask) -> NoReturn:
-    """Become the worker of ``task`` and run its script.
+    """Become the worker of ``task`` and run its script; ``prepare`` has been called.
 
     Raises:
         SystemExit: always; the caller lets it end the interpreter as a script's end would.
     """
-    _become(task)
+    os.environ.update(task.environment)
+    if task.inject:
+        context.install(task.context)
     try:
         _run_target(task)
     except SystemExit as leaving:
@@ -75,18 +86,6 @@ def run(task: WorkerTask) -> NoReturn:
         # Whatever the script raised: this is the top of its stack, as the interpreter's is.
         _fail(task.context, error)
     sys.exit(0)
-
-
-def _become(task: WorkerTask) -> None:
-    os.environ.update(task.environment)
-    if task.inject:
-        context.install(task.context)
-    _renew_stdio()
-    _renew_torch(task.threads)
-    _renew_numpy()
-    if task.threads > 1:
-        _renew_blas(task.threads)
-    faulthandler.enable(sys.stderr)
 
 
 def _renew_stdio() -> None:

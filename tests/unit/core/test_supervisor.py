@@ -27,6 +27,7 @@ from ftrun.core.messages import (
     RunningReplica,
 )
 from ftrun.core.restarts import RestartRules
+from ftrun.core.standby import StandbyRules
 from ftrun.core.supervised import Outcome, Phase
 from ftrun.core.supervisor import SIGKILL, SIGTERM, Supervisor, SupervisorSettings
 from ftrun.core.supervisor_events import (
@@ -43,7 +44,10 @@ from ftrun.core.supervisor_events import (
     SignalReplica,
     SlotsAssigned,
     SpawnerLost,
+    SpawnerWarmed,
+    StandbyExited,
     StartReplica,
+    StartStandby,
     StopAsked,
     SweepReplica,
     TellLighthouse,
@@ -559,3 +563,71 @@ def _one(agent: Agent, name: str, number: int) -> list[Instruction]:
     if name == "wait":
         agent.now += (0.1, 1.0, 10.0, 100.0)[number]
     return agent.on(events[name])
+
+
+# ---------------------------------------------------------------- standbys
+
+
+def standbys(out: list[Instruction]) -> list[str]:
+    return [i.name for i in out if isinstance(i, StartStandby)]
+
+
+def parts(out: list[Instruction]) -> list[tuple[str, ...]]:
+    return [i.standbys for i in out if isinstance(i, StartReplica)]
+
+
+def with_standbys(**changes: Any) -> Agent:
+    """Two slots run, and as many standbys wait."""
+    agent = Agent(standbys=StandbyRules(wanted=2, deaths_max=2), **changes)
+    agent.on(SpawnerWarmed())
+    assert parts(agent.assign("0", "1")) == [(), ()]
+    assert agent.core.next_deadline() == 0.5
+    assert standbys(agent.wait(0.5)) == ["standby-1", "standby-2"]
+    return agent
+
+
+def test_without_slots_no_standby_is_kept() -> None:
+    agent = Agent(standbys=StandbyRules(wanted=2))
+    assert standbys(agent.on(SpawnerWarmed())) == []
+    assert agent.core.next_deadline() == 30.0
+    assert standbys(agent.wait(5.0)) == []
+
+
+def test_standbys_are_started_when_the_spawner_is_warm() -> None:
+    agent = Agent(standbys=StandbyRules(wanted=1))
+    agent.assign("0")
+    assert standbys(agent.wait(5.0)) == []
+    assert standbys(agent.on(SpawnerWarmed())) == ["standby-1"]
+
+
+def test_a_standby_takes_the_place_of_a_dead_worker_and_is_replaced() -> None:
+    agent = with_standbys()
+    out = agent.exits("0", -9)
+    assert parts(out) == [("standby-1",)]
+    assert standbys(out) == []
+    assert agent.core.standbys_used == 1
+    assert standbys(agent.wait(0.5)) == ["standby-3"]
+
+
+def test_a_group_takes_as_many_as_there_are() -> None:
+    agent = with_standbys(workers_per_replica=3)
+    for rank in range(3):
+        out = agent.exits("0", -9, rank)
+    assert parts(out) == [("standby-1", "standby-2")]
+
+
+def test_standbys_that_only_die_are_given_up_and_the_job_goes_on() -> None:
+    agent = with_standbys()
+    assert said(agent.on(StandbyExited("standby-1", -9))) == ""
+    assert standbys(agent.wait(0.5)) == ["standby-3"]
+    out = agent.on(StandbyExited("standby-2", 1))
+    assert "A standby has ended 2 times before it was used, at last with status 1" in said(out)
+    assert standbys(agent.wait(9.0)) == []
+    assert parts(agent.exits("0", -9)) == [("standby-3",)]
+
+
+def test_a_job_that_ends_starts_no_standby() -> None:
+    agent = with_standbys()
+    agent.exits("0", -9)
+    agent.on(DrainAsked("SIGTERM", 75))
+    assert standbys(agent.wait(0.5)) == []

@@ -20,7 +20,7 @@ from ftrun.protocol.frames import FrameSocket
 PARENT = """
 import json, os, sys
 from ftrun.core.ids import WorkerKey
-from ftrun.inject.bootstrap import WorkerTask, run
+from ftrun.inject.bootstrap import WorkerTask, prepare, run
 from ftrun.training.context import WorkerContext
 import numpy.random
 import random
@@ -32,7 +32,8 @@ for turn in range(2):
             job_id="job", key=WorkerKey("0", "f" * 16, 0), replicas=1, min_replicas=1,
             workers_per_replica=1, host="127.0.0.1", socket_path=facts["socket"], token="a" * 64,
         )
-        arguments = ("--x", "1"), {"FLAG": "on"}, facts["threads"]
+        arguments = ("--x", "1"), {"FLAG": "on"}
+        prepare(facts["threads"])
         run(WorkerTask(here, facts["target"], facts["module"], *arguments))
     _, status = os.waitpid(pid, 0)
     print("status", os.waitstatus_to_exitcode(status), flush=True)

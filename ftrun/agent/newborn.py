@@ -1,0 +1,94 @@
+"""From the spawner's fork to the script: whose the process is, what it lets go, what it waits for.
+
+A worker knows its part from the start. A standby waits for it at the end of a socket, with all
+done that every part needs; the wait ends with the part, or with the spawner.
+
+Not here: the fork itself (spawner.py), what makes a fork look fresh (inject/bootstrap.py).
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from ftrun.agent import linux, sweep
+from ftrun.agent.channel import Channel
+from ftrun.core.ids import WorkerKey
+from ftrun.inject import bootstrap
+from ftrun.inject.bootstrap import WorkerTask
+from ftrun.training.context import WorkerContext
+
+
+@dataclass(frozen=True, slots=True)
+class Newborn:
+    """What a fork of the spawner starts with. ``inherited``: the spawner's own descriptors."""
+
+    spawner_pid: int
+    token: str
+    out_fd: int
+    err_fd: int
+    inherited: tuple[int, ...]
+
+
+def become_worker(newborn: Newborn, part: dict[str, Any]) -> None:
+    """Run the script as the worker that ``part``, a StartWorker, names."""
+    _leave_home(newborn)
+    bootstrap.prepare(part["threads"])
+    _play(newborn.token, part)
+
+
+def become_standby(newborn: Newborn, name: str, threads: int, waiting: socket.socket) -> None:
+    """Get ready, wait for a part, and run the script; end if the spawner closes its end."""
+    _leave_home(newborn)
+    linux.title_process(f"ftrun {name}")
+    bootstrap.prepare(threads)
+    channel = Channel(waiting)
+    poll = select.poll()
+    poll.register(channel, select.POLLIN)
+    while not channel.closed:
+        poll.poll()
+        for parcel in channel.receive():
+            channel.close()
+            _play(newborn.token, parcel.message)
+    os._exit(0)
+
+
+def _leave_home(newborn: Newborn) -> None:
+    """Be the leader of a session, with no descriptor and no signal handler of the spawner's."""
+    if not linux.die_with_parent(newborn.spawner_pid):
+        os._exit(0)
+    os.setsid()
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    for fd, standard in ((null, 0), (newborn.out_fd, 1), (newborn.err_fd, 2)):
+        os.dup2(fd, standard)
+    _close((null, newborn.out_fd, newborn.err_fd, *newborn.inherited))
+
+
+def _close(fds: Iterable[int]) -> None:
+    for fd in fds:
+        os.close(fd)
+
+
+def _play(token: str, part: dict[str, Any]) -> None:
+    key = WorkerKey(**part["key"])
+    linux.write_own_environment(sweep.OWNER_NAME, key.incarnation)
+    words = " ".join([part["target"], *part["args"]])
+    linux.title_process(f"ftrun worker {key.replica_id}.{key.group_rank}: {words}")
+    bootstrap.run(
+        WorkerTask(
+            context=WorkerContext(key=key, token=token, **part["context"]),
+            target=part["target"],
+            is_module=part["is_module"],
+            args=tuple(part["args"]),
+            environment=part["environment"],
+            inject=part["inject"],
+        )
+    )

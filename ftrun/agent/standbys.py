@@ -1,0 +1,77 @@
+"""The spawner's side of its standbys: forks that wait, each at the end of a socket.
+
+Not here: what one does while it waits (newborn.py), how many there are (core/standby.py).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from ftrun.agent.channel import encode
+
+
+@dataclass(frozen=True, slots=True)
+class Standby:
+    """One of them. ``part_fd``: this end of its socket, which never blocks."""
+
+    name: str
+    pid: int
+    pidfd: int
+    out_fd: int
+    err_fd: int
+    part_fd: int
+
+    def fds(self) -> tuple[int, ...]:
+        """The descriptors of it that the spawner holds."""
+        return (self.pidfd, self.out_fd, self.err_fd, self.part_fd)
+
+
+class Standbys:
+    """Those that wait, by name."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, Standby] = {}
+
+    def add(self, standby: Standby) -> None:
+        """One more waits."""
+        self._waiting[standby.name] = standby
+
+    def give(self, name: str, part: dict[str, Any]) -> Standby | None:
+        """Hand it its part; it is a worker from now on and no more in this table.
+
+        Returns:
+            None if there is none of that name, or it cannot take it: one is to be forked instead.
+        """
+        standby = self._waiting.get(name)
+        if standby is None:
+            return None
+        data = encode(part)
+        try:
+            is_told = os.write(standby.part_fd, data) == len(data)
+        except OSError:  # It has died and is not reaped yet, or it does not read.
+            is_told = False
+        if not is_told:
+            signal.pidfd_send_signal(standby.pidfd, signal.SIGKILL)
+            return None
+        del self._waiting[name]
+        os.close(standby.part_fd)
+        return standby
+
+    def forget(self, pid: int) -> Standby | None:
+        """The one with this pid has ended: its descriptors are closed."""
+        for standby in self._waiting.values():
+            if standby.pid == pid:
+                del self._waiting[standby.name]
+                for fd in standby.fds():
+                    os.close(fd)
+                return standby
+        return None
+
+    def fds(self) -> Iterator[int]:
+        """What a fork must close."""
+        for standby in self._waiting.values():
+            yield from standby.fds()

@@ -1,0 +1,101 @@
+"""Standbys: workers that have started up to the script's first line and wait for a part to play.
+
+Theory of operation. An agent keeps ``wanted`` of them. A start takes as many as it needs, the
+oldest first; what it lacks is forked as ever. Nobody waits for them: none is started before the
+spawner has imported all that it ever will, nor for a delay after a start, when the replacement
+needs the processor itself.
+
+| event            | what happens                                                |
+|------------------|-------------------------------------------------------------|
+| all is imported  | they are due                                                |
+| a group starts   | it takes some; what is missing is due after the delay       |
+| one dies         | due after the delay; after ``deaths_max`` in a row: never   |
+| due              | all that are missing are started                            |
+
+Not here: the processes (agent/spawner.py), what a group does with them (supervisor.py). They count
+for no slot and no quorum.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class StandbyRules:
+    """``deaths_max``: so many in a row, with none used between, and no more are kept."""
+
+    wanted: int = 0
+    deaths_max: int = 5
+    refill_delay_s: float = 0.5
+
+
+@dataclass
+class StandbyPool:
+    """``idle``: their names, the oldest first. 0 <= deaths <= deaths_max."""
+
+    rules: StandbyRules
+    idle: list[str] = field(default_factory=list)
+    used: int = 0
+    deaths: int = 0
+    due_at: float | None = None
+    _opened: bool = False
+    _named: int = 0
+
+    def open(self, now: float) -> None:
+        """The spawner has nothing left to import: what is forked from now on has it all."""
+        self._opened = True
+        self._arm(now)
+
+    def take(self, count: int, now: float) -> tuple[str, ...]:
+        """Up to ``count`` of them, for a start."""
+        taken = tuple(self.idle[:count])
+        del self.idle[:count]
+        if taken:
+            self.deaths = 0
+            self.used += len(taken)
+        self._arm(now + self.rules.refill_delay_s)
+        return taken
+
+    def died(self, name: str, now: float) -> bool:
+        """One has ended before it was used.
+
+        Returns:
+            True if from now on none is kept any more.
+        """
+        if name not in self.idle:
+            return False  # It was taken at the same moment: the start has seen to that.
+        self.idle.remove(name)
+        if self.deaths == self.rules.deaths_max:
+            return False
+        self.deaths += 1
+        if self.deaths < self.rules.deaths_max:
+            self._arm(now + self.rules.refill_delay_s)
+            return False
+        self.due_at = None
+        return True
+
+    def refill(self, now: float) -> tuple[str, ...]:
+        """The names of those to start now."""
+        if self.due_at is None or now < self.due_at:
+            return ()
+        self.due_at = None
+        missing = range(self.rules.wanted - len(self.idle))
+        fresh = tuple(f"standby-{self._named + number + 1}" for number in missing)
+        self._named += len(fresh)
+        self.idle += fresh
+        return fresh
+
+    def check(self) -> None:
+        """Assert what must hold between events."""
+        assert len(self.idle) <= self.rules.wanted, self
+        assert len(set(self.idle)) == len(self.idle), self
+        assert 0 <= self.deaths <= self.rules.deaths_max, self
+        given_up = self.deaths == self.rules.deaths_max
+        assert self.due_at is None or (self._opened and not given_up), self
+
+    def _arm(self, at: float) -> None:
+        """Each new lack puts it off: in a row of starts the last one's delay counts."""
+        is_wanted = self._opened and self.deaths < self.rules.deaths_max
+        if is_wanted and len(self.idle) < self.rules.wanted:
+            self.due_at = at

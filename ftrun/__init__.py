@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ftrun.training.ddp import DistributedDataParallel, PureDistributedDataParallel
     from ftrun.training.injected import manager
     from ftrun.training.manager import Drained, Manager
-    from ftrun.training.optim import Optimizer, OptimizerWrapper
+    from ftrun.training.optim import GradScaler, Optimizer, OptimizerWrapper
     from ftrun.training.world import ManagedProcessGroup, WorldSizeMode
 
 _HOMES = {
@@ -25,6 +25,7 @@ _HOMES = {
     "DistributedDataParallel": "ftrun.training.ddp",
     "DistributedSampler": "ftrun.training.data",
     "Drained": "ftrun.training.manager",
+    "GradScaler": "ftrun.training.optim",
     "HTTPTransport": "ftrun.checkpoint.transport",
     "ManagedProcessGroup": "ftrun.training.world",
     "Manager": "ftrun.training.manager",
@@ -42,6 +43,7 @@ __all__ = [
     "DistributedDataParallel",
     "DistributedSampler",
     "Drained",
+    "GradScaler",
     "HTTPTransport",
     "ManagedProcessGroup",
     "Manager",

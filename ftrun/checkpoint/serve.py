@@ -21,9 +21,11 @@ import select
 import socket
 import threading
 import weakref
+from collections.abc import Collection
 from dataclasses import dataclass
 from urllib.parse import parse_qs, urlsplit
 
+import torch
 import xxhash
 
 from ftrun import clock
@@ -72,7 +74,14 @@ class StateServer:
         self._thread.start()
         _close_in_forked_children(self)
 
-    def offer(self, tag: Tag, state_id: StateId, tree: Tree, expected: int = 0) -> int:
+    def offer(
+        self,
+        tag: Tag,
+        state_id: StateId,
+        tree: Tree,
+        expected: int = 0,
+        copied: Collection[int] = (),
+    ) -> int:
         """Serve ``tree`` under ``tag`` from its own memory, until ``retire`` or ``withdraw``.
 
         Args:
@@ -82,6 +91,8 @@ class StateServer:
                 must not change before ``retire``.
             expected: how many receivers will come: ``retire`` keeps a copy for those too that
                 have not asked yet.
+            copied: addresses (``data_ptr``) of tensors of the tree that may change before
+                ``retire``: a copy of those is served.
 
         Returns:
             The number of bytes on offer.
@@ -90,7 +101,7 @@ class StateServer:
             UserError: the tree holds what cannot be carried.
         """
         packed = pack(tree)
-        layout = Layout([leaf.data for leaf in packed.leaves])
+        layout = Layout([_still(leaf.data, copied) for leaf in packed.leaves])
         header = header_of(tag, state_id, packed).encode()
         offer = Offer(tag, state_id, header, layout, expected)
         with self._lock:
@@ -284,6 +295,13 @@ class _Refusal(PeerError):
     def __init__(self, status: str, text: str) -> None:
         super().__init__(text)
         self.status = status
+
+
+def _still(data: torch.Tensor | memoryview, copied: Collection[int]) -> torch.Tensor | memoryview:
+    """The memory of a leaf, or what it holds now if it may change while it is served (S3)."""
+    if isinstance(data, torch.Tensor) and data.data_ptr() in copied:
+        return data.clone()
+    return data
 
 
 def _send_chunk(sock: socket.socket, offer: Offer, chunk: int) -> None:

@@ -85,6 +85,7 @@ class DistributedDataParallel(TorchDDP):
         parameters = [p for p in self._module_parameters if p.requires_grad]
         buckets.learn(self.reducer._get_zeros_like_grad_buckets(), parameters)
         self._buckets = buckets
+        manager.watch_buffers(module)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the model; the next backward pass begins with the first bucket."""
@@ -149,6 +150,7 @@ class PureDistributedDataParallel(nn.Module):
         self._manager = manager
         self._syncs = True
         self._queued = False
+        manager.watch_buffers(module)
         for parameter in module.parameters():
             if parameter.requires_grad:
                 note: Any = parameter.register_post_accumulate_grad_hook
@@ -182,6 +184,7 @@ class PureDistributedDataParallel(nn.Module):
                 works.append(self._manager.allreduce(parameter.grad))
         for work in works:
             work.wait()
+        self._manager.heal_after_backward()
 
 
 class _Buckets(ProcessGroup):
@@ -230,9 +233,9 @@ class _Buckets(ProcessGroup):
         if not self._has_map:
             return super().allreduce(tensors)
         work = _UsesWork(self._manager, tensor)
-        if not self._manager.is_participating():
-            # Its uses do not count. Two rounds: the reducer's own end of backward lies between.
-            _at_end_of_backward(lambda: _at_end_of_backward(lambda: self._forget_own(work)))
+        if not self._manager.is_participating():  # Its uses do not count.
+            _after_the_reducer(lambda: self._forget_own(work))
+        self._heal_afterwards()
         return work
 
     def _reduce_bucket(self, buffer: Tensor) -> Work:
@@ -246,7 +249,13 @@ class _Buckets(ProcessGroup):
             )
         else:
             future = self._manager.allreduce_bucket(buffer, closes, None)
+        if closes:
+            self._heal_afterwards()
         return ManagedWork(future)
+
+    def _heal_afterwards(self) -> None:
+        if self._manager.is_healing():
+            _after_the_reducer(self._manager.heal_after_backward)
 
     def _forget_own(self, work: _UsesWork) -> None:
         """Drop gradients that no contributor has: the contributors do not step them either."""
@@ -297,6 +306,11 @@ class _UsesWork(Work):
 
 def _at_end_of_backward(callback: Callable[[], None]) -> None:
     Variable._execution_engine.queue_callback(callback)
+
+
+def _after_the_reducer(callback: Callable[[], None]) -> None:
+    """Two rounds: the reducer's own end of backward, which waits for results, lies between."""
+    _at_end_of_backward(lambda: _at_end_of_backward(callback))
 
 
 def _no_buffer_broadcast() -> dict[str, bool]:

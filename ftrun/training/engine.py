@@ -64,6 +64,7 @@ class Engine:
         self._stock: tuple[m.Quorum | None, tuple[int, ...]] = (None, ())
         self._afterwards: deque[Callable[[], None]] = deque()
         self._reductions: list[Reduction] = []
+        self._offer_due: e.OfferState | None = None
         self._group: BuiltGroup | None = None
         self._group_attempt: Attempt | None = None
         self._progress = progress
@@ -83,7 +84,7 @@ class Engine:
             e.FailOperations: self._fail_operations,
             e.LoadState: lambda i: healing.load(i.tag, i.quorum, self.feed, self.die),
             e.OfferState: self._offer_state,
-            e.RetireState: lambda i: healing.retire(i.tag),
+            e.RetireState: self._retire_state,
         }
 
     def start(self) -> None:
@@ -114,6 +115,7 @@ class Engine:
                 that it cannot take. It is ``fatal``: peers would wait for this operation for ever.
         """
         with self.changed:
+            self._offer_if_due()
             self._reductions.append(reduction)
             index = len(self._reductions) - 1
             self._events.append(e.OperationIssued(reduction.held, reduction.closes))
@@ -138,6 +140,7 @@ class Engine:
     def finish_results(self) -> None:
         """Whatever stands is in its tensor when this returns, whichever thread puts it there."""
         self._run_afterwards()
+        self._offer_if_due()
         for reduction in self._reductions:
             if reduction.is_claimed and not reduction.future.done():
                 reduction.future.wait()
@@ -306,6 +309,27 @@ class Engine:
         self.rank = ranks.index(own) if own in ranks else None
 
     def _offer_state(self, instruction: e.OfferState) -> None:
+        """At once, unless the main thread may be in a forward pass, which changes buffers (S3)."""
+        is_at_boundary = self.machine.begun != self._begun
+        last = self._reductions[-1] if self._reductions else None
+        if is_at_boundary or (last is not None and (last.closes or not last.held)):
+            self._offer(instruction)
+        else:
+            self._offer_due = instruction
+
+    def _offer_if_due(self) -> None:
+        """In the main thread, when a forward pass is over."""
+        if self._offer_due is not None:
+            with self.changed:
+                due, self._offer_due = self._offer_due, None
+                if due is not None:
+                    self._offer(due)
+
+    def _retire_state(self, instruction: e.RetireState) -> None:
+        self._offer_due = None
+        self._healing.retire(instruction.tag)
+
+    def _offer(self, instruction: e.OfferState) -> None:
         try:
             self._healing.offer(instruction.tag, instruction.state, instruction.receivers)
         except Exception as error:  # noqa: BLE001  # whatever the script's own functions raise

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import torch
+
 from ftrun.checkpoint.format import validate
 from ftrun.checkpoint.heal import FetchedState, fetch
 from ftrun.checkpoint.serve import StateServer
@@ -37,6 +39,7 @@ class Healing:
         self._own_state = own_state
         self._timeout_s = timeout_s
         self._functions: dict[str, tuple[LoadFn, StateFn]] = {}
+        self._buffers: list[torch.Tensor] = []
         self._readable = True
         self._waiting_offer: tuple[Tag, StateId, int] | None = None
         self._cancel = threading.Event()
@@ -59,6 +62,13 @@ class Healing:
             raise UserError(f"state functions for {key!r} are registered twice: use another key")
         validate({key: state()})
         self._functions[key] = (load, state)
+
+    def watch_buffers(self, module: torch.nn.Module) -> None:
+        """Its forward pass changes its buffers: peers get what they held when they were offered."""
+        for part in module.modules():
+            for name, buffer in part._buffers.items():
+                if buffer is not None and name not in part._non_persistent_buffers_set:
+                    self._buffers.append(buffer)
 
     def tree(self) -> dict[str, Any]:
         """All state as one tree."""
@@ -88,7 +98,8 @@ class Healing:
                 self._waiting_offer = (tag, state, receivers)
                 return
             self._offered = tag
-            self._server.offer(tag, state, self.tree(), expected=receivers)
+            buffers = {buffer.data_ptr() for buffer in self._buffers}
+            self._server.offer(tag, state, self.tree(), receivers, copied=buffers)
 
     def retire(self, tag: Tag) -> None:
         """The script's state is about to change: receivers go on from a copy."""

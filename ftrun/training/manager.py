@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -18,7 +19,7 @@ from torch.distributed import ReduceOp, Work
 from ftrun.core import step_events as e
 from ftrun.core.ids import SHARED_LINEAGE, StateId, fresh_lineage
 from ftrun.core.messages import Progress
-from ftrun.core.step import Phase, StepMachine
+from ftrun.core.step import Fate, Phase, StepMachine
 from ftrun.errors import ExitCode, UserError
 from ftrun.process_groups.base import ProcessGroup
 from ftrun.training.context import claim, has_failed, release, require
@@ -161,6 +162,13 @@ class Manager:
         """
         self._healing.register(key, load_state_dict, state_dict)
 
+    def watch_buffers(self, module: torch.nn.Module) -> None:
+        """Peers that heal get the module's buffers as they are between two forward passes.
+
+        For modules that no DistributedDataParallel of ftrun wraps: those do it by themselves.
+        """
+        self._healing.watch_buffers(module)
+
     def set_state_dict_fns(self, load_state_dict: LoadFn, state_dict: StateFn) -> None:
         """torchft's older name for ``register_state_dict_fn`` with the default key."""
         self.register_state_dict_fn(DEFAULT_KEY, load_state_dict, state_dict)
@@ -217,7 +225,7 @@ class Manager:
             self._tell("drained", at_once=True)
             raise Drained
         if machine.heals_first:
-            self._heal()
+            self._heal(lambda: not machine.may_issue)
 
     def _patience_s(self) -> float:
         """Peers may take long to their first step: the launcher knows how long the job waits."""
@@ -289,7 +297,7 @@ class Manager:
             engine.wait_until(lambda: machine.settled or not machine.in_step, deadline_s, "results")
         engine.finish_results()
         if machine.healing:
-            self._heal()
+            self._heal(lambda: not machine.may_issue)
         enough = self.num_participants() >= self._min_replica_size
         error = self.errored()
         flag = enough and error is None and not machine.healing
@@ -308,6 +316,10 @@ class Manager:
         self._engine.wait_until(lambda: machine.verdict_known, timeout_s, "the verdict on a vote")
         return outcome
 
+    def any_in_group(self, flag: bool) -> bool:
+        """Whether ``flag`` is true on any rank of this replica group; all of them ask."""
+        return flag if self._vote is None else self._vote.any(flag)
+
     def _note_outcome(self, committed: bool) -> bool:
         if committed:
             self._failures = 0
@@ -323,11 +335,23 @@ class Manager:
             )
         return False
 
-    def _heal(self) -> None:
+    def heal_after_backward(self) -> None:
+        """A healing replica takes its peers' state now, with the reduced gradients at hand.
+
+        What stands between ``backward()`` and ``step()`` may depend on the state: a GradScaler
+        divides by its scale. Our DDP calls this when a backward pass ends.
+        """
+        machine = self._machine
+        while machine.healing and machine.in_step and machine.fate is not Fate.VOID:
+            self._heal(lambda: machine.fate is Fate.VOID)
+            if machine.loaded is not None:
+                return  # it is being replaced by another one: should_commit waits for that
+
+    def _heal(self, is_over: Callable[[], bool]) -> None:
         machine = self._machine
         self._tell("heal")
         self._engine.wait_until(
-            lambda: machine.loaded is not None or not machine.may_issue,
+            lambda: machine.loaded is not None or is_over(),
             self._timeout_s + self._quorum_timeout_s,
             "the state to heal from",
         )
@@ -383,6 +407,10 @@ class Manager:
     def is_participating(self) -> bool:
         """Whether this replica's gradients count in this step."""
         return self._engine.rank is not None
+
+    def is_healing(self) -> bool:
+        """Whether this replica does not hold its peers' state yet."""
+        return self._machine.healing
 
     def log(self, **scalars: float) -> None:
         """Show scalars (``loss=0.3``) in ``ftrun status`` and the metrics, from the next commit on.

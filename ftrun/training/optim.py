@@ -1,11 +1,18 @@
-"""The optimizer that begins a step with a quorum and ends it with a commit.
+"""The optimizer that begins a step with a quorum and ends it with a commit; and its GradScaler.
+
+**A step that a GradScaler skips** because gradients are infinite is a step like any other: it is
+committed, with weights unchanged. The scaler decides from averaged gradients, which are equal on
+all replicas, so all of them skip the same steps. It tells the wrapper by torch's own protocol for
+optimizers that unscale by themselves (``_step_supports_amp_scaling``): ``step`` is called in any
+case and finds ``grad_scale`` and ``found_inf``. The scale is state like the weights: what heals
+must hold it. ``GradScaler`` here sees to that.
 
 Not here: what a commit is (core/step.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,18 +27,21 @@ class OptimizerWrapper(torch.optim.Optimizer):
     Everything else (``state_dict``, ``param_groups``, hooks …) is the wrapped optimizer's own, so
     that learning-rate schedulers and GradScaler take it for what it wraps.
 
+    ``committed``: what became of the last ``step()``.
+
     Args:
         manager: the Manager of this process.
         optim: the optimizer that does the work.
     """
 
-    # GradScaler would hand its scale to this object, where a fused optimizer does not look for it.
-    _step_supports_amp_scaling = False
+    # GradScaler then calls ``step`` also where gradients are infinite, and leaves to it what to do.
+    _step_supports_amp_scaling = True
 
     def __init__(self, manager: Manager, optim: torch.optim.Optimizer) -> None:
         # Optimizer.__init__ would make parameter groups and hooks of its own.
         self.optim = optim
         self.manager = manager
+        self.committed = True
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Begin a step: wait for a quorum if there is none, and clear the gradients."""
@@ -46,8 +56,44 @@ class OptimizerWrapper(torch.optim.Optimizer):
         """
         if closure is not None:
             raise ValueError("an optimizer that ftrun manages takes no closure; call step() alone")
-        if self.manager.should_commit():
+        self.committed = self.manager.should_commit()
+        if not self.committed:
+            return
+        told = vars(self)  # What a GradScaler has set for this call.
+        if "found_inf" not in told:
             self.optim.step()
+        elif getattr(self.optim, "_step_supports_amp_scaling", False):
+            self._step_by_itself(self.optim, told["grad_scale"], told["found_inf"])
+        elif not self.manager.any_in_group(bool(told["found_inf"])):
+            self._unscale(told["grad_scale"])
+            self.optim.step()
+
+    def _step_by_itself(self, optim: Any, scale: Any, found_inf: Any) -> None:
+        """A fused optimizer unscales and skips in its own kernel."""
+        optim.grad_scale, optim.found_inf = scale, found_inf
+        try:
+            optim.step()
+        finally:
+            del optim.grad_scale, optim.found_inf
+
+    def _unscale(self, scale: torch.Tensor | None) -> None:
+        """What the scaler has left to us: nothing, if the script has called ``unscale_``."""
+        if scale is None:
+            return
+        factor = scale.double().reciprocal().float()
+        groups: dict[tuple[torch.device, torch.dtype], list[torch.Tensor]] = {}
+        for gradient in self._gradients():
+            groups.setdefault((gradient.device, gradient.dtype), []).append(gradient)
+        for (device, dtype), gradients in groups.items():
+            if dtype == torch.float16:
+                raise ValueError("Attempting to unscale FP16 gradients.")
+            torch._foreach_mul_(gradients, factor.to(device))
+
+    def _gradients(self) -> Iterator[torch.Tensor]:
+        for group in self.optim.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    yield parameter.grad
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters to the wrapped optimizer."""
@@ -86,3 +132,32 @@ class OptimizerWrapper(torch.optim.Optimizer):
 
 
 Optimizer = OptimizerWrapper
+
+
+class GradScaler(torch.amp.GradScaler):
+    """torch's GradScaler as part of a replica's state: it heals, and counts committed steps only.
+
+    torch's own works as well, if the script's state functions carry its ``state_dict()``; but it
+    also adapts its scale in a step that is not committed, to gradients that are nobody's.
+
+    Args:
+        manager: the Manager of this process.
+        device, kwargs: torch's own arguments.
+    """
+
+    def __init__(self, manager: Manager, device: str = "cuda", **kwargs: Any) -> None:
+        super().__init__(device, **kwargs)
+        self._counts = True
+        manager.register_state_dict_fn("grad_scaler", self.load_state_dict, self.state_dict)
+
+    def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> float | None:
+        """As torch's; ``optimizer`` is an OptimizerWrapper."""
+        result = super().step(optimizer, *args, **kwargs)
+        self._counts = getattr(optimizer, "committed", True)
+        return result
+
+    def update(self, new_scale: float | torch.Tensor | None = None) -> None:
+        """As torch's, but after a step that was not committed the scale stays what it is."""
+        if new_scale is None and not self._counts:
+            new_scale = self.get_scale()
+        super().update(new_scale)

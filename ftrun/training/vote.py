@@ -58,6 +58,16 @@ class GroupVote:
             return None
         return bool(ballot[0] == 1)
 
+    def any(self, flag: bool) -> bool:
+        """Whether any rank says True.
+
+        Raises:
+            RuntimeError: a rank is gone or did not answer within the deadline.
+        """
+        ballot = torch.tensor([int(flag)], dtype=torch.int64)
+        self._group.allreduce([ballot], ReduceOp.MAX).wait()
+        return bool(ballot[0])
+
     def close(self) -> None:
         """Release the control group."""
         self._group.shutdown()

@@ -25,7 +25,9 @@ class StandIn:
     def __init__(self, ring: Ring, contributes: bool = True) -> None:
         self.operations: list[tuple[int, bool]] = []
         self.quorums = 0
+        self.decisions = 0
         self.commits = True
+        self.states: dict[str, Callable[[], Any]] = {}
         self._ring = ring
         self._contributes = contributes
         self._held: list[tuple[Future[torch.Tensor], torch.Tensor]] = []
@@ -39,11 +41,29 @@ class StandIn:
     def participating_rank(self) -> int | None:
         return 0 if self._contributes else None
 
+    def is_healing(self) -> bool:
+        return False
+
+    def watch_buffers(self, module: torch.nn.Module) -> None:
+        """Nobody heals here."""
+
+    def heal_after_backward(self) -> None:
+        """Nobody heals here."""
+
     def start_quorum(self) -> None:
         self.quorums += 1
 
     def should_commit(self) -> bool:
+        self.decisions += 1
         return self.commits
+
+    def any_in_group(self, flag: bool) -> bool:
+        return flag
+
+    def register_state_dict_fn(
+        self, key: str, load: Callable[[Any], None], state: Callable[[], Any]
+    ) -> None:
+        self.states[key] = state
 
     def allreduce(self, tensor: torch.Tensor, reduce_op: Any = ReduceOp.AVG) -> Work:
         self._ring.average(self, tensor, divides=reduce_op == ReduceOp.AVG)

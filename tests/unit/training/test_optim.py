@@ -6,7 +6,7 @@ import pytest
 import torch
 from replicas import Ring, StandIn
 
-from ftrun.training.optim import Optimizer, OptimizerWrapper
+from ftrun.training.optim import GradScaler, Optimizer, OptimizerWrapper
 
 
 def make() -> tuple[StandIn, torch.nn.Parameter, OptimizerWrapper]:
@@ -78,6 +78,65 @@ def test_a_fused_optimizer_is_unscaled_by_the_scaler_itself() -> None:
     scaler.step(optimizer)
     scaler.update()
     assert weight.item() == 0.0
+
+
+@pytest.mark.parametrize("unscales", [False, True])
+def test_it_unscales_to_the_bit_as_a_scaler_does(unscales: bool) -> None:
+    def train(wrap: bool) -> torch.Tensor:
+        weight = torch.nn.Parameter(torch.linspace(-1, 1, 7))
+        inner = torch.optim.Adam([weight], lr=0.1)
+        (manager,) = Ring(1).managers
+        optimizer = OptimizerWrapper(manager, inner) if wrap else inner  # type: ignore[arg-type]
+        scaler = torch.amp.GradScaler("cpu", init_scale=3.0)
+        for _ in range(4):
+            optimizer.zero_grad()
+            scaler.scale(weight.pow(3).sum()).backward()
+            if unscales:
+                scaler.unscale_(optimizer)
+            scaler.step(optimizer)
+            scaler.update()
+        return weight.detach()
+
+    assert torch.equal(train(True), train(False))
+
+
+def test_a_step_that_a_scaler_skips_is_committed_and_changes_nothing() -> None:
+    manager, weight, optimizer = make()
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    scaler.scale(weight.sum() * torch.inf).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    assert manager.decisions == 1 and optimizer.committed
+    assert weight.tolist() == [1, 1] and optimizer.optim.state == {}
+    assert scaler.get_scale() == 2.0
+
+
+def test_half_precision_gradients_are_refused_as_torch_does() -> None:
+    (manager,) = Ring(1).managers
+    weight = torch.nn.Parameter(torch.ones(2, dtype=torch.float16))
+    optimizer = OptimizerWrapper(manager, torch.optim.SGD([weight], lr=1.0))  # type: ignore[arg-type]
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    scaler.scale(weight.sum()).backward()
+    with pytest.raises(ValueError, match="FP16"):
+        scaler.step(optimizer)
+
+
+def test_our_scaler_counts_committed_steps_only_and_is_healed() -> None:
+    manager, weight, optimizer = make()
+    scaler = GradScaler(manager, "cpu", init_scale=4.0)  # type: ignore[arg-type]
+    assert manager.states["grad_scaler"]()["scale"] == 4.0
+    for manager.commits, factor, scale in (
+        (False, torch.inf, 4.0),
+        (True, torch.inf, 2.0),
+        (False, 1.0, 2.0),
+    ):
+        optimizer.zero_grad()
+        scaler.scale(weight.sum() * factor).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        assert scaler.get_scale() == scale
+        assert weight.tolist() == [1, 1]
+    assert scaler.state_dict()["_growth_tracker"] == 0
 
 
 def test_closures_are_refused() -> None:

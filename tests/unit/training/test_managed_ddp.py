@@ -1,0 +1,277 @@
+"""DDP on real Managers (scripted_agent.py): overlap, memory, what heals after a backward pass."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from functools import partial
+from pathlib import Path
+from types import FunctionType, MethodType
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from ftrun.core.messages import Built
+from ftrun.training.ddp import DistributedDataParallel, PureDistributedDataParallel
+from ftrun.training.manager import Manager
+from ftrun.training.optim import OptimizerWrapper
+from tests.unit.training.scripted_agent import DEADLINE_S, Job, job
+
+WIDTH, LAYERS = 32, 4
+SMALL_BUCKETS = {"bucket_cap_mb": 0.005}  # one layer in each
+
+
+class Replica:
+    """One replica's model, optimizer and scaler; equal weights everywhere."""
+
+    def __init__(self, running: Job, slot: str, model: nn.Module, **arguments: Any) -> None:
+        self.model = model
+        self.inner = torch.optim.SGD(model.parameters(), lr=0.125)
+        self.scaler = torch.amp.GradScaler("cpu", init_scale=2.0 ** (4 + 2 * int(slot)))
+        self.manager: Manager = running.add(
+            slot,
+            load_state_dict=self._load,
+            state_dict=lambda: {"model": model.state_dict(), "scaler": self.scaler.state_dict()},
+            **arguments,
+        )
+        self.optimizer = OptimizerWrapper(self.manager, self.inner)
+
+    def _load(self, state: dict[str, Any]) -> None:
+        self.model.load_state_dict(state["model"])
+        self.scaler.load_state_dict(state["scaler"])
+
+
+def layers() -> nn.Sequential:
+    return nn.Sequential(*(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(LAYERS)))
+
+
+def gradient_bytes(model: nn.Module) -> int:
+    return sum(p.numel() * p.element_size() for p in model.parameters())
+
+
+# ------------------------------------------------------------ overlap
+
+
+def test_a_bucket_goes_out_without_waiting_for_the_one_before(tmp_path: Path) -> None:
+    """One replica sends its second bucket only when the other has sent all of its own."""
+
+    def train(slot: str, _: Manager) -> list[float]:
+        replica = replicas[slot]
+        ddp = DistributedDataParallel(replica.manager, replica.model, **SMALL_BUCKETS)
+        first, *_, last = replica.model.parameters()
+        if slot == "0":
+            first.register_hook(lambda _: all_out.set())
+        else:
+            last.register_hook(lambda _: waited.append(all_out.wait(DEADLINE_S)))
+        replica.optimizer.zero_grad()
+        ddp(torch.ones(2, WIDTH)).sum().backward()
+        assert replica.manager.should_commit()
+        return [float(p.grad.sum()) for p in replica.model.parameters() if p.grad is not None]
+
+    all_out, waited = threading.Event(), []  # type: ignore[var-annotated]
+    with job(tmp_path, 2) as both:
+        replicas = {slot: Replica(both, slot, layers()) for slot in "01"}
+        one, other = both.run(train)
+    assert waited == [True] and one == other
+
+
+# ------------------------------------------------------------ memory
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "repair", "gradients"),
+    [
+        ({}, "reissue", 0),
+        ({"find_unused_parameters": True}, "reissue", 0),
+        ({"gradient_as_bucket_view": True}, "reissue", 1),
+        ({"gradient_as_bucket_view": True}, "discard", 0),
+    ],
+)
+def test_what_a_repair_needs_takes_no_memory_or_that_of_one_gradient(
+    tmp_path: Path, kwargs: dict[str, Any], repair: str, gradients: int
+) -> None:
+    """Looked at when every bucket is out and none is complete; and again after the step."""
+
+    def train(slot: str, _: Manager) -> list[int]:
+        replica = replicas[slot]
+        ddp = DistributedDataParallel(replica.manager, replica.model, **SMALL_BUCKETS, **kwargs)
+        found = []
+        for step in range(2):
+            replica.optimizer.zero_grad()
+            own = [b.buffer() for b in ddp.reducer._get_zeros_like_grad_buckets()]
+            loss = ddp(torch.ones(2, WIDTH)).sum()
+            if slot == "0":
+                _at_first_gradient(replica.model, partial(looked[step].wait, DEADLINE_S))
+            else:
+                _at_last_bucket(replica.manager, lambda: found.append(held(ddp)), looked[step])
+            loss.backward()
+            assert replica.manager.should_commit()
+            del own
+            found.append(held(ddp))
+        return found
+
+    looked = [threading.Event(), threading.Event()]
+    with job(tmp_path, 2) as both:
+        replicas = {slot: Replica(both, slot, layers(), repair=repair) for slot in "01"}
+        size = gradient_bytes(replicas["0"].model)
+        found = both.run(train)[1]
+    map_of_uses = 4 * LAYERS if "find_unused_parameters" in kwargs else 0
+    assert found == [gradients * size + map_of_uses, map_of_uses] * 2
+
+
+def _at_first_gradient(model: nn.Module, action: Any) -> None:
+    *_, last = model.parameters()
+    handle = last.register_hook(lambda _: (handle.remove(), action(), None)[-1])
+
+
+def _at_last_bucket(manager: Manager, look: Any, done: threading.Event) -> None:
+    """In the wrapped call of the last bucket: it is out, and the peer has not sent its own."""
+    issue = type(manager).allreduce_bucket
+
+    def watched(buffer: torch.Tensor, is_last: bool, *rest: Any) -> Any:
+        future = issue(manager, buffer, is_last, *rest)
+        if is_last:
+            look()
+            done.set()
+        return future
+
+    manager.allreduce_bucket = watched  # type: ignore[method-assign]
+
+
+def held(ddp: DistributedDataParallel) -> int:
+    """Bytes of all tensors that this replica's Manager leads to, beside torch's own buckets."""
+    manager = ddp._buckets._manager
+    seen: set[int] = set()
+    storages: dict[int, int] = {}
+    torchs = {p.grad.untyped_storage().data_ptr() for p in ddp.parameters() if p.grad is not None}
+    torchs |= {p.untyped_storage().data_ptr() for p in ddp.parameters()}
+    torchs |= {r.data.untyped_storage().data_ptr() for r in manager._engine._reductions if r.held}
+    todo: list[Any] = [manager._engine._reductions, manager._engine._afterwards]
+    while todo:
+        thing = todo.pop()
+        if id(thing) in seen or isinstance(thing, (type, nn.Module, Manager)):
+            continue
+        seen.add(id(thing))
+        if isinstance(thing, torch.Tensor):
+            storage = thing.untyped_storage()
+            if storage.data_ptr() not in torchs:
+                storages[storage.data_ptr()] = storage.nbytes()
+        elif isinstance(thing, FunctionType):
+            todo += [cell.cell_contents for cell in thing.__closure__ or ()]
+        elif isinstance(thing, MethodType):
+            todo.append(thing.__self__)
+        else:
+            todo += gc.get_referents(thing)
+    return sum(storages.values())
+
+
+# ------------------------------------------------------------ GradScaler
+
+
+def test_skipped_steps_are_committed_and_cost_no_quorum(tmp_path: Path) -> None:
+    """More of them in a row than an agent lets errors go by: nobody is restarted."""
+
+    def train(slot: str, manager: Manager) -> tuple[list[float], float]:
+        replica = replicas[slot]
+        ddp = DistributedDataParallel(manager, replica.model)
+        for step in range(15):
+            replica.optimizer.zero_grad()
+            factor = torch.inf if step < 12 and slot == "1" else 1.0
+            loss = ddp(torch.ones(2, WIDTH)).square().mean() * factor
+            replica.scaler.scale(loss).backward()
+            if step % 2:
+                replica.scaler.unscale_(replica.optimizer)
+            before = replica.model[0].weight.detach().clone()
+            replica.scaler.step(replica.optimizer)
+            replica.scaler.update()
+            assert torch.equal(before, replica.model[0].weight) == (step < 12)
+        return replica.model[0].weight.flatten().tolist(), replica.scaler.get_scale()
+
+    with job(tmp_path, 2) as both:
+        replicas = {slot: Replica(both, slot, layers()) for slot in "01"}
+        one, other = both.run(train)
+        assert one == other
+        assert one[1] == 2.0 ** (4 - 12)  # slot 1 has healed slot 0's scale
+        assert all(manager.current_step() == 15 for manager in both.managers.values())
+        assert len(both.agent.said("0", Built)) == 1
+
+
+@pytest.mark.parametrize("unscales", [False, True])
+@pytest.mark.parametrize("wrap", [DistributedDataParallel, PureDistributedDataParallel])
+def test_a_newcomer_unscales_by_its_peers_scale(
+    tmp_path: Path, unscales: bool, wrap: type[nn.Module]
+) -> None:
+    """It heals when its first backward pass ends: before the script looks at the gradients."""
+
+    def step(replica: Replica, ddp: nn.Module) -> None:
+        replica.optimizer.zero_grad()
+        replica.scaler.scale(ddp(torch.ones(2, WIDTH)).square().mean()).backward()
+        if unscales:
+            replica.scaler.unscale_(replica.optimizer)
+        replica.scaler.step(replica.optimizer)
+        replica.scaler.update()
+
+    def join(slot: str, manager: Manager) -> dict[int, torch.Tensor]:
+        ddp, states = wrap(manager, replicas[slot].model), {}
+        while not joined.is_set():
+            step(replicas[slot], ddp)
+            states[manager.state_dict()["step"]] = weights_of(replicas[slot].model)
+            if slot == "1" and len(states) == 3:
+                manager.leave()
+                joined.set()
+        return states
+
+    joined = threading.Event()
+    with job(tmp_path, 2, min_replicas=1) as both:
+        replicas = {slot: Replica(both, slot, layers()) for slot in "01"}
+        assert both.step() == [True, True]
+        both.die("1")
+        while both.step() != [True]:
+            pass
+        both.agent.restart("1")
+        replicas["1"] = Replica(both, "1", layers())
+        zero, one = both.run(join)
+    common = zero.keys() & one.keys()
+    assert len(common) == 3
+    assert all(torch.equal(zero[number], one[number]) for number in common)
+
+
+def weights_of(model: nn.Module) -> torch.Tensor:
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+# ------------------------------------------------------------ buffers
+
+
+def test_buffers_heal_as_they_were_before_the_forward_pass(tmp_path: Path) -> None:
+    """The donor's forward pass is over before the newcomer may ask: its buffers are not torn."""
+
+    def train(slot: str, manager: Manager) -> dict[str, torch.Tensor]:
+        replica = replicas[slot]
+        ddp = DistributedDataParallel(manager, replica.model)
+        replica.optimizer.zero_grad()
+        if slot == "1":  # it heals here: in the first step everybody does, before the forward pass
+            return {name: buffer.clone() for name, buffer in replica.model.named_buffers()}
+        ddp(torch.full((4, WIDTH), 100.0)).sum()
+        forward_is_over.set()
+        return {}
+
+    forward_is_over = threading.Event()
+    with job(tmp_path, 2) as both:
+        replicas = {slot: Replica(both, slot, nn.BatchNorm1d(WIDTH)) for slot in "01"}
+        for slot, replica in replicas.items():
+            replica.model.running_mean.fill_(float(slot))  # type: ignore[union-attr, operator]
+        load = replicas["1"].manager._healing.load
+
+        def load_late(*arguments: Any) -> None:
+            waiter = threading.Thread(
+                target=lambda: (forward_is_over.wait(DEADLINE_S), load(*arguments))
+            )
+            waiter.start()
+
+        replicas["1"].manager._healing.load = load_late  # type: ignore[method-assign]
+        _, found = both.run(train)
+    assert torch.equal(found["running_mean"], torch.zeros(WIDTH))
+    assert found["num_batches_tracked"] == 0

@@ -1,0 +1,148 @@
+"""What must be true of a run when it is over. Each check cites the invariant that it holds up.
+
+Not here: the replay (oracle.py), how a run goes (run.py).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+
+from tests.chaos.job import Job
+from tests.chaos.journal import Commit, Process, read_journals
+from tests.chaos.oracle import Unreplayable, replay
+
+FDS_MORE_MAX = 16
+THREADS_MORE_MAX = 8
+
+
+def check_history(job: Job, *, finished: bool) -> list[str]:
+    """S1, S6, C2, C4, Q3 over all journals; with ``finished``, equal hashes at the end too."""
+    processes = read_journals(job.out)
+    found = [
+        *_one_state_per_lineage(processes),
+        *_steps_rise(processes),
+        *_divisors(processes),
+        *_one_history(processes),
+    ]
+    goals = _last_commits(processes)
+    if not goals:
+        return found if not finished else [*found, "nobody has committed anything"]
+    goal = goals[-1]
+    try:
+        steps = replay(processes, goal)
+        job.tell(f"the oracle replays {steps} steps to {goal.hash}")
+    except Unreplayable as error:
+        found.append(str(error))
+    return found + (_ends(job, goal) if finished else [])
+
+
+def check_output(job: Job, causes: Iterable[str]) -> list[str]:
+    """P2, P5, P6 from what was seen of the processes and what ``ftrun`` has printed."""
+    text = job.text()
+    found = [f"P2: {line}" for line in job.family.stale]
+    for number, limit in re.findall(r"Restart (\d+) of (\d+)", text):
+        if int(number) > int(limit):
+            found.append(f"P5: restart {number} of {limit}")
+    found += [f"P6: nothing says {cause!r}" for cause in causes if not re.search(cause, text)]
+    found += [f"said: {line}" for line in text.splitlines() if "contradicts itself" in line]
+    return found
+
+
+def check_pids(before: dict[str, int], after: dict[str, int], may_go: set[str]) -> list[str]:
+    """P4: who was not struck runs in the process that it ran in."""
+    return [
+        f"P4: replica {replica} was pid {pid} and is {after.get(replica)}; nobody struck it"
+        for replica, pid in sorted(before.items())
+        if replica not in may_go and after.get(replica) != pid
+    ]
+
+
+def check_flat(before: dict[str, dict[str, int]], after: dict[str, dict[str, int]]) -> list[str]:
+    """P7, coarse: over a few faults nobody gains descriptors or threads by the dozen."""
+    found = []
+    for name in before.keys() & after.keys():
+        for what, more_max in (("fds", FDS_MORE_MAX), ("threads", THREADS_MORE_MAX)):
+            if after[name].get(what, 0) > before[name].get(what, 0) + more_max:
+                found.append(f"P7: {name} had {before[name]} and has {after[name]}")
+    return found
+
+
+def _one_state_per_lineage(processes: list[Process]) -> list[str]:
+    """S1: equal state id, equal bits."""
+    digests: dict[tuple[int, str], dict[str, str]] = defaultdict(dict)
+    for process in processes:
+        for commit in process.commits:
+            digests[commit.step, commit.lineage].setdefault(commit.hash, str(process))
+    unlike = {key: found for key, found in digests.items() if len(found) > 1}
+    return [f"S1: at step {step}/{name[:6]}: {found}" for (step, name), found in unlike.items()]
+
+
+def _steps_rise(processes: list[Process]) -> list[str]:
+    """C2: by one, or by a heal, and never twice the same."""
+    found = []
+    for process in processes:
+        steps = [commit.step for commit in process.commits]
+        if steps != sorted(set(steps)):
+            found.append(f"C2: {process} went {steps}")
+        begun = {(try_.step, try_.lineage) for try_ in process.tries}
+        for before, after in zip(process.commits, process.commits[1:], strict=False):
+            heals = (before.step, before.lineage) not in begun or after.step != before.step + 1
+            if heals and process.member in after.who and after.step != 1:
+                found.append(f"C2: {process} contributes to {after.step} from {before.step}")
+    return found
+
+
+def _divisors(processes: list[Process]) -> list[str]:
+    """C4: all who commit a state name the same contributors, and divide by their number."""
+    found = []
+    named: dict[tuple[int, str], set[tuple[tuple[str, str], ...]]] = defaultdict(set)
+    for process in processes:
+        for commit in process.commits:
+            named[commit.step, commit.lineage].add(commit.who)
+            if commit.number != len(commit.who):
+                found.append(f"C4: {process} divides by {commit.number} at {commit.step}")
+    unlike = {key: who for key, who in named.items() if len(who) > 1}
+    return found + [f"C4: step {step}: contributors {who}" for (step, _), who in unlike.items()]
+
+
+def _one_history(processes: list[Process]) -> list[str]:
+    """Q3: at each step one lineage goes on.
+
+    A commit off that line is legal while not all of its quorum have held it: whoever is alone with
+    it has died or has healed away from it. Two in a row mean that two quorums made progress.
+    """
+    children: dict[int, set[str]] = defaultdict(set)
+    holders: dict[tuple[int, str], set[tuple[str, str]]] = defaultdict(set)
+    members: dict[tuple[int, str], set[tuple[str, str]]] = defaultdict(set)
+    for process in processes:
+        for commit in process.commits:
+            key = commit.step, commit.lineage
+            children[commit.step].add(commit.lineage)
+            holders[key].add(process.member)
+            members[key] = set(commit.members)
+    forks = {step for step, lineages in children.items() if len(lineages) > 1}
+    found = [f"Q3: two lineages at steps {step} and {step + 1}" for step in forks & _next(forks)]
+    for step in sorted(forks):
+        confirmed = [n for n in children[step] if holders[step, n] >= members[step, n]]
+        if len(confirmed) > 1:
+            found.append(f"Q3: {len(confirmed)} lineages are confirmed at step {step}")
+    return found
+
+
+def _next(steps: set[int]) -> set[int]:
+    return {step - 1 for step in steps}
+
+
+def _last_commits(processes: list[Process]) -> list[Commit]:
+    """Of each process, by step and time."""
+    last = [process.commits[-1] for process in processes if process.commits]
+    return sorted(last, key=lambda commit: (commit.step, commit.at))
+
+
+def _ends(job: Job, goal: Commit) -> list[str]:
+    hashes = re.findall(r"hash ([0-9a-f]{16})", job.text())
+    if len(hashes) != job.replicas or set(hashes) != {goal.hash}:
+        return [f"the hashes at the end are {hashes}, not {job.replicas} times {goal.hash}"]
+    return []

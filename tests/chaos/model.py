@@ -1,0 +1,84 @@
+"""The model of the chaos runs, with gradients whose sums are exact in any order.
+
+Every gradient is rounded to a multiple of 12 / 2**30: divided by 1 to 4 contributors and added up
+in float64 in whatever order a ring takes, nothing is ever rounded. So one process can replay a job
+of several bit by bit (S6). Used by the job's script and by its oracle; not here: either of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import torch
+from torch import nn
+
+BATCH = 4
+REPLICAS_MAX = 16
+INPUTS, WIDTH = 8, 16
+GRAIN = 12 / 2**30
+GRAINS_MAX = 2**30
+
+
+class Trained:
+    """A model and its optimizer, from a seed; ``ballast`` is more state, never trained."""
+
+    def __init__(self, seed: int, ballast_bytes: int = 0) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        self.model = nn.Sequential(
+            nn.Linear(INPUTS, WIDTH), nn.Tanh(), nn.Linear(WIDTH, 1)
+        ).to(torch.float64)  # fmt: skip
+        with torch.no_grad():
+            for parameter in self.model.parameters():
+                parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.3)
+        for parameter in self.model.parameters():
+            parameter.register_hook(_in_grains)
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=0.01)
+        self.ballast = torch.zeros(ballast_bytes, dtype=torch.uint8)
+
+    def loss(self, network: nn.Module, ids: list[int]) -> torch.Tensor:
+        """Of ``network`` (the model, wrapped or not) on the samples of these ids."""
+        x, y = samples(ids)
+        loss: torch.Tensor = (network(x).squeeze(1) - y).square().mean()
+        return loss
+
+    def digest(self) -> str:
+        """Weights and optimizer state in 16 hex digits."""
+        found = hashlib.sha256()
+        for parameter in self.model.parameters():
+            found.update(parameter.detach().numpy().tobytes())
+            state = self.optimizer.state.get(parameter, {})
+            for name in sorted(state):
+                found.update(state[name].numpy().tobytes())
+        return found.hexdigest()[:16]
+
+    def state(self) -> dict[str, Any]:
+        """What heals."""
+        optimizer = self.optimizer.state_dict()
+        return {"model": self.model.state_dict(), "optim": optimizer, "ballast": self.ballast}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Take a peer's state."""
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optim"])
+        self.ballast.copy_(state["ballast"])
+
+
+def sample_ids(step: int, replica: int) -> list[int]:
+    """The samples that a replica contributes to a step."""
+    first = (step * REPLICAS_MAX + replica) * BATCH
+    return list(range(first, first + BATCH))
+
+
+def samples(ids: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Inputs and targets: they follow from the id alone."""
+    rows = [
+        torch.randn(INPUTS + 1, generator=torch.Generator().manual_seed(i), dtype=torch.float64)
+        for i in ids
+    ]
+    table = torch.stack(rows)
+    return table[:, :INPUTS].contiguous(), table[:, INPUTS].contiguous()
+
+
+def _in_grains(gradient: torch.Tensor) -> torch.Tensor:
+    return torch.round(gradient / GRAIN).clamp(-GRAINS_MAX, GRAINS_MAX) * GRAIN

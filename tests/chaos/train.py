@@ -1,0 +1,169 @@
+"""The script of the chaos runs: trains, keeps a journal, and walks into the traps that are set.
+
+``$CHAOS_OUT/journal.<replica>.<pid>``, a JSON object a line: ``start``, then ``try`` before each
+backward pass and ``commit`` after each commit. ``stop`` there holds the step at which all end.
+
+A trap is a file ``trap.<replica>``, which names where the process that comes first is to fall:
+``exception``, ``memory``, ``segv``, ``deaf`` (hangs and ignores SIGTERM) at its next step;
+``load`` and ``donate`` in a heal; ``build`` while it builds a process group; ``repair`` at the
+first reduction on a group built after the trap was set.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TextIO
+
+import torch
+
+import ftrun
+from ftrun.core.ids import Tag
+from ftrun.process_groups.base import BuiltGroup
+from ftrun.training.context import require
+from tests.chaos.model import Trained, sample_ids
+
+OUT = Path(os.environ["CHAOS_OUT"])
+STEP_S = float(os.environ.get("CHAOS_STEP_S", "0.02"))
+BALLAST_BYTES = int(os.environ.get("CHAOS_BALLAST_BYTES", "0"))
+TIMEOUT_S = float(os.environ.get("CHAOS_TIMEOUT_S", "20"))
+REPLICA = os.environ["REPLICA_GROUP_ID"]
+TRAP = OUT / f"trap.{REPLICA}"
+MEMORY_MORE_BYTES = 64 << 20
+
+
+def main() -> None:
+    """Train until told to stop."""
+    incarnation = require().key.incarnation
+    trained = Trained(seed=os.getpid(), ballast_bytes=BALLAST_BYTES)
+    timeout = timedelta(seconds=TIMEOUT_S)
+    manager = ftrun.Manager(
+        TrappedGloo(timeout=timeout),
+        lambda state: (fall("load"), trained.load(state))[1],
+        lambda: (fall("donate"), trained.state())[1],
+        timeout=timeout,
+        quorum_timeout=timedelta(seconds=60),
+    )
+    network = ftrun.DistributedDataParallel(manager, trained.model)
+    optimizer = ftrun.Optimizer(manager, trained.optimizer)
+    with open(OUT / f"journal.{REPLICA}.{os.getpid()}", "w", buffering=1) as journal:
+        lineage = manager.state_dict()["lineage"]
+        about = {"replica": REPLICA, "incarnation": incarnation, "pid": os.getpid()}
+        note(journal, "start", **about, seed=os.getpid(), lineage=lineage, hash=trained.digest())
+        while not stopped(manager.current_step()):
+            spring()
+            optimizer.zero_grad()
+            before = manager.state_dict()
+            ids = sample_ids(manager.current_step(), int(REPLICA))
+            note(journal, "try", step=before["step"], lineage=before["lineage"], ids=ids)
+            loss = trained.loss(network, ids)
+            time.sleep(STEP_S)
+            loss.backward()
+            optimizer.step()
+            held = manager.state_dict()
+            if held["step"] > before["step"]:
+                note_commit(journal, manager, held, trained.digest())
+    print(f"hash {trained.digest()}", flush=True)
+
+
+def note_commit(journal: TextIO, manager: ftrun.Manager, held: dict[str, Any], digest: str) -> None:
+    """Who contributed is not in the Manager's public face beyond their number."""
+    quorum, ranks = manager._engine._stock
+    assert quorum is not None
+    tag = Tag(quorum.attempt, held["step"] - 1)
+    note(
+        journal,
+        "commit",
+        step=held["step"],
+        lineage=held["lineage"],
+        hash=digest,
+        tag=[tag.attempt.quorum_id, tag.attempt.number, tag.step],
+        number=manager.num_participants(),
+        who=[[quorum.members[r].replica_id, quorum.members[r].incarnation] for r in ranks],
+        members=[[member.replica_id, member.incarnation] for member in quorum.members],
+    )
+
+
+def note(journal: TextIO, what: str, **facts: Any) -> None:
+    """One line; the monotonic clock is one for all processes of a machine."""
+    journal.write(json.dumps({"what": what, "at": time.monotonic(), **facts}) + "\n")
+
+
+def stopped(step: int) -> bool:
+    """Whether the step at which all end has come."""
+    try:
+        return step >= int((OUT / "stop").read_text())
+    except FileNotFoundError:
+        return False
+
+
+# ---------------------------------------------------------------- traps
+
+
+def trapped(*places: str) -> str:
+    """The trap that is set here for one of these places; it is taken away, so that one falls."""
+    try:
+        place = TRAP.read_text().strip()
+        if place in places:
+            TRAP.rename(OUT / f"{TRAP.name}.sprung.{os.getpid()}")
+            return place
+    except FileNotFoundError:
+        pass
+    return ""
+
+
+def fall(place: str) -> None:
+    """Die here and now if a trap is set for this place."""
+    if trapped(place):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def spring() -> None:
+    """The traps of a step's begin."""
+    match trapped("exception", "memory", "segv", "deaf"):
+        case "exception":
+            raise ValueError("the trap of a chaos run")
+        case "memory":
+            use_up_memory()
+        case "segv":
+            os.kill(os.getpid(), signal.SIGSEGV)
+        case "deaf":
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            while True:
+                signal.pause()
+
+
+def use_up_memory() -> None:
+    """Allocate beyond a limit of the process's own until Python gives up."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    limit = pages * os.sysconf("SC_PAGE_SIZE") + MEMORY_MORE_BYTES
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    eaten = []
+    while True:
+        eaten.append(bytearray(1 << 20))
+
+
+class TrappedGloo(ftrun.ProcessGroupGloo):
+    """Gloo, with a trap in ``build`` and one behind it."""
+
+    def build(self, *arguments: Any, **named: Any) -> BuiltGroup:
+        """As Gloo's own."""
+        fall("build")
+        group = super().build(*arguments, **named)
+        if trapped("repair"):
+            group.allreduce = _die  # type: ignore[method-assign]
+        return group
+
+
+def _die(*_: Any) -> Any:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main()

@@ -86,7 +86,7 @@ def _steps_rise(processes: list[Process]) -> list[str]:
         steps = [commit.step for commit in process.commits]
         if steps != sorted(set(steps)):
             found.append(f"C2: {process} went {steps}")
-        begun = {(try_.step, try_.lineage) for try_ in process.tries}
+        begun = {(try_.held, try_.lineage) for try_ in process.tries}
         for before, after in zip(process.commits, process.commits[1:], strict=False):
             heals = (before.step, before.lineage) not in begun or after.step != before.step + 1
             if heals and process.member in after.who and after.step != 1:

@@ -16,10 +16,14 @@ Member = tuple[str, str]
 
 @dataclass(frozen=True)
 class Try:
-    """A step was begun from this state with these samples."""
+    """A step was begun with these samples, from the state of ``held`` and ``lineage``.
+
+    ``held`` is below ``step`` while the worker heals.
+    """
 
     at: float
     step: int
+    held: int
     lineage: str
     ids: tuple[int, ...]
 
@@ -86,7 +90,7 @@ def _read(path: Path) -> Process | None:
         if what == "start":
             process = Process(started_at=at, **facts)
         elif process is not None and what == "try":
-            process.tries.append(Try(at, facts["step"], facts["lineage"], tuple(facts["ids"])))
+            process.tries.append(Try(at=at, **{**facts, "ids": tuple(facts["ids"])}))
         elif process is not None and what == "commit":
             process.commits.append(_commit(at, facts))
     return process

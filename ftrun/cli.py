@@ -1,4 +1,4 @@
-"""The commands: ``ftrun [run] SCRIPT``, ``ftrun lighthouse``, ``ftrun status``, ``ftrun certs``.
+"""The commands: ``ftrun [run] SCRIPT``, ``ftrun lighthouse``, ``ftrun status``, ``ftrun chaos`` …
 
 Each is one call into a room, imported when it is called: ``ftrun --help`` loads none of them. Not
 here: what the options mean and what is wrong with them (config.py and the rooms' settings).
@@ -17,7 +17,7 @@ from typer.core import TyperGroup
 
 from ftrun.errors import ExitCode, FtrunError, UserError
 
-COMMANDS = ("run", "lighthouse", "status", "certs")
+COMMANDS = ("run", "lighthouse", "status", "chaos", "certs")
 
 TlsCert = Annotated[
     Path | None, typer.Option(metavar="PEM", help="TLS: the certificate that is shown.")
@@ -315,6 +315,46 @@ def status(
     tls = TlsFiles(tls_cert, tls_key, tls_ca)
     query = StatusQuery(lighthouse, job_id, token_file, tls)
     raise typer.Exit(show_json(query) if as_json else show_once(query))
+
+
+@app.command(help="Kill random workers of a running job now and then, to try a script.")
+def chaos(
+    job_id: Annotated[
+        str | None, typer.Argument(metavar="[JOB]", help="[default: the newest]")
+    ] = None,
+    mtbf: Annotated[
+        str, typer.Option(metavar="TIME", help="Between kills on average: 30s, 2m, 1h.")
+    ] = "30s",
+    duration: Annotated[
+        str | None, typer.Option(metavar="TIME", help="[default: until the job ends, or Ctrl-C]")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(metavar="N", help="Of the draws. [default: any; it is printed]")
+    ] = None,
+    signal: Annotated[
+        str, typer.Option(metavar="NAME", help="KILL, SEGV, ABRT, BUS or TERM.")
+    ] = "KILL",
+    only_replica: Annotated[
+        str | None, typer.Option(metavar="ID", help="Kill workers of this replica only.")
+    ] = None,
+    token_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The job's token.")
+    ] = None,
+) -> None:
+    """Torment it until the time is over."""
+    from ftrun.chaos.draws import parse_duration, parse_signal
+    from ftrun.chaos.session import ChaosSettings, run_chaos
+
+    settings = ChaosSettings(
+        mtbf_s=parse_duration(mtbf, "--mtbf"),
+        job_id=job_id,
+        duration_s=None if duration is None else parse_duration(duration, "--duration"),
+        seed=seed,
+        signal=parse_signal(signal),
+        only_replica=only_replica,
+        token_file=token_file,
+    )
+    raise typer.Exit(run_chaos(settings))
 
 
 @app.command(help="Write a development CA, and certificates for a lighthouse and its agents.")

@@ -50,9 +50,9 @@ def _tell(seed: int) -> int:
 
 def _run_all(seeds: list[int], options: argparse.Namespace) -> int:
     outcomes = []
-    # A process of its own for each: nothing of one run can leak into the next.
+    # Fresh processes now and then: what leaks here must not add up.
     context = multiprocessing.get_context("spawn")
-    with context.Pool(options.jobs, maxtasksperchild=10) as pool:
+    with context.Pool(options.jobs, maxtasksperchild=50) as pool:
         for outcome in pool.imap(run, seeds):
             outcomes.append(outcome)
             _show(outcome, options.json)

@@ -55,14 +55,19 @@ def find_status(query: StatusQuery) -> dict[str, Any]:
     if query.lighthouse is not None:
         address, token_file, tls = query.lighthouse, default_token_path(), query.tls
     else:
-        job = _find_job(query.job_id)
+        job = find_job(query.job_id)
         address, token_file, tls = job.http, Path(job.token_file), query.tls or job.tls
     token = load_token(query.token_file or token_file)
     tls.check_client()
     return fetch_status(address, token, tls=tls)
 
 
-def _find_job(job_id: str | None) -> RunningJob:
+def find_job(job_id: str | None) -> RunningJob:
+    """The job of that id on this machine, or the newest one.
+
+    Raises:
+        UserError: there is none.
+    """
     if job_id is not None:
         job = read_job(job_id)
         if job is None:

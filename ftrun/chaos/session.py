@@ -1,0 +1,259 @@
+"""``ftrun chaos`` from start to end: wait, kill, watch the replacement come, tell, sum up.
+
+Not here: which job and its status (status/), who may be killed (targets.py), the draws (draws.py).
+"""
+
+from __future__ import annotations
+
+import secrets
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from signal import Signals
+from typing import Any
+
+from ftrun import clock
+from ftrun.chaos.draws import Draws
+from ftrun.chaos.targets import MEMBER, Target, find_targets
+from ftrun.errors import ExitCode, UserError
+from ftrun.protocol.auth import load_token
+from ftrun.status.client import LighthouseUnreachable, fetch_status
+from ftrun.status.jobs import RunningJob
+from ftrun.status.once import find_job
+from ftrun.status.view import duration, plain
+
+LOOK_S = 0.05
+REPLACED_S_MAX = 120.0
+COMMIT_S_MAX = 30.0
+SILENT_S_MAX = 15.0
+RESULTS_MAX = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class ChaosSettings:
+    """What the user wants. ``duration_s`` None: until the job ends, or Ctrl-C."""
+
+    mtbf_s: float
+    job_id: str | None = None
+    duration_s: float | None = None
+    seed: int | None = None
+    signal: Signals = Signals.SIGKILL
+    only_replica: str | None = None
+    token_file: Path | None = None
+
+
+@dataclass
+class Tally:
+    """What has come of it so far. ``back_s``: from a kill until its replacement was a member."""
+
+    kills: int = 0
+    back_s: list[float] = field(default_factory=list)
+    missing: int = 0
+
+
+class JobEnded(Exception):
+    """Nobody is left to be killed."""
+
+
+def run_chaos(settings: ChaosSettings, say: Callable[[str], None] = print) -> int:
+    """Kill until the time is over or the job has ended; returns the exit code.
+
+    Raises:
+        UserError: no such job runs here, it is another user's, or the replica is not its.
+        LighthouseUnreachable: its lighthouse has not answered from the start.
+    """
+    session = Session(settings, find_job(settings.job_id), say)
+    return session.run()
+
+
+class Session:
+    """One ``ftrun chaos`` and the job it torments."""
+
+    def __init__(
+        self, settings: ChaosSettings, job: RunningJob, say: Callable[[str], None]
+    ) -> None:
+        self._settings = settings
+        self._job = job
+        self._say = say
+        self._token = load_token(settings.token_file or Path(job.token_file))
+        self._seed = secrets.randbelow(1 << 31) if settings.seed is None else settings.seed
+        self._draws = Draws(settings.mtbf_s, self._seed)
+        self._tally = Tally()
+        self._began = clock.now()
+
+    def run(self) -> int:
+        """See ``run_chaos``."""
+        status = fetch_status(self._job.http, self._token, tls=self._job.tls)
+        self._announce(status)
+        length_s = self._settings.duration_s
+        until = None if length_s is None else self._began + length_s
+        try:
+            while self._pause(self._draws.pause_s(), until):
+                self._kill_one(until)
+        except JobEnded as ending:
+            self._say(f"{ending}.")
+        except KeyboardInterrupt:
+            self._say("Ctrl-C.")
+        self._sum_up()
+        return ExitCode.OK
+
+    def _announce(self, status: dict[str, Any]) -> None:
+        settings, only = self._settings, self._settings.only_replica
+        names = [replica["replica_id"] for replica in status["replicas"]]
+        if only is not None and only not in names:
+            raise UserError(
+                f"--only-replica {only}: job {self._job.job_id} has replicas {', '.join(names)}."
+            )
+        if not Path(f"/proc/{self._job.pid}").exists():
+            raise UserError(
+                f"The agent of job {self._job.job_id} (pid {self._job.pid}) does not run here."
+            )
+        whom = "a random worker" if only is None else f"a worker of replica {only}"
+        length = settings.duration_s
+        until = "until the job ends" if length is None else f"for {duration(length)}"
+        self._say(
+            f"Job {self._job.job_id}: {settings.signal.name} to {whom} on this machine every "
+            f"{duration(settings.mtbf_s)} on average, {until} (seed {self._seed}). "
+            "Ctrl-C ends that; the job goes on."
+        )
+
+    # ------------------------------------------------------------ one kill
+
+    def _kill_one(self, until: float | None) -> None:
+        target, status = self._await_target(until)
+        if target is None or not target.strike(self._settings.signal):
+            return
+        killed_at = clock.now()
+        self._tally.kills += 1
+        self._line(
+            f"{self._settings.signal.name} to replica {target.replica_id}, worker "
+            f"{target.group_rank} (pid {target.pid}) at step {status['step']}"
+        )
+        self._watch_replacement(target, killed_at)
+
+    def _await_target(self, until: float | None) -> tuple[Target | None, dict[str, Any]]:
+        """Somebody to kill; a job's last member is spared, for the state would die with it."""
+        told = False
+        while True:
+            status = self._status()
+            if len(_members(status)) > 1:
+                only = self._settings.only_replica
+                targets = find_targets(status, self._job.pid, only)
+                if targets:
+                    return self._draws.victim(targets), status
+            if not told:
+                told = True
+                self._line("nobody to kill now (a job's last member is spared); waiting")
+            if not self._pause(LOOK_S * 4, until):
+                return None, status
+
+    def _watch_replacement(self, target: Target, killed_at: float) -> None:
+        """Until the replica is a member again, and until it has got on by a step."""
+        name = f"replica {target.replica_id}"
+        joined_at_step = self._watch(REPLACED_S_MAX, lambda status: _rejoined(status, target))
+        if joined_at_step is None:
+            self._tally.missing += 1
+            self._line(f"{name} is not back after {duration(REPLACED_S_MAX)}")
+            return
+        back_s = clock.now() - killed_at
+        self._tally.back_s.append(back_s)
+        del self._tally.back_s[:-RESULTS_MAX]
+        words = f"{name}: its replacement is a member after {duration(back_s)}"
+        # Progress comes with the heartbeats: a commit is seen up to one of them late.
+        step = self._watch(COMMIT_S_MAX, lambda status: _got_on(status, target, joined_at_step))
+        if step is None:
+            self._line(f"{words}; no commit of it was seen in {duration(COMMIT_S_MAX)}")
+        else:
+            seen = duration(clock.now() - killed_at)
+            self._line(f"{words}, and was seen to have committed step {step} after {seen}")
+
+    def _watch(self, timeout_s: float, look: Callable[[dict[str, Any]], int | None]) -> int | None:
+        """Ask for the status until ``look`` finds something in it, or the time is over."""
+        deadline = clock.now() + timeout_s
+        while (found := look(self._status())) is None and clock.now() < deadline:
+            time.sleep(LOOK_S)
+        return found
+
+    # ------------------------------------------------------------ the job
+
+    def _status(self) -> dict[str, Any]:
+        """What the lighthouse says; it may be away for a while.
+
+        Raises:
+            JobEnded: the job has, or nobody has answered for ``SILENT_S_MAX``.
+        """
+        deadline = clock.now() + SILENT_S_MAX
+        while True:
+            try:
+                status = fetch_status(self._job.http, self._token, tls=self._job.tls)
+            except LighthouseUnreachable:
+                if not Path(f"/proc/{self._job.pid}").exists():
+                    raise JobEnded(f"Job {self._job.job_id} has ended") from None
+                if clock.now() > deadline:
+                    raise JobEnded(
+                        f"The lighthouse of job {self._job.job_id} has not answered for "
+                        f"{duration(SILENT_S_MAX)}"
+                    ) from None
+                time.sleep(LOOK_S)
+                continue
+            outcome = status["outcome"]
+            if outcome is not None:
+                raise JobEnded(f"Job {self._job.job_id} has ended: {plain(outcome['reason'])}")
+            return status
+
+    def _pause(self, seconds: float, until: float | None) -> bool:
+        """Let time pass; False when there is none left. Looks whether the job is still there."""
+        wake_at = clock.now() + seconds
+        while (now := clock.now()) < wake_at:
+            if until is not None and now >= until:
+                return False
+            if not Path(f"/proc/{self._job.pid}").exists():
+                raise JobEnded(f"Job {self._job.job_id} has ended")
+            left_s = wake_at - now if until is None else min(wake_at, until) - now
+            time.sleep(min(left_s, 0.25))
+        return until is None or clock.now() < until
+
+    def _line(self, text: str) -> None:
+        self._say(f"{clock.now() - self._began:8.2f} s  {plain(text)}")
+
+    def _sum_up(self) -> None:
+        tally = self._tally
+        elapsed = duration(clock.now() - self._began)
+        found = tally.back_s
+        line = f"{tally.kills} kill{'' if tally.kills == 1 else 's'} in {elapsed}"
+        if found:
+            line += (
+                f"; {len(found)} replaced, after {duration(statistics.median(found))} in the "
+                f"median and {duration(max(found))} at most"
+            )
+        if tally.missing:
+            line += f"; {tally.missing} not replaced within {duration(REPLACED_S_MAX)}"
+        self._say(f"{line}. Seed {self._seed}.")
+
+
+def _members(status: dict[str, Any]) -> list[str]:
+    return [r["replica_id"] for r in status["replicas"] if r["phase"] == MEMBER]
+
+
+def _replica(status: dict[str, Any], replica_id: str) -> dict[str, Any]:
+    for replica in status["replicas"]:
+        if replica["replica_id"] == replica_id:
+            found: dict[str, Any] = replica
+            return found
+    raise JobEnded(f"replica {replica_id} is no part of the job any more")
+
+
+def _rejoined(status: dict[str, Any], target: Target) -> int | None:
+    """The job's step, if another incarnation is a member in the target's place."""
+    replica = _replica(status, target.replica_id)
+    is_back = replica["phase"] == MEMBER and replica["incarnation"] != target.incarnation
+    return int(status["step"]) if is_back else None
+
+
+def _got_on(status: dict[str, Any], target: Target, from_step: int) -> int | None:
+    """The replacement's step, if it is beyond ``from_step``."""
+    step = _replica(status, target.replica_id)["step"]
+    is_back = _rejoined(status, target) is not None
+    return int(step) if is_back and step is not None and step > from_step else None

@@ -1,0 +1,109 @@
+"""The workers of one job on this machine, found so that nothing else can ever be hit (P3).
+
+A process is a worker of the job only if all of this holds: it descends from the agent that the
+job's own file names; it carries, written by the spawner, the incarnation that the job's lighthouse
+names to whoever shows the token; it is titled as a worker; and it is the first process that did so,
+for what a worker forks inherits the rest. It is signalled by pidfd. Not here: when (session.py).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ftrun.agent import linux
+from ftrun.agent.linux import ProcessRow
+from ftrun.agent.sweep import OWNER_NAME
+
+MEMBER = "member"
+
+
+@dataclass(frozen=True)
+class Target:
+    """One worker that takes part in the quorum in force."""
+
+    replica_id: str
+    group_rank: int
+    incarnation: str
+    row: ProcessRow
+
+    @property
+    def pid(self) -> int:
+        """Its pid."""
+        return self.row.pid
+
+    def strike(self, number: signal.Signals) -> bool:
+        """Send it the signal; False if it has ended by itself."""
+        pidfd = linux.send_signal(self.row, number)
+        if pidfd is None:
+            return False
+        os.close(pidfd)
+        return True
+
+
+def find_targets(status: dict[str, Any], agent_pid: int, only: str | None = None) -> list[Target]:
+    """The workers below the agent ``agent_pid`` that are members by ``status``, in order.
+
+    ``only``: of this replica.
+    """
+    wanted = {
+        replica["incarnation"]: replica["replica_id"]
+        for replica in status["replicas"]
+        if replica["phase"] == MEMBER and only in (None, replica["replica_id"])
+    }
+    rows = linux.process_rows()
+    below = _descendants(rows, agent_pid)
+    found: dict[tuple[str, int], Target] = {}
+    # Whoever has started first is the worker itself: all others with its marks are its children.
+    for row in sorted(rows, key=lambda row: (row.start_ticks, row.pid)):
+        if row.pid in below and not row.is_zombie:
+            target = _as_target(row, wanted)
+            if target is not None:
+                found.setdefault((target.incarnation, target.group_rank), target)
+    return [found[key] for key in sorted(found, key=lambda k: (found[k].replica_id, k[1]))]
+
+
+def _as_target(row: ProcessRow, wanted: dict[str, str]) -> Target | None:
+    incarnation = _owner(row.pid)
+    replica_id = wanted.get(incarnation)
+    if replica_id is None:
+        return None
+    title = f"ftrun worker {replica_id}."
+    words = _command(row.pid)
+    rank = words[len(title) :].partition(":")[0]
+    if not words.startswith(title) or not rank.isdecimal():
+        return None
+    return Target(replica_id, int(rank), incarnation, row)
+
+
+def _owner(pid: int) -> str:
+    for entry in linux.process_environment(pid).split(b"\0"):
+        name, _, value = entry.partition(b"=")
+        if name == OWNER_NAME.encode():
+            return value.decode(errors="replace")
+    return ""
+
+
+def _command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def _descendants(rows: Iterable[ProcessRow], root: int) -> set[int]:
+    children: dict[int, list[int]] = {}
+    for row in rows:
+        children.setdefault(row.ppid, []).append(row.pid)
+    found: set[int] = set()
+    pending = [root]
+    while pending:
+        for pid in children.get(pending.pop(), ()):
+            if pid not in found:
+                found.add(pid)
+                pending.append(pid)
+    return found

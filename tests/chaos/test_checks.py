@@ -1,0 +1,144 @@
+"""The checks of the chaos runs can fail: a made-up log of two replicas, spoilt in every way."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from ftrun.core.ids import Attempt, Tag, extend_lineage
+from tests.chaos import checks
+from tests.chaos.journal import Commit, Process, Try, last_step, read_journals
+from tests.chaos.model import GRAIN, GRAINS_MAX, Trained, sample_ids
+from tests.chaos.oracle import Unreplayable, replay
+
+WHO = (("0", "a"), ("1", "b"))
+STEPS = 4
+
+
+def a_log() -> list[Process]:
+    """What two replicas that train together write; the second one has healed at step 0."""
+    first = Process("0", "a", 10, seed=10, lineage="origin", hash="", started_at=0.0)
+    second = Process("1", "b", 11, seed=11, lineage="other", hash="", started_at=0.0)
+    trained = Trained(10)
+    first.hash = trained.digest()
+    lineage = "origin"
+    for step in range(STEPS):
+        tag = Tag(Attempt(1, 1), step)
+        total = {p: torch.zeros_like(p) for p in trained.model.parameters()}
+        for replica, process in enumerate((first, second)):
+            ids = sample_ids(step, replica)
+            process.tries.append(Try(0.0, step, step, lineage, tuple(ids)))
+            trained.optimizer.zero_grad()
+            trained.loss(trained.model, ids).backward()
+            for parameter in total:
+                assert parameter.grad is not None
+                total[parameter] += parameter.grad * 0.5
+        for parameter, gradient in total.items():
+            parameter.grad = gradient
+        trained.optimizer.step()
+        lineage = extend_lineage(lineage, tag)
+        fence = tag.attempt.quorum_id, tag.attempt.number, tag.step
+        for process in (first, second):
+            process.commits.append(
+                Commit(0.0, step + 1, lineage, trained.digest(), fence, 2, WHO, WHO)
+            )
+    return [first, second]
+
+
+def problems(log: list[Process]) -> list[str]:
+    return [
+        *checks._one_state_per_lineage(log),
+        *checks._steps_rise(log),
+        *checks._divisors(log),
+        *checks._one_history(log),
+    ]
+
+
+def test_a_sound_log_is_replayed_to_its_end() -> None:
+    log = a_log()
+    assert replay(log, log[0].commits[-1]) == STEPS
+    assert problems(log) == []
+
+
+def test_other_samples_than_written_down_are_found() -> None:
+    log = a_log()
+    log[1].tries[2] = replace(log[1].tries[2], ids=(1, 2, 3, 4))
+    with pytest.raises(Unreplayable, match="after step 3 is"):
+        replay(log, log[0].commits[-1])
+
+
+def test_a_contributor_that_is_not_named_is_found() -> None:
+    log = a_log()
+    for process in log:
+        process.commits[1] = replace(process.commits[1], who=WHO[:1])
+    with pytest.raises(Unreplayable, match="after step 2 is"):
+        replay(log, log[0].commits[-1])
+    assert [line[:2] for line in problems(log)] == ["C4", "C4"]
+
+
+def test_a_contributor_that_was_not_there_is_found() -> None:
+    log = a_log()
+    log[1].tries.pop(0)
+    with pytest.raises(Unreplayable, match="never began"):
+        replay(log, log[0].commits[-1])
+
+
+def test_unlike_bits_under_one_lineage_are_found() -> None:
+    log = a_log()
+    log[1].commits[-1] = replace(log[1].commits[-1], hash="0" * 16)
+    assert problems(log)[0].startswith("S1: at step 4/")
+
+
+def test_a_step_that_is_committed_twice_is_found() -> None:
+    log = a_log()
+    log[0].commits.append(log[0].commits[-1])
+    assert problems(log)[0].startswith("C2: replica 0")
+
+
+def test_two_lineages_that_go_on_are_found() -> None:
+    log = a_log()
+    for index in (2, 3):
+        commit = log[1].commits[index]
+        log[1].commits[index] = replace(commit, lineage=f"fork {index}", members=WHO[1:])
+    assert any(line.startswith("Q3: two lineages at steps 3 and 4") for line in problems(log))
+
+
+def test_a_last_commit_that_died_with_its_only_holder_is_no_fork() -> None:
+    log = a_log()
+    log[1].commits[-1] = replace(log[1].commits[-1], lineage="alone")
+    assert problems(log) == []
+
+
+def test_survivors_with_other_pids_are_found() -> None:
+    before, after = {"0": 1, "1": 2}, {"0": 1, "1": 3}
+    assert checks.check_pids(before, after, {"1"}) == []
+    assert checks.check_pids(before, after, set())[0].startswith("P4: replica 1")
+
+
+def test_gradients_divide_and_add_up_exactly() -> None:
+    """What the oracle rests on: nothing is rounded for 1 to 4 contributors."""
+    grains = torch.randint(-GRAINS_MAX, GRAINS_MAX, (100_000,)).to(torch.float64)
+    for number in (1, 2, 3, 4):
+        exact = grains * (12 // number) / 2**30
+        assert torch.equal(grains * GRAIN * (1.0 / number), exact)
+        assert torch.equal(exact * number, grains * GRAIN)
+
+
+def test_journals_are_read_as_they_are_written(tmp_path: Path) -> None:
+    about = {"replica": "0", "incarnation": "a", "pid": 5, "seed": 5, "lineage": "x", "hash": "h"}
+    commit = {"step": 1, "lineage": "y", "hash": "g", "tag": [1, 1, 0], "number": 1}
+    lines = [
+        {"what": "start", "at": 1.0, **about},
+        {"what": "try", "at": 2.0, "step": 0, "held": 0, "lineage": "x", "ids": [1]},
+        {"what": "commit", "at": 3.0, **commit, "who": [["0", "a"]], "members": [["0", "a"]]},
+    ]
+    path = tmp_path / "journal.0.5"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"what": "tr')
+    (process,) = read_journals(tmp_path)
+    assert process.commits[0].who == (("0", "a"),)
+    assert process.tries[0].ids == (1,)
+    assert last_step(path) == 1

@@ -1,0 +1,56 @@
+"""``ftrun chaos`` on a real job: it dies as told and trains on; what cannot be is said."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.job import FTRUN, Job, assert_one_state_per_lineage
+
+
+def chaos(directory: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [FTRUN, "chaos", *options],
+        env={**os.environ, "XDG_STATE_HOME": str(directory / "state")},
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+
+
+def test_without_a_job_it_says_so(tmp_path: Path) -> None:
+    done = chaos(tmp_path)
+    assert done.returncode == 2
+    assert "No job runs on this machine" in done.stderr
+    assert chaos(tmp_path, "nosuchjob").returncode == 2
+    done = chaos(tmp_path, "--mtbf", "never")
+    assert done.returncode == 2
+    assert "--mtbf 'never'" in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_workers_of_a_running_job_die_and_are_replaced(tmp_path: Path) -> None:
+    with Job(tmp_path, "--replicas", "3", "--max-restarts", "100") as job:
+        job.wait_members(3)
+        before = job.pids()
+        assert "has replicas 0, 1, 2" in chaos(tmp_path, "--only-replica", "7").stderr
+        done = chaos(
+            tmp_path, "--mtbf", "0.5s", "--duration", "6s", "--seed", "3", "--only-replica", "1"
+        )
+        assert done.returncode == 0, done.stderr
+        kills = re.findall(r"SIGKILL to replica (\d), worker 0 \(pid (\d+)\)", done.stdout)
+        assert len(kills) >= 2 and {replica for replica, _ in kills} == {"1"}
+        assert kills[0][1] == str(before["1", "0"])
+        assert len(re.findall("its replacement is a member after", done.stdout)) == len(kills)
+        assert re.search(rf"{len(kills)} kills in .*; {len(kills)} replaced, after", done.stdout)
+        job.wait_members(3)
+        after = job.pids()
+        assert (after["0", "0"], after["2", "0"]) == (before["0", "0"], before["2", "0"])  # P4
+        assert job.stop() == 75
+    assert_one_state_per_lineage(job)

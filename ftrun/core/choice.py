@@ -53,6 +53,14 @@ def standing(reports: Collection[Report]) -> StateId | None:
     return max(certain, key=lambda s: (s.step, s.lineage), default=None)
 
 
+def can_repair(reports: Collection[Report]) -> bool:
+    """Whether all workers of one replica can go on with the step that they were interrupted in.
+
+    They must be in the same one: a mate that is through with it would begin another beside them.
+    """
+    return all(r.repairable for r in reports) and len({r.turn for r in reports}) == 1
+
+
 def _reach(report: Report) -> set[StateId]:
     states = {report.state}
     for tag in (report.reduced, report.voted):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 
 from ftrun.core import messages as m
-from ftrun.core.choice import Choice, choose, standing
+from ftrun.core.choice import Choice, can_repair, choose, standing
 from ftrun.core.chronicle import replicas, sentence
 from ftrun.core.ids import replica_order
 from ftrun.core.phases import Phase
@@ -206,7 +206,10 @@ class Forming:
 
     def _quorum(self, choice: Choice) -> m.Quorum:
         stage = self._stage
-        members = stage.roster.members((*choice.donors, *choice.newcomers), stage.workers)
+        names = (*choice.donors, *choice.newcomers)
+        members = stage.roster.members(names, stage.workers)
+        groups = names if stage.workers > 1 else ()  # one worker decides for itself
+        lame = [n for n in groups if not can_repair(stage.roster[n].reports.values())]
         return m.Quorum(
             attempt=stage.numbering.issue(members),
             members=members,
@@ -215,6 +218,7 @@ class Forming:
             state=choice.state,
             newcomers=choice.newcomers,
             donors=choice.donors,
+            recomputes=tuple(lame),
         )
 
     def build(self) -> bool:

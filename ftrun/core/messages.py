@@ -49,7 +49,8 @@ class Quorum:
     the ``host:port`` of the TCPStore in which the process groups meet. ``step`` and ``state`` are
     what every member holds when it begins its first step here; a member that does not hold
     ``state`` heals. Both are None in a quorum that comes by a switch until the switch is confirmed:
-    then ``step`` is the step of the switch and those that heal are ``newcomers``.
+    then ``step`` is the step of the switch and those that heal are ``newcomers``. ``recomputes``:
+    groups of several workers that cannot all repair the step under way: they compute it again.
 
     ``base`` and ``left`` are only ever set on the way between an agent and the lighthouse, where a
     quorum is told by what is new in it (protocol/quorums.py). Nobody else meets such a record.
@@ -62,6 +63,7 @@ class Quorum:
     state: StateId | None = None
     newcomers: tuple[str, ...] = ()
     donors: tuple[str, ...] = ()
+    recomputes: tuple[str, ...] = ()
     base: Attempt | None = None
     left: tuple[str, ...] = ()
 
@@ -151,7 +153,8 @@ class Report:
     lighthouse without a journal can rebuild. ``pending_step``: the step of a confirmed switch, or
     of a promise. ``reduced``: the tag under which all operations of its current step are complete
     (its results stand); ``voted``: the tag of a vote within the group whose outcome it does not
-    know yet.
+    know yet. ``turn``: which step, counted from its start, it works on or would begin next;
+    ``repairable``: with a next quorum it can go on with that turn and lose nothing.
     """
 
     state: StateId
@@ -166,6 +169,8 @@ class Report:
     voted: Tag | None = None
     healing: bool = False
     operations: int = 0
+    turn: int = 0
+    repairable: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,9 +24,10 @@ Rules that the rest relies on:
 - A quorum that forms or shrinks is in force as soon as it is built, also while a step that is void
   or stands is still being finished; a switch waits for its boundary.
 - Isolation gives up everything: after it only a quorum can tell what stands (Q3).
-- The workers of one replica group cannot see each other's fate. With W > 1 nobody repairs (a mate
-  may be unable to, and would wait in the vote for ever), and what a true vote has decided is
-  committed even if an interrupt comes in between: a mate may have committed already (C1).
+- The workers of one replica group cannot see each other's fate. With W > 1 they repair only if
+  all of them can, which the quorum says (one that cannot would leave its mates waiting in the
+  vote); and what a true vote has decided is committed even if an interrupt comes in between: a
+  mate may have committed already (C1).
 
 Not here: threads, sockets, tensors (training/); who is in a quorum (membership.py); the books that
 are kept about quorums (step_quorums.py) and about the step under way (step_under_way.py).
@@ -72,7 +73,7 @@ class StepMachine:
         endpoint: where its peers reach it.
         state: what it holds at the start.
         workers_per_replica: W; with W > 1 a commit needs the group's vote.
-        repair: reissue operations after an interrupt instead of discarding the step (W = 1).
+        repair: reissue operations after an interrupt instead of discarding the step.
         heal_first: newcomers heal before their forward pass (synchronous quorum).
         contributors_max: the rest are spares (``FIXED_WITH_SPARES``); None for no limit.
         operation_timeout_s: an operation outstanding for so long is an error.
@@ -103,7 +104,7 @@ class StepMachine:
         self._step: StepUnderWay | None = None
         self._between_steps = Phase.IDLE  # or WAITING or LEFT
         self._workers = workers_per_replica
-        self._repair = repair and workers_per_replica == 1
+        self._repair = repair
         self._heal_first = heal_first
         self._contributors_max = contributors_max
         self._operation_timeout_s = operation_timeout_s
@@ -269,6 +270,7 @@ class StepMachine:
         and before that its own: only so is it a newcomer again, with zeros to add (C4).
         """
         reduced, step, pending = self.reduced, self._step, self.pending
+        can_repair = step is None or (step.fate is Fate.HELD and self._is_whole(step))
         stands = self.loaded if reduced is not None and self.loaded is not None else self.state
         return m.Report(
             state=stands,
@@ -283,6 +285,8 @@ class StepMachine:
             voted=step.voted if step is not None else None,
             healing=self.healing and reduced is None,
             operations=step.operations.issued if step is not None else 0,
+            turn=self.begun + (step is None),
+            repairable=can_repair,
         )
 
     def check(self) -> None:
@@ -544,11 +548,17 @@ class StepMachine:
 
         A newcomer may be interrupted before it has healed: it adds zeros again, and heals then.
         """
-        if not self._repair or not step.operations.untouched or quorum.step != step.tag.step:
+        if not self._is_whole(step) or quorum.step != step.tag.step:
+            return False
+        if self.key.replica_id in quorum.recomputes:
             return False
         if self.healing:
             return self._quorums.is_newcomer(quorum) and not self.heals_first
         return quorum.state == self.state
+
+    def _is_whole(self, step: StepUnderWay) -> bool:
+        """Nothing of the step has left this worker, and all that it has done can be done again."""
+        return self._repair and step.operations.untouched and not step.is_voting
 
     def _void(self, step: StepUnderWay, reason: str) -> None:
         step.void(reason)

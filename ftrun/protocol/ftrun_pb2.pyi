@@ -67,7 +67,7 @@ class Member(_message.Message):
     def __init__(self, replica_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., endpoints: _Optional[_Iterable[_Union[Endpoint, _Mapping]]] = ..., store: _Optional[str] = ...) -> None: ...
 
 class Quorum(_message.Message):
-    __slots__ = ("attempt", "members", "store", "step", "state", "newcomers", "donors", "base", "left")
+    __slots__ = ("attempt", "members", "store", "step", "state", "newcomers", "donors", "base", "left", "recomputes")
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     STORE_FIELD_NUMBER: _ClassVar[int]
@@ -77,6 +77,7 @@ class Quorum(_message.Message):
     DONORS_FIELD_NUMBER: _ClassVar[int]
     BASE_FIELD_NUMBER: _ClassVar[int]
     LEFT_FIELD_NUMBER: _ClassVar[int]
+    RECOMPUTES_FIELD_NUMBER: _ClassVar[int]
     attempt: Attempt
     members: _containers.RepeatedCompositeFieldContainer[Member]
     store: str
@@ -86,7 +87,8 @@ class Quorum(_message.Message):
     donors: _containers.RepeatedScalarFieldContainer[str]
     base: Attempt
     left: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, attempt: _Optional[_Union[Attempt, _Mapping]] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., store: _Optional[str] = ..., step: _Optional[int] = ..., state: _Optional[_Union[StateId, _Mapping]] = ..., newcomers: _Optional[_Iterable[str]] = ..., donors: _Optional[_Iterable[str]] = ..., base: _Optional[_Union[Attempt, _Mapping]] = ..., left: _Optional[_Iterable[str]] = ...) -> None: ...
+    recomputes: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, attempt: _Optional[_Union[Attempt, _Mapping]] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., store: _Optional[str] = ..., step: _Optional[int] = ..., state: _Optional[_Union[StateId, _Mapping]] = ..., newcomers: _Optional[_Iterable[str]] = ..., donors: _Optional[_Iterable[str]] = ..., base: _Optional[_Union[Attempt, _Mapping]] = ..., left: _Optional[_Iterable[str]] = ..., recomputes: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Loss(_message.Message):
     __slots__ = ("replica_id", "incarnation", "cause")
@@ -173,7 +175,7 @@ class AskReport(_message.Message):
     def __init__(self) -> None: ...
 
 class Report(_message.Message):
-    __slots__ = ("state", "endpoint", "interrupted", "in_force", "pending", "pending_step", "promised", "confirmed", "reduced", "voted", "healing", "operations")
+    __slots__ = ("state", "endpoint", "interrupted", "in_force", "pending", "pending_step", "promised", "confirmed", "reduced", "voted", "healing", "operations", "turn", "repairable")
     STATE_FIELD_NUMBER: _ClassVar[int]
     ENDPOINT_FIELD_NUMBER: _ClassVar[int]
     INTERRUPTED_FIELD_NUMBER: _ClassVar[int]
@@ -186,6 +188,8 @@ class Report(_message.Message):
     VOTED_FIELD_NUMBER: _ClassVar[int]
     HEALING_FIELD_NUMBER: _ClassVar[int]
     OPERATIONS_FIELD_NUMBER: _ClassVar[int]
+    TURN_FIELD_NUMBER: _ClassVar[int]
+    REPAIRABLE_FIELD_NUMBER: _ClassVar[int]
     state: StateId
     endpoint: Endpoint
     interrupted: Attempt
@@ -198,7 +202,9 @@ class Report(_message.Message):
     voted: Tag
     healing: bool
     operations: int
-    def __init__(self, state: _Optional[_Union[StateId, _Mapping]] = ..., endpoint: _Optional[_Union[Endpoint, _Mapping]] = ..., interrupted: _Optional[_Union[Attempt, _Mapping]] = ..., in_force: _Optional[_Union[Quorum, _Mapping]] = ..., pending: _Optional[_Union[Quorum, _Mapping]] = ..., pending_step: _Optional[int] = ..., promised: bool = ..., confirmed: bool = ..., reduced: _Optional[_Union[Tag, _Mapping]] = ..., voted: _Optional[_Union[Tag, _Mapping]] = ..., healing: bool = ..., operations: _Optional[int] = ...) -> None: ...
+    turn: int
+    repairable: bool
+    def __init__(self, state: _Optional[_Union[StateId, _Mapping]] = ..., endpoint: _Optional[_Union[Endpoint, _Mapping]] = ..., interrupted: _Optional[_Union[Attempt, _Mapping]] = ..., in_force: _Optional[_Union[Quorum, _Mapping]] = ..., pending: _Optional[_Union[Quorum, _Mapping]] = ..., pending_step: _Optional[int] = ..., promised: bool = ..., confirmed: bool = ..., reduced: _Optional[_Union[Tag, _Mapping]] = ..., voted: _Optional[_Union[Tag, _Mapping]] = ..., healing: bool = ..., operations: _Optional[int] = ..., turn: _Optional[int] = ..., repairable: bool = ...) -> None: ...
 
 class Built(_message.Message):
     __slots__ = ("attempt",)

@@ -55,7 +55,9 @@ def member(replica_id: str, workers: int = 1) -> m.Member:
     return m.Member(replica_id, f"i{replica_id}", (ENDPOINT,) * workers, "127.0.0.1:2")
 
 
-def quorum_of(attempt: str, state: str | None, members: str, newcomers: str = "") -> m.Quorum:
+def quorum_of(
+    attempt: str, state: str | None, members: str, newcomers: str = "", recomputes: str = ""
+) -> m.Quorum:
     """``quorum_of("1.1#1", "5/A", "0 1 2", "2")``; a state of None comes by a switch."""
     begins_with = state_of(state) if state is not None else None
     joins = tuple(newcomers.split())
@@ -67,6 +69,7 @@ def quorum_of(attempt: str, state: str | None, members: str, newcomers: str = ""
         begins_with,
         joins,
         tuple(name for name in members.split() if name not in joins),
+        tuple(recomputes.split()),
     )
 
 
@@ -89,7 +92,7 @@ def machine_of(line: str) -> StepMachine:
 
 # ---------------------------------------------------------------- events
 
-QUORUM = r"(\S+)(?: at (\S+))?:((?: \d+)*)(?: newcomers((?: \d+)+))?"
+QUORUM = r"(\S+)(?: at (\S+))?:((?: \d+)*)(?: newcomers((?: \d+)+))?(?: recomputes((?: \d+)+))?"
 
 EVENTS: dict[str, Callable[..., e.Event]] = {
     r"boundary( hold)?": lambda hold: e.BoundaryReached(bool(hold)),
@@ -120,8 +123,8 @@ EVENTS: dict[str, Callable[..., e.Event]] = {
 }
 
 
-def _quorum(attempt: str, state: str | None, members: str, newcomers: str | None) -> m.Quorum:
-    return quorum_of(attempt, state, members, newcomers or "")
+def _quorum(attempt: str, state: str | None, members: str, *groups: str | None) -> m.Quorum:
+    return quorum_of(attempt, state, members, *(names or "" for names in groups))
 
 
 def event_of(text: str) -> e.Event:
@@ -227,6 +230,7 @@ def _report(report: m.Report, name: Names) -> str:
         words.append("healing")
     if report.operations:
         words.append(f"operations {report.operations}")
+        words += ["repairable"] if report.repairable else []
     return ", ".join(words)
 
 

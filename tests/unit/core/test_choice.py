@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ftrun.core.choice import Choice, choose, standing
+from ftrun.core.choice import Choice, can_repair, choose, standing
 from ftrun.core.ids import Attempt, StateId, Tag
 from ftrun.core.messages import Endpoint, Report
 
@@ -19,6 +19,15 @@ names = st.sampled_from([str(index) for index in range(12)])
 
 def report(state: StateId, reduced: Tag | None = None, voted: Tag | None = None) -> Report:
     return Report(state, Endpoint("h", "h:1"), reduced=reduced, voted=voted)
+
+
+def test_a_group_repairs_if_all_its_workers_can_and_are_in_the_same_step() -> None:
+    def mate(turn: int, repairable: bool = True) -> Report:
+        return Report(STATE, Endpoint("h", "h:1"), turn=turn, repairable=repairable)
+
+    assert can_repair([mate(7), mate(7)])
+    assert not can_repair([mate(7), mate(7, repairable=False)])
+    assert not can_repair([mate(7), mate(8)])
 
 
 # ---------------------------------------------------------------- choose

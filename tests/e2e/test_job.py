@@ -147,6 +147,22 @@ def test_groups_of_two_workers(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_death_in_mid_step_costs_the_survivors_no_step(tmp_path: Path, workers: str) -> None:
+    options = ("--replicas", "3", "--workers-per-replica", workers)
+    with Job(tmp_path, *options, E2E_STEPS="120", E2E_DIES="1@50") as job:
+        assert job.end() == 0
+    assert job.text().count("died: SIGKILL. Restart 1 of") == 1
+    for replica in "02":
+        for rank in range(int(workers)):
+            assert f"[{replica}.{rank}] uncommitted 0" in job.text()  # S7: it was repaired
+    assert len(set(hashes(job))) == int(
+        workers
+    )  # each rank has weights of its own
+    assert_one_state_per_lineage(job)
+
+
+@pytest.mark.slow
 def test_synchronous_quorum_heals_before_the_forward_pass(tmp_path: Path) -> None:
     with Job(tmp_path, "--replicas", "2", E2E_STEPS="200", E2E_SYNC="1") as job:
         job.wait_members(2)

@@ -1,10 +1,12 @@
 """The script of the whole-job tests: a tiny model; writes what it holds after every commit.
 
 ``$E2E_OUT/<replica>.<group_rank>.<pid>``: a line per commit: step, lineage, digest of the weights.
+``E2E_DIES=1@50``: each worker of replica 1 kills itself before its backward pass of step 50, once.
 """
 
 import hashlib
 import os
+import signal
 import time
 from datetime import timedelta
 
@@ -19,6 +21,8 @@ STEP_S = float(os.environ.get("E2E_STEP_S", "0.02"))
 WIDTH = int(os.environ.get("E2E_WIDTH", "8")) + int(os.environ.get("E2E_ODD", "0")) * int(
     os.environ["REPLICA_GROUP_ID"]
 )
+
+VICTIM, _, DIES_AT = os.environ.get("E2E_DIES", "").partition("@")
 
 torch.manual_seed(os.getpid())  # unlike weights everywhere: only healing makes them equal
 model = torch.nn.Sequential(torch.nn.Linear(16, WIDTH), torch.nn.ReLU(), torch.nn.Linear(WIDTH, 1))
@@ -47,15 +51,30 @@ def digest() -> str:
     return hashlib.sha256(data).hexdigest()[:16]
 
 
+def die_once(step: int) -> None:
+    """A death at a known place: the peers wait in this step's reductions."""
+    replica = os.environ["REPLICA_GROUP_ID"]
+    done = f"{OUT}.died.{replica}.{os.environ['RANK']}"
+    if replica == VICTIM and step == int(DIES_AT) and not os.path.exists(done):
+        open(done, "x").close()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 name = f"{OUT}/{os.environ['REPLICA_GROUP_ID']}.{os.environ['RANK']}.{os.getpid()}"
+uncommitted = 0
 with open(name, "w", buffering=1) as lines:
     while manager.current_step() < STEPS:
         before = manager.state_dict()["step"]
         optimizer.zero_grad()
-        ddp(torch.randn(4, 16)).square().mean().backward()
+        loss = ddp(torch.randn(4, 16)).square().mean()
+        die_once(before)
+        loss.backward()
         time.sleep(STEP_S)
         optimizer.step()
         held = manager.state_dict()
         if held["step"] > before:
             lines.write(f"{held['step']} {held['lineage']} {digest()}\n")
+        else:
+            uncommitted += 1
 print(f"hash {digest()}", flush=True)
+print(f"uncommitted {uncommitted}", flush=True)

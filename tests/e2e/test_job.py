@@ -156,9 +156,7 @@ def test_a_death_in_mid_step_costs_the_survivors_no_step(tmp_path: Path, workers
     for replica in "02":
         for rank in range(int(workers)):
             assert f"[{replica}.{rank}] uncommitted 0" in job.text()  # S7: it was repaired
-    assert len(set(hashes(job))) == int(
-        workers
-    )  # each rank has weights of its own
+    assert len(set(hashes(job))) == int(workers)  # each rank has weights of its own
     assert_one_state_per_lineage(job)
 
 

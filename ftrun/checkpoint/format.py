@@ -32,7 +32,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
-from ftrun.checkpoint.leaves import Leaf, LeafSpec, leaf_of, restore
+from ftrun.checkpoint.leaves import DTYPES, Leaf, LeafSpec, leaf_of, numpy_dtype, restore
 from ftrun.errors import ProtocolError, UserError
 
 Tree: TypeAlias = Any
@@ -227,7 +227,7 @@ class _Unpacker:
         kind = next(iter(written), "")
         try:
             return self._object(kind, written, depth)
-        except (ValueError, TypeError, AttributeError, IndexError, KeyError, struct.error) as why:
+        except _MALFORMED as why:
             raise ProtocolError(f"a state header holds a malformed {kind!r}: {why}") from why
 
     def _object(self, kind: str, written: dict[str, Json], depth: int) -> Tree:
@@ -263,6 +263,12 @@ class _Unpacker:
         return made
 
 
+_MALFORMED = (
+    ValueError, TypeError, AttributeError, LookupError, ArithmeticError, RuntimeError, struct.error,
+)  # fmt: skip
+"""What Python, numpy and torch raise on values that ``pack`` never writes."""
+
+
 def _natural(value: Json) -> int:
     if type(value) is not int or value < 0:
         raise ValueError(f"{value!r} is not an index")
@@ -281,15 +287,12 @@ def _read_float(text: str) -> float:
 
 
 def _read_dtype(name: str) -> torch.dtype:
-    value = getattr(torch, name)
-    if not isinstance(value, torch.dtype):
-        raise ValueError(f"{name!r} is not a dtype")
-    return value
+    return DTYPES[name]
 
 
 def _read_scalar(body: list[str]) -> np.generic:
     dtype, data = body
-    value: np.generic = np.frombuffer(bytes.fromhex(data), dtype=np.dtype(dtype))[0]
+    value: np.generic = np.frombuffer(bytes.fromhex(data), dtype=numpy_dtype(dtype))[0]
     return value
 
 

@@ -10,6 +10,7 @@ Not here: the tree around the leaves (format.py).
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -20,6 +21,9 @@ from ftrun.errors import ProtocolError, UserError
 
 DIMENSIONS_MAX = 64
 NUMPY_KINDS = "biufcmMSU"
+_TYPESTR = re.compile(rf"[<>|=][{NUMPY_KINDS}][0-9]{{1,9}}(\[[0-9A-Za-z]{{1,16}}\])?")
+DTYPES = {name: kind for name, kind in vars(torch).items() if isinstance(kind, torch.dtype)}
+"""By name. To ask torch itself for a name that a peer sends would import whatever it names."""
 KINDS = ("tensor", "param", "dtensor", "ndarray", "bytes", "bytearray")
 
 
@@ -88,7 +92,7 @@ def restore(spec: LeafSpec, buffer: torch.Tensor, mine: Leaf | None) -> Any:
     if spec.kind == "bytearray":
         return bytearray(buffer.numpy())
     if spec.kind == "ndarray":
-        return buffer.numpy().view(_numpy_dtype(spec.dtype)).reshape(spec.shape)
+        return buffer.numpy().view(numpy_dtype(spec.dtype)).reshape(spec.shape)
     tensor = _shaped(spec, buffer)
     if mine is not None and isinstance(mine.data, torch.Tensor) and mine.data.device.type != "cpu":
         tensor = tensor.to(mine.data.device)
@@ -204,8 +208,8 @@ def _sharded(spec: LeafSpec, local: torch.Tensor, mine: Leaf | None) -> Any:
 
 
 def _torch_dtype(name: str) -> torch.dtype:
-    dtype = getattr(torch, name, None)
-    if not isinstance(dtype, torch.dtype):
+    dtype = DTYPES.get(name)
+    if dtype is None:
         raise ProtocolError(f"{name!r} is not a dtype of this torch: are all replicas alike?")
     return dtype
 
@@ -226,17 +230,22 @@ def _array_leaf(value: np.ndarray[Any, Any], parent: str, name: str) -> Leaf:
     return Leaf(spec, dense.reshape(-1).view(np.uint8).data, value)
 
 
-def _numpy_dtype(text: str) -> np.dtype[Any]:
+def numpy_dtype(text: str) -> np.dtype[Any]:
+    """The dtype of a typestr; numpy would take much else, and evaluates some of it.
+
+    Raises:
+        ProtocolError: it is none of those that are carried.
+    """
+    if not _TYPESTR.fullmatch(text):
+        raise ProtocolError(f"{text[:40]!r} is not a numpy dtype")
     try:
         dtype = np.dtype(text)
-    except TypeError as why:
+    except (TypeError, ValueError) as why:
         raise ProtocolError(f"{text!r} is not a numpy dtype") from why
-    if dtype.kind not in NUMPY_KINDS:
-        raise ProtocolError(f"a numpy dtype {text!r} is not carried")
     return dtype
 
 
 def _itemsize(spec: LeafSpec) -> int:
     if spec.kind == "ndarray":
-        return _numpy_dtype(spec.dtype).itemsize
+        return numpy_dtype(spec.dtype).itemsize
     return _torch_dtype(spec.dtype).itemsize

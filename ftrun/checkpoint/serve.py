@@ -219,7 +219,10 @@ class StateServer:
         target, _, version = rest.rpartition(" ")
         if version != "HTTP/1.1" or head.content_length():
             raise _Refusal("400 Bad Request", "HTTP/1.1 without a body is spoken here")
-        url = urlsplit(target)
+        try:
+            url = urlsplit(target)
+        except ValueError as why:
+            raise _Refusal("400 Bad Request", "that is not a path") from why
         prefix, tag_text, route = ([*url.path.split("/")[1:], "", "", ""])[:3]
         if prefix != "state" or ROUTES.get(route) is None or url.path.count("/") != TAG_PARTS:
             raise _Refusal("404 Not Found", "there is no such route")

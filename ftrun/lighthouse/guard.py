@@ -13,6 +13,7 @@ Not here: the routes (web.py).
 from __future__ import annotations
 
 import ipaddress
+import logging
 import re
 import socket
 from collections.abc import Awaitable, Callable
@@ -36,6 +37,8 @@ HEADERS = {
 
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^\[\]:/@\s]+)(?::[0-9]{1,5})?")
 
+log = logging.getLogger(__name__)
+
 Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -58,6 +61,9 @@ def guard(settings: ServiceSettings) -> Any:
             if answer.status < 400:
                 raise
             return _refusal(answer.status, answer.reason, answer.headers.get("Allow"))
+        except Exception:  # the shell's edge: told, and the lighthouse goes on
+            log.exception("%s %s cannot be answered", request.method, request.path)
+            return _refusal(500, "the lighthouse contradicts itself; its log says more")
 
     return check
 

@@ -14,6 +14,7 @@ import os
 from pathlib import Path
 
 from ftrun import clock
+from ftrun.core.ids import EPOCH_MAX
 from ftrun.core.lighthouse_events import JournalState
 from ftrun.errors import ProtocolError, UserError
 from ftrun.protocol.codec import RecordCodec
@@ -54,7 +55,7 @@ class JournalFile:
                 "The lighthouse was not started. Give another --state-dir, or mend this one."
             ) from error
         try:
-            return _CODEC.decode(_unwrap(data))
+            return _checked(_CODEC.decode(_unwrap(data)))
         except ProtocolError as error:
             self._keep_aside(str(error))
             return None
@@ -93,6 +94,13 @@ class JournalFile:
             if not self._path.with_name(f"{self._path.name}.corrupt-{number}").exists():
                 return number
         return CORRUPT_MAX
+
+
+def _checked(state: JournalState) -> JournalState:
+    """A journal with the last epoch there is would keep every later life from starting."""
+    if state.epoch >= EPOCH_MAX:
+        raise ProtocolError(f"its epoch {state.epoch} is the last one there is, or beyond")
+    return state
 
 
 def _wrap(payload: bytes) -> bytes:

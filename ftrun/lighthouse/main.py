@@ -59,6 +59,8 @@ def run_lighthouse(settings: ServiceSettings, announce: Callable[[str], None] = 
             lighthouse's; nothing was started.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s lighthouse: %(message)s")
+    for name in ("grpc._cython.cygrpc", "asyncio"):
+        logging.getLogger(name).addFilter(_shows_no_bytes)
     settings.check()
     with _locked(settings.state_dir):
         _withdraw(settings.state_dir)  # what a killed one has left
@@ -196,6 +198,12 @@ def _stop_on_signals() -> asyncio.Event:
         if signal.getsignal(number) is not signal.SIG_IGN:
             loop.add_signal_handler(number, stopping.set)
     return stopping
+
+
+def _shows_no_bytes(record: logging.LogRecord) -> bool:
+    """gRPC logs heads that are no UTF-8 as they are: a damaged call's token, too (X4)."""
+    errors = record.msg, *(record.exc_info or ())
+    return not any(isinstance(error, UnicodeDecodeError) for error in errors)
 
 
 @contextlib.contextmanager

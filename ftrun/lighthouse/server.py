@@ -15,6 +15,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from ftrun import clock
 from ftrun.core.messages import FromAgent, Hello
 from ftrun.errors import ProtocolError, UserError
 from ftrun.lighthouse.settings import ServiceSettings
@@ -27,6 +28,9 @@ FLUSH_TIMEOUT_S = 1.0
 STOP_GRACE_S = 0.5
 STREAMS_MAX = 16_384
 BACKLOG = 128
+REPLACE_TIMEOUT_S = 30.0
+REPLACE_PAUSE_S = 0.02
+RETIRED_S_MAX = 365 * 86400.0
 
 log = logging.getLogger(__name__)
 
@@ -37,12 +41,10 @@ class MembershipServer:
     def __init__(self, settings: ServiceSettings) -> None:
         self._settings = settings
         self._shell: Shell | None = None
-        self._server = grpc.aio.server(
-            interceptors=[TokenInterceptor(settings.token)],
-            options=SERVER_OPTIONS,
-            maximum_concurrent_rpcs=STREAMS_MAX,
-        )
-        self._server.add_generic_rpc_handlers((membership_service(self._attach),))
+        self._server = self._make()
+        self._address = ""
+        self._replacing: asyncio.Task[None] | None = None
+        self._retired: set[asyncio.Task[None]] = set()
 
     def bind(self) -> tuple[str, int]:
         """Take the port; says which it is.
@@ -53,9 +55,12 @@ class MembershipServer:
         host, port = self._settings.grpc_address()
         # gRPC says what is wrong with a port in its own words, on stderr; so we look first.
         listen(host, port, "--bind").close()
-        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        named = f"[{host}]" if ":" in host else host
+        address = f"{named}:{port}"
         try:
-            return host, self._add_port(address)
+            port = self._add_port(address)
+            self._address = f"{named}:{port}"
+            return host, port
         except RuntimeError as error:
             raise UserError(
                 f"--bind {address}: {error}. The lighthouse was not started."
@@ -64,11 +69,56 @@ class MembershipServer:
     async def start(self, shell: Shell) -> None:
         """Accept agents."""
         self._shell = shell
-        await self._server.start()
+        await self._start()
 
     async def stop(self) -> None:
         """End all streams, after what is queued for them, and give the port back."""
+        for task in (self._replacing, *self._retired):
+            if task is not None:
+                task.cancel()
         await self._server.stop(STOP_GRACE_S)
+
+    def _make(self) -> grpc.aio.Server:
+        server = grpc.aio.server(
+            interceptors=[TokenInterceptor(self._settings.token)],
+            options=SERVER_OPTIONS,
+            maximum_concurrent_rpcs=STREAMS_MAX,
+        )
+        server.add_generic_rpc_handlers((membership_service(self._attach),))
+        return server
+
+    # A call whose path is no UTF-8 ends the loop in which grpc.aio accepts calls, before anybody
+    # looks at its token (found by fuzzing; grpcio 1.85). Its streams live on, so another server
+    # takes the port, and no agent that is attached notices.
+
+    async def _start(self) -> None:
+        before = asyncio.all_tasks()
+        await self._server.start()
+        for task in asyncio.all_tasks() - before:
+            task.add_done_callback(self._accepting_ended)
+
+    def _accepting_ended(self, task: asyncio.Task[Any]) -> None:
+        if not task.cancelled() and isinstance(task.exception(), UnicodeDecodeError):
+            log.warning("a call that cannot be read has ended a gRPC server; the next one serves")
+            self._replacing = asyncio.ensure_future(self._replace())
+
+    async def _replace(self) -> None:
+        retired = asyncio.ensure_future(_outlive_streams(self._server))
+        self._retired.add(retired)
+        retired.add_done_callback(self._retired.discard)
+        deadline = clock.now() + REPLACE_TIMEOUT_S
+        while True:
+            self._server = self._make()
+            try:
+                self._add_port(self._address)
+                break
+            except RuntimeError:
+                # The old one gives the port back in its own time, and says nothing then.
+                if clock.now() > deadline:
+                    log.error("no gRPC server can take %s again: agents stay away", self._address)
+                    return
+                await asyncio.sleep(REPLACE_PAUSE_S)
+        await self._start()
 
     def _add_port(self, address: str) -> int:
         if not self._settings.tls:
@@ -113,6 +163,12 @@ def listen(host: str, port: int, option: str) -> socket.socket:
             f"{option} {host}:{port}: {why.lower()}. The lighthouse was not started. "
             "Give another address, or port 0 for any."
         ) from error
+
+
+async def _outlive_streams(server: grpc.aio.Server) -> None:
+    """Let a server that accepts nothing any more go when its last stream has ended."""
+    with contextlib.suppress(UnicodeDecodeError):
+        await server.stop(RETIRED_S_MAX)
 
 
 async def _hello(requests: AsyncIterator[bytes], codec: StreamCodec) -> list[Any]:

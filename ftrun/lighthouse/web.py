@@ -8,6 +8,7 @@ are few and short (X3). Not here: what stands before the routes (guard.py), what
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from collections.abc import Callable
 from importlib.metadata import version
@@ -15,6 +16,7 @@ from typing import Any
 
 from aiohttp import web
 
+from ftrun import clock
 from ftrun.lighthouse.guard import add_headers, guard
 from ftrun.lighthouse.metrics import CONTENT_TYPE, render_metrics
 from ftrun.lighthouse.openapi import openapi
@@ -23,6 +25,7 @@ from ftrun.lighthouse.settings import ServiceSettings
 SHUTDOWN_TIMEOUT_S = 0.5
 KEEPALIVE_TIMEOUT_S = 15.0
 CONNECTION_LIFETIME_S = 60.0
+SWEEP_INTERVAL_S = 5.0
 HANDSHAKE_TIMEOUT_S = 10.0
 CONNECTIONS_MAX = 256
 BODY_BYTES_MAX = 64 * 1024
@@ -37,11 +40,14 @@ class WebServer:
         self._runner = web.AppRunner(
             build_app(status, settings),
             access_log=None,
+            logger=_silent(),
             shutdown_timeout=SHUTDOWN_TIMEOUT_S,
             keepalive_timeout=KEEPALIVE_TIMEOUT_S,
         )
         self._tls = settings.tls.server_context()
         self._server: asyncio.AbstractServer | None = None
+        self._since: dict[Any, float] = {}
+        self._sweeper: asyncio.TimerHandle | None = None
 
     async def start(self, listener: socket.socket) -> None:
         """Answer what comes in on ``listener``, which is closed with the server."""
@@ -53,25 +59,44 @@ class WebServer:
             ssl=self._tls,
             ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S if self._tls else None,
         )
+        self._sweep()
 
     async def stop(self) -> None:
         """Let requests under way end, for a moment, and close."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
         if self._server is not None:
             self._server.close()
         await self._runner.cleanup()
 
     def _connection(self) -> asyncio.Protocol:
-        """One connection's protocol: refused if there are too many, cut when its time is over.
+        """One connection's protocol, or a refusal if there are too many."""
+        server = self._runner.server
+        assert server is not None
+        return _Refused() if len(server.connections) >= CONNECTIONS_MAX else server()
+
+    def _sweep(self) -> None:
+        """Cut connections whose time is over.
 
         aiohttp waits for a request for ever: without the token one could hold every descriptor.
         """
-        server = self._runner.server
+        server, now = self._runner.server, clock.now()
         assert server is not None
-        if len(server.connections) >= CONNECTIONS_MAX:
-            return _Refused()
-        handler = server()
-        asyncio.get_running_loop().call_later(CONNECTION_LIFETIME_S, handler.force_close)
-        return handler
+        self._since = {x: self._since.get(x, now) for x in server.connections}
+        for connection, since in self._since.items():
+            if now - since >= CONNECTION_LIFETIME_S:
+                connection.force_close()
+        self._sweeper = asyncio.get_running_loop().call_later(SWEEP_INTERVAL_S, self._sweep)
+
+
+def _silent() -> logging.Logger:
+    """aiohttp's own log shows the bytes that it cannot read: a damaged request's token, too (X4).
+
+    What our handlers raise is told by guard.py.
+    """
+    logger = logging.getLogger(f"{__name__}.bytes")
+    logger.disabled = True
+    return logger
 
 
 class _Refused(asyncio.Protocol):

@@ -28,6 +28,9 @@ ID_FIELDS = frozenset(
 )
 """Fields that name something: at most ``ID_BYTES_MAX`` bytes, printable (they go into logs)."""
 
+COUNT_FIELDS = frozenset({"replicas", "workers_per_replica", "min_replicas", "nodes", "capacity"})
+"""Fields by which the reader makes as many of something: at most ``COUNT_MAX``."""
+
 PROSE_FIELDS = frozenset({"reason", "cause", "text", "message", "traceback", "error_type"})
 """Words for people, of any length at the sender: cut at encoding rather than refused."""
 
@@ -38,7 +41,7 @@ def checker(where: str, kind: Any) -> Callable[[Any], Any] | None:
     if kind is str:
         return id_checker(where) if name in ID_FIELDS else _text_checker(where)
     if kind is int:
-        return _int_checker(where)
+        return _int_checker(where, COUNT_MAX if name in COUNT_FIELDS else INT_MAX)
     if kind is float and name.endswith("_s"):
         return _duration_checker(where)
     if kind in (float, bool):
@@ -69,10 +72,10 @@ def id_checker(where: str) -> Callable[[str], str]:
     return check
 
 
-def _int_checker(where: str) -> Callable[[int], int]:
+def _int_checker(where: str, highest: int) -> Callable[[int], int]:
     def check(value: int) -> int:
-        if value > INT_MAX:
-            raise ProtocolError(f"{where} is over 63 bits")
+        if value > highest:
+            raise ProtocolError(f"{where} is {value}, over {highest}")
         return value
 
     return check

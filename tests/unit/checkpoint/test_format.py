@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import enum
 import random
+import subprocess
 import sys
 from typing import Any
 
@@ -210,3 +211,40 @@ def test_a_header_round_trips() -> None:
     made = header_of(TAG, StateId(3, "aa"), pack({"a": torch.ones(2), "n": 1}))
     assert isinstance(made, Header)
     assert decode_header(made.encode()) == made
+
+
+@pytest.mark.parametrize(
+    "structure",
+    [
+        {"device": "?:x"},
+        {"device": "cuda:99999999999999999999"},
+        {"scalar": ["O", "00" * 8]},
+        {"scalar": ["<f4,<i4", "00" * 8]},
+        {"scalar": ["(99999,99999)f4", "00"]},
+        {"scalar": ["<f4", ""]},
+        {"dtype": "nn"},
+        {"dtype": "_dynamo"},
+        {"pairs": [[[], 0]]},
+        {"leaf": 1 << 70},
+    ],
+)
+def test_what_pack_never_writes_is_a_protocol_error(structure: Any) -> None:
+    """Found by fuzzing: torch and numpy have errors of their own for some of these."""
+    with pytest.raises(ProtocolError):
+        unpack(structure, [], [])
+
+
+def test_a_dtype_by_name_imports_nothing() -> None:
+    """Asked for an attribute that it does not have yet, torch imports it."""
+    code = (
+        "import sys, ftrun.checkpoint.format as f\n"
+        "before = set(sys.modules)\n"
+        "for name in ('_dynamo', '_inductor', 'onnx', 'export'):\n"
+        "    try: f.unpack({'dtype': name}, [], [])\n"
+        "    except f.ProtocolError: pass\n"
+        "print(sorted(set(sys.modules) - before))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.strip() == "[]"

@@ -88,6 +88,7 @@ def test_every_route_refuses_other_tokens(server: StateServer, route: str, given
         ("/state/8.1.99999999999999999999/header", "GET", 404),
         ("/state/8.1.10/header", "POST", 405),
         ("/state/8.1.10/done", "GET", 405),
+        ("//[", "GET", 400),
         ("/state/8.1.10/data", "GET", 400),
         ("/state/8.1.10/data?offset=0", "GET", 400),
         ("/state/8.1.10/data?offset=0&length=x", "GET", 400),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.core.ids import Attempt, StateId, pack_quorum_id
+from ftrun.core.ids import EPOCH_MAX, Attempt, StateId, pack_quorum_id
 from ftrun.core.lighthouse_events import JournalState
 from ftrun.core.messages import Endpoint, JobSpec, Member, Quorum
 from ftrun.errors import UserError
@@ -118,3 +118,13 @@ def test_kill_dash_nine_leaves_a_whole_record(tmp_path: Path) -> None:
         found = JournalFile(path).load()
         assert found is not None
         assert found.epoch in (told, told + 1)
+
+
+def test_an_epoch_with_none_after_it_is_kept_aside(tmp_path: Path) -> None:
+    """Found by fuzzing: the next life's epoch would be beyond all, and it could never start."""
+    journal = JournalFile(tmp_path / "journal")
+    for epoch in (EPOCH_MAX, EPOCH_MAX + 1, 1 << 62):
+        journal.write(JournalState(epoch=epoch))
+        assert journal.load() is None
+    journal.write(JournalState(epoch=EPOCH_MAX - 1))
+    assert journal.load() == JournalState(epoch=EPOCH_MAX - 1)

@@ -276,6 +276,7 @@ def test_bodies_and_heads_have_limits() -> None:
 def test_connections_are_bounded_in_number_and_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(web, "CONNECTIONS_MAX", 3)
     monkeypatch.setattr(web, "CONNECTION_LIFETIME_S", 0.2)
+    monkeypatch.setattr(web, "SWEEP_INTERVAL_S", 0.1)
 
     async def main() -> None:
         async with Served() as served:

@@ -34,6 +34,7 @@ from ftrun.errors import ProtocolError
 from ftrun.protocol import ftrun_pb2
 from ftrun.protocol.codec import MESSAGE_CLASSES, RecordCodec, decode, encode
 from ftrun.protocol.limits import (
+    COUNT_FIELDS,
     COUNT_MAX,
     ID_BYTES_MAX,
     ID_FIELDS,
@@ -67,7 +68,8 @@ def values_of(name: str, hint: Any) -> st.SearchStrategy[Any]:
         return st.floats(allow_nan=False, **limits)  # type: ignore[call-overload]
     if hint is bool:
         return st.booleans()
-    return st.integers(-255 if name == "exit_code" else 0, INT_MAX)
+    highest = COUNT_MAX if name in COUNT_FIELDS else INT_MAX
+    return st.integers(-255 if name == "exit_code" else 0, highest)
 
 
 def records(cls: type) -> st.SearchStrategy[Any]:
@@ -258,3 +260,16 @@ def test_a_quorum_that_is_refused_is_not_remembered() -> None:
     for _ in range(2):
         with pytest.raises(ProtocolError, match=r"Quorum.attempt is missing"):
             decode(wire.SerializeToString())
+
+
+@pytest.mark.parametrize("name", sorted(COUNT_FIELDS - {"capacity"}))
+def test_counts_by_which_the_reader_makes_things_are_bounded(name: str) -> None:
+    """X3; found by fuzzing: a job of 2**62 replicas took all memory there was."""
+    hello = Hello("node", replace(SPEC, **{name: COUNT_MAX}), 8, "h", "s")
+    assert decode(encode(hello)) == hello
+    with pytest.raises(ProtocolError, match=name):
+        encode(replace(hello, spec=replace(SPEC, **{name: COUNT_MAX + 1})))
+    wire = ftrun_pb2.Envelope.FromString(encode(hello))
+    setattr(wire.hello.spec, name, 1 << 62)
+    with pytest.raises(ProtocolError, match=name):
+        decode(wire.SerializeToString())

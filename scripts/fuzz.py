@@ -1,0 +1,198 @@
+#!/usr/bin/env python3
+"""Feed damaged bytes to everything in ftrun that reads bytes from outside.
+
+    scripts/fuzz.py                          100,000 inputs for each reader and each server
+    scripts/fuzz.py --inputs 1000 --only codec
+    scripts/fuzz.py --coverage 60 --only header    by atheris (extra `fuzz`), 60 s for each reader
+
+One row each: inputs, accepted, refused by a declared error, memory before and after, seconds. Exit
+code 1 if anything else was raised, a server died, or memory grew by more than 16 MiB. An input
+can be had again by its seed and number.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import logging
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+import psutil
+from rich.console import Console
+from rich.table import Table
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from tests.fuzz.servers import Server, servers
+from tests.fuzz.targets import Target, targets
+
+GROWTH_BYTES_MAX = 16 << 20
+WARM_UP = 2000
+SHOWN_MAX = 5
+
+
+@dataclass
+class Row:
+    """What came of one target."""
+
+    name: str
+    inputs: int = 0
+    accepted: int = 0
+    refused: int = 0
+    before: int = 0
+    after: int = 0
+    elapsed_s: float = 0.0
+    findings: list[str] = field(default_factory=list)
+
+    @property
+    def is_good(self) -> bool:
+        """Nothing found, and memory as it was."""
+        return not self.findings and self.after - self.before <= GROWTH_BYTES_MAX
+
+
+def main() -> int:
+    """Parse, feed, tell."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--inputs", type=int, default=100_000, help="for each")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", default="", metavar="WORD", help="those with it in their name")
+    parser.add_argument("--coverage", type=int, metavar="S", help="guided by coverage (atheris)")
+    parser.add_argument("--guided", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.guided:
+        return _guided(options.guided, options.coverage, options.seed)
+    # Corrupt journals are told each time, and gRPC's poller tells event loops that have ended about
+    # our own calls that were cut.
+    logging.disable(logging.CRITICAL)
+    # Files are read as bytes from outside, too; a disk would only slow that down.
+    memory = "/dev/shm" if Path("/dev/shm").is_dir() else None
+    with tempfile.TemporaryDirectory(prefix="ftrun-fuzz-", dir=memory) as directory:
+        if options.coverage:
+            return _guide_all(options, Path(directory))
+        rows = list(_rows(options, Path(directory)))
+    Console(width=118).print(_table(rows))
+    for row in rows:
+        for finding in row.findings[:SHOWN_MAX]:
+            print(f"{row.name}: {finding}")
+    return 0 if all(row.is_good for row in rows) else 1
+
+
+def _rows(options: argparse.Namespace, directory: Path) -> Iterator[Row]:
+    for target in targets(directory):
+        if options.only in target.name:
+            yield _read(target, options.inputs, options.seed)
+    for server in servers(directory):
+        if options.only in server.name:
+            yield _serve(server, options.inputs, options.seed)
+
+
+def _read(target: Target, inputs: int, seed: int) -> Row:
+    """In this process. What is loaded and cached at first is no growth: it is fed before."""
+    row = Row(target.name)
+    for number in range(-min(WARM_UP, inputs), inputs):
+        if number == 0:
+            row = Row(target.name, before=_rss(), findings=row.findings)
+            started = time.monotonic()
+        data = target.make(Random(f"{seed}/{number}"))
+        row.inputs += 1
+        try:
+            if target.feed(data):
+                row.accepted += 1
+            else:
+                row.refused += 1
+        except Exception:  # noqa: BLE001 - whatever it is, it is a finding and told
+            row.findings.append(f"input {seed}/{number} {data[:300]!r}\n{traceback.format_exc()}")
+    row.elapsed_s, row.after = time.monotonic() - started, _rss()
+    return row
+
+
+def _serve(server: Server, inputs: int, seed: int) -> Row:
+    """A process of its own; it must live, answer and be as small as before."""
+    row = Row(server.name)
+    with server:
+        server.feed(range(-min(WARM_UP, inputs), 0), seed)
+        row.before, started = server.rss(), time.monotonic()
+        row.accepted, row.refused = server.feed(range(inputs), seed)
+        row.elapsed_s = time.monotonic() - started
+        row.inputs = inputs
+        row.after = server.rss()
+        row.findings = server.findings()
+    return row
+
+
+def _rss() -> int:
+    gc.collect()
+    return int(psutil.Process().memory_info().rss)
+
+
+def _table(rows: list[Row]) -> Table:
+    table = Table("what is fed", title="damaged bytes", title_justify="left")
+    for name in ("inputs", "accepted", "refused", "else", "MiB before", "after", "grown", "s"):
+        table.add_column(name, justify="right")
+    for row in rows:
+        figures = (row.inputs, row.accepted, row.refused, len(row.findings))
+        sizes = (row.before, row.after, row.after - row.before)
+        table.add_row(
+            row.name,
+            *(f"{figure:,}" for figure in figures),
+            *(f"{size / (1 << 20):.1f}" for size in sizes),
+            f"{row.elapsed_s:.0f}",
+            style="" if row.is_good else "red",
+        )
+    return table
+
+
+# ---------------------------------------------------------------- guided by coverage
+
+
+def _guide_all(options: argparse.Namespace, directory: Path) -> int:
+    """atheris never returns, so each reader has a process."""
+    code = 0
+    for target in targets(directory):
+        if options.only in target.name:
+            print(f"== {target.name}", flush=True)
+            command = [sys.executable, __file__, "--guided", target.name]
+            done = subprocess.run(
+                [*command, "--coverage", str(options.coverage), "--seed", str(options.seed)],
+                check=False,
+            )
+            code = code or done.returncode
+    return code
+
+
+def _guided(name: str, seconds: int, seed: int) -> int:
+    try:
+        import atheris
+    except ImportError:
+        print("atheris is not installed: pip install 'ftrun[fuzz]'", file=sys.stderr)
+        return 2
+    with tempfile.TemporaryDirectory(prefix="ftrun-fuzz-") as directory:
+        with atheris.instrument_imports(include=["ftrun"]):
+            for module in [m for m in sys.modules if m.startswith(("ftrun", "tests.fuzz.targets"))]:
+                del sys.modules[module]
+            from tests.fuzz import targets as fresh
+        (target,) = (t for t in fresh.targets(Path(directory)) if t.name == name)
+        corpus = Path(directory) / "corpus"
+        corpus.mkdir()
+        for number in range(200):
+            data = target.make(Random(f"{seed}/{number}"))
+            (corpus / str(number)).write_bytes(data)
+        limits = [f"-max_total_time={seconds}", "-max_len=65536", "-rss_limit_mb=4096"]
+        atheris.Setup(
+            [sys.argv[0], *limits, "-print_final_stats=1", f"-seed={seed + 1}", str(corpus)],
+            lambda data: target.feed(data) and None,
+        )
+        atheris.Fuzz()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,71 @@
+"""``python -m tests.fuzz.hosts KIND DIR``: one server of a worker or an agent, by itself.
+
+The token comes on stdin, the address goes to stdout. What a thread or a callback raises is printed
+to stderr, as in a job; the feeder looks there for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from ftrun.agent.workers import WorkerServer
+from ftrun.core.ids import WorkerKey
+
+
+class Echo:
+    """An agent's callbacks: any worker is known, and what it says is said back."""
+
+    server: WorkerServer
+
+    def worker_known(self, key: WorkerKey, pid: int) -> bool:
+        """Everybody who shows the token."""
+        return True
+
+    def worker_attached(self, key: WorkerKey) -> None:
+        """Nothing to say."""
+
+    def worker_message(self, key: WorkerKey, message: Any) -> None:
+        """Say it back."""
+        self.server.send_to(key, message)
+
+
+def serve_states(token: str) -> None:
+    """Offer one state until killed."""
+    import torch
+
+    from ftrun.checkpoint.serve import StateServer
+    from ftrun.core.ids import Attempt, StateId, Tag
+
+    server = StateServer("127.0.0.1", token)
+    server.offer(Tag(Attempt(8, 1), 10), StateId(10, "ab"), {"w": torch.ones(1000)})
+    print(server.address, flush=True)
+    sys.stdin.read()
+
+
+async def serve_workers(token: str, directory: Path) -> None:
+    """Listen until killed."""
+    echo = Echo()
+    place = directory / str(os.getpid())
+    place.mkdir()
+    echo.server = WorkerServer(echo, token, place)
+    await echo.server.start()
+    print(echo.server.path, flush=True)
+    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+
+
+def main() -> None:
+    """Serve what is asked for."""
+    kind, directory = sys.argv[1:]
+    token = sys.stdin.readline().strip()
+    if kind.startswith("state"):
+        serve_states(token)
+    else:
+        asyncio.run(serve_workers(token, Path(directory)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,236 @@
+"""Everything in ftrun that reads bytes from outside, each as one function with its declared errors.
+
+Hypothesis (test_fuzz.py), ``scripts/fuzz.py`` and atheris feed the same functions. Any exception
+but a declared one is a finding. Not here: whole processes (servers.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import tempfile
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import torch
+
+from ftrun.checkpoint.format import pack, unpack
+from ftrun.checkpoint.header import decode_header, header_of
+from ftrun.checkpoint.wire import parse_head
+from ftrun.core.ids import Attempt, StateId, Tag
+from ftrun.core.lighthouse import Lighthouse
+from ftrun.core.lighthouse_events import JournalState, LighthouseSettings, TimerFired
+from ftrun.errors import ProtocolError, UserError
+from ftrun.lighthouse.journal import MAGIC, JournalFile
+from ftrun.protocol.auth import bearer, bearer_matches, load_token
+from ftrun.protocol.codec import MESSAGE_CLASSES, RecordCodec, decode, encode
+from ftrun.protocol.frames import FrameDecoder, encode_frame, read_frame
+from ftrun.protocol.ftrun_pb2 import JournalState as WireState
+from ftrun.protocol.streams import StreamCodec, take_batch
+from tests.fuzz.mutations import mutate, mutate_json, sample
+
+TOKEN = "5a" * 32
+LEAF_BYTES_MAX = 1 << 20
+SAMPLES_PER_CLASS = 4
+TREE = {
+    "model": {"w": torch.arange(6.0).reshape(2, 3), "b": torch.zeros(3, dtype=torch.bfloat16)},
+    "optimizer": {"state": {0: {"step": torch.tensor(3.0), "m": torch.ones(2)}}, "groups": [1, 2]},
+    "plain": (1, 2.5, float("nan"), 1 << 80, None, True, "text", torch.float32, torch.Size([2])),
+    "rng": torch.arange(16, dtype=torch.uint8).numpy(),
+    "raw": b"bytes",
+}
+
+
+class Refused(Exception):
+    """The target said no by its answer and not by an exception."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """One reader of bytes. ``make``: an input for it; ``parse``: reads it, or raises a refusal."""
+
+    name: str
+    parse: Callable[[bytes], object]
+    refusals: tuple[type[Exception], ...]
+    make: Callable[[Random], bytes]
+
+    def feed(self, data: bytes) -> bool:
+        """True: accepted; False: refused by a declared error. Anything else is raised."""
+        try:
+            self.parse(data)
+        except (*self.refusals, Refused):
+            return False
+        return True
+
+
+def targets(directory: Path | None = None) -> list[Target]:
+    """All of them; files go to ``directory``."""
+    place = Path(tempfile.mkdtemp(prefix="ftrun-fuzz-")) if directory is None else directory
+    messages = _messages()
+    frames = [encode_frame(message) for message in messages]
+    envelopes = [encode(message) for message in messages]
+    batches = [take_batch(deque(envelopes[i : i + 3])) for i in range(len(envelopes) - 2)]
+    heads = [_HEAD.encode(), b"HTTP/1.1 200 OK\r\ncontent-length: 12\r\nx-ftrun-digest: 00"]
+    header = json.loads(_header())
+    protocol = (ProtocolError,)
+    return [
+        Target("frames, as they come", _feed_frames, protocol, partial(mutate, corpus=frames)),
+        Target("frames, asyncio", _read_frames, protocol, partial(mutate, corpus=frames)),
+        Target("codec", _decode, protocol, partial(mutate, corpus=envelopes)),
+        Target("batches of a stream", _batch, protocol, partial(mutate, corpus=batches)),
+        Target(
+            "journal file", partial(_journal, place / "j"), protocol,
+            partial(mutate, corpus=_journals()),
+        ),
+        Target("journal record", partial(_journal, place / "k"), protocol, _sealed_journal),
+        Target("state header, bytes", _state, protocol, partial(mutate, corpus=[_header()])),
+        Target("state header, JSON", _state, protocol, partial(_json_header, header)),
+        Target("HTTP head of a heal", _head, protocol, partial(mutate, corpus=heads)),
+        Target(
+            "token file", partial(_token_file, place / "token"), (UserError,),
+            partial(mutate, corpus=[TOKEN.encode() + b"\n"]),
+        ),
+        Target("bearer header", _bearer, (), partial(mutate, corpus=[bearer(TOKEN).encode()])),
+    ]  # fmt: skip
+
+
+# ---------------------------------------------------------------- messages
+
+
+def _messages() -> list[Any]:
+    rng = Random(1)
+    found = []
+    for cls in MESSAGE_CLASSES:
+        while len(found) % SAMPLES_PER_CLASS or not found or type(found[-1]) is not cls:
+            message = sample(cls, rng)
+            try:
+                encode(message)
+            except ProtocolError:
+                continue
+            found.append(message)
+    return found
+
+
+def _decode(data: bytes) -> None:
+    """What was accepted can be said again, and is the same then."""
+    again = encode(decode(data))
+    assert encode(decode(again)) == again
+
+
+def _feed_frames(data: bytes) -> None:
+    decoder = FrameDecoder()
+    half = len(data) // 2
+    decoder.feed(data[:half])
+    decoder.feed(data[half:])
+
+
+def _read_frames(data: bytes) -> None:
+    async def read() -> None:
+        reader = asyncio.StreamReader()
+        reader.feed_data(data)
+        reader.feed_eof()
+        while await read_frame(reader) is not None:
+            pass
+
+    asyncio.run(asyncio.wait_for(read(), 5.0))
+
+
+def _batch(data: bytes) -> None:
+    codec = StreamCodec()
+    for _ in range(2):  # The second time its quorums are known.
+        for message in codec.decode(data):
+            StreamCodec().encode(message)
+
+
+# ---------------------------------------------------------------- journal
+
+_JOURNAL_CODEC = RecordCodec(JournalState, WireState)
+
+
+def _records() -> list[bytes]:
+    rng, found = Random(2), []
+    while len(found) < 8:
+        try:
+            found.append(_JOURNAL_CODEC.encode(sample(JournalState, rng)))
+        except ProtocolError:
+            continue
+    return found
+
+
+def _sealed(record: bytes) -> bytes:
+    return MAGIC + hashlib.blake2b(record, digest_size=16).digest() + record
+
+
+def _journals() -> list[bytes]:
+    return [_sealed(record) for record in _records()]
+
+
+def _sealed_journal(rng: Random, records: list[bytes] = _records()) -> bytes:  # noqa: B008
+    """A damaged record with a right digest, which somebody who writes the file could make."""
+    return _sealed(mutate(rng, records))
+
+
+def _journal(path: Path, data: bytes) -> None:
+    """What is read can be begun with; what cannot is kept aside, and the lighthouse starts."""
+    path.write_bytes(data)
+    state = JournalFile(path).load()
+    for aside in path.parent.glob(f"{path.name}.corrupt-*"):
+        aside.unlink()
+    if state is None:
+        raise Refused
+    core = Lighthouse(LighthouseSettings(), state, 0.0)
+    core.handle(TimerFired(), 1.0)
+    core.snapshot(1.0)
+
+
+# ---------------------------------------------------------------- healing
+
+_HEAD = (
+    "GET /state/8.1.10/data?offset=0&length=8 HTTP/1.1\r\nhost: 127.0.0.1:1\r\n"
+    f"authorization: Bearer {TOKEN}\r\nx-ftrun-receiver: r1\r\ncontent-length: 0"
+)
+
+
+def _header() -> bytes:
+    return header_of(Tag(Attempt(8, 1), 10), StateId(10, "ab"), pack(TREE)).encode()
+
+
+def _json_header(document: Any, rng: Random) -> bytes:
+    return json.dumps(mutate_json(rng, document)).encode()
+
+
+def _state(data: bytes) -> None:
+    """The header, and the tree that it describes on memory that is all zeros."""
+    header = decode_header(data)
+    header.fingerprint()
+    if header.nbytes > LEAF_BYTES_MAX:
+        return
+    buffers = [torch.zeros(spec.nbytes, dtype=torch.uint8) for spec in header.specs]
+    unpack(header.structure, header.specs, buffers)
+
+
+def _head(data: bytes) -> None:
+    parse_head(data).content_length()
+
+
+# ---------------------------------------------------------------- token
+
+
+def _token_file(path: Path, data: bytes) -> None:
+    path.touch(mode=0o600)
+    path.write_bytes(data)
+    token = load_token(path)
+    assert len(token) == len(TOKEN)
+
+
+def _bearer(data: bytes) -> None:
+    text = data.decode("latin-1")
+    if not bearer_matches(text, TOKEN):
+        raise Refused
+    assert text == bearer(TOKEN)

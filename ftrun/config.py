@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import ipaddress
 import os
 import re
 import secrets
@@ -194,6 +195,16 @@ def parse_address(text: str, option: str) -> tuple[str, int]:
             f"{option} {text!r} is not HOST:PORT. For example: {option} 127.0.0.1:29510."
         )
     return host, int(port_text)
+
+
+def is_loopback(host: str) -> bool:
+    """True if nobody on another machine can reach it."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def normal_address(text: str | None) -> str | None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from ftrun import clock
+from ftrun.config import is_loopback
 from ftrun.core.ids import WorkerKey
 from ftrun.core.messages import (
     FromAgent,
@@ -27,6 +28,7 @@ from ftrun.protocol.tls import PLAINTEXT, TlsFiles
 
 HEARTBEATS_PER_TIMEOUT = 5
 ASKED_MAX = 1024
+ANY_HOST = ("0.0.0.0", "::")
 
 
 class LinkListener(Protocol):
@@ -152,3 +154,20 @@ class LighthouseLink:
             if self._open and len(self._asked) < ASKED_MAX:
                 progress, self._progress = tuple(self._progress.values()), {}
                 self._ask(Heartbeat(progress))
+
+
+def web_address(http: str, grpc: str) -> str | None:
+    """Where this node may ask a lighthouse that is bound to ``http`` and was reached at ``grpc``.
+
+    Bound to every address, it is where it was reached. None: it answers people of its own host
+    only, or nobody.
+    """
+    if not http:
+        return None
+    bound, _, port = http.rpartition(":")
+    reached = grpc.rpartition(":")[0]
+    if bound.strip("[]") in ANY_HOST:
+        return f"{reached}:{port}"
+    if is_loopback(bound.strip("[]")) and not is_loopback(reached.strip("[]")):
+        return None
+    return http

@@ -26,7 +26,7 @@ from ftrun.agent.devices import Machine
 from ftrun.agent.embedded import ChildEnvironment, EmbeddedLighthouse, LighthouseAddress
 from ftrun.agent.fleet import Fleet
 from ftrun.agent.launch import SpawnerLaunch
-from ftrun.agent.link import LighthouseLink
+from ftrun.agent.link import LighthouseLink, web_address
 from ftrun.agent.logs import Terminal, flush_python_streams, log_path
 from ftrun.agent.summary import summary_lines
 from ftrun.agent.workers import WorkerServer
@@ -45,6 +45,7 @@ from ftrun.core.messages import (
     RestartReplica,
     ToAgent,
     ToWorkers,
+    Welcome,
     WorkerMessage,
 )
 from ftrun.core.restarts import RestartRules
@@ -200,8 +201,6 @@ class Agent:
         self._fleet.start()
         if self._lighthouse is not None:
             self._lighthouse.start()
-        else:
-            self._announce(_web_address(self._address))
         self._connect()
         self._arm()
         return (await self._done).exit_code
@@ -388,7 +387,9 @@ class Agent:
         return self._fleet.knows(key, pid)
 
     def worker_attached(self, key: WorkerKey) -> None:
-        """A worker that comes while no lighthouse speaks must know that at once (Q3)."""
+        """A worker must know from the start how long it may go on, or that it may not (Q3)."""
+        if self._supervisor.lease is not None:
+            self._server.send_to(key, self._supervisor.lease)
         if self._supervisor.isolated:
             self._server.send_to(key, Isolation(True))
 
@@ -472,8 +473,17 @@ class Agent:
                 self._handle(JobEnded(ExitCode.REFUSED, reason))
             case Notice():
                 self._notice(message)
+            case Welcome(http=http):
+                self._welcomed(http)
             case _:
-                pass  # Welcome and HeartbeatAck say that it lives, no more.
+                pass  # HeartbeatAck says that it lives, no more.
+
+    def _welcomed(self, http: str) -> None:
+        """An embedded lighthouse has told already where it answers people."""
+        if self._lighthouse is None:
+            at = web_address(http, self._address)
+            if at is not None:
+                self._announce(at)
 
     def link_failed(self, ending: Disconnected) -> None:
         """Say it, with a count, as long as there never was a lighthouse."""
@@ -506,9 +516,3 @@ class Agent:
         own = bool(notice.replica_ids) and set(notice.replica_ids) <= self._own_slots
         if notice.kind != "ended" and not (notice.kind == "lost" and own):
             self._terminal.event_line(notice.text)
-
-
-def _web_address(grpc: str) -> str:
-    """Where a lighthouse answers people unless it was told otherwise: on the next port."""
-    host, _, port = grpc.rpartition(":")
-    return f"{host}:{int(port) + 1}"

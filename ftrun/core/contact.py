@@ -5,7 +5,8 @@ time a quorum without any of them may have been formed. An agent that never hear
 after ``join_timeout_s``.
 
 The limit counts from when the question was *sent* that the latest answer answers (a Hello, a
-heartbeat), as a lease does: how long the answer was on its way does not matter then. Not here: the
+heartbeat), as a lease does: how long the answer was on its way does not matter then. Workers are
+told until when they may go on: an agent that is stopped cannot tell them later. Not here: the
 stream (protocol/rpc.py).
 """
 
@@ -41,6 +42,10 @@ class Contact:
         ends = self.isolated and now < self.heard_at + self.isolation_limit_s
         self.isolated = self.isolated and not ends
         return ends
+
+    def lease_s(self) -> float | None:
+        """Until when workers may commit, or None before the first answer."""
+        return None if self.heard_at is None else self.heard_at + self.isolation_limit_s
 
     def lost(self) -> None:
         """The stream, or a try to open one, has failed."""

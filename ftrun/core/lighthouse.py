@@ -150,7 +150,8 @@ class Lighthouse:
         stage.outbox.agents[agent.agent_id] = None
         self._sweep_by(stage.now + stage.spec.heartbeat_timeout_s)
         self._interrupt_first(agent.agent_id, hello)
-        stage.outbox.to_agent(agent.agent_id, m.Welcome(stage.numbering.epoch))
+        welcome = m.Welcome(stage.numbering.epoch, stage.settings.http)
+        stage.outbox.to_agent(agent.agent_id, welcome)
         if stage.outcome is not None:
             stage.outbox.to_agent(agent.agent_id, stage.outcome)
         else:

@@ -17,7 +17,8 @@ class LighthouseSettings:
 
     ``attempts_max``: attempts in a row without a commit in between before the replica that failed
     most often is replaced. ``switch_failures_max``: failures of a switch before whoever held it up
-    is replaced. ``switch_retry_max_s``: the longest pause between two tries of a switch.
+    is replaced. ``switch_retry_max_s``: the longest pause between two tries of a switch. ``http``:
+    what agents are told of where people are answered.
     """
 
     takeover_grace_s: float = 5.0
@@ -36,6 +37,7 @@ class LighthouseSettings:
     changes_max: int = 100
     story_lines_max: int = 64
     agents_max: int = 4096
+    http: str = ""
 
 
 @dataclass(frozen=True, slots=True)

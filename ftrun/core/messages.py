@@ -285,6 +285,17 @@ class Isolation:
 
 
 @dataclass(frozen=True, slots=True)
+class Lease:
+    """The worker may commit until then, if it hears nothing else (Q3).
+
+    ``until_s``: on the monotonic clock, which the agent and its workers share. An agent that is
+    stopped, or hangs, cannot say that it is isolated.
+    """
+
+    until_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class FailureReport:
     """An uncaught exception of the script, sent before the worker exits."""
 
@@ -425,9 +436,13 @@ FromAgent: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """The stream is accepted. ``epoch``: of this lighthouse's life."""
+    """The stream is accepted. ``epoch``: of this lighthouse's life.
+
+    ``http``: ``host:port`` where it answers people, as it is bound; empty: nowhere.
+    """
 
     epoch: int
+    http: str = ""
 
 
 @dataclass(frozen=True, slots=True)

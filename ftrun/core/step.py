@@ -35,6 +35,7 @@ are kept about quorums (step_quorums.py) and about the step under way (step_unde
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -111,6 +112,7 @@ class StepMachine:
         self._quorum_timeout_s = quorum_timeout_s
         self._offered: Tag | None = None
         self._isolated_since = 0.0
+        self._lease_until_s = math.inf  # no agent has said yet
         self._now = 0.0
         self._out: list[e.Instruction] = []
         self._story: deque[tuple[float, object]] = deque(maxlen=STORY_LINES_MAX)
@@ -140,6 +142,7 @@ class StepMachine:
             m.Cancel: self._on_cancel,
             m.AskReport: self._on_ask_report,
             m.Isolation: self._on_isolation,
+            m.Lease: self._on_lease,
         }
 
     # ------------------------------------------------------------ what the shell asks
@@ -150,6 +153,8 @@ class StepMachine:
         self._out = []
         self._story.append((now, event))
         if self.phase is not Phase.LEFT:
+            if self._lease_until_s <= now and not self.isolated:
+                self._isolate()  # Q3: its agent is stopped, or it would have told
             self._handlers[type(event)](event)
         return self._out
 
@@ -684,16 +689,30 @@ class StepMachine:
 
     def _on_isolation(self, event: m.Isolation) -> None:
         if event.isolated and not self.isolated:
-            self._isolated_since = self._now
-            self._abort(self.seen)  # Q3: from now on a quorum may be formed without us
-            if self._step is not None:
-                self._step.is_blind = True
-        elif self.isolated and not event.isolated:
-            if self._step is not None and self._step.deadline is not None:
-                self._step.deadline += self._now - self._isolated_since  # that does not count
-            self._send(self.report())  # the stream may have stood all the while: nobody would ask
-        self.isolated = event.isolated
+            self._isolate()
+        elif self.isolated and not event.isolated and self._now < self._lease_until_s:
+            self._reach()
         self._advance()
+
+    def _on_lease(self, event: m.Lease) -> None:
+        self._lease_until_s = event.until_s
+        if self.isolated and self._now < event.until_s:
+            self._reach()
+            self._advance()
+
+    def _isolate(self) -> None:
+        self.isolated = True
+        self._isolated_since = self._now
+        self._abort(self.seen)  # Q3: from now on a quorum may be formed without us
+        if self._step is not None:
+            self._step.is_blind = True
+
+    def _reach(self) -> None:
+        """A lighthouse is there again."""
+        self.isolated = False
+        if self._step is not None and self._step.deadline is not None:
+            self._step.deadline += self._now - self._isolated_since  # that does not count
+        self._send(self.report())  # the stream may have stood all the while: nobody would ask
 
     def _on_ticked(self, event: e.Ticked) -> None:
         step = self._step

@@ -1,7 +1,7 @@
 """What happens to a worker (events) and what it has to do about it (instructions).
 
-Messages of the lighthouse (``messages.ToWorker``) and ``messages.Isolation`` are events of the
-machine too. Not here: the transitions (step.py).
+Messages of the lighthouse (``messages.ToWorker``), ``messages.Isolation`` and ``messages.Lease``
+are events of the machine too. Not here: the transitions (step.py).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from ftrun.core.messages import (
     FromWorker,
     Interrupt,
     Isolation,
+    Lease,
     NewQuorum,
     Prepare,
     ProposeSwitch,
@@ -167,6 +168,7 @@ Event: TypeAlias = (
     | Cancel
     | AskReport
     | Isolation
+    | Lease
 )
 
 # ---------------------------------------------------------------- instructions

@@ -42,6 +42,7 @@ from ftrun.core.messages import (
     InForce,
     Isolation,
     JobFailed,
+    Lease,
     Loss,
     Progress,
     ReplicaFinished,
@@ -183,6 +184,12 @@ class Supervisor:
     def isolated(self) -> bool:
         """True while workers may not commit, for want of a word from a lighthouse (Q3)."""
         return self._contact.isolated
+
+    @property
+    def lease(self) -> Lease | None:
+        """Until when workers may commit without another word; None: nobody has heard us yet."""
+        until_s = self._contact.lease_s()
+        return None if until_s is None else Lease(until_s)
 
     @property
     def is_ending(self) -> bool:
@@ -457,7 +464,10 @@ class Supervisor:
     def _lighthouse_spoke(self, asked_at: float | None) -> None:
         if not self._contact.is_open and self._contact.heard_at is not None:
             self._say("lighthouse", "", "The lighthouse is back.")
-        if self._contact.heard(self._now, asked_at):
+        is_back = self._contact.heard(self._now, asked_at)
+        if asked_at is not None and self.lease is not None:
+            self._out.append(TellWorkers(self.lease))
+        if is_back:
             self._out.append(TellWorkers(Isolation(False)))
         self._end_at = None
 

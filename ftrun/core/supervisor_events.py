@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from ftrun.core.ids import WorkerKey
-from ftrun.core.messages import FailureReport, FromAgent, FromWorker, Isolation
+from ftrun.core.messages import FailureReport, FromAgent, FromWorker, Isolation, Lease
 
 # ---------------------------------------------------------------- events
 
@@ -185,7 +185,7 @@ class TellLighthouse:
 class TellWorkers:
     """Send to every worker of this agent."""
 
-    message: Isolation
+    message: Isolation | Lease
 
 
 @dataclass(frozen=True, slots=True)

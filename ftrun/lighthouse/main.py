@@ -17,7 +17,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -89,15 +89,17 @@ async def _run(settings: ServiceSettings, announce: Callable[[str], None]) -> in
     server = MembershipServer(settings)
     grpc_host, grpc_port = server.bind()
     with listen(*settings.http_address(), "--http") as listener:
+        http = f"{settings.http_address()[0]}:{listener.getsockname()[1]}"
         journal = JournalFile(settings.state_dir / JOURNAL_FILE)
-        core = Lighthouse(settings.core, journal.load() or _no_journal(), clock.now())
+        rules = replace(settings.core, http=http)
+        core = Lighthouse(rules, journal.load() or _no_journal(), clock.now())
         shell = Shell(core, journal)
         stopping = _stop_on_signals()
         shell.start()
         await server.start(shell)
         address = ServiceAddress(
             grpc=f"{grpc_host}:{grpc_port}",
-            http=f"{settings.http_address()[0]}:{listener.getsockname()[1]}",
+            http=http,
             pid=os.getpid(),
         )
         _publish(settings.state_dir, address)

@@ -6,11 +6,10 @@ options are spelled (cli.py).
 
 from __future__ import annotations
 
-import ipaddress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ftrun.config import check_writable, parse_address
+from ftrun.config import check_writable, is_loopback, parse_address
 from ftrun.core.lighthouse_events import LighthouseSettings
 from ftrun.errors import UserError
 from ftrun.protocol.tls import PLAINTEXT, TlsFiles
@@ -83,13 +82,3 @@ class ServiceSettings:
                 "lighthouse was not started. Give --tls-cert and --tls-key, or, in a network that "
                 "you trust, --insecure-plaintext."
             )
-
-
-def is_loopback(host: str) -> bool:
-    """True if nobody on another machine can reach it."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

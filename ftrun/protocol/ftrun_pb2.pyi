@@ -314,6 +314,12 @@ class Isolation(_message.Message):
     isolated: bool
     def __init__(self, isolated: bool = ...) -> None: ...
 
+class Lease(_message.Message):
+    __slots__ = ("until_s",)
+    UNTIL_S_FIELD_NUMBER: _ClassVar[int]
+    until_s: float
+    def __init__(self, until_s: _Optional[float] = ...) -> None: ...
+
 class FailureReport(_message.Message):
     __slots__ = ("error_type", "message", "traceback")
     ERROR_TYPE_FIELD_NUMBER: _ClassVar[int]
@@ -435,10 +441,12 @@ class Goodbye(_message.Message):
     def __init__(self) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("epoch",)
+    __slots__ = ("epoch", "http")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
+    HTTP_FIELD_NUMBER: _ClassVar[int]
     epoch: int
-    def __init__(self, epoch: _Optional[int] = ...) -> None: ...
+    http: str
+    def __init__(self, epoch: _Optional[int] = ..., http: _Optional[str] = ...) -> None: ...
 
 class AssignSlots(_message.Message):
     __slots__ = ("replica_ids",)
@@ -523,7 +531,7 @@ class JournalState(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., quorum: _Optional[_Union[Quorum, _Mapping]] = ..., switch_step: _Optional[int] = ..., spec: _Optional[_Union[JobSpec, _Mapping]] = ..., finished: _Optional[_Iterable[str]] = ..., drained: _Optional[_Iterable[str]] = ..., strays: _Optional[_Iterable[_Union[Member, _Mapping]]] = ...) -> None: ...
 
 class Envelope(_message.Message):
-    __slots__ = ("interrupt", "new_quorum", "prepare", "propose_switch", "switch", "cancel", "ask_report", "report", "built", "build_failed", "promised", "refused", "in_force", "errored", "healed", "leaving", "progress", "worker_hello", "isolation", "failure_report", "hello", "worker_message", "replica_started", "replica_lost", "replica_finished", "heartbeat", "drain_replicas", "job_failed", "goodbye", "welcome", "assign_slots", "to_workers", "restart_replica", "heartbeat_ack", "notice", "end_job", "rejected")
+    __slots__ = ("interrupt", "new_quorum", "prepare", "propose_switch", "switch", "cancel", "ask_report", "report", "built", "build_failed", "promised", "refused", "in_force", "errored", "healed", "leaving", "progress", "worker_hello", "isolation", "failure_report", "lease", "hello", "worker_message", "replica_started", "replica_lost", "replica_finished", "heartbeat", "drain_replicas", "job_failed", "goodbye", "welcome", "assign_slots", "to_workers", "restart_replica", "heartbeat_ack", "notice", "end_job", "rejected")
     INTERRUPT_FIELD_NUMBER: _ClassVar[int]
     NEW_QUORUM_FIELD_NUMBER: _ClassVar[int]
     PREPARE_FIELD_NUMBER: _ClassVar[int]
@@ -544,6 +552,7 @@ class Envelope(_message.Message):
     WORKER_HELLO_FIELD_NUMBER: _ClassVar[int]
     ISOLATION_FIELD_NUMBER: _ClassVar[int]
     FAILURE_REPORT_FIELD_NUMBER: _ClassVar[int]
+    LEASE_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
     WORKER_MESSAGE_FIELD_NUMBER: _ClassVar[int]
     REPLICA_STARTED_FIELD_NUMBER: _ClassVar[int]
@@ -581,6 +590,7 @@ class Envelope(_message.Message):
     worker_hello: WorkerHello
     isolation: Isolation
     failure_report: FailureReport
+    lease: Lease
     hello: Hello
     worker_message: WorkerMessage
     replica_started: ReplicaStarted
@@ -598,4 +608,4 @@ class Envelope(_message.Message):
     notice: Notice
     end_job: EndJob
     rejected: Rejected
-    def __init__(self, interrupt: _Optional[_Union[Interrupt, _Mapping]] = ..., new_quorum: _Optional[_Union[NewQuorum, _Mapping]] = ..., prepare: _Optional[_Union[Prepare, _Mapping]] = ..., propose_switch: _Optional[_Union[ProposeSwitch, _Mapping]] = ..., switch: _Optional[_Union[Switch, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., ask_report: _Optional[_Union[AskReport, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., built: _Optional[_Union[Built, _Mapping]] = ..., build_failed: _Optional[_Union[BuildFailed, _Mapping]] = ..., promised: _Optional[_Union[Promised, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., in_force: _Optional[_Union[InForce, _Mapping]] = ..., errored: _Optional[_Union[Errored, _Mapping]] = ..., healed: _Optional[_Union[Healed, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., worker_hello: _Optional[_Union[WorkerHello, _Mapping]] = ..., isolation: _Optional[_Union[Isolation, _Mapping]] = ..., failure_report: _Optional[_Union[FailureReport, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., worker_message: _Optional[_Union[WorkerMessage, _Mapping]] = ..., replica_started: _Optional[_Union[ReplicaStarted, _Mapping]] = ..., replica_lost: _Optional[_Union[ReplicaLost, _Mapping]] = ..., replica_finished: _Optional[_Union[ReplicaFinished, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., drain_replicas: _Optional[_Union[DrainReplicas, _Mapping]] = ..., job_failed: _Optional[_Union[JobFailed, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., assign_slots: _Optional[_Union[AssignSlots, _Mapping]] = ..., to_workers: _Optional[_Union[ToWorkers, _Mapping]] = ..., restart_replica: _Optional[_Union[RestartReplica, _Mapping]] = ..., heartbeat_ack: _Optional[_Union[HeartbeatAck, _Mapping]] = ..., notice: _Optional[_Union[Notice, _Mapping]] = ..., end_job: _Optional[_Union[EndJob, _Mapping]] = ..., rejected: _Optional[_Union[Rejected, _Mapping]] = ...) -> None: ...
+    def __init__(self, interrupt: _Optional[_Union[Interrupt, _Mapping]] = ..., new_quorum: _Optional[_Union[NewQuorum, _Mapping]] = ..., prepare: _Optional[_Union[Prepare, _Mapping]] = ..., propose_switch: _Optional[_Union[ProposeSwitch, _Mapping]] = ..., switch: _Optional[_Union[Switch, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., ask_report: _Optional[_Union[AskReport, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., built: _Optional[_Union[Built, _Mapping]] = ..., build_failed: _Optional[_Union[BuildFailed, _Mapping]] = ..., promised: _Optional[_Union[Promised, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., in_force: _Optional[_Union[InForce, _Mapping]] = ..., errored: _Optional[_Union[Errored, _Mapping]] = ..., healed: _Optional[_Union[Healed, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., worker_hello: _Optional[_Union[WorkerHello, _Mapping]] = ..., isolation: _Optional[_Union[Isolation, _Mapping]] = ..., failure_report: _Optional[_Union[FailureReport, _Mapping]] = ..., lease: _Optional[_Union[Lease, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., worker_message: _Optional[_Union[WorkerMessage, _Mapping]] = ..., replica_started: _Optional[_Union[ReplicaStarted, _Mapping]] = ..., replica_lost: _Optional[_Union[ReplicaLost, _Mapping]] = ..., replica_finished: _Optional[_Union[ReplicaFinished, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., drain_replicas: _Optional[_Union[DrainReplicas, _Mapping]] = ..., job_failed: _Optional[_Union[JobFailed, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., assign_slots: _Optional[_Union[AssignSlots, _Mapping]] = ..., to_workers: _Optional[_Union[ToWorkers, _Mapping]] = ..., restart_replica: _Optional[_Union[RestartReplica, _Mapping]] = ..., heartbeat_ack: _Optional[_Union[HeartbeatAck, _Mapping]] = ..., notice: _Optional[_Union[Notice, _Mapping]] = ..., end_job: _Optional[_Union[EndJob, _Mapping]] = ..., rejected: _Optional[_Union[Rejected, _Mapping]] = ...) -> None: ...

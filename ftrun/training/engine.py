@@ -356,7 +356,7 @@ class Engine:
                 self.die(error)
 
     def _on_message(self, message: Any | None) -> None:
-        if not self._registered and not isinstance(message, m.Isolation):
+        if not self._registered and not isinstance(message, (m.Isolation, m.Lease)):
             return  # what is said to all workers is of no use before the first Report
         if message is not None:
             self.feed(message)

@@ -93,3 +93,20 @@ def test_an_agent_of_another_job_is_refused(tmp_path: Path, lighthouse: tuple[st
             assert two.end() == 76
             assert "refuses this agent" in two.output
         one.worker(0)
+
+
+def test_status_asks_the_lighthouse_where_it_said_it_answers(
+    tmp_path: Path, lighthouse: tuple[str, ...]
+) -> None:
+    """Its web server has any port, not the one after the agents' port."""
+    with Job(tmp_path, WAITS, *lighthouse) as job:
+        job.expect(r"slot 0")
+        done = subprocess.run(
+            [sys.executable, "-m", "ftrun", "status", "job", "--json"],
+            env={**os.environ, "XDG_STATE_HOME": str(tmp_path / "state")},
+            cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=30, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert '"job_id": "job"' in done.stdout
+        job.signal(signal.SIGTERM)
+        assert job.end() == 75

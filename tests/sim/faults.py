@@ -162,8 +162,8 @@ def _pause_agent(world: World) -> None:
     agent = _any_agent(world)
     if agent is not None:
         agent.host.excuse("its agent was stopped")
-        # Shorter than the isolation limit: it is the agent that watches over it.
-        agent.paused_until = world.now + world.rng.choice((0.05, 0.5, 1.5, 2.5))
+        # The last is longer than the isolation limit: its workers must find out by themselves.
+        agent.paused_until = world.now + world.rng.choice((0.05, 0.5, 1.5, 4.5))
 
 
 def _cut(world: World) -> None:

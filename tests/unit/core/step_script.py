@@ -120,6 +120,7 @@ EVENTS: dict[str, Callable[..., e.Event]] = {
     r"ask": m.AskReport,
     r"isolated": lambda: m.Isolation(True),
     r"reachable": lambda: m.Isolation(False),
+    r"lease (\d+)": lambda until_s: m.Lease(float(until_s)),
 }
 
 

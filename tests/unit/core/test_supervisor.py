@@ -18,6 +18,7 @@ from ftrun.core.messages import (
     InForce,
     Isolation,
     JobFailed,
+    Lease,
     Leaving,
     Progress,
     ReplicaFinished,
@@ -489,6 +490,7 @@ def test_silence_isolates_the_workers_until_a_word_comes() -> None:
     out = agent.on(LighthouseSpoke(agent.now))
     assert out == [
         Say("lighthouse", (), "The lighthouse is back."),
+        TellWorkers(Lease(121.0)),
         TellWorkers(Isolation(False)),
     ]
     assert not agent.core.isolated
@@ -563,6 +565,16 @@ def _one(agent: Agent, name: str, number: int) -> list[Instruction]:
     if name == "wait":
         agent.now += (0.1, 1.0, 10.0, 100.0)[number]
     return agent.on(events[name])
+
+
+def test_every_answer_tells_the_workers_how_long_they_may_go_on() -> None:
+    """Counted from the question: an agent that is stopped tells them nothing more (Q3)."""
+    agent = Agent()
+    assert agent.core.lease is None
+    agent.now = 2.0
+    assert agent.on(LighthouseSpoke()) == []
+    assert agent.on(LighthouseSpoke(1.5)) == [TellWorkers(Lease(61.5))]
+    assert agent.core.lease == Lease(61.5)
 
 
 # ---------------------------------------------------------------- standbys

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftrun.core.ids import Attempt, WorkerKey
-from ftrun.core.messages import Built, Heartbeat, Isolation, Notice, WorkerHello
+from ftrun.core.messages import Built, Heartbeat, Isolation, Lease, Notice, WorkerHello
 from ftrun.errors import PeerError, ProtocolError
 from ftrun.protocol.frames import FrameDecoder, FrameSocket, encode_frame, read_frame
 from ftrun.protocol.limits import MESSAGE_BYTES_MAX
@@ -25,6 +25,7 @@ MESSAGES = [
     Heartbeat(),
     Notice("lost", ("0",), "x" * 3000),
     Isolation(True),
+    Lease(12345.678),
 ]
 STREAM = b"".join(encode_frame(message) for message in MESSAGES)
 

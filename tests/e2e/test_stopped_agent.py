@@ -1,0 +1,40 @@
+"""An agent that is stopped cannot tell its workers that they are isolated: they find out (Q3)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.job import Job, assert_one_state_per_lineage
+
+LIMIT_S = 3.0
+STILL_S = 1.5
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_workers_of_a_stopped_agent_stop_committing_and_go_on_with_it(tmp_path: Path) -> None:
+    options = ("--replicas", "2", "--isolation-limit", str(LIMIT_S), "--heartbeat-timeout", "1")
+    with Job(tmp_path, *options) as job:
+        job.wait_members(2)
+        before = job.pids()
+        job.process.send_signal(signal.SIGSTOP)
+        stopped_at = time.time()
+        job.wait(lambda: time.time() - last_commit(job) >= STILL_S, "end of the commits", 20.0)
+        # Within the limit they train on alone; a tick of the link later at the latest they do not.
+        assert last_commit(job) < stopped_at + LIMIT_S + 1.0
+        job.process.send_signal(signal.SIGCONT)
+        job.wait(lambda: last_commit(job) > stopped_at + LIMIT_S + STILL_S, "commits again")
+        job.wait_steps(5)
+        assert job.pids() == before
+        assert job.stop() == 75
+    assert_one_state_per_lineage(job)
+
+
+def last_commit(job: Job) -> float:
+    """When a worker has last written one, by the wall clock as files tell it."""
+    return max(os.stat(path).st_mtime for path in job.out.glob("*.*.*"))

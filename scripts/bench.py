@@ -19,6 +19,7 @@ from benchmarks import join as join_bench
 from benchmarks import lighthouse as lighthouse_bench
 from benchmarks import recovery as recovery_bench
 from benchmarks import report as report_page
+from benchmarks import standby as standby_bench
 from benchmarks import startup as startup_bench
 from benchmarks import step as step_bench
 from benchmarks.results import Result, save, table
@@ -79,6 +80,12 @@ def goodput(
 def startup(repeats: int = 5) -> None:
     """Seconds until the prompt, until the script's first line, and the launcher's memory."""
     _show(startup_bench.measure(repeats))
+
+
+@app.command()
+def standby(kills: int = 6, rounds: int = 3) -> None:
+    """What --standby gains when a worker is killed."""
+    _show(standby_bench.measure(kills, rounds))
 
 
 @app.command()

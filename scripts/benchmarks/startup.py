@@ -1,6 +1,7 @@
 """Starting: ``--help``, command → first line of the script, and what the launcher keeps in memory.
 
-The script of both launchers writes the time of its first line, waits until it may end, and ends.
+The script of both launchers writes the times of its first line and of torch's being imported, waits
+until it may end, and ends.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ import os, time
 now = time.monotonic()
 import pathlib, sys
 out = pathlib.Path(sys.argv[1])
-(out / f"first.{os.getpid()}").write_text(str(now))
+import torch
+(out / f"first.{os.getpid()}").write_text(f"{now} {time.monotonic()}")
 while not (out / "stop").exists():
     time.sleep(0.005)
 """
@@ -33,7 +35,8 @@ while not (out / "stop").exists():
 def measure(repeats: int) -> Result:
     """Each ``repeats`` times, in turn."""
     found: dict[str, Samples] = {
-        key: {peer: [] for peer in PEERS} for key in ("help", "first", "end", "agent", "all")
+        key: {peer: [] for peer in PEERS}
+        for key in ("help", "first", "torch", "end", "agent", "all")
     }
     for _ in range(repeats):
         for peer in PEERS:
@@ -46,6 +49,8 @@ def measure(repeats: int) -> Result:
         [
             Row("help_ms", "--help", "ms", found["help"], digits=0),
             Row("first_line_ms", "command → first line of the last worker", "ms", found["first"],
+                digits=0),
+            Row("torch_ms", "command → torch imported in the last worker", "ms", found["torch"],
                 digits=0),
             Row("end_ms", "the workers end → prompt", "ms", found["end"], digits=0),
             Row("agent_mib", "resident memory of the agent", "MiB", found["agent"]),
@@ -81,7 +86,8 @@ def _start(peer: str) -> dict[str, float]:
         finally:
             end(process)
     return {
-        "first": 1000 * (max(firsts.values()) - began),
+        "first": 1000 * (max(first for first, _ in firsts.values()) - began),
+        "torch": 1000 * (max(imported for _, imported in firsts.values()) - began),
         "end": 1000 * (ended - stopped),
         "agent": agent,
         "all": everything,
@@ -94,12 +100,13 @@ def _command(peer: str, out: Path) -> list[str | Path]:
     return [BIN / "torchrun", "--standalone", "--nproc-per-node", str(WORKERS)]
 
 
-def _firsts(out: Path) -> dict[int, float]:
-    """Time of the first line by pid."""
+def _firsts(out: Path) -> dict[int, tuple[float, float]]:
+    """By pid: the times of the first line and of torch's being imported."""
     found = {}
     for path in out.glob("first.*"):
         if text := path.read_text():
-            found[int(path.name.split(".")[1])] = float(text)
+            first, imported = text.split()
+            found[int(path.name.split(".")[1])] = float(first), float(imported)
     return found
 
 

@@ -1,4 +1,4 @@
-"""What ``--standby`` gains: SIGKILL → the replacement's first line, with and without one that waits.
+"""What ``--standby`` gains: SIGKILL → a replacement's first line, with one that waits and without.
 
 The script writes the time of its first line and tells its agent of progress, so that every restart
 is at once.

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ftrun.core.lighthouse_events import LighthouseSettings
+
+if TYPE_CHECKING:
+    from tests.sim.world import World
 
 JOIN_TIMEOUT_S = 2.0
 HEARTBEAT_TIMEOUT_S = 1.0
@@ -29,28 +34,45 @@ class Actor:
     """A process: it can die, and it can be stopped for a while (SIGSTOP, a slow machine).
 
     ``crash_in``: so many instructions are still carried out; then it dies before the next one.
+    ``dies_before``, ``dies_after``: the kind of instruction at which it does.
     """
 
     name = ""
+    role = ""
+    world: World
 
     def __init__(self) -> None:
         self.alive = True
         self.paused_until = 0.0
         self.crash_in: int | None = None
+        self.dies_before = ""
+        self.dies_after = ""
+        self._dies_now = False
 
     def crash(self) -> None:
         """Die at once, wherever it is."""
         raise NotImplementedError
 
-    def before_instruction(self) -> None:
+    def spare(self) -> None:
+        """No planned death any more."""
+        self.crash_in = None
+        self.dies_before = self.dies_after = ""
+        self._dies_now = False
+
+    def before_instruction(self, instruction: object) -> None:
         """The place between two instructions, where a process can die.
 
         Raises:
             Crashed: it has.
         """
-        if self.crash_in is None:
+        if self.crash_in is None and not (self.dies_before or self.dies_after):
             return
-        self.crash_in -= 1
-        if self.crash_in < 0:
+        kind = type(instruction).__name__
+        if self.crash_in is not None:
+            self.crash_in -= 1
+        if self._dies_now or kind == self.dies_before or (self.crash_in or 0) < 0:
+            if self.world.coverage is not None:
+                self.world.coverage.died(self.role, kind)
             self.crash()
             raise Crashed
+        self._dies_now = kind == self.dies_after

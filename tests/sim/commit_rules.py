@@ -20,6 +20,7 @@ class LineageRules:
         self._born: dict[StateId, Attempt] = {}
         self._holders: dict[StateId, set[Holder]] = {}
         self._at: dict[WorkerKey, StateId] = {}
+        self._heals: set[WorkerKey] = set()
         self._fenced: set[WorkerKey] = set()
         self._quorums: dict[Attempt, frozenset[Holder]] = {}
         self._confirmed: dict[int, StateId] = {}
@@ -33,6 +34,10 @@ class LineageRules:
     def died(self, key: WorkerKey) -> None:
         """It holds nothing any more."""
         self._at.pop(key, None)
+
+    def heals(self, key: WorkerKey) -> None:
+        """The next state of this rank need not follow from its last."""
+        self._heals.add(key)
 
     def fenced(self, key: WorkerKey) -> None:
         """It cannot commit until a lighthouse has spoken to it."""
@@ -54,8 +59,12 @@ class LineageRules:
 
     def holds(self, key: WorkerKey, state: StateId) -> None:
         """``key`` is at ``state``: it may be the last one that was missing for its confirmation."""
-        if self._at.get(key) == state:
+        before = self._at.get(key)
+        if before == state:
             return
+        if before is not None and self._parent.get(state) != before:
+            require(key in self._heals, "C2", f"{key} holds {before}, and then {state}: no heal")
+        self._heals.discard(key)
         self._at[key] = state
         holders = self._holders.setdefault(state, set())
         holders.add((key.replica_id, key.incarnation, key.group_rank))
@@ -94,26 +103,33 @@ class LineageRules:
 class CommitRules:
     """C1-C4: what a commit is."""
 
-    def __init__(self) -> None:
+    def __init__(self, workers: int) -> None:
+        self._workers = workers
+        self._for: dict[tuple[str, Tag], set[int]] = {}
         self._outcomes: dict[tuple[str, Tag], tuple[bool, WorkerKey]] = {}
         self._against: dict[tuple[str, Tag], WorkerKey] = {}
         self._done: set[tuple[WorkerKey, StateId]] = set()
 
     def voted(self, key: WorkerKey, tag: Tag | None, flag: bool) -> None:
-        """Remember who was against."""
+        """Remember who was against, and who was for it."""
         if tag is not None and not flag:
             self._against[key.incarnation, tag] = key
+        elif tag is not None:
+            self._for.setdefault((key.incarnation, tag), set()).add(key.group_rank)
 
     def decided(self, key: WorkerKey, tag: Tag, committed: bool, repeats: bool) -> None:
         """C1: one decision within a group, and true only if all were for it."""
         place = (key.incarnation, tag)
         if repeats:
             self._against.pop(place, None)
+            self._for.pop(place, None)
             return
         if committed:
             against = self._against.get(place)
             if against is not None:
                 raise Violation("C1", f"{key} commits {tag}, and {against} voted against")
+            votes = self._workers if self._workers == 1 else len(self._for.get(place, ()))
+            require(votes == self._workers, "C1", f"{key} commits {tag}, and {votes} were for it")
         known, whose = self._outcomes.setdefault(place, (committed, key))
         if known != committed:
             raise Violation("C1", f"{key} decides {committed} on {tag}, and {whose} {known}")

@@ -84,7 +84,8 @@ class Fetch:
         world = self._world
         donors = [world.endpoints[address] for address in self.donors]
         living = [donor for donor in donors if donor.alive]
-        offers = [donor.offers[self.tag] for donor in living if self.tag in donor.offers]
+        heard = [donor for donor in living if self._hears(donor)]
+        offers = [donor.offers[self.tag] for donor in heard if self.tag in donor.offers]
         offers = [offer for offer in offers if offer.content is not None]
         if not living:
             self._fail("all donors are gone")
@@ -95,6 +96,10 @@ class Fetch:
             world.at(self._pause_s, self.worker, self._ask)
         else:
             self._read(world.rng.choice(offers))
+
+    def _hears(self, donor: Worker) -> bool:
+        own, its, now = self.worker.agent.host, donor.agent.host, self._world.now
+        return own is its or self._world.calm or max(own.deaf_until, its.mute_until) <= now
 
     def _read(self, offer: Offer) -> None:
         wanted = self.quorum.state
@@ -109,7 +114,11 @@ class Fetch:
         world, worker = self._world, self.worker
         if self._cancelled:
             return
-        if not offer.donor.alive and world.rng.random() < 0.8:
+        if world.faults.strikes(world, "heal_error"):
+            self._fail("what came does not match its digest")  # S3
+            return
+        is_lost = not offer.donor.alive or not self._hears(offer.donor)
+        if is_lost and world.rng.random() < 0.8:
             self._ask()
             return
         content = offer.content

@@ -17,11 +17,12 @@ from ftrun.core.lighthouse_events import (
     Event,
     Instruction,
     Journal,
+    JournalRecord,
     JournalState,
     SendToAgent,
     TimerFired,
 )
-from tests.sim.actor import SETTINGS, Actor
+from tests.sim.actor import SETTINGS, Actor, Crashed
 
 if TYPE_CHECKING:
     from tests.sim.network import Stream
@@ -33,7 +34,7 @@ TIMER_DELAY_MIN_S = 0.001
 class House(Actor):
     """Feeds the core and carries out what it says, in order."""
 
-    name = "lighthouse"
+    name = role = "lighthouse"
 
     def __init__(self, world: World) -> None:
         super().__init__()
@@ -53,6 +54,8 @@ class House(Actor):
 
     def crash(self) -> None:
         """Die: streams break, sends that have not left are lost, the disk stays."""
+        if not self.alive:
+            return
         self.alive = False
         self.world.note(self.name, "dies")
         for host in self.world.hosts:
@@ -68,8 +71,10 @@ class House(Actor):
         world.note(self.name, "event", event)
         instructions = self.core.handle(event, world.now)
         self.core.check()
+        if world.coverage is not None:
+            world.coverage.phases[self.core.stage.phase.value] += 1
         for instruction in instructions:
-            self.before_instruction()
+            self.before_instruction(instruction)
             self._carry_out(instruction)
         self._arm()
 
@@ -78,7 +83,7 @@ class House(Actor):
         world.note(self.name, "does", instruction)
         match instruction:
             case Journal(record):
-                world.disk = record
+                self._journal(record)
                 if record.quorum is not None and record.switch_step is not None:
                     world.invariants.switch_confirmed(record.quorum, record.switch_step)
             case SendToAgent(agent_id, message):
@@ -88,6 +93,16 @@ class House(Actor):
                 if stream is not None:
                     self._strike(stream)
                     stream.cut(lossy=False)
+
+    def _journal(self, record: JournalRecord) -> None:
+        """On disk; or else the process ends, and nothing that follows leaves (lighthouse/shell.py).
+
+        Raises:
+            Crashed: it has.
+        """
+        if not self.world.write_disk(record):
+            self.crash()
+            raise Crashed
 
     def _send(self, agent_id: str, message: m.ToAgent) -> None:
         world = self.world

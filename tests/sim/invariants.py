@@ -26,7 +26,7 @@ class Invariants:
         self.quorums = QuorumRules(slots, min_replicas)
         self.promises = PromiseRules()
         self.lineages = LineageRules(workers)
-        self.commits = CommitRules()
+        self.commits = CommitRules(workers)
         self._acted: dict[WorkerKey, Attempt] = {}
         self._given_up: dict[WorkerKey, Attempt] = {}
         self._contents: dict[tuple[StateId, int], tuple[int, WorkerKey]] = {}
@@ -67,6 +67,11 @@ class Invariants:
         """Their agent's stream is over: the lighthouse has struck them."""
         self.quorums.strike(now, incarnations)
 
+    def lease(self, incarnation: str, until: float) -> None:
+        """Its agent has had a word from a lighthouse: it may commit for so long."""
+        leases = self.quorums.leases
+        leases[incarnation] = max(until, leases.get(incarnation, 0.0))
+
     def slot_ends(self, replica_id: str) -> None:
         """The slot's script has ended, or it was asked to leave for good."""
         self.quorums.ended.add(replica_id)
@@ -96,8 +101,21 @@ class Invariants:
         self.promises.void(key, attempt)
 
     def reduces(self, key: WorkerKey, tag: Tag) -> None:
-        """A worker puts a reduction on its way (Q5)."""
+        """A worker puts a reduction on its way (Q2, Q5)."""
+        given_up = self._given_up.get(key, NO_ATTEMPT)
+        text = f"{key} reduces {tag} and has given up {given_up}"
+        require(tag.attempt > given_up, "Q2", text)
         self.promises.reduces(key, tag)
+
+    def hands_out(self, key: WorkerKey, tag: Tag | None, index: int, *, again: bool) -> None:
+        """The script gets a result, or it goes out once more (S7)."""
+        require(
+            not again, "S7", f"{key} changes operation {index} of {tag}, which it has handed out"
+        )
+
+    def heals(self, key: WorkerKey) -> None:
+        """What this rank holds next is not its own work (C2)."""
+        self.lineages.heals(key)
 
     def in_force(self, quorum: m.Quorum) -> None:
         """Somebody trains under ``quorum`` now."""

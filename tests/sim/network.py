@@ -91,6 +91,12 @@ class Stream:
         self._world = world
         house.streams.append(self)
 
+    def vanish(self) -> None:
+        """The agent's machine is gone: what is under way to the lighthouse still arrives."""
+        self.open = False
+        self.up.close()
+        self.down.close(0)
+
     def cut(self, *, lossy: bool = True, half_open: bool = False) -> None:
         """The stream breaks. Half-open: the lighthouse is never told, the agent by a keepalive."""
         if not self.open:

@@ -27,7 +27,11 @@ SIGKILL = 9
 
 
 class Host:
-    """A machine. ``cut_off_until``: nobody reaches the lighthouse from here before."""
+    """A machine. ``cut_off_until``: nobody reaches the lighthouse from here before.
+
+    ``deaf_until``: nothing that workers elsewhere send arrives here; ``mute_until``: nothing that
+    workers here send arrives elsewhere.
+    """
 
     def __init__(self, world: World, number: int) -> None:
         self.world = world
@@ -35,6 +39,8 @@ class Host:
         self.agent: Agent | None = None
         self.lives = 0
         self.cut_off_until = 0.0
+        self.deaf_until = 0.0
+        self.mute_until = 0.0
         self.over = False  # the agent has ended in order
 
     def start_agent(self) -> None:
@@ -47,13 +53,26 @@ class Host:
 
     def mend(self) -> None:
         """No more bad luck: the network works and there is an agent."""
-        self.cut_off_until = 0.0
+        self.cut_off_until = self.deaf_until = self.mute_until = 0.0
         self.world.at(0.1, None, self.mend_agent)
 
     def mend_agent(self) -> None:
         """The dead agent's successor starts."""
         if not self.over:
             self.start_agent()
+
+    def vanish(self) -> None:
+        """Power off: nobody is told, no connection is closed."""
+        agent, world = self.agent, self.world
+        if agent is None or not agent.alive:
+            return
+        world.note(self.name, "vanishes")
+        self.excuse("its host fell silent")
+        for worker in self.workers():
+            worker.vanish()
+        agent.vanish()
+        if world.rng.random() < 0.7:
+            world.at(world.rng.choice((0.5, 2.0, 4.0)), None, self.mend_agent)
 
     def workers(self) -> list[Worker]:
         """The workers that live."""
@@ -69,6 +88,8 @@ class Host:
 
 class Agent(Actor):
     """One agent process: Hello, relay, heartbeats, and what the supervisor says."""
+
+    role = "agent"
 
     def __init__(self, world: World, host: Host, agent_id: str) -> None:
         super().__init__()
@@ -123,6 +144,12 @@ class Agent(Actor):
         if world.rng.random() < 0.8:
             world.at(world.rng.choice((0.05, 0.3, 2.0)), None, self.host.mend_agent)
 
+    def vanish(self) -> None:
+        """End without a word: its stream stays open for the lighthouse."""
+        self.alive = False
+        if self.stream is not None:
+            self.stream.vanish()
+
     # ------------------------------------------------------------ the supervisor
 
     def handle(self, event: s.Event) -> None:
@@ -131,7 +158,7 @@ class Agent(Actor):
         instructions = self.supervisor.handle(event, self.world.now)
         self.supervisor.check()
         for instruction in instructions:
-            self.before_instruction()
+            self.before_instruction(instruction)
             self._carry_out(instruction)
         self._arm()
 
@@ -271,7 +298,11 @@ class Agent(Actor):
         if self.stream is not stream:
             return
         is_answer = isinstance(message, (m.Welcome, m.HeartbeatAck)) and self._asked
-        self.handle(s.LighthouseSpoke(self._asked.popleft() if is_answer else None))
+        asked_at = self._asked.popleft() if is_answer else None
+        if asked_at is not None:
+            for key in self.workers:
+                self.world.invariants.lease(key.incarnation, asked_at + ISOLATION_LIMIT_S)
+        self.handle(s.LighthouseSpoke(asked_at))
         match message:
             case m.AssignSlots(replica_ids):
                 self.handle(s.SlotsAssigned(replica_ids))

@@ -15,17 +15,20 @@ class QuorumRules:
     """Q1, Q4, Q6: what the lighthouse may issue.
 
     ``excused``: incarnations that it may leave out, and why. ``dead``: those that have ended.
-    ``ended``: slots whose part is over.
+    ``ended``: slots whose part is over. ``leases``: until when an incarnation may commit without
+    another word from a lighthouse.
     """
 
     def __init__(self, slots: int, min_replicas: int) -> None:
         self.excused: dict[str, str] = {}
         self.ended: set[str] = set()
         self.dead: set[str] = set()
+        self.leases: dict[str, float] = {}
         self._slots = slots
         self._min_replicas = min_replicas
         self._members: dict[int, tuple[Incarnation, ...]] = {}
         self._last: tuple[Attempt, tuple[Incarnation, ...]] | None = None
+        self._last_step = 0
         self._prior: tuple[Incarnation, ...] = ()
         self._struck: set[Incarnation] = set()
         self._issued: set[Attempt] = set()
@@ -61,9 +64,9 @@ class QuorumRules:
         if isinstance(message, m.Interrupt):
             self._struck.update((x.replica_id, x.incarnation) for x in message.lost)
         elif isinstance(message, m.NewQuorum):
-            self._issue(message.quorum, by_switch=False)
+            self._issue(now, message.quorum, by_switch=False)
         elif isinstance(message, m.Prepare):
-            self._issue(message.quorum, by_switch=True)
+            self._issue(now, message.quorum, by_switch=True)
 
     def _listens(self, now: float) -> bool:
         """A takeover is under way: its grace is not over, and members are missing."""
@@ -75,9 +78,10 @@ class QuorumRules:
         if self._last is not None and self._last[0] != quorum.attempt:
             self._prior = self._last[1]  # until it is carried out, leavers are still there
         self._last = (quorum.attempt, members)
+        self._last_step = quorum.step or 0
         self._struck -= set(members)
 
-    def _issue(self, quorum: m.Quorum, by_switch: bool) -> None:
+    def _issue(self, now: float, quorum: m.Quorum, by_switch: bool) -> None:
         members = _members(quorum)
         known = self._members.setdefault(quorum.attempt.quorum_id, members)
         require(known == members, "Q1", f"{quorum.attempt} names {members}, and named {known}")
@@ -91,13 +95,31 @@ class QuorumRules:
             attempt, last = self._last
             require(quorum.attempt > attempt, "Q2", f"{quorum.attempt} issued after {attempt}")
             self._check_left_out(quorum, members, last)
+            self._check_fence(now, quorum, members, last)
             if not by_switch:
                 self._check_survivors(quorum, members, last)
         self._forms = False
         if not by_switch:
             self._prior = ()
             self._last = (quorum.attempt, members)
+            self._last_step = quorum.step or 0
             self._struck -= set(members)
+
+    def _check_fence(
+        self,
+        now: float,
+        quorum: m.Quorum,
+        members: Sequence[Incarnation],
+        last: Sequence[Incarnation],
+    ) -> None:
+        """None of the predecessor's members is in it: then none of them can commit any more."""
+        if self._forms or set(members) & set(last):
+            return
+        for replica_id, incarnation in last:
+            may_commit = incarnation not in self.dead and replica_id not in self.ended
+            lives = may_commit and now < self.leases.get(incarnation, 0.0) - 1e-9
+            text = f"{quorum.attempt} is disjoint from its predecessor, of which {replica_id} lives"
+            require(not lives, "Q4", text)
 
     def _check_left_out(
         self, quorum: m.Quorum, members: Sequence[Incarnation], last: Sequence[Incarnation]
@@ -119,6 +141,8 @@ class QuorumRules:
         of_all = all(set(survivors) & set(old) for old in (last, self._prior) if old)
         if of_all and len(survivors) >= self._min_replicas:
             others = [x for x in members if x not in survivors]
+            if (quorum.step or 0) < self._last_step:
+                return  # no survivor holds what the last one began with: strays are asked (C6)
             of_old = {member for known in self._members.values() for member in known}
             if any(x[0] in quorum.donors and x in of_old for x in others):
                 return  # struck, and back: without them nobody would hold the job's state (C6)

@@ -107,13 +107,20 @@ class Ring:
             return end
         world.at(BUILD_TIMEOUT_S, worker, self._fail_build, end, "timeout")
         if len(self.ends) == self.size and not any(other.gone for other in self.ends.values()):
+            at_all = world.faults.strikes(world, "build_failure_at_all")
             for other in self.ends.values():
                 delay_s = rng.uniform(0.002, 0.05)
-                if world.faults.strikes(world, "build_failure"):
+                if at_all or world.faults.strikes(world, "build_failure"):
                     world.at(delay_s, other.worker, self._fail_build, other, "build failure")
                 else:
                     world.at(delay_s, other.worker, self._finish_build, other)
         return end
+
+    def vanish(self, end: End) -> None:
+        """The end's machine is gone: its peers wait for its bytes, and get no error."""
+        end.gone = True
+        for reduction in self._reductions.values():
+            reduction.hurt |= reduction.waiting.pop(end.rank, None) is not None
 
     def leave(self, end: End) -> None:
         """The end aborts, shuts down or dies: its peers may notice, or hang."""
@@ -155,8 +162,22 @@ class Ring:
                 peer = self.ends[rank]
                 self.world.at(delay_s, peer.worker, self._complete, peer, number)
 
+    def _cut_for_s(self, end: End) -> float:
+        """How long this end hears nothing of some peer that is on another machine."""
+        world = self.world
+        if world.links_cut_until <= world.now:
+            return 0.0
+        own = end.worker.agent.host
+        hosts = (peer.worker.agent.host for peer in self.ends.values())
+        until = [max(own.deaf_until, host.mute_until) for host in hosts if host is not own]
+        return max(0.0, max(until, default=0.0) - world.now)
+
     def _finish_build(self, end: End) -> None:
         if end.gone or end.built:
+            return
+        cut_s = self._cut_for_s(end)
+        if cut_s > 0.0:
+            self.world.at(cut_s, end.worker, self._finish_build, end)
             return
         if end.broken and self.world.rng.random() < 0.5:
             return  # it hangs until the timeout or the push
@@ -173,7 +194,11 @@ class Ring:
         if end.gone or end.rank not in reduction.waiting:
             return
         world = self.world
-        if world.faults.strikes(world, "reduction_error"):
+        cut_s = self._cut_for_s(end)
+        if cut_s > 0.0:
+            then = self._complete if world.rng.random() < 0.5 else self._fail
+            world.at(cut_s, end.worker, then, end, number)
+        elif world.faults.strikes(world, "reduction_error"):
             self._fail(end, number)
         elif reduction.hurt and world.rng.random() < 0.5:
             self._fail_or_hang(end, number)

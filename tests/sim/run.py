@@ -7,6 +7,7 @@ import traceback
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
+from tests.sim.coverage import Coverage
 from tests.sim.invariants import Violation
 from tests.sim.world import World
 
@@ -34,10 +35,17 @@ def settle_memory() -> None:
     gc.set_threshold(200_000, 50, 1000)
 
 
-def outcome_of(seed: int, mutant: str = "", focus: tuple[str, ...] = ()) -> Outcome:
-    """Run one schedule; whatever goes wrong is in the outcome."""
+def outcome_of(
+    seed: int,
+    mutant: str = "",
+    focus: tuple[str, ...] = (),
+    coverage: Coverage | None = None,
+) -> Outcome:
+    """Run one schedule; whatever goes wrong is in the outcome, what was hit in ``coverage``."""
     with _planted(mutant):
-        return _run(World(seed, focus=focus))
+        world = World(seed, focus=focus)
+        world.coverage = coverage
+        return _run(world)
 
 
 def replay(seed: int, mutant: str = "", focus: tuple[str, ...] = ()) -> tuple[list[str], Outcome]:

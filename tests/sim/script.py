@@ -251,6 +251,7 @@ class Script:
         fetched, worker.fetched = worker.fetched, None
         yield self._world.rng.uniform(0.0, 0.01)
         worker.content = fetched.content
+        self._world.invariants.heals(worker.key)
         worker.feed(e.StateApplied((fetched.donor,), 1, 0.001))
         if not machine.healing:
             self._world.invariants.holds(worker.key, machine.state, worker.content)

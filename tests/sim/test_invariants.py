@@ -150,6 +150,34 @@ def donors_at_odds(rules: Invariants) -> None:
     rules.offers(B, tag, StateId(0, "y"), 2)
 
 
+def what_was_given_up(rules: Invariants) -> None:
+    rules.gave_up(A, attempt(2))
+    rules.reduces(A, Tag(attempt(1), 0))
+
+
+def disjoint_and_not_fenced(rules: Invariants) -> None:
+    rules.lighthouse_said(0.0, m.NewQuorum(quorum(1, A)))
+    rules.lease("aa", 3.0)
+    rules.excuse("aa", "its stream broke")
+    rules.lighthouse_said(2.0, m.NewQuorum(quorum(2, B)))
+
+
+def one_vote_of_two(rules: Invariants) -> None:
+    rules = Invariants(slots=3, workers=2, min_replicas=1)
+    tag = Tag(attempt(1), 0)
+    rules.voted(A, tag, True)
+    rules.decided(A, tag, True)
+
+
+def another_state_without_a_heal(rules: Invariants) -> None:
+    rules.holds(A, StateId(0, "x"), 1)
+    rules.holds(A, StateId(4, "y"), 2)
+
+
+def given_out_and_changed(rules: Invariants) -> None:
+    rules.hands_out(A, Tag(attempt(1), 0), 0, again=True)
+
+
 @pytest.mark.parametrize(
     ("code", "history"),
     [
@@ -172,6 +200,11 @@ def donors_at_odds(rules: Invariants) -> None:
         ("C4", from_another_state),
         ("S1", one_name_two_contents),
         ("S2", donors_at_odds),
+        ("Q2", what_was_given_up),
+        ("Q4", disjoint_and_not_fenced),
+        ("C1", one_vote_of_two),
+        ("C2", another_state_without_a_heal),
+        ("S7", given_out_and_changed),
     ],
 )
 def test_a_broken_invariant_is_named(code: str, history: Callable[[Invariants], None]) -> None:

@@ -35,6 +35,8 @@ class Worker(Actor):
     ``heard`` and ``said``: its talk with the lighthouse, of which faults repeat some.
     """
 
+    role = "worker"
+
     def __init__(self, world: World, agent: Agent, key: WorkerKey, ballot: Ballot) -> None:
         super().__init__()
         self.world = world
@@ -113,6 +115,14 @@ class Worker(Actor):
         self._leave_all()
         world.at(world.rng.uniform(0.001, 0.01), self.agent, self.agent.worker_exited, self, status)
 
+    def vanish(self) -> None:
+        """End with the machine: no peer and no agent is told."""
+        self.world.note(self.name, "vanishes")
+        self.alive = False
+        self.world.invariants.died(self.key)
+        for end in [*self._ends.values(), *self._dropped]:
+            end.ring.vanish(end)
+
     def _leave_all(self) -> None:
         for end in [*self._ends.values(), *self._dropped]:
             end.ring.leave(end)
@@ -153,8 +163,10 @@ class Worker(Actor):
             self._before(event)
             instructions = machine.handle(event, world.now)
             machine.check()
+            if world.coverage is not None:
+                world.coverage.fates[machine.phase.value, machine.fate.value] += 1
             for instruction in instructions:
-                self.before_instruction()
+                self.before_instruction(instruction)
                 world.note(self.name, "does", instruction)
                 self._carry_out(instruction)
 
@@ -189,11 +201,14 @@ class Worker(Actor):
             case e.Reissue():
                 self.take_stock()
                 for index, reduction in enumerate(self.reductions):
+                    self._hands_out(index, again=reduction.final is not None)
                     reduction.buffer = None
                     self._launch(index, reduction)
             case e.HandOut(indices):
                 self.take_stock()
-                self._afterwards.extend((self.reductions[i], self.divisor) for i in indices)
+                for index in indices:
+                    self._hands_out(index, again=self.reductions[index].final is not None)
+                    self._afterwards.append((self.reductions[index], self.divisor))
             case e.FailOperations(reason):
                 self.error = self.error or reason
                 self._afterwards.extend((reduction, None) for reduction in self.reductions)
@@ -206,6 +221,9 @@ class Worker(Actor):
                 self.offers[tag] = Offer(self, tag, state, receivers)
             case e.RetireState(tag):
                 self.offers[tag].retire()
+
+    def _hands_out(self, index: int, *, again: bool) -> None:
+        self.world.invariants.hands_out(self.key, self.machine.tag, index, again=again)
 
     def _send(self, message: m.FromWorker) -> None:
         if isinstance(message, m.Promised):

@@ -28,6 +28,7 @@ from tests.sim.actor import (
     Actor,
     Crashed,
 )
+from tests.sim.coverage import Coverage
 from tests.sim.faults import Faults
 from tests.sim.house import House
 from tests.sim.invariants import Invariants, Violation
@@ -36,6 +37,8 @@ from tests.sim.rings import Rings
 from tests.sim.story import line
 
 EVENTS_MAX = 60_000
+CALENDAR_S = 20_000.0
+"""The day on which every schedule begins, after the lighthouse's day zero."""
 
 
 Entry = tuple[float, int, Actor | None, Callable[..., None], tuple[Any, ...]]
@@ -124,10 +127,15 @@ class World:
         self.rings = Rings(self)
         self.endpoints: dict[str, Any] = {}
         self.disk = JournalState()
+        self.disk_full_until = 0.0
+        self.tears_journal = False
+        self.calendar_offset_s = 0.0
+        self.links_cut_until = 0.0
+        self.coverage: Coverage | None = None
         self.house: House | None = None
         self.hosts = [Host(self, number) for number in range(self.job.agents)]
         self.hosts_left = len(self.hosts)
-        self.faults = faults or Faults.draw(self.rng, focus)
+        self.faults = faults or Faults.draw(self.rng, focus, of_all=bool(seed % 2))
 
     # ------------------------------------------------------------ time
 
@@ -210,7 +218,25 @@ class World:
         """The lighthouse's state directory is gone."""
         self.note("world", "loses", "the journal")
         self.invariants.journal_lost()
-        self.disk = JournalState(epoch=1000 * (1 + int(1000 * self.now)))  # Q1: as main.py does
+        seconds = CALENDAR_S + self.calendar_offset_s + self.now
+        self.disk = JournalState(epoch=int(1000 * seconds))  # Q1: as main.py does, but finer
+
+    def write_disk(self, record: JournalState) -> bool:
+        """Put the journal's record on disk; False if the lighthouse cannot go on."""
+        if self.disk_full_until > self.now and not self.calm:
+            self.note("world", "refuses", "the disk is full")
+            return False
+        if self.tears_journal:
+            self.tears_journal = False
+            self.lose_disk()
+            return False
+        self.disk = record
+        return True
+
+    def phase_name(self) -> str:
+        """What the lighthouse is at."""
+        house = self.house
+        return house.core.stage.phase.value if house is not None and house.alive else "down"
 
     def _is_over(self) -> bool:
         return self.hosts_left == 0
@@ -220,8 +246,10 @@ class World:
         self.calm = True
         self.note("world", "calm", "faults stop")
         self.start_house()
+        self.tears_journal = False
+        self.links_cut_until = 0.0
         for actor in self._actors():
-            actor.crash_in = None
+            actor.spare()
         for host in self.hosts:
             host.mend()
 

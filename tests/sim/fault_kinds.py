@@ -1,0 +1,350 @@
+"""What can happen to the simulated world, kind by kind. When it does: faults.py.
+
+A kind that finds nobody to strike does nothing. Whoever may rightly be given up for it is excused
+(Q4). Not here: errors that lie in wait in a reduction, a build or a heal (rings.py, healing.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from ftrun.core import messages as m
+from ftrun.core import supervisor_events as s
+
+if TYPE_CHECKING:
+    from tests.sim.actor import Actor
+    from tests.sim.node import Agent, Host
+    from tests.sim.worker import Worker
+    from tests.sim.world import World
+
+# ---------------------------------------------------------------- workers
+
+
+def _any_worker(world: World) -> Worker | None:
+    workers = [worker for host in world.hosts for worker in host.workers()]
+    return world.rng.choice(workers) if workers else None
+
+
+def _kill_worker(world: World) -> None:
+    worker = _any_worker(world)
+    if worker is not None:
+        worker.crash()
+
+
+def _kill_worker_between_instructions(world: World) -> None:
+    worker = _any_worker(world)
+    if worker is not None:
+        worker.crash_in = world.rng.randint(0, 12)
+
+
+def _pause_worker(world: World) -> None:
+    worker = _any_worker(world)
+    if worker is not None:
+        world.invariants.excuse(worker.key.incarnation, "it was stopped")
+        worker.paused_until = world.now + world.rng.choice((0.05, 0.5, 1.5, 3.0))
+
+
+def _repeat_to_worker(world: World) -> None:
+    """A message of the lighthouse comes once more, late."""
+    worker = _any_worker(world)
+    if worker is not None and worker.heard:
+        worker.from_agent.send(world.rng.choice(worker.heard[-12:]))
+
+
+def _repeat_to_house(world: World) -> None:
+    """A worker's answer comes once more, late. (A Report never does: a stream keeps the order.)"""
+    worker = _any_worker(world)
+    if worker is not None:
+        answers = [said for said in worker.said if not isinstance(said, (m.Report, m.Leaving))]
+        if answers:
+            worker.to_agent.send(world.rng.choice(answers[-6:]))
+
+
+# ---------------------------------------------------------------- agents and their streams
+
+
+def _any_host(world: World) -> Host:
+    return world.rng.choice(world.hosts)
+
+
+def _any_agent(world: World) -> Agent | None:
+    agents = [host.agent for host in world.hosts if host.agent and host.agent.alive]
+    return world.rng.choice(agents) if agents else None
+
+
+def _kill_agent(world: World) -> None:
+    agent = _any_agent(world)
+    if agent is not None:
+        agent.crash()
+
+
+def _kill_agent_between_instructions(world: World) -> None:
+    agent = _any_agent(world)
+    if agent is not None:
+        agent.crash_in = world.rng.randint(0, 8)
+
+
+def _pause_agent(world: World) -> None:
+    agent = _any_agent(world)
+    if agent is not None:
+        agent.host.excuse("its agent was stopped")
+        # The last is longer than the isolation limit: its workers must find out by themselves.
+        agent.paused_until = world.now + world.rng.choice((0.05, 0.5, 1.5, 4.5))
+
+
+def _cut(world: World) -> None:
+    agent = _any_agent(world)
+    if agent is not None and agent.stream is not None:
+        agent.host.excuse("its agent's stream was cut")
+        agent.stream.cut()
+
+
+def _half_open(world: World) -> None:
+    agent = _any_agent(world)
+    if agent is not None and agent.stream is not None:
+        agent.host.excuse("its agent's stream was cut")
+        agent.stream.cut(half_open=True)
+
+
+def _cut_off(world: World) -> None:
+    host = _any_host(world)
+    host.excuse("its host was cut off")
+    host.cut_off_until = world.now + world.rng.choice((0.3, 1.5, 5.0))
+    if host.agent is not None and host.agent.stream is not None:
+        host.agent.stream.cut(half_open=world.rng.random() < 0.5)
+
+
+def _cut_off_trainers(world: World) -> None:
+    """Everybody who trains is out of the lighthouse's reach; who is left may take their slots."""
+    duration_s = world.rng.choice((1.5, 6.0, 8.0))
+    for host in world.hosts:
+        if host.workers():
+            host.excuse("its host was cut off")
+            host.cut_off_until = world.now + duration_s
+            if host.agent is not None and host.agent.stream is not None:
+                host.agent.stream.cut(half_open=world.rng.random() < 0.3)
+
+
+def _stall_up(world: World) -> None:
+    agent = _any_agent(world)
+    if agent is not None and agent.stream is not None:
+        agent.host.excuse("its words were held up")
+        agent.stream.up.stall(world.rng.choice((0.05, 0.5, 1.5, 3.0)))
+
+
+def _stall_down(world: World) -> None:
+    agent = _any_agent(world)
+    if agent is not None and agent.stream is not None:
+        agent.host.excuse("words to it were held up")
+        agent.stream.down.stall(world.rng.choice((0.05, 0.5, 1.5, 3.0)))
+
+
+def _drain(world: World) -> None:
+    agent = _any_agent(world)
+    if agent is not None and len(world.hosts) > 1:
+        agent.host.excuse("it was asked to leave")
+        agent.handle(s.DrainAsked("SIGTERM", 75))
+
+
+# ---------------------------------------------------------------- the lighthouse
+
+
+def _kill_house(world: World) -> None:
+    if world.house is not None and world.house.alive:
+        world.house.crash()
+
+
+def _kill_house_between_instructions(world: World) -> None:
+    if world.house is not None and world.house.alive:
+        world.house.crash_in = world.rng.randint(0, 10)
+
+
+def _lose_journal(world: World) -> None:
+    if world.house is not None and world.house.alive:
+        world.house.crash()
+        world.lose_disk()
+
+
+def _pause_house(world: World) -> None:
+    if world.house is not None and world.house.alive:
+        for host in world.hosts:
+            host.excuse("the lighthouse was stopped")
+        world.house.paused_until = world.now + world.rng.choice((0.05, 0.5, 1.5, 4.0))
+
+
+FIRST_KINDS: Mapping[str, Callable[[World], None]] = {
+    "kill_worker": _kill_worker,
+    "kill_worker_between": _kill_worker_between_instructions,
+    "pause_worker": _pause_worker,
+    "repeat_to_worker": _repeat_to_worker,
+    "repeat_to_house": _repeat_to_house,
+    "kill_agent": _kill_agent,
+    "kill_agent_between": _kill_agent_between_instructions,
+    "pause_agent": _pause_agent,
+    "cut": _cut,
+    "half_open": _half_open,
+    "cut_off": _cut_off,
+    "cut_off_trainers": _cut_off_trainers,
+    "stall_up": _stall_up,
+    "stall_down": _stall_down,
+    "drain": _drain,
+    "kill_house": _kill_house,
+    "kill_house_between": _kill_house_between_instructions,
+    "lose_journal": _lose_journal,
+    "pause_house": _pause_house,
+}
+
+
+# ---------------------------------------------------------------- at a certain instruction
+
+WORKER_INSTRUCTIONS = (
+    "Send",
+    "BuildGroup",
+    "AbortGroup",
+    "DropGroup",
+    "UseGroup",
+    "Reissue",
+    "HandOut",
+    "FailOperations",
+    "LoadState",
+    "OfferState",
+    "RetireState",
+)
+AGENT_INSTRUCTIONS = ("TellLighthouse", "StartReplica", "SignalReplica", "TellWorkers", "Say")
+
+
+def _doom(world: World, actor: Actor | None, instructions: tuple[str, ...]) -> None:
+    if actor is not None:
+        instruction = world.rng.choice(instructions)
+        if world.rng.random() < 0.5:
+            actor.dies_before = instruction
+        else:
+            actor.dies_after = instruction
+
+
+def _kill_worker_at_instruction(world: World) -> None:
+    _doom(world, _any_worker(world), WORKER_INSTRUCTIONS)
+
+
+def _kill_agent_at_instruction(world: World) -> None:
+    _doom(world, _any_agent(world), AGENT_INSTRUCTIONS)
+
+
+def _kill_house_at_journal(world: World) -> None:
+    _doom(world, world.house, ("Journal",))
+
+
+# ---------------------------------------------------------------- whole machines
+
+
+def _silence_host(world: World) -> None:
+    """The machine is gone, with all that runs on it, and nobody is told."""
+    _any_host(world).vanish()
+
+
+def _silence_first_host(world: World) -> None:
+    """The machine that the lighthouse runs on, too."""
+    if world.house is not None and world.house.alive:
+        world.house.crash()
+    world.hosts[0].vanish()
+
+
+def _kill_two_workers(world: World) -> None:
+    _kill_worker(world)
+    _kill_worker(world)
+
+
+def _pause_host(world: World) -> None:
+    """The machine stands still: its agent and all its workers."""
+    host = _any_host(world)
+    host.excuse("its host stood still")
+    until = world.now + world.rng.choice((0.5, 1.5, 4.5))
+    for worker in host.workers():
+        worker.paused_until = until
+    if host.agent is not None:
+        host.agent.paused_until = until
+
+
+# ---------------------------------------------------------------- the network, one way and between
+
+
+def _one_way(world: World, *, is_up: bool) -> None:
+    """One direction between an agent and the lighthouse is dead; neither end is told."""
+    agent = _any_agent(world)
+    if agent is None or agent.stream is None:
+        return
+    duration_s = world.rng.choice((1.2, 2.5, 6.0))
+    agent.host.excuse("the network carried its words one way only")
+    agent.host.cut_off_until = world.now + duration_s  # a new connection needs both
+    pipe = agent.stream.up if is_up else agent.stream.down
+    pipe.stall(duration_s)
+
+
+def _one_way_up(world: World) -> None:
+    _one_way(world, is_up=True)
+
+
+def _one_way_down(world: World) -> None:
+    _one_way(world, is_up=False)
+
+
+def _part(world: World, *, deaf: bool, mute: bool) -> None:
+    """Workers of one host and those of others do not reach each other."""
+    host = _any_host(world)
+    until = world.now + world.rng.choice((0.3, 1.5, 4.0))
+    if deaf:
+        host.deaf_until = until
+    if mute:
+        host.mute_until = until
+    world.links_cut_until = max(world.links_cut_until, until)
+
+
+def _part_workers(world: World) -> None:
+    _part(world, deaf=True, mute=True)
+
+
+def _deafen_workers(world: World) -> None:
+    _part(world, deaf=True, mute=False)
+
+
+def _mute_workers(world: World) -> None:
+    _part(world, deaf=False, mute=True)
+
+
+# ---------------------------------------------------------------- disks and clocks
+
+
+def _fill_disk(world: World) -> None:
+    """The journal cannot be written for a while: each lighthouse that tries ends."""
+    world.disk_full_until = world.now + world.rng.choice((0.05, 0.5, 2.0))
+
+
+def _tear_journal(world: World) -> None:
+    """The next record is cut off in the middle by the machine's death: nobody can read it."""
+    world.tears_journal = True
+
+
+def _clock_jump(world: World) -> None:
+    """The lighthouse's calendar is set (L3)."""
+    world.calendar_offset_s += world.rng.choice((-3600.0, 3600.0))
+
+
+KINDS: Mapping[str, Callable[[World], None]] = {
+    **FIRST_KINDS,
+    "kill_worker_at": _kill_worker_at_instruction,
+    "kill_agent_at": _kill_agent_at_instruction,
+    "kill_house_at_journal": _kill_house_at_journal,
+    "kill_two_workers": _kill_two_workers,
+    "silence_host": _silence_host,
+    "silence_first_host": _silence_first_host,
+    "pause_host": _pause_host,
+    "one_way_up": _one_way_up,
+    "one_way_down": _one_way_down,
+    "part_workers": _part_workers,
+    "deafen_workers": _deafen_workers,
+    "mute_workers": _mute_workers,
+    "fill_disk": _fill_disk,
+    "tear_journal": _tear_journal,
+    "clock_jump": _clock_jump,
+}

@@ -103,8 +103,9 @@ class LineageRules:
 class CommitRules:
     """C1-C4: what a commit is."""
 
-    def __init__(self, workers: int) -> None:
+    def __init__(self, workers: int, contributors_max: int | None) -> None:
         self._workers = workers
+        self._contributors_max = contributors_max
         self._for: dict[tuple[str, Tag], set[int]] = {}
         self._outcomes: dict[tuple[str, Tag], tuple[bool, WorkerKey]] = {}
         self._against: dict[tuple[str, Tag], WorkerKey] = {}
@@ -166,6 +167,8 @@ class CommitRules:
                 if part.counts and part.base != content:
                     text = f"{part.key} contributes to {tag} from another state than {key}'s"
                     raise Violation("C4", text)
+            if self._contributors_max is not None and counting > self._contributors_max:
+                raise Violation("C4", f"{key}: {counting} contribute to {tag}: spares do not count")
             if not counting == used == divisor:
                 text = f"{key}: {counting} contribute to {tag} and the divisor is {used}"
                 raise Violation("C4", text)

@@ -22,11 +22,13 @@ __all__ = ["Invariants", "Violation"]
 class Invariants:
     """The memory of one job's history, and the checks at each fact."""
 
-    def __init__(self, slots: int, workers: int, min_replicas: int) -> None:
+    def __init__(
+        self, slots: int, workers: int, min_replicas: int, contributors_max: int | None = None
+    ) -> None:
         self.quorums = QuorumRules(slots, min_replicas)
         self.promises = PromiseRules()
         self.lineages = LineageRules(workers)
-        self.commits = CommitRules(workers)
+        self.commits = CommitRules(workers, contributors_max)
         self._acted: dict[WorkerKey, Attempt] = {}
         self._given_up: dict[WorkerKey, Attempt] = {}
         self._contents: dict[tuple[StateId, int], tuple[int, WorkerKey]] = {}

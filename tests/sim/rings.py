@@ -8,6 +8,7 @@ who contributed what under which tag, so that C3 and C4 are seen and not assumed
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -226,6 +227,11 @@ class Ballot:
         self._votes: list[dict[int, tuple[Worker, Tag | None, bool]]] = []
         self._cast: dict[int, int] = {}
 
+    @staticmethod
+    def outcome(votes: Mapping[int, tuple[Worker, Tag | None, bool]]) -> bool:
+        """The smallest of all flags."""
+        return all(flag for _, _, flag in votes.values())
+
     def vote(self, worker: Worker, tag: Tag | None, flag: bool) -> None:
         """``worker.outcome`` follows, unless a rank dies before it has voted."""
         rank = worker.key.group_rank
@@ -238,7 +244,7 @@ class Ballot:
         if len(votes) < self._size:
             return
         tags = {t for _, t, _ in votes.values()}
-        outcome = all(f for _, _, f in votes.values()) if len(tags) == 1 else None
+        outcome = self.outcome(votes) if len(tags) == 1 else None
         for _, (voter, _, _) in sorted(votes.items()):
             delay_s = self._world.rng.uniform(0.0002, 0.003)
             self._world.at(delay_s, voter, voter.vote_decided, outcome)

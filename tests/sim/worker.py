@@ -82,7 +82,7 @@ class Worker(Actor):
             workers_per_replica=job.workers,
             repair=job.repair,
             heal_first=job.heal_first,
-            contributors_max=job.min_size if job.spares else None,
+            contributors_max=job.contributors_max,
             operation_timeout_s=OPERATION_TIMEOUT_S,
             quorum_timeout_s=QUORUM_TIMEOUT_S,
         )

@@ -85,6 +85,11 @@ class Job:
             steps=rng.randint(3, 9) if rng.random() < 0.3 else None,
         )
 
+    @property
+    def contributors_max(self) -> int | None:
+        """The rest are spares; None: there are none."""
+        return self.min_size if self.spares else None
+
     def spec(self) -> JobSpec:
         """The job as agents announce it."""
         return JobSpec(
@@ -123,7 +128,12 @@ class World:
             tuple[float, int, Actor | None, Callable[..., None], tuple[Any, ...]]
         ] = []
         self._count = 0
-        self.invariants = Invariants(self.job.replicas, self.job.workers, self.job.min_replicas)
+        self.invariants = Invariants(
+            self.job.replicas,
+            self.job.workers,
+            self.job.min_replicas,
+            self.job.contributors_max,
+        )
         self.rings = Rings(self)
         self.endpoints: dict[str, Any] = {}
         self.disk = JournalState()

@@ -3,29 +3,56 @@
 
     scripts/simulate.py --schedules 20000 --seed 0 --jobs 2
     scripts/simulate.py --replay 4711
+    scripts/simulate.py --coverage --schedules 2000
+    scripts/simulate.py --exhaustive --faults 2 --jobs 2
+    scripts/simulate.py --mutants --jobs 2 --write-docs
 
-One line per failure; exit code 1 if there was one. The world is in tests/sim.
+One line per failure; exit code 1 if there was one (with --mutants: if one was not found). The
+world is in tests/sim; --write-docs puts the table in place of the last one in docs/TESTING.md.
 """
 
 from __future__ import annotations
 
 import argparse
 import multiprocessing
+import re
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from tests.sim.run import Outcome, outcome_of, replay, settle_memory
+from tests.sim import exhaustive
+from tests.sim.coverage import Coverage
+from tests.sim.faults import all_faults
+from tests.sim.mutants import MUTANTS
+from tests.sim.run import Outcome, covered, first_found, outcome_of, replay, settle_memory
 
+ROOT = Path(__file__).resolve().parent.parent
 CHUNK = 50
 SHOWN_MAX = 200
+MUTANT_SCHEDULES = 20_000
+TESTING = ROOT / "docs" / "TESTING.md"
 
 
 def main() -> int:
     """Parse, run, tell."""
+    options = _parser().parse_args()
+    options.focus = tuple(kind for kind in options.focus.split(",") if kind)
+    if options.replay is not None:
+        return _tell(options.replay, options)
+    if options.mutants:
+        return _find_mutants(options)
+    if options.exhaustive:
+        return _exhaust(options)
+    seeds = range(options.seed, options.seed + options.schedules)
+    return _cover(seeds, options) if options.coverage else _simulate(seeds, options)
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--schedules", type=int, default=2000, help="how many seeds")
     parser.add_argument("--seed", type=int, default=0, help="the first one")
@@ -35,11 +62,12 @@ def main() -> int:
     parser.add_argument(
         "--focus", default="", metavar="KINDS", help="faults of these kinds only: cut,kill_worker"
     )
-    options = parser.parse_args()
-    options.focus = tuple(kind for kind in options.focus.split(",") if kind)
-    if options.replay is not None:
-        return _tell(options.replay, options)
-    return _simulate(range(options.seed, options.seed + options.schedules), options)
+    parser.add_argument("--coverage", action="store_true", help="what the faults have hit")
+    parser.add_argument("--mutants", action="store_true", help="after how many each is found")
+    parser.add_argument("--exhaustive", action="store_true", help="a small job, every place")
+    parser.add_argument("--faults", type=int, default=1, choices=(1, 2), help="with --exhaustive")
+    parser.add_argument("--write-docs", action="store_true", help="the table into docs/TESTING.md")
+    return parser
 
 
 def _tell(seed: int, options: argparse.Namespace) -> int:
@@ -50,31 +78,123 @@ def _tell(seed: int, options: argparse.Namespace) -> int:
     return 1 if outcome.failure else 0
 
 
+# ---------------------------------------------------------------- swarms
+
+
 def _simulate(seeds: range, options: argparse.Namespace) -> int:
     started = time.monotonic()
-    work = [(seed, options.mutant, options.focus) for seed in seeds]
+    one = partial(outcome_of, mutant=options.mutant, focus=options.focus)
+    codes: Counter[str] = Counter()
+    events = commits = 0
     with multiprocessing.Pool(options.jobs, settle_memory) as pool:
-        outcomes = pool.imap(_one, work, chunksize=CHUNK)
-        codes: Counter[str] = Counter()
-        events = commits = 0
-        for outcome in outcomes:
+        for outcome in pool.imap(one, seeds, chunksize=CHUNK):
             events += outcome.events
             commits += outcome.commits
-            if outcome.failure:
-                codes[outcome.code] += 1
-                if codes.total() <= SHOWN_MAX:
-                    print(outcome, flush=True)
+            _note_failure(outcome, codes)
     elapsed_s = time.monotonic() - started
-    found = ", ".join(f"{code} {count}" for code, count in sorted(codes.items())) or "none"
     print(
         f"{len(seeds)} schedules ({events} events, {commits} commits) in {elapsed_s:.1f} s, "
-        f"{len(seeds) / elapsed_s:.0f}/s: {codes.total()} violations ({found})"
+        f"{len(seeds) / elapsed_s:.0f}/s: {_found(codes)}"
     )
     return 1 if codes else 0
 
 
-def _one(work: tuple[int, str, tuple[str, ...]]) -> Outcome:
-    return outcome_of(*work)
+def _note_failure(outcome: Outcome, codes: Counter[str]) -> None:
+    if outcome.failure:
+        codes[outcome.code] += 1
+        if codes.total() <= SHOWN_MAX:
+            print(outcome, flush=True)
+
+
+def _found(codes: Counter[str]) -> str:
+    found = ", ".join(f"{code} {count}" for code, count in sorted(codes.items())) or "none"
+    return f"{codes.total()} violations ({found})"
+
+
+def _cover(seeds: range, options: argparse.Namespace) -> int:
+    codes: Counter[str] = Counter()
+    coverage = Coverage()
+    with multiprocessing.Pool(options.jobs, settle_memory) as pool:
+        for outcome, hit in pool.imap(covered, seeds, chunksize=CHUNK):
+            coverage.add(hit)
+            _note_failure(outcome, codes)
+    missed = coverage.missed(all_faults())
+    span = f"seeds {seeds.start} to {seeds.stop - 1}"
+    told = f"{len(seeds)} schedules ({span}): {_found(codes)}; never hit: {missed or 'none'}"
+    _show("coverage", [told, "", *coverage.tables(all_faults())], options)
+    return 1 if codes or missed else 0
+
+
+# ---------------------------------------------------------------- every place
+
+
+def _exhaust(options: argparse.Namespace) -> int:
+    started = time.monotonic()
+    run = partial(exhaustive.run_case, options.seed)
+    calm = run(())
+    histories = {calm.history}
+    failures = [calm.failure] if calm.failure else []
+    cases = 1
+    with multiprocessing.Pool(options.jobs, settle_memory) as pool:
+        work = [(point,) for point in calm.points]
+        for number in range(1, options.faults + 1):
+            following: list[tuple[exhaustive.Point, ...]] = []
+            for done in pool.imap(run, work, chunksize=CHUNK):
+                cases += 1
+                if done.failure:
+                    failures.append(done.failure)
+                    print(f"{done.faults}: {done.failure}", flush=True)
+                elif done.history not in histories and number < options.faults:
+                    following += exhaustive.second_faults(done)
+                histories.add(done.history)
+            work = following
+    told = (
+        f"2 groups of 2 ranks, 2 steps, seed {options.seed}: {cases} cases with up to "
+        f"{options.faults} faults at {len(calm.points)} places, {len(histories)} unlike histories "
+        f"in {time.monotonic() - started:.0f} s: {len(failures)} violations"
+    )
+    _show(f"exhaustive-{options.faults}", [told], options)
+    return 1 if failures else 0
+
+
+# ---------------------------------------------------------------- planted bugs
+
+
+def _find_mutants(options: argparse.Namespace) -> int:
+    rows = []
+    missed = 0
+    find = partial(first_found, schedules=MUTANT_SCHEDULES)
+    with multiprocessing.Pool(options.jobs, settle_memory) as pool:
+        for name, outcome in zip(MUTANTS, pool.imap(find, MUTANTS), strict=True):
+            mutant = MUTANTS[name]
+            missed += outcome is None
+            code, after = ("not found", "") if outcome is None else (outcome.code, outcome.seed + 1)
+            focus = ", ".join(mutant.focus) or "all kinds"
+            rows.append(f"| {name} | {mutant.breaks} | {code} | {after} | {focus} |")
+            print(rows[-1], flush=True)
+    head = [
+        "| planted bug | breaks | found by | after schedules | faults drawn |",
+        "|---|---|---|---|---|",
+    ]
+    told = f"{len(rows) - missed} of {len(rows)} found within {MUTANT_SCHEDULES} schedules each"
+    _show("mutants", [told, "", *head, *rows], options)
+    return 1 if missed else 0
+
+
+# ---------------------------------------------------------------- docs
+
+
+def _show(name: str, lines: Sequence[str], options: argparse.Namespace) -> None:
+    print("\n".join(lines))
+    if not options.write_docs:
+        return
+    begin, end = f"<!-- simulate.py: {name} -->", f"<!-- end: {name} -->"
+    table = "\n".join([begin, *lines, end])
+    text = TESTING.read_text()
+    pattern = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
+    if not pattern.search(text):
+        raise SystemExit(f"{TESTING} has no place for it: {begin} … {end}")
+    TESTING.write_text(pattern.sub(lambda _: table, text))
 
 
 if __name__ == "__main__":

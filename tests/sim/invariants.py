@@ -74,6 +74,10 @@ class Invariants:
         leases = self.quorums.leases
         leases[incarnation] = max(until, leases.get(incarnation, 0.0))
 
+    def killed(self, incarnation: str) -> None:
+        """Its agent kills it in this very moment, if it has not died yet."""
+        self.quorums.leases.pop(incarnation, None)
+
     def slot_ends(self, replica_id: str) -> None:
         """The slot's script has ended, or it was asked to leave for good."""
         self.quorums.ended.add(replica_id)

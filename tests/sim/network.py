@@ -37,6 +37,7 @@ class Pipe:
         self._last_at = 0.0
         self._stalled_until = 0.0
         self.closed = False
+        self.stream: Stream | None = None
 
     def send(self, message: Any) -> None:
         """Put a message on its way; into a closed pipe, it is lost."""
@@ -89,6 +90,7 @@ class Stream:
         self.down = Pipe(world, agent, lambda message: agent.received(self, message), delay_s)
         self.open = True
         self._world = world
+        self.up.stream = self.down.stream = self
         house.streams.append(self)
 
     def vanish(self) -> None:

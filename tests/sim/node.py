@@ -198,6 +198,8 @@ class Agent(Actor):
             for replica_id in message.replica_ids:
                 self.world.invariants.slot_ends(replica_id)
             self.host.excuse("it was asked to leave")
+        elif isinstance(message, m.ReplicaLost):
+            self.world.invariants.killed(message.incarnation)
         if self.stream is not None:
             self.stream.up.send(message)
 

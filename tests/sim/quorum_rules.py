@@ -144,9 +144,8 @@ class QuorumRules:
             if (quorum.step or 0) < self._last_step:
                 return  # no survivor holds what the last one began with: strays are asked (C6)
             of_old = {member for known in self._members.values() for member in known}
-            if any(x[0] in quorum.donors and x in of_old for x in others):
-                return  # struck, and back: without them nobody would hold the job's state (C6)
-            require(not others, "Q4", f"{quorum.attempt} takes {others} for survivors")
+            fresh = [x for x in others if x not in of_old]  # the rest are strays, and back (C6)
+            require(not fresh, "Q4", f"{quorum.attempt} takes {fresh} for survivors")
 
 
 class PromiseRules:

@@ -48,6 +48,22 @@ def outcome_of(
         return _run(world)
 
 
+def covered(seed: int) -> tuple[Outcome, Coverage]:
+    """Run one schedule and count what its faults have hit."""
+    coverage = Coverage()
+    outcome = outcome_of(seed, coverage=coverage)
+    return outcome, coverage
+
+
+def first_found(mutant: str, schedules: int) -> Outcome | None:
+    """The first schedule, of so many, that finds a planted bug."""
+    from tests.sim.mutants import MUTANTS
+
+    focus = MUTANTS[mutant].focus
+    outcomes = (outcome_of(seed, mutant, focus) for seed in range(schedules))
+    return next((outcome for outcome in outcomes if outcome.failure), None)
+
+
 def replay(seed: int, mutant: str = "", focus: tuple[str, ...] = ()) -> tuple[list[str], Outcome]:
     """Run one schedule and tell its story."""
     with _planted(mutant):

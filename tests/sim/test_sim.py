@@ -17,10 +17,13 @@ from pathlib import Path
 import pytest
 
 from ftrun.core import messages as m
+from ftrun.core.phases import Phase
+from tests.sim import exhaustive
 from tests.sim.actor import ISOLATION_LIMIT_S
-from tests.sim.faults import Faults
+from tests.sim.coverage import Coverage
+from tests.sim.faults import Faults, all_faults
 from tests.sim.mutants import MUTANTS
-from tests.sim.run import Outcome, outcome_of, replay, settle_memory
+from tests.sim.run import covered, first_found, outcome_of, replay, settle_memory
 from tests.sim.world import Job, World
 
 ROOT = Path(__file__).parents[2]
@@ -42,6 +45,11 @@ RARE = (
     "isolation ignored",
     "majority before step",
     "results that stand forgotten",
+    "lease from the answer",
+    "vote taken for a result",
+    "incarnation ignored",
+    "promise for another step counts",
+    "Cancel ignored",
 )
 
 
@@ -51,12 +59,6 @@ def _failures(seeds: Iterable[int]) -> list[str]:
         outcomes = pool.map(outcome_of, seeds, chunksize=50)
     assert sum(outcome.commits for outcome in outcomes) > 10 * len(outcomes)
     return [str(outcome) for outcome in outcomes if outcome.failure]
-
-
-def _first_found(mutant: str, schedules: int) -> Outcome | None:
-    focus = MUTANTS[mutant].focus
-    outcomes = (outcome_of(seed, mutant, focus) for seed in range(schedules))
-    return next((outcome for outcome in outcomes if outcome.failure), None)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -70,6 +72,7 @@ def test_a_violation_that_is_not_mended_yet(seed: int) -> None:
     assert not outcome_of(seed).failure
 
 
+@pytest.mark.timeout(300)
 def test_schedules() -> None:
     assert _failures(range(FAST_SCHEDULES)) == []
 
@@ -103,14 +106,30 @@ def test_a_seed_gives_one_trace_in_every_process() -> None:
 
 @pytest.mark.parametrize("mutant", [name for name in MUTANTS if name not in RARE])
 def test_a_planted_bug_is_found(mutant: str) -> None:
-    assert _first_found(mutant, MUTANT_SCHEDULES) is not None
+    assert first_found(mutant, MUTANT_SCHEDULES) is not None
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("mutant", RARE)
 def test_a_rare_planted_bug_is_found(mutant: str) -> None:
-    assert _first_found(mutant, MUTANT_SCHEDULES_SLOW) is not None
+    assert first_found(mutant, MUTANT_SCHEDULES_SLOW) is not None
+
+
+def test_one_fault_at_every_place_of_a_small_job() -> None:
+    calm = exhaustive.run_case(0, ())
+    assert len(calm.points) > 100
+    runs = [exhaustive.run_case(0, (point,)) for point in calm.points]
+    assert [(run.faults, run.failure) for run in (calm, *runs) if run.failure] == []
+    assert len({run.history for run in runs}) > 0.9 * len(runs), "they strike at unlike places"
+
+
+def test_every_fault_strikes_within_a_thousand_schedules() -> None:
+    coverage = Coverage()
+    for seed in range(1, 1001, 2):
+        coverage.add(covered(seed)[1])
+    assert coverage.missed(all_faults()) == []
+    assert all(coverage.phases[phase.value] for phase in Phase)
 
 
 def test_a_planted_bug_leaves_no_trace() -> None:

@@ -30,6 +30,7 @@ class QuorumRules:
         self._last: tuple[Attempt, tuple[Incarnation, ...]] | None = None
         self._last_step = 0
         self._prior: tuple[Incarnation, ...] = ()
+        self._ever: set[Incarnation] = set()
         self._struck: set[Incarnation] = set()
         self._issued: set[Attempt] = set()
         self._silent_until = 0.0
@@ -80,6 +81,7 @@ class QuorumRules:
         self._last = (quorum.attempt, members)
         self._last_step = quorum.step or 0
         self._struck -= set(members)
+        self._ever |= set(members)
 
     def _issue(self, now: float, quorum: m.Quorum, by_switch: bool) -> None:
         members = _members(quorum)
@@ -104,6 +106,7 @@ class QuorumRules:
             self._last = (quorum.attempt, members)
             self._last_step = quorum.step or 0
             self._struck -= set(members)
+            self._ever |= set(members)
 
     def _check_fence(
         self,
@@ -143,8 +146,7 @@ class QuorumRules:
             others = [x for x in members if x not in survivors]
             if (quorum.step or 0) < self._last_step:
                 return  # no survivor holds what the last one began with: strays are asked (C6)
-            of_old = {member for known in self._members.values() for member in known}
-            fresh = [x for x in others if x not in of_old]  # the rest are strays, and back (C6)
+            fresh = [x for x in others if x not in self._ever]  # the rest are strays, and back (C6)
             require(not fresh, "Q4", f"{quorum.attempt} takes {fresh} for survivors")
 
 

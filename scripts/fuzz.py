@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import gc
 import logging
+import os
 import subprocess
 import sys
 import tempfile
@@ -65,6 +66,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="", metavar="WORD", help="those with it in their name")
     parser.add_argument("--coverage", type=int, metavar="S", help="guided by coverage (atheris)")
+    parser.add_argument("--table", metavar="FILE", help="also write the table here as it grows")
     parser.add_argument("--guided", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.guided:
@@ -77,12 +79,26 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="ftrun-fuzz-", dir=memory) as directory:
         if options.coverage:
             return _guide_all(options, Path(directory))
-        rows = list(_rows(options, Path(directory)))
-    Console(width=118).print(_table(rows))
+        rows = []
+        for row in _rows(options, Path(directory)):
+            rows.append(row)
+            print(f"{row.name}: {row.elapsed_s:.0f} s", file=sys.stderr, flush=True)
+            # Anew after each: who stops it half-way has what there is by then.
+            if options.table:
+                Path(options.table).write_text(_text(rows))
+    print(_text(rows))
     for row in rows:
         for finding in row.findings[:SHOWN_MAX]:
             print(f"{row.name}: {finding}")
     return 0 if all(row.is_good for row in rows) else 1
+
+
+def _text(rows: list[Row]) -> str:
+    """The table as plain text."""
+    with open(os.devnull, "w") as nowhere:
+        console = Console(width=118, record=True, file=nowhere)
+        console.print(_table(rows))
+        return console.export_text()
 
 
 def _rows(options: argparse.Namespace, directory: Path) -> Iterator[Row]:

@@ -438,16 +438,19 @@ HOSTED = ("state server, HTTP", "agent, Unix socket")
 
 
 class HostedBytes(Server):
-    """A worker's state server, or an agent's socket, in a child process (hosts.py)."""
+    """A worker's state server, or an agent's socket, in a child process (hosts.py).
+
+    ``address``: HOST:PORT, or the socket's path. ``token``: the job's.
+    """
 
     def __init__(self, directory: Path, kind: str, known: bool) -> None:
         super().__init__(f"{kind}, {_words(known)}")
         self._known = known
         self._kind = kind
-        self._right_token, self._directory = new_token(), directory
-        self._token = self._right_token if known else new_token()
+        self.token, self._directory = new_token(), directory
+        self._shown = self.token if known else new_token()
         self._process: subprocess.Popen[str] | None = None
-        self._address = ""
+        self.address = ""
         self._corpus: list[bytes] = []
 
     def start(self) -> None:
@@ -458,11 +461,11 @@ class HostedBytes(Server):
             cwd=Path(__file__).parents[2],
         )  # fmt: skip
         assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.write(self._right_token + "\n")
+        self._process.stdin.write(self.token + "\n")
         self._process.stdin.flush()
-        self._address = self._process.stdout.readline().strip()
-        assert self._address, self._process.communicate()[1]
-        self._corpus = self._right_ones(self._token)
+        self.address = self._process.stdout.readline().strip()
+        assert self.address, self._process.communicate()[1]
+        self._corpus = self._right_ones(self._shown)
 
     def _right_ones(self, token: str) -> list[bytes]:
         if self._kind == HOSTED[0]:
@@ -496,18 +499,18 @@ class HostedBytes(Server):
 
     def _connect(self) -> socket.socket:
         if self._kind == HOSTED[0]:
-            host, port = self._address.split(":")
+            host, port = self.address.split(":")
             return socket.create_connection((host, int(port)), ANSWER_S)
         sock = socket.socket(socket.AF_UNIX)
         sock.settimeout(ANSWER_S)
-        sock.connect(self._address)
+        sock.connect(self.address)
         return sock
 
     def is_well(self) -> str:
         assert self._process is not None
         if self._process.poll() is not None:
             return f"it ended: {self._process.communicate()[1][-2000:]}"
-        if not self._ask(self._right_ones(self._right_token)[0], True):
+        if not self._ask(self._right_ones(self.token)[0], True):
             return "it does not answer who comes rightly"
         self._process.kill()
         said = self._process.communicate()[1]

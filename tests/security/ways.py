@@ -1,0 +1,173 @@
+"""Every way into a running job, and what it says to each kind of token (X1).
+
+The ways come from the service's descriptor and the route tables: a new one is asked without anybody
+adding it here. A lighthouse, a worker's state server and an agent's socket are real processes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from ftrun.checkpoint.serve import ROUTES
+from ftrun.core import messages as m
+from ftrun.core.ids import WorkerKey
+from ftrun.errors import PeerError
+from ftrun.lighthouse.guard import OPEN_ROUTES
+from ftrun.lighthouse.settings import ServiceSettings
+from ftrun.lighthouse.web import build_app
+from ftrun.protocol import ftrun_pb2
+from ftrun.protocol.auth import bearer, new_token
+from ftrun.protocol.frames import FrameSocket
+from tests.fuzz.servers import HOSTED, HostedBytes
+from tests.unit.lighthouse.lighthouse_process import LighthouseProcess
+
+WAIT_S = 10.0
+Ask = Callable[[str | None], str]
+"""Asks with this token (None: with none at all); says what came back, in a word or two."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way in: ``welcome`` is what it says to the job's token; ``is_open`` to everybody."""
+
+    name: str
+    token: str
+    ask: Ask
+    welcome: str
+    refusal: str
+    is_open: bool = False
+
+
+def wrong_tokens(token: str) -> dict[str, str | None]:
+    """All kinds of tokens that are not the job's."""
+    return {
+        "none": None,
+        "empty": "",
+        "wrong": "0" * 64,
+        "truncated": token[:-1],
+        "longer": token + "0",
+        "upper case": token.upper(),
+        "another job's": new_token(),
+    }
+
+
+@contextmanager
+def all_ways(directory: Path) -> Iterator[list[Way]]:
+    """Start what there is to ask; gives every way into it."""
+    with ExitStack() as stack:
+        (directory / "lighthouse").mkdir()
+        lighthouse = stack.enter_context(LighthouseProcess(directory / "lighthouse", new_token()))
+        states, socket = (
+            stack.enter_context(HostedBytes(directory, kind, known=True)) for kind in HOSTED
+        )
+        assert isinstance(states, HostedBytes) and isinstance(socket, HostedBytes)
+        yield [
+            *_calls(lighthouse),
+            *_lighthouse_routes(lighthouse),
+            *_state_routes(states),
+            Way("agent: Unix socket", socket.token, partial(_hello, socket.address),
+                "answers", "closed"),
+        ]  # fmt: skip
+
+
+# ---------------------------------------------------------------- gRPC
+
+
+def _calls(lighthouse: LighthouseProcess) -> Iterator[Way]:
+    names = [
+        f"/{service.full_name}/{method.name}"
+        for service in ftrun_pb2.DESCRIPTOR.services_by_name.values()
+        for method in service.methods
+    ]
+    for name in (*names, "/ftrun.Membership/Unknown", "/grpc.health.v1.Health/Check"):
+        welcome = "INVALID_ARGUMENT" if name in names else "UNIMPLEMENTED"
+        ask = partial(_call, lighthouse.grpc, name)
+        yield Way(f"lighthouse: gRPC {name}", lighthouse.token, ask, welcome, "UNAUTHENTICATED")
+
+
+def _call(address: str, name: str, token: str | None) -> str:
+    async def call() -> str:
+        metadata = () if token is None else (("authorization", bearer(token)),)
+        async with grpc.aio.insecure_channel(address) as channel:
+            opened: Any = channel
+            stream = opened.stream_stream(name)(metadata=metadata)
+            try:
+                await stream.done_writing()  # No Hello: who is let in is told so.
+                await asyncio.wait_for(stream.read(), WAIT_S)
+                await stream.read()
+            except grpc.aio.AioRpcError as error:
+                return error.code().name
+            except asyncio.InvalidStateError:
+                pass
+            return str((await stream.code()).name)
+
+    return asyncio.run(call())
+
+
+# ---------------------------------------------------------------- HTTP
+
+
+def _lighthouse_routes(lighthouse: LighthouseProcess) -> Iterator[Way]:
+    settings = ServiceSettings(Path("/nowhere"), lighthouse.token)
+    found = {
+        (route.method, route.resource.canonical)
+        for route in build_app(dict, settings).router.routes()
+        if route.resource is not None
+    }
+    for method, path in sorted(found | {("POST", "/status"), ("GET", "/unknown")}):
+        welcome = "405" if method == "POST" else "404" if path == "/unknown" else "200"
+        ask = partial(_request, lighthouse.http, method, path)
+        name = f"lighthouse: {method} {path}"
+        yield Way(name, lighthouse.token, ask, welcome, "401", path in OPEN_ROUTES)
+
+
+def _state_routes(states: HostedBytes) -> Iterator[Way]:
+    for route, method in ROUTES.items():
+        path = f"/state/8.1.10/{route}" + ("?offset=0&length=4000" if route == "data" else "")
+        ask = partial(_request, states.address, method, path)
+        yield Way(f"worker: {method} /state/TAG/{route}", states.token, ask, "200", "401")
+
+
+def _request(address: str, method: str, path: str, token: str | None) -> str:
+    host, port = address.split(":")
+    connection = http.client.HTTPConnection(host, int(port), timeout=WAIT_S)
+    headers = {"x-ftrun-receiver": "r1"}
+    if token is not None:
+        headers["Authorization"] = bearer(token)
+    try:
+        connection.request(method, path, headers=headers)
+        return str(connection.getresponse().status)
+    finally:
+        connection.close()
+
+
+# ---------------------------------------------------------------- the agent's socket
+
+
+def _hello(path: str, token: str | None) -> str:
+    """A worker's first words; without any token it says something else first."""
+    import socket
+
+    sock = socket.socket(socket.AF_UNIX)
+    sock.connect(path)
+    worker = FrameSocket(sock)
+    try:
+        if token is not None:
+            worker.send(m.WorkerHello(WorkerKey("0", "aa", 0), os.getpid(), token))
+        worker.send(m.Progress(1, 1, "step"))
+        return "answers" if worker.receive(WAIT_S) is not None else "silent"
+    except PeerError:
+        return "closed"
+    finally:
+        worker.close()

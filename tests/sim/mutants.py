@@ -89,7 +89,7 @@ def _accepts_late_interrupts(self: StepMachine, event: m.Interrupt) -> None:
     self._send(self.report())
 
 
-def _ignores_isolation(self: StepMachine, event: m.Isolation) -> None:
+def _ignores_isolation(self: StepMachine) -> None:
     pass
 
 
@@ -258,7 +258,7 @@ MUTANTS: dict[str, Mutant] = {
     "late Interrupt accepted": Mutant(
         StepMachine, "_on_interrupt", _accepts_late_interrupts, "Q2", _REPEATS
     ),
-    "isolation ignored": Mutant(StepMachine, "_on_isolation", _ignores_isolation, "Q3", _CUT_OFF),
+    "isolation ignored": Mutant(StepMachine, "_isolate", _ignores_isolation, "Q3", _CUT_OFF),
     "vote ignored": Mutant(StepMachine, "_on_decided", _commits_without_the_vote, "C1"),
     "repair keeps old results": Mutant(OperationLedger, "start_again", _repairs_half, "C3"),
     "lineage ignored": Mutant(forming, "choose", _ignores_lineage, "S2"),

@@ -63,6 +63,7 @@ class Worker(Actor):
         self._ends: dict[Attempt, End] = {}
         self._dropped: list[End] = []
         self._end: End | None = None
+        self._lease_until = 0.0
         self._fetch: Fetch | None = None
         self._afterwards: deque[tuple[Reduction, int | None]] = deque()
         self._build_state()
@@ -180,6 +181,15 @@ class Worker(Actor):
             invariants.switch_heard(event.attempt)
         elif isinstance(event, m.Isolation) and event.isolated:
             invariants.isolated(self.key)
+        elif isinstance(event, m.Lease):
+            self._lease_until = event.until_s
+            # Whatever happens to this process: from then on it commits nothing.
+            left_s = max(0.0, event.until_s - self.world.now)
+            self.world.at(left_s, None, self._lease_over, event.until_s)
+
+    def _lease_over(self, until_s: float) -> None:
+        if self.alive and until_s == self._lease_until:
+            self.world.invariants.isolated(self.key)
 
     def _carry_out(self, instruction: e.Instruction) -> None:
         match instruction:

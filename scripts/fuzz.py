@@ -3,7 +3,6 @@
 
     scripts/fuzz.py                          100,000 inputs for each reader and each server
     scripts/fuzz.py --inputs 1000 --only codec
-    scripts/fuzz.py --coverage 60 --only header    by atheris (extra `fuzz`), 60 s for each reader
 
 One row each: inputs, accepted, refused by a declared error, memory before and after, seconds. Exit
 code 1 if anything else was raised, a server died, or memory grew by more than 16 MiB. An input
@@ -16,7 +15,6 @@ import argparse
 import gc
 import logging
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -65,20 +63,14 @@ def main() -> int:
     parser.add_argument("--inputs", type=int, default=100_000, help="for each")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="", metavar="WORD", help="those with it in their name")
-    parser.add_argument("--coverage", type=int, metavar="S", help="guided by coverage (atheris)")
     parser.add_argument("--table", metavar="FILE", help="also write the table here as it grows")
-    parser.add_argument("--guided", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.guided:
-        return _guided(options.guided, options.coverage, options.seed)
     # Corrupt journals are told each time, and gRPC's poller tells event loops that have ended about
     # our own calls that were cut.
     logging.disable(logging.CRITICAL)
     # Files are read as bytes from outside, too; a disk would only slow that down.
     memory = "/dev/shm" if Path("/dev/shm").is_dir() else None
     with tempfile.TemporaryDirectory(prefix="ftrun-fuzz-", dir=memory) as directory:
-        if options.coverage:
-            return _guide_all(options, Path(directory))
         rows = []
         for row in _rows(options, Path(directory)):
             rows.append(row)
@@ -164,50 +156,6 @@ def _table(rows: list[Row]) -> Table:
             style="" if row.is_good else "red",
         )
     return table
-
-
-# ---------------------------------------------------------------- guided by coverage
-
-
-def _guide_all(options: argparse.Namespace, directory: Path) -> int:
-    """atheris never returns, so each reader has a process."""
-    code = 0
-    for target in targets(directory):
-        if options.only in target.name:
-            print(f"== {target.name}", flush=True)
-            command = [sys.executable, __file__, "--guided", target.name]
-            done = subprocess.run(
-                [*command, "--coverage", str(options.coverage), "--seed", str(options.seed)],
-                check=False,
-            )
-            code = code or done.returncode
-    return code
-
-
-def _guided(name: str, seconds: int, seed: int) -> int:
-    try:
-        import atheris
-    except ImportError:
-        print("atheris is not installed: pip install 'ftrun[fuzz]'", file=sys.stderr)
-        return 2
-    with tempfile.TemporaryDirectory(prefix="ftrun-fuzz-") as directory:
-        with atheris.instrument_imports(include=["ftrun"]):
-            for module in [m for m in sys.modules if m.startswith(("ftrun", "tests.fuzz.targets"))]:
-                del sys.modules[module]
-            from tests.fuzz import targets as fresh
-        (target,) = (t for t in fresh.targets(Path(directory)) if t.name == name)
-        corpus = Path(directory) / "corpus"
-        corpus.mkdir()
-        for number in range(200):
-            data = target.make(Random(f"{seed}/{number}"))
-            (corpus / str(number)).write_bytes(data)
-        limits = [f"-max_total_time={seconds}", "-max_len=65536", "-rss_limit_mb=4096"]
-        atheris.Setup(
-            [sys.argv[0], *limits, "-print_final_stats=1", f"-seed={seed + 1}", str(corpus)],
-            lambda data: target.feed(data) and None,
-        )
-        atheris.Fuzz()
-    return 0
 
 
 if __name__ == "__main__":

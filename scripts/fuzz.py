@@ -30,7 +30,8 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from tests.fuzz.servers import Server, servers
+from tests.fuzz.feeding import Server
+from tests.fuzz.servers import servers
 from tests.fuzz.targets import Target, targets
 
 GROWTH_BYTES_MAX = 16 << 20

@@ -29,7 +29,7 @@ from ftrun.lighthouse.web import build_app
 from ftrun.protocol import ftrun_pb2
 from ftrun.protocol.auth import bearer, new_token
 from ftrun.protocol.frames import FrameSocket
-from tests.fuzz.servers import HOSTED, HostedBytes
+from tests.fuzz.hosted import HOSTED, HostedBytes
 from tests.unit.lighthouse.lighthouse_process import LighthouseProcess
 
 WAIT_S = 10.0

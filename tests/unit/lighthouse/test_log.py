@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ftrun.protocol.auth import bearer, new_token
-from tests.fuzz.servers import record
+from tests.fuzz.lighthouses import record
 from tests.unit.lighthouse.lighthouse_process import LighthouseProcess
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from ftrun.core import messages as m
 from ftrun.protocol.auth import new_token
 from ftrun.protocol.rpc import Disconnected
-from tests.fuzz.servers import record
+from tests.fuzz.lighthouses import record
 from tests.unit.lighthouse.lighthouse_process import LighthouseProcess
 from tests.unit.lighthouse.scripted_agent import ScriptedAgent
 

@@ -1,0 +1,125 @@
+"""How a server is fed: what each kind has in common, and what goes over a socket.
+
+Not here: which servers there are (servers.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from random import Random
+
+import psutil
+
+ANSWER_S = 10.0
+SILENCE_S = 0.05
+TRIES = 100
+TOGETHER = 16
+"""So many inputs are on their way at once."""
+FINDINGS_MAX = 100
+
+
+class Server:
+    """A process and one way to feed it. ``feed`` counts what was accepted and refused."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.wrong: list[str] = []
+
+    def __enter__(self) -> Server:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start the process."""
+
+    def stop(self) -> None:
+        """End it."""
+
+    def pid(self) -> int:
+        """The process that is fed."""
+        raise NotImplementedError
+
+    def one(self, rng: Random) -> bool:
+        """Feed one input; True if it was accepted."""
+        raise NotImplementedError
+
+    def is_well(self) -> str:
+        """What is wrong with it now; empty: it serves whoever comes rightly."""
+        raise NotImplementedError
+
+    def feed(self, numbers: Iterable[int], seed: int) -> tuple[int, int]:
+        """Feed the inputs of these numbers; returns how many were accepted and refused."""
+
+        def feed_one(number: int) -> bool | None:
+            if len(self.wrong) > FINDINGS_MAX:
+                return None
+            try:
+                return self.one(Random(f"{seed}/{number}"))
+            except (OSError, AssertionError) as error:
+                self.wrong.append(f"input {seed}/{number}: {error!r}")
+                return None
+
+        with ThreadPoolExecutor(TOGETHER) as pool:
+            found = list(pool.map(feed_one, numbers))
+        return found.count(True), found.count(False)
+
+    def rss(self) -> int:
+        """Its resident memory; none if it has ended."""
+        try:
+            return int(psutil.Process(self.pid()).memory_info().rss)
+        except psutil.NoSuchProcess:
+            return 0
+
+    def findings(self) -> list[str]:
+        """What was not as declared."""
+        why = self.is_well()
+        return [*self.wrong, *([why] if why else [])]
+
+
+def words(known: bool) -> str:
+    """For a server's name."""
+    return "with the token" if known else "without"
+
+
+def connected(address: str) -> socket.socket:
+    """A connection; a server that gives its port to the next one is tried again, as agents do."""
+    host, port = address.split(":")
+    for _ in range(TRIES):
+        with contextlib.suppress(ConnectionError):
+            return socket.create_connection((host, int(port)), ANSWER_S)
+        time.sleep(SILENCE_S)
+    return socket.create_connection((host, int(port)), ANSWER_S)
+
+
+def listen(sock: socket.socket, data: bytes) -> bytes:
+    """Send all, and hear what comes before it falls silent: a server of these ends at our end."""
+    answer = bytearray()
+    with contextlib.suppress(ConnectionError, TimeoutError):
+        sock.sendall(data)
+        sock.settimeout(SILENCE_S)
+        while found := sock.recv(65536):
+            answer += found
+    return bytes(answer)
+
+
+def exchange(sock: socket.socket, data: bytes) -> bytes:
+    """Send all, say that this is all, and read to the end."""
+    answer = bytearray()
+    sock.settimeout(ANSWER_S)
+    try:
+        sock.sendall(data)
+        sock.shutdown(socket.SHUT_WR)
+        while found := sock.recv(65536):
+            answer += found
+    except TimeoutError:
+        raise AssertionError("no answer") from None
+    except OSError:
+        pass  # It has ended the connection before we had.
+    return bytes(answer)

@@ -1,0 +1,28 @@
+"""Whole servers fed with damaged bytes, at length: alive, answering, as small as before."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.fuzz.servers import servers
+
+INPUTS = 2000
+GROWTH_BYTES_MAX = 16 << 20
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(10))
+def test_a_server_that_is_fed_lives_answers_and_stays_small(tmp_path: Path, number: int) -> None:
+    found = servers(tmp_path)
+    assert len(found) == 10
+    with found[number] as server:
+        server.feed(range(INPUTS), 1)
+        before = server.rss()
+        accepted, refused = server.feed(range(INPUTS, 2 * INPUTS), 1)
+        assert server.rss() - before <= GROWTH_BYTES_MAX
+        assert server.findings() == []
+        assert accepted + refused == INPUTS
+        assert refused > 0
+        assert (accepted > 0) == server.name.endswith("with the token")

@@ -3,6 +3,8 @@
 
     scripts/chaos.py --runs 40 --seed 0          one line a run, the table at the end
     scripts/chaos.py --replay 17                 the story of a seed, its directory kept
+    scripts/chaos.py orphans                     what launchers leave behind, torchrun beside
+    scripts/chaos.py restarts --count 1000       one job, a thousand restarts, and what stays flat
 
 Exit code 1 if a run failed. The test bed is in tests/chaos.
 """
@@ -12,12 +14,15 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import signal
+import statistics
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from tests.chaos import orphans, plots, restarts
 from tests.chaos.run import Outcome, draw, run
 from tests.chaos.table import table
 
@@ -25,17 +30,42 @@ from tests.chaos.table import table
 def main() -> int:
     """Parse, run, tell."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("what", nargs="?", choices=("runs", "orphans", "restarts"), default="runs")
     parser.add_argument("--runs", type=int, default=40, help="how many seeds")
     parser.add_argument("--seed", type=int, default=0, help="the first one")
     parser.add_argument("--replay", type=int, metavar="SEED", help="tell this seed's story")
     parser.add_argument("--jobs", type=int, default=1, help="runs side by side")
     parser.add_argument("--json", action="store_true", help="one JSON object a run, no table")
     parser.add_argument("--only", default="", metavar="WORDS", help="seeds whose plan holds these")
+    parser.add_argument("--count", type=int, default=1000, help="restarts: how many")
+    parser.add_argument("--plot", type=Path, metavar="PNG", help="restarts: where the picture goes")
     options = parser.parse_args()
+    _end_well()
+    if options.what == "orphans":
+        return _orphans()
+    if options.what == "restarts":
+        return _restarts(options.count, options.plot)
     if options.replay is not None:
         return _tell(options.replay)
-    seeds = [s for s in range(options.seed, options.seed + options.runs)]
+    seeds = range(options.seed, options.seed + options.runs)
     return _run_all([s for s in seeds if options.only in str(draw(s))], options)
+
+
+def _orphans() -> int:
+    rows = list(orphans.measure(lambda line: print(line, file=sys.stderr, flush=True)))
+    print(orphans.table(rows))
+    return 0 if all(row.left == 0 for row in rows if row.launcher == "ftrun") else 1
+
+
+def _restarts(count: int, plot: Path | None) -> int:
+    found = restarts.run_restarts(count, lambda line: print(line, flush=True))
+    done, took = len(found.returns_s), found.returns_s or [0.0]
+    print(f"\n{done} restarts in {found.seconds:.0f} s; SIGKILL to the replacement's first commit:")
+    print(f"median {statistics.median(took):.2f} s, at most {max(took):.2f} s\n\n{found.table()}")
+    if plot is not None:
+        plots.draw(found, plot)
+    print("\n".join(found.problems))
+    return 1 if found.problems else 0
 
 
 def _tell(seed: int) -> int:
@@ -52,13 +82,18 @@ def _run_all(seeds: list[int], options: argparse.Namespace) -> int:
     outcomes = []
     # Fresh processes now and then: what leaks here must not add up.
     context = multiprocessing.get_context("spawn")
-    with context.Pool(options.jobs, maxtasksperchild=50) as pool:
+    with context.Pool(options.jobs, _end_well, maxtasksperchild=50) as pool:
         for outcome in pool.imap(run, seeds):
             outcomes.append(outcome)
             _show(outcome, options.json)
     if not options.json:
         print(f"\n{table(outcomes)}")
     return 0 if _all_well(outcomes) else 1
+
+
+def _end_well() -> None:
+    """SIGTERM is a way to end at which what was started is ended too."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 
 
 def _show(outcome: Outcome, as_json: bool) -> None:

@@ -6,6 +6,7 @@ comes back. Each slot that the lighthouse has assigned is in one phase:
 | event \\ phase    | WAITING | RUNNING                 | STOPPING        | ENDED     |
 |------------------|---------|-------------------------|-----------------|-----------|
 | wake time        | RUNNING |                         |                 |           |
+| a script raises  |         | lost                    |                 |           |
 | a worker exits 0 |         | all have: ENDED         | all have: next  |           |
 | one exits else   |         | lost; kill: STOPPING    | all have: next  |           |
 | restart asked    |         | lost; kill: STOPPING    |                 |           |
@@ -27,7 +28,7 @@ from __future__ import annotations
 import hashlib
 import signal
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ftrun.core.contact import Contact
 from ftrun.core.failures import Failure, exit_code_of
@@ -273,23 +274,17 @@ class Supervisor:
         slot.alive.discard(event.group_rank)
         self._slots.note(self._now, slot, f"worker {event.group_rank} exited {event.status}")
         if slot.phase is Phase.RUNNING:
-            slot.status = event.status
-            if event.status != 0:
-                self._fail(slot, event)
+            # Who has raised has failed, whatever an exit handler of the script makes of it.
+            status = event.status or int(event.group_rank in slot.reports)
+            slot.status = status
+            if status != 0:
+                self._fail(slot, replace(event, status=status))
         if not slot.alive:
             self._group_ended(slot)
 
     def _fail(self, slot: Supervised, event: WorkerExited) -> None:
         """The group is broken: its loss is told first, then the rest of it is killed."""
-        failure = Failure(
-            replica_id=slot.replica_id,
-            group_rank=event.group_rank,
-            pid=event.pid,
-            restarts=slot.started - 1,
-            status=event.status,
-            report=slot.reports.get(event.group_rank),
-            reason=event.reason,
-        )
+        failure = _failure(slot, event)
         self._lose(slot, failure.cause())
         slot.failures.append(failure)
         slot.outcome_ahead = Outcome.FAILED
@@ -376,9 +371,15 @@ class Supervisor:
         if slot is None or key.group_rank not in slot.alive:
             return
         slot.reports[key.group_rank] = report
-        if slot.phase is Phase.RUNNING and slot.kill_at is None:
+        if slot.phase is Phase.RUNNING:
+            # Its peers need not wait while the interpreter ends, which takes half a second.
+            gone = WorkerExited(key.incarnation, key.group_rank, 0, 1)
+            self._lose(slot, _failure(slot, gone).cause())
+            if slot.lost_at is None:
+                slot.lost_at = self._now
             # A script that has raised may still hang at exit, on a thread or a child of its own.
-            slot.kill_at = self._now + self._settings.grace_s
+            if slot.kill_at is None:
+                slot.kill_at = self._now + self._settings.grace_s
 
     def _worker_said(self, key: WorkerKey, message: FromWorker) -> None:
         slot = self._slots.of_incarnation(key.incarnation)
@@ -570,6 +571,18 @@ class Supervisor:
         text = f"{who}{pid} {failure.cause()}. {then}"
         log = WorkerLife(failure.replica_id, failure.group_rank, failure.restarts)
         self._out.append(Say("lost", (failure.replica_id,), text, log))
+
+
+def _failure(slot: Supervised, event: WorkerExited) -> Failure:
+    return Failure(
+        replica_id=slot.replica_id,
+        group_rank=event.group_rank,
+        pid=event.pid,
+        restarts=slot.started - 1,
+        status=event.status,
+        report=slot.reports.get(event.group_rank),
+        reason=event.reason,
+    )
 
 
 def _due(at: float | None, now: float) -> bool:

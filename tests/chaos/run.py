@@ -152,7 +152,7 @@ def _go(plan: Plan, stage: Stage, outcome: Outcome) -> None:
             break
         job.await_recovery(goal, effect.gone)
         outcome.recoveries_s[" + ".join(f.name for f in faults)] = time.monotonic() - struck_at
-        if effect.may_go - stage.struck or stage.job.lost_agents:
+        if plan.stage in ("service", "nodes"):  # whoever is silent is given up only later
             job.pause(HEARTBEAT_TIMEOUT_S)
             job.await_recovery(job.step(), effect.gone)
         outcome.problems += checks.check_pids(before, job.workers(), effect.may_go)

@@ -95,8 +95,7 @@ class Agent:
 
     def raises(self, replica_id: str, rank: int = 0) -> list[Instruction]:
         key = WorkerKey(replica_id, self.incarnations[replica_id], rank)
-        self.on(FailureReported(key, RAISED))
-        return self.exits(replica_id, 1, rank)
+        return [*self.on(FailureReported(key, RAISED)), *self.exits(replica_id, 1, rank)]
 
     def says(self, replica_id: str, message: Any, rank: int = 0) -> list[Instruction]:
         return self.on(
@@ -319,15 +318,38 @@ def test_the_lighthouse_may_give_a_group_up() -> None:
     assert starts(agent.exits("0", -9)) == [("0", 1)]
 
 
+def test_a_script_that_has_raised_is_lost_before_its_interpreter_has_ended() -> None:
+    agent = Agent()
+    agent.assign("0")
+    first = agent.incarnations["0"]
+    key = WorkerKey("0", first, 0)
+    assert told(agent.on(FailureReported(key, RAISED))) == [
+        ReplicaLost("0", first, f"failed: {RAISED.error_type}: {RAISED.message}")
+    ]
+    assert agent.on(FailureReported(key, RAISED)) == []
+    out = agent.exits("0", 1)
+    assert told(out) == [ReplicaStarted("0", agent.incarnations["0"], 1)]
+    assert "(pid 1000) failed: " in said(out)
+
+
+def test_a_script_that_has_raised_has_failed_whatever_its_exit_code() -> None:
+    agent = Agent()
+    agent.assign("0")
+    agent.on(FailureReported(WorkerKey("0", agent.incarnations["0"], 0), RAISED))
+    assert starts(agent.exits("0", 0)) == [("0", 1)]
+    assert agent.core.summary()[0].status == 1
+
+
 def test_a_script_that_has_raised_and_hangs_at_exit_is_killed_after_the_grace() -> None:
     agent = Agent(workers_per_replica=2)
     agent.assign("0")
     key = WorkerKey("0", agent.incarnations["0"], 1)
-    agent.on(FailureReported(key, RAISED))
+    out = agent.on(FailureReported(key, RAISED))
+    assert isinstance(told(out)[0], ReplicaLost)
     agent.on(FailureReported(WorkerKey("0", agent.incarnations["0"], 0), RAISED))
     assert agent.core.next_deadline() == 10.0
     out = agent.wait(10.0)
-    assert isinstance(told(out)[0], ReplicaLost)
+    assert told(out) == []
     assert signals(out) == [("0", SIGKILL)]
     agent.exits("0", -9, rank=1)
     assert starts(agent.exits("0", -9, rank=0)) == [("0", 1)]

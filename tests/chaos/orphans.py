@@ -1,0 +1,189 @@
+"""What a launcher leaves behind: families of processes that are hard to end, and guards that die.
+
+Each case starts a job whose worker has children of every awkward kind, ends it in one way, and
+counts what still lives five seconds later. torchrun runs beside, on the same script, where the case
+means something for it. Not here: chaos by seed (run.py).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ftrun.agent import sweep
+from tests.chaos.job import GONE_S, REPOSITORY
+from tests.chaos.processes import Family, Late, command, wait
+
+START_S = 60.0
+BIN = Path(sys.executable).parent
+
+FAMILY = """
+import os, signal, subprocess, sys
+from torch.utils.data import DataLoader
+
+def idle():
+    while True:
+        signal.pause()
+
+def ready(name):
+    open(os.path.join(os.environ["ORPHANS_OUT"], name), "w").close()
+
+def loader():
+    batches = iter(DataLoader(range(10**9), num_workers=2, persistent_workers=True))
+    next(batches)
+    return batches
+
+def session():
+    subprocess.Popen(["sleep", "1000"], start_new_session=True)
+
+def double_fork():
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() > 0:
+            os._exit(0)
+        idle()
+    os.wait()
+
+def deaf():
+    if os.fork() == 0:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        idle()
+
+if __name__ == "__main__":
+    kept = [make() for make in (loader, session, double_fork, deaf)]
+    ready(f"up.{os.environ['LOCAL_RANK']}.{os.getpid()}")
+    idle()
+"""
+CHILDREN = "2 data-loader workers, a setsid child, a double fork, a child that ignores SIGTERM"
+
+
+@dataclass(frozen=True)
+class Row:
+    """``left``: processes that still lived after ``GONE_S``; ``gone_s``: when the last one went."""
+
+    case: str
+    launcher: str
+    family: int
+    left: int
+    gone_s: float | None
+    who: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Running:
+    launcher: subprocess.Popen[bytes]
+    family: Family
+    worker: int
+
+    def spawner(self) -> int:
+        return self.family.titled("ftrun spawner")[0]
+
+
+def _signal_launcher(number: signal.Signals) -> Callable[[_Running], None]:
+    return lambda running: running.launcher.send_signal(number)
+
+
+def _kill_spawner(running: _Running) -> None:
+    os.kill(running.spawner(), signal.SIGKILL)
+
+
+def _kill_both(running: _Running) -> None:
+    spawner = running.spawner()
+    running.launcher.kill()
+    os.kill(spawner, signal.SIGKILL)
+
+
+def _kill_worker(running: _Running) -> None:
+    os.kill(running.worker, signal.SIGKILL)
+
+
+CASES: tuple[tuple[str, Callable[[_Running], None], tuple[str, ...]], ...] = (
+    ("SIGTERM to the launcher", _signal_launcher(signal.SIGTERM), ("ftrun", "torchrun")),
+    ("worker -9, no restart left", _kill_worker, ("ftrun", "torchrun")),
+    ("launcher (agent) -9", _signal_launcher(signal.SIGKILL), ("ftrun", "torchrun")),
+    ("spawner -9", _kill_spawner, ("ftrun",)),
+    ("agent and spawner -9", _kill_both, ("ftrun",)),
+)
+
+
+def measure(say: Callable[[str], None]) -> Iterator[Row]:
+    """Every case with every launcher that it means something for, one after another."""
+    for case, strike, launchers in CASES:
+        for launcher in launchers:
+            row = end_one(case, strike, launcher)
+            say(f"{row.launcher}: {row.case}: {row.left} of {row.family} left {list(row.who)}")
+            yield row
+
+
+def table(rows: Iterable[Row]) -> str:
+    """As Markdown: one line a case and launcher."""
+    lines = [
+        f"| how it ends | launcher | processes | left after {GONE_S:g} s | the last one went |",
+        "|---|---|---:|---:|---:|",
+    ]
+    for row in rows:
+        gone = "never" if row.gone_s is None else f"after {row.gone_s:.2f} s"
+        lines.append(f"| {row.case} | {row.launcher} | {row.family} | {row.left} | {gone} |")
+    return "\n".join(lines)
+
+
+def end_one(case: str, strike: Callable[[_Running], None], launcher: str) -> Row:
+    """One case with one launcher."""
+    with tempfile.TemporaryDirectory(prefix="orphans-") as name:
+        directory = Path(name)
+        running = _start(launcher, directory)
+        try:
+            rows = running.family.rows()
+            strike(running)
+            gone_s, who = _count(running)
+            return Row(case, launcher, len(rows), len(who), gone_s, tuple(who))
+        finally:
+            running.launcher.kill()
+            running.launcher.wait(10)
+            sweep.kill_all(running.family.rows, GONE_S)
+
+
+def _count(running: _Running) -> tuple[float | None, list[str]]:
+    """When the last one went, or who is left."""
+    try:
+        began = time.monotonic()
+        wait(lambda: not running.family.rows(), "the family to be gone", GONE_S)
+        return time.monotonic() - began, []
+    except Late:
+        running.launcher.poll()
+        return None, [command(row.pid)[:40] for row in running.family.rows()]
+
+
+def _start(launcher: str, directory: Path) -> _Running:
+    script = directory / "family.py"
+    script.write_text(FAMILY)
+    options = {
+        "ftrun": [sys.executable, "-m", "ftrun", "--max-restarts", "0", "--grace", "2"],
+        "torchrun": [str(BIN / "torchrun"), "--nproc-per-node", "1", "--shutdown-timeout", "2"],
+    }
+    with open(directory / "output", "wb") as output:
+        process = subprocess.Popen(
+            [*options[launcher], str(script)],
+            cwd=directory,
+            env={
+                **os.environ,
+                "ORPHANS_OUT": str(directory),
+                "XDG_STATE_HOME": str(directory / "state"),
+                "TMPDIR": str(directory),
+                "PYTHONPATH": str(REPOSITORY),
+            },
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+    family = Family(f"ORPHANS_OUT={directory}")
+    wait(lambda: list(directory.glob("up.*")), f"{launcher}'s worker", START_S)
+    worker = int(next(directory.glob("up.*")).name.rsplit(".", 1)[1])
+    return _Running(process, family, worker)

@@ -1,0 +1,16 @@
+"""The orphan table as a test: of ftrun nothing is left, whoever is killed."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.chaos.orphans import CASES, end_one
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("index", range(len(CASES)), ids=[case for case, _, _ in CASES])
+def test_nothing_is_left(index: int) -> None:
+    case, strike, _ = CASES[index]
+    row = end_one(case, strike, "ftrun")
+    assert row.family >= 9
+    assert row.left == 0, row.who

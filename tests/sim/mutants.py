@@ -12,10 +12,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ftrun.core import choice, forming, ids, step, takeover
+from ftrun.core import forming, ids, step, takeover
 from ftrun.core import messages as m
 from ftrun.core.choice import Choice
-from ftrun.core.contact import Contact
 from ftrun.core.fence import Fence
 from ftrun.core.lighthouse import Lighthouse
 from ftrun.core.lighthouse_events import JournalState
@@ -26,7 +25,7 @@ from ftrun.core.stage import Stage
 from ftrun.core.step import StepMachine
 from ftrun.core.step_quorums import Quorums
 from ftrun.core.step_under_way import Fate, StepUnderWay
-from ftrun.core.switching import Plan, Switching
+from ftrun.core.switching import Switching
 from tests.sim.healing import Offer
 from tests.sim.house import House
 from tests.sim.rings import Ballot
@@ -65,7 +64,6 @@ def planted(name: str) -> Iterator[None]:
 
 _at_promise = Quorums.at_promise
 _contributors = step.contributors
-_heard = Contact.heard
 
 
 def _counts_any_attempt(self: StepUnderWay, attempt: ids.Attempt) -> bool:
@@ -122,18 +120,12 @@ def _any_is_enough(votes: Any) -> bool:
     return any(flag for _, _, flag in votes.values())
 
 
-def _lease_from_the_answer(self: Contact, now: float, asked_at: float | None) -> bool:
-    return _heard(self, now, now)
-
-
 # ---------------------------------------------------------------- the lighthouse's bugs
 
 _stage_journal = Stage.journal
 _rejoin = forming.Forming.rejoin
 _write = House._journal
-_confirm = Switching._confirm
 _choose = forming.choose
-_stands = choice._stands
 
 
 def _ignores_lineage(standings: Any) -> Choice | None:
@@ -200,22 +192,9 @@ def _writes_later(self: House, record: JournalState) -> None:
     self.late_record = record  # type: ignore[attr-defined]
 
 
-def _tells_before_it_writes(self: Switching, plan: Plan) -> None:
-    stage = self._stage
-    instructions = stage.outbox._out
-    before = len(instructions)
-    _confirm(self, plan)
-    new = instructions[before:]
-    instructions[before:] = [*new[1:], new[0]]
-
-
 def _begins_with_the_first_caller(self: forming.Forming) -> bool:
     ready = sorted(self._stage.roster.ready)
     return bool(ready) and self._issue({ready[0]})
-
-
-def _counts_any_promise(self: Switching, attempt: ids.Attempt, step: int) -> bool:
-    return self.plan is not None and self._is_ours(attempt)
 
 
 def _chooses_the_lowest(standings: Any) -> Choice | None:
@@ -224,15 +203,6 @@ def _chooses_the_lowest(standings: Any) -> Choice | None:
     return _choose(
         {k: s if s is not None and s.step == low else None for k, s in standings.items()}
     )
-
-
-def _takes_a_vote_for_a_result(report: m.Report, state: ids.StateId) -> bool:
-    return report.voted is not None or _stands(report, state)
-
-
-def _knows_slots_only(self: m.Quorum, replica_id: str, incarnation: str) -> int | None:
-    ranks = [rank for rank, x in enumerate(self.members) if x.replica_id == replica_id]
-    return ranks[0] if ranks else None
 
 
 def _chains_steps_only(lineage: str, tag: ids.Tag) -> str:
@@ -245,7 +215,6 @@ _BETWEEN = ("kill_worker", "kill_worker_between")
 _CUT_OFF = ("cut_off_trainers",)
 _JOURNAL = ("kill_house_between", "kill_house_at_journal", "kill_worker")
 _SILENCE = ("silence_host",)
-_STALLS = ("stall_down", "one_way_up", "cut_off_trainers")
 _EPOCHS = ("lose_journal", "clock_jump")
 
 _TRUE = property(lambda self: True)
@@ -276,23 +245,15 @@ MUTANTS: dict[str, Mutant] = {
     "no takeover grace": Mutant(takeover.Takeover, "is_complete", _waits_for_no_grace, "Q6"),
     "switch without promises": Mutant(Switching, "propose", _switches_without_promises, "Q5"),
     "journal not fsynced": Mutant(House, "_journal", _writes_later, "Q1", _JOURNAL),
-    "switch told before the journal": Mutant(
-        Switching, "_confirm", _tells_before_it_writes, "Q5", _JOURNAL
-    ),
     "first caller alone": Mutant(forming.Forming, "gather", _begins_with_the_first_caller, "Q4"),
     "lowest step wins": Mutant(forming, "choose", _chooses_the_lowest, "C6", _LOSSES),
-    "vote taken for a result": Mutant(choice, "_stands", _takes_a_vote_for_a_result, "C1", _LOSSES),
     "one voter's false ignored": Mutant(Ballot, "outcome", staticmethod(_any_is_enough), "C1"),
     "stale heal served": Mutant(Offer, "retire", _does_nothing, "S4"),
     "newcomer does not heal": Mutant(Quorums, "is_newcomer", _never, "C4"),
     "spares counted": Mutant(step, "contributors", _counts_spares, "C4"),
     "repairs what was handed out": Mutant(OperationLedger, "untouched", _TRUE, "S7"),
-    "promise for another step counts": Mutant(Switching, "_is_proposed", _counts_any_promise, "Q5"),
-    "Cancel ignored": Mutant(StepMachine, "_on_cancel", _does_nothing, "L1"),
     "errors ignored": Mutant(Membership, "_on_errored", _does_nothing, "L1"),
     "no heartbeat timeout": Mutant(Lighthouse, "_sweep", _does_nothing, "L1", _SILENCE),
-    "lease from the answer": Mutant(Contact, "heard", _lease_from_the_answer, "Q4", _STALLS),
     "attempts not outrun": Mutant(Numbering, "outrun", _never, "Q2", _EPOCHS),
-    "incarnation ignored": Mutant(m.Quorum, "index", _knows_slots_only, "Q2"),
     "lineage without its tag": Mutant(ids, "extend_lineage", _chains_steps_only, "S1", _LOSSES),
 }

@@ -45,11 +45,6 @@ RARE = (
     "isolation ignored",
     "majority before step",
     "results that stand forgotten",
-    "lease from the answer",
-    "vote taken for a result",
-    "incarnation ignored",
-    "promise for another step counts",
-    "Cancel ignored",
 )
 
 

@@ -87,10 +87,6 @@ def _accepts_late_interrupts(self: StepMachine, event: m.Interrupt) -> None:
     self._send(self.report())
 
 
-def _ignores_isolation(self: StepMachine) -> None:
-    pass
-
-
 def _commits_without_the_vote(self: StepMachine, event: Any) -> None:
     step = self._step
     if step is not None:
@@ -227,7 +223,7 @@ MUTANTS: dict[str, Mutant] = {
     "late Interrupt accepted": Mutant(
         StepMachine, "_on_interrupt", _accepts_late_interrupts, "Q2", _REPEATS
     ),
-    "isolation ignored": Mutant(StepMachine, "_isolate", _ignores_isolation, "Q3", _CUT_OFF),
+    "isolation ignored": Mutant(StepMachine, "_isolate", _does_nothing, "Q3", _CUT_OFF),
     "vote ignored": Mutant(StepMachine, "_on_decided", _commits_without_the_vote, "C1"),
     "repair keeps old results": Mutant(OperationLedger, "start_again", _repairs_half, "C3"),
     "lineage ignored": Mutant(forming, "choose", _ignores_lineage, "S2"),

@@ -40,12 +40,7 @@ def _seeds(name: str) -> list[int]:
 
 SEEDS = _seeds("seeds.txt")
 OPEN_SEEDS = _seeds("open_seeds.txt")
-RARE = (
-    "no attempt number",
-    "isolation ignored",
-    "majority before step",
-    "results that stand forgotten",
-)
+RARE = ("majority before step", "results that stand forgotten")
 
 
 def _failures(seeds: Iterable[int]) -> list[str]:

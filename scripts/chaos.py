@@ -86,6 +86,8 @@ def _run_all(seeds: list[int], options: argparse.Namespace) -> int:
         for outcome in pool.imap(run, seeds):
             outcomes.append(outcome)
             _show(outcome, options.json)
+        pool.close()
+        pool.join()
     if not options.json:
         print(f"\n{table(outcomes)}")
     return 0 if _all_well(outcomes) else 1

@@ -230,11 +230,15 @@ class Supervisor:
                 self._slots.add(replica_id, self._now)
 
     def _forget(self, slot: Supervised) -> None:
-        if slot.alive:
-            slot.forgotten = True
-            self._kill(slot)
-        else:
+        if not slot.alive:
             self._slots.remove(slot)
+            return
+        slot.forgotten = True
+        if slot.phase is Phase.RUNNING and slot.reports:
+            # Not running any more for a lighthouse that has come back, but a failure of ours (P6).
+            self._fail(slot, WorkerExited(slot.incarnation, min(slot.reports), 0, 1))
+        else:
+            self._kill(slot)
 
     def _start(self, slot: Supervised) -> None:
         restarts = slot.started

@@ -332,6 +332,21 @@ def test_a_script_that_has_raised_is_lost_before_its_interpreter_has_ended() -> 
     assert "(pid 1000) failed: " in said(out)
 
 
+def test_a_failure_is_told_also_if_the_slot_is_taken_away_before_the_interpreter_has_ended() -> (
+    None
+):
+    """Chaos, seed 1164: a lighthouse that came back gave the slot away for a moment."""
+    agent = Agent()
+    agent.assign("0")
+    agent.on(FailureReported(WorkerKey("0", agent.incarnations["0"], 0), RAISED))
+    out = agent.assign()
+    assert f"failed: {RAISED.error_type}" in said(out)
+    assert signals(out) == [("0", SIGKILL)]
+    agent.assign("0")
+    assert starts(agent.exits("0", -9)) == [("0", 1)]
+    assert agent.core.summary()[0].restarts == 1
+
+
 def test_a_script_that_has_raised_has_failed_whatever_its_exit_code() -> None:
     agent = Agent()
     agent.assign("0")

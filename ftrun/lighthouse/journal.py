@@ -17,9 +17,8 @@ from ftrun import clock
 from ftrun.core.ids import EPOCH_MAX
 from ftrun.core.lighthouse_events import JournalState
 from ftrun.errors import ProtocolError, UserError
-from ftrun.protocol.codec import RecordCodec
-from ftrun.protocol.ftrun_pb2 import JournalState as WireState
 from ftrun.protocol.limits import MESSAGE_BYTES_MAX
+from ftrun.protocol.records import RecordCodec
 
 MAGIC = b"ftrun journal 1\n"
 DIGEST_BYTES = 16
@@ -27,7 +26,7 @@ CORRUPT_MAX = 100
 """So many corrupt files are kept; then the last one is replaced."""
 
 log = logging.getLogger(__name__)
-_CODEC = RecordCodec(JournalState, WireState)
+_CODEC = RecordCodec(JournalState)
 
 
 class JournalFile:

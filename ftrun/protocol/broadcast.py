@@ -7,14 +7,13 @@ targets, which differ, are encoded for each agent. Not here: who is told (core/)
 
 from __future__ import annotations
 
-from typing import Any
-
 from ftrun.core.messages import Quorum, RunningReplica, ToWorker, ToWorkers
 from ftrun.errors import ProtocolError
 from ftrun.protocol import ftrun_pb2
-from ftrun.protocol.codec import RecordCodec, encode
+from ftrun.protocol.codec import encode
 from ftrun.protocol.limits import COUNT_MAX, MESSAGE_BYTES_MAX
 from ftrun.protocol.quorums import QuorumMemory, shorten, with_quorums
+from ftrun.protocol.records import guarded, record_codec
 from ftrun.protocol.streams import field_key, varint
 
 ENVELOPE_BYTES_MAX = 16
@@ -25,8 +24,9 @@ class Broadcast:
     """``encode`` with a memory of the last message: of all of it, or of what is for workers."""
 
     def __init__(self) -> None:
-        self._to_workers = RecordCodec(ToWorkers, ftrun_pb2.ToWorkers)
-        self._target = RecordCodec(RunningReplica, ftrun_pb2.RunningReplica)
+        self._to_workers = record_codec(ToWorkers)
+        self._target = record_codec(RunningReplica)
+        self._target_key = field_key(ftrun_pb2.ToWorkers, "targets")
         self._key = field_key(ftrun_pb2.Envelope, "to_workers")
         self._whole: tuple[object, bytes] = (None, b"")
         self._part: tuple[object, Quorum | None, bytes] = (None, None, b"")
@@ -66,8 +66,8 @@ class Broadcast:
     def _encode_targets(self, targets: tuple[RunningReplica, ...]) -> bytes:
         if len(targets) > COUNT_MAX:
             raise ProtocolError(f"ToWorkers has {len(targets)} targets, at most {COUNT_MAX}")
-        wire: Any = ftrun_pb2.ToWorkers()
+        parts: list[bytes] = []
         for target in targets:
-            self._target.fill(wire.targets.add(), target)
-        data: bytes = wire.SerializeToString()
-        return data
+            data = guarded(self._target.write, target)
+            parts += (self._target_key, varint(len(data)), data)
+        return b"".join(parts)

@@ -29,9 +29,9 @@ from ftrun.core.lighthouse_events import JournalState, LighthouseSettings, Timer
 from ftrun.errors import ProtocolError, UserError
 from ftrun.lighthouse.journal import MAGIC, JournalFile
 from ftrun.protocol.auth import bearer, bearer_matches, load_token
-from ftrun.protocol.codec import MESSAGE_CLASSES, RecordCodec, decode, encode
+from ftrun.protocol.codec import MESSAGE_CLASSES, decode, encode
 from ftrun.protocol.frames import FrameDecoder, encode_frame, read_frame
-from ftrun.protocol.ftrun_pb2 import JournalState as WireState
+from ftrun.protocol.records import RecordCodec
 from ftrun.protocol.streams import StreamCodec, take_batch
 from tests.fuzz.mutations import mutate, mutate_json, sample
 
@@ -150,7 +150,7 @@ def _batch(data: bytes) -> None:
 
 # ---------------------------------------------------------------- journal
 
-_JOURNAL_CODEC = RecordCodec(JournalState, WireState)
+_JOURNAL_CODEC = RecordCodec(JournalState)
 
 
 def _records() -> list[bytes]:

@@ -1,0 +1,68 @@
+"""The messages of ftrun.proto, with those that are shared left as bytes inside the others.
+
+On the wire a message inside another one is a length and its bytes, so both forms are the same to a
+peer. Read so, what very many messages have in common (an attempt, a member, an endpoint) is known
+again by its bytes: it is checked and turned into a record once, and not a thousand times.
+
+Not here: records (records.py). The classes are derived from ftrun_pb2: there is one schema.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from google.protobuf.descriptor_pb2 import (
+    DescriptorProto,
+    FieldDescriptorProto,
+    FileDescriptorProto,
+)
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
+
+from ftrun.protocol import ftrun_pb2
+
+PACKAGE = "ftrun.shallow"
+
+
+class ShallowMessages:
+    """The classes by name. ``shared``: the messages that stand as bytes wherever they are."""
+
+    def __init__(self, shared: Collection[str]) -> None:
+        self._pool: Any = DescriptorPool()
+        self._pool.Add(_shallow_file(frozenset(shared)))
+
+    def of(self, name: str) -> type[Message]:
+        """The shallow form of a message of ftrun.proto.
+
+        Raises:
+            KeyError: there is no such message.
+        """
+        return GetMessageClass(self._pool.FindMessageTypeByName(f"{PACKAGE}.{name}"))
+
+
+def _shallow_file(shared: frozenset[str]) -> FileDescriptorProto:
+    file = FileDescriptorProto()
+    ftrun_pb2.DESCRIPTOR.CopyToProto(file)
+    file.name, file.package = "ftrun/protocol/shallow.proto", PACKAGE
+    del file.service[:]
+    for message in file.message_type:
+        for field in message.field:
+            kind = field.type_name.rpartition(".")[2]
+            if kind in shared:
+                _leave_as_bytes(message, field)
+            elif kind:
+                field.type_name = f".{PACKAGE}.{kind}"
+    return file
+
+
+def _leave_as_bytes(message: DescriptorProto, field: FieldDescriptorProto) -> None:
+    """An empty message is not the same as none: a field of its own says whether it is there."""
+    field.type = FieldDescriptorProto.TYPE_BYTES
+    field.ClearField("type_name")
+    is_single = field.label == FieldDescriptorProto.LABEL_OPTIONAL
+    if is_single and not field.HasField("oneof_index"):
+        field.proto3_optional = True
+        field.oneof_index = len(message.oneof_decl)
+        message.oneof_decl.add(name=f"_{field.name}")

@@ -38,11 +38,18 @@ CONNECT_TIMEOUT_S = 5.0
 CLOSE_TIMEOUT_S = 1.0
 OUTBOX_MAX = 4096
 STREAMS_PER_CONNECTION_MAX = 64
+WINDOW_BYTES = 1 << 20
 
 _LIMITS = [
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX + BATCH_OVERHEAD_BYTES),
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX + BATCH_OVERHEAD_BYTES),
     ("grpc.max_metadata_size", 16 * 1024),
+]
+_SPARSE = [
+    # gRPC would ping at every message, to learn how much a stream can carry. Ours carry little: the
+    # window is what they need at most at once, and a lighthouse does half the work without.
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", WINDOW_BYTES),
 ]
 _KEEPALIVE = [
     # A peer whose machine is gone answers no ping: found after 5 + 5 s, also on a silent stream.
@@ -53,6 +60,7 @@ _KEEPALIVE = [
 ]
 CHANNEL_OPTIONS: Sequence[tuple[str, Any]] = [
     *_LIMITS,
+    *_SPARSE,
     *_KEEPALIVE,
     # Each try is a fresh channel, and the backoff is ours: gRPC's own is shared between channels.
     ("grpc.use_local_subchannel_pool", 1),
@@ -61,6 +69,7 @@ CHANNEL_OPTIONS: Sequence[tuple[str, Any]] = [
 ]
 SERVER_OPTIONS: Sequence[tuple[str, Any]] = [
     *_LIMITS,
+    *_SPARSE,
     *_KEEPALIVE,
     # Whoever has not shown the token yet holds little, and not for long (X3). An agent has one.
     ("grpc.max_concurrent_streams", STREAMS_PER_CONNECTION_MAX),

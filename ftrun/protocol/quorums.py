@@ -41,6 +41,8 @@ class QuorumMemory:
     def __init__(self) -> None:
         self._told: dict[Attempt, Quorum] = {}
         self._heard: dict[Attempt, Quorum] = {}
+        self._last_told: Quorum | None = None
+        self._last_heard: tuple[Quorum, Quorum] | None = None
         self._short: tuple[Quorum | None, Quorum | None, Quorum | None] = (None, None, None)
 
     def shorten(self, quorum: Quorum) -> Quorum:
@@ -63,7 +65,9 @@ class QuorumMemory:
 
     def note_told(self, quorum: Quorum) -> None:
         """It is on its way: the other end will know it."""
-        _keep(self._told, quorum)
+        if quorum is not self._last_told:
+            _keep(self._told, quorum)
+            self._last_told = quorum
 
     def hear(self, told: Quorum) -> Quorum:
         """The quorum that the other end means.
@@ -71,6 +75,8 @@ class QuorumMemory:
         Raises:
             ProtocolError: it names one that it has never told, or that was forgotten.
         """
+        if self._last_heard is not None and told is self._last_heard[0]:
+            return self._last_heard[1]
         quorum = told
         if told.base is not None:
             base = self._heard.get(told.base) or self._told.get(told.base)
@@ -78,10 +84,12 @@ class QuorumMemory:
                 raise ProtocolError(f"quorum {told.attempt} is told by {told.base}, not known here")
             quorum = restore(told, base)
         _keep(self._heard, quorum)
+        self._last_heard = (told, quorum)
         return quorum
 
 
 _REPORT = tuple(field.name for field in fields(Report))
+_IN_FORCE, _PENDING = _REPORT.index("in_force"), _REPORT.index("pending")
 _report_values = attrgetter(*_REPORT)
 """As ``dataclasses.replace`` would, which takes longer than all the rest of a report."""
 
@@ -109,10 +117,10 @@ def _with_quorums(report: Report, change: Callable[[Quorum], Quorum]) -> Report:
     in_force, pending = report.in_force, report.pending
     if in_force is None and pending is None:
         return report
-    values = dict(zip(_REPORT, _report_values(report), strict=True))
-    values["in_force"] = None if in_force is None else change(in_force)
-    values["pending"] = None if pending is None else change(pending)
-    return Report(**values)
+    values: list[Any] = list(_report_values(report))
+    values[_IN_FORCE] = None if in_force is None else change(in_force)
+    values[_PENDING] = None if pending is None else change(pending)
+    return Report(*values)
 
 
 def shorten(quorum: Quorum, base: Quorum | None) -> Quorum:
@@ -136,9 +144,13 @@ def shorten(quorum: Quorum, base: Quorum | None) -> Quorum:
 def _changes(quorum: Quorum, base: Quorum) -> Quorum:
     stay = {member.replica_id for member in quorum.members}
     before = {member.replica_id: member for member in base.members}
-    new = tuple(m for m in quorum.members if before.get(m.replica_id) != m)
+    new = tuple(m for m in quorum.members if not _is_same(before.get(m.replica_id), m))
     left = tuple(name for name in before if name not in stay)
     return replace(quorum, members=new, donors=(), base=base.attempt, left=left)
+
+
+def _is_same(one: Member | None, other: Member) -> bool:
+    return one is other or one == other
 
 
 def restore(short: Quorum, base: Quorum) -> Quorum:
@@ -148,19 +160,25 @@ def restore(short: Quorum, base: Quorum) -> Quorum:
             return base
         return replace(base, step=short.step, state=short.state, store=short.store)
     members = _merged(base.members, short.members, short.left)
-    heal = frozenset(short.newcomers)
-    donors = tuple(m.replica_id for m in members if m.replica_id not in heal)
+    donors = tuple([m.replica_id for m in members])
+    if short.newcomers:
+        heal = frozenset(short.newcomers)
+        donors = tuple([name for name in donors if name not in heal])
     return replace(short, members=members, donors=donors, base=None, left=())
 
 
 def _merged(
     before: tuple[Member, ...], new: tuple[Member, ...], left: tuple[str, ...]
 ) -> tuple[Member, ...]:
-    gone = {*left, *(member.replica_id for member in new)}
-    stay = [member for member in before if member.replica_id not in gone]
-    for member in new:  # few among many: sorting all anew would take longer
-        bisect.insort(stay, member, key=_place)
-    return tuple(stay)
+    """Few come and go among many: to sort all anew, or to look at each, would take longer."""
+    members = list(before)
+    for name in {*left, *(member.replica_id for member in new)}:
+        at = bisect.bisect_left(members, replica_order(name), key=_place)
+        if at < len(members) and members[at].replica_id == name:
+            del members[at]
+    for member in new:
+        bisect.insort(members, member, key=_place)
+    return tuple(members)
 
 
 def _place(member: Member) -> tuple[int, int, str]:

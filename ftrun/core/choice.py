@@ -35,8 +35,9 @@ def choose(standings: Mapping[str, StateId | None]) -> Choice | None:
     most = max(votes.values())
     in_order = sorted(standings, key=replica_order)
     state = next(s for r in in_order if (s := standings[r]) is not None and votes[s] == most)
-    donors = tuple(r for r in in_order if standings[r] == state)  # S2: unlike lineages heal
-    newcomers = tuple(r for r in in_order if standings[r] != state)
+    holds = {r for r, s in standings.items() if s is state or s == state}
+    donors = tuple(r for r in in_order if r in holds)  # S2: unlike lineages heal
+    newcomers = tuple(r for r in in_order if r not in holds)
     return Choice(state, donors, newcomers)
 
 
@@ -47,6 +48,10 @@ def standing(reports: Collection[Report]) -> StateId | None:
     worker of its group has done so already, for then all votes were true (C1). None if its workers
     share no state: some have healed and others have not, say. Such a replica has nothing to give.
     """
+    if len(reports) == 1:
+        (report,) = reports
+        if report.reduced is None:
+            return report.state
     shared = set.intersection(*(_reach(report) for report in reports))
     held = {report.state for report in reports}
     certain = [s for s in shared if s in held or all(_stands(r, s) for r in reports)]

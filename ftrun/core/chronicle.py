@@ -14,6 +14,7 @@ from typing import Any
 from ftrun.core.ids import quorum_name, replica_order
 from ftrun.core.lighthouse_events import LighthouseSettings
 from ftrun.core.messages import Quorum
+from ftrun.core.phases import Phase
 
 NAMES_MAX = 8
 REASONS_MAX = 4
@@ -52,19 +53,19 @@ class Chronicle:
     def __init__(self, settings: LighthouseSettings) -> None:
         self.changes: deque[Change] = deque(maxlen=settings.changes_max)
         self._lines_max = settings.story_lines_max
-        self._stories: dict[str, deque[tuple[float, str, object]]] = {}
+        self._stories: dict[str, deque[tuple[float, Phase, object]]] = {}
 
-    def note(self, now: float, replica_id: str, who: str, what: object) -> None:
+    def note(self, now: float, replica_id: str, phase: Phase, what: object) -> None:
         """A line of this replica's story; it is worded when somebody reads it."""
         story = self._stories.get(replica_id)
         if story is None:
             story = self._stories[replica_id] = deque(maxlen=self._lines_max)
-        story.append((now, who, what))
+        story.append((now, phase, what))
 
     def story(self, replica_id: str) -> list[str]:
         """This replica's last lines, oldest first."""
         lines = self._stories.get(replica_id, ())
-        return [f"{when:.3f} {who}: {what}" for when, who, what in lines]
+        return [f"{when:.3f} {phase.value}: {what}" for when, phase, what in lines]
 
     def begin(self, now: float, kind: str, reason: str) -> None:
         """A change begins, or the one under way has one more reason and is now of this kind."""

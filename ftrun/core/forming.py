@@ -107,14 +107,18 @@ class Forming:
             any(q.index(r.replica_id, r.incarnation) is not None for r in survivors)
             for q in quorums
         )
-        choice = choose({r.replica_id: standing(r.reports.values()) for r in survivors})
-        return are_stopped and not (choice is not None and self._is_behind(choice))
+        return are_stopped and not self._are_behind(survivors)
 
-    def _is_behind(self, choice: Choice) -> bool:
-        """Nobody holds what the last quorum began with; in a switch, what its predecessor did."""
+    def _are_behind(self, replicas: list[Replica]) -> bool:
+        """Nobody holds what the last quorum began with; in a switch, what its predecessor did.
+
+        In a large job the first one that is asked settles it.
+        """
         quorum = self._stage.prior or self._stage.quorum
         began = quorum.step if quorum is not None else None
-        return began is not None and choice.state.step < began
+        held = (standing(replica.reports.values()) for replica in replicas)
+        is_held = [began is None or state.step >= began for state in held if state is not None]
+        return bool(is_held) and not any(is_held)
 
     def _take_back(self) -> None:
         """Members that were struck and are here again, and have given up what they were in."""

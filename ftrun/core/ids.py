@@ -5,6 +5,7 @@ Not here: who may use them (membership.py) and how they travel (protocol/codec.p
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from dataclasses import dataclass
 
@@ -42,8 +43,12 @@ def quorum_name(quorum_id: int) -> str:
     return f"{epoch}.{seq}"
 
 
+@functools.lru_cache(maxsize=65_536)
 def replica_order(replica_id: str) -> tuple[int, int, str]:
-    """Sort key of replica ids: numbers by value first, other names after them."""
+    """Sort key of replica ids: numbers by value first, other names after them.
+
+    Remembered, for a thousand of them are put in order many times at every change.
+    """
     if replica_id.isdecimal():
         return (0, int(replica_id), replica_id)
     return (1, 0, replica_id)

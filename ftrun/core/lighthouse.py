@@ -25,6 +25,7 @@ from ftrun.core.lighthouse_events import (
     AgentAttached,
     AgentDetached,
     AgentSaid,
+    AgentSaidMuch,
     CloseAgent,
     Event,
     Instruction,
@@ -45,6 +46,7 @@ __all__ = [
     "AgentAttached",
     "AgentDetached",
     "AgentSaid",
+    "AgentSaidMuch",
     "CloseAgent",
     "Event",
     "Instruction",
@@ -105,8 +107,10 @@ class Lighthouse:
         """Take one event; the instructions are to be carried out in order."""
         stage = self.stage
         stage.now = now
-        if isinstance(event, AgentSaid):
-            self._on_said(event)
+        if isinstance(event, AgentSaidMuch):
+            self._on_said_much(event)
+        elif isinstance(event, AgentSaid):
+            self._on_said(event.agent_id, event.message)
         elif isinstance(event, AgentAttached):
             self._on_attached(event)
         elif isinstance(event, AgentDetached):
@@ -334,17 +338,25 @@ class Lighthouse:
 
     # ------------------------------------------------------------ what agents say
 
-    def _on_said(self, event: AgentSaid) -> None:
-        agent = self.agents.get(event.agent_id)
+    def _on_said_much(self, event: AgentSaidMuch) -> None:
+        """One after the other; what follows is looked for only where something can follow."""
+        for message in event.messages:
+            self._on_said(event.agent_id, message)
+            if self.membership.may_move:
+                self.membership.settle()
+                self._assign()
+
+    def _on_said(self, agent_id: str, message: m.FromAgent) -> None:
+        agent = self.agents.get(agent_id)
         if agent is None or agent.gone_at is not None:
             return
         agent.heard_at = self.stage.heard_at[agent.agent_id] = self.stage.now
-        handler = self._said.get(type(event.message))
+        handler = self._said.get(type(message))
         if handler is None:
             self.stage.outbox.close(agent.agent_id, "a Hello comes first, and once")
             self._on_detached(agent.agent_id, "its agent does not keep to the protocol")
-        elif self.stage.phase is not Phase.ENDED or isinstance(event.message, m.Heartbeat):
-            handler(agent, event.message)
+        elif self.stage.phase is not Phase.ENDED or isinstance(message, m.Heartbeat):
+            handler(agent, message)
 
     def _on_worker(self, agent: Agent, word: m.WorkerMessage) -> None:
         key = word.key
@@ -396,4 +408,4 @@ class Lighthouse:
         self._forget(agent.agent_id)
 
     def _note(self, replica_id: str, what: object) -> None:
-        self.stage.chronicle.note(self.stage.now, replica_id, self.stage.phase.value, what)
+        self.stage.chronicle.note(self.stage.now, replica_id, self.stage.phase, what)

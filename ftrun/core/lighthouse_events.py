@@ -81,6 +81,14 @@ class AgentSaid:
 
 
 @dataclass(frozen=True, slots=True)
+class AgentSaidMuch:
+    """Several messages came at once on the agent's stream: as many ``AgentSaid``, in order."""
+
+    agent_id: str
+    messages: tuple[FromAgent, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class AgentDetached:
     """The agent's stream is over."""
 
@@ -92,7 +100,7 @@ class TimerFired:
     """The deadline has come (or the lighthouse begins): look at the time."""
 
 
-Event: TypeAlias = AgentAttached | AgentSaid | AgentDetached | TimerFired
+Event: TypeAlias = AgentAttached | AgentSaid | AgentSaidMuch | AgentDetached | TimerFired
 
 # ---------------------------------------------------------------- instructions
 

@@ -70,6 +70,19 @@ class Membership:
                 return
         raise AssertionError(f"the rules of {self.stage.phase} do not come to an end")
 
+    @property
+    def may_move(self) -> bool:
+        """Whether ``settle`` has anything to do but to look at the time.
+
+        As long as answers are outstanding, one that is not the last one moves nothing.
+        """
+        stage = self.stage
+        return (
+            stage.is_stirred
+            or stage.waiting.done
+            or bool(stage.struck or stage.failure or stage.replacements)
+        )
+
     def _apply_rules(self) -> bool:
         """One rule; False if none had anything to do."""
         stage = self.stage

@@ -43,8 +43,7 @@ class Outbox:
         for replica_id in sorted(replica_ids, key=replica_order):
             replica = self._roster.at(replica_id)
             if replica is not None:
-                target = m.RunningReplica(replica_id, replica.incarnation)
-                targets.setdefault(replica.agent_id, []).append(target)
+                targets.setdefault(replica.agent_id, []).append(replica.target)
         for agent_id, of_agent in targets.items():
             self.to_agent(agent_id, m.ToWorkers(tuple(of_agent), message))
 

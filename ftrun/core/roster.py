@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from ftrun.core.ids import replica_order
-from ftrun.core.messages import Endpoint, Member, Progress, Report
+from ftrun.core.messages import Endpoint, Member, Progress, Report, RunningReplica
 
 
 @dataclass(slots=True)
@@ -19,6 +19,7 @@ class Replica:
     ``reports`` by group_rank. ``leaving``: "finished" or "drained" once its workers have said so.
     ``left``: the group_ranks that have. ``has_ended``: its processes are gone, with exit code 0.
     ``was_interrupted``: it has been told to give up what it was in before it came to us.
+    ``target``: how its agent is told whom a message is for.
     """
 
     replica_id: str
@@ -31,12 +32,19 @@ class Replica:
     has_ended: bool = False
     was_interrupted: bool = False
     progress: Progress | None = None
+    target: RunningReplica = field(init=False)
+    _member: Member | None = field(init=False, default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        self.target = RunningReplica(self.replica_id, self.incarnation)
 
     def member(self, workers_per_replica: int) -> Member:
         """Its entry in a quorum; it must be known in full."""
         ranks = range(workers_per_replica)
-        endpoints: tuple[Endpoint, ...] = tuple(self.reports[rank].endpoint for rank in ranks)
-        return Member(self.replica_id, self.incarnation, endpoints, self.store)
+        endpoints: tuple[Endpoint, ...] = tuple([self.reports[rank].endpoint for rank in ranks])
+        if self._member is None or self._member.endpoints != endpoints:
+            self._member = Member(self.replica_id, self.incarnation, endpoints, self.store)
+        return self._member
 
     def is_known(self, workers_per_replica: int) -> bool:
         """All its workers have reported."""

@@ -224,7 +224,7 @@ def _said(shell: Shell, session: Session, messages: list[Any]) -> None:
     for message in messages:
         if not isinstance(message, FromAgent):
             raise ProtocolError(f"a {type(message).__name__} is not for a lighthouse")
-        shell.said(session, message)
+    shell.said(session, *messages)
 
 
 async def _write(session: Session, context: Any) -> str:

@@ -19,7 +19,7 @@ from ftrun.core.lighthouse import Lighthouse
 from ftrun.core.lighthouse_events import (
     AgentAttached,
     AgentDetached,
-    AgentSaid,
+    AgentSaidMuch,
     CloseAgent,
     Event,
     Instruction,
@@ -27,7 +27,7 @@ from ftrun.core.lighthouse_events import (
     SendToAgent,
     TimerFired,
 )
-from ftrun.core.messages import Hello, Notice, WorkerMessage
+from ftrun.core.messages import FromAgent, Hello, Notice, WorkerMessage
 from ftrun.lighthouse.journal import JournalFile
 from ftrun.lighthouse.notices import Notices
 from ftrun.protocol.broadcast import Broadcast
@@ -123,12 +123,13 @@ class Shell:
         log.info("agent %s attached (host %s)", session.agent_id, hello.host)
         self._feed(AgentAttached(session.agent_id, hello))
 
-    def said(self, session: Session, message: Any) -> None:
-        """A message came in on the session's stream."""
+    def said(self, session: Session, *messages: FromAgent) -> None:
+        """Messages came in on the session's stream, all at once."""
         if self._sessions.get(session.agent_id) is session:
-            said = message.message if isinstance(message, WorkerMessage) else message
-            self._received[type(said).__name__] += 1
-            self._feed(AgentSaid(session.agent_id, message))
+            for message in messages:
+                said = message.message if type(message) is WorkerMessage else message
+                self._received[type(said).__name__] += 1
+            self._feed(AgentSaidMuch(session.agent_id, messages))
 
     def detached(self, session: Session, reason: str) -> None:
         """The session's stream is over; a session that was replaced says nothing."""

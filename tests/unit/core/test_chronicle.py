@@ -6,6 +6,7 @@ from ftrun.core.chronicle import Chronicle, replicas, sentence
 from ftrun.core.ids import Attempt, pack_quorum_id
 from ftrun.core.lighthouse_events import LighthouseSettings
 from ftrun.core.messages import Endpoint, Member, Quorum
+from ftrun.core.phases import Phase
 
 SETTINGS = LighthouseSettings(changes_max=3, story_lines_max=2)
 QUORUM = Quorum(
@@ -60,8 +61,8 @@ def test_nothing_is_completed_twice() -> None:
 def test_a_story_has_the_last_lines_of_one_replica() -> None:
     chronicle = Chronicle(SETTINGS)
     for number in range(5):
-        chronicle.note(float(number), "0", "steady", f"line {number}")
-    chronicle.note(9.0, "1", "steady", "another's")
+        chronicle.note(float(number), "0", Phase.STEADY, f"line {number}")
+    chronicle.note(9.0, "1", Phase.STEADY, "another's")
     assert chronicle.story("0") == ["3.000 steady: line 3", "4.000 steady: line 4"]
     assert chronicle.story("7") == []
 

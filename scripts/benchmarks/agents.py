@@ -37,13 +37,16 @@ class Replica:
         """What the worker says to what the lighthouse says."""
         match message:
             case m.Interrupt(attempt):
-                self.report = replace(self.report, interrupted=attempt, pending=None)
+                report = self.report
+                self.report = m.Report(
+                    report.state, report.endpoint, attempt, in_force=report.in_force
+                )
                 return [self.report]
             case m.AskReport():
                 return [self.report]
             case m.NewQuorum(quorum):
                 assert quorum.state is not None
-                self.report = replace(self.report, in_force=quorum, state=quorum.state)
+                self.report = m.Report(quorum.state, self.report.endpoint, in_force=quorum)
                 return [m.Built(quorum.attempt), self._in_force(quorum)]
             case m.Prepare(quorum):
                 self.pending = quorum
@@ -54,7 +57,7 @@ class Replica:
                 assert self.pending is not None
                 quorum = replace(self.pending, step=step)
                 state = StateId(step, SHARED_LINEAGE)
-                self.report = replace(self.report, in_force=quorum, state=state)
+                self.report = m.Report(state, self.report.endpoint, in_force=quorum)
                 return [self._in_force(quorum)]
             case _:
                 return []

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import gc
 import importlib
 import json
 import logging
@@ -36,6 +37,7 @@ ADDRESS_FILE = "address.json"
 JOURNAL_FILE = "journal"
 LOCK_FILE = "lock"
 UNSAID = ("UnicodeDecodeError", "ExecuteBatchError")
+GC_THRESHOLD = 20_000
 EPOCH_ZERO = datetime(2026, 1, 1, tzinfo=timezone.utc)
 
 log = logging.getLogger(__name__)
@@ -98,6 +100,7 @@ async def _run(settings: ServiceSettings, announce: Callable[[str], None]) -> in
         stopping = _stop_on_signals()
         shell.start()
         await server.start(shell)
+        _collect_seldom()
         address = ServiceAddress(
             grpc=f"{grpc_host}:{grpc_port}",
             http=http,
@@ -111,6 +114,16 @@ async def _run(settings: ServiceSettings, announce: Callable[[str], None]) -> in
             shell.stop()
             await server.stop()
             _withdraw(settings.state_dir)
+
+
+def _collect_seldom() -> None:
+    """Records have no cycles, and to look for some among a thousand agents' takes milliseconds.
+
+    What is here already, mostly modules, stays: it is looked at no more.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(GC_THRESHOLD)
 
 
 async def _until_stopped(

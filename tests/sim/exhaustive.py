@@ -19,7 +19,7 @@ from typing import Any
 
 from tests.sim.actor import Actor
 from tests.sim.faults import Faults
-from tests.sim.network import Stream
+from tests.sim.network import Pipe, Stream
 from tests.sim.node import Agent
 from tests.sim.rings import End, Ring
 from tests.sim.violation import Violation
@@ -121,7 +121,7 @@ class CountedWorld(World):
 def _stream_of(action: Callable[..., None]) -> Stream | None:
     """The stream of which this is the delivery of a message."""
     pipe = getattr(action, "__self__", None)
-    return getattr(pipe, "stream", None)
+    return pipe.stream if isinstance(pipe, Pipe) else None
 
 
 def run_case(seed: int, faults: tuple[Point, ...]) -> Run:

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from ftrun.core.messages import Built
+from ftrun.core.step_events import OfferState
 from ftrun.training.ddp import DistributedDataParallel, PureDistributedDataParallel
 from ftrun.training.manager import Manager
 from ftrun.training.optim import OptimizerWrapper
@@ -275,3 +276,26 @@ def test_buffers_heal_as_they_were_before_the_forward_pass(tmp_path: Path) -> No
         _, found = both.run(train)
     assert torch.equal(found["running_mean"], torch.zeros(WIDTH))
     assert found["num_batches_tracked"] == 0
+
+
+def test_an_offer_in_the_middle_of_a_step_waits_for_the_end_of_the_forward_pass(
+    tmp_path: Path,
+) -> None:
+    """A repair may have somebody to heal while the main thread still computes."""
+    with job(tmp_path, 1) as single:
+        manager = Replica(single, "0", nn.BatchNorm1d(WIDTH)).manager
+        engine, healing = manager._engine, manager._healing
+        for ends_by_reducing in (True, False):
+            manager.start_quorum()
+            machine = manager._machine
+            assert machine.tag is not None
+            with engine.changed:
+                engine._offer_state(OfferState(machine.tag, machine.state, 1))
+            assert healing._offered is None
+            if ends_by_reducing:
+                manager.allreduce(torch.ones(1)).wait()
+            else:
+                engine.finish_results()
+            assert healing._offered == machine.tag
+            manager.should_commit()
+            healing.retire(healing._offered)

@@ -44,9 +44,9 @@ def join(replicas: int = 3, joins: int = 4, rounds: int = 1, seed: int = 1) -> N
 
 
 @app.command()
-def step(rounds: int = 3) -> None:
-    """A step beside plain DDP's, with a small and a large model."""
-    _show(step_bench.measure(rounds))
+def step(starts: int = 3, profile: bool = False) -> None:
+    """A step beside plain DDP's, with a small and a large model; or where its time goes."""
+    _show(step_bench.profile(starts) if profile else step_bench.measure(starts))
 
 
 @app.command()
@@ -104,7 +104,8 @@ def everything(seconds: float = 15.0) -> None:
     benchmarks: list[Callable[[], None]] = [
         partial(recovery, kills=4),
         partial(join, joins=3),
-        partial(step, rounds=2),
+        partial(step, starts=1),
+        partial(step, starts=1, profile=True),
         partial(heal, repeats=2, joins=1),
         partial(lighthouse, deaths=5),
         partial(goodput, seconds=seconds),

@@ -14,7 +14,7 @@ from pathlib import Path
 from benchmarks.plots import draw
 from benchmarks.results import Result, Row, cells, headings, load, quantile
 
-ORDER = ("recovery", "join", "step", "heal", "lighthouse", "goodput", "startup")
+ORDER = ("recovery", "join", "step", "step-profile", "heal", "lighthouse", "goodput", "startup")
 ABOVE, BELOW = ">=", "<="
 _HOLDS = {ABOVE: operator.ge, BELOW: operator.le}
 

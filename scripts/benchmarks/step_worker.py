@@ -1,74 +1,134 @@
-"""The training script of ``bench.py step``: nothing in the loop but a step.
+"""The training script of ``bench.py step``: plain DDP and a peer's in the same two processes.
 
-The same for plain DDP (started by torchrun), ftrun and torchft but for the import and, with plain
-DDP, the step counter. Every process writes the seconds of each step when it ends.
+The two models take turns, a block of steps each, so that whatever else the machine does meets both
+alike. Plain DDP has a Gloo group of its own between the same processes. What each block took is
+written when the script ends; with ``BENCH_MARKS`` also where in a step the time goes.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import resource
 import sys
 import time
+from collections.abc import Callable
 from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
-PEER = os.environ["BENCH_PEER"]  # ddp, ftrun or torchft
+PEER = os.environ["BENCH_PEER"]  # ftrun or torchft
 OUT = Path(os.environ["BENCH_OUT"])
 WIDTH = int(os.environ["BENCH_WIDTH"])
 LAYERS = int(os.environ["BENCH_LAYERS"])
 BATCH = int(os.environ["BENCH_BATCH"])
 WARM_UP = int(os.environ["BENCH_WARM_UP"])
+BLOCKS = int(os.environ["BENCH_BLOCKS"])
 STEPS = int(os.environ["BENCH_STEPS"])
+NAMES = os.environ["BENCH_ORDER"].split(",")  # ddp and the peer
+MARKS = bool(os.environ.get("BENCH_MARKS"))
+RANK = int(os.environ["REPLICA_GROUP_ID"])
+REPLICAS = int(os.environ["NUM_REPLICA_GROUPS"])
+TIMEOUT = timedelta(seconds=60)
 
 if PEER == "ftrun":
     from ftrun import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo
-elif PEER == "torchft":
-    from torchft import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo
 else:
-    import torch.distributed as dist
+    from torchft import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo
+
+
+class Side:
+    """A model under one kind of DDP, and what its steps took."""
+
+    def __init__(self, wrap: Callable[..., tuple[nn.Module, Any]]) -> None:
+        self.model = nn.Sequential(*(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(LAYERS)))
+        inner = torch.optim.SGD(self.model.parameters(), lr=1e-4)
+        self.network, self.optimizer = wrap(self.model, inner)
+        self.blocks: list[dict[str, Any]] = []
+        self._last_gradient = 0.0
+        if MARKS:
+            weight: Any = self.model[0].weight
+            weight.register_post_accumulate_grad_hook(self._note_last_gradient)
+
+    def run(self, x: torch.Tensor, steps: int) -> None:
+        """One block."""
+        before = resource.getrusage(resource.RUSAGE_SELF)
+        main_s = time.thread_time()
+        marks: list[list[float]] = []
+        for _ in range(steps):
+            marks.append([time.perf_counter()])
+            note = marks[-1].append
+            self.optimizer.zero_grad()
+            note(time.perf_counter())
+            loss = self.network(x).square().mean()
+            note(time.perf_counter())
+            loss.backward()
+            if MARKS:
+                note(self._last_gradient)
+            note(time.perf_counter())
+            self.optimizer.step()
+            note(time.perf_counter())
+        main_s = time.thread_time() - main_s
+        after = resource.getrusage(resource.RUSAGE_SELF)
+        processor_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        self.blocks.append(
+            {
+                "steps_s": [mark[-1] - mark[0] for mark in marks],
+                "parts_s": [[b - a for a, b in pairwise(m)] for m in marks],
+                "processor_s": processor_s / steps,
+                "main_thread_s": main_s / steps,
+                "faults": (after.ru_minflt - before.ru_minflt) / steps,
+                "switches": (after.ru_nvcsw - before.ru_nvcsw) / steps,
+            }
+        )
+
+    def _note_last_gradient(self, _: torch.Tensor) -> None:
+        self._last_gradient = time.perf_counter()
 
 
 def main() -> None:
-    """Warm up, take the time of each step, write the times."""
+    """Warm up, let the two take turns, write what was seen."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    model = nn.Sequential(*(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(LAYERS)))
-    inner = torch.optim.SGD(model.parameters(), lr=1e-4)
-    network, optimizer, manager = _wrap(model, inner)
+    store = dist.FileStore(str(OUT / "store"), REPLICAS)
+    dist.init_process_group("gloo", store=store, rank=RANK, world_size=REPLICAS, timeout=TIMEOUT)
+    managers: list[Any] = []
+    sides = {name: Side(lambda m, o, n=name: _wrap(n, m, o, managers)) for name in NAMES}
     x = torch.randn(BATCH, WIDTH)
-    times: list[float] = []
-    while len(times) < WARM_UP + STEPS:
-        began = time.perf_counter()
-        optimizer.zero_grad()
-        network(x).square().mean().backward()
-        optimizer.step()
-        times.append(time.perf_counter() - began)
-    (OUT / f"times.{os.getpid()}").write_text(json.dumps(times[WARM_UP:]))
-    if manager is not None:
+    for side in sides.values():
+        side.run(x, WARM_UP)
+        side.blocks.clear()
+    for block in range(BLOCKS):
+        for side in list(sides.values())[:: 1 if block % 2 == 0 else -1]:
+            side.run(x, STEPS)
+    if RANK == 0:
+        (OUT / "seen.json").write_text(json.dumps({n: s.blocks for n, s in sides.items()}))
+    for manager in managers:
         manager.shutdown()
     sys.stdout.flush()
     os._exit(0)
 
 
-def _wrap(model: nn.Module, inner: torch.optim.Optimizer) -> tuple[Any, Any, Any]:
-    timeout = timedelta(seconds=60)
-    if PEER == "ddp":
-        dist.init_process_group("gloo", timeout=timeout)
-        return nn.parallel.DistributedDataParallel(model), inner, None
+def _wrap(
+    name: str, model: nn.Module, inner: torch.optim.Optimizer, managers: list[Any]
+) -> tuple[nn.Module, Any]:
+    if name == "ddp":
+        return nn.parallel.DistributedDataParallel(model), inner
     manager = Manager(
-        pg=ProcessGroupGloo(timeout=timeout),
-        min_replica_size=2,
+        pg=ProcessGroupGloo(timeout=TIMEOUT),
+        min_replica_size=REPLICAS,
         load_state_dict=lambda s: (model.load_state_dict(s["m"]), inner.load_state_dict(s["o"])),
         state_dict=lambda: {"m": model.state_dict(), "o": inner.state_dict()},
-        timeout=timeout,
-        **({} if PEER == "ftrun" else {"replica_id": "bench_" + os.environ["REPLICA_GROUP_ID"]}),
+        timeout=TIMEOUT,
+        **({} if PEER == "ftrun" else {"replica_id": f"bench_{RANK}"}),
     )
-    return DistributedDataParallel(manager, model), Optimizer(manager, inner), manager
+    managers.append(manager)
+    return DistributedDataParallel(manager, model), Optimizer(manager, inner)
 
 
 if __name__ == "__main__":

@@ -133,6 +133,13 @@ class StateLoaded:
 
 
 @dataclass(frozen=True, slots=True)
+class OverwriteBegun:
+    """The state for ``tag`` is about to be written over the script's own, piece by piece."""
+
+    tag: Tag
+
+
+@dataclass(frozen=True, slots=True)
 class HealFailed:
     """No donor gave the state for ``tag``."""
 
@@ -157,6 +164,7 @@ Event: TypeAlias = (
     | OperationFailed
     | GroupBuilt
     | GroupFailed
+    | OverwriteBegun
     | StateLoaded
     | HealFailed
     | Ticked
@@ -230,10 +238,14 @@ class FailOperations:
 
 @dataclass(frozen=True, slots=True)
 class LoadState:
-    """Fetch the state for ``tag`` from the donors in the background."""
+    """Fetch the state for ``tag`` from the donors in the background.
+
+    ``in_place``: it may be written over the script's own, after ``OverwriteBegun``.
+    """
 
     tag: Tag
     quorum: Quorum
+    in_place: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,13 +112,20 @@ class Forming:
     def _are_behind(self, replicas: list[Replica]) -> bool:
         """Nobody holds what the last quorum began with; in a switch, what its predecessor did.
 
-        In a large job the first one that is asked settles it.
+        If all its donors are here and none holds it, nobody does: results that they reported were
+        outdated by one more operation of the script.
         """
         quorum = self._stage.prior or self._stage.quorum
-        began = quorum.step if quorum is not None else None
+        if quorum is None or quorum.step is None:
+            return False
+        began = quorum.step
         held = (standing(replica.reports.values()) for replica in replicas)
-        is_held = [began is None or state.step >= began for state in held if state is not None]
-        return bool(is_held) and not any(is_held)
+        is_held = [state.step >= began for state in held if state is not None]
+        if not is_held or any(is_held):
+            return False
+        members = [r for r in replicas if quorum.index(r.replica_id, r.incarnation) is not None]
+        here = {replica.replica_id for replica in members}
+        return not quorum.donors or not here.issuperset(quorum.donors)
 
     def _take_back(self) -> None:
         """Members that were struck and are here again, and have given up what they were in."""

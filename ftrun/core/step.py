@@ -227,8 +227,11 @@ class StepMachine:
         A state that was loaded and not applied counts as held, but not in a group of several
         workers: a mate may not have it (C1).
         """
+        step = self._step
+        if step is None or (step.fate is Fate.HELD and not step.stood):
+            return None
         lacks_state = self.healing and (self.loaded is None or self._workers > 1)
-        return self._step.results if self._step is not None and not lacks_state else None
+        return step.results if not lacks_state else None
 
     @property
     def settled(self) -> bool:
@@ -241,6 +244,11 @@ class StepMachine:
         if self.fate is Fate.OPEN:
             return self._step.operations.complete
         return self.fate in (Fate.VOID, Fate.STANDS)
+
+    @property
+    def votes(self) -> bool:
+        """After VoteStarted: whether this rank can carry a true outcome out."""
+        return self._step is not None and self._step.voted is not None
 
     @property
     def verdict_known(self) -> bool:
@@ -550,7 +558,7 @@ class StepMachine:
         """Everything up to and including ``attempt`` counts for nothing any more."""
         self._abort_groups(self._quorums.give_up(attempt))
         if self._step is not None:
-            self._step.hold(self._now + self._quorum_timeout_s)
+            self._step.hold(self._now + self._quorum_timeout_s, self.reduced is not None)
 
     def _abort_groups(self, attempts: Iterable[Attempt]) -> None:
         self._out += [e.AbortGroup(attempt) for attempt in attempts]

@@ -37,6 +37,7 @@ class StepUnderWay:
         self.operations = OperationLedger()
         self.is_voting = False
         self.is_blind = False
+        self.stood = False  # when it was interrupted
         self.voted: Tag | None = None
         self.deadline: float | None = None
         self.void_reason = ""
@@ -57,15 +58,22 @@ class StepUnderWay:
         return self.fate is Fate.OPEN and self.tag.attempt == attempt
 
     def vote(self) -> None:
-        """The ranks of the group are asked; what is void will not be voted for."""
+        """The ranks of the group are asked; what cannot stand will not be voted for."""
         self.is_voting = True
-        self.voted = self.tag if self.fate is not Fate.VOID else None
+        may_stand = self.fate in (Fate.OPEN, Fate.STANDS) or (self.fate is Fate.HELD and self.stood)
+        self.voted = self.tag if may_stand else None
 
-    def hold(self, deadline: float) -> None:
-        """Interrupted: the next quorum tells, by ``deadline``."""
-        if self.fate is not Fate.VOID:
-            self.fate = Fate.HELD
-            self.deadline = deadline
+    def hold(self, deadline: float, stands: bool) -> None:
+        """Interrupted: the next quorum tells, by ``deadline``.
+
+        ``stands``: the results stand as it is. What is reported then binds: nothing that comes
+        later makes results stand of which a quorum may know already that they do not (C1).
+        """
+        if self.fate is Fate.VOID:
+            return
+        self.stood = stands and (self.stood or self.fate is not Fate.HELD)
+        self.fate = Fate.HELD
+        self.deadline = deadline
 
     def stand(self) -> None:
         """The results are complete and peers count on them."""

@@ -312,7 +312,7 @@ class Manager:
     def _ask_group(self, vote: GroupVote, flag: bool, timeout_s: float) -> bool | None:
         machine = self._machine
         self._engine.feed(e.VoteStarted())
-        outcome = vote.decide(machine.tag, flag)
+        outcome = vote.decide(machine.tag, flag and machine.votes)
         self._engine.wait_until(lambda: machine.verdict_known, timeout_s, "the verdict on a vote")
         return outcome
 

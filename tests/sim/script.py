@@ -199,6 +199,7 @@ class Script:
         worker.outcome = None
         worker.feed(e.VoteStarted())
         yield INSTANT_S
+        flag = flag and machine.votes
         self._world.invariants.voted(worker.key, machine.tag, flag)
         worker.ballot.vote(worker, machine.tag, flag)
         yield Until(lambda: worker.outcome is not None, BOTH_TIMEOUTS_S, "a vote")

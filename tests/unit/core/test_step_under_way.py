@@ -32,7 +32,7 @@ def test_it_has_results_when_all_is_complete() -> None:
 def test_operations_count_under_its_tag_and_while_it_is_open() -> None:
     step = StepUnderWay(TAG, repeats=False)
     assert step.counts(TAG.attempt) and not step.counts(attempt_of("1.1#2"))
-    step.hold(1.0)
+    step.hold(1.0, stands=False)
     assert not step.counts(TAG.attempt)
 
 
@@ -60,7 +60,7 @@ def test_what_is_void_is_not_voted_for() -> None:
 def test_an_interrupt_holds_all_but_what_is_void(fate: Fate) -> None:
     step = reduced()
     step.fate = fate
-    step.hold(60.0)
+    step.hold(60.0, stands=False)
     assert step.fate is (Fate.VOID if fate is Fate.VOID else Fate.HELD)
     assert step.deadline == (None if fate is Fate.VOID else 60.0)
 
@@ -68,7 +68,7 @@ def test_an_interrupt_holds_all_but_what_is_void(fate: Fate) -> None:
 def test_it_goes_out_again_under_another_attempt() -> None:
     step = StepUnderWay(TAG, repeats=True)
     step.operations.issue(held=True, closes=True)
-    step.hold(60.0)
+    step.hold(60.0, stands=False)
     step.repair()
     assert step.fate is Fate.REPAIR
     step.go_out_again(attempt_of("1.2#1"), deadline=9.0)
@@ -78,6 +78,23 @@ def test_it_goes_out_again_under_another_attempt() -> None:
 
 def test_there_is_no_deadline_for_nothing() -> None:
     step = StepUnderWay(TAG, repeats=False)
-    step.hold(60.0)
+    step.hold(60.0, stands=False)
     step.go_out_again(attempt_of("1.2#1"), deadline=9.0)
     assert step.deadline is None
+
+
+def test_what_an_interrupt_found_standing_may_be_voted_for_and_nothing_else() -> None:
+    step = reduced()
+    step.hold(60.0, stands=True)
+    step.vote()
+    assert step.stood and step.voted == TAG
+    step = reduced()
+    step.hold(60.0, stands=False)
+    step.hold(61.0, stands=True)  # asked again: what was reported first may be known already
+    step.vote()
+    assert not step.stood and step.voted is None
+    step = StepUnderWay(TAG, repeats=False)
+    step.hold(60.0, stands=False)
+    step.go_out_again(attempt_of("1.2#1"), deadline=9.0)
+    step.vote()
+    assert step.voted == step.tag

@@ -116,12 +116,10 @@ class Forming:
         outdated by one more operation of the script.
         """
         quorum = self._stage.prior or self._stage.quorum
-        if quorum is None or quorum.step is None:
-            return False
-        began = quorum.step
+        began = (quorum.step or 0) if quorum is not None else 0
         held = (standing(replica.reports.values()) for replica in replicas)
         is_held = [state.step >= began for state in held if state is not None]
-        if not is_held or any(is_held):
+        if quorum is None or not is_held or any(is_held):
             return False
         members = [r for r in replicas if quorum.index(r.replica_id, r.incarnation) is not None]
         here = {replica.replica_id for replica in members}
@@ -194,7 +192,7 @@ class Forming:
         roster = stage.roster
         choice = choose({name: standing(roster[name].reports.values()) for name in ids})
         if choice is None:
-            cause = "it holds no whole state and nobody is left to heal from; it is replaced"
+            cause = "its workers hold unlike states and nobody is left to heal from; it is replaced"
             stage.replace(ids, cause)
             return True
         if stage.live and not self._may_decide() and stage.slots.ended("finished"):

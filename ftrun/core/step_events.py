@@ -133,13 +133,6 @@ class StateLoaded:
 
 
 @dataclass(frozen=True, slots=True)
-class OverwriteBegun:
-    """The state for ``tag`` is about to be written over the script's own, piece by piece."""
-
-    tag: Tag
-
-
-@dataclass(frozen=True, slots=True)
 class HealFailed:
     """No donor gave the state for ``tag``."""
 
@@ -164,7 +157,6 @@ Event: TypeAlias = (
     | OperationFailed
     | GroupBuilt
     | GroupFailed
-    | OverwriteBegun
     | StateLoaded
     | HealFailed
     | Ticked
@@ -238,14 +230,10 @@ class FailOperations:
 
 @dataclass(frozen=True, slots=True)
 class LoadState:
-    """Fetch the state for ``tag`` from the donors in the background.
-
-    ``in_place``: it may be written over the script's own, after ``OverwriteBegun``.
-    """
+    """Fetch the state for ``tag`` from the donors in the background."""
 
     tag: Tag
     quorum: Quorum
-    in_place: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -222,10 +222,10 @@ class Worker(Actor):
             case e.FailOperations(reason):
                 self.error = self.error or reason
                 self._afterwards.extend((reduction, None) for reduction in self.reductions)
-            case e.LoadState(tag, quorum, in_place):
+            case e.LoadState(tag, quorum):
                 if self._fetch is not None:
                     self._fetch.cancel()
-                self._fetch = Fetch(self, tag, quorum, in_place)
+                self._fetch = Fetch(self, tag, quorum)
             case e.OfferState(tag, state, receivers):
                 self.world.invariants.offers(self.key, tag, state, self.content)
                 self.offers[tag] = Offer(self, tag, state, receivers)

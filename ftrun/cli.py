@@ -7,6 +7,7 @@ here: what the options mean and what is wrong with them (config.py and the rooms
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -157,6 +158,7 @@ def run(
     if not dry_run:
         from ftrun.agent.launch import SpawnerLaunch
 
+        signal.signal(signal.SIGINT, _leave)  # until the agent's own handlers are there
         launch = SpawnerLaunch()
         ctx.call_on_close(launch.end)
     from ftrun import config
@@ -373,6 +375,15 @@ def certs(
 
     for line in write_certificates(out, tuple(host or ()), force=force).lines():
         typer.echo(line)
+
+
+def _leave(number: int, frame: object) -> None:
+    """A Ctrl-C while all is starting.
+
+    No KeyboardInterrupt: where one passes through an ``exec`` of text, as dataclasses do, CPython
+    3.11 ends by SIGINT whoever has caught it.
+    """
+    raise SystemExit(ExitCode.INTERRUPTED)
 
 
 def _fill_standard_descriptors() -> None:

@@ -287,15 +287,18 @@ class Supervisor:
             self._group_ended(slot)
 
     def _fail(self, slot: Supervised, event: WorkerExited) -> None:
-        """The group is broken: its loss is told first, then the rest of it is killed."""
+        """The group is broken: the rest of it is killed, and then its loss is told.
+
+        In this order: who hears of the loss may count on it that no worker of it commits (Q3).
+        """
         failure = _failure(slot, event)
+        if slot.alive:
+            self._kill(slot)
         self._lose(slot, failure.cause())
         slot.failures.append(failure)
         slot.outcome_ahead = Outcome.FAILED
         if slot.lost_at is None:
             slot.lost_at = self._now
-        if slot.alive:
-            self._kill(slot)
         self._judge(slot, failure)
 
     def _lose(self, slot: Supervised, cause: str) -> None:

@@ -220,6 +220,7 @@ def test_one_workers_death_kills_the_rest_of_its_group_only_and_restarts_when_al
     out = agent.exits("0", -11, rank=1)
     assert isinstance(told(out)[0], ReplicaLost)
     assert signals(out) == [("0", SIGKILL)]
+    assert isinstance(out[0], SignalReplica)  # Q3: a loss that is told commits no more
     assert starts(out) == []
     assert "worker 1 (pid 1001) died: SIGSEGV. Restart 1 of 10 now." in said(out)
     assert [i.log for i in out if isinstance(i, Say)] == [WorkerLife("0", 1, 0)]

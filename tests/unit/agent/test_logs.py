@@ -96,7 +96,7 @@ def test_a_terminal_that_stands_still_loses_lines_and_says_so() -> None:
     screen_read, screen_write = os.pipe()
     terminal = Terminal(screen_write, screen_write)
     line = b"x" * 65536
-    for _ in range(2 * QUEUE_BYTES_MAX // len(line)):
+    for _ in range(3 * QUEUE_BYTES_MAX // len(line)):  # one queue may be in the writer's hands
         terminal.worker_line("0", 0, line, error=False)
     assert terminal._bytes <= QUEUE_BYTES_MAX
     assert terminal._skipped > 0

@@ -135,7 +135,8 @@ class Takeover:
         """Every member of the quorum in force is back and has said all, or everybody there is.
 
         If some have been interrupted, there may be a later quorum, of which they know nothing yet;
-        unless ours is the journal's, for that is written first.
+        unless ours is the journal's, for that is written first. Without a journal a switch that
+        they have promised may be confirmed, and nobody but its newcomers knows (Q5).
         """
         quorum, stage = self.quorum, self._stage
         if self._is_put_off and self._all_have_spoken:
@@ -144,10 +145,15 @@ class Takeover:
             return False
         verdict = self.verdict()
         if verdict.phase in (Phase.STEADY, Phase.SWITCH):
-            return True
+            return self._has_journal or self._all_have_spoken or not self._is_any_promised(verdict)
         is_latest = quorum.attempt == self._journaled and not verdict.missing
         live = [stage.roster[name] for name in verdict.live]
         return is_latest and bool(live) and all(r.is_known(stage.workers) for r in live)
+
+    def _is_any_promised(self, verdict: Verdict) -> bool:
+        """Somebody is bound to a switch that nobody who is here knows to be confirmed."""
+        live = [self._stage.roster[name] for name in verdict.live]
+        return any(r.promised and not r.confirmed for x in live for r in x.reports.values())
 
     def verdict(self) -> Verdict:
         """How to go on with those that are here now."""

@@ -145,7 +145,7 @@ class House(Actor):
             self.feed(AgentAttached(agent_id, message))
         elif self.sessions.get(agent_id) is stream:
             if isinstance(message, m.WorkerMessage) and isinstance(message.message, m.Report):
-                self.world.invariants.back(message.key)
+                self.world.invariants.back(self.world.now, message.key)
             self.feed(AgentSaid(agent_id, message))
 
     def disconnected(self, stream: Stream) -> None:

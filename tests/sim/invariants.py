@@ -40,9 +40,9 @@ class Invariants:
         """A lighthouse has started; ``quorum`` is what its journal says."""
         self.quorums.takeover_began(now, grace_s, quorum)
 
-    def back(self, key: WorkerKey) -> None:
+    def back(self, now: float, key: WorkerKey) -> None:
         """A worker's Report has reached the lighthouse."""
-        self.quorums.back(key)
+        self.quorums.back(now, key)
 
     def lighthouse_said(self, now: float, message: m.ToWorker) -> None:
         """It sends ``message`` to workers."""
@@ -53,9 +53,9 @@ class Invariants:
         self.quorums.switched(quorum)
         self.promises.confirmed(quorum.attempt, step)
 
-    def switch_heard(self, attempt: Attempt) -> None:
+    def switch_heard(self, key: WorkerKey, attempt: Attempt) -> None:
         """A worker has been told that the switch is confirmed."""
-        self.promises.heard(attempt)
+        self.promises.heard(key, attempt)
 
     def journal_lost(self) -> None:
         """The state directory of the lighthouse is gone."""
@@ -172,8 +172,10 @@ class Invariants:
         """A worker's process has ended."""
         self.excuse(key.incarnation, "it died")
         self.quorums.dead.add(key.incarnation)
+        self.promises.gone(key)
         self.lineages.died(key)
 
     def isolated(self, key: WorkerKey) -> None:
         """A worker has had no word for the isolation limit and does not commit."""
         self.lineages.fenced(key)
+        self.promises.gone(key)

@@ -200,6 +200,8 @@ class Agent(Actor):
             self.host.excuse("it was asked to leave")
         elif isinstance(message, m.ReplicaLost):
             self.world.invariants.killed(message.incarnation)
+        elif isinstance(message, m.ReplicaFinished):
+            self.world.invariants.slot_ends(message.replica_id)
         if self.stream is not None:
             self.stream.up.send(message)
 
@@ -211,6 +213,7 @@ class Agent(Actor):
         for key in keys:
             worker = self.workers[key] = Worker(world, self, key, ballot)
             worker.start()
+            world.at(0.0, worker, worker.attached, self.supervisor.lease, self.supervisor.isolated)
 
     def _signal(self, incarnation: str, number: int) -> None:
         for worker in list(self.workers.values()):

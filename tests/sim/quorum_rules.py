@@ -45,9 +45,10 @@ class QuorumRules:
         members = quorum.members if quorum is not None else ()
         self._missing = {member.incarnation for member in members}
 
-    def back(self, key: WorkerKey) -> None:
-        """A member has reported."""
-        self._missing.discard(key.incarnation)
+    def back(self, now: float, key: WorkerKey) -> None:
+        """A member has reported; one that was not back when the grace was over stays struck."""
+        if now < self._silent_until:
+            self._missing.discard(key.incarnation)
 
     def strike(self, now: float, incarnations: Sequence[Incarnation]) -> None:
         """They are no survivors; they may come back as newcomers, during a takeover as members."""
@@ -81,6 +82,7 @@ class QuorumRules:
         self._last = (quorum.attempt, members)
         self._last_step = quorum.step or 0
         self._struck -= set(members)
+        self._missing -= {incarnation for _, incarnation in members}
         self._ever |= set(members)
 
     def _issue(self, now: float, quorum: m.Quorum, by_switch: bool) -> None:
@@ -106,6 +108,7 @@ class QuorumRules:
             self._last = (quorum.attempt, members)
             self._last_step = quorum.step or 0
             self._struck -= set(members)
+            self._missing -= {incarnation for _, incarnation in members}
             self._ever |= set(members)
 
     def _check_fence(
@@ -140,7 +143,8 @@ class QuorumRules:
         require(enough, "Q4", f"{quorum.attempt} has {len(members)} members")
         if self._forms:
             return  # a lighthouse that has lost its journal knows of no predecessor
-        survivors = [x for x in members if x in (*last, *self._prior) and x not in self._struck]
+        struck = {x for x in members if x in self._struck or x[1] in self._missing}
+        survivors = [x for x in members if x in (*last, *self._prior) and x not in struck]
         of_all = all(set(survivors) & set(old) for old in (last, self._prior) if old)
         if of_all and len(survivors) >= self._min_replicas:
             others = [x for x in members if x not in survivors]
@@ -156,7 +160,8 @@ class PromiseRules:
     def __init__(self) -> None:
         self._promises: dict[WorkerKey, tuple[Attempt, int]] = {}
         self._confirmed: dict[Attempt, int] = {}
-        self._heard: set[Attempt] = set()
+        self._heard: dict[Attempt, set[WorkerKey]] = {}
+        self._unwritten: set[Attempt] = set()  # confirmed in a journal that is lost
 
     def promised(self, key: WorkerKey, attempt: Attempt, step: int) -> None:
         """Until void."""
@@ -173,14 +178,21 @@ class PromiseRules:
         known = self._confirmed.setdefault(attempt, step)
         require(known == step, "Q5", f"{attempt} is confirmed at {known} and at {step}")
 
-    def heard(self, attempt: Attempt) -> None:
+    def heard(self, key: WorkerKey, attempt: Attempt) -> None:
         """A worker knows that the switch is confirmed."""
-        self._heard.add(attempt)
+        self._heard.setdefault(attempt, set()).add(key)
 
     def journal_lost(self) -> None:
-        """What nobody but the journal knew of was never confirmed."""
-        known = self._confirmed.items()
-        self._confirmed = {attempt: step for attempt, step in known if attempt in self._heard}
+        """What the journal has confirmed so far, only those who were told can witness now."""
+        self._unwritten |= set(self._confirmed)
+
+    def gone(self, key: WorkerKey) -> None:
+        """It has died or may do nothing more: what nobody else can witness was never confirmed."""
+        for witnesses in self._heard.values():
+            witnesses.discard(key)
+
+    def _is_certain(self, attempt: Attempt) -> bool:
+        return attempt not in self._unwritten or bool(self._heard.get(attempt))
 
     def reduces(self, key: WorkerKey, tag: Tag) -> None:
         """Nobody reduces at S under the old quorum, nobody below S under the new."""
@@ -195,7 +207,7 @@ class PromiseRules:
         if tag.step < self._confirmed.get(tag.attempt, 0):
             raise Violation("Q5", f"{key} commits {tag} before the switch")
         for attempt, step in self._confirmed.items():
-            if tag.attempt < attempt and tag.step >= step:
+            if tag.attempt < attempt and tag.step >= step and self._is_certain(attempt):
                 raise Violation("Q5", f"{key} commits {tag} after the switch {attempt}@{step}")
 
 

@@ -94,9 +94,17 @@ def late_for_a_switch(rules: Invariants) -> None:
     commit(rules, A, 1, StateId(0, "x"))
 
 
+def late_for_a_switch_that_one_was_told_of(rules: Invariants) -> None:
+    rules.switch_confirmed(quorum(2, A, B, step=0), 0)
+    rules.switch_heard(B, attempt(2))
+    rules.journal_lost()
+    rules.in_force(quorum(1, A))
+    commit(rules, A, 1, StateId(0, "x"))
+
+
 def no_grace(rules: Invariants) -> None:
     rules.takeover_began(0.0, 1.0, quorum(1, A, B))
-    rules.back(A)
+    rules.back(0.2, A)
     rules.lighthouse_said(0.5, m.Interrupt(attempt(1)))
 
 
@@ -189,6 +197,7 @@ def given_out_and_changed(rules: Invariants) -> None:
         ("Q4", left_out_for_nothing),
         ("Q4", a_newcomer_among_survivors),
         ("Q5", a_broken_promise),
+        ("Q5", late_for_a_switch_that_one_was_told_of),
         ("Q5", late_for_a_switch),
         ("Q6", no_grace),
         ("C1", ranks_at_odds),
@@ -211,3 +220,22 @@ def test_a_broken_invariant_is_named(code: str, history: Callable[[Invariants], 
     with pytest.raises(Violation) as caught:
         history(Invariants(slots=3, workers=1, min_replicas=1))
     assert caught.value.code == code
+
+
+def test_a_switch_that_only_a_lost_journal_and_the_dead_knew_of_was_never_confirmed() -> None:
+    rules = Invariants(slots=3, workers=1, min_replicas=1)
+    rules.switch_confirmed(quorum(2, A, B, step=0), 0)
+    rules.switch_heard(B, attempt(2))
+    rules.journal_lost()
+    rules.died(B)
+    rules.in_force(quorum(1, A))
+    commit(rules, A, 1, StateId(0, "x"))
+
+
+def test_a_member_that_is_back_after_the_grace_is_no_survivor() -> None:
+    rules = Invariants(slots=3, workers=1, min_replicas=1)
+    rules.lighthouse_said(0.0, m.NewQuorum(quorum(1, A, B)))
+    rules.takeover_began(1.0, 1.0, quorum(1, A, B))
+    rules.back(2.5, A)
+    rules.excuse(B.incarnation, "it was stopped")
+    rules.lighthouse_said(3.0, m.NewQuorum(quorum(2, A, C)))

@@ -105,6 +105,13 @@ class Worker(Actor):
         self.script.start()
         self.world.at(TICK_S, self, self._tick)
 
+    def attached(self, lease: m.Lease | None, isolated: bool) -> None:
+        """Its agent's first words: how long it may go on, or that it may not (Q3)."""
+        if lease is not None:
+            self.feed(lease)
+        if isolated:
+            self.feed(m.Isolation(True))
+
     def crash(self, status: int = -9) -> None:
         """Die: the kernel tells the agent, and peers see broken connections or nothing."""
         if not self.alive:
@@ -178,7 +185,7 @@ class Worker(Actor):
         elif isinstance(event, m.NewQuorum):
             invariants.promise_void(self.key, event.quorum.attempt)
         elif isinstance(event, m.Switch):
-            invariants.switch_heard(event.attempt)
+            invariants.switch_heard(self.key, event.attempt)
         elif isinstance(event, m.Isolation) and event.isolated:
             invariants.isolated(self.key)
         elif isinstance(event, m.Lease):
@@ -332,7 +339,7 @@ class Worker(Actor):
         self.agent.worker_said(self, message)
 
     def _from_agent(self, message: Any) -> None:
-        if self.registered:
+        if self.registered or isinstance(message, (m.Isolation, m.Lease)):
             self.feed(message)
 
     def _tick(self) -> None:

@@ -62,7 +62,10 @@ __all__ = [
 
 @dataclass(slots=True)
 class Agent:
-    """One node's agent. ``gone_at``: when its stream ended; None while it is attached."""
+    """One node's agent. ``gone_at``: when its stream ended; None while it is attached.
+
+    ``told``: the slots that it was last told to be its own; None before it was told any.
+    """
 
     agent_id: str
     host: str
@@ -70,6 +73,7 @@ class Agent:
     capacity: int
     heard_at: float
     gone_at: float | None = None
+    told: tuple[str, ...] | None = None
 
 
 class Lighthouse:
@@ -317,8 +321,7 @@ class Lighthouse:
         self._is_shared_out = True
         slots = stage.slots.by_agent()
         for agent_id in sorted(told):
-            of_agent = tuple(slots.get(agent_id, ()))
-            stage.outbox.to_agent(agent_id, m.AssignSlots(of_agent))
+            self._tell_slots(agent_id, tuple(slots.get(agent_id, ())))
 
     def _gathered_at(self) -> float:
         """When the first assignment need not wait for further agents."""
@@ -333,8 +336,10 @@ class Lighthouse:
     def _capacities(self) -> dict[str, int]:
         return {name: self.agents[name].capacity for name in self.stage.outbox.agents}
 
-    def _tell_slots(self, agent_id: str) -> None:
-        self.stage.outbox.to_agent(agent_id, m.AssignSlots(self.stage.slots.of(agent_id)))
+    def _tell_slots(self, agent_id: str, own: tuple[str, ...] | None = None) -> None:
+        own = self.stage.slots.of(agent_id) if own is None else own
+        self.agents[agent_id].told = own
+        self.stage.outbox.to_agent(agent_id, m.AssignSlots(own))
 
     # ------------------------------------------------------------ what agents say
 
@@ -379,6 +384,8 @@ class Lighthouse:
         if self._start(agent, running) is not None:
             self.stage.slots[started.replica_id].restarts = started.restarts
             self._note(started.replica_id, started)
+            if agent.told is not None and started.replica_id not in agent.told:
+                self._tell_slots(agent.agent_id)  # it stops it: we have crossed on the way
         elif started.replica_id not in self.stage.slots.of(agent.agent_id):
             self._tell_slots(agent.agent_id)
 

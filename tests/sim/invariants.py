@@ -97,6 +97,7 @@ class Invariants:
         if attempt < before:
             raise Violation("Q2", f"{key} has given up {before}, and now only {attempt}")
         self._given_up[key] = attempt
+        self.promises.forgets(key, attempt)
 
     def promised(self, key: WorkerKey, attempt: Attempt, step: int) -> None:
         """A worker promises not to begin ``step`` under what it has."""
@@ -172,10 +173,10 @@ class Invariants:
         """A worker's process has ended."""
         self.excuse(key.incarnation, "it died")
         self.quorums.dead.add(key.incarnation)
-        self.promises.gone(key)
+        self.promises.forgets(key)
         self.lineages.died(key)
 
     def isolated(self, key: WorkerKey) -> None:
         """A worker has had no word for the isolation limit and does not commit."""
         self.lineages.fenced(key)
-        self.promises.gone(key)
+        self.promises.forgets(key)

@@ -34,6 +34,7 @@ class QuorumRules:
         self._struck: set[Incarnation] = set()
         self._issued: set[Attempt] = set()
         self._silent_until = 0.0
+        self._awaited: set[str] = set()
         self._missing: set[str] = set()
         self._forms = True
 
@@ -43,7 +44,8 @@ class QuorumRules:
         self._forms = quorum is None
         self._struck.clear()  # a new life knows nothing of it: whoever is back is a survivor
         members = quorum.members if quorum is not None else ()
-        self._missing = {member.incarnation for member in members}
+        self._awaited = {member.incarnation for member in members}
+        self._missing = set(self._awaited)
 
     def back(self, now: float, key: WorkerKey) -> None:
         """A member has reported; one that was not back when the grace was over stays struck."""
@@ -53,7 +55,7 @@ class QuorumRules:
     def strike(self, now: float, incarnations: Sequence[Incarnation]) -> None:
         """They are no survivors; they may come back as newcomers, during a takeover as members."""
         if self._listens(now):
-            self._missing.update(incarnation for _, incarnation in incarnations)
+            self._missing |= {incarnation for _, incarnation in incarnations} & self._awaited
         else:
             self._struck.update(incarnations)
 
@@ -186,10 +188,14 @@ class PromiseRules:
         """What the journal has confirmed so far, only those who were told can witness now."""
         self._unwritten |= set(self._confirmed)
 
-    def gone(self, key: WorkerKey) -> None:
-        """It has died or may do nothing more: what nobody else can witness was never confirmed."""
-        for witnesses in self._heard.values():
-            witnesses.discard(key)
+    def forgets(self, key: WorkerKey, attempt: Attempt | None = None) -> None:
+        """It has given up everything up to ``attempt``, or all: it has died, or is isolated.
+
+        What nobody else can witness was never confirmed.
+        """
+        for known, witnesses in self._heard.items():
+            if attempt is None or known <= attempt:
+                witnesses.discard(key)
 
     def _is_certain(self, attempt: Attempt) -> bool:
         return attempt not in self._unwritten or bool(self._heard.get(attempt))

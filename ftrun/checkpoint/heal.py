@@ -14,15 +14,17 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+import torch
 
 from ftrun import clock
 from ftrun.checkpoint.compare import require_alike, shapes_of
 from ftrun.checkpoint.donor import DonorLink, DonorRefused
 from ftrun.checkpoint.format import Tree, pack, unpack
 from ftrun.checkpoint.header import Header, decode_header
-from ftrun.checkpoint.layout import Layout, allocate, chunk_digest, digest_seed
+from ftrun.checkpoint.layout import Layout, allocate, chunk_digest, digest_seed, sample
 from ftrun.checkpoint.leaves import Leaf, in_place
 from ftrun.checkpoint.stripes import Stripe, Stripes
 from ftrun.core.ids import StateId, Tag
@@ -43,7 +45,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class FetchedState:
-    """A state that has come whole. ``donors``: addresses that delivered; ``left_out``: why not."""
+    """A state that has come whole. ``donors``: addresses that delivered; ``left_out``: why not.
+
+    ``overwritten``: the leaves that were written straight into the receiver's own memory.
+    """
 
     state_id: StateId
     tree: Tree
@@ -51,6 +56,49 @@ class FetchedState:
     duration_s: float
     donors: tuple[str, ...]
     left_out: dict[str, str]
+    overwritten: tuple[Overwritten, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Overwritten:
+    """A leaf in the receiver's own memory, and the fingerprint that it had at the donor."""
+
+    path: str
+    memory: torch.Tensor
+    sample: int
+
+    @property
+    def is_whole(self) -> bool:
+        """Its memory still holds what has come: nobody else has written to it since."""
+        return sample(self.memory) == self.sample
+
+
+@dataclass(frozen=True, slots=True)
+class Overwrite:
+    """Leave to read a state straight into the receiver's own tensors.
+
+    They must not be used meanwhile, and after an error they hold neither the old state nor the
+    new one.
+
+    Attributes:
+        allows: whether this leaf's memory may be written to.
+        begins: asked before the first byte; if it says no, the fetch ends with PeerError.
+    """
+
+    allows: Callable[[Leaf], bool] = lambda leaf: True
+    begins: Callable[[], bool] = lambda: True
+
+
+class Arrivals:
+    """What has come of a state, kept from one fetch to the next.
+
+    When a donor dies its quorum ends, and the next one has another tag; the state that is healed
+    from is mostly the same. What was verified under the old tag is then not fetched again: equal
+    state ids mean equal bytes (S1), and headers are compared as those of two donors are.
+    """
+
+    def __init__(self) -> None:
+        self.destination: _Destination | None = None
 
 
 def fetch(
@@ -62,7 +110,8 @@ def fetch(
     cancel: threading.Event | None = None,
     *,
     expected: StateId | None = None,
-    write_in_place: bool = False,
+    overwrite: Overwrite | None = None,
+    arrivals: Arrivals | None = None,
     streams_per_donor: int | None = None,
 ) -> FetchedState:
     """Fetch the state that ``donors`` offer under ``tag``.
@@ -76,15 +125,16 @@ def fetch(
             the meshes of DTensors and the devices of tensors.
         cancel: when set, the fetch ends with PeerError.
         expected: the state id that the quorum names; a donor with another is left out.
-        write_in_place: read into the memory of ``mine``'s tensors where they fit. They must not be
-            used meanwhile, and after an error they hold neither the old state nor the new one.
+        overwrite: read into the memory of ``mine``'s tensors where they fit, on these terms.
+        arrivals: go on from what an earlier fetch has brought, and leave there what this one does.
         streams_per_donor: connections to each; default two to a single donor, else one.
 
     Raises:
         ShapeMismatch: the donors' tensors have other shapes than ``mine``; names the keys.
         PeerError: no donor could deliver before the deadline. Nothing was applied.
     """
-    order = _Order(tag, token, clock.now() + timeout_s, cancel, expected, write_in_place)
+    order = _Order(tag, token, clock.now() + timeout_s, cancel, expected, overwrite)
+    order.arrivals = arrivals or Arrivals()
     order.streams = streams_per_donor or (STREAMS_ALONE if len(donors) == 1 else 1)
     order.mine = pack(mine).leaves if mine is not None else None
     started, why_not, remaining = clock.now(), dict[str, str](), list(donors)
@@ -119,7 +169,8 @@ class _Order:
     deadline: float
     cancel: threading.Event | None
     expected: StateId | None
-    write_in_place: bool
+    overwrite: Overwrite | None
+    arrivals: Arrivals = field(default_factory=Arrivals)
     streams: int = 1
     mine: tuple[Leaf, ...] | None = None
     receiver: str = field(default_factory=lambda: new_token()[:16])
@@ -144,6 +195,7 @@ class _Destination:
     layout: Layout
     stripes: Stripes
     seed: int
+    overwritten: tuple[Overwritten, ...]
 
 
 class _Transfer:
@@ -192,8 +244,15 @@ class _Transfer:
         assert to is not None
         tree = unpack(to.header.structure, to.header.specs, to.buffers, self._order.mine or ())
         donors = tuple(sorted(self._delivered))
+        self._order.arrivals.destination = None
         return FetchedState(
-            to.header.state_id, tree, to.header.nbytes, duration_s, donors, left_out
+            to.header.state_id,
+            tree,
+            to.header.nbytes,
+            duration_s,
+            donors,
+            left_out,
+            to.overwritten,
         )
 
     def _end(self) -> None:
@@ -285,19 +344,45 @@ class _Transfer:
         if order.mine is not None:
             mine = shapes_of(leaf.spec for leaf in order.mine)
             require_alike(mine, shapes_of(header.specs), address)
-        buffers = self._buffers(header)
-        layout = Layout(buffers)
         seed = digest_seed(order.tag, header.state_id)
-        return _Destination(header, raw, buffers, layout, Stripes(layout.chunks), seed)
+        before = order.arrivals.destination
+        if before is not None and self._goes_on(before, header):
+            if before.overwritten:
+                self._begin_overwrite()
+            before.stripes.resume()
+            to = replace(before, header=header, raw=raw, seed=seed)
+        else:
+            buffers, overwritten = self._buffers(header)
+            if overwritten:
+                self._begin_overwrite()
+            layout = Layout(buffers)
+            stripes = Stripes(layout.chunks)
+            to = _Destination(header, raw, buffers, layout, stripes, seed, overwritten)
+        order.arrivals.destination = to
+        return to
 
-    def _buffers(self, header: Header) -> list[Any]:
+    def _goes_on(self, before: _Destination, header: Header) -> bool:
+        may_write = self._order.overwrite is not None or not before.overwritten
+        return may_write and replace(before.header, tag=header.tag) == header
+
+    def _begin_overwrite(self) -> None:
+        assert self._order.overwrite is not None
+        if not self._order.overwrite.begins():
+            raise PeerError(f"the state of {self._order.tag} is not wanted any more")
+
+    def _buffers(self, header: Header) -> tuple[list[Any], tuple[Overwritten, ...]]:
         own = {leaf.spec.path: leaf for leaf in self._order.mine or ()}
-        buffers = []
-        for spec in header.specs:
-            leaf = own.get(spec.path) if self._order.write_in_place else None
-            memory = in_place(leaf, spec) if leaf is not None else None
+        terms = self._order.overwrite
+        buffers, overwritten = list[Any](), list[Overwritten]()
+        for spec, fingerprint in zip(header.specs, header.samples, strict=True):
+            leaf = own.get(spec.path)
+            memory = None
+            if leaf is not None and terms is not None and terms.allows(leaf):
+                memory = in_place(leaf, spec)
+            if memory is not None:
+                overwritten.append(Overwritten(spec.path, memory, fingerprint))
             buffers.append(allocate(spec.nbytes) if memory is None else memory)
-        return buffers
+        return buffers, tuple(overwritten)
 
     def _fetch_with_retries(self, link: DonorLink) -> None:
         """Draw stripes until none is left; a broken connection is mended a few times."""

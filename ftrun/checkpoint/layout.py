@@ -100,7 +100,12 @@ def samples(leaves: Sequence[Leaf]) -> list[int]:
     Replicas that hold the same state id must hold equal bytes (S1). The digests of chunks guard the
     way from a donor to the receiver; these guard against donors that differ from each other.
     """
-    return [xxhash.xxh3_64_intdigest(_sample(leaf.data)) for leaf in leaves]
+    return [sample(leaf.data) for leaf in leaves]
+
+
+def sample(data: torch.Tensor | memoryview) -> int:
+    """The fingerprint of one leaf's bytes."""
+    return xxhash.xxh3_64_intdigest(_sample(data))
 
 
 def _sample(data: torch.Tensor | memoryview) -> bytes | memoryview:

@@ -114,7 +114,7 @@ def in_place(leaf: Leaf, spec: LeafSpec) -> torch.Tensor | None:
     )
     if not same or not isinstance(data, torch.Tensor) or data.device.type != "cpu":
         return None
-    local = cast(torch.Tensor, _local(leaf.value))
+    local = cast(torch.Tensor, local_of(leaf.value))
     aliased = data.untyped_storage().data_ptr() == local.untyped_storage().data_ptr()
     return data if aliased else None
 
@@ -122,7 +122,8 @@ def in_place(leaf: Leaf, spec: LeafSpec) -> torch.Tensor | None:
 # ---------------------------------------------------------------- tensors
 
 
-def _local(value: Any) -> Any:
+def local_of(value: Any) -> Any:
+    """This process's part of a DTensor; any other value itself."""
     return value.detach().to_local() if _is_dtensor(value) else value
 
 
@@ -138,7 +139,7 @@ def _tensor_leaf(value: torch.Tensor, parent: str, name: str) -> Leaf | None:
     dtensor = _is_dtensor(value)
     if not dtensor and type(value) not in (torch.Tensor, torch.nn.Parameter):
         return None
-    local = cast(torch.Tensor, _local(value)).detach()
+    local = cast(torch.Tensor, local_of(value)).detach()
     if local.layout != torch.strided or local.is_quantized or local.device.type == "meta":
         return None
     order, dense = _dense(local.resolve_conj().resolve_neg())

@@ -85,6 +85,11 @@ class Stripes:
                 self._pool.appendleft(Stripe(stripe.next, stripe.stop))
             self._changed.notify_all()
 
+    def resume(self) -> None:
+        """Hand stripes out again after ``end``: what has come is not asked for again."""
+        with self._changed:
+            self._ended = False
+
     def end(self) -> None:
         """Nobody gets a stripe any more."""
         with self._changed:

@@ -46,8 +46,11 @@ def standing(reports: Collection[Report]) -> StateId | None:
 
     A worker whose results stand (``reduced``) will commit them; one that has voted will, if a
     worker of its group has done so already, for then all votes were true (C1). None if its workers
-    share no state: some have healed and others have not, say. Such a replica has nothing to give.
+    share no state: some have healed and others have not, say, or one's is torn. Such a replica has
+    nothing to give.
     """
+    if any(report.torn for report in reports):
+        return None
     if len(reports) == 1:
         (report,) = reports
         if report.reduced is None:

@@ -192,7 +192,7 @@ class Forming:
         roster = stage.roster
         choice = choose({name: standing(roster[name].reports.values()) for name in ids})
         if choice is None:
-            cause = "its workers hold unlike states and nobody is left to heal from; it is replaced"
+            cause = "it holds no whole state and nobody is left to heal from; it is replaced"
             stage.replace(ids, cause)
             return True
         if stage.live and not self._may_decide() and stage.slots.ended("finished"):

@@ -155,6 +155,7 @@ class Report:
     (its results stand); ``voted``: the tag of a vote within the group whose outcome it does not
     know yet. ``turn``: which step, counted from its start, it works on or would begin next;
     ``repairable``: with a next quorum it can go on with that turn and lose nothing.
+    ``torn``: a heal broke off, and ``state`` is half written over: it holds none.
     """
 
     state: StateId
@@ -171,6 +172,7 @@ class Report:
     operations: int = 0
     turn: int = 0
     repairable: bool = False
+    torn: bool = False
 
 
 @dataclass(frozen=True, slots=True)

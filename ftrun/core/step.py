@@ -23,6 +23,9 @@ Rules that the rest relies on:
   (``Errored``): its peers may have gone on.
 - A quorum that forms or shrinks is in force as soon as it is built, also while a step that is void
   or stands is still being finished; a switch waits for its boundary.
+- A state that was begun to be written over is *torn* until a heal has been applied: its worker
+  neither gives nor trains from it, and reports that it holds none. Only the state that it started
+  with is written over: a restart brings it back, and whoever ever held the job's keeps it (C6).
 - Isolation gives up everything: after it only a quorum can tell what stands (Q3).
 - The workers of one replica group cannot see each other's fate. With W > 1 they repair only if
   all of them can, which the quorum says (one that cannot would leave its mates waiting in the
@@ -100,9 +103,11 @@ class StepMachine:
         self.isolated = False
         self.healing = False  # the script does not hold the quorum's state yet
         self.loaded: StateId | None = None  # arrived and verified, but not applied
+        self.torn = False  # ``state`` is half written over
         self.begun = 0  # how many steps, also those that were not committed
         self._quorums = Quorums(key)
         self._step: StepUnderWay | None = None
+        self._is_fresh = True  # holds what it started with, which a restart brings back
         self._between_steps = Phase.IDLE  # or WAITING or LEFT
         self._workers = workers_per_replica
         self._repair = repair
@@ -126,8 +131,10 @@ class StepMachine:
             e.OperationFailed: self._on_operation_failed,
             e.VoteStarted: self._on_vote_started,
             e.Decided: self._on_decided,
+            e.OverwriteBegun: self._on_overwrite_begun,
             e.StateLoaded: self._on_state_loaded,
             e.StateApplied: self._on_state_applied,
+            e.StateSpoiled: self._on_state_spoiled,
             e.StateReset: self._on_state_reset,
             e.HealFailed: self._on_heal_failed,
             e.GroupBuilt: self._on_group_built,
@@ -297,6 +304,7 @@ class StepMachine:
             reduced=reduced,
             voted=step.voted if step is not None else None,
             healing=self.healing and reduced is None,
+            torn=self.torn and reduced is None,
             operations=step.operations.issued if step is not None else 0,
             turn=self.begun + (step is None),
             repairable=can_repair,
@@ -307,6 +315,9 @@ class StepMachine:
         self._quorums.check()
         quorum, tag = self.in_force, self.tag
         assert self.fate is not Fate.HELD or quorum is None, "held, and yet in a quorum"
+        assert not self.torn or self.healing or tag is None or self.fate is not Fate.OPEN, (
+            "S3: trains from a torn state"
+        )
         if self.fate is Fate.OPEN:
             assert tag is not None and quorum is not None, "open, and in no quorum"
             assert tag.attempt == quorum.attempt, "C3: open under another tag"
@@ -356,6 +367,9 @@ class StepMachine:
         heals = is_first and self._quorums.is_newcomer(quorum)
         number = self._quorums.next_step(self.state.step)
         if is_first and not heals:
+            if self.torn:
+                self._give_up("its state is torn: a heal broke off")
+                return
             unlike = quorum.state is not None and quorum.state != self.state
             if unlike or self.state.step != number:
                 self._give_up(f"holds {self.state}, not what {quorum.attempt} begins with")
@@ -373,7 +387,7 @@ class StepMachine:
         """The quorum is in force here: say so, and give or fetch the state. Once per attempt."""
         self._send(m.InForce(quorum.attempt, tag.step))
         if self._must_heal:
-            self._out.append(e.LoadState(tag, quorum))
+            self._out.append(e.LoadState(tag, quorum, in_place=self._is_fresh))
         if self._quorums.is_donor(quorum):
             self._retire()
             self._offered = tag
@@ -419,6 +433,7 @@ class StepMachine:
             self._out.append(e.FailOperations(reason or "the step was not committed"))
         if commits:
             self.state = self.state.committed(step.tag)  # C2
+            self._is_fresh = False
         self._step = None
         if step.fate is Fate.OPEN and not stays:
             self._give_up(reason or "the step was not committed", step.tag.step)
@@ -485,6 +500,14 @@ class StepMachine:
     def _awaits_state(self, tag: Tag) -> bool:
         return self._must_heal and self.fate is Fate.OPEN and tag == self.tag
 
+    def may_overwrite(self, tag: Tag) -> bool:
+        """Whether the state for ``tag`` may be written over the script's own from here on."""
+        return self.torn and self._awaits_state(tag)
+
+    def _on_overwrite_begun(self, event: e.OverwriteBegun) -> None:
+        if self._is_fresh and self._awaits_state(event.tag):
+            self.torn = True
+
     def _on_state_loaded(self, event: e.StateLoaded) -> None:
         if not self._awaits_state(event.tag) or self.in_force is None:
             return
@@ -503,9 +526,16 @@ class StepMachine:
             return
         self.state = self.loaded
         self.loaded = None
-        self.healing = False
+        self.healing = self.torn = self._is_fresh = False
         attempt, number = self.tag.attempt, self.state.step
         self._send(m.Healed(attempt, number, event.donors, event.nbytes, event.duration_s))
+
+    def _on_state_spoiled(self, event: e.StateSpoiled) -> None:
+        if self.loaded is None:
+            return  # it was given up while it was applied
+        self.loaded = None
+        if self.fate is Fate.OPEN:
+            self._give_up(f"heal: {event.reason}")
 
     def _on_heal_failed(self, event: e.HealFailed) -> None:
         if self._awaits_state(event.tag):

@@ -133,6 +133,20 @@ class StateLoaded:
 
 
 @dataclass(frozen=True, slots=True)
+class OverwriteBegun:
+    """The state for ``tag`` is about to be written over the script's own, piece by piece."""
+
+    tag: Tag
+
+
+@dataclass(frozen=True, slots=True)
+class StateSpoiled:
+    """The state that was loaded is not what the script holds after it was applied."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class HealFailed:
     """No donor gave the state for ``tag``."""
 
@@ -157,7 +171,9 @@ Event: TypeAlias = (
     | OperationFailed
     | GroupBuilt
     | GroupFailed
+    | OverwriteBegun
     | StateLoaded
+    | StateSpoiled
     | HealFailed
     | Ticked
     | Interrupt
@@ -230,10 +246,14 @@ class FailOperations:
 
 @dataclass(frozen=True, slots=True)
 class LoadState:
-    """Fetch the state for ``tag`` from the donors in the background."""
+    """Fetch the state for ``tag`` from the donors in the background.
+
+    ``in_place``: it may be written over the script's own, after ``OverwriteBegun``.
+    """
 
     tag: Tag
     quorum: Quorum
+    in_place: bool = False
 
 
 @dataclass(frozen=True, slots=True)

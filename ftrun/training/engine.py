@@ -22,7 +22,7 @@ from torch.distributed import DistError
 from ftrun import clock
 from ftrun.core import messages as m
 from ftrun.core import step_events as e
-from ftrun.core.ids import Attempt
+from ftrun.core.ids import Attempt, Tag
 from ftrun.core.step import Phase, StepMachine
 from ftrun.errors import Bug, FtrunError, PeerError
 from ftrun.process_groups.base import BuiltGroup, ProcessGroup
@@ -82,7 +82,7 @@ class Engine:
             e.Reissue: self._reissue,
             e.HandOut: self._hand_out,
             e.FailOperations: self._fail_operations,
-            e.LoadState: lambda i: healing.load(i.tag, i.quorum, self.feed, self.die),
+            e.LoadState: lambda i: healing.load(i, self.feed, self.die, self._may_overwrite),
             e.OfferState: self._offer_state,
             e.RetireState: self._retire_state,
         }
@@ -307,6 +307,12 @@ class Engine:
         own = quorum.index(key.replica_id, key.incarnation)
         self.divisor = len(ranks)
         self.rank = ranks.index(own) if own in ranks else None
+
+    def _may_overwrite(self, tag: Tag) -> bool:
+        """The machine knows that its state is about to be torn, or forbids it (from any thread)."""
+        with self.changed:
+            self.feed(e.OverwriteBegun(tag))
+            return self.machine.may_overwrite(tag)
 
     def _offer_state(self, instruction: e.OfferState) -> None:
         """At once, unless the main thread may be in a forward pass, which changes buffers (S3)."""

@@ -1,5 +1,11 @@
 """The script's state as it heals: gathered for peers, fetched from them, given to the script.
 
+A newcomer reads parameters and an optimizer's state straight into their own memory, while it
+computes a pass whose results nobody will use: it saves a copy of the state and the time to touch
+it. Only what a managed optimizer steps is read like that, for nobody else writes to it; and what
+lies there is looked at again when all has been given to the script. If something else has written
+to it, this worker reads into new memory from then on.
+
 Not here: bytes on the wire (checkpoint/), when and from whom (core/step.py, membership).
 """
 
@@ -7,22 +13,26 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 import torch
 
 from ftrun.checkpoint.format import validate
-from ftrun.checkpoint.heal import FetchedState, fetch
+from ftrun.checkpoint.heal import Arrivals, FetchedState, Overwrite, fetch
+from ftrun.checkpoint.leaves import Leaf, local_of
 from ftrun.checkpoint.serve import StateServer
 from ftrun.core.ids import StateId, Tag
 from ftrun.core.messages import Endpoint, Quorum
-from ftrun.core.step_events import Event, HealFailed, StateLoaded
+from ftrun.core.step_events import Event, HealFailed, LoadState, StateLoaded
 from ftrun.errors import PeerError, UserError
 from ftrun.training.context import WorkerContext
 
 log = logging.getLogger(__name__)
+
+JOIN_TIMEOUT_S = 30.0
 
 LoadFn = Callable[[Any], None]
 StateFn = Callable[[], Any]
@@ -33,8 +43,16 @@ USER, OWN = "user", "torchft"
 class Healing:
     """State functions by key, the server that peers heal from, and the fetch under way."""
 
-    def __init__(self, context: WorkerContext, own_state: StateFn, timeout_s: float) -> None:
+    def __init__(
+        self, context: WorkerContext, own_state: StateFn, timeout_s: float, in_place: bool = True
+    ) -> None:
         self.fetched: FetchedState | None = None
+        self.applying = threading.Lock()
+        """Held while a state is applied: none is begun to be written over it."""
+        self._in_place = in_place
+        self._optimizers: list[torch.optim.Optimizer] = []
+        self._arrivals = Arrivals()
+        self._fetching: threading.Thread | None = None
         self._context = context
         self._own_state = own_state
         self._timeout_s = timeout_s
@@ -70,13 +88,21 @@ class Healing:
                 if buffer is not None and name not in part._non_persistent_buffers_set:
                     self._buffers.append(buffer)
 
+    def watch_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        """What it steps is written by it alone, and only in a step that is committed."""
+        self._optimizers.append(optimizer)
+
     def tree(self) -> dict[str, Any]:
         """All state as one tree."""
         user = {key: state() for key, (_, state) in self._functions.items()}
         return {USER: user, OWN: self._own_state()}
 
-    def apply(self) -> FetchedState:
-        """Give the fetched state to the script's functions. In the main thread."""
+    def apply(self) -> str | None:
+        """Give the fetched state to the script's functions. In the main thread.
+
+        Returns:
+            Why the script does not hold that state now; None if it does.
+        """
         fetched = self.fetched
         assert fetched is not None, "applies a state that has not arrived"
         self.fetched = None
@@ -89,7 +115,15 @@ class Healing:
             )
         for key, (load, _) in self._functions.items():
             load(user[key])
-        return fetched
+        spoiled = [leaf.path for leaf in fetched.overwritten if not leaf.is_whole]
+        if not spoiled:
+            return None
+        self._in_place = False
+        named = spoiled[0].removeprefix(f".{USER}.")
+        return (
+            f"{named} was written to while its state arrived, by something else than its optimizer "
+            "(a script that does so in its forward pass?): it is read into new memory from now on"
+        )
 
     def offer(self, tag: Tag, state: StateId, receivers: int) -> None:
         """Serve the live state under ``tag``; later, if the script forbids to read it now."""
@@ -119,18 +153,25 @@ class Healing:
 
     def load(
         self,
-        tag: Tag,
-        quorum: Quorum,
+        order: LoadState,
         feed: Callable[[Event], None],
         die: Callable[[Exception], None],
+        may_overwrite: Callable[[Tag], bool],
     ) -> None:
-        """Fetch the state for ``tag`` in the background; StateLoaded or HealFailed follows."""
+        """Fetch a state in the background; StateLoaded or HealFailed follows.
+
+        ``may_overwrite``: asked, where ``order`` allows it, before the script's own memory is
+        written to.
+        """
+        fetching = _Fetch(order, self._donors(order.quorum), feed, die, may_overwrite)
         with self._lock:
             self._cancel.set()
-            self._cancel = cancel = threading.Event()
-        thread = threading.Thread(
-            target=self._load, args=(tag, quorum, cancel, feed, die), name="ftrun-heal", daemon=True
-        )
+            self._cancel = fetching.cancel
+            self.fetched = None
+            before = self._fetching
+            self._fetching = thread = threading.Thread(
+                target=self._load, args=(fetching, before), name="ftrun-heal", daemon=True
+            )
         thread.start()
 
     def close(self) -> None:
@@ -138,42 +179,82 @@ class Healing:
         self._cancel.set()
         self._server.close()
 
-    def _load(
-        self,
-        tag: Tag,
-        quorum: Quorum,
-        cancel: threading.Event,
-        feed: Callable[[Event], None],
-        die: Callable[[Exception], None],
-    ) -> None:
+    def _load(self, order: _Fetch, before: threading.Thread | None) -> None:
+        if before is not None:
+            before.join(JOIN_TIMEOUT_S)  # both may write to the same memory
         try:
             fetched = fetch(
-                list(self._donors(quorum)),
-                tag,
+                list(order.donors),
+                order.tag,
                 self._context.token,
                 self._timeout_s,
                 mine=self.tree(),
-                cancel=cancel,
-                expected=quorum.state,
+                cancel=order.cancel,
+                expected=order.load.quorum.state,
+                overwrite=self._overwrite(order),
+                arrivals=self._arrivals,
             )
         except PeerError as error:
-            if not cancel.is_set():
-                log.warning("heal for %s failed: %s", tag, error)
-            feed(HealFailed(tag, str(error)[:500]))
+            if not order.cancel.is_set():
+                log.warning("heal for %s failed: %s", order.tag, error)
+            order.feed(HealFailed(order.tag, str(error)[:500]))
             return
         except Exception as error:  # noqa: BLE001
             # Unlike shapes, or whatever the script's own functions raise: the script must hear it.
-            die(error)
+            order.die(error)
             return
-        names = self._donors(quorum)
         with self._lock:
-            if cancel.is_set():
+            if order.cancel.is_set():
                 return  # another one is being fetched, and must not be overwritten
-            self.fetched = replace(fetched, donors=tuple(names[d] for d in fetched.donors))
-        feed(StateLoaded(tag, fetched.state_id))
+            donors = tuple(order.donors[d] for d in fetched.donors)
+            self.fetched = replace(fetched, donors=donors)
+        order.feed(StateLoaded(order.tag, fetched.state_id))
+
+    def _overwrite(self, order: _Fetch) -> Overwrite | None:
+        """The terms on which the script's own memory may be written to; None: not at all."""
+        if not (self._in_place and order.load.in_place and self._readable):
+            return None
+        own = set(self._stepped_memory())
+
+        def allows(leaf: Leaf) -> bool:
+            data = leaf.data
+            return isinstance(data, torch.Tensor) and (data.data_ptr(), data.numel()) in own
+
+        def begins() -> bool:
+            with self.applying:
+                return not order.cancel.is_set() and order.may_overwrite(order.tag)
+
+        return Overwrite(allows, begins)
+
+    def _stepped_memory(self) -> Iterator[tuple[int, int]]:
+        """Where what the optimizers step lies: address and length in bytes."""
+        for optimizer in self._optimizers:
+            held = [list(state.values()) for state in optimizer.state.values()]
+            stepped = [p for group in optimizer.param_groups for p in group["params"]]
+            for tensor in [*(p for p in stepped if p.requires_grad), *chain.from_iterable(held)]:
+                if isinstance(tensor, torch.Tensor):
+                    local = local_of(tensor).detach()
+                    yield local.data_ptr(), local.nbytes
 
     def _donors(self, quorum: Quorum) -> dict[str, str]:
         """Address → replica_id of those who hold the state, for this worker's group_rank."""
         rank = self._context.group_rank
         members = (q for q in quorum.members if q.replica_id in quorum.donors)
         return {member.endpoints[rank].heal: member.replica_id for member in members}
+
+
+@dataclass(frozen=True, slots=True)
+class _Fetch:
+    """One order to load a state. ``donors``: replica_id by address."""
+
+    load: LoadState
+    donors: dict[str, str]
+    feed: Callable[[Event], None]
+    die: Callable[[Exception], None]
+    may_overwrite: Callable[[Tag], bool]
+    cancel: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def tag(self) -> Tag:
+        """Of the attempt and the step that the state is for."""
+        return self.load.tag

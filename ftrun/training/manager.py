@@ -20,7 +20,7 @@ from ftrun.core import step_events as e
 from ftrun.core.ids import SHARED_LINEAGE, StateId, fresh_lineage
 from ftrun.core.messages import Progress
 from ftrun.core.step import Fate, Phase, StepMachine
-from ftrun.errors import ExitCode, UserError
+from ftrun.errors import ExitCode, PeerError, UserError
 from ftrun.process_groups.base import ProcessGroup
 from ftrun.training.context import claim, has_failed, release, require
 from ftrun.training.engine import Engine
@@ -41,6 +41,7 @@ class Drained(SystemExit):
     """Raised by ``start_quorum`` when this replica has left at an agreed boundary.
 
     A SystemExit: ``finally`` blocks and context managers run, so a script can save its checkpoint.
+    A replica that leaves in the middle of a heal has nothing to save: it raises a plain SystemExit.
     """
 
     def __init__(self) -> None:
@@ -66,6 +67,9 @@ class Manager:
         max_retries: steps in a row that may fail before ``should_commit`` raises.
         repair: "reissue" keeps a step that a death interrupts; "discard" computes it again and
             saves a gradient-sized buffer.
+        heal_in_place: a newcomer reads what its optimizer steps straight into its own memory, also
+            while it computes its first pass, whose results count for nothing; False: into new
+            memory, which costs a copy of the state and time.
         rank, world_size, store_addr, store_port, lighthouse_addr, replica_id, port, hostname,
             heartbeat_interval, quorum_retries: accepted; under ftrun the launcher's values win.
 
@@ -100,6 +104,7 @@ class Manager:
         quorum_retries: int = 0,
         *,
         repair: str = "reissue",
+        heal_in_place: bool = True,
     ) -> None:
         self._context = context = require()
         if repair not in ("reissue", "discard"):
@@ -119,7 +124,7 @@ class Manager:
         self._error: Exception | None = None
         self._closed = False
         self._pid = os.getpid()
-        self._healing = Healing(context, self.state_dict, self._timeout_s)
+        self._healing = Healing(context, self.state_dict, self._timeout_s, in_place=heal_in_place)
         if load_state_dict is not None and state_dict is not None:
             self.register_state_dict_fn(DEFAULT_KEY, load_state_dict, state_dict)
         lineage = fresh_lineage(context.key.incarnation) if init_sync else SHARED_LINEAGE
@@ -168,6 +173,13 @@ class Manager:
         For modules that no DistributedDataParallel of ftrun wraps: those do it by themselves.
         """
         self._healing.watch_buffers(module)
+
+    def watch_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        """What ``optimizer`` steps heals in place; it must step committed steps only.
+
+        For optimizers that no Optimizer of ftrun wraps: that one does it by itself.
+        """
+        self._healing.watch_optimizer(optimizer)
 
     def set_state_dict_fns(self, load_state_dict: LoadFn, state_dict: StateFn) -> None:
         """torchft's older name for ``register_state_dict_fn`` with the default key."""
@@ -223,6 +235,8 @@ class Manager:
             )
         if machine.phase is Phase.LEFT:
             self._tell("drained", at_once=True)
+            if machine.torn:  # there is nothing to save: the script must not try
+                raise SystemExit(int(ExitCode.PREEMPTED))
             raise Drained
         if machine.heals_first:
             self._heal(lambda: not machine.may_issue)
@@ -355,12 +369,19 @@ class Manager:
             self._timeout_s + self._quorum_timeout_s,
             "the state to heal from",
         )
-        fetched = self._healing.fetched
-        if machine.loaded is None or fetched is None or fetched.state_id != machine.loaded:
-            return  # interrupted: the next quorum tells whom to heal from
-        self._healing.apply()
-        self._batches = int(fetched.tree["torchft"]["batches_committed"])
-        self._engine.feed(e.StateApplied(fetched.donors, fetched.nbytes, fetched.duration_s))
+        with self._healing.applying:
+            fetched = self._healing.fetched
+            if machine.loaded is None or fetched is None or fetched.state_id != machine.loaded:
+                return  # interrupted: the next quorum tells whom to heal from
+            spoiled = self._healing.apply()
+            if spoiled:
+                log.warning("heal for %s: %s", machine.tag, spoiled)
+                self._engine.feed(e.StateSpoiled(spoiled))
+                if machine.fate is Fate.STANDS:  # peers count on it, and it does not hold it
+                    raise PeerError(f"heal: {spoiled}. This replica is started again")
+                return
+            self._batches = int(fetched.tree["torchft"]["batches_committed"])
+            self._engine.feed(e.StateApplied(fetched.donors, fetched.nbytes, fetched.duration_s))
 
     # ------------------------------------------------------------ errors
 

@@ -42,6 +42,7 @@ class OptimizerWrapper(torch.optim.Optimizer):
         self.optim = optim
         self.manager = manager
         self.committed = True
+        manager.watch_optimizer(optim)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Begin a step: wait for a quorum if there is none, and clear the gradients."""

@@ -195,11 +195,12 @@ def _receive_in_place(connection: Connection, nbytes: int, addresses: list[str])
 
 
 def _fetch(connection: Connection, nbytes: int, addresses: list[str], in_place: bool) -> None:
-    from ftrun.checkpoint.heal import fetch
+    from ftrun.checkpoint.heal import Overwrite, fetch
 
     tag, state_id = _ftrun_names()
     mine = _state(nbytes, 0.0)
-    options: dict[str, Any] = {"mine": mine, "expected": state_id, "write_in_place": in_place}
+    terms = Overwrite() if in_place else None
+    options: dict[str, Any] = {"mine": mine, "expected": state_id, "overwrite": terms}
     _timed(connection, lambda: (fetch(addresses, tag, TOKEN, TIMEOUT_S, **options), mine))
 
 

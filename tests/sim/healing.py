@@ -2,7 +2,7 @@
 
 An offer is live until it is retired; then a copy is kept for receivers that have not come. A fetch
 asks donors until one has the tag, reads a while, and moves to another donor when one dies. One that
-is cancelled delivers nothing.
+is cancelled delivers nothing. One in place writes over the receiver's own state as it reads.
 """
 
 from __future__ import annotations
@@ -57,12 +57,13 @@ class Fetched:
 class Fetch:
     """One transfer on its way."""
 
-    def __init__(self, worker: Worker, tag: Tag, quorum: Quorum) -> None:
+    def __init__(self, worker: Worker, tag: Tag, quorum: Quorum, in_place: bool) -> None:
         rank = worker.key.group_rank
         self.worker = worker
         self.number = worker.world.next_number()
         self.tag = tag
         self.quorum = quorum
+        self._in_place = in_place
         self.donors = [
             member.endpoints[rank].heal
             for member in quorum.members
@@ -106,9 +107,18 @@ class Fetch:
         if wanted is not None and offer.state != wanted:
             self._fail(f"the donor holds {offer.state}, not {wanted}")
             return
+        if self._in_place and not self._overwrite():
+            return
         world, rng = self._world, self._world.rng
         duration_s = rng.uniform(0.005, 0.05) if rng.random() < 0.7 else rng.uniform(0.05, 0.6)
         world.at(duration_s, self.worker, self._finish, offer, offer.content)
+
+    def _overwrite(self) -> bool:
+        self.worker.feed(e.OverwriteBegun(self.tag))
+        if not self.worker.machine.may_overwrite(self.tag):
+            return False
+        self.worker.content = self.worker.mix(self.worker.content, self.tag.step)
+        return True
 
     def _finish(self, offer: Offer, first_half: int) -> None:
         world, worker = self._world, self.worker

@@ -229,10 +229,10 @@ class Worker(Actor):
             case e.FailOperations(reason):
                 self.error = self.error or reason
                 self._afterwards.extend((reduction, None) for reduction in self.reductions)
-            case e.LoadState(tag, quorum):
+            case e.LoadState(tag, quorum, in_place):
                 if self._fetch is not None:
                     self._fetch.cancel()
-                self._fetch = Fetch(self, tag, quorum)
+                self._fetch = Fetch(self, tag, quorum, in_place)
             case e.OfferState(tag, state, receivers):
                 self.world.invariants.offers(self.key, tag, state, self.content)
                 self.offers[tag] = Offer(self, tag, state, receivers)

@@ -19,7 +19,7 @@ from state_trees import same
 from ftrun import clock
 from ftrun.checkpoint import stripes
 from ftrun.checkpoint.compare import ShapeMismatch
-from ftrun.checkpoint.heal import FetchedState, fetch
+from ftrun.checkpoint.heal import Arrivals, FetchedState, Overwrite, fetch
 from ftrun.checkpoint.layout import CHUNK_BYTES
 from ftrun.checkpoint.serve import StateServer
 from ftrun.core.ids import Attempt, StateId, Tag
@@ -97,7 +97,7 @@ def test_it_can_be_read_straight_into_the_tensors_at_hand(stage: Stage) -> None:
     theirs, mine = state(0), state(1)
     mine["small"][3] = torch.full((), 3.0).expand(2)[0]
     pointers = [mine["model"]["w"].data_ptr(), mine["small"][0].data_ptr()]
-    healed = heal(stage.donor(theirs).address, mine=mine, write_in_place=True)
+    healed = heal(stage.donor(theirs).address, mine=mine, overwrite=Overwrite())
     tree = healed.tree
     assert same(tree, theirs)
     assert [tree["model"]["w"].data_ptr(), tree["small"][0].data_ptr()] == pointers
@@ -115,7 +115,7 @@ def test_other_shapes_are_named_before_anything_is_read(stage: Stage) -> None:
     proxy = stage.network(stage.donor(state()).address)
     mine = {**state(1), "model": {"w": torch.ones(3), "odd": torch.ones(3)}}
     with pytest.raises(ShapeMismatch, match=rf"model\.w: 3 here, {BIG} at the donor"):
-        heal(proxy.address, mine=mine, write_in_place=True)
+        heal(proxy.address, mine=mine, overwrite=Overwrite())
     assert proxy.sent < CHUNK_BYTES
     assert torch.equal(mine["model"]["w"], torch.ones(3))
 
@@ -266,6 +266,18 @@ def test_a_dead_donor_is_a_clear_error_at_once(stage: Stage) -> None:
         heal(server.address)
 
 
+def cancel_at(nbytes: int, cancel: threading.Event) -> Pass:
+    """The receiver gives up once so much has come; nothing comes from then on."""
+
+    def stop(sent: int, data: bytes) -> bytes | None:
+        if sent < nbytes:
+            return data
+        cancel.set()
+        return None
+
+    return stop
+
+
 def test_cancel_ends_a_fetch(stage: Stage) -> None:
     cancel = threading.Event()
 
@@ -284,6 +296,44 @@ def test_cancel_ends_a_fetch(stage: Stage) -> None:
         fetch([proxy.address], TAG, TOKEN, TIMEOUT_S, None, cancel, streams_per_donor=1)
     never.set()
     assert clock.now() - started < TIMEOUT_S / 2
+
+
+@pytest.mark.parametrize("overwrite", [None, Overwrite()], ids=["new memory", "in place"])
+def test_the_next_quorum_goes_on_with_what_has_come(
+    stage: Stage, overwrite: Overwrite | None
+) -> None:
+    cancel, arrivals, mine, later = threading.Event(), Arrivals(), state(1), Tag(Attempt(9, 1), 10)
+
+    options: dict[str, Any] = {"mine": mine, "overwrite": overwrite, "arrivals": arrivals}
+    first, second = stage.donor(state()), stage.donor(state(), later)
+    proxy, rest = (
+        stage.network(first.address, answers=cancel_at(BIG // 2, cancel)),
+        stage.network(second.address),
+    )
+    with pytest.raises(PeerError, match="cancelled"):
+        fetch([proxy.address], TAG, TOKEN, TIMEOUT_S, cancel=cancel, **options)
+    healed = fetch([rest.address], later, TOKEN, TIMEOUT_S, **options)
+    assert same(healed.tree, state())
+    assert rest.sent < BIG - CHUNK_BYTES
+    assert (healed.tree["model"]["w"].data_ptr() == mine["model"]["w"].data_ptr()) == bool(
+        overwrite
+    )
+
+
+def test_another_state_is_not_mixed_with_what_has_come(stage: Stage) -> None:
+    cancel, arrivals, later = threading.Event(), Arrivals(), Tag(Attempt(9, 1), 10)
+    proxy = stage.network(stage.donor(state()).address, answers=cancel_at(BIG // 2, cancel))
+    with pytest.raises(PeerError, match="cancelled"):
+        fetch([proxy.address], TAG, TOKEN, TIMEOUT_S, cancel=cancel, arrivals=arrivals)
+    other = stage.donor(state(1), later)
+    assert same(fetch([other.address], later, TOKEN, TIMEOUT_S, arrivals=arrivals).tree, state(1))
+
+
+def test_memory_that_is_not_to_be_written_any_more_stays_as_it_is(stage: Stage) -> None:
+    mine = state(1)
+    with pytest.raises(PeerError, match="not wanted any more"):
+        heal(stage.donor(state()).address, mine=mine, overwrite=Overwrite(begins=lambda: False))
+    assert same(mine, state(1))
 
 
 def _already_set() -> threading.Event:

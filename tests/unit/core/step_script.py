@@ -104,6 +104,8 @@ EVENTS: dict[str, Callable[..., e.Event]] = {
         e.Decided(outcome == "commit", bool(shared), why or "", bool(torn))
     ),
     r"loaded (\S+) (\S+)": lambda tag, state: e.StateLoaded(tag_of(tag), state_of(state)),
+    r"overwrite (\S+)": lambda tag: e.OverwriteBegun(tag_of(tag)),
+    r"spoiled: (.*)": lambda why: e.StateSpoiled(why),
     r"heal failed (\S+): (.*)": lambda tag, why: e.HealFailed(tag_of(tag), why),
     r"applied from ([\d ]+)": lambda donors: e.StateApplied(tuple(donors.split()), 1000, 0.5),
     r"reset to (\S+)": lambda state: e.StateReset(state_of(state)),
@@ -181,8 +183,8 @@ def words_of(instruction: e.Instruction, name: Names) -> str:
             return f"hand out {_row(indices)}"
         case e.FailOperations(reason):
             return _plain(f"fail operations: {reason}", name)
-        case e.LoadState(tag):
-            return f"load {tag}"
+        case e.LoadState(tag, _, in_place):
+            return f"load {tag}" if in_place else f"load {tag} into new memory"
         case e.OfferState(tag, state, receivers):
             return f"offer {tag} {name(state)} to {receivers}"
         case e.RetireState(tag):
@@ -229,6 +231,8 @@ def _report(report: m.Report, name: Names) -> str:
             words.append(f"{word} {tag}")
     if report.healing:
         words.append("healing")
+    if report.torn:
+        words.append("torn")
     if report.operations:
         words.append(f"operations {report.operations}")
         words += ["repairable"] if report.repairable else []
@@ -252,12 +256,13 @@ def standing(machine: StepMachine, name: Names) -> str:
         words += [machine.fate.value, str(machine.tag)]
         words += [f"counts {_row(machine.contributors())}"] if machine.contributors() else []
         words += ["healing"] if machine.healing else []
+        words += ["torn"] if machine.torn else []
         words += ["settled"] if machine.settled else []
         voting = machine.phase is Phase.VOTING
         words += ["votes"] if voting and machine.votes else []
         words += ["verdict known"] if voting and machine.verdict_known else []
     else:
-        words.append(f"holds {name(machine.state)}")
+        words.append("holds torn" if machine.torn else f"holds {name(machine.state)}")
     return ", ".join(words)
 
 

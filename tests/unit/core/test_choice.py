@@ -117,6 +117,13 @@ def test_half_a_heal_is_no_state() -> None:
     assert standing([report(StateId(9, "x")), report(StateId(0, "fresh"))]) is None
 
 
+def test_a_torn_state_is_no_state() -> None:
+    torn = Report(StateId(9, "x"), Endpoint("h", "h:1"), torn=True)
+    assert standing([torn]) is None
+    assert standing([report(STATE), torn]) is None
+    assert choose({"0": standing([torn]), "1": STATE}) == Choice(STATE, ("1",), ("0",))
+
+
 def test_results_of_a_former_step_say_nothing() -> None:
     assert standing([report(StateId(6, "x"), reduced=TAG)]) == StateId(6, "x")
 

@@ -44,6 +44,7 @@ class Watch:
         self.offered: Tag | None = None
         self.tag: Tag | None = None
         self.state = machine.state
+        self.has_held = False  # the job's state, not only the one it started with
         self.reset_step()
 
     def reset_step(self) -> None:
@@ -124,12 +125,14 @@ class Watch:
                 self.failed = True
             case e.OfferState(tag, state):
                 assert self.offered is None and state == machine.state and not machine.healing
+                assert not machine.torn, "S3: gives what is half written"
                 self.offered = tag
             case e.RetireState(tag):
                 assert tag == self.offered
                 self.offered = None
-            case e.LoadState(tag, quorum):
+            case e.LoadState(tag, quorum, in_place):
                 assert machine.key.replica_id in quorum.newcomers and tag.step == quorum.step
+                assert not (in_place and self.has_held), "C6: writes over the job's state"
             case e.Send(message):
                 self.sent(message)
 
@@ -203,7 +206,9 @@ class Watch:
             assert tag is not None
             spoiled = machine.healing and machine.state.step == self.state.step
             assert spoiled or machine.state.step == tag.step, "C2: jumps by a heal only"
+            self.has_held |= not spoiled
             return
+        self.has_held = True
         assert isinstance(event, e.Decided) and event.commit and tag is not None
         assert machine.state == self.state.committed(tag), "C2"
         assert self.state.step == tag.step, "S1: commits on top of another step"
@@ -284,6 +289,7 @@ class World:
         script = [self.boundary, self.issue, self.vote, self.decide, self.apply]
         threads = [self.complete, self.fail, self.load, self.build, self.tick]
         seldom = [self.cancel, self.ask, self.isolation, self.reset, self.fail_heal]
+        seldom += [self.overwrite]
         return [*lighthouse, *script, *threads, *seldom, self.build_again, self.fail_to_build]
 
     def end(self) -> None:
@@ -416,6 +422,12 @@ class World:
         known = quorum.state if quorum is not None else None
         right = known or StateId(tag.step, "D")
         self.feed(e.StateLoaded(tag, self.choose([right, right, held_otherwise(right)])))
+
+    def overwrite(self) -> None:
+        self.feed(e.OverwriteBegun(self.last_tag))
+        assert not (self.machine.torn and self.watch.has_held), "C6"
+        if self.machine.may_overwrite(self.last_tag):
+            assert self.machine.torn and self.machine.tag == self.last_tag, "S3"
 
     def fail_heal(self) -> None:
         self.feed(e.HealFailed(self.last_tag, "no donor answers"))

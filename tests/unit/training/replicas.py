@@ -47,6 +47,9 @@ class StandIn:
     def watch_buffers(self, module: torch.nn.Module) -> None:
         """Nobody heals here."""
 
+    def watch_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        """Nobody heals here."""
+
     def heal_after_backward(self) -> None:
         """Nobody heals here."""
 

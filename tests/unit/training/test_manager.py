@@ -387,9 +387,9 @@ def test_nobody_joins_where_the_script_forbids_it(tmp_path: Path) -> None:
 
         def step(shrink_only: bool) -> None:
             first.start_quorum(shrink_only=shrink_only)
+            members.append(first._machine.in_force)
             first.allreduce(torch.ones(1)).wait()
             first.should_commit()
-            members.append(first._machine.in_force)
 
         thread = threading.Thread(target=join, args=(newcomer,))
         thread.start()

@@ -1,7 +1,7 @@
 """What the user asked for, checked and frozen, before anything is started.
 
 Every bad input has its own message here. Not here: what a machine has (agent/devices.py) and the
-options' spelling (cli.py).
+options' spelling (commands.py).
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ftrun import clock
-from ftrun.agent import sweep
+from ftrun.agent.marks import GUARD_NAME
 from ftrun.core.failures import signal_name
 from ftrun.errors import ExitCode
 from ftrun.protocol.frames import CHUNK_BYTES
@@ -140,7 +140,7 @@ class EmbeddedLighthouse:
             bind=self._address.grpc,
             http=self._address.http,
         )
-        return {**os.environ, **added, sweep.GUARD_NAME: self._guard_id}
+        return {**os.environ, **added, GUARD_NAME: self._guard_id}
 
     def _watch(self, stderr_fd: int) -> None:
         assert self._process is not None

@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 
-from ftrun.agent import sweep
+from ftrun.agent import marks
 
 TITLE_CHARS = 240
 GUARD_BYTES = 16
@@ -65,6 +65,6 @@ def spawner_environment(guard_id: str) -> dict[str, str]:
         **SINGLE_THREADED,
         # Asked whether there is CUDA, torch looks by NVML: no context, so that forking stays safe.
         "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
-        sweep.GUARD_NAME: guard_id,
-        sweep.OWNER_NAME: sweep.NO_OWNER,
+        marks.GUARD_NAME: guard_id,
+        marks.OWNER_NAME: marks.NO_OWNER,
     }

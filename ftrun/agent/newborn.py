@@ -16,8 +16,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from ftrun.agent import linux, sweep
+from ftrun.agent import linux
 from ftrun.agent.channel import Channel
+from ftrun.agent.marks import OWNER_NAME
 from ftrun.core.ids import WorkerKey
 from ftrun.inject import bootstrap
 from ftrun.inject.bootstrap import WorkerTask
@@ -79,7 +80,7 @@ def _close(fds: Iterable[int]) -> None:
 
 def _play(token: str, part: dict[str, Any]) -> None:
     key = WorkerKey(**part["key"])
-    linux.write_own_environment(sweep.OWNER_NAME, key.incarnation)
+    linux.write_own_environment(OWNER_NAME, key.incarnation)
     words = " ".join([part["target"], *part["args"]])
     linux.title_process(f"ftrun worker {key.replica_id}.{key.group_rank}: {words}")
     bootstrap.run(

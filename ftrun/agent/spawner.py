@@ -31,6 +31,7 @@ from ftrun import clock
 from ftrun.agent import linux, newborn, stores, sweep
 from ftrun.agent.channel import Channel
 from ftrun.agent.imports import Imports, Unimportable, import_first
+from ftrun.agent.marks import GUARD_NAME
 from ftrun.agent.newborn import Newborn
 from ftrun.agent.standbys import Standby, Standbys
 
@@ -402,7 +403,7 @@ def main() -> None:
         os.set_inheritable(fd, False)
     channel = Channel(socket.socket(fileno=options.channel))
     store_channel = Channel(socket.socket(fileno=options.stores))
-    spawner = Spawner(channel, store_channel, os.environ[sweep.GUARD_NAME])
+    spawner = Spawner(channel, store_channel, os.environ[GUARD_NAME])
     child = spawner.run()
     if child is not None:
         child()

@@ -16,11 +16,8 @@ from collections.abc import Callable, Iterable
 from ftrun import clock
 from ftrun.agent import linux
 from ftrun.agent.linux import ProcessRow
+from ftrun.agent.marks import GUARD_NAME, OWNER_NAME
 
-GUARD_NAME = "FTRUN_GUARD_ID"
-OWNER_NAME = "FTRUN_OWNER"
-OWNER_CHARS = 16
-NO_OWNER = "-" * OWNER_CHARS
 RESCAN_S = 0.2
 
 Selection = Callable[[], list[ProcessRow]]

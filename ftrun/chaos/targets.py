@@ -17,7 +17,7 @@ from typing import Any
 
 from ftrun.agent import linux
 from ftrun.agent.linux import ProcessRow
-from ftrun.agent.sweep import OWNER_NAME
+from ftrun.agent.marks import OWNER_NAME
 
 MEMBER = "member"
 

@@ -1,7 +1,7 @@
 """What a lighthouse is told, checked before anything is started.
 
 Not here: how long it waits for whom (core's ``LighthouseSettings``), how the
-options are spelled (cli.py).
+options are spelled (commands.py).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """``ftrun status --once`` and ``--json``: find the lighthouse, ask it once, show it.
 
-Not here: the options (cli.py), the live screen.
+Not here: the options (commands.py), the live screen.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from functools import partial
 import pytest
 
 from ftrun.agent import linux, sweep
+from ftrun.agent.marks import GUARD_NAME, OWNER_NAME
 
 FAMILY = """
 import os, signal, subprocess
@@ -40,7 +41,7 @@ def guard_id() -> str:
 
 @pytest.fixture
 def family(guard_id: str) -> Iterator[subprocess.Popen[bytes]]:
-    environment = {**os.environ, sweep.GUARD_NAME: guard_id, sweep.OWNER_NAME: "f" * 16}
+    environment = {**os.environ, GUARD_NAME: guard_id, OWNER_NAME: "f" * 16}
     with subprocess.Popen(
         [sys.executable, "-c", FAMILY], env=environment, stdout=subprocess.PIPE
     ) as root:
@@ -92,7 +93,7 @@ def test_an_incarnations_processes_are_found_by_its_name(
 
 
 def test_a_part_of_a_marker_is_no_marker(guard_id: str) -> None:
-    environment = {**os.environ, f"X{sweep.GUARD_NAME}": guard_id, sweep.GUARD_NAME: guard_id + "0"}
+    environment = {**os.environ, f"X{GUARD_NAME}": guard_id, GUARD_NAME: guard_id + "0"}
     with subprocess.Popen(["sleep", "1000"], env=environment) as near:
         assert sweep.job_processes(guard_id, -1, frozenset()) == []
         near.kill()

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from ftrun import clock
+from ftrun.cli import OTHER_COMMANDS, means_a_run
+from ftrun.commands import app
 
 
 def ftrun(*words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -44,6 +46,47 @@ def test_help_is_quick_and_loads_nothing_heavy() -> None:
     assert "lighthouse" in done.stdout
     # 0.13 s alone on this kind of machine; others may be busy here.
     assert clock.now() - started < 5.0
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("train.py", True),
+        ("run train.py", True),
+        ("--replicas 3 train.py --lr 0.1", True),
+        ("-m package.train", True),
+        ("", False),
+        ("--help", False),
+        ("run --help", False),
+        ("--dry-run train.py", False),
+        ("train.py --help", False),  # The script's own: it is launched later, no more.
+        ("--no-such-flag", False),
+        ("status train.py", False),
+        ("certs --out here", False),
+    ],
+)
+def test_only_what_may_be_a_run_is_launched_before_its_words_are_checked(
+    words: str, expected: bool
+) -> None:
+    assert means_a_run(words.split()) is expected
+
+
+def test_no_command_is_taken_for_a_script(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {command.name or command.callback.__name__ for command in app.registered_commands}
+    assert names - {"run"} == OTHER_COMMANDS
+    monkeypatch.setenv("_FTRUN_COMPLETE", "complete_bash")
+    assert not means_a_run(["train.py"])
+
+
+def test_what_comes_before_the_launch_is_light() -> None:
+    code = (
+        "import sys; import ftrun.cli, ftrun.agent.launch\n"
+        "print({'typer', 'rich', 'dataclasses', 'ctypes', 'asyncio', 'torch'} & set(sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == "set()\n"
 
 
 def test_run_is_the_default_and_its_help_shows_the_options() -> None:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from ftrun import clock
 from ftrun.agent import linux, marks
 from ftrun.agent.launch import SpawnerLaunch, spawner_environment
 
 ROOT = Path(__file__).parents[3]
 ENDS_WITHIN_S = 20.0
+FTRUN = (sys.executable, "-m", "ftrun")
 
 LAUNCHES_AND_DIES = """
 import os, sys
@@ -66,15 +71,51 @@ def test_every_launch_has_a_mark_of_its_own_and_one_thread_per_library() -> None
     assert environment["OMP_NUM_THREADS"] == "1"
 
 
-def test_a_run_that_is_refused_leaves_no_spawner(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["no_such_script.py"], "does not exist"),
+        (["--no-such-flag", "train.py"], "No such option: --no-such-flag"),
+        (["--replicas", "2:x", "train.py"], "--replicas"),
+    ],
+)
+def test_a_run_that_is_refused_leaves_no_spawner(
+    tmp_path: Path, words: list[str], message: str
+) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "ftrun", "--log-dir", str(tmp_path), "no_such_script.py"],
-        cwd=ROOT, timeout=ENDS_WITHIN_S, capture_output=True, text=True, check=False,
-        env={**os.environ, "FTRUN_TEST_MARK": tmp_path.name},
+        [*FTRUN, "--log-dir", str(tmp_path), *words], timeout=ENDS_WITHIN_S,
+        capture_output=True, text=True, check=False, env=environment(tmp_path.name),
     )  # fmt: skip
     assert done.returncode == 2
-    assert "does not exist" in done.stderr
+    assert message in done.stderr
     assert marked(tmp_path.name) == []
+
+
+@pytest.mark.parametrize("after_s", [0.0, 0.02, 0.05, 0.1])
+def test_a_command_that_is_killed_while_it_starts_leaves_nobody(
+    tmp_path: Path, after_s: float
+) -> None:
+    """P1 before there is an agent. ``after_s``: from the moment that there are two processes."""
+    mark = tmp_path.name
+    script = tmp_path / "train.py"
+    script.write_text("raise SystemExit('nobody comes to this')")
+    command = [*FTRUN, "--log-dir", str(tmp_path), str(script)]
+    with subprocess.Popen(command, env=environment(mark), stderr=subprocess.PIPE) as process:
+        assert process.stderr is not None
+        deadline = clock.now() + ENDS_WITHIN_S
+        while len(marked(mark)) < 2:
+            assert clock.now() < deadline, "no spawner was launched"
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(after_s)
+        process.kill()
+        # All that was started holds the other end of this pipe, for as long as it lives.
+        assert select.select([process.stderr], [], [], 5.0)[0]
+        assert process.stderr.read() == b""
+    assert marked(mark) == []
+
+
+def environment(mark: str) -> dict[str, str]:
+    return {**os.environ, "FTRUN_TEST_MARK": mark, "PYTHONPATH": str(ROOT)}
 
 
 def marked(mark: str) -> list[int]:

@@ -6,18 +6,19 @@ Not here: the stream itself (protocol/rpc.py), what is decided on a message (cor
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from ftrun import clock
 from ftrun.config import is_loopback
+from ftrun.core.heartbeats import Heartbeats
 from ftrun.core.ids import WorkerKey
 from ftrun.core.messages import (
     FromAgent,
     Heartbeat,
     HeartbeatAck,
     Hello,
+    JobSpec,
     Progress,
     ReplicaProgress,
     ToAgent,
@@ -27,7 +28,6 @@ from ftrun.protocol.rpc import Connected, ConnectionEvent, Disconnected, Lightho
 from ftrun.protocol.tls import PLAINTEXT, TlsFiles
 
 HEARTBEATS_PER_TIMEOUT = 5
-ASKED_MAX = 1024
 ANY_HOST = ("0.0.0.0", "::")
 
 
@@ -52,20 +52,20 @@ class LighthouseLink:
         listener: LinkListener,
         hello: Callable[[], Hello | None],
         token: str,
-        heartbeat_timeout_s: float,
+        spec: JobSpec,
         tls: TlsFiles = PLAINTEXT,
     ) -> None:
         self._listener = listener
         self._hello = hello
         self._token = token
         self._tls = tls
-        self._interval_s = heartbeat_timeout_s / HEARTBEATS_PER_TIMEOUT
+        self._interval_s = spec.heartbeat_timeout_s / HEARTBEATS_PER_TIMEOUT
+        self._beats = Heartbeats(self._interval_s, spec.isolation_limit_s, spec.nodes)
         self._connection: LighthouseConnection | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._progress: dict[str, ReplicaProgress] = {}
         self._open = False
         self._address = ""
-        self._asked: deque[float] = deque()
 
     def start(self, addresses: Sequence[str]) -> None:
         """Connect, and keep connected; called again, it moves to other addresses."""
@@ -126,11 +126,10 @@ class LighthouseLink:
             case Disconnected():
                 self._open = False
                 self._address = ""
-                self._asked.clear()
+                self._beats.broke()
                 self._listener.link_failed(event)
             case Welcome() | HeartbeatAck():
-                asked_at = self._asked.popleft() if self._asked else None
-                self._listener.link_message(event, asked_at)
+                self._listener.link_message(event, self._beats.answered())
             case _:
                 self._listener.link_message(event, None)
 
@@ -138,7 +137,7 @@ class LighthouseLink:
         """Send what is answered one for one and in order, and note when."""
         assert self._connection is not None
         if self._connection.send(question):
-            self._asked.append(clock.now())
+            self._beats.asked(clock.now())
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         """Neither task ends by itself: an exception in one is an exception of the agent."""
@@ -150,10 +149,18 @@ class LighthouseLink:
     async def _beat(self) -> None:
         while True:
             await asyncio.sleep(self._interval_s)
-            # So many without an answer: who is there does not answer any more.
-            if self._open and len(self._asked) < ASKED_MAX:
-                progress, self._progress = tuple(self._progress.values()), {}
-                self._ask(Heartbeat(progress))
+            if self._open and not self._beats.is_mute:
+                self._beat_once(self._beats.asks(clock.now()))
+
+    def _beat_once(self, asks: bool) -> None:
+        progress: tuple[ReplicaProgress, ...] = ()
+        if self._beats.tells(asks):
+            progress, self._progress = tuple(self._progress.values()), {}
+        heartbeat = Heartbeat(progress, quiet=not asks)
+        if asks:
+            self._ask(heartbeat)
+        else:
+            self.send(heartbeat)
 
 
 def web_address(http: str, grpc: str) -> str | None:

@@ -181,9 +181,7 @@ class Agent:
         self._terminal = Terminal()
         self._fleet = Fleet(self, settings, machine, token, launch, runtime_dir, self._terminal)
         self._server = WorkerServer(self, token, runtime_dir)
-        self._link = LighthouseLink(
-            self, self._hello, token, settings.heartbeat_timeout_s, settings.tls
-        )
+        self._link = LighthouseLink(self, self._hello, token, settings.spec(), settings.tls)
         self._lighthouse = self._embedded(token, runtime_dir)
         self._address = settings.lighthouse or ""
         self._store = ""

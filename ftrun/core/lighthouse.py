@@ -373,7 +373,8 @@ class Lighthouse:
             self.membership.heard(replica, key.group_rank, word.message)
 
     def _on_heartbeat(self, agent: Agent, heartbeat: m.Heartbeat) -> None:
-        self.stage.outbox.to_agent(agent.agent_id, m.HeartbeatAck())
+        if not heartbeat.quiet:
+            self.stage.outbox.to_agent(agent.agent_id, m.HeartbeatAck())
         for line in heartbeat.progress:
             replica = self.stage.roster.find(line.replica_id, line.incarnation)
             if replica is not None and replica.agent_id == agent.agent_id:

@@ -394,9 +394,13 @@ class ReplicaProgress:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """The agent lives; ``progress`` only of replicas whose step or phase has changed."""
+    """The agent lives; ``progress`` only of replicas whose step or phase has changed.
+
+    ``quiet``: no HeartbeatAck is wanted (heartbeats.py says when one is).
+    """
 
     progress: tuple[ReplicaProgress, ...] = ()
+    quiet: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -473,7 +477,7 @@ class RestartReplica:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatAck:
-    """A word from the lighthouse: it lives and knows this agent."""
+    """The answer to a Heartbeat that is not quiet: the lighthouse lives and knows this agent."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -417,10 +417,12 @@ class ReplicaProgress(_message.Message):
     def __init__(self, replica_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
-    __slots__ = ("progress",)
+    __slots__ = ("progress", "quiet")
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    QUIET_FIELD_NUMBER: _ClassVar[int]
     progress: _containers.RepeatedCompositeFieldContainer[ReplicaProgress]
-    def __init__(self, progress: _Optional[_Iterable[_Union[ReplicaProgress, _Mapping]]] = ...) -> None: ...
+    quiet: bool
+    def __init__(self, progress: _Optional[_Iterable[_Union[ReplicaProgress, _Mapping]]] = ..., quiet: bool = ...) -> None: ...
 
 class DrainReplicas(_message.Message):
     __slots__ = ("replica_ids", "reason")

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ftrun.core import messages as m
+from ftrun.core.heartbeats import Heartbeats
 from ftrun.core.ids import SHARED_LINEAGE, StateId, WorkerKey
 from ftrun.protocol.rpc import Connected, Disconnected, LighthouseConnection
 
@@ -96,6 +97,7 @@ class Agent:
         self.replicas: dict[str, Replica] = {}
         self.connection = LighthouseConnection([address], token, self._on_event)
         self.reason = ""
+        self._beats = Heartbeats(HEARTBEAT_S, spec.isolation_limit_s, spec.nodes)
         self._started = 0
         self._marks = marks
         host = f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}"
@@ -123,15 +125,16 @@ class Agent:
 
     def beat(self, step: int) -> None:
         """Its workers train: all of them are at a new step at every heartbeat."""
+        now = time.perf_counter()
+        asks = self._beats.asks(now)
+        lines = self._progress(step) if self._beats.tells(asks) else ()
+        if self.connection.send(m.Heartbeat(lines, quiet=not asks)) and asks:
+            self._beats.asked(now)
+
+    def _progress(self, step: int) -> tuple[m.ReplicaProgress, ...]:
         progress = m.Progress(step, step * 64, "forward", (("loss", 1.0 / (step + 1)),))
-        self._say(
-            m.Heartbeat(
-                tuple(
-                    m.ReplicaProgress(r.key.replica_id, r.key.incarnation, progress)
-                    for r in self.replicas.values()
-                )
-            )
-        )
+        keys = [replica.key for replica in self.replicas.values()]
+        return tuple(m.ReplicaProgress(k.replica_id, k.incarnation, progress) for k in keys)
 
     def _say(self, message: m.FromAgent) -> None:
         self.connection.send(message)
@@ -140,9 +143,11 @@ class Agent:
         match event:
             case Connected():
                 self._marks.note("Connected")
+                self._beats.asked(time.perf_counter())
                 self._say(self._hello)
             case Disconnected(reason):
                 self._marks.note("Disconnected")
+                self._beats.broke()
                 self.reason = reason
             case m.AssignSlots(replica_ids):
                 self._marks.note("AssignSlots")
@@ -155,6 +160,8 @@ class Agent:
                     self._relay(target, message)
             case m.Notice(kind):
                 self._marks.note(f"notice {kind}")
+            case m.Welcome() | m.HeartbeatAck():
+                self._beats.answered()
             case _:
                 self._marks.note(type(event).__name__)
 

@@ -1,10 +1,57 @@
-"""Where a node asks a lighthouse for people."""
+"""What a node says by itself, and where it asks a lighthouse for people."""
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
+
 import pytest
 
-from ftrun.agent.link import web_address
+from ftrun.agent.link import LighthouseLink, web_address
+from ftrun.core.messages import Hello, JobSpec, ToAgent
+from ftrun.protocol.auth import new_token
+from ftrun.protocol.rpc import Disconnected
+from tests.unit.lighthouse.lighthouse_process import LighthouseProcess
+
+SPEC = JobSpec("job", 1, 1, 1, 5.0, 0.5, 60.0)
+
+
+class Listener:
+    """Notes when what was answered was asked."""
+
+    def __init__(self, answers: int) -> None:
+        self.asked_at: list[float] = []
+        self.done = asyncio.Event()
+        self._answers = answers
+
+    def link_opened(self, address: str) -> None:
+        """The Hello is the first question."""
+
+    def link_message(self, message: ToAgent, asked_at: float | None) -> None:
+        if asked_at is not None:
+            self.asked_at.append(asked_at)
+        if len(self.asked_at) == self._answers:
+            self.done.set()
+
+    def link_failed(self, ending: Disconnected) -> None:
+        raise AssertionError(ending)
+
+
+def test_few_heartbeats_ask_and_all_that_do_are_answered(tmp_path: Path) -> None:
+    async def main(lighthouse: LighthouseProcess) -> list[float]:
+        listener = Listener(answers=4)
+        hello = Hello("node", SPEC, 8, "h", "s")
+        link = LighthouseLink(listener, lambda: hello, lighthouse.token, SPEC)
+        link.start([lighthouse.grpc])
+        await asyncio.wait_for(listener.done.wait(), 20.0)
+        await link.close()
+        return listener.asked_at
+
+    with LighthouseProcess(tmp_path, new_token()) as lighthouse:
+        asked_at = asyncio.run(main(lighthouse))
+        heard = lighthouse.status()["messages_received"]["Heartbeat"]
+    assert asked_at == sorted(asked_at)
+    assert heard >= 2 * (len(asked_at) - 1)
 
 
 @pytest.mark.parametrize(

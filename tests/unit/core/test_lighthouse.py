@@ -123,7 +123,7 @@ sayings = (
     | st.builds(m.ReplicaStarted, replica_ids, incarnations, st.integers(0, 3))
     | st.builds(m.ReplicaLost, replica_ids, incarnations, st.just("killed"))
     | st.builds(m.ReplicaFinished, replica_ids, incarnations)
-    | st.builds(m.Heartbeat)
+    | st.builds(m.Heartbeat, quiet=st.booleans())
     | st.builds(m.DrainReplicas, st.tuples(replica_ids), st.just("SIGTERM"))
 )
 
@@ -382,6 +382,17 @@ def test_an_event_costs_the_same_whatever_the_number_of_replicas(kind: str) -> N
         }[kind]
         costs.append(calls(lighthouse, [event]))
     assert costs[1] <= costs[0] + 10, costs
+
+
+def test_a_quiet_heartbeat_is_heard_and_not_answered() -> None:
+    lighthouse = formed(2, 1)
+    (agent,) = lighthouse.agents
+    lines = (m.ReplicaProgress("1", "i1", m.Progress(7, 7, "forward")),)
+    assert lighthouse.handle(AgentSaid(agent, m.Heartbeat(lines, quiet=True)), 3.0) == []
+    assert lighthouse.agents[agent].heard_at == 3.0
+    assert lighthouse.stage.step_max == 7
+    answer = lighthouse.handle(AgentSaid(agent, m.Heartbeat()), 4.0)
+    assert answer == [SendToAgent(agent, m.HeartbeatAck())]
 
 
 def test_one_death_is_told_with_one_message_per_agent() -> None:

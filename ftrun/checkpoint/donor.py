@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import struct
 import threading
-from collections.abc import Sequence
 
 import xxhash
 
@@ -22,6 +22,8 @@ ANSWER_TIMEOUT_S = 10.0
 CHUNK_TIMEOUT_S = 10.0
 DONE_TIMEOUT_S = 1.0
 REFUSAL_BYTES_MAX = 4096
+PATIENCE = struct.pack("@ll", 1, 0)
+"""A second, as a timeval: how long the kernel waits before deadlines are looked at again."""
 
 
 class DonorRefused(PeerError):
@@ -35,7 +37,7 @@ class DonorRefused(PeerError):
 class DonorLink:
     """One connection to a donor's state server, opened again after ``close``.
 
-    Sockets are non-blocking, every wait is a poll with a deadline. Used by one thread; ``cut`` may
+    Every wait has a deadline. Used by one thread; ``cut`` may
     be called from any and wakes that one with an error.
     """
 
@@ -62,20 +64,25 @@ class DonorLink:
         """
         head = self._ask("GET", "header")
         body = bytearray(self._length(head, HEADER_BYTES_MAX))
-        self._read([memoryview(body)])
+        self.read(memoryview(body))
         if xxhash.xxh3_64_hexdigest(body) != head.fields.get(wire.DIGEST_FIELD):
             self.close()
             raise ProtocolError(f"the state header came corrupt from {self.address}")
         return bytes(body)
 
     def request(self, start: int, stop: int) -> None:
-        """Ask for the bytes ``[start, stop)``: whole chunks, to be read with ``read_chunk``."""
+        """Ask for the bytes ``[start, stop)``: whole chunks, behind each its digest."""
         self._ask("GET", f"data?offset={start}&length={stop - start}")
 
-    def read_chunk(self, views: Sequence[memoryview]) -> bytes:
-        """Fill ``views`` with the chunk that comes next; the digest that came behind it."""
+    def read(self, piece: memoryview) -> None:
+        """Fill ``piece`` with what comes next of a chunk."""
+        assert self._reader is not None
+        self._reader.read_into(piece, self._soon(CHUNK_TIMEOUT_S))
+
+    def read_digest(self) -> bytes:
+        """The digest that comes behind a chunk."""
         digest = bytearray(DIGEST_BYTES)
-        self._read([*views, memoryview(digest)])
+        self.read(memoryview(digest))
         return bytes(digest)
 
     def done(self) -> None:
@@ -121,7 +128,7 @@ class DonorLink:
 
     def _refusal(self, status: int, head: wire.Head) -> DonorRefused:
         text = bytearray(self._length(head, REFUSAL_BYTES_MAX))
-        self._read([memoryview(text)])
+        self.read(memoryview(text))
         self.close()
         return DonorRefused(status, text.decode("utf-8", "replace"))
 
@@ -130,11 +137,6 @@ class DonorLink:
         if length > limit:
             raise ProtocolError(f"{self.address} announces {length} bytes, more than {limit}")
         return length
-
-    def _read(self, views: Sequence[memoryview]) -> None:
-        assert self._reader is not None
-        filled = [view for view in views if view.nbytes]
-        self._reader.read_into(filled, self._soon(CHUNK_TIMEOUT_S))
 
     def _soon(self, timeout_s: float) -> float:
         return min(clock.now() + timeout_s, self._deadline)
@@ -155,6 +157,8 @@ class DonorLink:
                 raise wire.PeerClosed(f"the connection to {self.address} is not wanted any more")
         sock.settimeout(min(CONNECT_TIMEOUT_S, remaining_s))
         sock.connect((host.strip("[]"), int(port)))
-        sock.setblocking(False)
+        sock.settimeout(None)  # blocking, for MSG_WAITALL, but not for ever:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, PATIENCE)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, PATIENCE)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return sock, self._reader

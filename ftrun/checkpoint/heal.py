@@ -24,7 +24,7 @@ from ftrun.checkpoint.compare import require_alike, shapes_of
 from ftrun.checkpoint.donor import DonorLink, DonorRefused
 from ftrun.checkpoint.format import Tree, pack, unpack
 from ftrun.checkpoint.header import Header, decode_header
-from ftrun.checkpoint.layout import Layout, allocate, chunk_digest, digest_seed, sample
+from ftrun.checkpoint.layout import Layout, allocate, chunk_hasher, digest_seed, pieces, sample
 from ftrun.checkpoint.leaves import Leaf, in_place
 from ftrun.checkpoint.stripes import Stripe, Stripes
 from ftrun.core.ids import StateId, Tag
@@ -412,8 +412,11 @@ class _Transfer:
         link.request(to.layout.span(first)[0], to.layout.span(last)[1])
         while stripe.next < stripe.stop:
             chunk = stripe.next
-            views = to.layout.views(*to.layout.span(chunk))
-            if link.read_chunk(views) != chunk_digest(views, to.seed, chunk):
+            hasher = chunk_hasher(to.seed, chunk)
+            for piece in pieces(to.layout.views(*to.layout.span(chunk))):
+                link.read(piece)
+                hasher.update(piece)
+            if link.read_digest() != hasher.digest():
                 raise ProtocolError(f"chunk {chunk} came corrupt or crossed from {link.address}")
             self._delivered.add(link.address)
             to.stripes.arrived(stripe)

@@ -21,7 +21,10 @@ from ftrun.checkpoint.leaves import Leaf
 from ftrun.core.ids import StateId, Tag
 
 CHUNK_BYTES = 2 << 20
-"""Small enough that a chunk is hashed while it is still in the processor's cache."""
+"""What is verified, and lost with a bad connection, at a time."""
+
+PIECE_BYTES = 512 << 10
+"""What is hashed and handed to the kernel, or read from it and hashed, in one go."""
 
 DIGEST_BYTES = 8
 HUGE_PAGES_FROM_BYTES = 4 << 20
@@ -86,12 +89,18 @@ def digest_seed(tag: Tag, state_id: StateId) -> int:
     return xxhash.xxh3_64_intdigest(text.encode())
 
 
-def chunk_digest(views: Sequence[memoryview], seed: int, chunk: int) -> bytes:
-    """The digest of a chunk's bytes, which holds for this state and this place only."""
-    hasher = xxhash.xxh3_64(seed=(seed + chunk) & 0xFFFF_FFFF_FFFF_FFFF)
-    for view in views:
-        hasher.update(view)
-    return hasher.digest()
+def chunk_hasher(seed: int, chunk: int) -> xxhash.xxh3_64:
+    """For the digest of a chunk's bytes, which holds for this state and this place only."""
+    return xxhash.xxh3_64(seed=(seed + chunk) & 0xFFFF_FFFF_FFFF_FFFF)
+
+
+def pieces(views: Sequence[memoryview]) -> list[memoryview]:
+    """``views`` cut up into what stays in a processor's cache between two uses of it."""
+    return [
+        view[start : start + PIECE_BYTES]
+        for view in views
+        for start in range(0, view.nbytes, PIECE_BYTES)
+    ]
 
 
 def samples(leaves: Sequence[Leaf]) -> list[int]:

@@ -13,10 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+import xxhash
 
 from ftrun import clock
 from ftrun.checkpoint.gate import Gate
-from ftrun.checkpoint.layout import Layout, allocate, chunk_digest, digest_seed
+from ftrun.checkpoint.layout import CHUNK_BYTES, Layout, allocate, chunk_hasher, digest_seed
 from ftrun.core.ids import StateId, Tag
 
 COPY_IDLE_S = 30.0
@@ -85,9 +86,9 @@ class Offer:
             return None
         return self._layout.views(*self._layout.span(chunk))
 
-    def digest(self, views: Sequence[memoryview], chunk: int) -> bytes:
-        """The digest that is sent behind a chunk."""
-        return chunk_digest(views, self._seed, chunk)
+    def hasher(self, chunk: int) -> xxhash.xxh3_64:
+        """For the digest that is sent behind a chunk."""
+        return chunk_hasher(self._seed, chunk)
 
     def served(self, receiver: str, chunk: int) -> None:
         """Note that ``receiver`` has been sent ``chunk`` in full."""
@@ -115,7 +116,7 @@ class Offer:
         Returns the number of bytes copied. Takes at most twice as long as that copy; no receiver
         can make it longer.
         """
-        self.wait(min(self.nbytes, copy_bytes_max) / COPY_BYTES_PER_S)
+        self.wait(min(self._lacking_bytes(), copy_bytes_max) / COPY_BYTES_PER_S)
         with self.gate.closed():
             if self._retired:
                 return 0
@@ -144,6 +145,11 @@ class Offer:
 
     def _outstanding(self) -> bool:
         return self._unseen() > 0 or any(not r.finished for r in self._receivers.values())
+
+    def _lacking_bytes(self) -> int:
+        """What receivers still want from here, as far as this donor can know."""
+        with self.gate.inside():
+            return min(len(self._wanted_chunks()) * CHUNK_BYTES, self.nbytes)
 
     def _free(self) -> None:
         self._copied = None

@@ -32,7 +32,7 @@ from ftrun import clock
 from ftrun.checkpoint import wire
 from ftrun.checkpoint.format import Tree, pack
 from ftrun.checkpoint.header import header_of
-from ftrun.checkpoint.layout import CHUNK_BYTES, DIGEST_BYTES, Layout
+from ftrun.checkpoint.layout import CHUNK_BYTES, DIGEST_BYTES, Layout, pieces
 from ftrun.checkpoint.offer import Offer
 from ftrun.core.ids import Attempt, StateId, Tag
 from ftrun.errors import PeerError, ProtocolError
@@ -308,24 +308,33 @@ def _still(data: torch.Tensor | memoryview, copied: Collection[int]) -> torch.Te
 
 
 def _send_chunk(sock: socket.socket, offer: Offer, chunk: int) -> None:
-    """Send a chunk and its digest; goes on from the copy if the offer retires on the way."""
-    digest, generation, sent = b"", -1, 0
+    """Send a chunk and its digest; goes on from the copy if the offer retires on the way.
+
+    Piece by piece: what has just been hashed is still in the cache when the kernel copies it.
+    """
+    hasher, generation = offer.hasher(chunk), -1
+    sent = hashed = 0
     pending: list[memoryview] = []
-    while True:
+    while generation < 0 or pending:
         with offer.gate.inside():
             if generation != offer.generation:
                 views = offer.views(chunk)
                 if views is None:
                     raise PeerError(f"{offer.tag} ended while a receiver was under way")
-                digest = digest or offer.digest(views, chunk)
-                pending = wire.advance([*views, memoryview(digest)], sent)
+                pending = pieces(wire.advance(views, sent))
                 generation = offer.generation
-            count = wire.send_now(sock, pending)
+            piece = pending[0]
+            if hashed < sent + piece.nbytes:
+                hasher.update(piece[hashed - sent :])
+                hashed = sent + piece.nbytes
+            count = wire.send_now(sock, [piece])
         sent += count
-        pending = wire.advance(pending, count)
-        if not pending:
-            return
+        if count == piece.nbytes:
+            del pending[0]
+            continue
+        pending[0] = piece[count:]
         wire.wait_for(sock, select.POLLOUT, clock.now() + STALL_TIMEOUT_S)
+    wire.send_all(sock, hasher.digest(), clock.now() + STALL_TIMEOUT_S)
 
 
 def _send(

@@ -1,7 +1,7 @@
 """The little HTTP/1.1 that donors and receivers of a state speak, with a limit on everything.
 
-Requests have no body; answers have a Content-Length. Sockets are non-blocking: every wait is a poll
-with a deadline.
+Requests have no body; answers have a Content-Length. Every wait has a deadline: sockets are
+non-blocking, or give up by themselves soon enough that deadlines are looked at.
 Not here: routes and what they answer (serve.py), and who asks what (heal.py).
 """
 
@@ -18,7 +18,7 @@ from ftrun.errors import PeerError, ProtocolError
 HEAD_BYTES_MAX = 16 << 10
 FIELDS_MAX = 32
 PIECES_PER_CALL = 512
-"""Buffers per sendmsg or recvmsg: the kernel takes 1024 at most."""
+"""Buffers per sendmsg: the kernel takes 1024 at most."""
 
 TOKEN_FIELD = "authorization"
 RECEIVER_FIELD = "x-ftrun-receiver"
@@ -76,28 +76,26 @@ class HeadReader:
         del self._rest[: end + 4]
         return head
 
-    def read_into(self, views: Sequence[memoryview], deadline: float) -> None:
-        """Fill ``views`` with the bytes that come next.
+    def read_into(self, view: memoryview, deadline: float) -> None:
+        """Fill ``view`` with the bytes that come next.
 
         Raises:
             PeerTimeout: they did not come before the deadline.
             PeerClosed: the peer closed the connection before that.
         """
-        pending = _take(self._rest, list(views))
-        while pending:
+        filled = min(len(self._rest), view.nbytes)
+        view[:filled] = self._rest[:filled]
+        del self._rest[:filled]
+        while filled < view.nbytes:
             try:
-                got = self._receive(pending[:PIECES_PER_CALL])
+                # A blocking socket is woken once for all of it, not for each packet.
+                got = self._sock.recv_into(view[filled:], 0, socket.MSG_WAITALL)
             except BlockingIOError:
                 wait_for(self._sock, select.POLLIN, deadline)
                 continue
             if got == 0:
                 raise PeerClosed("the peer closed the connection within a body")
-            pending = advance(pending, got)
-
-    def _receive(self, views: list[memoryview]) -> int:
-        if len(views) == 1:
-            return self._sock.recv_into(views[0])
-        return self._sock.recvmsg_into(views)[0]
+            filled += got
 
 
 def parse_head(data: bytes) -> Head:
@@ -164,13 +162,3 @@ def wait_for(sock: socket.socket, event: int, deadline: float) -> None:
     remaining_s = deadline - clock.now()
     if remaining_s <= 0 or not poller.poll(remaining_s * 1000):
         raise PeerTimeout("the peer neither sent nor took anything before the deadline")
-
-
-def _take(rest: bytearray, views: list[memoryview]) -> list[memoryview]:
-    """Move what lies in ``rest`` into ``views``; what is left to fill."""
-    while rest and views:
-        count = min(len(rest), views[0].nbytes)
-        views[0][:count] = rest[:count]
-        del rest[:count]
-        views = advance(views, count)
-    return views

@@ -42,8 +42,8 @@ def measure(gib: float, repeats: int, joins: int) -> Result:
     for _ in range(repeats):
         for donors in (1, 2):
             for way, (serve, receive) in _WAYS.items():
-                if donors > 1 and way not in ("ftrun", "raw TCP"):
-                    continue  # torchft heals from one.
+                if donors > 1 and way == "torchft":
+                    continue  # It heals from one.
                 seconds, peak = _transfer(serve, receive, donors, nbytes)
                 rates[donors].setdefault(way, []).append(nbytes / seconds / 1e9)
                 extra[donors].setdefault(way, []).append(peak / nbytes)
@@ -52,8 +52,8 @@ def measure(gib: float, repeats: int, joins: int) -> Result:
         f"Healing {nbytes / 2**30:g} GiB, {repeats} times; donors' steps of {DONOR_STEP_S:g} s",
         [*_rate_rows(rates), *_memory_rows(extra), *_donor_rows(nbytes, joins)],
         notes=[
-            "ftrun's fetch is the Manager's: into new memory, verified, applied all or nothing. "
-            "In place: into the receiver's own tensors, which an error leaves torn.",
+            "ftrun reads what the optimizer steps into the receiver's own tensors, verified; until "
+            "all is applied they count as torn. New memory: for what else is part of the state.",
             "Raw TCP goes into memory touched before: two streams from one donor, one from each "
             "of two.",
         ],
@@ -231,8 +231,8 @@ def _receive_torchft(connection: Connection, nbytes: int, addresses: list[str]) 
 
 
 _WAYS: dict[str, tuple[Any, Any]] = {
-    "ftrun": (_serve_ftrun, _receive_ftrun),
-    "ftrun in place": (_serve_ftrun, _receive_in_place),
+    "ftrun": (_serve_ftrun, _receive_in_place),
+    "ftrun, new memory": (_serve_ftrun, _receive_ftrun),
     "raw TCP": (_serve_raw, _receive_raw),
     "torchft": (_serve_torchft, _receive_torchft),
 }

@@ -51,6 +51,7 @@ class Takeover:
         self._stage = stage
         self._began_at = stage.now
         self._prior: Quorum | None = None
+        self._silent: tuple[Quorum, Replica] | None = None
         self._set_deadline(journal)
         for stray in journal.strays:
             stage.fence.strike(stray, stage.now, is_dead=False)
@@ -141,7 +142,7 @@ class Takeover:
         quorum, stage = self.quorum, self._stage
         if self._is_put_off and self._all_have_spoken:
             return True
-        if quorum is None or len(stage.roster) < len(quorum.members):
+        if quorum is None or len(stage.roster) < len(quorum.members) or self._is_awaited(quorum):
             return False
         verdict = self.verdict()
         if verdict.phase in (Phase.STEADY, Phase.SWITCH):
@@ -149,6 +150,24 @@ class Takeover:
         is_latest = quorum.attempt == self._journaled and not verdict.missing
         live = [stage.roster[name] for name in verdict.live]
         return is_latest and bool(live) and all(r.is_known(stage.workers) for r in live)
+
+    def _is_awaited(self, quorum: Quorum) -> bool:
+        """Some member is back and has not said all: then nothing can be complete.
+
+        One such is remembered, the last in order, for to look at all of them, or to come to a
+        verdict, at each of as many reports would take O(groups²).
+        """
+        roster, workers = self._stage.roster, self._stage.workers
+        if self._silent is not None:
+            of, one = self._silent
+            if of is quorum and roster.at(one.replica_id) is one and not one.is_known(workers):
+                return True
+        for member in reversed(quorum.members):
+            replica = roster.find(member.replica_id, member.incarnation)
+            if replica is not None and not replica.is_known(workers):
+                self._silent = (quorum, replica)
+                return True
+        return False
 
     def _is_any_promised(self, verdict: Verdict) -> bool:
         """Somebody is bound to a switch that nobody who is here knows to be confirmed."""

@@ -384,6 +384,43 @@ def test_an_event_costs_the_same_whatever_the_number_of_replicas(kind: str) -> N
     assert costs[1] <= costs[0] + 10, costs
 
 
+def test_to_be_taken_over_costs_each_replica_the_same() -> None:
+    costs = []
+    for replicas in (100, 1000):
+        lighthouse = formed(replicas, replicas // 10)
+        stage = lighthouse.stage
+        quorum = stage.quorum
+        journal = JournalState(1, quorum, None, stage.spec)
+        after = Lighthouse(LighthouseSettings(), journal, 2.0)
+        running = {agent: stage.roster.of_agent(agent) for agent in lighthouse.agents}
+        for agent, of_agent in running.items():
+            names = tuple(replica.target for replica in of_agent)
+            after.handle(hello(agent, stage.spec, running=names, capacity=10), 3.0)
+        reports: list[Event] = [
+            worker(agent, replica.replica_id, report(in_force=quorum))
+            for agent, of_agent in running.items()
+            for replica in of_agent
+        ]
+        costs.append(calls(after, reports) / replicas)
+        assert after.stage.phase.value == "steady"
+    assert costs[1] <= 2 * costs[0], costs
+
+
+def test_a_member_that_is_back_and_says_nothing_is_interrupted_when_the_grace_is_over() -> None:
+    lighthouse = formed(2, 1)
+    quorum, spec = lighthouse.stage.quorum, lighthouse.stage.spec
+    after = Lighthouse(LighthouseSettings(), JournalState(1, quorum, None, spec), 2.0)
+    running = tuple(m.RunningReplica(name, f"i{name}") for name in ("0", "1"))
+    after.handle(hello("a0", spec, running=running), 3.0)
+    after.handle(worker("a0", "0", report(in_force=quorum)), 3.0)
+    assert after.stage.phase.value == "takeover"
+    after.handle(AgentSaid("a0", m.Heartbeat()), 6.9)
+    out = after.handle(TimerFired(), 7.0)
+    assert after.stage.phase.value == "rejoin"
+    interrupt = m.Interrupt(after.stage.interrupt)
+    assert SendToAgent("a0", m.ToWorkers(running, interrupt)) in out
+
+
 def test_a_quiet_heartbeat_is_heard_and_not_answered() -> None:
     lighthouse = formed(2, 1)
     (agent,) = lighthouse.agents

@@ -7,8 +7,9 @@
     scripts/simulate.py --exhaustive --faults 2 --jobs 2
     scripts/simulate.py --mutants --jobs 2 --write-docs
 
-One line per failure; exit code 1 if there was one (with --mutants: if one was not found). The
-world is in tests/sim; --write-docs puts the table in place of the last one in docs/TESTING.md.
+One line per failure; exit code 1 if there was one (with --mutants: if one was not found). How far
+a long run is goes to stderr, every ten seconds. The world is in tests/sim; --write-docs puts the
+table in place of the last one in docs/TESTING.md.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from tests.sim.run import Outcome, covered, first_found, outcome_of, replay, set
 
 ROOT = Path(__file__).resolve().parent.parent
 CHUNK = 50
+PROGRESS_EVERY_S = 10.0
 SHOWN_MAX = 200
 MUTANT_SCHEDULES = 20_000
 TESTING = ROOT / "docs" / "TESTING.md"
@@ -78,20 +80,52 @@ def _tell(seed: int, options: argparse.Namespace) -> int:
     return 1 if outcome.failure else 0
 
 
+class Progress:
+    """Says on stderr how far a run is, now and then: a long one should be seen to live."""
+
+    def __init__(self, what: str, total: int) -> None:
+        self.done = 0
+        self._what = what
+        self._total = total
+        self._began = self._said = time.monotonic()
+
+    @property
+    def elapsed_s(self) -> float:
+        """Since the beginning."""
+        return time.monotonic() - self._began
+
+    def one_more(self, violations: int) -> None:
+        """One more is done."""
+        self.done += 1
+        now = time.monotonic()
+        if now < self._said + PROGRESS_EVERY_S:
+            return
+        self._said = now
+        rate = self.done / self.elapsed_s
+        left_s = (self._total - self.done) / rate
+        print(
+            f"{self.done} of {self._total} {self._what}, {rate:.0f}/s, {violations} violations, "
+            f"{left_s / 60:.0f} min left",
+            file=sys.stderr,
+            flush=True,
+        )
+
+
 # ---------------------------------------------------------------- swarms
 
 
 def _simulate(seeds: range, options: argparse.Namespace) -> int:
-    started = time.monotonic()
     one = partial(outcome_of, mutant=options.mutant, focus=options.focus)
     codes: Counter[str] = Counter()
     events = commits = 0
+    progress = Progress("schedules", len(seeds))
     with multiprocessing.Pool(options.jobs, settle_memory) as pool:
         for outcome in pool.imap(one, seeds, chunksize=CHUNK):
             events += outcome.events
             commits += outcome.commits
             _note_failure(outcome, codes)
-    elapsed_s = time.monotonic() - started
+            progress.one_more(codes.total())
+    elapsed_s = progress.elapsed_s
     print(
         f"{len(seeds)} schedules ({events} events, {commits} commits) in {elapsed_s:.1f} s, "
         f"{len(seeds) / elapsed_s:.0f}/s: {_found(codes)}"
@@ -114,10 +148,12 @@ def _found(codes: Counter[str]) -> str:
 def _cover(seeds: range, options: argparse.Namespace) -> int:
     codes: Counter[str] = Counter()
     coverage = Coverage()
+    progress = Progress("schedules", len(seeds))
     with multiprocessing.Pool(options.jobs, settle_memory) as pool:
         for outcome, hit in pool.imap(covered, seeds, chunksize=CHUNK):
             coverage.add(hit)
             _note_failure(outcome, codes)
+            progress.one_more(codes.total())
     missed = coverage.missed(all_faults())
     span = f"seeds {seeds.start} to {seeds.stop - 1}"
     told = f"{len(seeds)} schedules ({span}): {_found(codes)}; never hit: {missed or 'none'}"
@@ -139,8 +175,10 @@ def _exhaust(options: argparse.Namespace) -> int:
         work = [(point,) for point in calm.points]
         for number in range(1, options.faults + 1):
             following: list[tuple[exhaustive.Point, ...]] = []
+            progress = Progress(f"cases of {number} faults", len(work))
             for done in pool.imap(run, work, chunksize=CHUNK):
                 cases += 1
+                progress.one_more(len(failures))
                 if done.failure:
                     failures.append(done.failure)
                     print(f"{done.faults}: {done.failure}", flush=True)

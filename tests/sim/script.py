@@ -225,6 +225,8 @@ class Script:
             world.invariants.committed(
                 worker.key, tag, before, machine.state, finals, divisor, worker.content
             )
+            if machine.isolated:  # what it had voted for: it commits nothing more
+                world.invariants.isolated(worker.key)
             world.note(worker.name, "commits", (tag, machine.state))
             world.commits += 1
             world.last_commit_at = world.now

@@ -85,9 +85,12 @@ class Forming:
         if not self._may_decide():
             self._take_back()
         opens_at = self._fence_opens_at()
-        if not self._may_decide() and stage.now < opens_at:
-            stage.deadline = opens_at
-            return False
+        if not self._may_decide():
+            if any(replica.leaving == "finished" for replica in stage.roster):
+                return False  # who holds the job's state does its last work: then the job is over
+            if stage.now < opens_at:
+                stage.deadline = opens_at
+                return False
         ids = set(stage.live)
         if len(ids) < stage.needed:
             ids |= stage.roster.ready
@@ -119,7 +122,7 @@ class Forming:
         began = (quorum.step or 0) if quorum is not None else 0
         held = (standing(replica.reports.values()) for replica in replicas)
         is_held = [state.step >= began for state in held if state is not None]
-        if quorum is None or not is_held or any(is_held):
+        if quorum is None or any(is_held):
             return False
         members = [r for r in replicas if quorum.index(r.replica_id, r.incarnation) is not None]
         here = {replica.replica_id for replica in members}
@@ -190,7 +193,7 @@ class Forming:
         """The next quorum: these replicas, with the best state that any of them holds."""
         stage = self._stage
         roster = stage.roster
-        choice = choose({name: standing(roster[name].reports.values()) for name in ids})
+        choice = self._choice(ids)
         if choice is None:
             cause = "it holds no whole state and nobody is left to heal from; it is replaced"
             stage.replace(ids, cause)
@@ -212,6 +215,19 @@ class Forming:
         stage.journal()
         stage.tell(ids, m.NewQuorum(stage.quorum))
         return True
+
+    def _choice(self, ids: set[str]) -> Choice | None:
+        """Whose state is gone on with: the survivors', if they can decide, whatever others hold.
+
+        Who was given up long ago may hold more steps of a history that is none any more (Q3).
+        """
+        stage = self._stage
+        held = {name: standing(stage.roster[name].reports.values()) for name in ids}
+        if stage.live and self._may_decide():
+            own = choose({name: held[name] for name in stage.live})
+            if own is not None:
+                held = {name: at if at == own.state else None for name, at in held.items()}
+        return choose(held)
 
     def _quorum(self, choice: Choice) -> m.Quorum:
         stage = self._stage

@@ -573,7 +573,7 @@ class StepMachine:
 
     def _judge(self, step: StepUnderWay, quorum: m.Quorum) -> None:
         """The verdict of ``quorum`` on the step under way."""
-        step.is_blind = False
+        step.is_blind = self.isolated  # a quorum that comes then may have been replaced since (Q3)
         tag = self.reduced if self.healing else step.decisive
         held = self.loaded if self.healing else self.state
         if tag is not None and held is not None and quorum.state == held.committed(tag):

@@ -326,6 +326,7 @@ class Worker(Actor):
         """Leave the job and release everything."""
         if self.registered and self.machine.phase is not Phase.LEFT:
             self.feed(e.WentAway(reason))
+        self.world.invariants.isolated(self.key)  # it commits nothing more
         self._leave_all()
 
     # ------------------------------------------------------------ other threads

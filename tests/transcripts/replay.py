@@ -12,7 +12,7 @@ A line at the margin is an event; the indented lines below it are the instructio
     A attached [capacity=8 running=0a,1a dead=2a finished=3 job=other]
     A detached | A says goodbye | A says heartbeat [0a@5] | A says started 0a [restarts=1]
     A says lost 0a: cause | A says finished 0a | A says drain 0,1 | A says failed 3: reason
-    0a 1a: report 5/x [interrupted=1.1#1 in=1.1#1 pending=1.2#1 promised=7 confirmed healing
+    0a 1a: report 5/x [interrupted=1.1#1 in=1.1#1 pending=1.2#1 promised=7 confirmed healing torn
                        reduced=1.1#1@5 voted=1.1#1@5 turn=2 lame]
     0a: built 1.1#1 | buildfailed 1.1#1: reason | promised 1.2#1@7 | refused 1.2#1@7 current=8
     0a: inforce 1.1#1@0 | errored 1.1#1@5: reason | healed 1.1#1@5 from 0,2 | progress 5
@@ -217,6 +217,7 @@ class Replay:
             reduced=Tag(*_tagged(options["reduced"])) if "reduced" in options else None,
             voted=Tag(*_tagged(options["voted"])) if "voted" in options else None,
             healing="healing" in options,
+            torn="torn" in options,
             turn=int(options.get("turn", 1)),
             repairable="lame" not in options,
         )

@@ -39,6 +39,7 @@ TORCHFT_ROUNDS = 8
 
 def measure(groups: int, agents: int, deaths: int, steady_s: float, torchft: list[int]) -> Result:
     """One job of ``groups`` replica groups on ``agents`` nodes; torchft with so many replicas."""
+    load = _load()
     found = asyncio.run(_measure(groups, agents, deaths, steady_s))
     rounds = {count: _torchft_rounds_ms(count) for count in torchft}
     rows = [
@@ -56,7 +57,11 @@ def measure(groups: int, agents: int, deaths: int, steady_s: float, torchft: lis
         for count, samples in rounds.items()
     ]
     title = f"{groups:,} replica groups of {agents:,} simulated agents, {deaths} deaths"
-    return Result("lighthouse" if groups <= 1000 else f"lighthouse_{groups}", title, rows)
+    note = (
+        f"Load (processes that ran or waited to, mean of a minute): {load} before, {_load()} after."
+    )
+    name = "lighthouse" if groups <= 1000 else f"lighthouse_{groups}"
+    return Result(name, title, rows, [note])
 
 
 ROWS = {
@@ -78,6 +83,11 @@ ROWS = {
     "join_kib": ("bytes in them, per join", "KiB", 0),
     "steady_percent": (
         "processor of the lighthouse at a heartbeat a second each",
+        "% of a core",
+        1,
+    ),
+    "steady_agents_percent": (
+        "processor of all simulated agents meanwhile",
         "% of a core",
         1,
     ),
@@ -121,10 +131,12 @@ async def _measure(groups: int, agents: int, deaths: int, steady_s: float) -> Sa
             found["form_assigned_s"].append(formed - crowd.marks.first["AssignSlots"])
             for index in range(deaths):
                 await _one_death(crowd, lighthouse, str(index * 7919 % groups), found)
-            began, before = time.perf_counter(), _cpu_s(lighthouse)
+            meter, began = _Meter(lighthouse, crowd), time.perf_counter()
             await asyncio.sleep(steady_s)
-            share = (_cpu_s(lighthouse) - before) / (time.perf_counter() - began)
-            found["steady_percent"].append(100 * share)
+            cpu_ms, own_cpu_ms, _, _ = meter.since()
+            elapsed_ms = (time.perf_counter() - began) * 1e3
+            found["steady_percent"].append(100 * cpu_ms / elapsed_ms)
+            found["steady_agents_percent"].append(100 * own_cpu_ms / elapsed_ms)
             found["rss_mib"].append(lighthouse.memory_info().rss / 2**20)
         finally:
             await crowd.close()
@@ -186,6 +198,10 @@ def _running_lighthouse() -> Iterator[tuple[psutil.Process, str, str]]:
             yield psutil.Process(address["pid"]), address["grpc"], token_file.read_text().strip()
         finally:
             end(process)
+
+
+def _load() -> str:
+    return f"{os.getloadavg()[0]:.1f}"
 
 
 def _cpu_s(process: psutil.Process) -> float:

@@ -210,6 +210,7 @@ _REPEATS = ("repeat_to_worker", "kill_worker")
 _BETWEEN = ("kill_worker", "kill_worker_between")
 _CUT_OFF = ("cut_off_trainers",)
 _JOURNAL = ("kill_house_between", "kill_house_at_journal", "kill_worker")
+_STOPPED = ("pause_agent",)
 _SILENCE = ("silence_host",)
 _EPOCHS = ("lose_journal", "clock_jump")
 
@@ -224,6 +225,7 @@ MUTANTS: dict[str, Mutant] = {
         StepMachine, "_on_interrupt", _accepts_late_interrupts, "Q2", _REPEATS
     ),
     "isolation ignored": Mutant(StepMachine, "_isolate", _does_nothing, "Q3", _CUT_OFF),
+    "lease ignored": Mutant(StepMachine, "_on_lease", _does_nothing, "Q3", _STOPPED),
     "vote ignored": Mutant(StepMachine, "_on_decided", _commits_without_the_vote, "C1"),
     "repair keeps old results": Mutant(OperationLedger, "start_again", _repairs_half, "C3"),
     "lineage ignored": Mutant(forming, "choose", _ignores_lineage, "S2"),

@@ -44,7 +44,10 @@ class QuorumRules:
         self._forms = quorum is None
         self._struck.clear()  # a new life knows nothing of it: whoever is back is a survivor
         members = quorum.members if quorum is not None else ()
-        self._ever |= {(x.replica_id, x.incarnation) for x in members}  # perhaps nobody was told
+        written = {(x.replica_id, x.incarnation) for x in members}
+        if self._last is not None and written:  # perhaps nobody was told of what is written
+            self._struck |= set(self._last[1]) - written
+        self._ever |= written
         self._awaited = {member.incarnation for member in members}
         self._missing = set(self._awaited)
 

@@ -97,14 +97,16 @@ class Stage:
         self._keeps_spec = True
         self.phase = phase
         self.since = self.now
-        self.deadline = None if timeout_s is None else self.now + timeout_s + self._patience_s()
+        self.deadline = (
+            None if timeout_s is None else self.now + self.patient_s(timeout_s, len(self.live))
+        )
         self.failure = ""
         self.is_stirred = True
         self.waiting.clear()
 
-    def _patience_s(self) -> float:
+    def patient_s(self, timeout_s: float, replicas: int) -> float:
         """More time for very many: what they are told and answer goes through one process."""
-        return max(0, len(self.live) - LARGE_MEMBERS) * LARGE_MEMBER_S
+        return timeout_s + max(0, replicas - LARGE_MEMBERS) * LARGE_MEMBER_S
 
     def open(self, spec: JobSpec) -> None:
         """The first agent has brought the job."""

@@ -64,7 +64,7 @@ class Takeover:
         """
         stage = self._stage
         if journal.quorum is not None:
-            stage.deadline = stage.now + stage.settings.takeover_grace_s
+            stage.deadline = self._grace_over(len(journal.quorum.members))
         elif journal.spec is not None:
             stage.deadline = stage.now
 
@@ -73,9 +73,14 @@ class Takeover:
         stage = self._stage
         self._ran_before = not nothing_ran
         if stage.deadline is None:
-            stage.deadline = stage.now + stage.settings.takeover_grace_s
+            stage.deadline = self._grace_over(stage.spec.replicas)
         if nothing_ran and self._all_agents_here and self.quorum is None:
             stage.deadline = stage.now
+
+    def _grace_over(self, replicas: int) -> float:
+        """After a restart every agent tells the whole quorum: of very many that takes longer."""
+        stage = self._stage
+        return stage.now + stage.patient_s(stage.settings.takeover_grace_s, replicas)
 
     @property
     def _all_agents_here(self) -> bool:

@@ -39,7 +39,10 @@ from ftrun.protocol.shallow import ShallowMessages
 
 QUORUMS_KEPT = 8
 WORKERS_KEPT = 16_384
-"""What is kept of each worker: enough for a job of that many."""
+"""What is kept of each worker at most: enough for a job of that many."""
+GONE_KEPT = 512
+GONE_PER_WORKER = 3
+"""So many records of workers that are gone may be kept beside those of the quorum (Q8)."""
 ATTEMPTS_KEPT = 256
 """What all workers say alike, each attempt or step anew."""
 
@@ -162,8 +165,24 @@ class _SharedCodec(RecordCodec[T]):
 
     def __init__(self, cls: type[T], kept: int) -> None:
         super().__init__(cls)
-        self.write = functools.lru_cache(kept)(self.write)  # type: ignore[method-assign]
-        self.read = functools.lru_cache(kept)(self.read)  # type: ignore[method-assign]
+        self._caches = (functools.lru_cache(kept)(self.write), functools.lru_cache(kept)(self.read))
+        self.write, self.read = self._caches  # type: ignore[method-assign]
+
+    def forget_above(self, count: int) -> None:
+        """Begin anew with what holds more than ``count`` records: what is in use is soon back."""
+        for cache in self._caches:
+            if cache.cache_info().currsize > count:
+                cache.cache_clear()
+
+
+def _forget_the_gone(quorum: Quorum) -> None:
+    """Every incarnation leaves records that nobody uses any more; a new quorum comes of each."""
+    workers = sum(max(1, len(member.endpoints)) for member in quorum.members)
+    for cls, kept in SHARED.items():
+        if kept == WORKERS_KEPT:
+            codec = record_codec(cls)
+            assert isinstance(codec, _SharedCodec)
+            codec.forget_above(GONE_KEPT + (1 + GONE_PER_WORKER) * workers)
 
 
 class _QuorumCodec(RecordCodec[Quorum]):
@@ -176,13 +195,19 @@ class _QuorumCodec(RecordCodec[Quorum]):
     def __init__(self) -> None:
         super().__init__(Quorum)
         self._written: tuple[Quorum | None, bytes] = (None, b"")
-        self.read = functools.lru_cache(QUORUMS_KEPT)(self.read)  # type: ignore[method-assign]
+        self.read = functools.lru_cache(QUORUMS_KEPT)(self._read_new)  # type: ignore[method-assign]
+
+    def _read_new(self, data: bytes) -> Quorum:
+        quorum = super().read(data)
+        _forget_the_gone(quorum)
+        return quorum
 
     def write(self, record: Quorum) -> bytes:
         """As ``encode``, within ``guarded``; of any length."""
         written, data = self._written
         if written is not record:
             data = super().write(record)
+            _forget_the_gone(record)
             self._written = (record, data)  # one assignment: other threads see both or neither
         return data
 

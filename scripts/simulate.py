@@ -64,6 +64,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--focus", default="", metavar="KINDS", help="faults of these kinds only: cut,kill_worker"
     )
+    parser.add_argument(
+        "--batches", action="store_true", help="what piles up on a stream is one event"
+    )
     parser.add_argument("--coverage", action="store_true", help="what the faults have hit")
     parser.add_argument("--mutants", action="store_true", help="after how many each is found")
     parser.add_argument("--exhaustive", action="store_true", help="a small job, every place")
@@ -73,7 +76,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _tell(seed: int, options: argparse.Namespace) -> int:
-    lines, outcome = replay(seed, options.mutant, options.focus)
+    lines, outcome = replay(seed, options.mutant, options.focus, options.batches)
     for text in lines:
         print(text)
     print(outcome)
@@ -115,7 +118,7 @@ class Progress:
 
 
 def _simulate(seeds: range, options: argparse.Namespace) -> int:
-    one = partial(outcome_of, mutant=options.mutant, focus=options.focus)
+    one = partial(outcome_of, mutant=options.mutant, focus=options.focus, batches=options.batches)
     codes: Counter[str] = Counter()
     events = commits = 0
     progress = Progress("schedules", len(seeds))

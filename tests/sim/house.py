@@ -13,6 +13,7 @@ from ftrun.core.lighthouse_events import (
     AgentAttached,
     AgentDetached,
     AgentSaid,
+    AgentSaidMuch,
     CloseAgent,
     Event,
     Instruction,
@@ -144,9 +145,14 @@ class House(Actor):
             self.sessions[agent_id] = stream
             self.feed(AgentAttached(agent_id, message))
         elif self.sessions.get(agent_id) is stream:
-            if isinstance(message, m.WorkerMessage) and isinstance(message.message, m.Report):
-                self.world.invariants.back(self.world.now, message.key)
-            self.feed(AgentSaid(agent_id, message))
+            rest = stream.up.take_rest() if self.world.batches else ()
+            for word in (message, *rest):
+                if isinstance(word, m.WorkerMessage) and isinstance(word.message, m.Report):
+                    self.world.invariants.back(self.world.now, word.key)
+            if self.world.batches:
+                self.feed(AgentSaidMuch(agent_id, (message, *rest)))
+            else:
+                self.feed(AgentSaid(agent_id, message))
 
     def disconnected(self, stream: Stream) -> None:
         """The stream is over; one that was replaced says nothing."""

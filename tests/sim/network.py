@@ -66,6 +66,12 @@ class Pipe:
         left_s = max(0.0, self._last_at - self._world.now) if self._queue else 0.0
         return max(left_s, self._stalled_until - self._world.now)
 
+    def take_rest(self) -> tuple[Any, ...]:
+        """All that is under way, at once: it has piled up behind the message that has arrived."""
+        rest = tuple(self._queue)
+        self._queue.clear()
+        return rest
+
     @property
     def under_way(self) -> int:
         """How many messages have not arrived."""

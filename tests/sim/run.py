@@ -46,10 +46,11 @@ def outcome_of(
     mutant: str = "",
     focus: tuple[str, ...] = (),
     coverage: Coverage | None = None,
+    batches: bool = False,
 ) -> Outcome:
     """Run one schedule; whatever goes wrong is in the outcome, what was hit in ``coverage``."""
     with _planted(mutant):
-        world = World(seed, focus=focus)
+        world = World(seed, focus=focus, batches=batches)
         world.coverage = coverage
         return _run(world)
 
@@ -70,10 +71,12 @@ def first_found(mutant: str, schedules: int) -> Outcome | None:
     return next((outcome for outcome in outcomes if outcome.failure), None)
 
 
-def replay(seed: int, mutant: str = "", focus: tuple[str, ...] = ()) -> tuple[list[str], Outcome]:
+def replay(
+    seed: int, mutant: str = "", focus: tuple[str, ...] = (), batches: bool = False
+) -> tuple[list[str], Outcome]:
     """Run one schedule and tell its story."""
     with _planted(mutant):
-        world = World(seed, focus=focus)
+        world = World(seed, focus=focus, batches=batches)
         outcome = _run(world)
     return [str(world.job), str(world.faults), *world.story()], outcome
 

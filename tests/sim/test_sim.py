@@ -67,6 +67,13 @@ def test_schedules() -> None:
     assert _failures(range(FAST_SCHEDULES)) == []
 
 
+def test_schedules_in_batches() -> None:
+    """As the lighthouse's shell takes them: what has piled up on a stream is one event."""
+    outcomes = [outcome_of(seed, batches=True) for seed in range(9000, 9300)]
+    assert [str(outcome) for outcome in outcomes if outcome.failure] == []
+    assert outcomes[:30] != [outcome_of(seed) for seed in range(9000, 9030)]
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_many_schedules() -> None:

@@ -105,7 +105,10 @@ class Job:
 
 
 class World:
-    """One schedule. ``run()`` raises a Violation if anything that must hold does not."""
+    """One schedule. ``run()`` raises a Violation if anything that must hold does not.
+
+    ``batches``: what has piled up on an agent's stream is one event for the lighthouse.
+    """
 
     def __init__(
         self,
@@ -114,8 +117,10 @@ class World:
         job: Job | None = None,
         faults: Faults | None = None,
         focus: tuple[str, ...] = (),
+        batches: bool = False,
     ) -> None:
         self.seed = seed
+        self.batches = batches
         self.rng = random.Random(seed)
         self.job = job or Job.draw(self.rng)
         self.now = 0.0

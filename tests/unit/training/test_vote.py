@@ -1,0 +1,62 @@
+"""The vote of a replica group of two workers: what one rank says, all of them hear."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+import pytest
+import torch.distributed as dist
+
+from ftrun.core.ids import Attempt, Tag, WorkerKey
+from ftrun.training.context import WorkerContext
+from ftrun.training.manager import Manager
+from ftrun.training.vote import GroupVote
+
+DEADLINE_S = 20.0
+TAG = Tag(Attempt(1, 1), 7)
+
+
+def context(rank: int) -> WorkerContext:
+    return WorkerContext(
+        key=WorkerKey("0", "a" * 16, rank),
+        job_id="job",
+        replicas=1,
+        min_replicas=1,
+        workers_per_replica=2,
+        host="127.0.0.1",
+        socket_path="",
+        token="",
+        device="cpu",
+        connect_timeout_s=DEADLINE_S,
+    )
+
+
+def test_all_ranks_hear_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = dist.TCPStore(
+        "127.0.0.1", 0, is_master=True, wait_for_workers=False,
+        timeout=timedelta(seconds=DEADLINE_S),
+    )  # fmt: skip
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", str(store.port))
+
+    def votes(rank: int) -> list[bool | None]:
+        vote = GroupVote(context(rank), DEADLINE_S)
+        manager = Manager.__new__(Manager)  # Of it only what asks the group.
+        manager._vote = vote
+        mine = rank == 1
+        try:
+            return [
+                manager.any_in_group(mine),
+                manager.any_in_group(False),
+                manager.any_in_group(True),
+                vote.decide(TAG, True),
+                vote.decide(TAG, mine),
+                vote.decide(Tag(TAG.attempt, TAG.step + rank), True),
+            ]
+        finally:
+            vote.close()
+
+    with ThreadPoolExecutor(2) as pool:
+        heard = list(pool.map(votes, range(2), timeout=2 * DEADLINE_S))
+    assert heard == [[True, False, True, True, False, None]] * 2

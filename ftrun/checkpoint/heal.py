@@ -45,7 +45,9 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class FetchedState:
-    """A state that has come whole. ``donors``: addresses that delivered; ``left_out``: why not.
+    """A state that has come whole. ``left_out``: donors that gave nothing, and why not.
+
+    ``donors``: addresses that delivered; if all had come before, those that hold the same.
 
     ``overwritten``: the leaves that were written straight into the receiver's own memory.
     """
@@ -94,7 +96,8 @@ class Arrivals:
 
     When a donor dies its quorum ends, and the next one has another tag; the state that is healed
     from is mostly the same. What was verified under the old tag is then not fetched again: equal
-    state ids mean equal bytes (S1), and headers are compared as those of two donors are.
+    state ids mean equal bytes (S1), and headers are compared as those of two donors are. To be
+    forgotten once the state is applied: its memory is somebody's then.
     """
 
     def __init__(self) -> None:
@@ -208,6 +211,7 @@ class _Transfer:
         self._order = order
         self._destination: _Destination | None = None
         self._delivered: set[str] = set()
+        self._agreed: set[str] = set()
         self._links: set[DonorLink] = set()
         self._meeting: set[DonorLink] = set()
         self._threads: list[threading.Thread] = []
@@ -243,8 +247,7 @@ class _Transfer:
         to = self._destination
         assert to is not None
         tree = unpack(to.header.structure, to.header.specs, to.buffers, self._order.mine or ())
-        donors = tuple(sorted(self._delivered))
-        self._order.arrivals.destination = None
+        donors = tuple(sorted(self._delivered or self._agreed))
         return FetchedState(
             to.header.state_id,
             tree,
@@ -333,6 +336,7 @@ class _Transfer:
                 self.left_out[address] = _disagreement(to.header, decode_header(raw))
                 _log.warning("donor %s is left out: %s", address, self.left_out[address])
                 return None
+            self._agreed.add(address)
             return to
 
     def _prepare(self, address: str, raw: bytes) -> _Destination:

@@ -106,6 +106,7 @@ class Healing:
         fetched = self.fetched
         assert fetched is not None, "applies a state that has not arrived"
         self.fetched = None
+        self._arrivals = Arrivals()
         user = fetched.tree[USER]
         missing = sorted(self._functions.keys() - user.keys())
         if missing:

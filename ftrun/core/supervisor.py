@@ -548,10 +548,14 @@ class Supervisor:
 
     def _conclude(self) -> None:
         """End when nothing runs: on the lighthouse's word, or after a while without one."""
-        if self._ended or not self._slots.all_ended():
+        if self._ended:
+            return
+        if not self._slots.all_ended():
+            self._end_at = None
             return
         if self._ending is None:
             if not self._slots or (self._contact.is_open and not self._settings.alone):
+                self._end_at = None  # not by itself: slots may have been taken away since
                 return
             if self._end_at is None:
                 self._end_at = self._now + self._settings.end_grace_s

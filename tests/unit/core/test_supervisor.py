@@ -165,6 +165,19 @@ def test_a_job_whose_scripts_all_end_well_ends_with_0_without_a_lighthouse_word(
     assert agent.wait(1.0) == []
 
 
+@pytest.mark.parametrize("given", [(), ("0", "1")])
+def test_an_end_by_itself_is_off_when_the_slots_change(given: tuple[str, ...]) -> None:
+    """Seed 20012868: its time came, it could not be, and the timer fired again at once."""
+    agent = Agent()
+    agent.on(LighthouseSpoke(agent.now))
+    agent.assign("0")
+    agent.exits("0", 0)
+    assert agent.core.next_deadline() == 2.0
+    agent.assign(*given)
+    assert ended(agent.wait(2.0)) is None
+    assert agent.core.next_deadline() == 60.0
+
+
 def test_beside_other_agents_the_lighthouse_has_the_last_word() -> None:
     agent = Agent(alone=False)
     agent.on(LighthouseSpoke(agent.now))

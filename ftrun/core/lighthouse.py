@@ -91,6 +91,7 @@ class Lighthouse:
         self._is_shared_out = False
         self._nothing_ran = journal.quorum is None
         self._free_from = now
+        self._is_resumed = False
         self._share_at: float | None = None
         self._sweep_at: float | None = None
         self._said: dict[type, Callable[[Agent, Any], None]] = {
@@ -203,6 +204,7 @@ class Lighthouse:
         if hello.running or hello.dead or hello.finished:
             self._nothing_ran = False
             self._free_from = stage.now + stage.settings.reassign_grace_s
+        self._is_resumed |= bool(hello.running)
         stage.slots.finish(hello.finished, "finished")
         stage.fence.hello(hello.store, {(x.replica_id, x.incarnation) for x in hello.running})
         self._died(hello.dead)
@@ -324,9 +326,12 @@ class Lighthouse:
             self._tell_slots(agent_id, tuple(slots.get(agent_id, ())))
 
     def _gathered_at(self) -> float:
-        """When the first assignment need not wait for further agents."""
+        """When the first assignment need not wait for further agents.
+
+        A job that runs has had its own under an earlier lighthouse: who is not back is gone.
+        """
         stage = self.stage
-        if self._is_shared_out or self._first_hello_at is None:
+        if self._is_shared_out or self._is_resumed or self._first_hello_at is None:
             return stage.now
         wait_s = stage.settings.assign_gather_s
         if len(stage.outbox.agents) < stage.spec.nodes:

@@ -226,7 +226,8 @@ class Forming:
         if stage.live and self._may_decide():
             own = choose({name: held[name] for name in stage.live})
             if own is not None:
-                held = {name: at if at == own.state else None for name, at in held.items()}
+                voices = {*stage.live, *(name for name, at in held.items() if at == own.state)}
+                held = {name: at if name in voices else None for name, at in held.items()}
         return choose(held)
 
     def _quorum(self, choice: Choice) -> m.Quorum:

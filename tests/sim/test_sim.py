@@ -40,7 +40,12 @@ def _seeds(name: str) -> list[int]:
 
 SEEDS = _seeds("seeds.txt")
 OPEN_SEEDS = _seeds("open_seeds.txt")
-RARE = ("majority before step", "results that stand forgotten")
+RARE = (
+    "attempts not outrun",
+    "majority before step",
+    "no attempt number",
+    "results that stand forgotten",
+)
 
 
 def _failures(seeds: Iterable[int]) -> list[str]:

@@ -14,19 +14,17 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
-
-import torch
+from dataclasses import dataclass, field
 
 from ftrun import clock
 from ftrun.checkpoint.compare import require_alike, shapes_of
+from ftrun.checkpoint.destination import Arrivals, Destination, Overwrite, Overwritten
 from ftrun.checkpoint.donor import DonorLink, DonorRefused
 from ftrun.checkpoint.format import Tree, pack, unpack
 from ftrun.checkpoint.header import Header, decode_header
-from ftrun.checkpoint.layout import Layout, allocate, chunk_hasher, digest_seed, pieces, sample
-from ftrun.checkpoint.leaves import Leaf, in_place
-from ftrun.checkpoint.stripes import Stripe, Stripes
+from ftrun.checkpoint.layout import chunk_hasher, pieces
+from ftrun.checkpoint.leaves import Leaf
+from ftrun.checkpoint.stripes import Stripe
 from ftrun.core.ids import StateId, Tag
 from ftrun.errors import FtrunError, PeerError, ProtocolError
 from ftrun.protocol.auth import new_token
@@ -59,49 +57,6 @@ class FetchedState:
     donors: tuple[str, ...]
     left_out: dict[str, str]
     overwritten: tuple[Overwritten, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Overwritten:
-    """A leaf in the receiver's own memory, and the fingerprint that it had at the donor."""
-
-    path: str
-    memory: torch.Tensor
-    sample: int
-
-    @property
-    def is_whole(self) -> bool:
-        """Its memory still holds what has come: nobody else has written to it since."""
-        return sample(self.memory) == self.sample
-
-
-@dataclass(frozen=True, slots=True)
-class Overwrite:
-    """Leave to read a state straight into the receiver's own tensors.
-
-    They must not be used meanwhile, and after an error they hold neither the old state nor the
-    new one.
-
-    Attributes:
-        allows: whether this leaf's memory may be written to.
-        begins: asked before the first byte; if it says no, the fetch ends with PeerError.
-    """
-
-    allows: Callable[[Leaf], bool] = lambda leaf: True
-    begins: Callable[[], bool] = lambda: True
-
-
-class Arrivals:
-    """What has come of a state, kept from one fetch to the next.
-
-    When a donor dies its quorum ends, and the next one has another tag; the state that is healed
-    from is mostly the same. What was verified under the old tag is then not fetched again: equal
-    state ids mean equal bytes (S1), and headers are compared as those of two donors are. To be
-    forgotten once the state is applied: its memory is somebody's then.
-    """
-
-    def __init__(self) -> None:
-        self.destination: _Destination | None = None
 
 
 def fetch(
@@ -188,19 +143,6 @@ class _Order:
         return DonorLink(address, self.tag, self.token, self.receiver, self.deadline)
 
 
-@dataclass(slots=True)
-class _Destination:
-    """The memory that a state is read into, and what it will be."""
-
-    header: Header
-    raw: bytes
-    buffers: list[Any]
-    layout: Layout
-    stripes: Stripes
-    seed: int
-    overwritten: tuple[Overwritten, ...]
-
-
 class _Transfer:
     """One try: from the donors that agree with the first that answers."""
 
@@ -209,7 +151,7 @@ class _Transfer:
         self.left_out: dict[str, str] = {}
         self.refusal: FtrunError | None = None
         self._order = order
-        self._destination: _Destination | None = None
+        self._destination: Destination | None = None
         self._delivered: set[str] = set()
         self._agreed: set[str] = set()
         self._links: set[DonorLink] = set()
@@ -327,7 +269,7 @@ class _Transfer:
                     raise
             pause_s = min(2 * pause_s, RETRY_MAX_S)
 
-    def _agree(self, address: str, raw: bytes) -> _Destination | None:
+    def _agree(self, address: str, raw: bytes) -> Destination | None:
         with self._changed:
             if self._destination is None:
                 self._destination = self._prepare(address, raw)
@@ -339,7 +281,7 @@ class _Transfer:
             self._agreed.add(address)
             return to
 
-    def _prepare(self, address: str, raw: bytes) -> _Destination:
+    def _prepare(self, address: str, raw: bytes) -> Destination:
         header, order = decode_header(raw), self._order
         if header.tag != order.tag.path():
             raise ProtocolError(f"asked for the state of {order.tag}, got that of {header.tag}")
@@ -348,45 +290,7 @@ class _Transfer:
         if order.mine is not None:
             mine = shapes_of(leaf.spec for leaf in order.mine)
             require_alike(mine, shapes_of(header.specs), address)
-        seed = digest_seed(order.tag, header.state_id)
-        before = order.arrivals.destination
-        if before is not None and self._goes_on(before, header):
-            if before.overwritten:
-                self._begin_overwrite()
-            before.stripes.resume()
-            to = replace(before, header=header, raw=raw, seed=seed)
-        else:
-            buffers, overwritten = self._buffers(header)
-            if overwritten:
-                self._begin_overwrite()
-            layout = Layout(buffers)
-            stripes = Stripes(layout.chunks)
-            to = _Destination(header, raw, buffers, layout, stripes, seed, overwritten)
-        order.arrivals.destination = to
-        return to
-
-    def _goes_on(self, before: _Destination, header: Header) -> bool:
-        may_write = self._order.overwrite is not None or not before.overwritten
-        return may_write and replace(before.header, tag=header.tag) == header
-
-    def _begin_overwrite(self) -> None:
-        assert self._order.overwrite is not None
-        if not self._order.overwrite.begins():
-            raise PeerError(f"the state of {self._order.tag} is not wanted any more")
-
-    def _buffers(self, header: Header) -> tuple[list[Any], tuple[Overwritten, ...]]:
-        own = {leaf.spec.path: leaf for leaf in self._order.mine or ()}
-        terms = self._order.overwrite
-        buffers, overwritten = list[Any](), list[Overwritten]()
-        for spec, fingerprint in zip(header.specs, header.samples, strict=True):
-            leaf = own.get(spec.path)
-            memory = None
-            if leaf is not None and terms is not None and terms.allows(leaf):
-                memory = in_place(leaf, spec)
-            if memory is not None:
-                overwritten.append(Overwritten(spec.path, memory, fingerprint))
-            buffers.append(allocate(spec.nbytes) if memory is None else memory)
-        return buffers, tuple(overwritten)
+        return order.arrivals.open(order.tag, header, raw, order.mine or (), order.overwrite)
 
     def _fetch_with_retries(self, link: DonorLink) -> None:
         """Draw stripes until none is left; a broken connection is mended a few times."""
@@ -411,7 +315,7 @@ class _Transfer:
                 self._changed.notify_all()
             link.done()
 
-    def _fetch_stripe(self, link: DonorLink, stripe: Stripe, to: _Destination) -> None:
+    def _fetch_stripe(self, link: DonorLink, stripe: Stripe, to: Destination) -> None:
         first, last = stripe.next, stripe.stop - 1
         link.request(to.layout.span(first)[0], to.layout.span(last)[1])
         while stripe.next < stripe.stop:

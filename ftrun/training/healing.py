@@ -20,8 +20,9 @@ from typing import Any
 
 import torch
 
+from ftrun.checkpoint.destination import Arrivals, Overwrite
 from ftrun.checkpoint.format import validate
-from ftrun.checkpoint.heal import Arrivals, FetchedState, Overwrite, fetch
+from ftrun.checkpoint.heal import FetchedState, fetch
 from ftrun.checkpoint.leaves import Leaf, local_of
 from ftrun.checkpoint.serve import StateServer
 from ftrun.core.ids import StateId, Tag

@@ -195,7 +195,8 @@ def _receive_in_place(connection: Connection, nbytes: int, addresses: list[str])
 
 
 def _fetch(connection: Connection, nbytes: int, addresses: list[str], in_place: bool) -> None:
-    from ftrun.checkpoint.heal import Overwrite, fetch
+    from ftrun.checkpoint.destination import Overwrite
+    from ftrun.checkpoint.heal import fetch
 
     tag, state_id = _ftrun_names()
     mine = _state(nbytes, 0.0)

@@ -19,7 +19,8 @@ from state_trees import same
 from ftrun import clock
 from ftrun.checkpoint import stripes
 from ftrun.checkpoint.compare import ShapeMismatch
-from ftrun.checkpoint.heal import Arrivals, FetchedState, Overwrite, fetch
+from ftrun.checkpoint.destination import Arrivals, Overwrite
+from ftrun.checkpoint.heal import FetchedState, fetch
 from ftrun.checkpoint.layout import CHUNK_BYTES
 from ftrun.checkpoint.serve import StateServer
 from ftrun.core.ids import Attempt, StateId, Tag

@@ -1,0 +1,118 @@
+"""The memory that a state is read into: new, or the receiver's own where it gives leave.
+
+Not here: who reads into it (heal.py), which chunks have come (stripes.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from ftrun.checkpoint.header import Header
+from ftrun.checkpoint.layout import Layout, allocate, digest_seed, sample
+from ftrun.checkpoint.leaves import Leaf, in_place
+from ftrun.checkpoint.stripes import Stripes
+from ftrun.core.ids import Tag
+from ftrun.errors import PeerError
+
+
+@dataclass(frozen=True, slots=True)
+class Overwritten:
+    """A leaf in the receiver's own memory, and the fingerprint that it had at the donor."""
+
+    path: str
+    memory: torch.Tensor
+    sample: int
+
+    @property
+    def is_whole(self) -> bool:
+        """Its memory still holds what has come: nobody else has written to it since."""
+        return sample(self.memory) == self.sample
+
+
+@dataclass(frozen=True, slots=True)
+class Overwrite:
+    """Leave to read a state straight into the receiver's own tensors.
+
+    They must not be used meanwhile, and after an error they hold neither the old state nor the
+    new one.
+
+    Attributes:
+        allows: whether this leaf's memory may be written to.
+        begins: asked before the first byte; if it says no, the fetch ends with PeerError.
+    """
+
+    allows: Callable[[Leaf], bool] = lambda leaf: True
+    begins: Callable[[], bool] = lambda: True
+
+
+@dataclass(slots=True)
+class Destination:
+    """The memory that a state is read into, and what it will be."""
+
+    header: Header
+    raw: bytes
+    buffers: list[torch.Tensor]
+    layout: Layout
+    stripes: Stripes
+    seed: int
+    overwritten: tuple[Overwritten, ...]
+
+
+class Arrivals:
+    """What has come of a state, kept from one fetch to the next.
+
+    When a donor dies its quorum ends, and the next one has another tag; the state that is healed
+    from is mostly the same. What was verified under the old tag is then not fetched again: equal
+    state ids mean equal bytes (S1), and headers are compared as those of two donors are. To be
+    forgotten once the state is applied: its memory is somebody's then.
+    """
+
+    def __init__(self) -> None:
+        self.destination: Destination | None = None
+
+    def open(
+        self,
+        tag: Tag,
+        header: Header,
+        raw: bytes,
+        mine: Sequence[Leaf],
+        overwrite: Overwrite | None,
+    ) -> Destination:
+        """Where the state of ``header`` is read into: what has come of it before is kept.
+
+        Raises:
+            PeerError: own memory would be written to, and ``overwrite`` says no.
+        """
+        seed, before = digest_seed(tag, header.state_id), self.destination
+        may_go_on = before is not None and (overwrite is not None or not before.overwritten)
+        if before is not None and may_go_on and replace(before.header, tag=header.tag) == header:
+            to = replace(before, header=header, raw=raw, seed=seed)
+        else:
+            buffers, overwritten = _buffers(header, mine, overwrite)
+            layout = Layout(buffers)
+            stripes = Stripes(layout.chunks)
+            to = Destination(header, raw, buffers, layout, stripes, seed, overwritten)
+        if to.overwritten and not (overwrite is not None and overwrite.begins()):
+            raise PeerError(f"the state of {tag} is not wanted any more")
+        to.stripes.resume()
+        self.destination = to
+        return to
+
+
+def _buffers(
+    header: Header, mine: Sequence[Leaf], overwrite: Overwrite | None
+) -> tuple[list[torch.Tensor], tuple[Overwritten, ...]]:
+    """Memory for each leaf, and which of it is the receiver's own."""
+    own = {leaf.spec.path: leaf for leaf in mine}
+    buffers, overwritten = list[torch.Tensor](), list[Overwritten]()
+    for spec, fingerprint in zip(header.specs, header.samples, strict=True):
+        leaf, memory = own.get(spec.path), None
+        if leaf is not None and overwrite is not None and overwrite.allows(leaf):
+            memory = in_place(leaf, spec)
+        if memory is not None:
+            overwritten.append(Overwritten(spec.path, memory, fingerprint))
+        buffers.append(allocate(spec.nbytes) if memory is None else memory)
+    return buffers, tuple(overwritten)

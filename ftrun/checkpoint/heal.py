@@ -258,16 +258,24 @@ class _Transfer:
         self._fetch_with_retries(link)
 
     def _ask_header(self, link: DonorLink) -> bytes:
-        pause_s = RETRY_FIRST_S
+        pause_s, refusal = RETRY_FIRST_S, None
         while True:
             try:
                 return link.header()
             except DonorRefused as why:
+                refusal = why
                 if why.ask_again:
                     self._ended.wait(pause_s)
-                if not why.ask_again or self._ended.is_set() or self._order.over():
+                if not why.ask_again or self._is_over():
                     raise
+            except (PeerError, OSError):
+                if refusal is not None and self._is_over():
+                    raise refusal from None  # It was cut at the end: what it said before counts.
+                raise
             pause_s = min(2 * pause_s, RETRY_MAX_S)
+
+    def _is_over(self) -> bool:
+        return self._ended.is_set() or self._order.over()
 
     def _agree(self, address: str, raw: bytes) -> Destination | None:
         with self._changed:

@@ -57,7 +57,7 @@ def repaired(mode: str) -> dict[str, list[str]]:
 def test_a_death_in_the_middle_of_a_step_is_repaired(tmp_path: Path) -> None:
     job = run(tmp_path, FEW)
     for mode in FEW:
-        assert verdicts(job, mode) == repaired(mode), mode  # S7
+        assert verdicts(job, mode) == repaired(mode), (mode, job.text())  # S7
     for replica in "01":
         assert_no_step_is_lost(job, replica)
     deaths = re.findall(r"replica 2 \(pid \d+\) died: SIGKILL", job.text())
@@ -68,7 +68,7 @@ def test_a_death_in_the_middle_of_a_step_is_repaired(tmp_path: Path) -> None:
 def test_in_every_other_kind_of_training_as_well(tmp_path: Path) -> None:
     job = run(tmp_path, MORE)
     for mode in MORE:
-        assert verdicts(job, mode) == repaired(mode), mode
+        assert verdicts(job, mode) == repaired(mode), (mode, job.text())
     for replica in "01":
         assert_no_step_is_lost(job, replica)
 

@@ -49,7 +49,7 @@ class ScriptedWorker:
     def steps(self, count: int) -> None:
         """Train for so many steps, or until it has to wait."""
         for _ in range(count):
-            if not self.machine.in_step or not self._is_served():
+            if not self.is_ready():
                 return
             self._feed(e.OperationIssued())
             assert self.machine.tag is not None
@@ -59,6 +59,10 @@ class ScriptedWorker:
                 self._feed(e.StateApplied(self.machine.in_force.donors, 1, 0.0))
             self._feed(e.Decided(commit=True))
             self._go_on()
+
+    def is_ready(self) -> bool:
+        """It is in a step, and holds what it needs to take part in a reduction."""
+        return self.machine.in_step and self._is_served()
 
     def _is_served(self) -> bool:
         """The state that it has asked for, if any, is there."""
@@ -135,8 +139,8 @@ class ScriptedAgent:
         return {worker.machine.state for worker in self._all()}
 
     def step(self) -> bool:
-        """Each worker trains for one step, if it may."""
-        for worker in self._all():
+        """One step for each quorum whose members are all there: a reduction needs every one."""
+        for worker in [worker for worker in self._all() if self._can_reduce(worker)]:
             worker.steps(1)
         return True
 
@@ -162,6 +166,21 @@ class ScriptedAgent:
         self.connection.close()
         self._heart.cancel()
         await asyncio.wait_for(self._task, TIMEOUT_S)
+
+    def _can_reduce(self, worker: ScriptedWorker) -> bool:
+        """All members of the worker's quorum run here, under its attempt, and are ready."""
+        quorum = worker.machine.in_force
+        if quorum is None or not worker.is_ready():
+            return False
+        found = {x.machine.key.incarnation: x for x in self._all()}
+        peers = [found.get(member.incarnation) for member in quorum.members]
+        return all(
+            peer is not None
+            and peer.is_ready()
+            and peer.machine.in_force is not None
+            and peer.machine.in_force.attempt == quorum.attempt
+            for peer in peers
+        )
 
     def _all(self) -> list[ScriptedWorker]:
         return list(self.workers.values())

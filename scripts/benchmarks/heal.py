@@ -29,7 +29,7 @@ from benchmarks.results import Result, Row, Samples
 TENSORS = 64
 HOST = "127.0.0.1"
 TOKEN = "ab" * 32
-TIMEOUT_S = 60.0
+TIMEOUT_S = 180.0  # a slow machine imports torch in half a minute
 DONOR_STEP_S = 0.6
 _SPAWN = multiprocessing.get_context("spawn")
 
@@ -93,10 +93,14 @@ def _process(
 ) -> Iterator[tuple[Any, Callable[[], Any]]]:
     """A process; what it says first, and how to get what it says next. It ends with the block."""
     ours, theirs = _SPAWN.Pipe()
-    process: BaseProcess = _SPAWN.Process(target=target, args=(theirs, *arguments), daemon=True)
+    name = target.__name__.strip("_")
+    process: BaseProcess = _SPAWN.Process(
+        target=target, args=(theirs, *arguments), name=name, daemon=True
+    )
     process.start()
     try:
-        yield _said(ours), lambda: _said(ours)
+        theirs.close()
+        yield _said(ours, process), lambda: _said(ours, process)
     finally:
         ours.close()
         process.join(5)
@@ -104,10 +108,14 @@ def _process(
         process.join()
 
 
-def _said(connection: Connection) -> Any:
+def _said(connection: Connection, process: BaseProcess) -> Any:
     if not connection.poll(TIMEOUT_S):
-        raise TimeoutError(f"a process of the benchmark was silent for {TIMEOUT_S:g} s")
-    return connection.recv()
+        raise TimeoutError(f"{process.name} (pid {process.pid}) was silent for {TIMEOUT_S:g} s")
+    try:
+        return connection.recv()
+    except EOFError:
+        process.join(5)
+        raise RuntimeError(f"{process.name} ended with {process.exitcode}, see above") from None
 
 
 def _until_closed(connection: Connection) -> None:

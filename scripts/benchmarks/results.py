@@ -10,6 +10,7 @@ import math
 import os
 import platform
 import statistics
+import subprocess
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
@@ -45,6 +46,7 @@ class Result:
     traces: dict[str, Any] = field(default_factory=dict)
     machine: str = ""
     when: str = ""
+    commit: str = ""
 
     def row(self, key: str) -> Row | None:
         """The row called ``key``."""
@@ -62,7 +64,8 @@ def save(result: Result, directory: Path) -> Path:
     directory.mkdir(exist_ok=True)
     path = directory / f"{result.name}.json"
     when = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    path.write_text(json.dumps({**asdict(result), "machine": machine(), "when": when}) + "\n")
+    facts = {"machine": machine(), "when": when, "commit": _commit()}
+    path.write_text(json.dumps({**asdict(result), **facts}) + "\n")
     return path
 
 
@@ -137,6 +140,18 @@ def machine() -> str:
         f"{os.cpu_count()} cores, Linux {platform.release()}, Python {platform.python_version()}, "
         + ", ".join(versions)
     )
+
+
+def _commit() -> str:
+    """The commit that was measured, ``-dirty`` if the tree was not quite that."""
+    command = ["git", "describe", "--always", "--dirty", "--exclude=*"]
+    try:
+        found = subprocess.run(
+            command, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=10
+        )
+    except OSError:
+        return "unknown"
+    return found.stdout.strip() or "unknown"
 
 
 def _version(name: str) -> str:

@@ -104,3 +104,14 @@ def test_results_survive_their_file_and_make_a_page(tmp_path: Path) -> None:
     page = write(tmp_path / "out", tmp_path).read_text()
     assert "| `--help` | ≤ 250 ms | 100.0 ms | torchrun 2000.0 | hit |" in page
     assert "not measured" in page and "- a note" in page
+
+
+def test_the_page_keeps_what_was_not_measured_again(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    save(Result("startup", "Starting", [], notes=["of the first run"]), first)
+    save(Result("join", "Joining", [], notes=["of the first run, too"]), first)
+    save(Result("join", "Joining", [], notes=["of the second run"]), second)
+    write(first, tmp_path)
+    page = write(second, tmp_path).read_text()
+    assert "- of the first run\n" in page and "- of the second run\n" in page
+    assert "of the first run, too" not in page

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 import typer
@@ -29,6 +30,17 @@ ROOT = Path(__file__).parent.parent
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, help=__doc__)
 console = Console(width=150)
 OUT = Path("bench-out")
+
+
+@app.callback()
+def _peers_are_there() -> None:
+    """Nothing is measured for minutes only to find that the peer is missing."""
+    missing = [name for name in ("torchft", "matplotlib") if find_spec(name) is None]
+    if missing:
+        names = " and ".join(missing)
+        install = 'pip install -c constraints.txt -e ".[bench]"'
+        console.print(f"{names} not installed, nothing was started. First: {install}", markup=False)
+        raise typer.Exit(2)
 
 
 @app.command()

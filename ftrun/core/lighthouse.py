@@ -6,7 +6,8 @@ the journal's record are in lighthouse_events.py and can be had from here.
 
 Rules for agents:
 - A replica is as good as its agent's stream: when that ends, or is silent for
-  ``heartbeat_timeout_s``, its replicas are lost, all in one change.
+  ``heartbeat_timeout_s`` and still at a second look (patience.py), its replicas are lost, all in
+  one change.
 - A Hello is the whole truth about what an agent runs; what it does not name has ended.
 - A slot has one owner; whoever starts a slot that is not his is told by AssignSlots to stop it.
 
@@ -16,7 +17,7 @@ Not here: sockets, files, clocks (lighthouse/).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from ftrun.core import messages as m
@@ -37,6 +38,7 @@ from ftrun.core.lighthouse_events import (
     TimerFired,
 )
 from ftrun.core.membership import Membership
+from ftrun.core.patience import Patience
 from ftrun.core.phases import Phase
 from ftrun.core.roster import Replica
 from ftrun.core.snapshot import check_lighthouse, snapshot
@@ -74,6 +76,13 @@ class Agent:
     heard_at: float
     gone_at: float | None = None
     told: tuple[str, ...] | None = None
+    patience: Patience = field(default_factory=Patience)
+
+    def due_at(self, timeout_s: float, grace_s: float) -> float:
+        """When to look at it: whether it still speaks, or whether its slots are free for others."""
+        if self.gone_at is not None:
+            return self.gone_at + grace_s
+        return self.patience.overdue_at(self.heard_at, timeout_s)
 
 
 class Lighthouse:
@@ -280,20 +289,18 @@ class Lighthouse:
         if self._sweep_at is None or stage.now < self._sweep_at:
             return
         timeout_s, grace_s = stage.spec.heartbeat_timeout_s, stage.settings.reassign_grace_s
+        late_s = stage.now - self._sweep_at
         for agent in list(self.agents.values()):
-            if agent.gone_at is None and stage.now >= agent.heard_at + timeout_s:
+            if agent.gone_at is None and agent.patience.ends(
+                agent.heard_at, timeout_s, stage.now, late_s
+            ):
                 cause = f"no heartbeat for {timeout_s:g} s"
                 stage.outbox.close(agent.agent_id, cause)
                 self._on_detached(agent.agent_id, cause)
             if agent.gone_at is not None and stage.now >= agent.gone_at + grace_s:
                 self._forget(agent.agent_id)
-        self._sweep_at = min(
-            (
-                a.heard_at + timeout_s if a.gone_at is None else a.gone_at + grace_s
-                for a in self.agents.values()
-            ),
-            default=None,
-        )
+        times = (agent.due_at(timeout_s, grace_s) for agent in self.agents.values())
+        self._sweep_at = min(times, default=None)
 
     def _forget(self, agent_id: str) -> None:
         """It has been gone for long: its slots are free for others."""

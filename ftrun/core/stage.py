@@ -161,8 +161,8 @@ class Stage:
     def silence_s(self) -> float:
         """After so long without a word of its agent nobody trains on, and nobody is waited for.
 
-        An agent counts the isolation limit from our last word, which may have come after its own
-        last one: we fall silent towards it within a heartbeat timeout.
+        Its lease is over by the isolation limit, which it counts from when it asked; the heartbeat
+        timeout is margin, for clocks that do not run alike.
         """
         return self.spec.isolation_limit_s + self.spec.heartbeat_timeout_s
 

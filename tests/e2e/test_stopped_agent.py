@@ -38,3 +38,23 @@ def test_workers_of_a_stopped_agent_stop_committing_and_go_on_with_it(tmp_path: 
 def last_commit(job: Job) -> float:
     """When a worker has last written one, by the wall clock as files tell it."""
     return max(os.stat(path).st_mtime for path in job.out.glob("*.*.*"))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_a_machine_that_stands_still_for_a_while_loses_nobody(tmp_path: Path) -> None:
+    """A suspended host finds everybody overdue when it goes on, and nobody is at fault."""
+    with Job(tmp_path, "--replicas", "2", "--heartbeat-timeout", "1") as job:
+        job.wait_members(2)
+        before, pids = job.pids(), list(job.processes())
+        for _ in range(3):
+            for pid in pids:
+                os.kill(pid, signal.SIGSTOP)
+            time.sleep(2.5)  # the fault: so long nothing runs
+            for pid in reversed(pids):
+                os.kill(pid, signal.SIGCONT)
+            job.wait_steps(10)
+        assert job.pids() == before
+        assert job.stop() == 75
+    assert job.text().count("in quorum") == 1 and "lost" not in job.text(), job.text()
+    assert_one_state_per_lineage(job)

@@ -3,11 +3,14 @@
 Trees of equal replicas may differ in what has not been made yet: a fresh optimizer has no moments.
 So a tensor that only one side has counts as a difference only where the other side holds tensors
 beside it, under the same parent: ``model.layer9.weight`` beside other layers does, and
-``optimizer.state[0].exp_avg`` beside nothing does not.
+``optimizer.state[0].exp_avg`` beside nothing does not. Nor does it beside something in an
+optimizer's ``state``: some make the master copy of a weight at once, and its moments at the first
+step.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import TypeAlias
 
@@ -19,6 +22,8 @@ Shapes: TypeAlias = dict[str, dict[str, LeafSpec]]
 """Leaf specs by parent path and name."""
 
 NAMED_MAX = 8
+_OF_AN_OPTIMIZER = re.compile(r"(?:^|\.)state(?:\[\d+\]|\..+)$")
+"""What ``Optimizer.state_dict()["state"]`` holds of one parameter, by its number or its name."""
 
 
 class ShapeMismatch(UserError):
@@ -45,6 +50,8 @@ def compare(mine: Shapes, theirs: Shapes) -> list[str]:
         here, there = mine.get(parent, {}), theirs.get(parent, {})
         if not here or not there:
             continue
+        if _OF_AN_OPTIMIZER.search(parent):
+            here, there = ({n: x[n] for n in here if n in there} for x in (here, there))
         for name in [*here, *(n for n in there if n not in here)]:
             words = _difference(here.get(name), there.get(name))
             if words:

@@ -136,7 +136,7 @@ def digest() -> str:
     return found.hexdigest()[:16]
 
 
-def is_fatal(step: int) -> bool:
+def is_fatal() -> bool:
     """This is the step in which the victims die."""
     return not place["is_killed"] and place["steps"] >= 3
 
@@ -154,7 +154,7 @@ def backward(mode: str, step: int) -> None:
         quiet = ddp.no_sync() if part != last else contextlib.nullcontext()  # type: ignore[operator]
         with quiet:
             loss = loss_of(ddp, mode, int(ME), step, part)
-            if ME in VICTIMS and part == last and is_fatal(step):
+            if ME in VICTIMS and part == last and is_fatal():
                 die_in_backward(nets[mode])  # type: ignore[arg-type]
             scale(mode, loss).backward()
 
@@ -196,10 +196,15 @@ def verdict(mode: str, step: int, found: torch.Tensor, before: nn.Module) -> str
 
 
 def note(participants: int) -> None:
-    """Where the mode stands after this step, which every replica sees alike."""
+    """Where the mode stands after this step, which every replica sees alike.
+
+    If somebody is missing who did not kill himself, as on a machine that stood still, it begins
+    anew.
+    """
+    fatal = is_fatal()
     place["steps"] = place["steps"] + 1 if participants == REPLICAS else 0
     if participants < REPLICAS:
-        place["is_killed"] = 1
+        place["is_killed"] |= fatal
     elif place["is_killed"] and place["steps"] >= 2:
         place.update(mode=place["mode"] + 1, steps=0, is_killed=0)
 
@@ -215,7 +220,7 @@ def one_step(lines: Any) -> None:
     optimizer.zero_grad()
     mode, step = MODES[place["mode"]], manager.current_step()
     before = copy.deepcopy(nets[mode])
-    fatal = is_fatal(step)
+    fatal = is_fatal()
     backward(mode, step)
     found = gradients(nets[mode])
     told = verdict(mode, step, found, before) if fatal else ""

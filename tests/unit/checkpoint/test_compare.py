@@ -46,6 +46,15 @@ def test_a_fresh_optimizer_differs_in_nothing(make: Any) -> None:
     assert differences(state(donor, trained), state(mine, fresh)) == []
 
 
+@pytest.mark.parametrize("key", [0, "layers.0.weight"])
+def test_an_optimizer_may_make_its_state_bit_by_bit(key: int | str) -> None:
+    fresh = {"optim": {"state": {key: {"master": torch.ones(2)}}}}
+    trained = {"optim": {"state": {key: {"master": torch.ones(2), "moment": torch.ones(2)}}}}
+    assert differences(fresh, trained) == differences(trained, fresh) == []
+    other = {"optim": {"state": {key: {"master": torch.ones(3), "moment": torch.ones(2)}}}}
+    assert len(differences(fresh, other)) == 1
+
+
 def test_the_error_names_the_keys_and_says_that_nothing_was_applied() -> None:
     mine = {f"k{i}": torch.ones(i + 1) for i in range(12)}
     theirs = {f"k{i}": torch.ones(i + 2) for i in range(12)}

@@ -42,6 +42,7 @@ SEEDS = _seeds("seeds.txt")
 OPEN_SEEDS = _seeds("open_seeds.txt")
 RARE = (
     "attempts not outrun",
+    "lease ignored",
     "majority before step",
     "no attempt number",
     "results that stand forgotten",

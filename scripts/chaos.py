@@ -3,6 +3,8 @@
 
     scripts/chaos.py --runs 40 --seed 0          one line a run, the table at the end
     scripts/chaos.py --replay 17                 the story of a seed, its directory kept
+    scripts/chaos.py --runs 500 --json > a.jsonl  for a long campaign, in parts as you like, and
+    scripts/chaos.py table a.jsonl b.jsonl       its table
     scripts/chaos.py orphans                     what launchers leave behind, torchrun beside
     scripts/chaos.py restarts --count 1000       one job, a thousand restarts, and what stays flat
 
@@ -23,14 +25,16 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from tests.chaos import orphans, plots, restarts
-from tests.chaos.run import Outcome, draw, run
+from tests.chaos.run import Outcome, draw, read, run
 from tests.chaos.table import table
 
 
 def main() -> int:
     """Parse, run, tell."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("what", nargs="?", choices=("runs", "orphans", "restarts"), default="runs")
+    what = ("runs", "table", "orphans", "restarts")
+    parser.add_argument("what", nargs="?", choices=what, default="runs")
+    parser.add_argument("files", nargs="*", type=Path, help="table: what runs with --json wrote")
     parser.add_argument("--runs", type=int, default=40, help="how many seeds")
     parser.add_argument("--seed", type=int, default=0, help="the first one")
     parser.add_argument("--replay", type=int, metavar="SEED", help="tell this seed's story")
@@ -41,6 +45,10 @@ def main() -> int:
     parser.add_argument("--plot", type=Path, metavar="PNG", help="restarts: where the picture goes")
     options = parser.parse_args()
     _end_well()
+    if options.files and options.what != "table":
+        parser.error(f"{options.what} takes no files")
+    if options.what == "table":
+        return _table(options.files)
     if options.what == "orphans":
         return _orphans()
     if options.what == "restarts":
@@ -49,6 +57,17 @@ def main() -> int:
         return _tell(options.replay)
     seeds = range(options.seed, options.seed + options.runs)
     return _run_all([s for s in seeds if options.only in str(draw(s))], options)
+
+
+def _table(paths: Iterable[Path]) -> int:
+    """Of a seed that was run more than once the last run counts."""
+    lines = [line for path in paths for line in path.read_text().splitlines() if line]
+    found = {outcome.plan.seed: outcome for line in lines for outcome in [read(json.loads(line))]}
+    print(table(found.values()))
+    for outcome in found.values():
+        if not outcome.passed and not outcome.skipped:
+            print(outcome.line())
+    return 0 if _all_well(found.values()) else 1
 
 
 def _orphans() -> int:

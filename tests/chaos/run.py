@@ -94,6 +94,13 @@ class Outcome:
         return {**asdict(self), "passed": self.passed}
 
 
+def read(found: dict[str, Any]) -> Outcome:
+    """What ``Outcome.json`` has told."""
+    plan = Plan(**{**found["plan"], "faults": tuple(found["plan"]["faults"])})
+    kept = {key: value for key, value in found.items() if key not in ("plan", "passed")}
+    return Outcome(plan, **kept)
+
+
 def draw(seed: int) -> Plan:
     """The plan of a seed: always the same one."""
     rng = random.Random(f"plan {seed}")

@@ -14,6 +14,8 @@ from tests.chaos import checks
 from tests.chaos.journal import Commit, Process, Try, last_step, read_journals
 from tests.chaos.model import GRAIN, GRAINS_MAX, Trained, sample_ids
 from tests.chaos.oracle import Unreplayable, replay
+from tests.chaos.run import Outcome, draw, read
+from tests.chaos.table import table
 
 WHO = (("0", "a"), ("1", "b"))
 STEPS = 4
@@ -142,3 +144,9 @@ def test_journals_are_read_as_they_are_written(tmp_path: Path) -> None:
     assert process.commits[0].who == (("0", "a"),)
     assert process.tries[0].ids == (1,)
     assert last_step(path) == 1
+
+
+def test_what_a_run_tells_as_json_can_be_read_again() -> None:
+    told = Outcome(draw(17), ["a problem"], {"worker SIGKILL": 0.5}, 3.0, "", ["a line"], "here")
+    assert read(json.loads(json.dumps(told.json()))) == told
+    assert "| **all runs** | 1 | 0 |" in table([told])

@@ -219,16 +219,24 @@ class Forming:
     def _choice(self, ids: set[str]) -> Choice | None:
         """Whose state is gone on with: the survivors', if they can decide, whatever others hold.
 
-        Who was given up long ago may hold more steps of a history that is none any more (Q3).
+        Who was given up long ago may hold more steps of a history that is none any more (Q3). Who
+        was struck from the quorum that they were interrupted in, and is here again, is one of them.
         """
         stage = self._stage
         held = {name: standing(stage.roster[name].reports.values()) for name in ids}
         if stage.live and self._may_decide():
-            own = choose({name: held[name] for name in stage.live})
+            voices = stage.live | {name for name in ids if self._was_with_survivors(name)}
+            own = choose({name: held[name] for name in voices})
             if own is not None:
-                voices = {*stage.live, *(name for name, at in held.items() if at == own.state)}
+                voices |= {name for name, at in held.items() if at == own.state}
                 held = {name: at if name in voices else None for name, at in held.items()}
         return choose(held)
+
+    def _was_with_survivors(self, replica_id: str) -> bool:
+        replica = self._stage.roster[replica_id]
+        quorums = (self._stage.prior, self._stage.quorum)
+        found = (q.index(replica_id, replica.incarnation) for q in quorums if q is not None)
+        return any(index is not None for index in found)
 
     def _quorum(self, choice: Choice) -> m.Quorum:
         stage = self._stage

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from ftrun.core.lighthouse_events import LighthouseSettings
 
@@ -44,6 +45,7 @@ class Actor:
     def __init__(self) -> None:
         self.alive = True
         self.paused_until = 0.0
+        self._held: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         self.crash_in: int | None = None
         self.dies_before = ""
         self.dies_after = ""
@@ -52,6 +54,28 @@ class Actor:
     def crash(self) -> None:
         """Die at once, wherever it is."""
         raise NotImplementedError
+
+    def pause(self, duration_s: float) -> None:
+        """Do nothing for so long, or as long as an earlier pause still lasts."""
+        until = self.world.now + duration_s
+        if until > self.paused_until:
+            self.paused_until = until
+            self.world.at(duration_s, None, self._wake)
+
+    def hold(self, action: Callable[..., None], args: tuple[Any, ...]) -> None:
+        """What comes up in a pause is done when it is over, in order."""
+        self._held.append((action, args))
+
+    def go_on(self) -> None:
+        """A pause is over, or broken off."""
+        self.paused_until = 0.0
+        held, self._held = self._held, []
+        for action, args in held:
+            self.world.at(0.0, self, action, *args)
+
+    def _wake(self) -> None:
+        if self.paused_until <= self.world.now:  # else it was paused once more, for longer
+            self.go_on()
 
     def spare(self) -> None:
         """No planned death any more."""

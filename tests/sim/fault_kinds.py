@@ -42,7 +42,7 @@ def _pause_worker(world: World) -> None:
     worker = _any_worker(world)
     if worker is not None:
         world.invariants.excuse(worker.key.incarnation, "it was stopped")
-        worker.paused_until = world.now + world.rng.choice((0.05, 0.5, 1.5, 3.0))
+        worker.pause(world.rng.choice((0.05, 0.5, 1.5, 3.0)))
 
 
 def _repeat_to_worker(world: World) -> None:
@@ -90,7 +90,7 @@ def _pause_agent(world: World) -> None:
     if agent is not None:
         agent.host.excuse("its agent was stopped")
         # The last is longer than the isolation limit: its workers must find out by themselves.
-        agent.paused_until = world.now + world.rng.choice((0.05, 0.5, 1.5, 4.5))
+        agent.pause(world.rng.choice((0.05, 0.5, 1.5, 4.5)))
 
 
 def _cut(world: World) -> None:
@@ -170,7 +170,7 @@ def _pause_house(world: World) -> None:
     if world.house is not None and world.house.alive:
         for host in world.hosts:
             host.excuse("the lighthouse was stopped")
-        world.house.paused_until = world.now + world.rng.choice((0.05, 0.5, 1.5, 4.0))
+        world.house.pause(world.rng.choice((0.05, 0.5, 1.5, 4.0)))
 
 
 FIRST_KINDS: Mapping[str, Callable[[World], None]] = {
@@ -259,11 +259,11 @@ def _pause_host(world: World) -> None:
     """The machine stands still: its agent and all its workers."""
     host = _any_host(world)
     host.excuse("its host stood still")
-    until = world.now + world.rng.choice((0.5, 1.5, 4.5))
+    duration_s = world.rng.choice((0.5, 1.5, 4.5))
     for worker in host.workers():
-        worker.paused_until = until
+        worker.pause(duration_s)
     if host.agent is not None:
-        host.agent.paused_until = until
+        host.agent.pause(duration_s)
 
 
 # ---------------------------------------------------------------- the network, one way and between

@@ -97,6 +97,8 @@ class Invariants:
         if attempt < before:
             raise Violation("Q2", f"{key} has given up {before}, and now only {attempt}")
         self._given_up[key] = attempt
+        given_up = self.quorums.given_up
+        given_up[key.incarnation] = max(attempt, given_up.get(key.incarnation, NO_ATTEMPT))
         self.promises.forgets(key, attempt)
 
     def promised(self, key: WorkerKey, attempt: Attempt, step: int) -> None:

@@ -16,7 +16,8 @@ class QuorumRules:
 
     ``excused``: incarnations that it may leave out, and why. ``dead``: those that have ended.
     ``ended``: slots whose part is over. ``leases``: until when an incarnation may commit without
-    another word from a lighthouse.
+    another word from a lighthouse. ``given_up``: the highest attempt that one of its workers has
+    given up for good, whatever its lease: none of the group commits under it any more.
     """
 
     def __init__(self, slots: int, min_replicas: int) -> None:
@@ -24,6 +25,7 @@ class QuorumRules:
         self.ended: set[str] = set()
         self.dead: set[str] = set()
         self.leases: dict[str, float] = {}
+        self.given_up: dict[str, Attempt] = {}
         self._slots = slots
         self._min_replicas = min_replicas
         self._members: dict[int, tuple[Incarnation, ...]] = {}
@@ -105,7 +107,7 @@ class QuorumRules:
             attempt, last = self._last
             require(quorum.attempt > attempt, "Q2", f"{quorum.attempt} issued after {attempt}")
             self._check_left_out(quorum, members, last)
-            self._check_fence(now, quorum, members, last)
+            self._check_fence(now, quorum, members, attempt, last)
             if not by_switch:
                 self._check_survivors(quorum, members, last)
         self._forms = False
@@ -122,13 +124,16 @@ class QuorumRules:
         now: float,
         quorum: m.Quorum,
         members: Sequence[Incarnation],
+        attempt: Attempt,
         last: Sequence[Incarnation],
     ) -> None:
         """None of the predecessor's members is in it: then none of them can commit any more."""
         if self._forms or set(members) & set(last):
             return
         for replica_id, incarnation in last:
-            may_commit = incarnation not in self.dead and replica_id not in self.ended
+            has_left = self.given_up.get(incarnation, NO_ATTEMPT) >= attempt
+            may_commit = not has_left and incarnation not in self.dead
+            may_commit = may_commit and replica_id not in self.ended
             lives = may_commit and now < self.leases.get(incarnation, 0.0) - 1e-9
             text = f"{quorum.attempt} is disjoint from its predecessor, of which {replica_id} lives"
             require(not lives, "Q4", text)

@@ -176,9 +176,8 @@ class World:
             if actor is not None:
                 if not actor.alive:
                     continue
-                if actor.paused_until > when and not self.calm:
-                    self._count += 1
-                    heapq.heappush(queue, (actor.paused_until, self._count, actor, action, args))
+                if actor.paused_until > when:
+                    actor.hold(action, args)
                     continue
             self.now = when
             self._act(actor, action, args)
@@ -265,6 +264,7 @@ class World:
         self.links_cut_until = 0.0
         for actor in self._actors():
             actor.spare()
+            actor.go_on()
         for host in self.hosts:
             host.mend()
 

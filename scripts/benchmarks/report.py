@@ -15,7 +15,10 @@ from pathlib import Path
 from benchmarks.plots import draw
 from benchmarks.results import Result, Row, cells, headings, load, quantile
 
-ORDER = ("recovery", "join", "step", "step-profile", "heal", "lighthouse", "goodput", "startup")
+ORDER = (
+    "recovery", "join", "step", "step-profile", "heal", "lighthouse", "lighthouse_10000", "goodput",
+    "startup",
+)  # fmt: skip
 ABOVE, BELOW = ">=", "<="
 _HOLDS = {ABOVE: operator.ge, BELOW: operator.le}
 
@@ -59,6 +62,8 @@ FIGURES = (
            "frozen_lighthouse_percent", ABOVE, 90),
     Figure("one death told to all of 1,000 groups and answered", "lighthouse", "death_ms",
            BELOW, 250),
+    Figure("the lighthouse of 1,000 groups by 125 agents, at a heartbeat a second each",
+           "lighthouse", "steady_percent", BELOW, 5),
     Figure("healing from one donor, share of raw TCP", "heal", "share_1", ABOVE, 85),
     Figure("healing from two donors, share of raw TCP", "heal", "share_2", ABOVE, 90),
     Figure("donor's longest step at a heal, over its median", "heal", "donor_percent", BELOW, 5),

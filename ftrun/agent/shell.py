@@ -187,6 +187,7 @@ class Agent:
         self._store = ""
         self._own_slots: frozenset[str] = frozenset()
         self._ever_linked = False
+        self._epoch = 0
         self._tries = 0
         self._said_unreachable_at: float | None = None
 
@@ -442,6 +443,7 @@ class Agent:
             running=self._supervisor.running(),
             dead=self._supervisor.dead(),
             finished=self._supervisor.finished(),
+            epoch=self._epoch,
         )
 
     def link_opened(self, address: str) -> None:
@@ -471,7 +473,8 @@ class Agent:
                 self._handle(JobEnded(ExitCode.REFUSED, reason))
             case Notice():
                 self._notice(message)
-            case Welcome(http=http):
+            case Welcome(epoch, http):
+                self._epoch = epoch
                 self._welcomed(http)
             case _:
                 pass  # HeartbeatAck says that it lives, no more.

@@ -210,7 +210,7 @@ class Lighthouse:
         stage = self.stage
         if self._first_hello_at is None:
             self._first_hello_at = stage.now
-        if hello.running or hello.dead or hello.finished:
+        if hello.running or hello.dead or hello.finished or self._has_known_another(hello):
             self._nothing_ran = False
             self._free_from = stage.now + stage.settings.reassign_grace_s
         self._is_resumed |= bool(hello.running)
@@ -225,6 +225,13 @@ class Lighthouse:
         stage.tell([replica.replica_id for replica in back], m.AskReport())
         if stage.phase is Phase.TAKEOVER:
             self.membership.takeover.agent_came(self._nothing_ran)
+
+    def _has_known_another(self, hello: m.Hello) -> bool:
+        """It was in the job under an earlier lighthouse, if perhaps with no slot of its own.
+
+        Where our journal is lost that tells that others may train on (Q3).
+        """
+        return hello.epoch not in (0, self.stage.numbering.epoch)
 
     def _died(self, losses: tuple[m.Loss, ...]) -> None:
         known = [loss for loss in losses if loss.replica_id in self.stage.slots]

@@ -337,6 +337,7 @@ class Hello:
 
     ``capacity``: how many replica groups fit on the node. ``dead``: incarnations whose end this
     agent saw and cannot be sure that a lighthouse knows. ``finished``: slots that ended well.
+    ``epoch``: of the lighthouse that has welcomed it last; 0: none has.
     """
 
     agent_id: str
@@ -347,6 +348,7 @@ class Hello:
     running: tuple[RunningReplica, ...] = ()
     dead: tuple[Loss, ...] = ()
     finished: tuple[str, ...] = ()
+    epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,6 +98,7 @@ class Agent(Actor):
         self.agent_id = self.name = agent_id
         self.store = f"store-{agent_id}"
         self.workers: dict[WorkerKey, Worker] = {}
+        self._epoch = 0
         self.stream: Stream | None = None
         self.supervisor = Supervisor(self._rules(), world.now)
         self._failures = 0
@@ -278,6 +279,7 @@ class Agent(Actor):
                 supervisor.running(),
                 supervisor.dead(),
                 supervisor.finished(),
+                self._epoch,
             )
         )
         for worker in self.workers.values():
@@ -309,6 +311,8 @@ class Agent(Actor):
                 self.world.invariants.lease(key.incarnation, asked_at + ISOLATION_LIMIT_S)
         self.handle(s.LighthouseSpoke(asked_at))
         match message:
+            case m.Welcome(epoch):
+                self._epoch = epoch
             case m.AssignSlots(replica_ids):
                 self.handle(s.SlotsAssigned(replica_ids))
             case m.ToWorkers(targets, inner):

@@ -148,6 +148,7 @@ class Replay:
             running=tuple(m.RunningReplica(*pair) for pair in running),
             dead=tuple(m.Loss(*pair, "seen by its agent") for pair in dead),
             finished=tuple(_listed(options.get("finished"))),
+            epoch=int(options.get("epoch", 0)),
         )
 
     def _said(self, agent_id: str, words: list[str], text: str) -> m.FromAgent:

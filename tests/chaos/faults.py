@@ -39,6 +39,7 @@ class Stage:
     disk: Path | None = None
     struck: set[str] = field(default_factory=set)
     lock: threading.Lock = field(default_factory=threading.Lock)
+    service: threading.Lock = field(default_factory=threading.Lock)
 
 
 class Nobody(Exception):
@@ -235,22 +236,31 @@ def _service(lose: bool) -> Callable[[Stage], Effect]:
     """The one that stands alone is killed and started again after a while."""
 
     def strike(stage: Stage) -> Effect:
-        job = stage.job
-        assert job.service is not None
-        _signal(stage, job.service.pid, signal.SIGKILL, "the lighthouse")
-        job.service.wait(10)
-        if lose:
-            shutil.rmtree(job.service_dir)
-            job.tell("the lighthouse's state directory is lost")
-        job.pause(stage.rng.uniform(0.0, 2.0))
-        backs = job.text().count(BACK)
-        job.restart_service()
-        agents = len(job.agents) - len(job.lost_agents)
-        all_back = lambda: job.text().count(BACK) >= backs + agents  # noqa: E731
-        wait(all_back, "the agents to be back at the lighthouse", LIGHTHOUSE_BACK_S)
+        if not stage.service.acquire(blocking=False):
+            raise Nobody("the lighthouse is struck already")  # at once, by the other fault
+        try:
+            _kill_service(stage, lose)
+        finally:
+            stage.service.release()
         return Effect()
 
     return strike
+
+
+def _kill_service(stage: Stage, lose: bool) -> None:
+    job = stage.job
+    assert job.service is not None
+    _signal(stage, job.service.pid, signal.SIGKILL, "the lighthouse")
+    job.service.wait(10)
+    if lose:
+        shutil.rmtree(job.service_dir)
+        job.tell("the lighthouse's state directory is lost")
+    job.pause(stage.rng.uniform(0.0, 2.0))
+    backs = job.text().count(BACK)
+    job.restart_service()
+    agents = len(job.agents) - len(job.lost_agents)
+    all_back = lambda: job.text().count(BACK) >= backs + agents  # noqa: E731
+    wait(all_back, "the agents to be back at the lighthouse", LIGHTHOUSE_BACK_S)
 
 
 def _node(stage: Stage) -> Effect:

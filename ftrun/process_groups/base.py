@@ -117,6 +117,10 @@ class BuiltGroup:
 
     def allreduce(self, tensors: Tensors, op: Any = ReduceOp.SUM) -> Work:
         """Reduce in place. ``op`` is a ReduceOp or AllreduceOptions."""
+        if not isinstance(op, dist.AllreduceOptions):  # torch takes long to try its overloads
+            options = dist.AllreduceOptions()
+            options.reduceOp = op
+            op = options
         return self._issue("allreduce", list(tensors), op)
 
     def allreduce_coalesced(self, tensors: Tensors, *options: Any) -> Work:

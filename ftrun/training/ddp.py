@@ -79,7 +79,7 @@ class DistributedDataParallel(TorchDDP):
         views = bool(kwargs.get("gradient_as_bucket_view", False))
         static = bool(kwargs.get("static_graph", False))
         finds_unused = bool(kwargs.get("find_unused_parameters", False)) and not static
-        buckets = _Buckets(manager, writes_again=not views, has_map=finds_unused)
+        buckets = _Buckets(manager, not views, finds_unused, is_static=static)
         kwargs.update(_no_buffer_broadcast())
         super().__init__(module, process_group=buckets, init_sync=False, **kwargs)
         parameters = [p for p in self._module_parameters if p.requires_grad]
@@ -194,10 +194,14 @@ class _Buckets(ProcessGroup):
         manager: reduces.
         writes_again: a bucket can be written again from the parameters' gradients.
         has_map: behind the buckets comes the map of uses; else a map stays here.
+        is_static: the reducer waits for the buckets of its first pass as soon as they are issued.
     """
 
-    def __init__(self, manager: Manager, writes_again: bool, has_map: bool) -> None:
+    def __init__(
+        self, manager: Manager, writes_again: bool, has_map: bool, is_static: bool
+    ) -> None:
         super().__init__()
+        self._is_static = is_static
         self._manager = manager
         self._writes_again = writes_again
         self._has_map = has_map
@@ -233,6 +237,7 @@ class _Buckets(ProcessGroup):
         if not self._has_map:
             return super().allreduce(tensors)
         work = _UsesWork(self._manager, tensor)
+        self._await()
         if not self._manager.is_participating():  # Its uses do not count.
             _after_the_reducer(lambda: self._forget_own(work))
         self._heal_afterwards()
@@ -250,8 +255,16 @@ class _Buckets(ProcessGroup):
         else:
             future = self._manager.allreduce_bucket(buffer, closes, None)
         if closes:
+            self._await()
             self._heal_afterwards()
         return ManagedWork(future)
+
+    def _await(self) -> None:
+        """Right before the reducer would wait: other modules' gradients are computed till then."""
+        if self._is_static:
+            self._manager.await_buckets()
+        else:
+            _at_end_of_backward(self._manager.await_buckets)
 
     def _heal_afterwards(self) -> None:
         if self._manager.is_healing():

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch.distributed import DistError
+from torch.distributed import DistError, Work
 
 from ftrun import clock
 from ftrun.core import messages as m
@@ -33,6 +33,8 @@ from ftrun.training.link import AgentLink
 from ftrun.training.reductions import Reduction
 
 log = logging.getLogger(__name__)
+
+_Launched = tuple[Attempt, int, Work]
 
 PROGRESS_INTERVAL_S = 0.1
 BUILD_TIMEOUT_S = 10.0
@@ -64,6 +66,9 @@ class Engine:
         self._stock: tuple[m.Quorum | None, tuple[int, ...]] = (None, ())
         self._afterwards: deque[Callable[[], None]] = deque()
         self._reductions: list[Reduction] = []
+        self._batch: list[_Launched] = []
+        self._is_awaiting = False
+        self._completes_on_host = pg.completes_on_host
         self._offer_due: e.OfferState | None = None
         self._group: BuiltGroup | None = None
         self._group_attempt: Attempt | None = None
@@ -123,7 +128,7 @@ class Engine:
             if self.machine.may_issue:
                 self._draining = True  # what is complete at once is handled below
                 try:
-                    self._launch(index, reduction)
+                    self._launch(index, reduction, is_awaited=reduction.held)
                 finally:
                     self._draining = False
                 if self._events:
@@ -131,6 +136,28 @@ class Engine:
         if self._afterwards:
             self._run_afterwards()
         self.raise_fatal()
+
+    def await_batch(self) -> None:
+        """Wait for the batch that was issued, in the thread that has nothing else left to do.
+
+        A thread of the backend's that told of each operation would take the interpreter from this
+        one just when it goes on. The backend's deadline bounds the wait, and so does every abort.
+        """
+        with self.changed:
+            batch, self._batch = self._batch, []
+            self._is_awaiting = self.fatal is None
+        completed = False
+        for attempt, index, work in batch if self._is_awaiting else ():
+            try:
+                work.wait()
+            except (RuntimeError, PeerError) as error:
+                self.feed(e.OperationFailed(attempt, index, str(error)[:500]))
+            else:
+                completed = True
+                self.feed(e.OperationCompleted(attempt, index))
+        self._is_awaiting = False
+        if completed:
+            self._groups.release_dropped()
 
     @property
     def is_fresh(self) -> bool:
@@ -171,6 +198,8 @@ class Engine:
         with self.changed:
             self.fatal = self.fatal or error
             self._release_all(error)
+            if self._is_awaiting and self._group_attempt is not None:
+                self._groups.abort(self._group_attempt)
             self.changed.notify_all()
             is_draining = self._draining  # then by this thread: it comes to what is left to do
         if not is_draining:
@@ -223,6 +252,7 @@ class Engine:
         """Nothing of the last step counts; before any other thread can touch the new one."""
         self._begun = self.machine.begun
         self._reductions = []
+        self._batch = []
         self.error = None
         self._take_stock()
 
@@ -246,11 +276,12 @@ class Engine:
 
     def _reissue(self, instruction: e.Reissue) -> None:
         self._take_stock()
+        self._batch = []
         for index, reduction in enumerate(self._reductions):
             reduction.restore(self.divisor)
             self._launch(index, reduction)
 
-    def _launch(self, index: int, reduction: Reduction) -> None:
+    def _launch(self, index: int, reduction: Reduction, is_awaited: bool = False) -> None:
         tag, group = self.machine.tag, self._group
         if tag is None or group is None:
             raise Bug("an operation was issued without a group:\n" + self._story())
@@ -270,7 +301,10 @@ class Engine:
             else:
                 self.die(error)  # the script's mistake, which it would repeat
             return
-        work.get_future().add_done_callback(lambda f: self._on_done(attempt, index, f))
+        if is_awaited and self._completes_on_host:
+            self._batch.append((attempt, index, work))
+        else:
+            work.get_future().add_done_callback(lambda f: self._on_done(attempt, index, f))
 
     def _on_done(self, attempt: Attempt, index: int, future: torch.futures.Future[Any]) -> None:
         try:

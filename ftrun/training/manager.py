@@ -277,12 +277,17 @@ class Manager:
 
         ``restore`` writes the local gradients, divided by what it is given, into ``buffer`` again
         (in-step repair). ``divided_by``: what they are divided by now; None: the Manager divides.
+        Who issues the last one calls ``await_buckets`` before waiting for any of them.
         """
         keep = self._keeps_inputs
         bucket = Reduction(
             buffer, ReduceOp.AVG, restore, divided_by, keep, held=True, closes=is_last
         )
         return self._issue(bucket)
+
+    def await_buckets(self) -> None:
+        """Wait for what ``allreduce_bucket`` has issued; a failure leaves it to the repair."""
+        self._engine.await_batch()
 
     def _issue(self, reduction: Reduction) -> torch.futures.Future[torch.Tensor]:
         self._engine.raise_fatal()

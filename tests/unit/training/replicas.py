@@ -24,6 +24,7 @@ class StandIn:
 
     def __init__(self, ring: Ring, contributes: bool = True) -> None:
         self.operations: list[tuple[int, bool]] = []
+        self.awaited: list[int] = []  # how many operations had been issued each time
         self.quorums = 0
         self.decisions = 0
         self.commits = True
@@ -52,6 +53,9 @@ class StandIn:
 
     def heal_after_backward(self) -> None:
         """Nobody heals here."""
+
+    def await_buckets(self) -> None:
+        self.awaited.append(len(self.operations))
 
     def start_quorum(self) -> None:
         self.quorums += 1

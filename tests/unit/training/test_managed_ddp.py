@@ -15,6 +15,7 @@ from torch import nn
 
 from ftrun.core.messages import Built
 from ftrun.core.step_events import OfferState
+from ftrun.errors import PeerError
 from ftrun.training.ddp import DistributedDataParallel, PureDistributedDataParallel
 from ftrun.training.manager import Manager
 from ftrun.training.optim import OptimizerWrapper
@@ -76,6 +77,54 @@ def test_a_bucket_goes_out_without_waiting_for_the_one_before(tmp_path: Path) ->
         replicas = {slot: Replica(both, slot, layers()) for slot in "01"}
         one, other = both.run(train)
     assert waited == [True] and one == other
+
+
+def test_another_module_s_gradients_are_computed_before_anybody_waits(tmp_path: Path) -> None:
+    """One replica sends the first module's buckets only when the other has all gradients."""
+
+    def train(slot: str, _: Manager) -> list[float]:
+        replica = replicas[slot]
+        manager, model = replica.manager, replica.model
+        parts = [DistributedDataParallel(manager, part) for part in (model[:2], model[2:])]
+        first, *_, last = model.parameters()
+        if slot == "0":
+            first.register_hook(lambda _: all_out.set())
+        else:
+            last.register_hook(lambda _: waited.append(all_out.wait(DEADLINE_S)))
+        replica.optimizer.zero_grad()
+        parts[1](parts[0](torch.ones(2, WIDTH))).sum().backward()
+        assert manager.should_commit()
+        return [float(p.grad.sum()) for p in model.parameters() if p.grad is not None]
+
+    all_out, waited = threading.Event(), []  # type: ignore[var-annotated]
+    with job(tmp_path, 2) as both:
+        replicas = {slot: Replica(both, slot, layers()) for slot in "01"}
+        one, other = both.run(train)
+    assert waited == [True] and one == other
+
+
+@pytest.mark.parametrize("kwargs", [{}, {"static_graph": True}, {"find_unused_parameters": True}])
+def test_a_lost_agent_wakes_a_backward_pass(tmp_path: Path, kwargs: dict[str, Any]) -> None:
+    def train(slot: str, manager: Manager) -> None:
+        replica = replicas[slot]
+        ddp = DistributedDataParallel(manager, replica.model, **kwargs)
+        replica.optimizer.zero_grad()
+        if slot == "1":
+            return  # its buckets never come
+        awaits = manager.await_buckets
+
+        def lose_the_agent() -> None:
+            both.agent._links[manager._context.key].close()
+            awaits()
+
+        manager.await_buckets = lose_the_agent  # type: ignore[method-assign]
+        ddp(torch.ones(2, WIDTH)).sum().backward()
+        with pytest.raises(PeerError, match="lost its agent"):
+            manager.should_commit()
+
+    with job(tmp_path, 2, min_replicas=1) as both:
+        replicas = {slot: Replica(both, slot, layers()) for slot in "01"}
+        both.run(train)
 
 
 # ------------------------------------------------------------ memory

@@ -6,6 +6,7 @@ import contextlib
 import socket
 import struct
 import threading
+from collections.abc import Mapping, Sequence
 
 import xxhash
 
@@ -70,9 +71,14 @@ class DonorLink:
             raise ProtocolError(f"the state header came corrupt from {self.address}")
         return bytes(body)
 
-    def request(self, start: int, stop: int) -> None:
-        """Ask for the bytes ``[start, stop)``: whole chunks, behind each its digest."""
-        self._ask("GET", f"data?offset={start}&length={stop - start}")
+    def request(self, start: int, stop: int, lacking: Sequence[tuple[int, int]]) -> None:
+        """Ask for the bytes ``[start, stop)``: whole chunks, behind each its digest.
+
+        ``lacking``: the chunks that have not come, from this donor or another.
+        """
+        lacks = wire.format_ranges(lacking)
+        fields = {} if lacks is None else {wire.LACKS_FIELD: lacks}
+        self._ask("GET", f"data?offset={start}&length={stop - start}", fields)
 
     def read(self, piece: memoryview) -> None:
         """Fill ``piece`` with what comes next of a chunk."""
@@ -110,11 +116,11 @@ class DonorLink:
         if sock is not None:
             sock.close()
 
-    def _ask(self, method: str, target: str) -> wire.Head:
+    def _ask(self, method: str, target: str, more: Mapping[str, str] | None = None) -> wire.Head:
         sock, reader = self._connected()
         deadline = self._soon(ANSWER_TIMEOUT_S)
         line = f"{method} {self._base}/{target} HTTP/1.1"
-        wire.send_all(sock, wire.format_head(line, self._fields), deadline)
+        wire.send_all(sock, wire.format_head(line, {**self._fields, **(more or {})}), deadline)
         head = reader.read(deadline)
         if head is None:
             raise wire.PeerClosed(f"{self.address} closed the connection")

@@ -325,7 +325,8 @@ class _Transfer:
 
     def _fetch_stripe(self, link: DonorLink, stripe: Stripe, to: Destination) -> None:
         first, last = stripe.next, stripe.stop - 1
-        link.request(to.layout.span(first)[0], to.layout.span(last)[1])
+        start, stop = to.layout.span(first)[0], to.layout.span(last)[1]
+        link.request(start, stop, to.stripes.lacking())
         while stripe.next < stripe.stop:
             chunk = stripe.next
             hasher = chunk_hasher(to.seed, chunk)

@@ -1,9 +1,10 @@
 """One state on offer: live tensors at first, a host copy once the optimizer is about to run.
 
 A sender is inside the offer's gate only while it hashes a chunk or hands bytes to the kernel, never
-while it waits for a receiver. ``retire`` gives receivers as long to finish as a copy for them would
-take, and then closes the gate for that copy: so a donor's step is held up for twice the length of
-a memory copy at most, whatever a receiver does, and mostly needs no copy.
+while it waits for a receiver. ``retire`` gives receivers that look like being done by then as long
+to finish as a copy for them would take, and then closes the gate for that copy: so a donor's step
+is held up for twice the length of a memory copy at most, whatever a receiver does. Receivers say
+with each request what they lack, whoever it was to come from: no more than that is copied.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from ftrun.core.ids import StateId, Tag
 COPY_IDLE_S = 30.0
 """How long a copy is kept for receivers from whom nothing is heard any more."""
 
-COPY_BYTES_PER_S = 1e9
+COPY_BYTES_PER_S = 4e9
 """About what copying into memory not used before comes to."""
 
 RECEIVERS_MAX = 4096
@@ -31,11 +32,29 @@ RECEIVERS_MAX = 4096
 
 @dataclass(slots=True)
 class _Receiver:
-    """What one receiver has got from this donor: a flag per chunk, and where it is."""
+    """What one receiver has got: a flag per chunk, and where it is.
+
+    ``began``: when it first said what it lacked, and how many chunks it had then.
+    """
 
     served: bytearray
     position: int = 0
     finished: bool = False
+    began: tuple[float, int] | None = None
+
+    @property
+    def came(self) -> int:
+        """How many chunks it has."""
+        return self.served.count(1)
+
+    def finishes_within(self, seconds: float) -> bool:
+        """Whether that is so at its pace until now."""
+        if self.began is None or self.finished:
+            return self.finished
+        when, had = self.began
+        came = self.came
+        pace = (came - had) / max(clock.now() - when, 1e-6)
+        return len(self.served) - came <= pace * seconds
 
 
 class Offer:
@@ -97,6 +116,17 @@ class Offer:
         known.position = chunk + 1
         self._heard = clock.now()
 
+    def lacks(self, receiver: str, ranges: Sequence[tuple[int, int]]) -> None:
+        """Note that ``receiver`` has everything but those chunks: some came from other donors."""
+        known = self._receivers[receiver]
+        came, end = known.served, 0
+        for first, stop in [*sorted(ranges), (len(came), len(came))]:
+            if first > end:
+                came[end:first] = b"\x01" * (first - end)
+            end = max(end, stop)
+        if known.began is None:
+            known.began = clock.now(), known.came
+
     def finish(self, receiver: str) -> None:
         """Note that ``receiver`` wants nothing more; the last one frees the copy."""
         known = self._receivers.get(receiver)
@@ -116,7 +146,9 @@ class Offer:
         Returns the number of bytes copied. Takes at most twice as long as that copy; no receiver
         can make it longer.
         """
-        self.wait(min(self._lacking_bytes(), copy_bytes_max) / COPY_BYTES_PER_S)
+        copy_s = min(self._lacking_bytes(), copy_bytes_max) / COPY_BYTES_PER_S
+        if self._finish_within(copy_s):
+            self.wait(copy_s)
         with self.gate.closed():
             if self._retired:
                 return 0
@@ -145,6 +177,11 @@ class Offer:
 
     def _outstanding(self) -> bool:
         return self._unseen() > 0 or any(not r.finished for r in self._receivers.values())
+
+    def _finish_within(self, seconds: float) -> bool:
+        with self.gate.inside():
+            each = all(r.finishes_within(seconds) for r in self._receivers.values())
+            return each and self._unseen() <= 0
 
     def _lacking_bytes(self) -> int:
         """What receivers still want from here, as far as this donor can know."""

@@ -231,7 +231,8 @@ class StateServer:
         receiver = head.fields.get(wire.RECEIVER_FIELD, "")
         if not 0 < len(receiver) <= RECEIVER_CHARS_MAX:
             raise _Refusal("400 Bad Request", f"{wire.RECEIVER_FIELD} is missing")
-        return _Request(route, self._find(_parse_tag(tag_text)), receiver, url.query)
+        lacks = head.fields.get(wire.LACKS_FIELD)
+        return _Request(route, self._find(_parse_tag(tag_text)), receiver, url.query, lacks)
 
     def _find(self, tag: Tag) -> Offer:
         with self._lock:
@@ -254,6 +255,8 @@ class StateServer:
         offer = request.admitted()
         nbytes = offer.nbytes
         chunks = _parse_range(request.query, nbytes)
+        if request.lacks is not None:
+            offer.lacks(request.receiver, _parse_lacks(request.lacks, nbytes))
         with offer.gate.inside():
             if offer.views(chunks.start) is None:
                 raise _Refusal("410 Gone", f"{offer.tag} is not offered any more")
@@ -284,6 +287,7 @@ class _Request:
     offer: Offer
     receiver: str
     query: str
+    lacks: str | None
 
     def admitted(self) -> Offer:
         """The offer, for a receiver that is under way or expected."""
@@ -364,6 +368,13 @@ def _parse_range(query: str, nbytes: int) -> range:
     if not (whole and 0 <= offset < stop <= nbytes):
         raise _Refusal("416 Range Not Satisfiable", f"not whole chunks of {nbytes} bytes")
     return range(offset // CHUNK_BYTES, -(-stop // CHUNK_BYTES))
+
+
+def _parse_lacks(text: str, nbytes: int) -> list[tuple[int, int]]:
+    try:
+        return wire.parse_ranges(text, -(-nbytes // CHUNK_BYTES))
+    except ProtocolError as why:
+        raise _Refusal("400 Bad Request", str(why)) from why
 
 
 def _close_in_forked_children(server: StateServer) -> None:

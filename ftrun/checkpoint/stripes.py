@@ -1,7 +1,7 @@
 """Which stream fetches which chunks: stripes are handed out, split and taken back.
 
-Streams of all donors draw stripes from one pool, so a fast donor delivers more than a slow one.
-When the pool is empty an idle stream takes over the second half of somebody's stripe; and when a
+Streams of all donors draw stripes from one supply, so a fast donor delivers more than a slow one.
+When that is empty an idle stream takes over the second half of somebody's stripe; and when a
 chunk of another donor does not come for ``SLOW_CHUNK_S`` that stream is cut, and its chunks go to
 others.
 A chunk belongs to one stream at a time, so no two ever write to the same memory.
@@ -41,8 +41,9 @@ class Stripes:
     """The chunks of one state, and who fetches them."""
 
     def __init__(self, chunks: int) -> None:
-        starts = range(0, chunks, STRIPE_CHUNKS)
-        self._pool = deque(Stripe(s, min(s + STRIPE_CHUNKS, chunks)) for s in starts)
+        self._chunks = chunks
+        self._untouched = 0  # from here on no chunk has been claimed yet
+        self._returned: deque[Stripe] = deque()
         self._active: set[Stripe] = set()
         self._missing = chunks
         self._ended = False
@@ -53,11 +54,17 @@ class Stripes:
         """Every chunk has come."""
         return self._missing == 0
 
+    def lacking(self) -> list[tuple[int, int]]:
+        """The chunks that have not come, as ranges (end exclusive), disjoint, in no order."""
+        with self._changed:
+            ranges = [(s.next, s.stop) for s in (*self._active, *self._returned)]
+            return [*ranges, (self._untouched, self._chunks)]
+
     def claim(self, donor: str, cut: Callable[[], None]) -> Stripe | None:
         """A stripe for a stream of ``donor``; waits for one; None when there is nothing to do."""
         with self._changed:
             while not (self._ended or self.complete):
-                stripe = self._pool.popleft() if self._pool else self._split()
+                stripe = self._take() or self._split()
                 if stripe:
                     stripe.donor, stripe.cut, stripe.since = donor, cut, clock.now()
                     self._active.add(stripe)
@@ -82,7 +89,7 @@ class Stripes:
         with self._changed:
             self._active.discard(stripe)
             if stripe.next < stripe.stop:
-                self._pool.appendleft(Stripe(stripe.next, stripe.stop))
+                self._returned.append(Stripe(stripe.next, stripe.stop))
             self._changed.notify_all()
 
     def resume(self) -> None:
@@ -95,6 +102,12 @@ class Stripes:
         with self._changed:
             self._ended = True
             self._changed.notify_all()
+
+    def _take(self) -> Stripe | None:
+        if self._returned:
+            return self._returned.popleft()
+        first, self._untouched = self._untouched, min(self._untouched + STRIPE_CHUNKS, self._chunks)
+        return Stripe(first, self._untouched) if first < self._untouched else None
 
     def _split(self) -> Stripe | None:
         longest = max(self._active, key=lambda s: s.stop - s.next, default=None)

@@ -23,6 +23,10 @@ PIECES_PER_CALL = 512
 TOKEN_FIELD = "authorization"
 RECEIVER_FIELD = "x-ftrun-receiver"
 DIGEST_FIELD = "x-ftrun-digest"
+LACKS_FIELD = "x-ftrun-lacks"
+"""Of a request for data: the chunks that have not come from anybody, ``first-stop,first-stop``."""
+
+RANGES_MAX = 256
 
 
 class PeerTimeout(PeerError):
@@ -113,6 +117,27 @@ def parse_head(data: bytes) -> Head:
     if len(lines) > FIELDS_MAX:
         raise ProtocolError(f"an HTTP head of {len(lines)} fields")
     return Head(first, fields)
+
+
+def format_ranges(ranges: Sequence[tuple[int, int]]) -> str | None:
+    """What ``LACKS_FIELD`` says; None where it would be too long to be of use."""
+    return ",".join(f"{a}-{b}" for a, b in ranges) if len(ranges) <= RANGES_MAX else None
+
+
+def parse_ranges(text: str, chunks: int) -> list[tuple[int, int]]:
+    """The ranges that ``format_ranges`` wrote, of a state of so many chunks.
+
+    Raises:
+        ProtocolError: it is none.
+    """
+    try:
+        pairs = [tuple(map(int, part.split("-"))) for part in text.split(",", RANGES_MAX)]
+        ranges = [(first, stop) for first, stop in pairs]
+    except ValueError as why:
+        raise ProtocolError(f"{LACKS_FIELD} is not a list of ranges") from why
+    if not all(0 <= first <= stop <= chunks for first, stop in ranges):
+        raise ProtocolError(f"{LACKS_FIELD} names chunks of which there are none")
+    return ranges
 
 
 def format_head(line: str, fields: Mapping[str, str | int]) -> bytes:

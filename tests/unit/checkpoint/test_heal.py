@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import multiprocessing
 import os
+import re
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -23,6 +24,7 @@ from ftrun.checkpoint.destination import Arrivals, Overwrite
 from ftrun.checkpoint.heal import FetchedState, fetch
 from ftrun.checkpoint.layout import CHUNK_BYTES
 from ftrun.checkpoint.serve import StateServer
+from ftrun.checkpoint.wire import parse_ranges
 from ftrun.core.ids import Attempt, StateId, Tag
 from ftrun.errors import PeerError, UserError
 
@@ -103,6 +105,36 @@ def test_it_can_be_read_straight_into_the_tensors_at_hand(stage: Stage) -> None:
     assert same(tree, theirs)
     assert [tree["model"]["w"].data_ptr(), tree["small"][0].data_ptr()] == pointers
     assert torch.equal(mine["model"]["w"], theirs["model"]["w"])
+
+
+def test_each_request_says_what_has_not_come_from_anybody(stage: Stage) -> None:
+    asked: list[
+        tuple[range, set[int]]
+    ] = []  # of the second donor: chunks asked for, chunks lacking
+    again = threading.Event()
+
+    def note(request: bytes) -> bytes:
+        found = re.search(rb"offset=(\d+)&length=(\d+)(?s:.*)x-ftrun-lacks: ([\d,-]+)", request)
+        if found:
+            start, length = int(found[1]), int(found[2])
+            wanted = range(start // CHUNK_BYTES, -(-(start + length) // CHUNK_BYTES))
+            ranges = parse_ranges(found[3].decode(), chunks)
+            asked.append((wanted, {c for first, stop in ranges for c in range(first, stop)}))
+            if len(asked) > 1:
+                again.set()
+        return request
+
+    def hold(sent: int, data: bytes) -> bytes:
+        assert sent < CHUNK_BYTES or again.wait(TIMEOUT_S)
+        return data
+
+    tree, chunks = state(), -(-(BIG + 12345 + 1200) // CHUNK_BYTES)
+    held = stage.network(stage.donor(tree).address, answers=hold)
+    noted = stage.network(stage.donor(tree).address, requests=note)
+    assert same(heal(held.address, noted.address, streams_per_donor=1).tree, tree)
+    (first, all_chunks), (_, later), *_ = asked
+    assert all_chunks == set(range(chunks))
+    assert later == all_chunks - set(first)
 
 
 def test_mine_is_not_touched_unless_asked_for(stage: Stage) -> None:
@@ -268,10 +300,10 @@ def test_a_dead_donor_is_a_clear_error_at_once(stage: Stage) -> None:
 
 
 def cancel_at(nbytes: int, cancel: threading.Event) -> Pass:
-    """The receiver gives up once so much has come; nothing comes from then on."""
+    """The receiver gives up once so much has come on a stream; nothing comes from then on."""
 
     def stop(sent: int, data: bytes) -> bytes | None:
-        if sent < nbytes:
+        if sent < nbytes and not cancel.is_set():
             return data
         cancel.set()
         return None
@@ -308,7 +340,7 @@ def test_the_next_quorum_goes_on_with_what_has_come(
     options: dict[str, Any] = {"mine": mine, "overwrite": overwrite, "arrivals": arrivals}
     first, second = stage.donor(state()), stage.donor(state(), later)
     proxy, rest = (
-        stage.network(first.address, answers=cancel_at(BIG // 2, cancel)),
+        stage.network(first.address, answers=cancel_at(BIG // 4, cancel)),
         stage.network(second.address),
     )
     with pytest.raises(PeerError, match="cancelled"):
@@ -323,7 +355,7 @@ def test_the_next_quorum_goes_on_with_what_has_come(
 
 def test_another_state_is_not_mixed_with_what_has_come(stage: Stage) -> None:
     cancel, arrivals, later = threading.Event(), Arrivals(), Tag(Attempt(9, 1), 10)
-    proxy = stage.network(stage.donor(state()).address, answers=cancel_at(BIG // 2, cancel))
+    proxy = stage.network(stage.donor(state()).address, answers=cancel_at(BIG // 4, cancel))
     with pytest.raises(PeerError, match="cancelled"):
         fetch([proxy.address], TAG, TOKEN, TIMEOUT_S, cancel=cancel, arrivals=arrivals)
     other = stage.donor(state(1), later)

@@ -131,3 +131,37 @@ def test_a_forked_child_keeps_no_connection_of_the_server_open() -> None:
         assert os.waitpid(pid, 0)[1] == 0
         for fd in (*go, *ready):
             os.close(fd)
+
+
+def test_what_came_from_other_donors_is_not_copied() -> None:
+    offer = make(torch.ones(8 * CHUNK_BYTES, dtype=torch.uint8))
+    assert offer.admit("r")
+    offer.served("r", 1)
+    offer.lacks("r", [(6, 8), (3, 4), (7, 8)])
+    offer.lacks("r", [(0, 8)])  # said before that, on another stream
+    assert offer.retire(1 << 30) == 3 * CHUNK_BYTES
+    assert [contents(offer, c) is not None for c in range(8)] == [c in (3, 6, 7) for c in range(8)]
+
+
+def test_what_a_receiver_not_seen_yet_will_lack_is_copied_whole() -> None:
+    offer = make(torch.ones(4 * CHUNK_BYTES, dtype=torch.uint8), expected=2)
+    assert offer.admit("r")
+    offer.lacks("r", [(3, 4)])
+    assert offer.retire(1 << 30) == 4 * CHUNK_BYTES
+
+
+def test_only_a_receiver_that_will_be_done_by_then_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, waits = [100.0], list[float]()
+    monkeypatch.setattr(offers.clock, "now", lambda: now[0])
+    monkeypatch.setattr(offers, "COPY_BYTES_PER_S", CHUNK_BYTES)  # a second for each chunk
+    monkeypatch.setattr(Offer, "wait", lambda _, timeout_s: waits.append(timeout_s))
+    for chunks_per_s, lacking in ((2, 4), (0.5, 4), (2, 0)):
+        offer = make(torch.ones(64 * CHUNK_BYTES, dtype=torch.uint8))
+        offer.admit("r")
+        offer.lacks("r", [(0, 32)])  # went on from what had come before
+        now[0] += (32 - lacking) / chunks_per_s
+        offer.lacks("r", [(0, lacking)])
+        assert offer.retire(1 << 30) == lacking * CHUNK_BYTES
+    assert waits == [4.0, 0.0]

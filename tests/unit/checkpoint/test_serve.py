@@ -107,6 +107,20 @@ def test_malformed_requests_are_refused(
     assert ask(server, path("header"))[0] == 200
 
 
+@pytest.mark.parametrize("lacks", ["x", "0", "0-3", "1-0", "-1-2", "0-1;1-2", ",", "0-1," * 300])
+def test_a_malformed_list_of_what_is_lacking_is_refused(server: StateServer, lacks: str) -> None:
+    server.offer(TAG, STATE_ID, {"w": torch.ones(CHUNK_BYTES // 2)})  # two chunks
+    target = path(f"data?offset=0&length={CHUNK_BYTES}")
+    assert ask(server, target, x_ftrun_lacks=lacks)[0] == 400
+    assert ask(server, target, x_ftrun_lacks="1-2,0-1")[0] == 200
+
+
+def test_what_a_receiver_says_it_has_is_not_copied_for_it(server: StateServer) -> None:
+    server.offer(TAG, STATE_ID, {"w": torch.ones(CHUNK_BYTES)})  # four chunks
+    assert ask(server, path(f"data?offset=0&length={CHUNK_BYTES}"), x_ftrun_lacks="3-4")[0] == 200
+    assert server.retire(TAG, 1 << 30) == CHUNK_BYTES
+
+
 def test_a_request_without_a_receiver_is_refused(server: StateServer) -> None:
     server.offer(TAG, STATE_ID, {"w": torch.ones(2)})
     assert ask(server, path("header"), x_ftrun_receiver="")[0] == 400

@@ -81,3 +81,23 @@ def test_those_who_wait_are_woken_at_the_end() -> None:
     ended.end()
     assert ended.claim("a", nothing) is None
     assert not ended.complete
+
+
+def test_what_is_lacking_is_known_at_any_time() -> None:
+    pool, rng, held = Stripes(100), random.Random(5), list[Stripe]()
+    came: set[int] = set()
+    while not pool.complete:
+        is_free = len(came) + sum(s.stop - s.next for s in held) < 100  # else ``claim`` would wait
+        if is_free and rng.random() < 0.3:
+            stripe = pool.claim(rng.choice("ab"), nothing)
+            assert stripe is not None
+            held.append(stripe)
+        for stripe in held[:]:
+            if stripe.next < stripe.stop and rng.random() < 0.7:
+                came.add(stripe.next)
+                pool.arrived(stripe)
+            elif stripe.next == stripe.stop or rng.random() < 0.1:
+                held.remove(stripe)
+                pool.give_back(stripe)
+        lacking = [chunk for first, stop in pool.lacking() for chunk in range(first, stop)]
+        assert sorted(lacking) == sorted(set(range(100)) - came)

@@ -119,10 +119,7 @@ class Forming:
         outdated by one more operation of the script.
         """
         quorum = self._stage.prior or self._stage.quorum
-        began = (quorum.step or 0) if quorum is not None else 0
-        held = (standing(replica.reports.values()) for replica in replicas)
-        is_held = [state.step >= began for state in held if state is not None]
-        if quorum is None or any(is_held):
+        if quorum is None or any(_holds(replica, quorum) for replica in replicas):
             return False
         members = [r for r in replicas if quorum.index(r.replica_id, r.incarnation) is not None]
         here = {replica.replica_id for replica in members}
@@ -203,6 +200,8 @@ class Forming:
             stage.end(0, "some replicas have finished and nobody who is left holds their work")
             return True
         stage.quorum = self._quorum(choice)
+        for name in ids:
+            roster[name].joins(name in choice.newcomers)
         stage.prior = None
         stage.switch_step = None
         stage.live = set(ids)
@@ -220,12 +219,14 @@ class Forming:
         """Whose state is gone on with: the survivors', if they can decide, whatever others hold.
 
         Who was given up long ago may hold more steps of a history that is none any more (Q3). Who
-        was struck from the quorum that they were interrupted in, and is here again, is one of them.
+        was struck from the quorum that they were interrupted in, and is here again, is one of them;
+        who was to heal in it and has not, is none.
         """
         stage = self._stage
         held = {name: standing(stage.roster[name].reports.values()) for name in ids}
         if stage.live and self._may_decide():
-            voices = stage.live | {name for name in ids if self._was_with_survivors(name)}
+            members = stage.live | {name for name in ids if self._was_with_survivors(name)}
+            voices = {name for name in members if not stage.roster[name].is_foreign()}
             own = choose({name: held[name] for name in voices})
             if own is not None:
                 voices |= {name for name, at in held.items() if at == own.state}
@@ -302,3 +303,13 @@ class Forming:
             self._errors.clear()
         self._tried_step = step
         self._tries += 1
+
+
+def _holds(replica: Replica, quorum: m.Quorum) -> bool:
+    """It is where ``quorum`` began, or further, in the same history."""
+    state, began = standing(replica.reports.values()), quorum.step or 0
+    if state is not None and state.step == began == 0:
+        return True  # whichever: there all heal before they reduce, so nobody can be ahead
+    if state is None or replica.is_foreign():
+        return False
+    return state.step > began or (state.step == began and quorum.state in (None, state))

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from ftrun.core.ids import replica_order
+from ftrun.core.choice import standing
+from ftrun.core.ids import StateId, replica_order
 from ftrun.core.messages import Endpoint, Member, Progress, Report, RunningReplica
 
 
@@ -19,6 +20,7 @@ class Replica:
     ``reports`` by group_rank. ``leaving``: "finished" or "drained" once its workers have said so.
     ``left``: the group_ranks that have. ``has_ended``: its processes are gone, with exit code 0.
     ``was_interrupted``: it has been told to give up what it was in before it came to us.
+    ``foreign``: what it held when it came into the quorum as one that has to heal.
     ``target``: how its agent is told whom a message is for.
     """
 
@@ -32,6 +34,7 @@ class Replica:
     has_ended: bool = False
     was_interrupted: bool = False
     progress: Progress | None = None
+    foreign: StateId | None = None
     target: RunningReplica = field(init=False)
     _member: Member | None = field(init=False, default=None, repr=False)
 
@@ -49,6 +52,17 @@ class Replica:
     def is_known(self, workers_per_replica: int) -> bool:
         """All its workers have reported."""
         return len(self.reports) == workers_per_replica
+
+    def joins(self, must_heal: bool) -> None:
+        """It becomes a member of a quorum, whose state it holds or has to heal from."""
+        self.foreign = standing(self.reports.values()) if must_heal else None
+
+    def is_foreign(self) -> bool:
+        """What it holds is not of its quorum's history: it has to heal and has not yet (Q3)."""
+        reports = self.reports.values()
+        if any(report.healing for report in reports):
+            return True
+        return self.foreign is not None and standing(reports) == self.foreign
 
     def is_entangled(self) -> bool:
         """Some worker trains in a quorum, or prepares one, that it has not given up."""

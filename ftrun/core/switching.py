@@ -130,6 +130,8 @@ class Switching:
         everyone = frozenset(stage.live | newcomers)
         quorum = self._next_quorum(stayers, newcomers)
         joining = tuple(stage.roster[name] for name in quorum.newcomers)
+        for replica in joining:
+            replica.joins(must_heal=True)
         self.plan = Plan(quorum, leavers, everyone, joining)
         stage.chronicle.begin(stage.now, "switch", _purpose(newcomers, leavers))
         stage.enter(Phase.PREPARE, stage.settings.build_timeout_s)

@@ -43,6 +43,7 @@ OPEN_SEEDS = _seeds("open_seeds.txt")
 RARE = (
     "attempts not outrun",
     "lease ignored",
+    "lineage ignored",
     "majority before step",
     "no attempt number",
     "results that stand forgotten",

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from ftrun.core.messages import Quorum
+from ftrun.core.messages import Heartbeat, HeartbeatAck, Quorum
 from ftrun.protocol import ftrun_pb2
 from ftrun.protocol.codec import decode_batch, encode
 from ftrun.protocol.limits import BATCH_BYTES_MAX
@@ -49,6 +49,9 @@ class StreamCodec:
         Raises:
             ProtocolError: it is no batch of messages that the protocol allows.
         """
+        idle = _IDLE.get(data)
+        if idle is not None:
+            return [idle]
         return [with_quorums(message, self.memory.hear) for message in decode_batch(data)]
 
 
@@ -79,3 +82,5 @@ def varint(value: int) -> bytes:
 
 
 _ENVELOPES = field_key(ftrun_pb2.Batch, "envelopes")
+_IDLE = {take_batch(deque([encode(m)])): m for m in (Heartbeat(quiet=True), HeartbeatAck())}
+"""What a stream carries when nothing happens: as good as all batches that ever come."""

@@ -133,18 +133,20 @@ class Job:
         mark = f"FTRUN_TEST_MARK={self._mark}".encode()
         return [row for row in linux.process_rows() if mark in linux.process_environment(row.pid)]
 
-    def expect_process(self, title: str, timeout_s: float = START_S) -> int:
-        """Wait until there is a process with this title; returns its pid."""
+    def expect_process(self, title: str, timeout_s: float = START_S, but: int = 0) -> int:
+        """Wait until there is a process with this title; returns its pid, which is not ``but``."""
         deadline = clock.now() + timeout_s
         while True:
             try:
-                return self._titled(title)
+                return self._titled(title, but)
             except AssertionError:
                 assert clock.now() < deadline, f"no process {title!r} in time"
                 self._read(min(deadline, clock.now() + 0.02))
 
-    def _titled(self, title: str) -> int:
+    def _titled(self, title: str, but: int = 0) -> int:
         for row in self._processes():
+            if row.pid == but:
+                continue  # killed, and perhaps not dead yet
             command = Path(f"/proc/{row.pid}/cmdline").read_bytes().rstrip(b"\0")
             if not row.is_zombie and command.replace(b"\0", b" ").decode().startswith(title):
                 return row.pid

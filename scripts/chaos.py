@@ -98,6 +98,7 @@ def _tell(seed: int) -> int:
 
 
 def _run_all(seeds: list[int], options: argparse.Namespace) -> int:
+    _end_well()  # and so the pool's processes end theirs
     outcomes = []
     # Fresh processes now and then: what leaks here must not add up.
     context = multiprocessing.get_context("spawn")

@@ -55,9 +55,13 @@ class HostedBytes(Server):
     def _right_ones(self, token: str) -> list[bytes]:
         if self._kind == HOSTED[0]:
             return [
-                f"{method} /state/8.1.10/{route} HTTP/1.1\r\nauthorization: {bearer(token)}\r\n"
+                f"GET /state/8.1.10/{rest}authorization: {bearer(token)}\r\n"
                 "x-ftrun-receiver: r1\r\n\r\n".encode()
-                for method, route in (("GET", "header"), ("GET", "data?offset=0&length=4000"))
+                for rest in (
+                    "header HTTP/1.1\r\n",
+                    "data?offset=0&length=4000 HTTP/1.1\r\n",
+                    "data?offset=0&length=4000 HTTP/1.1\r\nx-ftrun-lacks: 0-1\r\n",
+                )
             ]
         hello = m.WorkerHello(WorkerKey("0", "aa", 0), psutil.Process().pid, token)
         word = m.Progress(3, 3, "step")

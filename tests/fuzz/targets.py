@@ -22,7 +22,7 @@ import torch
 
 from ftrun.checkpoint.format import pack, unpack
 from ftrun.checkpoint.header import decode_header, header_of
-from ftrun.checkpoint.wire import parse_head
+from ftrun.checkpoint.wire import parse_head, parse_ranges
 from ftrun.core.ids import Attempt, StateId, Tag
 from ftrun.core.lighthouse import Lighthouse
 from ftrun.core.lighthouse_events import JournalState, LighthouseSettings, TimerFired
@@ -78,6 +78,7 @@ def targets(directory: Path | None = None) -> list[Target]:
     batches = [take_batch(deque(envelopes[i : i + 3])) for i in range(len(envelopes) - 2)]
     heads = [_HEAD.encode(), b"HTTP/1.1 200 OK\r\ncontent-length: 12\r\nx-ftrun-digest: 00"]
     header = json.loads(_header())
+    ranges = [b"0-3,7-9,12-12", b"0-8,8-16,16-24", b"5-24"]
     protocol = (ProtocolError,)
     return [
         Target("frames, as they come", _feed_frames, protocol, partial(mutate, corpus=frames)),
@@ -92,6 +93,7 @@ def targets(directory: Path | None = None) -> list[Target]:
         Target("state header, bytes", _state, protocol, partial(mutate, corpus=[_header()])),
         Target("state header, JSON", _state, protocol, partial(_json_header, header)),
         Target("HTTP head of a heal", _head, protocol, partial(mutate, corpus=heads)),
+        Target("chunks that are lacking", _ranges, protocol, partial(mutate, corpus=ranges)),
         Target(
             "token file", partial(_token_file, place / "token"), (UserError,),
             partial(mutate, corpus=[TOKEN.encode() + b"\n"]),
@@ -217,6 +219,11 @@ def _state(data: bytes) -> None:
 
 def _head(data: bytes) -> None:
     parse_head(data).content_length()
+
+
+def _ranges(data: bytes) -> None:
+    for first, stop in parse_ranges(data.decode("latin-1"), 24):
+        assert 0 <= first <= stop <= 24
 
 
 # ---------------------------------------------------------------- token

@@ -92,9 +92,11 @@ class Job:
         line = [*wrap, sys.executable, "-m", "ftrun", "lighthouse", "--bind", bind]
         line += ["--token-file", str(self._token), "--state-dir", str(self.service_dir)]
         line += [] if bind.startswith("127.") else ["--insecure-plaintext"]
+        line += ["--http", "127.0.0.1:0"]
         self._service_command = line
-        address = self._serve()
-        line[line.index("--bind") + 1] = address
+        address, status = self._serve()
+        # Both ports again: the next one, which is the default, may be anybody's by then.
+        line[line.index("--bind") + 1], line[line.index("--http") + 1] = address, status
         return address
 
     @property
@@ -104,13 +106,15 @@ class Job:
 
     def restart_service(self) -> None:
         """The lighthouse again, at the same place."""
-        self.tell(f"the lighthouse is back at {self._serve()}")
+        address, _ = self._serve()
+        self.tell(f"the lighthouse is back at {address}")
 
     def agent_options(self, address: str, nodes: int) -> tuple[str, ...]:
         """For agents of a lighthouse that stands alone."""
         return ("--lighthouse", address, "--nodes", str(nodes), "--token-file", str(self._token))
 
-    def _serve(self) -> str:
+    def _serve(self) -> tuple[str, str]:
+        """Start it; for agents and for its status."""
         path = self.directory / "service.log"
         size = path.stat().st_size if path.exists() else 0
         with open(path, "ab") as log:
@@ -124,12 +128,14 @@ class Job:
             )
 
         def said() -> re.Match[str] | None:
-            return re.search(r"agents (\S+),", path.read_text(errors="replace")[size:])
+            return re.search(
+                r"agents (\S+), status http://([^/]+)/", path.read_text(errors="replace")[size:]
+            )
 
         wait(said, "the lighthouse's address", START_S)
         found = said()
         assert found is not None
-        return found[1]
+        return found[1], found[2]
 
     # ------------------------------------------------------------ what can be seen
 

@@ -72,7 +72,7 @@ def lighthouse(
     groups: int = 1000,
     agents: int = 125,
     deaths: int = 8,
-    steady_s: float = 10.0,
+    steady_s: float = 20.0,
     torchft: str = "200,500",
 ) -> None:
     """1,000 replica groups of 125 simulated agents: a death, told to all and answered."""

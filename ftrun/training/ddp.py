@@ -30,7 +30,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch._C import _distributed_c10d
 from torch._C._distributed_c10d import GradBucket
 from torch.autograd import Variable
 from torch.distributed import Work
@@ -43,11 +42,6 @@ from ftrun.training.reductions import ManagedWork
 
 if TYPE_CHECKING:
     from ftrun.training.manager import Manager
-
-# torch's own is asked for its future without a call into Python.
-_work_of: Callable[[Any], Work] = getattr(
-    _distributed_c10d, "_create_work_from_future", ManagedWork
-)
 
 _REFUSED = (
     "process_group",
@@ -263,7 +257,7 @@ class _Buckets(ProcessGroup):
         if closes:
             self._await()
             self._heal_afterwards()
-        return _work_of(future)
+        return ManagedWork(future)
 
     def _await(self) -> None:
         """Right before the reducer would wait: other modules' gradients are computed till then."""

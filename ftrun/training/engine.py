@@ -9,10 +9,12 @@ Not here: what users call (manager.py), tensors (reductions.py), how groups come
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections import deque
 from collections.abc import Callable
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -37,6 +39,7 @@ log = logging.getLogger(__name__)
 _Launched = tuple[Attempt, int, Work]
 
 PROGRESS_INTERVAL_S = 0.1
+LOOK_AGAIN = timedelta(milliseconds=50)
 BUILD_TIMEOUT_S = 10.0
 
 
@@ -67,7 +70,6 @@ class Engine:
         self._afterwards: deque[Callable[[], None]] = deque()
         self._reductions: list[Reduction] = []
         self._batch: list[_Launched] = []
-        self._is_awaiting = False
         self._completes_on_host = pg.completes_on_host
         self._offer_due: e.OfferState | None = None
         self._group: BuiltGroup | None = None
@@ -141,23 +143,33 @@ class Engine:
         """Wait for the batch that was issued, in the thread that has nothing else left to do.
 
         A thread of the backend's that told of each operation would take the interpreter from this
-        one just when it goes on. The backend's deadline bounds the wait, and so does every abort.
+        one just when it goes on. An abort mostly wakes the wait, but not always: so now and then
+        this thread looks whether the operation still means anything.
         """
-        with self.changed:
-            batch, self._batch = self._batch, []
-            self._is_awaiting = self.fatal is None
+        batch, self._batch = self._batch, []
         completed = False
-        for attempt, index, work in batch if self._is_awaiting else ():
+        for attempt, index, work in batch:
             try:
+                while not work.is_completed() and self._counts(attempt):
+                    with contextlib.suppress(RuntimeError):  # also at the timeout
+                        work.wait(LOOK_AGAIN)
+                if not work.is_completed():
+                    break  # others hand out what this thread's futures wait for
                 work.wait()
             except (RuntimeError, PeerError) as error:
                 self.feed(e.OperationFailed(attempt, index, str(error)[:500]))
             else:
                 completed = True
                 self.feed(e.OperationCompleted(attempt, index))
-        self._is_awaiting = False
         if completed:
             self._groups.release_dropped()
+
+    def _counts(self, attempt: Attempt) -> bool:
+        machine = self.machine
+        tag = machine.tag
+        return (
+            self.fatal is None and machine.may_issue and tag is not None and tag.attempt == attempt
+        )
 
     @property
     def is_fresh(self) -> bool:
@@ -198,8 +210,6 @@ class Engine:
         with self.changed:
             self.fatal = self.fatal or error
             self._release_all(error)
-            if self._is_awaiting and self._group_attempt is not None:
-                self._groups.abort(self._group_attempt)
             self.changed.notify_all()
             is_draining = self._draining  # then by this thread: it comes to what is left to do
         if not is_draining:

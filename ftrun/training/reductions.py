@@ -44,8 +44,7 @@ class Reduction:
         if tensor.layout != torch.strided or not _is_dense(tensor):
             raise ValueError("only a dense tensor can be reduced in place: pass .contiguous()")
         self.tensor = tensor
-        # The same memory; a parameter itself refuses to be written.
-        self.data = tensor.detach() if tensor.requires_grad else tensor
+        self.data = tensor.detach()  # the same memory; a parameter itself refuses to be written
         self.average = op == ReduceOp.AVG
         self.op = ReduceOp.SUM if self.average else op
         self.held = held
@@ -53,7 +52,7 @@ class Reduction:
         devices: list[int | str | torch.device] | None = [tensor.device] if tensor.is_cuda else None
         self.future: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=devices)
         self.is_claimed = False
-        self._neutral = 0 if self.average else neutral(op, tensor.dtype)
+        self._neutral = neutral(self.op, tensor.dtype)
         self._restore = restore
         self._divided_by = divided_by
         self._kept = self.data.clone() if keep and restore is None else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from types import FunctionType, MethodType
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.distributed import Work
 
 from ftrun.core.messages import Built
 from ftrun.core.step_events import OfferState
@@ -348,3 +350,41 @@ def test_an_offer_in_the_middle_of_a_step_waits_for_the_end_of_the_forward_pass(
             assert healing._offered == machine.tag
             manager.should_commit()
             healing.retire(healing._offered)
+
+
+class _Unwoken(Work):
+    """A collective of a group that was aborted and did not notice."""
+
+    def __init__(self, began: threading.Event) -> None:
+        super().__init__()
+        self._began = began
+
+    def is_completed(self) -> bool:
+        return False
+
+    def wait(self, timeout: timedelta = timedelta()) -> bool:
+        self._began.set()
+        raise RuntimeError("Operation timed out!")
+
+
+def test_a_collective_that_no_abort_wakes_holds_up_nobody(tmp_path: Path) -> None:
+    """The survivor reduces again with a group of its own, whatever became of the first try."""
+
+    def train(slot: str, manager: Manager) -> bool:
+        replica = replicas[slot]
+        ddp = DistributedDataParallel(manager, replica.model)
+        replica.optimizer.zero_grad()
+        if slot == "1":
+            assert waits.wait(DEADLINE_S)
+            both.agent.lose("1")
+            return True
+        group = manager._engine._group
+        assert group is not None
+        group.allreduce = lambda *_: _Unwoken(waits)  # type: ignore[method-assign]
+        ddp(torch.ones(2, WIDTH)).sum().backward()
+        return manager.should_commit()
+
+    waits = threading.Event()
+    with job(tmp_path, 2, min_replicas=1) as both:
+        replicas = {slot: Replica(both, slot, layers()) for slot in "01"}
+        assert both.run(train) == [True, True]

@@ -74,9 +74,9 @@ class RestartBudget:
         """A new incarnation runs."""
         self.baseline = None
 
-    def healed(self) -> None:
-        """Its step has jumped to its donors'."""
-        self.baseline = None
+    def healed(self, step: int) -> None:
+        """It has taken its peers' state after ``step`` steps; the one it does so in is theirs."""
+        self.baseline = step + 1
 
     def progressed(self, step: int) -> None:
         """It is at ``step``."""

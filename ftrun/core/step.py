@@ -221,6 +221,10 @@ class StepMachine:
         """Operations go out now; otherwise they are kept for the repair."""
         return self.fate is Fate.OPEN
 
+    def counts(self, attempt: Attempt) -> bool:
+        """Whether what an operation does under ``attempt`` means anything here (C3)."""
+        return self._step is not None and self._step.counts(attempt)
+
     @property
     def reduced(self) -> Tag | None:
         """The tag under which the results of this step stand, if they do.
@@ -488,7 +492,7 @@ class StepMachine:
             self._out.append(e.HandOut(ready))
 
     def _on_operation_failed(self, event: e.OperationFailed) -> None:
-        if self._step is not None and self._step.counts(event.attempt):
+        if self.counts(event.attempt):
             self._give_up(f"operation {event.index}: {event.reason}")
 
     # ------------------------------------------------------------ healing

@@ -396,8 +396,8 @@ class Supervisor:
         match message:
             case Progress(step=step):
                 slot.budget.progressed(step)
-            case Healed():
-                slot.budget.healed()
+            case Healed(step=step):
+                slot.budget.healed(step)
             case InForce():
                 slot.rejoined(self._now)
             case _:

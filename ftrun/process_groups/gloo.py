@@ -1,8 +1,12 @@
 """Gloo groups that can be aborted: torch's own cannot wake a waiter.
 
-An abort shuts down the group's connections, which fails everything that waits on them, here and at
-the peers. They are known by their ends: every Gloo pair connects to the listening port of one
-member's device, and those addresses are in the records by which the members found each other.
+An abort shuts down the group's connections, which fails what waits on them, here and at the peers,
+but for one thing: a message that Gloo had begun to send or to receive (``tx_`` and ``rx_`` of its
+pair.cc) is told nothing, and its collective ends at its timeout only. That is rare and it happens,
+so no thread that matters may wait for nothing but a collective.
+
+Connections are known by their ends: every Gloo pair connects to the listening port of one member's
+device, and those addresses are in the records by which the members found each other.
 
 Not here: the records (rendezvous.py), the sockets (sockets.py), when to abort (manager).
 """

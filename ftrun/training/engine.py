@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
+from math import ceil
 from typing import Any
 
 import torch
@@ -39,7 +40,8 @@ log = logging.getLogger(__name__)
 _Launched = tuple[Attempt, int, Work]
 
 PROGRESS_INTERVAL_S = 0.1
-LOOK_AGAIN = timedelta(milliseconds=50)
+LOOK_AGAIN = timedelta(milliseconds=20)
+SETTLE_S = 0.02
 BUILD_TIMEOUT_S = 10.0
 
 
@@ -70,6 +72,8 @@ class Engine:
         self._afterwards: deque[Callable[[], None]] = deque()
         self._reductions: list[Reduction] = []
         self._batch: list[_Launched] = []
+        self._works: list[Work] = []
+        self._aborted_at = 0.0
         self._completes_on_host = pg.completes_on_host
         self._offer_due: e.OfferState | None = None
         self._group: BuiltGroup | None = None
@@ -143,14 +147,15 @@ class Engine:
         """Wait for the batch that was issued, in the thread that has nothing else left to do.
 
         A thread of the backend's that told of each operation would take the interpreter from this
-        one just when it goes on. An abort mostly wakes the wait, but not always: so now and then
+        one just when it goes on. An abort does not wake every wait (see gloo.py): so now and then
         this thread looks whether the operation still means anything.
         """
+        counts = self.machine.counts
         batch, self._batch = self._batch, []
         completed = False
         for attempt, index, work in batch:
             try:
-                while not work.is_completed() and self._counts(attempt):
+                while not work.is_completed() and self.fatal is None and counts(attempt):
                     with contextlib.suppress(RuntimeError):  # also at the timeout
                         work.wait(LOOK_AGAIN)
                 if not work.is_completed():
@@ -163,13 +168,6 @@ class Engine:
                 self.feed(e.OperationCompleted(attempt, index))
         if completed:
             self._groups.release_dropped()
-
-    def _counts(self, attempt: Attempt) -> bool:
-        machine = self.machine
-        tag = machine.tag
-        return (
-            self.fatal is None and machine.may_issue and tag is not None and tag.attempt == attempt
-        )
 
     @property
     def is_fresh(self) -> bool:
@@ -263,6 +261,7 @@ class Engine:
         self._begun = self.machine.begun
         self._reductions = []
         self._batch = []
+        self._works = []
         self.error = None
         self._take_stock()
 
@@ -279,17 +278,31 @@ class Engine:
         if self._group_attempt == instruction.attempt:  # else it is one that was only prepared
             self._group = None
         self._groups.abort(instruction.attempt)
+        self._aborted_at = clock.now()
 
     def _use_group(self, instruction: e.UseGroup) -> None:
         self._group = self._groups.use(instruction.quorum)
         self._group_attempt = instruction.quorum.attempt
 
     def _reissue(self, instruction: e.Reissue) -> None:
+        self._settle()
         self._take_stock()
         self._batch = []
         for index, reduction in enumerate(self._reductions):
             reduction.restore(self.divisor)
             self._launch(index, reduction)
+
+    def _settle(self) -> None:
+        """Whoever wrote for an aborted group has ended: the tensors are about to be written again.
+
+        What has not ended by then never writes again: it waits for a lost message (see gloo.py).
+        """
+        works, self._works = self._works, []
+        for work in works:
+            left_s = self._aborted_at + SETTLE_S - clock.now()
+            if left_s > 0 and not work.is_completed():
+                with contextlib.suppress(RuntimeError, PeerError):
+                    work.wait(timedelta(milliseconds=ceil(left_s * 1000)))  # 0 would be for ever
 
     def _launch(self, index: int, reduction: Reduction, is_awaited: bool = False) -> None:
         tag, group = self.machine.tag, self._group
@@ -311,10 +324,12 @@ class Engine:
             else:
                 self.die(error)  # the script's mistake, which it would repeat
             return
-        if is_awaited and self._completes_on_host:
-            self._batch.append((attempt, index, work))
-        else:
-            work.get_future().add_done_callback(lambda f: self._on_done(attempt, index, f))
+        if self._completes_on_host:
+            self._works.append(work)
+            if is_awaited:
+                self._batch.append((attempt, index, work))
+                return
+        work.get_future().add_done_callback(lambda f: self._on_done(attempt, index, f))
 
     def _on_done(self, attempt: Attempt, index: int, future: torch.futures.Future[Any]) -> None:
         try:

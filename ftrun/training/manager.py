@@ -35,6 +35,7 @@ log = logging.getLogger(__name__)
 DEFAULT_TIMEOUT = timedelta(seconds=60)
 DEFAULT_KEY = "default"
 SCALARS_MAX = 64
+FIRST_COMMITS = 2  # that of the step in which it heals, and the first of its own
 
 
 class Drained(SystemExit):
@@ -119,6 +120,7 @@ class Manager:
         self._keeps_inputs = repair == "reissue"
         self._failures = 0
         self._batches = 0
+        self._commits = 0  # since the start or the last heal
         self._scalars: dict[str, float] = {}  # replaced, never changed: other threads read it
         self._phase = "wait"
         self._error: Exception | None = None
@@ -343,7 +345,8 @@ class Manager:
         if committed:
             self._failures = 0
             self._batches += self.num_participants()
-            self._tell("step")
+            self._commits += 1
+            self._tell("step", at_once=self._commits <= FIRST_COMMITS)
             return True
         self._failures += 1
         self._tell("retry")
@@ -368,6 +371,7 @@ class Manager:
 
     def _heal(self, is_over: Callable[[], bool]) -> None:
         machine = self._machine
+        self._commits = 0
         self._tell("heal")
         self._engine.wait_until(
             lambda: machine.loaded is not None or is_over(),

@@ -33,6 +33,8 @@ def run(directory: Path, modes: tuple[str, ...], replicas: int = 3, **more: str)
         assert job.end() == 0, job.text()
     assert len(hashes(job)) == replicas and len(set(hashes(job))) == 1, job.text()
     assert_one_state_per_lineage(job)
+    waits = re.findall(r"Restart \d+ of \d+ in [^.]*", job.text())
+    assert not waits, (waits, job.text())  # who has trained is started again at once
     return job
 
 

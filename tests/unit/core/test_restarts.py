@@ -70,10 +70,20 @@ def test_the_step_that_a_group_heals_to_is_not_its_own_progress() -> None:
     budget.failed(killed())
     budget.started()
     budget.progressed(0)
-    budget.healed()
-    budget.progressed(5000)
+    budget.healed(4999)
+    budget.progressed(4999)
+    budget.progressed(5000)  # its peers' step, in which it healed
     assert budget.row == 1
     budget.progressed(5001)
+    assert budget.row == 0
+
+
+def test_the_first_word_after_a_heal_can_be_of_own_progress() -> None:
+    budget = RestartBudget(RestartRules(max_restarts=3))
+    budget.failed(killed())
+    budget.started()
+    budget.healed(20)
+    budget.progressed(25)
     assert budget.row == 0
 
 

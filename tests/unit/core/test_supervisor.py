@@ -273,11 +273,11 @@ def test_progress_ends_the_waiting_and_the_lost_time_is_counted() -> None:
     agent.now += 3.0
     agent.says("0", Healed(NO_ATTEMPT, 7, ("1",), 10, 0.1))
     agent.says("0", InForce(NO_ATTEMPT, 7))
-    agent.says("0", Progress(7, 7, "step"))
-    agent.says("0", Progress(8, 8, "step"))
+    agent.says("0", Progress(8, 8, "step"))  # its peers' step, in which it healed
+    agent.says("0", Progress(9, 9, "step"))
     assert starts(agent.exits("0", -9)) == [("0", 2)]
     summary = agent.core.summary()[0]
-    assert (summary.lost_s, summary.steps, summary.restarts) == (3.0, 8, 2)
+    assert (summary.lost_s, summary.steps, summary.restarts) == (3.0, 9, 2)
 
 
 def test_the_same_traceback_three_times_ends_the_job_and_says_why() -> None:

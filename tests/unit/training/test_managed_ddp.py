@@ -21,6 +21,7 @@ from ftrun.errors import PeerError
 from ftrun.training.ddp import DistributedDataParallel, PureDistributedDataParallel
 from ftrun.training.manager import Manager
 from ftrun.training.optim import OptimizerWrapper
+from ftrun.training.reductions import Reduction
 from tests.unit.training.scripted_agent import DEADLINE_S, Job, job
 
 WIDTH, LAYERS = 32, 4
@@ -388,3 +389,51 @@ def test_a_collective_that_no_abort_wakes_holds_up_nobody(tmp_path: Path) -> Non
     with job(tmp_path, 2, min_replicas=1) as both:
         replicas = {slot: Replica(both, slot, layers()) for slot in "01"}
         assert both.run(train) == [True, True]
+
+
+class _Late(_Unwoken):
+    """A collective of an aborted group that ends a moment after the abort."""
+
+    def __init__(self, began: threading.Event) -> None:
+        super().__init__(began)
+        self._waiter = threading.current_thread()
+        self._has_ended = False
+
+    def is_completed(self) -> bool:
+        return self._has_ended
+
+    def wait(self, timeout: timedelta = timedelta()) -> bool:
+        self._has_ended |= threading.current_thread() is not self._waiter  # then by the repair
+        return super().wait(timeout)
+
+
+def test_a_repair_writes_when_the_aborted_collectives_have_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def train(slot: str, manager: Manager) -> bool:
+        replica = replicas[slot]
+        ddp = DistributedDataParallel(manager, replica.model)
+        replica.optimizer.zero_grad()
+        if slot == "1":
+            assert waits.wait(DEADLINE_S)
+            both.agent.lose("1")
+            return True
+        engine = manager._engine
+        assert engine._group is not None
+        engine._group.allreduce = lambda *_: works[0]  # type: ignore[method-assign]
+        works.append(_Late(waits))
+        ddp(torch.ones(2, WIDTH)).sum().backward()
+        return manager.should_commit()
+
+    def restore(reduction: Reduction, divisor: int) -> None:
+        had_ended.append(works[0].is_completed())
+        original(reduction, divisor)
+
+    original = Reduction.restore
+    monkeypatch.setattr(Reduction, "restore", restore)
+    monkeypatch.setattr("ftrun.training.engine.SETTLE_S", DEADLINE_S)
+    waits, works, had_ended = threading.Event(), [], []  # type: ignore[var-annotated]
+    with job(tmp_path, 2, min_replicas=1) as both:
+        replicas = {slot: Replica(both, slot, layers()) for slot in "01"}
+        assert both.run(train) == [True, True]
+    assert had_ended and all(had_ended)

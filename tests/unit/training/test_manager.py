@@ -15,7 +15,7 @@ from torch.distributed import ReduceOp
 
 from ftrun.core.messages import Built, Healed, Leaving, Progress
 from ftrun.errors import Bug, UserError
-from ftrun.training import context
+from ftrun.training import context, engine
 from ftrun.training.context import WorkerContext
 from ftrun.training.manager import Manager
 from ftrun.training.world import WorldSizeMode
@@ -545,6 +545,15 @@ def test_finishing_says_the_last_progress_first(pair: Job) -> None:
     assert [x.reason for x in pair.agent.said("0", Leaving)] == ["finished"]
     last = pair.agent.said("0", Progress)[-1]
     assert (last.step, last.batches, last.phase) == (1, 2, "step")
+
+
+def test_the_first_commits_are_told_at_once(pair: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who dies soon after a heal has trained all the same, and is started again at once."""
+    monkeypatch.setattr(engine, "PROGRESS_INTERVAL_S", 10.0)
+    for _ in range(4):
+        assert pair.step() == [True, True]
+    pair.agent.wait(lambda: len(pair.agent.said("0", Progress)) >= 2, "progress")
+    assert [said.step for said in pair.agent.said("0", Progress)] == [1, 2]
 
 
 def test_a_process_has_one_manager(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from ftrun.core import messages as m
@@ -9,6 +10,7 @@ from ftrun.core.ids import Attempt, StateId, Tag, WorkerKey
 from tests.sim.violation import Sum, Violation, require
 
 Holder = tuple[str, str, int]
+_Ballot = tuple[str, Tag, int]  # an incarnation's, under a tag, at its n-th try
 
 
 class LineageRules:
@@ -42,6 +44,9 @@ class LineageRules:
     def fenced(self, key: WorkerKey) -> None:
         """It cannot commit until a lighthouse has spoken to it."""
         self._fenced.add(key)
+
+    def _ballot(self, key: WorkerKey, tag: Tag) -> _Ballot:
+        return key.incarnation, tag, self._tries[key, tag]
 
     def committed(self, key: WorkerKey, tag: Tag, before: StateId, after: StateId) -> None:
         """The chain grows; and no later quorum without a common member has gone on already."""
@@ -106,24 +111,29 @@ class CommitRules:
     def __init__(self, workers: int, contributors_max: int | None) -> None:
         self._workers = workers
         self._contributors_max = contributors_max
-        self._for: dict[tuple[str, Tag], set[int]] = {}
-        self._outcomes: dict[tuple[str, Tag], tuple[bool, WorkerKey]] = {}
-        self._against: dict[tuple[str, Tag], WorkerKey] = {}
+        self._tries: Counter[tuple[WorkerKey, Tag]] = Counter()
+        self._for: dict[_Ballot, set[int]] = {}
+        self._outcomes: dict[_Ballot, tuple[bool, WorkerKey]] = {}
+        self._against: dict[_Ballot, WorkerKey] = {}
         self._done: set[tuple[WorkerKey, StateId]] = set()
 
     def voted(self, key: WorkerKey, tag: Tag | None, flag: bool) -> None:
         """Remember who was against, and who was for it."""
-        if tag is not None and not flag:
-            self._against[key.incarnation, tag] = key
-        elif tag is not None:
-            self._for.setdefault((key.incarnation, tag), set()).add(key.group_rank)
+        if tag is None:
+            return
+        if flag:
+            self._for.setdefault(self._ballot(key, tag), set()).add(key.group_rank)
+        else:
+            self._against[self._ballot(key, tag)] = key
 
     def decided(self, key: WorkerKey, tag: Tag, committed: bool, repeats: bool) -> None:
-        """C1: one decision within a group, and true only if all were for it."""
-        place = (key.incarnation, tag)
+        """C1: one decision within a group, and true only if all were for it.
+
+        ``repeats``: all ranks try again under the same tag, each in its time.
+        """
+        place = self._ballot(key, tag)
         if repeats:
-            self._against.pop(place, None)
-            self._for.pop(place, None)
+            self._tries[key, tag] += 1
             return
         if committed:
             against = self._against.get(place)
@@ -134,6 +144,9 @@ class CommitRules:
         known, whose = self._outcomes.setdefault(place, (committed, key))
         if known != committed:
             raise Violation("C1", f"{key} decides {committed} on {tag}, and {whose} {known}")
+
+    def _ballot(self, key: WorkerKey, tag: Tag) -> _Ballot:
+        return key.incarnation, tag, self._tries[key, tag]
 
     def committed(self, key: WorkerKey, tag: Tag, before: StateId, after: StateId) -> None:
         """C2: one step further, once."""

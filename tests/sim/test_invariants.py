@@ -177,6 +177,16 @@ def one_vote_of_two(rules: Invariants) -> None:
     rules.decided(A, tag, True)
 
 
+def a_vote_of_the_try_before(rules: Invariants) -> None:
+    rules = Invariants(slots=3, workers=2, min_replicas=1)
+    tag, mate = Tag(attempt(1), 0), replace(A, group_rank=1)
+    for key in (A, mate):
+        rules.voted(key, tag, True)
+        rules.decided(key, tag, False, repeats=True)
+    rules.voted(A, tag, True)
+    rules.decided(A, tag, True)
+
+
 def another_state_without_a_heal(rules: Invariants) -> None:
     rules.holds(A, StateId(0, "x"), 1)
     rules.holds(A, StateId(4, "y"), 2)
@@ -212,6 +222,7 @@ def given_out_and_changed(rules: Invariants) -> None:
         ("Q2", what_was_given_up),
         ("Q4", disjoint_and_not_fenced),
         ("C1", one_vote_of_two),
+        ("C1", a_vote_of_the_try_before),
         ("C2", another_state_without_a_heal),
         ("S7", given_out_and_changed),
     ],
@@ -239,3 +250,16 @@ def test_a_member_that_is_back_after_the_grace_is_no_survivor() -> None:
     rules.back(2.5, A)
     rules.excuse(B.incarnation, "it was stopped")
     rules.lighthouse_said(3.0, m.NewQuorum(quorum(2, A, C)))
+
+
+def test_a_rank_that_is_late_for_one_try_forgets_no_vote_of_the_next() -> None:
+    """Seed 30118694: it was paused, and its mate had voted again by then."""
+    rules = Invariants(slots=3, workers=2, min_replicas=1)
+    tag, mate = Tag(attempt(1), 0), replace(A, group_rank=1)
+    for key in (A, mate):
+        rules.voted(key, tag, True)
+    rules.decided(A, tag, False, repeats=True)
+    rules.voted(A, tag, True)
+    rules.decided(mate, tag, False, repeats=True)
+    rules.voted(mate, tag, True)
+    rules.decided(mate, tag, True)

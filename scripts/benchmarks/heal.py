@@ -1,7 +1,9 @@
 """Healing: 1 GiB of state beside raw TCP on the same path, and what a donor's steps cost meanwhile.
 
 Raw TCP is plain sockets between two processes, from touched memory into touched memory, with as
-many streams as ftrun uses. Donors and receivers are processes of their own, as in a job.
+many streams as ftrun uses. Donors and receivers are processes of their own, as in a job. Two paths:
+this machine's loopback, where processor time is what is short, and the same at the pace of a
+network card: the kernel lets each sending socket have its share of 10 Gbit/s and no more.
 """
 
 from __future__ import annotations
@@ -31,6 +33,8 @@ HOST = "127.0.0.1"
 TOKEN = "ab" * 32
 TIMEOUT_S = 180.0  # a slow machine imports torch in half a minute
 DONOR_STEP_S = 0.6
+CARD_BYTES_PER_S = 1.25e9
+_SO_MAX_PACING_RATE = 47  # Linux; Python's socket module does not name it
 _SPAWN = multiprocessing.get_context("spawn")
 
 
@@ -38,6 +42,7 @@ def measure(gib: float, repeats: int, joins: int) -> Result:
     """Every way ``repeats`` times in turn; then ``joins`` newcomers in a job with that state."""
     nbytes = int(gib * 2**30) // (4 * TENSORS) * (4 * TENSORS)
     rates: dict[int, Samples] = {donors: {} for donors in (1, 2)}
+    paced: dict[int, Samples] = {donors: {} for donors in (1, 2)}
     extra: dict[int, Samples] = {donors: {} for donors in (1, 2)}
     for _ in range(repeats):
         for donors in (1, 2):
@@ -47,26 +52,36 @@ def measure(gib: float, repeats: int, joins: int) -> Result:
                 seconds, peak = _transfer(serve, receive, donors, nbytes)
                 rates[donors].setdefault(way, []).append(nbytes / seconds / 1e9)
                 extra[donors].setdefault(way, []).append(peak / nbytes)
+                if way != "ftrun, new memory":
+                    streams = 1 if way == "torchft" else 2
+                    share = int(CARD_BYTES_PER_S / streams)
+                    seconds, _ = _transfer(serve, receive, donors, nbytes, share)
+                    paced[donors].setdefault(way, []).append(nbytes / seconds / 1e9)
     return Result(
         "heal",
         f"Healing {nbytes / 2**30:g} GiB, {repeats} times; donors' steps of {DONOR_STEP_S:g} s",
-        [*_rate_rows(rates), *_memory_rows(extra), *_donor_rows(nbytes, joins)],
+        [
+            *_rate_rows(rates),
+            *_rate_rows(paced, "_card", ", 10 Gbit/s"),
+            *_memory_rows(extra),
+            *_donor_rows(nbytes, joins),
+        ],
         notes=[
             "ftrun reads what the optimizer steps into the receiver's own tensors, verified; until "
             "all is applied they count as torn. New memory: for what else is part of the state.",
-            "Raw TCP goes into memory touched before: two streams from one donor, one from each "
-            "of two.",
+            "Raw TCP goes into memory touched before: two streams from one donor, one from each of "
+            "two. 10 Gbit/s: the same path, each sender held by the kernel to its share of that.",
         ],
     )
 
 
-def _rate_rows(rates: dict[int, Samples]) -> Iterator[Row]:
+def _rate_rows(rates: dict[int, Samples], path: str = "", said: str = "") -> Iterator[Row]:
     for donors, samples in rates.items():
-        name = "one donor" if donors == 1 else f"{donors} donors"
-        yield Row(f"rate_{donors}", f"from {name}", "GB/s", samples, True, 2)
+        name = ("one donor" if donors == 1 else f"{donors} donors") + said
+        yield Row(f"rate_{donors}{path}", f"from {name}", "GB/s", samples, True, 2)
         raw = sorted(samples["raw TCP"])[len(samples["raw TCP"]) // 2]
         shares = {way: [100 * rate / raw for rate in found] for way, found in samples.items()}
-        yield Row(f"share_{donors}", f"… of raw TCP, {name}", "%", shares, True)
+        yield Row(f"share_{donors}{path}", f"… of raw TCP, {name}", "%", shares, True)
 
 
 def _memory_rows(extra: dict[int, Samples]) -> Iterator[Row]:
@@ -77,10 +92,16 @@ def _memory_rows(extra: dict[int, Samples]) -> Iterator[Row]:
 # ---------------------------------------------------------------- transfers between processes
 
 
-def _transfer(serve: Any, receive: Any, donors: int, nbytes: int) -> tuple[float, float]:
-    """Seconds of one transfer, and the receiver's peak memory beyond what it held before."""
+def _transfer(
+    serve: Any, receive: Any, donors: int, nbytes: int, pace: int = 0
+) -> tuple[float, float]:
+    """Seconds of one transfer, and the receiver's peak memory beyond what it held before.
+
+    ``pace``: bytes a second that each connection may send; 0: as many as it can.
+    """
     with contextlib.ExitStack() as stack:
-        addresses = [stack.enter_context(_process(serve, nbytes, donors)) for _ in range(donors)]
+        served = (serve, nbytes, donors, pace)
+        addresses = [stack.enter_context(_process(*served)) for _ in range(donors)]
         receiver = _process(receive, nbytes, [address for address, _ in addresses])
         _, result = stack.enter_context(receiver)
         outcome: tuple[float, float] = result()
@@ -145,9 +166,16 @@ def _status_bytes(field: str) -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
 
 
-def _serve_raw(connection: Connection, nbytes: int, donors: int) -> None:
+def _hold(listener: Any, pace: int) -> None:
+    """What ``listener`` accepts from here on sends no faster."""
+    if pace:
+        listener.setsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, pace)
+
+
+def _serve_raw(connection: Connection, nbytes: int, donors: int, pace: int) -> None:
     data = memoryview(bytearray(b"x") * (nbytes // donors // _streams(donors)))
     with socket.create_server((HOST, 0)) as server:
+        _hold(server, pace)
         connection.send(server.getsockname())
         senders = []
         for _ in range(_streams(donors)):
@@ -184,10 +212,11 @@ def _streams(donors: int) -> int:
     return 2 if donors == 1 else 1
 
 
-def _serve_ftrun(connection: Connection, nbytes: int, donors: int) -> None:
+def _serve_ftrun(connection: Connection, nbytes: int, donors: int, pace: int) -> None:
     from ftrun.checkpoint.serve import StateServer
 
     server = StateServer(HOST, TOKEN)
+    _hold(server._listener, pace)
     server.offer(*_ftrun_names(), _state(nbytes, 1.0), expected=1)
     connection.send(server.address)
     _until_closed(connection)
@@ -219,10 +248,11 @@ def _ftrun_names() -> tuple[Any, Any]:
     return Tag(Attempt(1, 1), 7), StateId(7, "benchmark")
 
 
-def _serve_torchft(connection: Connection, nbytes: int, donors: int) -> None:
+def _serve_torchft(connection: Connection, nbytes: int, donors: int, pace: int) -> None:
     from torchft.checkpointing.http_transport import HTTPTransport
 
     transport: Any = HTTPTransport(timeout=timedelta(seconds=TIMEOUT_S), num_chunks=0)
+    _hold(transport._server.socket, pace)
     state = _state(nbytes, 1.0)
     timeout = timedelta(seconds=TIMEOUT_S)
     transport.send_checkpoint([1], step=7, state_dict=state, timeout=timeout)

@@ -66,6 +66,8 @@ FIGURES = (
            "lighthouse", "steady_percent", BELOW, 5),
     Figure("healing from one donor, share of raw TCP", "heal", "share_1", ABOVE, 85),
     Figure("healing from two donors, share of raw TCP", "heal", "share_2", ABOVE, 90),
+    Figure("the same from one donor at 10 Gbit/s", "heal", "share_1_card", ABOVE, 85),
+    Figure("the same from two donors at 10 Gbit/s", "heal", "share_2_card", ABOVE, 90),
     Figure("donor's longest step at a heal, over its median", "heal", "donor_percent", BELOW, 5),
     Figure("goodput, one of 4 killed every 15 s", "goodput", "goodput_15", ABOVE, 98),
     Figure("goodput, one of 4 killed every 5 s", "goodput", "goodput_5", ABOVE, 95),

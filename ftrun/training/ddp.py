@@ -30,7 +30,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch._C._distributed_c10d import GradBucket
+from torch._C._distributed_c10d import (  # type: ignore[attr-defined]  # torch's stub lacks it.
+    GradBucket,
+    _create_work_from_future,
+)
 from torch.autograd import Variable
 from torch.distributed import Work
 from torch.nn.parallel import DistributedDataParallel as TorchDDP
@@ -38,7 +41,6 @@ from torch.nn.parallel import DistributedDataParallel as TorchDDP
 from ftrun.errors import UserError
 from ftrun.process_groups.base import AbortSignal, BuiltGroup, ProcessGroup
 from ftrun.process_groups.solo import SoloGroup
-from ftrun.training.reductions import ManagedWork
 
 if TYPE_CHECKING:
     from ftrun.training.manager import Manager
@@ -257,7 +259,8 @@ class _Buckets(ProcessGroup):
         if closes:
             self._await()
             self._heal_afterwards()
-        return ManagedWork(future)
+        work: Work = _create_work_from_future(future)  # native: the reducer runs no Python for it
+        return work
 
     def _await(self) -> None:
         """Right before the reducer would wait: other modules' gradients are computed till then."""

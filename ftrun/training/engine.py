@@ -16,7 +16,6 @@ from collections import deque
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
-from math import ceil
 from typing import Any
 
 import torch
@@ -40,6 +39,7 @@ log = logging.getLogger(__name__)
 _Launched = tuple[Attempt, int, Work]
 
 PROGRESS_INTERVAL_S = 0.1
+A_MOMENT = timedelta(milliseconds=1)
 LOOK_AGAIN = timedelta(milliseconds=20)
 SETTLE_S = 0.02
 BUILD_TIMEOUT_S = 10.0
@@ -298,11 +298,12 @@ class Engine:
         What has not ended by then never writes again: it waits for a lost message (see gloo.py).
         """
         works, self._works = self._works, []
+        deadline = self._aborted_at + SETTLE_S
         for work in works:
-            left_s = self._aborted_at + SETTLE_S - clock.now()
-            if left_s > 0 and not work.is_completed():
+            future = work.get_future()  # done before its callbacks, which may wait for us, run
+            while not future.done() and clock.now() < deadline:
                 with contextlib.suppress(RuntimeError, PeerError):
-                    work.wait(timedelta(milliseconds=ceil(left_s * 1000)))  # 0 would be for ever
+                    work.wait(A_MOMENT)
 
     def _launch(self, index: int, reduction: Reduction, is_awaited: bool = False) -> None:
         tag, group = self.machine.tag, self._group

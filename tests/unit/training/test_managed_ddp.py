@@ -266,17 +266,23 @@ def test_a_newcomer_unscales_by_its_peers_scale(
         replica.scaler.step(replica.optimizer)
         replica.scaler.update()
 
-    def join(slot: str, manager: Manager) -> dict[int, torch.Tensor]:
-        ddp, states = wrap(manager, replicas[slot].model), {}
+    def join(slot: str, manager: Manager) -> None:
+        ddp = wrap(manager, replicas[slot].model)
         while not joined.is_set():
             step(replicas[slot], ddp)
-            states[manager.state_dict()["step"]] = weights_of(replicas[slot].model)
-            if slot == "1" and len(states) == 3:
-                manager.leave()
-                joined.set()
-        return states
+            number = manager.state_dict()["step"]
+            with changed:
+                states[slot][number] = weights_of(replicas[slot].model)
+                changed.notify_all()
+                if slot == "1" and len(states[slot]) == 3:
+                    # What its peer has not got yet when it leaves, the peer does without it.
+                    assert changed.wait_for(partial(states["0"].__contains__, number), DEADLINE_S)
+                    joined.set()
+        if slot == "1":
+            manager.leave()
 
-    joined = threading.Event()
+    joined, changed = threading.Event(), threading.Condition()
+    states: dict[str, dict[int, torch.Tensor]] = {"0": {}, "1": {}}
     with job(tmp_path, 2, min_replicas=1) as both:
         replicas = {slot: Replica(both, slot, layers()) for slot in "01"}
         assert both.step() == [True, True]
@@ -285,7 +291,8 @@ def test_a_newcomer_unscales_by_its_peers_scale(
             pass
         both.agent.restart("1")
         replicas["1"] = Replica(both, "1", layers())
-        zero, one = both.run(join)
+        both.run(join)
+    zero, one = states["0"], states["1"]
     common = zero.keys() & one.keys()
     assert len(common) == 3
     assert all(torch.equal(zero[number], one[number]) for number in common)
@@ -363,6 +370,9 @@ class _Unwoken(Work):
     def is_completed(self) -> bool:
         return False
 
+    def get_future(self) -> torch.futures.Future[Any]:
+        return torch.futures.Future()
+
     def wait(self, timeout: timedelta = timedelta()) -> bool:
         self._began.set()
         raise RuntimeError("Operation timed out!")
@@ -397,14 +407,18 @@ class _Late(_Unwoken):
     def __init__(self, began: threading.Event) -> None:
         super().__init__(began)
         self._waiter = threading.current_thread()
-        self._has_ended = False
+        self._future: torch.futures.Future[Any] = torch.futures.Future()
 
     def is_completed(self) -> bool:
-        return self._has_ended
+        return self._future.done()
 
     def wait(self, timeout: timedelta = timedelta()) -> bool:
-        self._has_ended |= threading.current_thread() is not self._waiter  # then by the repair
+        if threading.current_thread() is not self._waiter and not self._future.done():
+            self._future.set_exception(RuntimeError("aborted"))  # awaited by the repair
         return super().wait(timeout)
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        return self._future
 
 
 def test_a_repair_writes_when_the_aborted_collectives_have_ended(

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ftrun.core import messages as m
+from ftrun.core.choice import standing
 from ftrun.core.chronicle import replicas, sentence
 from ftrun.core.forming import Forming
 from ftrun.core.ids import Attempt, replica_order
@@ -275,15 +276,27 @@ class Membership:
     # ------------------------------------------------------------ who leaves, and the end
 
     def drain(self, replica_ids: Iterable[str]) -> None:
-        """These replicas shall leave at a boundary; those that are in no quorum leave now."""
+        """These replicas shall leave at a boundary; those that are in no quorum leave now.
+
+        But where no quorum stands, who has trained may hold what the job goes on with: it leaves
+        when others have that too.
+        """
         stage = self.stage
         for replica_id in replica_ids:
             replica = stage.roster.at(replica_id)
-            if replica_id in stage.live or stage.phase is Phase.TAKEOVER:
+            is_member = replica_id in stage.live or stage.phase is Phase.TAKEOVER
+            if is_member or (replica is not None and self._may_be_needed(replica)):
                 stage.drains.add(replica_id)
             elif stage.slots.end(replica_id, "drained") and replica is not None:
                 loss = m.Loss(replica_id, replica.incarnation, "it was drained before it joined")
                 self.lose([loss], is_dead=False)
+
+    def _may_be_needed(self, replica: Replica) -> bool:
+        stage = self.stage
+        if stage.phase not in (Phase.EMPTY, Phase.FENCE) or not replica.is_known(stage.workers):
+            return False
+        state = standing(replica.reports.values())
+        return state is not None and state.step > 0
 
     def _on_leaving(self, replica: Replica, rank: int, word: m.Leaving) -> None:
         if word.reason == "finished":

@@ -85,7 +85,9 @@ class QuorumRules:
     def switched(self, quorum: m.Quorum) -> None:
         """A switch is confirmed: this is the predecessor of what follows."""
         members = _members(quorum)
-        if self._last is not None and self._last[0] != quorum.attempt:
+        if self._last is not None and self._last[0] == quorum.attempt:
+            return  # written again: a lighthouse that takes over writes what it has found
+        if self._last is not None:
             self._prior = self._last[1]  # until it is carried out, leavers are still there
         self._last = (quorum.attempt, members)
         self._last_step = quorum.step or 0

@@ -53,7 +53,7 @@ class Membership:
             Phase.TAKEOVER: self._take_over,
             Phase.EMPTY: self.forming.gather,
             Phase.BUILD: self.forming.build,
-            Phase.STEADY: self.switching.consider,
+            Phase.STEADY: self._steady,
             Phase.PREPARE: self.switching.prepare,
             Phase.PROPOSE: self.switching.propose,
             Phase.SWITCH: self.switching.complete,
@@ -254,6 +254,7 @@ class Membership:
                 stage.outbox.restart(replica, loss.cause)
             if loss.replica_id in stage.drains:
                 stage.slots.end(loss.replica_id, "drained")  # it was to leave: nobody restarts it
+                stage.drains.discard(loss.replica_id)
             if loss.replica_id in stage.live:
                 stage.strike(replica, loss.cause, is_dead=is_dead)
             stage.roster.remove(loss.replica_id)
@@ -279,7 +280,7 @@ class Membership:
         """These replicas shall leave at a boundary; those that are in no quorum leave now.
 
         But where no quorum stands, who has trained may hold what the job goes on with: it leaves
-        when others have that too.
+        when one does.
         """
         stage = self.stage
         for replica_id in replica_ids:
@@ -293,10 +294,20 @@ class Membership:
 
     def _may_be_needed(self, replica: Replica) -> bool:
         stage = self.stage
-        if stage.phase not in (Phase.EMPTY, Phase.FENCE) or not replica.is_known(stage.workers):
+        stands = stage.phase not in (Phase.EMPTY, Phase.FENCE, Phase.REJOIN)
+        if stands or not replica.is_known(stage.workers):
             return False
         state = standing(replica.reports.values())
         return state is not None and state.step > 0
+
+    def _steady(self) -> bool:
+        """A quorum stands: who was to leave and is not in it goes now, the others by a switch."""
+        late = self.stage.drains - self.stage.live
+        if late:
+            self.stage.drains -= late
+            self.drain(sorted(late, key=replica_order))
+            return True
+        return self.switching.consider()
 
     def _on_leaving(self, replica: Replica, rank: int, word: m.Leaving) -> None:
         if word.reason == "finished":

@@ -75,7 +75,7 @@ class RestartBudget:
         self.baseline = None
 
     def healed(self, step: int) -> None:
-        """It has taken its peers' state after ``step`` steps; the one it does so in is theirs."""
+        """It has taken its peers' state of ``step``; the step in which it did does not count."""
         self.baseline = step + 1
 
     def progressed(self, step: int) -> None:

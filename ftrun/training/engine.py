@@ -73,7 +73,7 @@ class Engine:
         self._reductions: list[Reduction] = []
         self._batch: list[_Launched] = []
         self._works: list[Work] = []
-        self._aborted_at = 0.0
+        self._aborted: list[Work] = []
         self._completes_on_host = pg.completes_on_host
         self._offer_due: e.OfferState | None = None
         self._group: BuiltGroup | None = None
@@ -262,6 +262,8 @@ class Engine:
         self._reductions = []
         self._batch = []
         self._works = []
+        if self._aborted:
+            self._settle()
         self.error = None
         self._take_stock()
 
@@ -277,8 +279,9 @@ class Engine:
     def _abort_group(self, instruction: e.AbortGroup) -> None:
         if self._group_attempt == instruction.attempt:  # else it is one that was only prepared
             self._group = None
+            self._aborted += self._works
+            self._works = []
         self._groups.abort(instruction.attempt)
-        self._aborted_at = clock.now()
 
     def _use_group(self, instruction: e.UseGroup) -> None:
         self._group = self._groups.use(instruction.quorum)
@@ -293,13 +296,14 @@ class Engine:
             self._launch(index, reduction)
 
     def _settle(self) -> None:
-        """Whoever wrote for an aborted group has ended: the tensors are about to be written again.
+        """Whoever writes for an aborted group ends: its tensors are about to be written again.
 
-        What has not ended by then never writes again: it waits for a lost message (see gloo.py).
+        What has not ended when the time is over is taken to wait for a lost message (see gloo.py),
+        which writes nothing any more.
         """
-        works, self._works = self._works, []
-        deadline = self._aborted_at + SETTLE_S
-        for work in works:
+        aborted, self._aborted = self._aborted, []
+        deadline = clock.now() + SETTLE_S
+        for work in aborted:
             future = work.get_future()  # done before its callbacks, which may wait for us, run
             while not future.done() and clock.now() < deadline:
                 with contextlib.suppress(RuntimeError, PeerError):

@@ -45,9 +45,6 @@ class LineageRules:
         """It cannot commit until a lighthouse has spoken to it."""
         self._fenced.add(key)
 
-    def _ballot(self, key: WorkerKey, tag: Tag) -> _Ballot:
-        return key.incarnation, tag, self._tries[key, tag]
-
     def committed(self, key: WorkerKey, tag: Tag, before: StateId, after: StateId) -> None:
         """The chain grows; and no later quorum without a common member has gone on already."""
         self._fenced.discard(key)

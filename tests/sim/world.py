@@ -19,6 +19,7 @@ from typing import Any
 
 from ftrun.core.lighthouse_events import JournalState
 from ftrun.core.messages import JobSpec
+from ftrun.core.step import MATES_PATIENCE_S
 from tests.sim.actor import (
     BUILD_TIMEOUT_S,
     HEARTBEAT_TIMEOUT_S,
@@ -280,6 +281,8 @@ class World:
         began, before = self.now, self.commits
         bound_s = JOIN_TIMEOUT_S + 2 * HEARTBEAT_TIMEOUT_S + ISOLATION_LIMIT_S
         bound_s += 2 * (SETTINGS.takeover_grace_s + SETTINGS.rejoin_timeout_s + BUILD_TIMEOUT_S)
+        if self.job.workers > 1:  # ranks of a group that are a step apart find out by waiting
+            bound_s += 2 * MATES_PATIENCE_S
         if not self.run_until(began + bound_s, lambda: self.commits > before or self._is_done()):
             raise Violation("L1", f"no commit within {bound_s:g} s after the last fault")
         if not self.run_until(began + bound_s + 20.0, self._together):

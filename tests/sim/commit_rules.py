@@ -46,15 +46,20 @@ class LineageRules:
         self._fenced.add(key)
 
     def committed(self, key: WorkerKey, tag: Tag, before: StateId, after: StateId) -> None:
-        """The chain grows; and no later quorum without a common member has gone on already."""
+        """The chain grows; and no later quorum without a common member has gone on already.
+
+        But for a rank whose mate has committed this very step: it may hear of it late.
+        """
         self._fenced.discard(key)
         self._parent[after] = before
         self._born[after] = tag.attempt
         own = self._quorums.get(tag.attempt)
         require(own is not None, "Q3", f"{key} commits under {tag}, which nobody uses")
         assert own is not None
+        place = (key.replica_id, key.incarnation)
+        is_bound = any(holder[:2] == place for holder in self._holders.get(after, ()))  # by C1
         for attempt, members in self._committed.items():
-            if attempt > tag.attempt and not own & members:
+            if attempt > tag.attempt and not own & members and not is_bound:
                 text = f"{key} commits {tag} though {attempt}, disjoint from it, has gone on"
                 raise Violation("Q3", text)
         self._committed[tag.attempt] = own

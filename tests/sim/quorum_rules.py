@@ -39,11 +39,13 @@ class QuorumRules:
         self._awaited: set[str] = set()
         self._missing: set[str] = set()
         self._forms = True
+        self._has_taken_over = False
 
     def takeover_began(self, now: float, grace_s: float, quorum: m.Quorum | None) -> None:
         """Q6: quiet until the grace is over, or all members of ``quorum`` are back."""
         self._silent_until = now + grace_s if quorum is not None else 0.0
         self._forms = quorum is None
+        self._has_taken_over = True
         self._struck.clear()  # a new life knows nothing of it: whoever is back is a survivor
         members = quorum.members if quorum is not None else ()
         written = {(x.replica_id, x.incarnation) for x in members}
@@ -112,7 +114,7 @@ class QuorumRules:
             self._check_fence(now, quorum, members, attempt, last)
             if not by_switch:
                 self._check_survivors(quorum, members, last)
-        self._forms = False
+        self._forms = self._has_taken_over = False
         if not by_switch:
             self._prior = ()
             self._last = (quorum.attempt, members)
@@ -157,7 +159,9 @@ class QuorumRules:
         if self._forms:
             return  # a lighthouse that has lost its journal knows of no predecessor
         struck = {x for x in members if x in self._struck or x[1] in self._missing}
-        survivors = [x for x in members if x in (*last, *self._prior) and x not in struck]
+        # Who left by the last switch, a new lighthouse need not know.
+        known = last if self._has_taken_over else (*last, *self._prior)
+        survivors = [x for x in members if x in known and x not in struck]
         of_all = all(set(survivors) & set(old) for old in (last, self._prior) if old)
         if of_all and len(survivors) >= self._min_replicas:
             others = [x for x in members if x not in survivors]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -378,27 +379,35 @@ class _Unwoken(Work):
         raise RuntimeError("Operation timed out!")
 
 
-def test_a_collective_that_no_abort_wakes_holds_up_nobody(tmp_path: Path) -> None:
-    """The survivor reduces again with a group of its own, whatever became of the first try."""
+def reduce_while_a_peer_is_lost(
+    tmp_path: Path, collective: Callable[[], Work], began: threading.Event
+) -> None:
+    """Slot 1 goes once slot 0 waits for ``collective``, which stands in for gloo's; 0 commits."""
 
     def train(slot: str, manager: Manager) -> bool:
         replica = replicas[slot]
         ddp = DistributedDataParallel(manager, replica.model)
         replica.optimizer.zero_grad()
         if slot == "1":
-            assert waits.wait(DEADLINE_S)
+            assert began.wait(DEADLINE_S)
             both.agent.lose("1")
             return True
         group = manager._engine._group
         assert group is not None
-        group.allreduce = lambda *_: _Unwoken(waits)  # type: ignore[method-assign]
+        group.allreduce = lambda *_: collective()  # type: ignore[method-assign]
         ddp(torch.ones(2, WIDTH)).sum().backward()
         return manager.should_commit()
 
-    waits = threading.Event()
     with job(tmp_path, 2, min_replicas=1) as both:
         replicas = {slot: Replica(both, slot, layers()) for slot in "01"}
         assert both.run(train) == [True, True]
+
+
+def test_a_collective_that_no_abort_wakes_holds_up_nobody(tmp_path: Path) -> None:
+    """The survivor reduces again with a group of its own, whatever became of the first try."""
+    began = threading.Event()
+    reduce_while_a_peer_is_lost(tmp_path, lambda: _Unwoken(began), began)
+    assert began.is_set()
 
 
 class _Late(_Unwoken):
@@ -424,30 +433,19 @@ class _Late(_Unwoken):
 def test_a_repair_writes_when_the_aborted_collectives_have_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def train(slot: str, manager: Manager) -> bool:
-        replica = replicas[slot]
-        ddp = DistributedDataParallel(manager, replica.model)
-        replica.optimizer.zero_grad()
-        if slot == "1":
-            assert waits.wait(DEADLINE_S)
-            both.agent.lose("1")
-            return True
-        engine = manager._engine
-        assert engine._group is not None
-        engine._group.allreduce = lambda *_: works[0]  # type: ignore[method-assign]
-        works.append(_Late(waits))
-        ddp(torch.ones(2, WIDTH)).sum().backward()
-        return manager.should_commit()
+    def collective() -> Work:
+        works.append(_Late(began))
+        return works[-1]
 
     def restore(reduction: Reduction, divisor: int) -> None:
-        had_ended.append(works[0].is_completed())
+        had_ended.append(all(work.is_completed() for work in works))
         original(reduction, divisor)
 
     original = Reduction.restore
     monkeypatch.setattr(Reduction, "restore", restore)
     monkeypatch.setattr("ftrun.training.engine.SETTLE_S", DEADLINE_S)
-    waits, works, had_ended = threading.Event(), [], []  # type: ignore[var-annotated]
-    with job(tmp_path, 2, min_replicas=1) as both:
-        replicas = {slot: Replica(both, slot, layers()) for slot in "01"}
-        assert both.run(train) == [True, True]
-    assert had_ended and all(had_ended)
+    began = threading.Event()
+    works: list[_Late] = []
+    had_ended: list[bool] = []
+    reduce_while_a_peer_is_lost(tmp_path, collective, began)
+    assert works and had_ended and all(had_ended)

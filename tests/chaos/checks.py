@@ -18,10 +18,11 @@ THREADS_MORE_MAX = 8
 
 
 def check_history(job: Job, *, finished: bool) -> list[str]:
-    """S1, S6, C2, C4, Q3 over all journals; with ``finished``, equal hashes at the end too."""
+    """S1, S3, S6, C2, C4, Q3 over all journals; with ``finished``, equal hashes at the end too."""
     processes = read_journals(job.out)
     found = [
         *_one_state_per_lineage(processes),
+        *_heals(processes),
         *_steps_rise(processes),
         *_divisors(processes),
         *_one_history(processes),
@@ -39,9 +40,11 @@ def check_history(job: Job, *, finished: bool) -> list[str]:
 
 
 def check_output(job: Job, causes: Iterable[str]) -> list[str]:
-    """P2, P5, P6 from what was seen of the processes and what ``ftrun`` has printed."""
+    """P2, P3, P5, P6 from what was seen of the processes and what ``ftrun`` has printed."""
     text = job.text()
     found = [f"P2: {line}" for line in job.family.stale]
+    if job.bystander.poll() is not None:
+        found.append(f"P3: a stranger was ended with {job.bystander.returncode}")
     for number, limit in re.findall(r"Restart (\d+) of (\d+)", text):
         if int(number) > int(limit):
             found.append(f"P5: restart {number} of {limit}")
@@ -77,6 +80,19 @@ def _one_state_per_lineage(processes: list[Process]) -> list[str]:
             digests[commit.step, commit.lineage].setdefault(commit.hash, str(process))
     unlike = {key: found for key, found in digests.items() if len(found) > 1}
     return [f"S1: at step {step}/{name[:6]}: {found}" for (step, name), found in unlike.items()]
+
+
+def _heals(processes: list[Process]) -> list[str]:
+    """S3: who begins a step from a state that it has not made itself holds the donor's bits."""
+    made = {(c.step, c.lineage): c.hash for process in processes for c in process.commits}
+    made |= {(0, process.lineage): process.hash for process in processes}
+    return [
+        f"S3: {process} healed to step {try_.held}/{try_.lineage[:6]} and holds {try_.hash}, "
+        f"not {made[try_.held, try_.lineage]}"
+        for process in processes
+        for try_ in process.tries
+        if try_.hash != made.get((try_.held, try_.lineage), try_.hash)
+    ]
 
 
 def _steps_rise(processes: list[Process]) -> list[str]:

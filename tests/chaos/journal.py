@@ -18,13 +18,14 @@ Member = tuple[str, str]
 class Try:
     """A step was begun with these samples, from the state of ``held`` and ``lineage``.
 
-    ``held`` is below ``step`` while the worker heals.
+    ``held`` is below ``step`` while the worker heals. ``hash`` is of what it held then.
     """
 
     at: float
     step: int
     held: int
     lineage: str
+    hash: str
     ids: tuple[int, ...]
 
 
@@ -50,6 +51,7 @@ class Process:
     incarnation: str
     pid: int
     seed: int
+    ballast_bytes: int
     lineage: str
     hash: str
     started_at: float

@@ -21,7 +21,10 @@ GRAINS_MAX = 2**30
 
 
 class Trained:
-    """A model and its optimizer, from a seed; ``ballast`` is more state, never trained."""
+    """A model and its optimizer, from a seed; ``ballast`` is more state, never trained.
+
+    Every seed's ballast is another one, so that a heal which mixes two is seen.
+    """
 
     def __init__(self, seed: int, ballast_bytes: int = 0) -> None:
         generator = torch.Generator().manual_seed(seed)
@@ -34,7 +37,9 @@ class Trained:
         for parameter in self.model.parameters():
             parameter.register_hook(_in_grains)
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=0.01)
-        self.ballast = torch.zeros(ballast_bytes, dtype=torch.uint8)
+        size = (ballast_bytes,)
+        self.ballast = torch.randint(0, 256, size, generator=generator, dtype=torch.uint8)
+        self._ballast_digest = self._weigh()
 
     def loss(self, network: nn.Module, ids: list[int]) -> torch.Tensor:
         """Of ``network`` (the model, wrapped or not) on the samples of these ids."""
@@ -43,8 +48,8 @@ class Trained:
         return loss
 
     def digest(self) -> str:
-        """Weights and optimizer state in 16 hex digits."""
-        found = hashlib.sha256()
+        """Weights, optimizer state and ballast in 16 hex digits."""
+        found = hashlib.sha256(self._ballast_digest)
         for parameter in self.model.parameters():
             found.update(parameter.detach().numpy().tobytes())
             state = self.optimizer.state.get(parameter, {})
@@ -62,6 +67,10 @@ class Trained:
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optim"])
         self.ballast.copy_(state["ballast"])
+        self._ballast_digest = self._weigh()
+
+    def _weigh(self) -> bytes:
+        return hashlib.sha256(self.ballast.numpy().tobytes()).digest()
 
 
 def sample_ids(step: int, replica: int) -> list[int]:

@@ -29,7 +29,7 @@ def replay(processes: list[Process], goal: Commit) -> int:
     log = _Log(processes)
     chain = log.chain(goal)
     start = log.starts[log.parent(chain[0])]
-    trained = Trained(start.seed)
+    trained = Trained(start.seed, start.ballast_bytes)
     _compare("S6: the initial weights", trained.digest(), start.hash)
     for commit in chain:
         _step(trained, [log.ids(member, commit) for member in commit.who])

@@ -6,9 +6,14 @@ from pathlib import Path
 
 from tests.chaos.restarts import LongRun
 
-WIDTH_INCHES, HEIGHT_INCHES = 12.0, 4.0
+WIDTH_INCHES, HEIGHT_INCHES = 14.0, 4.0
 DOTS_PER_INCH = 110
-PANELS = (("fds", "descriptors", 1), ("threads", "threads", 1), ("rss_kib", "resident MiB", 1024))
+PANELS = (
+    ("fds", "descriptors", 1),
+    ("threads", "threads", 1),
+    ("ports", "TCP ports", 1),
+    ("rss_kib", "resident MiB", 1024),
+)
 
 
 def draw(found: LongRun, path: Path) -> None:

@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
+
 from ftrun.agent import linux
 
 LOOK_S = 0.02
@@ -77,16 +79,17 @@ def command(pid: int) -> str:
 
 
 def vital_signs(pid: int) -> dict[str, int]:
-    """Descriptors, threads and resident KiB of a process; empty if it is gone."""
+    """Descriptors, threads, TCP ports and resident KiB of a process; empty if it is gone."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
         fields = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
         return {
             "fds": len(os.listdir(f"/proc/{pid}/fd")),
             "threads": len(os.listdir(f"/proc/{pid}/task")),
+            "ports": len({c.laddr for c in psutil.Process(pid).net_connections("tcp")}),
             "rss_kib": int(fields.get("VmRSS", "0 kB").split()[0]),
         }
-    except (OSError, ValueError):
+    except (OSError, ValueError, psutil.Error):
         return {}
 
 

@@ -24,8 +24,8 @@ REPLICAS = 3
 RETURN_S = 60.0
 STEPS_OF_ITS_OWN = 4
 SAMPLE_EVERY = 10
-SIGNS = ("fds", "threads", "rss_kib")
-MORE_MAX = {"fds": 4, "threads": 3, "rss_kib": 8 * 1024}
+SIGNS = ("fds", "threads", "ports", "rss_kib")
+MORE_MAX = {"fds": 4, "threads": 3, "ports": 3, "rss_kib": 8 * 1024}
 """P7: by so much may the median of the last fifth lie above that of the second one."""
 
 
@@ -44,8 +44,9 @@ class LongRun:
         self.restarts.append(restarts)
         for name, pid in pids.items():
             found = vital_signs(pid)
+            assert found, f"P7: {name} (pid {pid}) is gone after {restarts} restarts"
             for sign in SIGNS:
-                self.signs.setdefault(name, {}).setdefault(sign, []).append(found.get(sign, 0))
+                self.signs.setdefault(name, {}).setdefault(sign, []).append(found[sign])
 
     def judge(self) -> None:
         """P7, by medians: one incarnation more or less may be there at the moment of a look."""
@@ -73,8 +74,8 @@ class LongRun:
         for name, sign, before, after in self.flat_lines():
             is_memory = sign == "rss_kib"
             values = [f"{v / 1024:.1f} MiB" if is_memory else f"{v:g}" for v in (before, after)]
-            words = {"fds": "descriptors", "threads": "threads", "rss_kib": "resident"}[sign]
-            lines.append(f"| {name} | {words} | {values[0]} | {values[1]} |")
+            word = {"fds": "descriptors", "rss_kib": "resident"}.get(sign, sign)
+            lines.append(f"| {name} | {word} | {values[0]} | {values[1]} |")
         return "\n".join(lines)
 
 

@@ -135,8 +135,10 @@ def run(seed: int, *, keep: bool = False) -> Outcome:
             except Exception:  # noqa: BLE001 - a bug of the test bed is a failure with its story
                 outcome.problems.append(f"the run broke: {traceback.format_exc()}")
             outcome.story = [*stage.job.story, "--- output", *stage.job.text().splitlines()]
-    except (Unstageable, AssertionError) as error:
+    except Unstageable as error:
         outcome.skipped = str(error)
+    except AssertionError as error:
+        outcome.problems.append(f"the stage: {error}")
     outcome.seconds = time.monotonic() - began
     if keep or not (outcome.passed or outcome.skipped):
         outcome.directory = str(directory)
@@ -166,7 +168,7 @@ def _go(plan: Plan, stage: Stage, outcome: Outcome) -> None:
         job.tell(f"workers: {job.workers()}")
     if total.codes is None:
         outcome.problems += checks.check_flat(signs, _signs(job))
-    _end(plan, job, total, outcome)
+    _end(plan, job, total, struck_at, outcome)
 
 
 def _rounds(plan: Plan) -> list[list[Fault]]:
@@ -200,13 +202,12 @@ def _strike(stage: Stage, faults: list[Fault]) -> Effect:
     return total
 
 
-def _end(plan: Plan, job: Job, total: Effect, outcome: Outcome) -> None:
+def _end(plan: Plan, job: Job, total: Effect, struck_at: float, outcome: Outcome) -> None:
     if total.codes is None:
         expected = [-9 if index in job.lost_agents else 0 for index in range(len(job.agents))]
         codes = job.end_at_a_step()
     else:
         expected = total.codes
-        struck_at = time.monotonic()
         codes = job.await_end()
         job.await_nothing()
         outcome.recoveries_s[plan.faults[-1]] = time.monotonic() - struck_at

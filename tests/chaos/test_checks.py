@@ -23,8 +23,8 @@ STEPS = 4
 
 def a_log() -> list[Process]:
     """What two replicas that train together write; the second one has healed at step 0."""
-    first = Process("0", "a", 10, seed=10, lineage="origin", hash="", started_at=0.0)
-    second = Process("1", "b", 11, seed=11, lineage="other", hash="", started_at=0.0)
+    first = Process("0", "a", 10, 10, 0, lineage="origin", hash="", started_at=0.0)
+    second = Process("1", "b", 11, 11, 0, lineage="other", hash="", started_at=0.0)
     trained = Trained(10)
     first.hash = trained.digest()
     lineage = "origin"
@@ -33,7 +33,7 @@ def a_log() -> list[Process]:
         total = {p: torch.zeros_like(p) for p in trained.model.parameters()}
         for replica, process in enumerate((first, second)):
             ids = sample_ids(step, replica)
-            process.tries.append(Try(0.0, step, step, lineage, tuple(ids)))
+            process.tries.append(Try(0.0, step, step, lineage, trained.digest(), tuple(ids)))
             trained.optimizer.zero_grad()
             trained.loss(trained.model, ids).backward()
             for parameter in total:
@@ -54,6 +54,7 @@ def a_log() -> list[Process]:
 def problems(log: list[Process]) -> list[str]:
     return [
         *checks._one_state_per_lineage(log),
+        *checks._heals(log),
         *checks._steps_rise(log),
         *checks._divisors(log),
         *checks._one_history(log),
@@ -95,6 +96,19 @@ def test_unlike_bits_under_one_lineage_are_found() -> None:
     assert problems(log)[0].startswith("S1: at step 4/")
 
 
+def test_a_heal_to_other_bits_than_the_donor_held_is_found() -> None:
+    log = a_log()
+    log[1].tries[0] = replace(log[1].tries[0], hash="0" * 16)
+    assert problems(log)[0].startswith("S3: replica 1 (pid 11, b) healed to step 0/origin")
+
+
+def test_ballast_counts_as_state() -> None:
+    one, other = Trained(1, ballast_bytes=64), Trained(2, ballast_bytes=64)
+    assert one.digest() != Trained(1, ballast_bytes=63).digest()
+    other.load(one.state())
+    assert other.digest() == one.digest()
+
+
 def test_a_step_that_is_committed_twice_is_found() -> None:
     log = a_log()
     log[0].commits.append(log[0].commits[-1])
@@ -131,11 +145,12 @@ def test_gradients_divide_and_add_up_exactly() -> None:
 
 
 def test_journals_are_read_as_they_are_written(tmp_path: Path) -> None:
-    about = {"replica": "0", "incarnation": "a", "pid": 5, "seed": 5, "lineage": "x", "hash": "h"}
+    about = {"replica": "0", "incarnation": "a", "pid": 5, "seed": 5, "ballast_bytes": 0}
+    held = {"lineage": "x", "hash": "h"}
     commit = {"step": 1, "lineage": "y", "hash": "g", "tag": [1, 1, 0], "number": 1}
     lines = [
-        {"what": "start", "at": 1.0, **about},
-        {"what": "try", "at": 2.0, "step": 0, "held": 0, "lineage": "x", "ids": [1]},
+        {"what": "start", "at": 1.0, **about, **held},
+        {"what": "try", "at": 2.0, "step": 0, "held": 0, **held, "ids": [1]},
         {"what": "commit", "at": 3.0, **commit, "who": [["0", "a"]], "members": [["0", "a"]]},
     ]
     path = tmp_path / "journal.0.5"

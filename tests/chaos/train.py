@@ -54,21 +54,23 @@ def main() -> None:
     with open(OUT / f"journal.{REPLICA}.{os.getpid()}", "w", buffering=1) as journal:
         lineage = manager.state_dict()["lineage"]
         about = {"replica": REPLICA, "incarnation": incarnation, "pid": os.getpid()}
-        note(journal, "start", **about, seed=os.getpid(), lineage=lineage, hash=trained.digest())
+        about |= {"seed": os.getpid(), "ballast_bytes": BALLAST_BYTES}
+        note(journal, "start", **about, lineage=lineage, hash=trained.digest())
         while not stopped(manager.current_step()):
             spring()
             optimizer.zero_grad()
             before = manager.state_dict()
             step = manager.current_step()
             ids = sample_ids(step, int(REPLICA))
-            note(journal, "try", step=step, held=before["step"], lineage=before["lineage"], ids=ids)
+            held = {"held": before["step"], "lineage": before["lineage"], "hash": trained.digest()}
+            note(journal, "try", step=step, **held, ids=ids)
             loss = trained.loss(network, ids)
             time.sleep(STEP_S)
             loss.backward()
             optimizer.step()
-            held = manager.state_dict()
-            if held["step"] > before["step"]:
-                note_commit(journal, manager, held, trained.digest())
+            after = manager.state_dict()
+            if after["step"] > before["step"]:
+                note_commit(journal, manager, after, trained.digest())
     print(f"hash {trained.digest()}", flush=True)
 
 

@@ -6,6 +6,7 @@ is lost, what comes in is not. Needs root and iproute2. Not here: when to cut (f
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from functools import lru_cache
@@ -79,7 +80,7 @@ def why_no_namespaces() -> str:
         if shutil.which(tool) is None:
             return f"there is no {tool} (iproute2)"
     try:
-        network = Network("probe", 1)
+        network = Network(f"probe{os.getpid()}", 1)
     except (subprocess.CalledProcessError, OSError) as error:
         return f"network namespaces cannot be made here ({_words(error)})"
     try:

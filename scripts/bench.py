@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import typer
+from benchmarks import drain as drain_bench
 from benchmarks import goodput as goodput_bench
 from benchmarks import heal as heal_bench
 from benchmarks import join as join_bench
@@ -50,9 +51,15 @@ def recovery(replicas: int = 3, kills: int = 6, rounds: int = 2, seed: int = 1) 
 
 
 @app.command()
-def join(replicas: int = 3, joins: int = 4, rounds: int = 1, seed: int = 1) -> None:
+def join(replicas: int = 3, joins: int = 4, rounds: int = 2, seed: int = 1) -> None:
     """A replacement joins late: what that costs those who train."""
     _show(join_bench.measure(replicas, joins, rounds, seed))
+
+
+@app.command()
+def drain(replicas: int = 4, rounds: int = 4, seed: int = 1) -> None:
+    """One node of two is drained: what that costs those who train on."""
+    _show(drain_bench.measure(replicas, rounds, seed))
 
 
 @app.command()
@@ -107,26 +114,38 @@ def report() -> None:
 
 
 @app.command("all")
-def everything(seconds: float = 15.0) -> None:
-    """Every benchmark, each shortened to a minute or three, and the report.
+def everything(quick: bool = False) -> None:
+    """Every benchmark at its full length (about 50 minutes), and the report.
 
-    ``seconds`` is the length of each run of goodput: 180 for the full length.
+    ``--quick``: each shortened to a minute or three, and no report, which is of full lengths.
     """
     began = time.monotonic()
-    benchmarks: list[Callable[[], None]] = [
+    benchmarks = _shortened() if quick else _whole()
+    failures = sum(not _completes(benchmark) for benchmark in benchmarks)
+    if not quick:
+        report()
+    console.print(f"took {(time.monotonic() - began) / 60:.1f} minutes, {failures} failed")
+    raise typer.Exit(1 if failures else 0)
+
+
+def _whole() -> list[Callable[[], None]]:
+    profile = partial(step, profile=True)
+    return [recovery, join, drain, step, profile, heal, lighthouse, goodput, startup, standby]
+
+
+def _shortened() -> list[Callable[[], None]]:
+    return [
         partial(recovery, kills=4),
-        partial(join, joins=3),
+        partial(join, joins=3, rounds=1),
+        partial(drain, rounds=1),
         partial(step, starts=1),
         partial(step, starts=1, profile=True),
         partial(heal, repeats=2, joins=1),
         partial(lighthouse, deaths=5),
-        partial(goodput, seconds=seconds),
+        partial(goodput, seconds=15.0),
         partial(startup, repeats=4),
+        partial(standby, rounds=1),
     ]
-    failures = sum(not _completes(benchmark) for benchmark in benchmarks)
-    report()
-    console.print(f"took {(time.monotonic() - began) / 60:.1f} minutes, {failures} failed")
-    raise typer.Exit(1 if failures else 0)
 
 
 def _completes(benchmark: Callable[[], None]) -> bool:

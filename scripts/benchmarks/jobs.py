@@ -18,7 +18,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
@@ -46,13 +46,18 @@ class Line:
 
 @dataclass
 class Job:
-    """A running job. ``lighthouse`` is the process that it asks."""
+    """A running job. ``lighthouse`` is the process that it asks; ``gone`` are drained replicas.
+
+    ``agents``: ftrun's pids, if it runs on several nodes.
+    """
 
     peer: str
     out: Path
     replicas: int
     lighthouse: psutil.Process | None = None
     stopping: threading.Event = field(default_factory=threading.Event)
+    gone: set[int] = field(default_factory=set)
+    agents: list[int] = field(default_factory=list)
 
     def newest(self, replica: int) -> Path:
         """The time stamps of the process that runs as ``replica`` now."""
@@ -75,9 +80,13 @@ class Job:
 
         wait(there, timeout_s, f"{self.peer} to commit step {step}")
 
+    def pid(self, replica: int) -> int:
+        """The process that runs as ``replica`` now."""
+        return int(self.newest(replica).name.split(".")[2])
+
     def kill(self, replica: int) -> float:
         """SIGKILL; when it was."""
-        pid = int(self.newest(replica).name.split(".")[2])
+        pid = self.pid(replica)
         killed = time.monotonic()
         os.kill(pid, signal.SIGKILL)
         return killed
@@ -87,7 +96,8 @@ class Job:
         (self.out / "stop.draft").write_text(f"{self.reached() + 10}\n")
         (self.out / "stop.draft").rename(self.out / "stop")
         self.stopping.set()
-        wait(lambda: len(self.ends()) >= self.replicas, END_TIMEOUT_S, f"{self.peer} to end")
+        left = self.replicas - len(self.gone)
+        wait(lambda: len(self.ends()) >= left, END_TIMEOUT_S, f"{self.peer} to end")
 
     def ends(self) -> dict[int, str]:
         """What each replica wrote at its end: its step and a hash of its parameters."""
@@ -97,11 +107,12 @@ class Job:
 
 @contextmanager
 def run_job(
-    peer: str, replicas: int, first_step: int = 20, **settings: str | float
+    peer: str, replicas: int, first_step: int = 20, nodes: int = 1, **settings: str | float
 ) -> Iterator[Job]:
     """A job of ``peer`` with ``settings`` (``BENCH_…`` of worker.py, in lower case).
 
     The block begins when all have committed ``first_step``, and should end with ``Job.stop``.
+    ``nodes``: how many agents ftrun runs, by a lighthouse that stands alone if several.
     """
     out = Path(tempfile.mkdtemp(prefix=f"bench-{peer}-"))
     job = Job(peer, out, replicas)
@@ -113,7 +124,7 @@ def run_job(
         **{f"BENCH_{name.upper()}": str(value) for name, value in settings.items()},
     }
     try:
-        with _LAUNCHERS[peer](job, environment):
+        with _LAUNCHERS[peer](job, environment, nodes):
             job.await_step(first_step, START_TIMEOUT_S)
             yield job
     finally:
@@ -178,9 +189,13 @@ def _last_step(path: Path) -> int:
 
 
 @contextmanager
-def _ftrun(job: Job, environment: dict[str, str]) -> Iterator[None]:
+def _ftrun(job: Job, environment: dict[str, str], nodes: int) -> Iterator[None]:
     """``ftrun --replicas N worker.py``."""
     command = [BIN / "ftrun", "--replicas", str(job.replicas), "--max-restarts", "1000"]
+    if nodes > 1:
+        with _ftrun_nodes(job, [*command, "--nodes", str(nodes)], environment, nodes):
+            yield
+        return
     command += ["--log-dir", job.out / "logs", WORKER]
     with open(job.out / "ftrun.log", "wb") as log:
         process = subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
@@ -191,6 +206,34 @@ def _ftrun(job: Job, environment: dict[str, str]) -> Iterator[None]:
             process.wait(30)
         finally:
             end(process)
+
+
+@contextmanager
+def _ftrun_nodes(
+    job: Job, command: list[str | Path], environment: dict[str, str], nodes: int
+) -> Iterator[None]:
+    """``ftrun lighthouse`` and an agent for each node."""
+    port, token = free_port(), job.out / "token"
+    own = ["--token-file", token]
+    service = [BIN / "ftrun", "lighthouse", "--bind", f"127.0.0.1:{port}", "--http", "127.0.0.1:0"]
+    service += [*own, "--state-dir", job.out / "lighthouse"]
+    lines = [service]
+    for node in range(nodes):
+        agent = [*command, "--lighthouse", f"127.0.0.1:{port}", *own]
+        lines.append([*agent, "--log-dir", job.out / f"logs{node}", WORKER])
+    with ExitStack() as stack:
+        log = stack.enter_context(open(job.out / "ftrun.log", "wb"))
+        started = []
+        for line in lines:
+            process = subprocess.Popen(line, env=environment, stdout=log, stderr=subprocess.STDOUT)
+            stack.callback(end, process)
+            started.append(process)
+            wait(token.exists, START_TIMEOUT_S, "the lighthouse's token")
+        job.lighthouse = psutil.Process(started[0].pid)
+        job.agents = [process.pid for process in started[1:]]
+        yield
+        for process in started[1:]:
+            process.wait(30)
 
 
 def _lighthouse_of(process: subprocess.Popen[bytes]) -> psutil.Process | None:
@@ -245,8 +288,8 @@ def start_torchft_group(
 
 
 @contextmanager
-def _torchft(job: Job, environment: dict[str, str]) -> Iterator[None]:
-    """N groups, each started again when it is dead."""
+def _torchft(job: Job, environment: dict[str, str], nodes: int) -> Iterator[None]:
+    """N groups, each started again when it is dead; they do not know of nodes."""
     with torchft_lighthouse() as (job.lighthouse, port):
         loops = [
             threading.Thread(target=_keep_running, args=(job, replica, port, environment))
@@ -265,7 +308,7 @@ def _torchft(job: Job, environment: dict[str, str]) -> Iterator[None]:
 
 
 def _keep_running(job: Job, replica: int, port: int, environment: dict[str, str]) -> None:
-    while not job.stopping.is_set():
+    while not job.stopping.is_set() and replica not in job.gone:
         with open(job.out / f"torchft.{replica}.log", "ab") as log:
             process = start_torchft_group(WORKER, replica, job.replicas, port, environment, log)
             while process.poll() is None and not job.stopping.wait(LOOK_S):

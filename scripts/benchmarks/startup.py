@@ -1,7 +1,9 @@
 """Starting: ``--help``, command → first line of the script, and what the launcher keeps in memory.
 
-The script of both launchers writes the times of its first line and of torch's being imported, waits
-until it may end, and ends.
+The script of both launchers writes the times of its first line and of when it is ready, waits
+until it may end, and ends. One is ready when it has imported torch. Another one imports
+DistributedDataParallel and makes a first optimizer step, each worker for itself: ftrun imports what
+that needs before it forks the first worker.
 """
 
 from __future__ import annotations
@@ -25,24 +27,36 @@ import os, time
 now = time.monotonic()
 import pathlib, sys
 out = pathlib.Path(sys.argv[1])
-import torch
+READY
 (out / f"first.{os.getpid()}").write_text(f"{now} {time.monotonic()}")
 while not (out / "stop").exists():
     time.sleep(0.005)
 """
+TRAINING = """
+import torch
+from torch.nn.parallel import DistributedDataParallel
+model = torch.nn.Linear(8, 8)
+optimizer = torch.optim.AdamW(model.parameters())
+model(torch.ones(2, 8)).sum().backward()
+optimizer.step()
+"""
+SCRIPTS = {"": SCRIPT.replace("READY", "import torch"), "ddp_": SCRIPT.replace("READY", TRAINING)}
 
 
 def measure(repeats: int) -> Result:
     """Each ``repeats`` times, in turn."""
     found: dict[str, Samples] = {
         key: {peer: [] for peer in PEERS}
-        for key in ("help", "first", "torch", "end", "agent", "all")
+        for key in ("help", "first", "ready", "ddp_first", "ddp_ready", "end", "agent", "all")
     }
     for _ in range(repeats):
         for peer in PEERS:
             found["help"][peer].append(_help_ms(peer))
-            for key, value in _start(peer).items():
+            for key, value in _start(peer, "").items():
                 found[key][peer].append(value)
+            with_ddp = _start(peer, "ddp_")
+            for key in ("first", "ready"):
+                found[f"ddp_{key}"][peer].append(with_ddp[key])
     return Result(
         "startup",
         f"Starting {WORKERS} workers, {repeats} times",
@@ -50,8 +64,12 @@ def measure(repeats: int) -> Result:
             Row("help_ms", "--help", "ms", found["help"], digits=0),
             Row("first_line_ms", "command → first line of the last worker", "ms", found["first"],
                 digits=0),
-            Row("torch_ms", "command → torch imported in the last worker", "ms", found["torch"],
-                digits=0),
+            Row("torch_ms", "command → torch imported in the last worker", "ms",
+                found["ready"], digits=0),
+            Row("ddp_first_line_ms", "a script with DDP: command → first line of the last worker",
+                "ms", found["ddp_first"], digits=0),
+            Row("ddp_ready_ms", "… command → first optimizer step of the last worker", "ms",
+                found["ddp_ready"], digits=0),
             Row("end_ms", "the workers end → prompt", "ms", found["end"], digits=0),
             Row("agent_mib", "resident memory of the agent", "MiB", found["agent"]),
             Row("all_mib", "memory of all that is not a worker (shared parts counted once)", "MiB",
@@ -66,11 +84,11 @@ def _help_ms(peer: str) -> float:
     return (time.monotonic() - began) * 1000
 
 
-def _start(peer: str) -> dict[str, float]:
+def _start(peer: str, kind: str) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as directory:
         out = Path(directory)
         script = out / "script.py"
-        script.write_text(SCRIPT)
+        script.write_text(SCRIPTS[kind])
         began = time.monotonic()
         process = subprocess.Popen(
             [*_command(peer, out), script, out], stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT
@@ -87,7 +105,7 @@ def _start(peer: str) -> dict[str, float]:
             end(process)
     return {
         "first": 1000 * (max(first for first, _ in firsts.values()) - began),
-        "torch": 1000 * (max(imported for _, imported in firsts.values()) - began),
+        "ready": 1000 * (max(ready for _, ready in firsts.values()) - began),
         "end": 1000 * (ended - stopped),
         "agent": agent,
         "all": everything,
@@ -101,12 +119,12 @@ def _command(peer: str, out: Path) -> list[str | Path]:
 
 
 def _firsts(out: Path) -> dict[int, tuple[float, float]]:
-    """By pid: the times of the first line and of torch's being imported."""
+    """By pid: the times of the first line and of when it was ready."""
     found = {}
     for path in out.glob("first.*"):
         if text := path.read_text():
-            first, imported = text.split()
-            found[int(path.name.split(".")[1])] = float(first), float(imported)
+            first, ready = text.split()
+            found[int(path.name.split(".")[1])] = float(first), float(ready)
     return found
 
 

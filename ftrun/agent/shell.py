@@ -65,6 +65,7 @@ from ftrun.core.supervisor_events import (
     SignalReplica,
     SlotsAssigned,
     SpawnerLost,
+    SpawnerReady,
     SpawnerWarmed,
     StandbyExited,
     StartReplica,
@@ -233,6 +234,7 @@ class Agent:
             alone=s.lighthouse is None,
             crash_code=ExitCode.CRASH_LOOP,
             unreachable_code=ExitCode.LIGHTHOUSE_UNREACHABLE,
+            unready_code=ExitCode.USAGE,
             standbys=StandbyRules(s.standbys),
         )
 
@@ -361,6 +363,7 @@ class Agent:
     def fleet_ready(self, store: str) -> None:
         """Workers can be started: now the lighthouse may hear of this agent."""
         self._store = store
+        self._handle(SpawnerReady())
         self._link.announce()
 
     def fleet_warmed(self) -> None:
@@ -504,10 +507,11 @@ class Agent:
         if said_at is not None and now - said_at < UNREACHABLE_SAY_S:
             return
         self._said_unreachable_at = now
-        left_s = max(0.0, self._started_at + self._settings.join_timeout_s - now)
+        until = self._supervisor.gives_up_at
+        how_long = "on" if until is None else f"for {max(0.0, until - now):.0f} s more"
         self._terminal.event_line(
             f"No lighthouse answers at {self._address} (try {self._tries}: {ending.reason}). "
-            f"Trying for {left_s:.0f} s more. "
+            f"Trying {how_long}. "
             f"Start one with: ftrun lighthouse --bind {self._address}"
             + ("" if self._settings.tls else " (or, if it is there with TLS, give --tls-ca PEM)")
         )

@@ -2,7 +2,7 @@
 
 Members of a quorum that hear no lighthouse for ``isolation_limit_s`` stop committing: after that
 time a quorum without any of them may have been formed. An agent that never heard one gives up
-after ``join_timeout_s``.
+``join_timeout_s`` after it could first have said Hello.
 
 The limit counts from when the question was *sent* that the latest answer answers (a Hello, a
 heartbeat), as a lease does: how long the answer was on its way does not matter then. Workers are
@@ -19,15 +19,20 @@ from dataclasses import dataclass
 class Contact:
     """``heard_at``: a lighthouse heard us then or later; None before the first answer.
 
-    ``is_open``: a stream stands. ``isolated``: nobody here may commit.
+    ``ready_at``: since when there is a Hello to say; None: not yet. ``is_open``: a stream stands.
+    ``isolated``: nobody here may commit.
     """
 
-    started_at: float
     join_timeout_s: float
     isolation_limit_s: float
+    ready_at: float | None = None
     heard_at: float | None = None
     is_open: bool = False
     isolated: bool = False
+
+    def ready(self, now: float) -> None:
+        """From now on, or from an earlier such word on, a lighthouse could answer us."""
+        self.ready_at = now if self.ready_at is None else self.ready_at
 
     def heard(self, now: float, asked_at: float | None) -> bool:
         """A word has come; ``asked_at``: when what it answers was sent, None if it answers nothing.
@@ -53,7 +58,9 @@ class Contact:
 
     def never_came(self, now: float) -> bool:
         """True if no lighthouse has answered in all the time there was for it."""
-        return self.heard_at is None and now >= self.started_at + self.join_timeout_s
+        if self.heard_at is not None or self.ready_at is None:
+            return False
+        return now >= self.ready_at + self.join_timeout_s
 
     def falls_silent(self, now: float) -> bool:
         """True at the moment from which on nobody here may commit."""
@@ -64,5 +71,5 @@ class Contact:
     def deadline(self) -> float | None:
         """When one of the two may become true."""
         if self.heard_at is None:
-            return self.started_at + self.join_timeout_s
+            return None if self.ready_at is None else self.ready_at + self.join_timeout_s
         return None if self.isolated else self.heard_at + self.isolation_limit_s

@@ -18,9 +18,9 @@ comes back. Each slot that the lighthouse has assigned is in one phase:
 "Next" after STOPPING is WAITING for a restart, ENDED, or the slot's removal. A loss is told to the
 lighthouse before anything else is done about it.
 
-Not here: whether a restart is due (restarts.py), which standbys are kept (standby.py), the
-lighthouse's silence (contact.py), processes, sockets and files (agent/), membership
-(lighthouse.py).
+Not here: whether a restart is due (restarts.py), which standbys are kept (standby.py), how long
+imports may take (preparation.py), the lighthouse's silence (contact.py), processes, sockets and
+files (agent/), membership (lighthouse.py).
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ from ftrun.core.messages import (
     ReplicaStarted,
     RunningReplica,
 )
+from ftrun.core.preparation import LIMIT_S, SAY_AFTER_S, Preparation
 from ftrun.core.restarts import CrashLoop, Restart, RestartRules
 from ftrun.core.slot_table import SlotTable
 from ftrun.core.standby import StandbyPool, StandbyRules
@@ -69,6 +70,7 @@ from ftrun.core.supervisor_events import (
     SignalReplica,
     SlotsAssigned,
     SpawnerLost,
+    SpawnerReady,
     SpawnerWarmed,
     StandbyExited,
     StartReplica,
@@ -93,7 +95,8 @@ class SupervisorSettings:
     """The rules of supervision. ``alone``: the lighthouse is this agent's own, no other will come.
 
     ``crash_code``: the exit code of a crash loop of uncaught exceptions, whose own, 1, would say
-    nothing. ``unreachable_code``: if no lighthouse ever answered.
+    nothing. ``unreachable_code``: if no lighthouse ever answered. ``unready_code``: if no worker
+    could ever be started.
     """
 
     agent_id: str
@@ -107,6 +110,7 @@ class SupervisorSettings:
     stuck_after_s: float = 5.0
     crash_code: int = 72
     unreachable_code: int = 71
+    unready_code: int = 2
     standbys: StandbyRules = field(default_factory=StandbyRules)
 
 
@@ -118,7 +122,8 @@ class Supervisor:
         self._slots = SlotTable(settings.restarts)
         self._standbys = StandbyPool(settings.standbys)
         self._starts = 0
-        self._contact = Contact(now, settings.join_timeout_s, settings.isolation_limit_s)
+        self._preparation = Preparation(now)
+        self._contact = Contact(settings.join_timeout_s, settings.isolation_limit_s)
         self._ending: EndAgent | None = None
         self._ending_outcome = Outcome.STOPPED
         self._end_at: float | None = None
@@ -149,6 +154,9 @@ class Supervisor:
                 self._stop_now()
             case JobEnded(exit_code, reason):
                 self._end_job(exit_code, reason)
+            case SpawnerReady():
+                self._preparation.is_done = True
+                self._contact.ready(now)
             case SpawnerWarmed():
                 self._standbys.open(now)
             case StandbyExited(name, status):
@@ -191,6 +199,11 @@ class Supervisor:
         """Until when workers may commit without another word; None: nobody has heard us yet."""
         until_s = self._contact.lease_s()
         return None if until_s is None else Lease(until_s)
+
+    @property
+    def gives_up_at(self) -> float | None:
+        """When it will end because no lighthouse has answered; None: not known yet, or one has."""
+        return self._contact.deadline() if self._contact.heard_at is None else None
 
     @property
     def is_ending(self) -> bool:
@@ -484,6 +497,23 @@ class Supervisor:
             self._say("lighthouse", "", f"The lighthouse is gone ({reason}); training goes on.")
         self._contact.lost()
 
+    def _start_timers(self) -> None:
+        if self.is_ending:
+            return
+        if self._preparation.is_over(self._now):
+            self._end_job(
+                self._settings.unready_code,
+                f"torch and the --preload modules were not imported within {LIMIT_S:g} s",
+            )
+        elif self._preparation.is_slow(self._now):
+            self._preparation.said = True
+            self._say(
+                "importing",
+                "",
+                f"torch and the --preload modules are still being imported after {SAY_AFTER_S:g} "
+                f"s. Workers start when that is done; it may take {LIMIT_S:g} s.",
+            )
+
     def _link_timers(self) -> None:
         if self.is_ending:
             return
@@ -509,9 +539,9 @@ class Supervisor:
             yield self._end_at
         if self._standbys.due_at is not None and self._wants_standbys():
             yield self._standbys.due_at
-        contact = self._contact.deadline()
-        if contact is not None and not self.is_ending:
-            yield contact
+        for deadline in (self._preparation.deadline(), self._contact.deadline()):
+            if deadline is not None and not self.is_ending:
+                yield deadline
 
     def _timers(self) -> None:
         for slot in self._slots:
@@ -524,6 +554,7 @@ class Supervisor:
             if _due(slot.stuck_at, self._now):
                 self._stuck(slot)
         self._refill_standbys()
+        self._start_timers()
         self._link_timers()
 
     def _out_of_time(self, slot: Supervised) -> None:

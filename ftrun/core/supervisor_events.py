@@ -79,6 +79,11 @@ class JobEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class SpawnerReady:
+    """Workers can be started, and so the lighthouse can be told of this agent."""
+
+
+@dataclass(frozen=True, slots=True)
 class SpawnerWarmed:
     """The spawner has imported all that it ever will: standbys have it too from now on."""
 
@@ -128,6 +133,7 @@ Event: TypeAlias = (
     | DrainAsked
     | StopAsked
     | JobEnded
+    | SpawnerReady
     | SpawnerWarmed
     | StandbyExited
     | SpawnerLost

@@ -17,13 +17,16 @@ import grpc.aio
 
 from ftrun import clock
 from ftrun.core.messages import FromAgent, Hello
+from ftrun.core.preparation import LIMIT_S
 from ftrun.errors import ProtocolError, UserError
 from ftrun.lighthouse.settings import ServiceSettings
 from ftrun.lighthouse.shell import Session, Shell
 from ftrun.protocol.rpc import SERVER_OPTIONS, TokenInterceptor, membership_service
 from ftrun.protocol.streams import StreamCodec
 
-HELLO_TIMEOUT_S = 10.0
+# An agent opens its stream at once, to learn of a wrong address or token, and says Hello when its
+# spawner has imported torch: minutes later on a cold disk. It has shown the token by then.
+HELLO_TIMEOUT_S = LIMIT_S + 60.0
 FLUSH_TIMEOUT_S = 1.0
 STOP_GRACE_S = 0.5
 STREAMS_MAX = 16_384

@@ -231,3 +231,13 @@ def test_a_preload_that_cannot_be_imported_is_named(tmp_path: Path) -> None:
     with Job(tmp_path, "", "--preload", "no_such_module_at_all") as job:
         assert job.end() == 2
         assert "--preload no_such_module_at_all: ModuleNotFoundError" in job.output
+
+
+@pytest.mark.slow
+def test_imports_that_outlast_the_join_timeout_are_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "from_a_cold_disk.py").write_text("import time; time.sleep(4)")
+    options = ("--preload", "from_a_cold_disk", "--join-timeout", "2")
+    with Job(tmp_path, "print('trains')", *options) as job:
+        assert job.end() == 0
+        assert "trains" in job.log(0, 0, 0)
+        assert "no lighthouse" not in job.output.lower()

@@ -101,6 +101,7 @@ class Agent(Actor):
         self._epoch = 0
         self.stream: Stream | None = None
         self.supervisor = Supervisor(self._rules(), world.now)
+        self.supervisor.handle(s.SpawnerReady(), world.now)  # its imports are not simulated
         self._failures = 0
         self._asked: deque[float] = deque()  # when what will be answered was sent, in order
         self._progress: dict[str, m.ReplicaProgress] = {}

@@ -6,7 +6,11 @@ from ftrun.core.contact import Contact
 
 
 def test_an_agent_that_never_heard_one_gives_up_after_the_join_timeout() -> None:
-    contact = Contact(100.0, join_timeout_s=30.0, isolation_limit_s=60.0)
+    contact = Contact(join_timeout_s=30.0, isolation_limit_s=60.0)
+    assert contact.deadline() is None
+    assert not contact.never_came(1e9)
+    contact.ready(100.0)
+    contact.ready(110.0)
     assert contact.deadline() == 130.0
     assert not contact.never_came(129.9)
     assert contact.never_came(130.0)
@@ -14,7 +18,7 @@ def test_an_agent_that_never_heard_one_gives_up_after_the_join_timeout() -> None
 
 
 def test_silence_after_a_word_isolates_once_and_a_word_ends_it() -> None:
-    contact = Contact(100.0, join_timeout_s=30.0, isolation_limit_s=60.0)
+    contact = Contact(join_timeout_s=30.0, isolation_limit_s=60.0)
     assert not contact.heard(110.0, 110.0)
     assert contact.is_open
     assert not contact.never_came(1e9)
@@ -32,7 +36,7 @@ def test_silence_after_a_word_isolates_once_and_a_word_ends_it() -> None:
 
 
 def test_the_limit_counts_from_the_question_however_late_its_answer_comes() -> None:
-    contact = Contact(0.0, join_timeout_s=30.0, isolation_limit_s=60.0)
+    contact = Contact(join_timeout_s=30.0, isolation_limit_s=60.0)
     contact.heard(10.0, 9.0)
     contact.heard(50.0, None)
     contact.heard(55.0, 8.0)

@@ -45,6 +45,7 @@ from ftrun.core.supervisor_events import (
     SignalReplica,
     SlotsAssigned,
     SpawnerLost,
+    SpawnerReady,
     SpawnerWarmed,
     StandbyExited,
     StartReplica,
@@ -66,7 +67,7 @@ RAISED = FailureReport("ValueError", "no", TRACE)
 class Agent:
     """A supervisor with a clock that jumps, and the incarnations it has started."""
 
-    def __init__(self, **changes: Any) -> None:
+    def __init__(self, is_ready: bool = True, **changes: Any) -> None:
         rules: dict[str, Any] = {
             "agent_id": "a",
             "workers_per_replica": 1,
@@ -78,6 +79,8 @@ class Agent:
         self.core = Supervisor(SupervisorSettings(**{**rules, **changes}), 0.0)
         self.now = 0.0
         self.incarnations: dict[str, str] = {}
+        if is_ready:
+            self.on(SpawnerReady())
 
     def on(self, event: Event) -> list[Instruction]:
         out = self.core.handle(event, self.now)
@@ -526,6 +529,27 @@ def test_no_lighthouse_in_all_the_join_timeout_ends_with_71() -> None:
     agent.on(LighthouseGone("refused", 1))
     assert ended(agent.wait(29.9)) is None
     assert ended(agent.wait(0.1)) == EndAgent(71, "no lighthouse has answered")
+
+
+def test_imports_that_take_long_are_no_silence_of_the_lighthouse() -> None:
+    agent = Agent(is_ready=False)
+    assert agent.core.next_deadline() == 20.0
+    assert "still being imported after 20 s" in said(agent.wait(20.0))
+    assert agent.wait(180.0) == []
+    assert agent.core.gives_up_at is None
+    agent.on(SpawnerReady())
+    assert agent.core.gives_up_at == 230.0
+    assert ended(agent.wait(29.9)) is None
+    assert ended(agent.wait(0.1)) == EndAgent(71, "no lighthouse has answered")
+
+
+def test_imports_that_never_end_end_the_job() -> None:
+    agent = Agent(is_ready=False)
+    agent.wait(20.0)
+    assert agent.core.next_deadline() == 900.0
+    assert ended(agent.wait(879.9)) is None
+    end = ended(agent.wait(0.1))
+    assert end is not None and end.exit_code == 2 and "not imported within 900 s" in end.reason
 
 
 def test_silence_isolates_the_workers_until_a_word_comes() -> None:

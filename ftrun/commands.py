@@ -290,7 +290,6 @@ def status(
         str | None, typer.Argument(metavar="[JOB]", help="[default: the newest]")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="As one JSON document.")] = False,
-    once: Annotated[bool, typer.Option("--once", help="Show it once and exit.")] = True,
     lighthouse: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Its lighthouse's HTTP address.")
     ] = None,

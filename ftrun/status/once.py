@@ -1,4 +1,4 @@
-"""``ftrun status --once`` and ``--json``: find the lighthouse, ask it once, show it.
+"""``ftrun status`` and ``--json``: find the lighthouse, ask it once, show it.
 
 Not here: the options (commands.py), the live screen.
 """

@@ -1,7 +1,4 @@
-"""Which samples a worker reads: one shard for each worker of each replica group.
-
-Not here: exactly-once sampling (core/sampling.py).
-"""
+"""Which samples a worker reads: one shard for each worker of each replica group."""
 
 from __future__ import annotations
 
@@ -14,8 +11,8 @@ from torch.utils.data.distributed import DistributedSampler as TorchSampler
 class DistributedSampler(TorchSampler[Any]):
     """torch's DistributedSampler over all workers of all replica groups.
 
-    The shards are fixed by ``num_replica_groups``: while a group is away its shard is not read. For
-    every sample exactly once use the elastic sampler.
+    The shards are fixed by ``num_replica_groups``: while a group is away its shard is not read, so
+    an epoch with losses leaves samples out.
 
     Args:
         dataset: what is sampled.

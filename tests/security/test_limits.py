@@ -72,7 +72,13 @@ def test_a_request_body_is_not_read_beyond_its_limit(tmp_path: Path) -> None:
             )
             writer.write(b"x" * (4 * BODY_BYTES_MAX))
             status = await asyncio.wait_for(reader.readline(), 20.0)
-            assert status.startswith(b"HTTP/1.1 ")  # It was answered without waiting for the rest.
+            # It was answered without waiting for the rest, and the rest is not taken.
+            assert status.split()[:2] in ([b"HTTP/1.1", b"200"], [b"HTTP/1.1", b"413"])
+            try:
+                while await asyncio.wait_for(reader.read(1 << 16), 20.0):
+                    pass
+            except ConnectionError:
+                pass
             writer.close()
             assert (await asyncio.to_thread(lighthouse.status))["lighthouse"]
 

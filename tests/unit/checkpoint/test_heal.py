@@ -5,8 +5,11 @@ from __future__ import annotations
 import functools
 import multiprocessing
 import os
+import pickle
+import random
 import re
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -94,6 +97,24 @@ def test_the_state_comes_whole_from_any_number_of_donors(
 @pytest.mark.parametrize("tree", [{}, {"step": 3}, {"e": torch.empty(0)}, torch.ones(1), None])
 def test_tiny_states_come_too(stage: Stage, tree: Any) -> None:
     assert same(heal(stage.donor(tree).address).tree, tree)
+
+
+def test_nothing_that_comes_over_a_socket_is_unpickled(stage: Stage) -> None:
+    """X2, by the audit event that every look-up of a class by pickle raises."""
+    seen: list[str] = []
+    watching = True
+
+    def watch(event: str, _args: Any) -> None:
+        if watching and event == "pickle.find_class":
+            seen.append(event)
+
+    sys.addaudithook(watch)
+    tree = state(nbytes=1 << 20) | {"random": random.getstate()}
+    assert same(heal(stage.donor(tree).address).tree, tree)
+    assert seen == []
+    pickle.loads(pickle.dumps(StateId(1, "a")))  # noqa: S301  # it would have been seen
+    watching = False
+    assert seen
 
 
 def test_it_can_be_read_straight_into_the_tensors_at_hand(stage: Stage) -> None:

@@ -1,4 +1,4 @@
-"""What ``ftrun status --once`` shows."""
+"""What ``ftrun status`` shows."""
 
 from __future__ import annotations
 

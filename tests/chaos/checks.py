@@ -83,15 +83,14 @@ def _one_state_per_lineage(processes: list[Process]) -> list[str]:
 
 
 def _heals(processes: list[Process]) -> list[str]:
-    """S3: who begins a step from a state that it has not made itself holds the donor's bits."""
-    made = {(c.step, c.lineage): c.hash for process in processes for c in process.commits}
-    made |= {(0, process.lineage): process.hash for process in processes}
+    """S3: what a heal has loaded is, to the bit, what somebody held."""
+    held = {commit.hash for process in processes for commit in process.commits}
+    held |= {process.hash for process in processes}
     return [
-        f"S3: {process} healed to step {try_.held}/{try_.lineage[:6]} and holds {try_.hash}, "
-        f"not {made[try_.held, try_.lineage]}"
+        f"S3: {process} has healed to {found}, which nobody held"
         for process in processes
-        for try_ in process.tries
-        if try_.hash != made.get((try_.held, try_.lineage), try_.hash)
+        for found in process.heals
+        if found not in held
     ]
 
 

@@ -5,11 +5,14 @@ Everything inherits ``CHAOS_OUT``, by which it is found again. Not here: faults 
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import re
 import secrets
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -26,6 +29,8 @@ RECOVER_S = 45.0
 END_S = 45.0
 GONE_S = 5.0
 STEPS_TO_END = 10
+PORTS = (10_240, 29_000)  # below those of outgoing connections, and the lighthouse's own
+PORT_TRIES = 100
 HEARTBEAT_TIMEOUT_S = 2.0
 ISOLATION_LIMIT_S = 8.0
 
@@ -85,19 +90,18 @@ class Job:
         self.agents.append(process)
         self.tell(f"agent {number} started (pid {process.pid})")
 
-    def start_service(self, bind: str = "127.0.0.1:0", wrap: tuple[str, ...] = ()) -> str:
-        """A lighthouse of its own; returns where it listens."""
+    def start_service(self, bind: str = "", wrap: tuple[str, ...] = ()) -> str:
+        """A lighthouse of its own; returns where it listens, now and when it is started again."""
+        bind = bind or f"127.0.0.1:{free_port()}"
         if not self._token.exists():
             self._token.touch(mode=0o600)
             self._token.write_text(secrets.token_hex(32))
         line = [*wrap, sys.executable, "-m", "ftrun", "lighthouse", "--bind", bind]
         line += ["--token-file", str(self._token), "--state-dir", str(self.service_dir)]
         line += [] if bind.startswith("127.") else ["--insecure-plaintext"]
-        line += ["--http", "127.0.0.1:0"]
+        line += ["--http", f"127.0.0.1:{free_port()}"]
         self._service_command = line
-        address, status = self._serve()
-        # Both ports again: the next one, which is the default, may be anybody's by then.
-        line[line.index("--bind") + 1], line[line.index("--http") + 1] = address, status
+        address, _ = self._serve()
         return address
 
     @property
@@ -253,6 +257,15 @@ class Job:
 
     def _watch(self) -> None:
         self.family.look_for_zombies()
+
+
+def free_port() -> int:
+    """One that no outgoing connection is given by the kernel while its owner is away."""
+    first, last = PORTS
+    for port in random.sample(range(first, last), PORT_TRIES):
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise AssertionError(f"{PORT_TRIES} ports of {PORTS} are taken")
 
 
 def _stranger() -> subprocess.Popen[bytes]:

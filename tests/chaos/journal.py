@@ -18,14 +18,13 @@ Member = tuple[str, str]
 class Try:
     """A step was begun with these samples, from the state of ``held`` and ``lineage``.
 
-    ``held`` is below ``step`` while the worker heals. ``hash`` is of what it held then.
+    ``held`` is below ``step`` while the worker heals.
     """
 
     at: float
     step: int
     held: int
     lineage: str
-    hash: str
     ids: tuple[int, ...]
 
 
@@ -45,7 +44,7 @@ class Commit:
 
 @dataclass
 class Process:
-    """One worker process from its first line to its last."""
+    """One worker process from its first line to its last. ``heals``: hashes of what it loaded."""
 
     replica: str
     incarnation: str
@@ -57,6 +56,7 @@ class Process:
     started_at: float
     tries: list[Try] = field(default_factory=list)
     commits: list[Commit] = field(default_factory=list)
+    heals: list[str] = field(default_factory=list)
 
     @property
     def member(self) -> Member:
@@ -93,6 +93,8 @@ def _read(path: Path) -> Process | None:
             process = Process(started_at=at, **facts)
         elif process is not None and what == "try":
             process.tries.append(Try(at=at, **{**facts, "ids": tuple(facts["ids"])}))
+        elif process is not None and what == "heal":
+            process.heals.append(facts["hash"])
         elif process is not None and what == "commit":
             process.commits.append(_commit(at, facts))
     return process

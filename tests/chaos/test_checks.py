@@ -33,7 +33,7 @@ def a_log() -> list[Process]:
         total = {p: torch.zeros_like(p) for p in trained.model.parameters()}
         for replica, process in enumerate((first, second)):
             ids = sample_ids(step, replica)
-            process.tries.append(Try(0.0, step, step, lineage, trained.digest(), tuple(ids)))
+            process.tries.append(Try(0.0, step, step, lineage, tuple(ids)))
             trained.optimizer.zero_grad()
             trained.loss(trained.model, ids).backward()
             for parameter in total:
@@ -98,8 +98,12 @@ def test_unlike_bits_under_one_lineage_are_found() -> None:
 
 def test_a_heal_to_other_bits_than_the_donor_held_is_found() -> None:
     log = a_log()
-    log[1].tries[0] = replace(log[1].tries[0], hash="0" * 16)
-    assert problems(log)[0].startswith("S3: replica 1 (pid 11, b) healed to step 0/origin")
+    log[1].heals = [log[0].hash, log[0].commits[2].hash]
+    assert problems(log) == []
+    log[1].heals.append("0" * 16)
+    assert problems(log) == [
+        f"S3: replica 1 (pid 11, b) has healed to {'0' * 16}, which nobody held"
+    ]
 
 
 def test_ballast_counts_as_state() -> None:
@@ -146,11 +150,12 @@ def test_gradients_divide_and_add_up_exactly() -> None:
 
 def test_journals_are_read_as_they_are_written(tmp_path: Path) -> None:
     about = {"replica": "0", "incarnation": "a", "pid": 5, "seed": 5, "ballast_bytes": 0}
-    held = {"lineage": "x", "hash": "h"}
+    held = {"lineage": "x"}
     commit = {"step": 1, "lineage": "y", "hash": "g", "tag": [1, 1, 0], "number": 1}
     lines = [
-        {"what": "start", "at": 1.0, **about, **held},
+        {"what": "start", "at": 1.0, **about, **held, "hash": "h"},
         {"what": "try", "at": 2.0, "step": 0, "held": 0, **held, "ids": [1]},
+        {"what": "heal", "at": 2.5, "hash": "h"},
         {"what": "commit", "at": 3.0, **commit, "who": [["0", "a"]], "members": [["0", "a"]]},
     ]
     path = tmp_path / "journal.0.5"
@@ -158,6 +163,7 @@ def test_journals_are_read_as_they_are_written(tmp_path: Path) -> None:
     (process,) = read_journals(tmp_path)
     assert process.commits[0].who == (("0", "a"),)
     assert process.tries[0].ids == (1,)
+    assert process.heals == ["h"]
     assert last_step(path) == 1
 
 

@@ -1,7 +1,8 @@
 """The script of the chaos runs: trains, keeps a journal, and walks into the traps that are set.
 
 ``$CHAOS_OUT/journal.<replica>.<pid>``, a JSON object a line: ``start``, then ``try`` before each
-backward pass and ``commit`` after each commit. ``stop`` there holds the step at which all end.
+backward pass, ``heal`` after a peer's state was taken and ``commit`` after each commit. ``stop``
+there holds the step at which all end.
 
 A trap is a file ``trap.<replica>``, which names where the process that comes first is to fall:
 ``exception``, ``memory``, ``segv``, ``deaf`` (hangs and ignores SIGTERM) at its next step;
@@ -42,9 +43,16 @@ def main() -> None:
     incarnation = require().key.incarnation
     trained = Trained(seed=os.getpid(), ballast_bytes=BALLAST_BYTES)
     timeout = timedelta(seconds=TIMEOUT_S)
+    heals: list[str] = []
+
+    def load(state: dict[str, Any]) -> None:
+        fall("load")
+        trained.load(state)
+        heals.append(trained.digest())
+
     manager = ftrun.Manager(
         TrappedGloo(timeout=timeout),
-        lambda state: (fall("load"), trained.load(state))[1],
+        load,
         lambda: (fall("donate"), trained.state())[1],
         timeout=timeout,
         quorum_timeout=timedelta(seconds=60),
@@ -62,16 +70,23 @@ def main() -> None:
             before = manager.state_dict()
             step = manager.current_step()
             ids = sample_ids(step, int(REPLICA))
-            held = {"held": before["step"], "lineage": before["lineage"], "hash": trained.digest()}
+            held = {"held": before["step"], "lineage": before["lineage"]}
             note(journal, "try", step=step, **held, ids=ids)
             loss = trained.loss(network, ids)
             time.sleep(STEP_S)
             loss.backward()
             optimizer.step()
+            note_heals(journal, heals)
             after = manager.state_dict()
             if after["step"] > before["step"]:
                 note_commit(journal, manager, after, trained.digest())
     print(f"hash {trained.digest()}", flush=True)
+
+
+def note_heals(journal: TextIO, heals: list[str]) -> None:
+    """What was loaded since the last look."""
+    while heals:
+        note(journal, "heal", hash=heals.pop(0))
 
 
 def note_commit(journal: TextIO, manager: ftrun.Manager, held: dict[str, Any], digest: str) -> None:

@@ -322,8 +322,9 @@ def _check_counts(settings: RunSettings) -> None:
     if settings.nodes > 1 and settings.lighthouse is None:
         raise UserError(
             "--nodes above 1 needs a lighthouse that all nodes reach. Start one with "
-            "`ftrun lighthouse --bind HOST:29510 --token-file FILE` and give --lighthouse "
-            "HOST:29510 and a copy of that FILE on every node. For TLS see `ftrun certs`."
+            "`ftrun lighthouse --bind HOST:29510 --token-file FILE`, with TLS (`ftrun certs`) or "
+            "--insecure-plaintext, and give --lighthouse HOST:29510 and a copy of that FILE on "
+            "every node."
         )
 
 

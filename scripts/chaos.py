@@ -81,9 +81,9 @@ def _restarts(count: int, plot: Path | None) -> int:
     done, took = len(found.returns_s), found.returns_s or [0.0]
     print(f"\n{done} restarts in {found.seconds:.0f} s; SIGKILL to the replacement's first commit:")
     print(f"median {statistics.median(took):.2f} s, at most {max(took):.2f} s\n\n{found.table()}")
+    print("\n".join(found.problems))
     if plot is not None:
         plots.draw(found, plot)
-    print("\n".join(found.problems))
     return 1 if found.problems else 0
 
 

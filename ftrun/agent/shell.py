@@ -508,11 +508,11 @@ class Agent:
             return
         self._said_unreachable_at = now
         until = self._supervisor.gives_up_at
-        how_long = "on" if until is None else f"for {max(0.0, until - now):.0f} s more"
+        how_long = "again" if until is None else f"for {max(0.0, until - now):.0f} s more"
         self._terminal.event_line(
             f"No lighthouse answers at {self._address} (try {self._tries}: {ending.reason}). "
             f"Trying {how_long}. "
-            f"Start one with: ftrun lighthouse --bind {self._address}"
+            f"Start one with: ftrun lighthouse --bind {self._address} --token-file FILE"
             + ("" if self._settings.tls else " (or, if it is there with TLS, give --tls-ca PEM)")
         )
 

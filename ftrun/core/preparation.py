@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 SAY_AFTER_S = 20.0
 LIMIT_S = 900.0
+"""At least so long; a longer join timeout is one for imports too."""
 
 
 @dataclass
@@ -18,6 +19,7 @@ class Preparation:
     """``is_done``: workers can be started. ``said``: people know that it takes long."""
 
     started_at: float
+    limit_s: float = LIMIT_S
     is_done: bool = False
     said: bool = False
 
@@ -27,10 +29,10 @@ class Preparation:
 
     def is_over(self, now: float) -> bool:
         """True when it has had all the time that there is for it."""
-        return not self.is_done and now >= self.started_at + LIMIT_S
+        return not self.is_done and now >= self.started_at + self.limit_s
 
     def deadline(self) -> float | None:
         """When one of the two may become true."""
         if self.is_done:
             return None
-        return self.started_at + (LIMIT_S if self.said else SAY_AFTER_S)
+        return self.started_at + (self.limit_s if self.said else SAY_AFTER_S)

@@ -122,7 +122,7 @@ class Supervisor:
         self._slots = SlotTable(settings.restarts)
         self._standbys = StandbyPool(settings.standbys)
         self._starts = 0
-        self._preparation = Preparation(now)
+        self._preparation = Preparation(now, max(LIMIT_S, settings.join_timeout_s))
         self._contact = Contact(settings.join_timeout_s, settings.isolation_limit_s)
         self._ending: EndAgent | None = None
         self._ending_outcome = Outcome.STOPPED
@@ -497,13 +497,14 @@ class Supervisor:
             self._say("lighthouse", "", f"The lighthouse is gone ({reason}); training goes on.")
         self._contact.lost()
 
-    def _start_timers(self) -> None:
+    def _preparation_timers(self) -> None:
         if self.is_ending:
             return
         if self._preparation.is_over(self._now):
             self._end_job(
                 self._settings.unready_code,
-                f"torch and the --preload modules were not imported within {LIMIT_S:g} s",
+                "no worker could be started: torch and the --preload modules were not imported "
+                f"within {self._preparation.limit_s:g} s (a longer --join-timeout allows more)",
             )
         elif self._preparation.is_slow(self._now):
             self._preparation.said = True
@@ -511,7 +512,7 @@ class Supervisor:
                 "importing",
                 "",
                 f"torch and the --preload modules are still being imported after {SAY_AFTER_S:g} "
-                f"s. Workers start when that is done; it may take {LIMIT_S:g} s.",
+                f"s; no worker can start before. That may take {self._preparation.limit_s:g} s.",
             )
 
     def _link_timers(self) -> None:
@@ -554,7 +555,7 @@ class Supervisor:
             if _due(slot.stuck_at, self._now):
                 self._stuck(slot)
         self._refill_standbys()
-        self._start_timers()
+        self._preparation_timers()
         self._link_timers()
 
     def _out_of_time(self, slot: Supervised) -> None:

@@ -8,7 +8,9 @@ Not here: what is measured (recovery.py, join.py, goodput.py …).
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import shutil
 import signal
 import socket
@@ -31,6 +33,7 @@ BIN = Path(sys.executable).parent
 START_TIMEOUT_S = 90.0
 END_TIMEOUT_S = 20.0
 LOOK_S = 0.01
+PORTS = range(10_240, 29_000)
 LINE_BYTES_MAX = 200
 
 
@@ -166,10 +169,11 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 
 def free_port() -> int:
-    """A port for peers that cannot bind to 0 and publish it."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
+    """A port for who cannot bind to 0 and publish it; none that outgoing connections get."""
+    for port in random.sample(PORTS, len(PORTS)):
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise RuntimeError(f"all ports of {PORTS} are taken")
 
 
 def _started(path: Path) -> float:

@@ -61,7 +61,7 @@ class Result:
 
 def save(result: Result, directory: Path) -> Path:
     """Write ``<directory>/<name>.json``."""
-    directory.mkdir(exist_ok=True)
+    directory.mkdir(parents=True, exist_ok=True)
     path = directory / f"{result.name}.json"
     when = datetime.now(timezone.utc).isoformat(timespec="seconds")
     facts = {"machine": machine(), "when": when, "commit": _commit()}

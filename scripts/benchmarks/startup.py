@@ -1,9 +1,9 @@
 """Starting: ``--help``, command → first line of the script, and what the launcher keeps in memory.
 
 The script of both launchers writes the times of its first line and of when it is ready, waits
-until it may end, and ends. One is ready when it has imported torch. Another one imports
-DistributedDataParallel and makes a first optimizer step, each worker for itself: ftrun imports what
-that needs before it forks the first worker.
+until it may end, and ends. One is ready when it has imported torch. Another one trains with
+PyTorch's own DistributedDataParallel over both workers and is ready after its first step: ftrun
+imports what that needs before it forks the first worker.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ while not (out / "stop").exists():
 TRAINING = """
 import torch
 from torch.nn.parallel import DistributedDataParallel
-model = torch.nn.Linear(8, 8)
+torch.distributed.init_process_group("gloo")
+model = DistributedDataParallel(torch.nn.Linear(8, 8))
 optimizer = torch.optim.AdamW(model.parameters())
 model(torch.ones(2, 8)).sum().backward()
 optimizer.step()
@@ -66,7 +67,7 @@ def measure(repeats: int) -> Result:
                 digits=0),
             Row("torch_ms", "command → torch imported in the last worker", "ms",
                 found["ready"], digits=0),
-            Row("ddp_first_line_ms", "a script with DDP: command → first line of the last worker",
+            Row("ddp_first_line_ms", "torch's DDP over both: command → first line of the last",
                 "ms", found["ddp_first"], digits=0),
             Row("ddp_ready_ms", "… command → first optimizer step of the last worker", "ms",
                 found["ddp_ready"], digits=0),
@@ -91,7 +92,9 @@ def _start(peer: str, kind: str) -> dict[str, float]:
         script.write_text(SCRIPTS[kind])
         began = time.monotonic()
         process = subprocess.Popen(
-            [*_command(peer, out), script, out], stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT
+            [*_command(peer, kind, out), script, out],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.STDOUT,
         )
         try:
             wait(lambda: len(_firsts(out)) >= WORKERS, TIMEOUT_S, f"{peer}'s workers")
@@ -112,9 +115,11 @@ def _start(peer: str, kind: str) -> dict[str, float]:
     }
 
 
-def _command(peer: str, out: Path) -> list[str | Path]:
+def _command(peer: str, kind: str, out: Path) -> list[str | Path]:
+    """DDP over both workers is one replica group of two."""
     if peer == "ftrun":
-        return [BIN / "ftrun", "--replicas", str(WORKERS), "--log-dir", out / "logs"]
+        many = "--workers-per-replica" if kind else "--replicas"
+        return [BIN / "ftrun", many, str(WORKERS), "--log-dir", out / "logs"]
     return [BIN / "torchrun", "--standalone", "--nproc-per-node", str(WORKERS)]
 
 

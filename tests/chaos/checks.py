@@ -8,10 +8,11 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable
+from contextlib import suppress
 
 from tests.chaos.job import Job
 from tests.chaos.journal import Commit, Process, read_journals
-from tests.chaos.oracle import Unreplayable, replay
+from tests.chaos.oracle import Log, Unreplayable, replay
 
 FDS_MORE_MAX = 16
 THREADS_MORE_MAX = 8
@@ -83,15 +84,21 @@ def _one_state_per_lineage(processes: list[Process]) -> list[str]:
 
 
 def _heals(processes: list[Process]) -> list[str]:
-    """S3: what a heal has loaded is, to the bit, what somebody held."""
-    held = {commit.hash for process in processes for commit in process.commits}
-    held |= {process.hash for process in processes}
-    return [
-        f"S3: {process} has healed to {found}, which nobody held"
-        for process in processes
-        for found in process.heals
-        if found not in held
-    ]
+    """S3: what a heal has loaded is, to the bit, what its peers held where it went on from."""
+    log = Log(processes)
+    found = []
+    for process in processes:
+        commits = process.commits
+        if commits and commits[0].step > 1 and not process.heals:
+            found.append(f"S3: {process} begins with step {commits[0].step} and has never healed")
+        # Of several before one commit, all but the last came to nothing.
+        for number, healed in dict(process.heals).items():
+            if number < len(commits):
+                with suppress(Unreplayable):  # which the replay tells
+                    held = log.hash(log.parent(commits[number]))
+                    if healed != held:
+                        found.append(f"S3: {process} has healed to {healed}, its donor held {held}")
+    return found
 
 
 def _steps_rise(processes: list[Process]) -> list[str]:

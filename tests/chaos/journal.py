@@ -44,7 +44,10 @@ class Commit:
 
 @dataclass
 class Process:
-    """One worker process from its first line to its last. ``heals``: hashes of what it loaded."""
+    """One worker process from its first line to its last.
+
+    ``heals``: after how many commits of its own it loaded a peer's state, and the hash of that.
+    """
 
     replica: str
     incarnation: str
@@ -56,7 +59,7 @@ class Process:
     started_at: float
     tries: list[Try] = field(default_factory=list)
     commits: list[Commit] = field(default_factory=list)
-    heals: list[str] = field(default_factory=list)
+    heals: list[tuple[int, str]] = field(default_factory=list)
 
     @property
     def member(self) -> Member:
@@ -94,7 +97,7 @@ def _read(path: Path) -> Process | None:
         elif process is not None and what == "try":
             process.tries.append(Try(at=at, **{**facts, "ids": tuple(facts["ids"])}))
         elif process is not None and what == "heal":
-            process.heals.append(facts["hash"])
+            process.heals.append((len(process.commits), facts["hash"]))
         elif process is not None and what == "commit":
             process.commits.append(_commit(at, facts))
     return process

@@ -26,7 +26,7 @@ def replay(processes: list[Process], goal: Commit) -> int:
     Raises:
         Unreplayable: S6 is broken, with the step.
     """
-    log = _Log(processes)
+    log = Log(processes)
     chain = log.chain(goal)
     start = log.starts[log.parent(chain[0])]
     trained = Trained(start.seed, start.ballast_bytes)
@@ -51,7 +51,7 @@ def _step(trained: Trained, contributions: list[tuple[int, ...]]) -> None:
     trained.optimizer.step()
 
 
-class _Log:
+class Log:
     """All that was written down, by what it is looked up by."""
 
     def __init__(self, processes: Iterable[Process]) -> None:
@@ -83,6 +83,14 @@ class _Log:
                 if extend_lineage(try_.lineage, tag) == commit.lineage:
                     return try_.lineage
         raise Unreplayable(f"S6: no contributor's state leads to step {commit.step} by {tag}")
+
+    def hash(self, lineage: str) -> str:
+        """Of the state of that name, as whoever made it wrote it down."""
+        if lineage in self._commits:
+            return self._commits[lineage].hash
+        if lineage in self.starts:
+            return self.starts[lineage].hash
+        raise Unreplayable(f"S6: nobody wrote down the state {lineage[:6]}")
 
     def ids(self, member: Member, commit: Commit) -> tuple[int, ...]:
         """What ``member`` contributed; it says so before it computes."""

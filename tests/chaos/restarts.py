@@ -41,12 +41,13 @@ class LongRun:
 
     def take(self, restarts: int, pids: dict[str, int]) -> None:
         """One sample of all."""
+        found = {name: vital_signs(pid) for name, pid in pids.items()}
+        gone = [f"{name} (pid {pids[name]})" for name, signs in found.items() if not signs]
+        assert not gone, f"P7: gone after {restarts} restarts: {gone}"
         self.restarts.append(restarts)
-        for name, pid in pids.items():
-            found = vital_signs(pid)
-            assert found, f"P7: {name} (pid {pid}) is gone after {restarts} restarts"
+        for name, signs in found.items():
             for sign in SIGNS:
-                self.signs.setdefault(name, {}).setdefault(sign, []).append(found[sign])
+                self.signs.setdefault(name, {}).setdefault(sign, []).append(signs[sign])
 
     def judge(self) -> None:
         """P7, by medians: one incarnation more or less may be there at the moment of a look."""

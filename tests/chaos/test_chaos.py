@@ -33,9 +33,8 @@ def test_jobs_survive_their_seeds(first: int) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     # Small disks and network namespaces need root; nothing else may be skipped.
-    seeds = range(first, first + RUNS_AT_A_TIME)
-    needed = sum(draw(seed).stage in ("local", "service") for seed in seeds)
-    assert done.stdout.count("  passed ") >= needed > 0, done.stdout
+    skipped = [line for line in done.stdout.splitlines() if "  skipped " in line]
+    assert all(" disk: " in line or " nodes: " in line for line in skipped), done.stdout
 
 
 def test_a_seed_is_a_plan_and_forty_of_them_are_every_fault() -> None:

@@ -98,12 +98,19 @@ def test_unlike_bits_under_one_lineage_are_found() -> None:
 
 def test_a_heal_to_other_bits_than_the_donor_held_is_found() -> None:
     log = a_log()
-    log[1].heals = [log[0].hash, log[0].commits[2].hash]
+    state = [log[0].hash, *(commit.hash for commit in log[0].commits)]
+    log[1].heals = [(0, "came to nothing"), (0, state[0]), (3, state[3]), (4, "of no use")]
     assert problems(log) == []
-    log[1].heals.append("0" * 16)
-    assert problems(log) == [
-        f"S3: replica 1 (pid 11, b) has healed to {'0' * 16}, which nobody held"
-    ]
+    log[1].heals.append((3, state[2]))
+    (problem,) = problems(log)
+    assert problem.startswith("S3: replica 1 (pid 11, b) has healed to ")
+    assert f"its donor held {state[3]}" in problem
+
+
+def test_a_newcomer_that_has_not_healed_is_found() -> None:
+    log = a_log()
+    del log[1].commits[:2]
+    assert problems(log) == ["S3: replica 1 (pid 11, b) begins with step 3 and has never healed"]
 
 
 def test_ballast_counts_as_state() -> None:
@@ -163,7 +170,7 @@ def test_journals_are_read_as_they_are_written(tmp_path: Path) -> None:
     (process,) = read_journals(tmp_path)
     assert process.commits[0].who == (("0", "a"),)
     assert process.tries[0].ids == (1,)
-    assert process.heals == ["h"]
+    assert process.heals == [(0, "h")]
     assert last_step(path) == 1
 
 

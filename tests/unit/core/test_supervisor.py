@@ -549,7 +549,29 @@ def test_imports_that_never_end_end_the_job() -> None:
     assert agent.core.next_deadline() == 900.0
     assert ended(agent.wait(879.9)) is None
     end = ended(agent.wait(0.1))
-    assert end is not None and end.exit_code == 2 and "not imported within 900 s" in end.reason
+    assert end is not None and end.exit_code == 2 and "imported within 900 s" in end.reason
+
+
+@pytest.mark.parametrize(
+    ("event", "code"),
+    [
+        (DrainAsked("SIGTERM", 75), 75),
+        (StopAsked(), 143),
+        (JobEnded(76, "the token was refused"), 76),
+        (SpawnerLost("the spawner has ended", 70), 70),
+    ],
+)
+def test_what_ends_a_job_ends_it_while_it_imports_too(event: Event, code: int) -> None:
+    agent = Agent(is_ready=False)
+    end = ended([*agent.on(event), *agent.on(SpawnerReady()), *agent.wait(1000.0)])
+    assert end is not None and end.exit_code == code
+    assert agent.core.next_deadline() is None
+
+
+def test_a_long_join_timeout_is_one_for_imports_too() -> None:
+    agent = Agent(is_ready=False, join_timeout_s=1800.0)
+    agent.wait(20.0)
+    assert agent.core.next_deadline() == 1800.0
 
 
 def test_silence_isolates_the_workers_until_a_word_comes() -> None:

@@ -242,6 +242,7 @@ class Membership:
         stage = self.stage
         stage.is_stirred = True
         known: list[m.Loss] = []
+        news: list[m.Loss] = []  # that somebody has drained is told already
         members = set(stage.live)
         for loss in losses:
             if is_dead:
@@ -250,6 +251,8 @@ class Membership:
             if replica is None:
                 continue
             known.append(loss)
+            if replica.leaving != "drained":
+                news.append(loss)
             if restart:
                 stage.outbox.restart(replica, loss.cause)
             if loss.replica_id in stage.drains:
@@ -261,7 +264,7 @@ class Membership:
         if stage.phase is Phase.TAKEOVER and known:
             self.takeover.is_disturbed = True
         if stage.phase is not Phase.ENDED:
-            self._notice_lost(known, bool(members - stage.live))
+            self._notice_lost(news, bool(members - stage.live))
 
     def _notice_lost(self, losses: list[m.Loss], of_quorum: bool) -> None:
         stage = self.stage

@@ -115,4 +115,9 @@ def _write_end(step: int, model: nn.Module) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except SystemExit as drained:
+        # A node that leaves does not share processors with those that go on: neither does the end
+        # of its interpreters here, which takes a second of them.
+        os._exit(int(drained.code or 0))

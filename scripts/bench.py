@@ -57,7 +57,7 @@ def join(replicas: int = 3, joins: int = 4, rounds: int = 2, seed: int = 1) -> N
 
 
 @app.command()
-def drain(replicas: int = 4, rounds: int = 4, seed: int = 1) -> None:
+def drain(replicas: int = 3, rounds: int = 6, seed: int = 1) -> None:
     """One node of two is drained: what that costs those who train on."""
     _show(drain_bench.measure(replicas, rounds, seed))
 

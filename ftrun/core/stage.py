@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from ftrun.core.chronicle import Chronicle
 from ftrun.core.fence import Fence
-from ftrun.core.ids import NO_ATTEMPT, Attempt
+from ftrun.core.ids import NO_ATTEMPT, Attempt, replica_order
 from ftrun.core.lighthouse_events import JournalState, LighthouseSettings
 from ftrun.core.messages import EndJob, JobSpec, Loss, Quorum, Report, ToWorker
 from ftrun.core.numbering import Numbering
@@ -178,7 +178,7 @@ class Stage:
 
     def replace(self, replica_ids: Iterable[str], cause: str) -> None:
         """These replicas are of no use as they are: their agents shall kill and restart them."""
-        found = (self.roster.at(name) for name in replica_ids)
+        found = (self.roster.at(name) for name in sorted(replica_ids, key=replica_order))
         self.replacements += [Loss(r.replica_id, r.incarnation, cause) for r in found if r]
 
     def end(self, exit_code: int, reason: str) -> None:

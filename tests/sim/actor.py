@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +46,7 @@ class Actor:
     def __init__(self) -> None:
         self.alive = True
         self.paused_until = 0.0
+        self.hangs = False
         self._held: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         self.crash_in: int | None = None
         self.dies_before = ""
@@ -62,12 +64,19 @@ class Actor:
             self.paused_until = until
             self.world.at(duration_s, None, self._wake)
 
+    def hang(self) -> None:
+        """Do nothing any more, for good: only a kill ends it."""
+        self.hangs = True
+        self.paused_until = math.inf
+
     def hold(self, action: Callable[..., None], args: tuple[Any, ...]) -> None:
         """What comes up in a pause is done when it is over, in order."""
         self._held.append((action, args))
 
     def go_on(self) -> None:
         """A pause is over, or broken off."""
+        if self.hangs:
+            return
         self.paused_until = 0.0
         held, self._held = self._held, []
         for action, args in held:

@@ -6,6 +6,7 @@ A kind that finds nobody to strike does nothing. Whoever may rightly be given up
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
@@ -43,6 +44,24 @@ def _pause_worker(world: World) -> None:
     if worker is not None:
         world.invariants.excuse(worker.key.incarnation, "it was stopped")
         worker.pause(world.rng.choice((0.05, 0.5, 1.5, 3.0)))
+
+
+def _hang_worker(world: World) -> None:
+    """It stands still for good in the middle of training, and its host says that it lives.
+
+    One whole group stays, waits for it and misses it: where nobody does, nobody finds out.
+    """
+    worker = _any_worker(world)
+    if worker is None or worker.machine.in_force is None:
+        return
+    whole: Counter[str] = Counter()
+    for each in (each for host in world.hosts for each in host.workers()):
+        whole[each.key.replica_id] += each.machine.in_force is not None and not each.hangs
+    del whole[worker.key.replica_id]
+    if world.job.workers in whole.values():
+        world.invariants.excuse(worker.key.incarnation, "it hung")
+        world.hung += 1
+        worker.hang()
 
 
 def _repeat_to_worker(world: World) -> None:
@@ -348,3 +367,10 @@ KINDS: Mapping[str, Callable[[World], None]] = {
     "tear_journal": _tear_journal,
     "clock_jump": _clock_jump,
 }
+
+ASKED_KINDS: Mapping[str, Callable[[World], None]] = {"hang_worker": _hang_worker}
+"""Only with ``--focus``: together with others they show what ftrun does not do yet.
+
+Who hangs is found by those who wait for it in a step. If its agent's stream breaks, or the
+lighthouse begins anew, before they have, then they go on without it, and nobody replaces it.
+"""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ftrun.core import messages as m
-from tests.sim.fault_kinds import FIRST_KINDS, KINDS
+from tests.sim.fault_kinds import ASKED_KINDS, FIRST_KINDS, KINDS
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -103,7 +103,7 @@ class Faults:
             world.note("world", "fault", kind)
             self.done.append(kind)
             self._struck(world, kind)
-            KINDS[kind](world)
+            {**KINDS, **ASKED_KINDS}[kind](world)
 
     def _struck(self, world: World, kind: str) -> None:
         if world.coverage is not None:
@@ -111,5 +111,5 @@ class Faults:
 
 
 def all_faults() -> Iterable[str]:
-    """The names of everything that can strike."""
+    """The names of everything that can strike where no ``focus`` asks for more."""
     return (*KINDS, *RATES)

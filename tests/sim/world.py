@@ -25,6 +25,7 @@ from tests.sim.actor import (
     HEARTBEAT_TIMEOUT_S,
     ISOLATION_LIMIT_S,
     JOIN_TIMEOUT_S,
+    OPERATION_TIMEOUT_S,
     SETTINGS,
     Actor,
     Crashed,
@@ -145,6 +146,7 @@ class World:
         self.disk = JournalState()
         self.disk_full_until = 0.0
         self.tears_journal = False
+        self.hung = 0
         self.calendar_offset_s = 0.0
         self.links_cut_until = 0.0
         self.coverage: Coverage | None = None
@@ -283,6 +285,8 @@ class World:
         bound_s += 2 * (SETTINGS.takeover_grace_s + SETTINGS.rejoin_timeout_s + BUILD_TIMEOUT_S)
         if self.job.workers > 1:  # ranks of a group that are a step apart find out by waiting
             bound_s += 2 * MATES_PATIENCE_S
+        if self.hung:  # nobody hears of it but by waiting for its part of a sum
+            bound_s += OPERATION_TIMEOUT_S
         if not self.run_until(began + bound_s, lambda: self.commits > before or self._is_done()):
             raise Violation("L1", f"no commit within {bound_s:g} s after the last fault")
         if not self.run_until(began + bound_s + 20.0, self._together):

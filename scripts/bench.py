@@ -135,7 +135,10 @@ def everything(quick: bool = False) -> None:
 
 def _whole() -> list[Callable[[], None]]:
     profile = partial(step, profile=True)
-    return [recovery, join, drain, step, profile, heal, lighthouse, goodput, startup, standby]
+    large = partial(lighthouse, groups=10_000, agents=1_250, deaths=4, torchft="")
+    return [
+        recovery, join, drain, step, profile, heal, lighthouse, large, goodput, startup, standby,
+    ]  # fmt: skip
 
 
 def _shortened() -> list[Callable[[], None]]:

@@ -2,15 +2,18 @@
 
 Goodput is the steps that the job got on by within a while, over those that the same script commits
 in as long a while when nobody is killed; both are measured in the same run. A step counts once for
-the job, however many replicas take part in it.
+the job, however many replicas take part in it. Beside each job a fixed loop is timed, twice a
+second: a machine that others use too may be slower in one job's minutes than in another's.
 """
 
 from __future__ import annotations
 
 import random
 import statistics
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +23,8 @@ from benchmarks.results import Result, Row, Samples
 PEERS = ("ftrun", "torchft")
 TRACE_POINTS = 200
 LOSS_EVERY_STEPS = 10
+PACE_EVERY_S = 0.5
+PACE_ROUNDS = 10_000
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,7 @@ class Run:
     hashes: list[str]
     progress: list[tuple[float, int]] = field(default_factory=list)
     loss: list[tuple[int, float]] = field(default_factory=list)
+    paces_ms: list[float] = field(default_factory=list)
 
 
 def measure(replicas: int, seconds: float, periods: Sequence[float], seed: int) -> Result:
@@ -47,13 +53,19 @@ def measure(replicas: int, seconds: float, periods: Sequence[float], seed: int) 
             runs[peer].append(_run(peer, replicas, seconds, period_s, rng))
     rows = [row for index in range(len(periods)) for row in _rows(runs, index + 1)]
     rates = {peer: [found[0].steps / found[0].seconds] for peer, found in runs.items()}
+    calm = {peer: found[0].paces_ms for peer, found in runs.items()}
     return Result(
         "goodput",
         f"{replicas} replicas, a random one killed every so often for {seconds:g} s",
-        [*rows, Row("rate", "undisturbed", "steps/s", rates, True)],
+        [
+            *rows,
+            Row("rate", "undisturbed", "steps/s", rates, True),
+            Row("pace_0", "… a fixed loop meanwhile", "ms", calm, digits=2),
+        ],
         notes=[
             "Goodput: steps the job got on by, over those of an undisturbed job in the same time.",
             "Work: the same with the steps of all workers added up, so that absence counts too.",
+            "A fixed loop of Python, twice a second: how fast the machine was in these minutes.",
             *_hash_notes(runs),
         ],
         traces={
@@ -67,6 +79,7 @@ def _rows(runs: dict[str, list[Run]], index: int) -> list[Row]:
     goodput: Samples = {}
     work: Samples = {}
     lost: Samples = {}
+    paces = {peer: found[index].paces_ms for peer, found in runs.items()}
     for peer, found in runs.items():
         calm, run = found[0], found[index]
         time_ratio = calm.seconds / run.seconds
@@ -77,6 +90,7 @@ def _rows(runs: dict[str, list[Run]], index: int) -> list[Row]:
         Row(f"goodput_{period}", f"goodput, a kill every {period} s", "%", goodput, True),
         Row(f"work_{period}", f"… work, a kill every {period} s", "%", work, True),
         Row(f"lost_{period}", "… attempts in vain, of all", "%", lost, digits=2),
+        Row(f"pace_{period}", "… a fixed loop meanwhile", "ms", paces, digits=2),
     ]
 
 
@@ -100,7 +114,7 @@ def _trace(run: Run) -> dict[str, Any]:
 
 
 def _run(peer: str, replicas: int, seconds: float, period_s: float, rng: random.Random) -> Run:
-    with run_job(peer, replicas) as job:
+    with run_job(peer, replicas) as job, _timed() as paces_ms:
         began, first = time.monotonic(), job.reached()
         kills = _disturb(job, began + seconds, period_s, rng)
         ended, last = time.monotonic(), job.reached()
@@ -121,7 +135,29 @@ def _run(peer: str, replicas: int, seconds: float, period_s: float, rng: random.
         _progress(committed, began, first),
         # The first step of a process is the one that it heals in: its loss is nobody's.
         _loss([line for process in processes for line in process[1:] if line.committed]),
+        paces_ms,
     )
+
+
+@contextmanager
+def _timed() -> Iterator[list[float]]:
+    """How many milliseconds a fixed loop takes, again and again until the end."""
+    paces_ms: list[float] = []
+    over = threading.Event()
+
+    def measure_on() -> None:
+        while not paces_ms or not over.wait(PACE_EVERY_S):
+            began = time.perf_counter()
+            sum(number * number for number in range(PACE_ROUNDS))
+            paces_ms.append(1e3 * (time.perf_counter() - began))
+
+    thread = threading.Thread(target=measure_on, name="pace", daemon=True)
+    thread.start()
+    try:
+        yield paces_ms
+    finally:
+        over.set()
+        thread.join(10.0)
 
 
 def _disturb(job: Job, until: float, period_s: float, rng: random.Random) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,14 @@ def test_a_join_is_judged_by_the_steps_that_touch_it() -> None:
 def test_loss_is_averaged_over_workers_and_steps() -> None:
     found = goodput._loss([Line(0, 3, True, 1.0), Line(0, 3, True, 2.0), Line(0, 12, True, 5.0)])
     assert found == [(0, 1.5), (10, 5.0)]
+
+
+def test_beside_each_job_the_machines_own_pace_is_taken() -> None:
+    with goodput._timed() as paces_ms:
+        assert "pace" in {thread.name for thread in threading.enumerate()}
+    assert "pace" not in {thread.name for thread in threading.enumerate()}
+    assert len(paces_ms) >= 1
+    assert min(paces_ms) > 0.0
 
 
 def test_a_few_samples_have_their_worst_for_a_tail() -> None:

@@ -21,7 +21,7 @@ from ftrun.core.preparation import LIMIT_S
 from ftrun.errors import ProtocolError, UserError
 from ftrun.lighthouse.settings import ServiceSettings
 from ftrun.lighthouse.shell import Session, Shell
-from ftrun.protocol.rpc import SERVER_OPTIONS, TokenInterceptor, membership_service
+from ftrun.protocol.rpc import SERVER_OPTIONS, TokenInterceptor, end_call, membership_service
 from ftrun.protocol.streams import StreamCodec
 
 # An agent opens its stream at once, to learn of a wrong address or token, and says Hello when its
@@ -134,11 +134,12 @@ class MembershipServer:
         await context.send_initial_metadata(())
         codec = StreamCodec()
         try:
-            hello, *rest = await asyncio.wait_for(_hello(requests, codec), HELLO_TIMEOUT_S)
-        except ProtocolError as error:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+            opening = await asyncio.wait_for(_opening(requests, codec), HELLO_TIMEOUT_S)
         except asyncio.TimeoutError:
-            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "no Hello")
+            return end_call(context, grpc.StatusCode.DEADLINE_EXCEEDED, "no Hello")
+        if isinstance(opening, str):
+            return end_call(context, grpc.StatusCode.INVALID_ARGUMENT, opening)
+        hello, *rest = opening
         session = Session(hello.agent_id, codec)
         self._shell.attached(session, hello)
         reason = "the agent or its machine is gone"
@@ -147,7 +148,7 @@ class MembershipServer:
         finally:
             self._shell.detached(session, reason)
         if session.cut:
-            await context.abort(grpc.StatusCode.ABORTED, reason)
+            end_call(context, grpc.StatusCode.ABORTED, reason)
 
 
 def listen(host: str, port: int, option: str) -> socket.socket:
@@ -174,15 +175,21 @@ async def _outlive_streams(server: grpc.aio.Server) -> None:
         await server.stop(RETIRED_S_MAX)
 
 
-async def _hello(requests: AsyncIterator[bytes], codec: StreamCodec) -> list[Any]:
-    """The first batch: a Hello, and what follows it."""
-    async for data in requests:
-        messages = codec.decode(data)
-        if messages and isinstance(messages[0], Hello):
-            return messages
-        names = ", ".join(type(message).__name__ for message in messages[:1])
-        raise ProtocolError(f"the first message is a {names or 'nothing'}, not a Hello")
-    raise ProtocolError("the stream ended without a Hello")
+async def _opening(requests: AsyncIterator[bytes], codec: StreamCodec) -> list[Any] | str:
+    """The first batch: a Hello, and what follows it. Or what is wrong with it.
+
+    Returned, not raised: ``wait_for`` would keep the error in a cycle, with all that was read.
+    """
+    try:
+        async for data in requests:
+            messages = codec.decode(data)
+            if messages and isinstance(messages[0], Hello):
+                return messages
+            names = ", ".join(type(message).__name__ for message in messages[:1])
+            return f"the first message is a {names or 'nothing'}, not a Hello"
+    except ProtocolError as error:
+        return str(error)
+    return "the stream ended without a Hello"
 
 
 async def _serve(
@@ -217,9 +224,10 @@ async def _read(
         async for data in requests:
             _said(shell, session, session.codec.decode(data))
     except ProtocolError as error:
-        log.warning("agent %s does not keep the protocol: %s", session.agent_id, error)
-        session.close(f"it does not keep the protocol: {error}")
-        return str(error)
+        why = str(error)
+        log.warning("agent %s does not keep the protocol: %s", session.agent_id, why)
+        session.close(f"it does not keep the protocol: {why}")
+        return why
     return "the agent ended the stream"
 
 

@@ -355,4 +355,14 @@ class TokenInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  #
 
 
 async def _refuse(requests: AsyncIterator[bytes], context: Any) -> None:
-    await context.abort(grpc.StatusCode.UNAUTHENTICATED, "the job's token is missing or wrong")
+    end_call(context, grpc.StatusCode.UNAUTHENTICATED, "the job's token is missing or wrong")
+
+
+def end_call(context: Any, code: grpc.StatusCode, details: str) -> None:
+    """Say how a call ends as soon as its handler returns.
+
+    ``context.abort`` does so by an exception that grpc.aio keeps beside its own traceback: a cycle
+    that holds all that the handler held, some 8 KiB, until cyclic garbage is looked for.
+    """
+    context.set_code(code)
+    context.set_details(details)

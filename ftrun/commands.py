@@ -113,6 +113,9 @@ def run(
     isolation_limit: Annotated[
         float, typer.Option(metavar="S", help="Stop committing after so long alone.")
     ] = 60.0,
+    hang_timeout: Annotated[
+        float, typer.Option(metavar="S", help="Replace a worker that hangs for so long; 0: never.")
+    ] = 60.0,
     grace: Annotated[
         float, typer.Option(metavar="S", help="From SIGTERM to SIGKILL, for a script to save.")
     ] = 10.0,
@@ -169,6 +172,7 @@ def run(
         join_timeout_s=join_timeout,
         heartbeat_timeout_s=heartbeat_timeout,
         isolation_limit_s=isolation_limit,
+        hang_timeout_s=hang_timeout,
         grace_s=grace,
         device=device,
         inject=inject,

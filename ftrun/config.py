@@ -88,6 +88,7 @@ class RunSettings:
     join_timeout_s: float = 60.0
     heartbeat_timeout_s: float = 5.0
     isolation_limit_s: float = 60.0
+    hang_timeout_s: float = 60.0
     grace_s: float = 10.0
     device: str = "auto"
     inject: str = "explicit"
@@ -338,6 +339,11 @@ def _check_times(settings: RunSettings) -> None:
             raise UserError(f"{option} {value:g}: give seconds above 0 and up to a week.")
     if not 0 <= settings.grace_s <= 86400:
         raise UserError(f"--grace {settings.grace_s:g}: give seconds from 0 to a day.")
+    if not 0 <= settings.hang_timeout_s <= 7 * 86400:
+        raise UserError(
+            f"--hang-timeout {settings.hang_timeout_s:g}: give seconds up to a week, or 0 to leave "
+            "workers that hang alone."
+        )
     if settings.isolation_limit_s < 2 * settings.heartbeat_timeout_s:
         raise UserError(
             f"--isolation-limit {settings.isolation_limit_s:g} is less than twice "

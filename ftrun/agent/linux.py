@@ -20,7 +20,10 @@ PR_SET_CHILD_SUBREAPER = 36
 
 @dataclass(frozen=True, slots=True)
 class ProcessRow:
-    """One line of /proc/PID/stat: enough to know a process again (pid and start_ticks)."""
+    """One line of /proc/PID/stat: enough to know a process again (pid and start_ticks).
+
+    ``cpu_s``: processor time of all its threads so far, in seconds.
+    """
 
     pid: int
     ppid: int
@@ -28,6 +31,7 @@ class ProcessRow:
     sid: int
     state: str
     start_ticks: int
+    cpu_s: float
 
     @property
     def is_zombie(self) -> bool:
@@ -118,6 +122,7 @@ def process_row(pid: int) -> ProcessRow | None:
         pgid=int(fields[2]),
         sid=int(fields[3]),
         start_ticks=int(fields[19]),
+        cpu_s=(int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"),
     )
 
 

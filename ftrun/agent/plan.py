@@ -43,6 +43,7 @@ def _facts(settings: RunSettings, machine: Machine) -> Table:
         ("join timeout", f"{settings.join_timeout_s:g} s"),
         ("heartbeat timeout", f"{settings.heartbeat_timeout_s:g} s"),
         ("isolation limit", f"{settings.isolation_limit_s:g} s"),
+        ("hang timeout", f"{settings.hang_timeout_s:g} s" if settings.hang_timeout_s else "never"),
         ("grace", f"{settings.grace_s:g} s"),
         ("injection", settings.inject),
         ("preload", ", ".join(settings.preload) or "torch"),

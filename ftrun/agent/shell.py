@@ -52,6 +52,7 @@ from ftrun.core.restarts import RestartRules
 from ftrun.core.standby import StandbyRules
 from ftrun.core.supervisor import Supervisor, SupervisorSettings
 from ftrun.core.supervisor_events import (
+    AskWorker,
     DrainAsked,
     EndAgent,
     Event,
@@ -76,7 +77,9 @@ from ftrun.core.supervisor_events import (
     TellWorkers,
     TimerFired,
     WorkerExited,
+    WorkerHungUp,
     WorkerSaid,
+    WorkerUsed,
 )
 from ftrun.errors import ExitCode, UserError
 from ftrun.protocol.rpc import Disconnected
@@ -230,6 +233,7 @@ class Agent:
             restarts=RestartRules(s.max_restarts),
             grace_s=s.grace_s,
             isolation_limit_s=s.isolation_limit_s,
+            hang_timeout_s=s.hang_timeout_s,
             join_timeout_s=s.join_timeout_s,
             alone=s.lighthouse is None,
             crash_code=ExitCode.CRASH_LOOP,
@@ -321,11 +325,19 @@ class Agent:
                 self._fleet.sweep_replica(incarnation)
             case TellWorkers(message):
                 self._server.broadcast(message)
+            case AskWorker(key):
+                self._server.send_to(key, AskReport())
+                self._loop.call_soon(self._tell_use, key)
             case Say():
                 self._say(instruction)
             case EndAgent():
                 if not self._done.done():
                     self._done.set_result(instruction)
+
+    def _tell_use(self, key: WorkerKey) -> None:
+        cpu_s = self._fleet.cpu_s(key)
+        if cpu_s is not None:
+            self._handle(WorkerUsed(key, cpu_s))
 
     def _say(self, line: Say) -> None:
         text = line.text
@@ -394,6 +406,10 @@ class Agent:
             self._server.send_to(key, self._supervisor.lease)
         if self._supervisor.isolated:
             self._server.send_to(key, Isolation(True))
+
+    def worker_hung_up(self, key: WorkerKey) -> None:
+        """It has closed its connection."""
+        self._handle(WorkerHungUp(key))
 
     def worker_message(self, key: WorkerKey, message: Any) -> None:
         """Relay what is for the lighthouse, and let the supervisor know."""

@@ -38,6 +38,9 @@ class WorkerListener(Protocol):
     def worker_attached(self, key: WorkerKey) -> None:
         """A connection of ``key`` stands."""
 
+    def worker_hung_up(self, key: WorkerKey) -> None:
+        """The last connection of ``key`` is closed, and not by us."""
+
     def worker_message(self, key: WorkerKey, message: Any) -> None:
         """A message of FromWorker, or a FailureReport."""
 
@@ -121,6 +124,8 @@ class WorkerServer:
             links.remove(link)
         if key is not None and not links:
             self._links.pop(key, None)
+            if not link.is_cut:
+                self._listener.worker_hung_up(key)
 
 
 class _Link(asyncio.Protocol):
@@ -133,6 +138,7 @@ class _Link(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._pid = 0
         self._deadline: asyncio.TimerHandle | None = None
+        self.is_cut = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -158,6 +164,7 @@ class _Link(asyncio.Protocol):
         """Queue a frame; a worker that does not read is cut, and so found by the lighthouse."""
         assert self._transport is not None
         if self._transport.get_write_buffer_size() > OUT_BYTES_MAX:
+            self.is_cut = True
             self._transport.abort()
         else:
             self._transport.write(frame)

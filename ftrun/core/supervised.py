@@ -13,6 +13,7 @@ from enum import Enum
 from ftrun.core.failures import Failure
 from ftrun.core.messages import FailureReport
 from ftrun.core.restarts import RestartBudget
+from ftrun.core.silence import Silence
 
 FAILURES_KEPT = 16
 
@@ -56,6 +57,7 @@ class Supervised:
     """``alive``: group_ranks whose process has not ended. Deadlines are None while they are off.
 
     ``reported``: a worker of it has spoken, so it has a Manager. ``lost``: its loss is told.
+    ``silences``: of workers that have spoken and are connected.
     ``restart_in_s``, ``outcome_ahead``: what follows when all workers of a failed group have ended.
     ``forgotten``: the slot is somebody else's as soon as the processes here have ended.
     """
@@ -69,6 +71,7 @@ class Supervised:
     alive: set[int] = field(default_factory=set)
     reports: dict[int, FailureReport] = field(default_factory=dict)
     reported: bool = False
+    silences: dict[int, Silence] = field(default_factory=dict)
     lost: bool = False
     forgotten: bool = False
     restart_in_s: float | None = None
@@ -90,6 +93,7 @@ class Supervised:
         self.started += 1
         self.alive = set(range(workers))
         self.reports = {}
+        self.silences = {}
         self.reported = self.lost = False
         self.restart_in_s = self.outcome_ahead = None
         self.clear_deadlines()
@@ -110,6 +114,9 @@ class Supervised:
         for at in (self.wake_at, self.term_at, self.kill_at, self.stuck_at):
             if at is not None:
                 yield at
+        if self.phase is Phase.RUNNING:
+            for silence in self.silences.values():
+                yield silence.look_at
 
     def rejoined(self, now: float) -> None:
         """It trains again: the time since its loss is counted."""

@@ -14,13 +14,14 @@ comes back. Each slot that the lighthouse has assigned is in one phase:
 | job ended        | ENDED   | term: STOPPING          | no restart      |           |
 | slot taken away  | removed | kill: STOPPING          | then removed    | removed   |
 | stop time        |         | (raised, hangs) lost    | term, then kill |           |
+| silent for long  |         | lost; kill: STOPPING    |                 |           |
 
 "Next" after STOPPING is WAITING for a restart, ENDED, or the slot's removal. A loss is told to the
 lighthouse before anything else is done about it.
 
 Not here: whether a restart is due (restarts.py), which standbys are kept (standby.py), how long
-imports may take (preparation.py), the lighthouse's silence (contact.py), processes, sockets and
-files (agent/), membership (lighthouse.py).
+imports may take (preparation.py), who is silent for too long (silence.py), the lighthouse's silence
+(contact.py), processes, sockets and files (agent/), membership (lighthouse.py).
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ from ftrun.core.messages import (
     Isolation,
     JobFailed,
     Lease,
+    Leaving,
     Loss,
     Progress,
     ReplicaFinished,
@@ -53,10 +55,12 @@ from ftrun.core.messages import (
 )
 from ftrun.core.preparation import LIMIT_S, SAY_AFTER_S, Preparation
 from ftrun.core.restarts import CrashLoop, Restart, RestartRules
+from ftrun.core.silence import Silence
 from ftrun.core.slot_table import SlotTable
 from ftrun.core.standby import StandbyPool, StandbyRules
 from ftrun.core.supervised import Outcome, Phase, SlotSummary, Supervised
 from ftrun.core.supervisor_events import (
+    AskWorker,
     DrainAsked,
     EndAgent,
     Event,
@@ -80,8 +84,10 @@ from ftrun.core.supervisor_events import (
     TellLighthouse,
     TellWorkers,
     WorkerExited,
+    WorkerHungUp,
     WorkerLife,
     WorkerSaid,
+    WorkerUsed,
 )
 
 SIGTERM = int(signal.SIGTERM)
@@ -96,7 +102,7 @@ class SupervisorSettings:
 
     ``crash_code``: the exit code of a crash loop of uncaught exceptions, whose own, 1, would say
     nothing. ``unreachable_code``: if no lighthouse ever answered. ``unready_code``: if no worker
-    could ever be started.
+    could ever be started. ``hang_timeout_s``: see silence.py; 0: silent workers are left alone.
     """
 
     agent_id: str
@@ -108,6 +114,7 @@ class SupervisorSettings:
     alone: bool = True
     end_grace_s: float = 2.0
     stuck_after_s: float = 5.0
+    hang_timeout_s: float = 60.0
     crash_code: int = 72
     unreachable_code: int = 71
     unready_code: int = 2
@@ -146,6 +153,10 @@ class Supervisor:
                 self._failure_reported(key, report)
             case WorkerSaid(key, message):
                 self._worker_said(key, message)
+            case WorkerHungUp(key):
+                self._hung_up(key)
+            case WorkerUsed(key, cpu_s):
+                self._worker_used(key, cpu_s)
             case RestartAsked(_, incarnation, reason):
                 self._give_incarnation_up(incarnation, reason)
             case DrainAsked(reason, exit_code):
@@ -289,6 +300,7 @@ class Supervisor:
         if slot is None or event.group_rank not in slot.alive:
             return
         slot.alive.discard(event.group_rank)
+        slot.silences.pop(event.group_rank, None)
         self._slots.note(self._now, slot, f"worker {event.group_rank} exited {event.status}")
         if slot.phase is Phase.RUNNING:
             # Who has raised has failed, whatever an exit handler of the script makes of it.
@@ -406,6 +418,7 @@ class Supervisor:
         if slot is None:
             return
         slot.reported = True
+        self._heard(slot, key.group_rank)
         match message:
             case Progress(step=step):
                 slot.budget.progressed(step)
@@ -413,8 +426,38 @@ class Supervisor:
                 slot.budget.healed(step)
             case InForce():
                 slot.rejoined(self._now)
+            case Leaving():
+                slot.silences.pop(key.group_rank, None)  # it answers no more, and may live on
             case _:
                 pass
+
+    def _heard(self, slot: Supervised, rank: int) -> None:
+        silence = slot.silences.get(rank)
+        if silence is not None:
+            silence.heard(self._now)
+        elif rank in slot.alive and self._settings.hang_timeout_s:
+            slot.silences[rank] = Silence(self._settings.hang_timeout_s, self._now)
+
+    def _hung_up(self, key: WorkerKey) -> None:
+        slot = self._slots.of_incarnation(key.incarnation)
+        if slot is not None:
+            slot.silences.pop(key.group_rank, None)
+
+    def _ask_the_silent(self, slot: Supervised) -> None:
+        for rank, silence in slot.silences.items():
+            if silence.look_at <= self._now and silence.asks(self._now):
+                key = WorkerKey(slot.replica_id, slot.incarnation, rank)
+                self._out.append(AskWorker(key))
+
+    def _worker_used(self, key: WorkerKey, cpu_s: float) -> None:
+        slot = self._slots.of_incarnation(key.incarnation)
+        if slot is None or slot.phase is not Phase.RUNNING:
+            return
+        silence = slot.silences.get(key.group_rank)
+        if silence is not None and silence.used(cpu_s, self._now):
+            silent_s = self._now - silence.heard_at
+            why = f"hangs: it has answered nothing for {silent_s:.0f} s, though asked"
+            self._fail(slot, WorkerExited(key.incarnation, key.group_rank, 0, -SIGKILL, why))
 
     # ------------------------------------------------------------ stopping
 
@@ -554,6 +597,8 @@ class Supervisor:
                 self._terminate(slot)
             if _due(slot.stuck_at, self._now):
                 self._stuck(slot)
+            if slot.phase is Phase.RUNNING:
+                self._ask_the_silent(slot)
         self._refill_standbys()
         self._preparation_timers()
         self._link_timers()

@@ -49,6 +49,21 @@ class WorkerSaid:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerHungUp:
+    """A worker has closed its connection: it can answer nothing, and need not."""
+
+    key: WorkerKey
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerUsed:
+    """``cpu_s``: processor time of a worker's process when it was asked by ``AskWorker``."""
+
+    key: WorkerKey
+    cpu_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class RestartAsked:
     """The lighthouse has given this incarnation up."""
 
@@ -129,6 +144,8 @@ Event: TypeAlias = (
     | WorkerExited
     | FailureReported
     | WorkerSaid
+    | WorkerHungUp
+    | WorkerUsed
     | RestartAsked
     | DrainAsked
     | StopAsked
@@ -195,6 +212,13 @@ class TellWorkers:
 
 
 @dataclass(frozen=True, slots=True)
+class AskWorker:
+    """Ask for a Report, and say by ``WorkerUsed`` what its process has used by now."""
+
+    key: WorkerKey
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerLife:
     """One life of one worker; it has a log of its own."""
 
@@ -228,6 +252,7 @@ Instruction: TypeAlias = (
     | SweepReplica
     | TellLighthouse
     | TellWorkers
+    | AskWorker
     | Say
     | EndAgent
 )

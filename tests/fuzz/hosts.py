@@ -28,6 +28,9 @@ class Echo:
     def worker_attached(self, key: WorkerKey) -> None:
         """Nothing to say."""
 
+    def worker_hung_up(self, key: WorkerKey) -> None:
+        """Nobody waits for it here."""
+
     def worker_message(self, key: WorkerKey, message: Any) -> None:
         """Say it back."""
         self.server.send_to(key, message)

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 JOIN_TIMEOUT_S = 2.0
 HEARTBEAT_TIMEOUT_S = 1.0
 ISOLATION_LIMIT_S = 3.0
+HANG_TIMEOUT_S = 25.0
+"""Longer than it takes to find whoever somebody waits for."""
 BUILD_TIMEOUT_S = 2.0
 OPERATION_TIMEOUT_S = 6.0
 QUORUM_TIMEOUT_S = 30.0

@@ -6,7 +6,6 @@ A kind that finds nobody to strike does nothing. Whoever may rightly be given up
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
@@ -47,18 +46,9 @@ def _pause_worker(world: World) -> None:
 
 
 def _hang_worker(world: World) -> None:
-    """It stands still for good in the middle of training, and its host says that it lives.
-
-    One whole group stays, waits for it and misses it: where nobody does, nobody finds out.
-    """
+    """It stands still for good in the middle of training, and its host says that it lives."""
     worker = _any_worker(world)
-    if worker is None or worker.machine.in_force is None:
-        return
-    whole: Counter[str] = Counter()
-    for each in (each for host in world.hosts for each in host.workers()):
-        whole[each.key.replica_id] += each.machine.in_force is not None and not each.hangs
-    del whole[worker.key.replica_id]
-    if world.job.workers in whole.values():
+    if worker is not None and worker.machine.in_force is not None:
         world.invariants.excuse(worker.key.incarnation, "it hung")
         world.hung += 1
         worker.hang()
@@ -368,9 +358,5 @@ KINDS: Mapping[str, Callable[[World], None]] = {
     "clock_jump": _clock_jump,
 }
 
-ASKED_KINDS: Mapping[str, Callable[[World], None]] = {"hang_worker": _hang_worker}
-"""Only with ``--focus``: together with others they show what ftrun does not do yet.
-
-Who hangs is found by those who wait for it in a step. If its agent's stream breaks, or the
-lighthouse begins anew, before they have, then they go on without it, and nobody replaces it.
-"""
+LATE_KINDS: Mapping[str, Callable[[World], None]] = {"hang_worker": _hang_worker}
+"""Drawn for few seeds, and apart from the others (``Faults.add_late_kinds``)."""

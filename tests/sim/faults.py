@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ftrun.core import messages as m
-from tests.sim.fault_kinds import ASKED_KINDS, FIRST_KINDS, KINDS
+from tests.sim.fault_kinds import FIRST_KINDS, KINDS, LATE_KINDS
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -23,6 +23,7 @@ SWITCH_MESSAGES = ("Prepare", "ProposeSwitch", "Switch")
 FIRST_RATES = {"build_failure": 0.15, "reduction_error": 0.02, "script_error": 0.03}
 RATES = {**FIRST_RATES, "build_failure_at_all": 0.2, "heal_error": 0.3}
 """How likely it is, wherever it could happen, that it does."""
+LATE_SHARE = 0.06
 
 
 @dataclass
@@ -76,6 +77,15 @@ class Faults:
         delay_max_s = rng.choice((0.003, 0.003, 0.03, 0.2))
         return Faults(window_s, delay_max_s, tuple(timed), triggers, rates)
 
+    def add_late_kinds(self, rng: random.Random) -> None:
+        """Now and then one of the kinds that came last, by draws of their own.
+
+        All other seeds go on to find what they have found.
+        """
+        if rng.random() < LATE_SHARE:
+            when_s = rng.uniform(0.2, self.window_s)
+            self.timed = (*self.timed, (when_s, rng.choice(list(LATE_KINDS))))
+
     def plan(self, world: World) -> None:
         """Put the timed ones into the queue."""
         for when_s, kind in self.timed:
@@ -103,7 +113,7 @@ class Faults:
             world.note("world", "fault", kind)
             self.done.append(kind)
             self._struck(world, kind)
-            {**KINDS, **ASKED_KINDS}[kind](world)
+            {**KINDS, **LATE_KINDS}[kind](world)
 
     def _struck(self, world: World, kind: str) -> None:
         if world.coverage is not None:
@@ -111,5 +121,5 @@ class Faults:
 
 
 def all_faults() -> Iterable[str]:
-    """The names of everything that can strike where no ``focus`` asks for more."""
-    return (*KINDS, *RATES)
+    """The names of everything that can strike."""
+    return (*KINDS, *LATE_KINDS, *RATES)

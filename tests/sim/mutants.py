@@ -26,6 +26,7 @@ from ftrun.core.stage import Stage
 from ftrun.core.step import StepMachine
 from ftrun.core.step_quorums import Quorums
 from ftrun.core.step_under_way import Fate, StepUnderWay
+from ftrun.core.supervisor import Supervisor
 from ftrun.core.switching import Switching
 from ftrun.core.waiting import Waiting
 from tests.sim.healing import Offer
@@ -267,6 +268,7 @@ MUTANTS: dict[str, Mutant] = {
     "errors ignored": Mutant(Membership, "_on_errored", _does_nothing, "L1"),
     "no heartbeat timeout": Mutant(Lighthouse, "_sweep", _does_nothing, "L1", _SILENCE),
     "who hangs is kept": Mutant(Waiting, "silent", _nobody, "L1", _HANGS),
+    "who is silent stays": Mutant(Supervisor, "_ask_the_silent", _does_nothing, "L1", _HANGS),
     "who gave up stays": Mutant(
         Membership, "_member_reported", _hears_no_giving_up, "L1", _ONE_WAY
     ),

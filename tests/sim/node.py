@@ -14,7 +14,7 @@ from ftrun.core import supervisor_events as s
 from ftrun.core.ids import WorkerKey
 from ftrun.core.restarts import RestartRules
 from ftrun.core.supervisor import Supervisor, SupervisorSettings
-from tests.sim.actor import HEARTBEAT_TIMEOUT_S, ISOLATION_LIMIT_S, Actor
+from tests.sim.actor import HANG_TIMEOUT_S, HEARTBEAT_TIMEOUT_S, ISOLATION_LIMIT_S, Actor
 from tests.sim.network import Stream
 from tests.sim.worker import Worker
 
@@ -117,6 +117,7 @@ class Agent(Actor):
             ),
             grace_s=3.0,
             isolation_limit_s=ISOLATION_LIMIT_S,
+            hang_timeout_s=HANG_TIMEOUT_S,
             join_timeout_s=60.0,
             alone=self.world.job.agents == 1,
             end_grace_s=1.0,
@@ -190,10 +191,20 @@ class Agent(Actor):
             case s.TellWorkers(message):
                 for worker in self.workers.values():
                     worker.from_agent.send(message)
+            case s.AskWorker(key):
+                self._ask(key)
             case s.EndAgent():
                 self._end(instruction)
             case _:
                 pass
+
+    def _ask(self, key: WorkerKey) -> None:
+        worker = self.workers.get(key)
+        if worker is not None:
+            worker.from_agent.send(m.AskReport())
+            # Whoever is not stopped uses the processor all the time here.
+            cpu_s = 0.0 if worker.hangs else self.world.now
+            self.world.at(0.0, self, self.handle, s.WorkerUsed(key, cpu_s))
 
     def _tell(self, message: m.FromAgent) -> None:
         if isinstance(message, m.DrainReplicas):

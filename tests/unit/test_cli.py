@@ -95,6 +95,7 @@ def test_run_is_the_default_and_its_help_shows_the_options() -> None:
         "--replicas", "--workers-per-replica", "--lighthouse", "--job-id", "--max-restarts",
         "--min-replicas", "--join-timeout", "--heartbeat-timeout", "--log-dir", "--device",
         "--preload", "--dry-run", "--nodes", "--grace", "--token-file", "--state-dir",
+        "--hang-timeout",
     ):  # fmt: skip
         assert option in text
 

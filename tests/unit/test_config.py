@@ -68,6 +68,8 @@ def test_bad_replicas_are_explained(text: str, minimum: int | None, message: str
         ({"join_timeout_s": 0.0}, "--join-timeout 0"),
         ({"heartbeat_timeout_s": -1.0}, "--heartbeat-timeout -1"),
         ({"isolation_limit_s": 6.0}, "less than twice --heartbeat-timeout"),
+        ({"hang_timeout_s": -1.0}, "--hang-timeout -1"),
+        ({"hang_timeout_s": float("nan")}, "--hang-timeout nan"),
         ({"grace_s": -1.0}, "--grace -1"),
         ({"job_id": "../up"}, "--job-id '../up'"),
         ({"job_id": ""}, "--job-id ''"),

@@ -46,7 +46,9 @@ def test_a_signal_reaches_the_process_of_the_row_and_no_later_one() -> None:
     with subprocess.Popen(["sleep", "100"]) as child:
         row = linux.process_row(child.pid)
         assert row is not None
-        stranger = linux.ProcessRow(row.pid, row.ppid, row.pgid, row.sid, "S", row.start_ticks - 1)
+        stranger = linux.ProcessRow(
+            row.pid, row.ppid, row.pgid, row.sid, "S", row.start_ticks - 1, row.cpu_s
+        )
         assert linux.send_signal(stranger, signal.SIGKILL) is None
         assert child.poll() is None
         pidfd = linux.send_signal(row, signal.SIGKILL)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from ftrun.agent import workers
 from ftrun.agent.workers import WorkerServer
 from ftrun.core.ids import WorkerKey
 from ftrun.core.messages import AskReport, FailureReport, Isolation, Progress, WorkerHello
@@ -33,6 +34,9 @@ class Listener:
 
     def worker_attached(self, key: WorkerKey) -> None:
         self.attached.set()
+
+    def worker_hung_up(self, key: WorkerKey) -> None:
+        self.heard.put_nowait((key, None))
 
     def worker_message(self, key: WorkerKey, message: Any) -> None:
         self.heard.put_nowait((key, message))
@@ -126,5 +130,32 @@ def test_a_failure_report_is_heard_before_its_connection_ends(tmp_path: Path) ->
             await receive(worker)
         assert listener.heard.get_nowait() == (KEY, FailureReport("ValueError", "no", "trace"))
         worker.close()
+
+    with_server(tmp_path, play)
+
+
+def test_who_closes_its_connection_has_hung_up_and_who_does_not_read_has_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def play(listener: Listener, server: WorkerServer) -> None:
+        first, second = connect(server), connect(server)
+        for worker in (first, second):
+            listener.attached.clear()
+            worker.send(WorkerHello(KEY, os.getpid(), TOKEN))
+            await listener.attached.wait()
+        first.close()
+        second.send(Progress(1, 1, "step"))
+        assert await listener.heard.get() == (KEY, Progress(1, 1, "step"))  # one is left
+        second.close()
+        assert await listener.heard.get() == (KEY, None)
+        deaf = connect(server)
+        listener.attached.clear()
+        deaf.send(WorkerHello(KEY, os.getpid(), TOKEN))
+        await listener.attached.wait()
+        monkeypatch.setattr(workers, "OUT_BYTES_MAX", 1 << 10)
+        while server.send("0", KEY.incarnation, AskReport()):
+            await asyncio.sleep(0)
+        assert listener.heard.empty()
+        deaf.close()
 
     with_server(tmp_path, play)

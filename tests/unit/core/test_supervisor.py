@@ -32,6 +32,7 @@ from ftrun.core.standby import StandbyRules
 from ftrun.core.supervised import Outcome, Phase
 from ftrun.core.supervisor import SIGKILL, SIGTERM, Supervisor, SupervisorSettings
 from ftrun.core.supervisor_events import (
+    AskWorker,
     DrainAsked,
     EndAgent,
     Event,
@@ -56,8 +57,10 @@ from ftrun.core.supervisor_events import (
     TellWorkers,
     TimerFired,
     WorkerExited,
+    WorkerHungUp,
     WorkerLife,
     WorkerSaid,
+    WorkerUsed,
 )
 
 TRACE = 'Traceback:\n  File "train.py", line 3, in <module>\nValueError: no'
@@ -591,6 +594,61 @@ def test_silence_isolates_the_workers_until_a_word_comes() -> None:
         TellWorkers(Isolation(False)),
     ]
     assert not agent.core.isolated
+
+
+def questions(agent: Agent, cpu_share: float = 0.0, until_s: float = 200.0) -> list[float]:
+    """When the agent asks slot 0's worker, which uses this share of a core and does not answer."""
+    key = WorkerKey("0", agent.incarnations["0"], 0)
+    asked = []
+    while agent.now < until_s and (at := agent.core.next_deadline()) is not None:
+        if AskWorker(key) in agent.wait(at - agent.now):
+            asked.append(agent.now)
+            out = agent.on(WorkerUsed(key, cpu_share * agent.now))
+            if signals(out):
+                assert signals(out) == [("0", SIGKILL)]
+                assert [type(message) for message in told(out)] == [ReplicaLost]
+                assert "replica 0 hangs: it has answered nothing for 60 s" in said(out)
+                assert starts(agent.exits("0", -9)) == [("0", 1)]
+                break
+    return asked
+
+
+def heard_agent(**changes: Any) -> Agent:
+    agent = Agent(standbys=StandbyRules(0), **changes)
+    agent.assign("0")
+    agent.on(LighthouseSpoke(1e9))  # for this time it is in contact
+    agent.reports("0")
+    return agent
+
+
+def test_a_worker_that_answers_nothing_and_does_nothing_is_replaced() -> None:
+    assert questions(heard_agent()) == [30.0, 45.0, 60.0]
+
+
+def test_a_worker_that_computes_is_left_alone_though_it_does_not_answer() -> None:
+    agent = heard_agent()
+    assert len(questions(agent, cpu_share=1.0)) > 10
+    assert agent.core.running()
+
+
+def test_who_has_never_spoken_has_left_or_hung_up_is_not_asked() -> None:
+    silent = Agent(standbys=StandbyRules(0))
+    silent.assign("0")
+    silent.on(LighthouseSpoke(1e9))
+    left, gone, off = heard_agent(), heard_agent(), heard_agent(hang_timeout_s=0.0)
+    left.says("0", Leaving(StateId(3, "x"), "finished"))
+    gone.on(WorkerHungUp(WorkerKey("0", gone.incarnations["0"], 0)))
+    for agent in (silent, left, gone, off):
+        assert questions(agent) == []
+        assert agent.core.running()
+
+
+def test_a_late_word_on_a_worker_that_runs_no_more_is_nothing() -> None:
+    agent = heard_agent()
+    key = WorkerKey("0", agent.incarnations["0"], 0)
+    agent.exits("0", -9)
+    assert agent.on(WorkerUsed(key, 1.0)) == []
+    assert agent.on(WorkerHungUp(key)) == []
 
 
 def test_time_is_lost_only_after_a_loss() -> None:

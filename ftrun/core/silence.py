@@ -1,0 +1,69 @@
+"""Whether a worker that says nothing has nothing to say, or hangs.
+
+A worker's link thread answers whatever the script is at. So one that has spoken, is still connected
+and answers no question is stopped, dead in a lock, or stuck in the kernel. Members that wait for
+its part of a step find that out sooner, by the lighthouse's Interrupt. This is for those whom
+nobody waits for: they are in no quorum, or everybody hangs at once.
+
+After half the limit without a word it is asked, and again each quarter. Who has answered nothing by
+the third question, and used no processor since the first, hangs. Who does use it may be in a long
+call of an extension that keeps Python's lock, and has ``BUSY_LIMITS`` times the limit. Questions
+are counted, not time alone: an agent that was stopped itself, perhaps with its workers, asks first.
+Not here: what follows (supervisor.py), processor time (agent/).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+ASK_SHARE = 0.5
+ASK_AGAIN_SHARE = 0.25
+IDLE_QUESTIONS = 2
+"""So many questions in a row after the first, each with no processor time since the last."""
+BUSY_SHARE = 0.1
+"""Of a core. Threads that wait for Python's lock look for it 200 times a second: that is less."""
+BUSY_LIMITS = 10.0
+
+
+@dataclass(slots=True)
+class Silence:
+    """Of one worker. ``limit_s``: see above. ``look_at``: when to look at it next.
+
+    ``_asked_at``: when the first question was asked that has no answer; None: there is none.
+    """
+
+    limit_s: float
+    heard_at: float
+    look_at: float = 0.0
+    _asked_at: float | None = None
+    _idle: int = 0
+    _cpu_s: float = 0.0
+    _cpu_at: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.look_at = self.heard_at + ASK_SHARE * self.limit_s
+
+    def heard(self, now: float) -> None:
+        """It has said something. (It is looked at no later for that: most events move no timer.)"""
+        self.heard_at = now
+        self._asked_at = None
+
+    def asks(self, now: float) -> bool:
+        """At ``look_at``: whether to ask it now; ``used`` then tells what it has used so far."""
+        due_at = self.heard_at + ASK_SHARE * self.limit_s
+        if self._asked_at is None and now < due_at:
+            self.look_at = due_at
+            return False
+        self.look_at = now + ASK_AGAIN_SHARE * self.limit_s
+        return True
+
+    def used(self, cpu_s: float, now: float) -> bool:
+        """Processor time of its process when it was asked, in seconds; True: it hangs."""
+        if self._asked_at is None:
+            self._asked_at, self._idle = now, 0
+        else:
+            is_busy = cpu_s - self._cpu_s > BUSY_SHARE * (now - self._cpu_at)
+            self._idle = 0 if is_busy else self._idle + 1
+        self._cpu_s, self._cpu_at = cpu_s, now
+        is_over = now >= self._asked_at + BUSY_LIMITS * self.limit_s
+        return is_over or self._idle >= IDLE_QUESTIONS

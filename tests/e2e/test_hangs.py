@@ -1,0 +1,78 @@
+"""Workers that stand still for good, and nobody is left who waits for them: their agent does."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.job import Job, assert_one_state_per_lineage
+
+TIMEOUT_S = 4.0
+SHORT_S = 2.0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_workers_that_all_hang_at_once_are_replaced(tmp_path: Path) -> None:
+    with Job(tmp_path, "--replicas", "2", "--hang-timeout", str(TIMEOUT_S)) as job:
+        job.wait_members(2)
+        before = job.pids()
+        for pid in before.values():
+            os.kill(pid, signal.SIGSTOP)
+        job.wait_text(r"hangs: it has answered nothing for \d+ s, though asked")
+        job.wait(lambda: not set(before.values()) & set(job.processes()), "end of who hangs")
+        job.wait_members(2)
+        job.wait_steps(5)
+        assert job.stop() == 75
+    assert_one_state_per_lineage(job)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_a_long_call_that_keeps_pythons_lock_is_no_hang(tmp_path: Path) -> None:
+    """Nothing in such a worker can answer; but it uses the processor."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import time, torch, ftrun\n"
+        "manager = ftrun.manager()\n"
+        "def step():\n"
+        "    manager.start_quorum()\n"
+        "    manager.allreduce(torch.ones(1)).wait()\n"
+        "    assert manager.should_commit()\n"
+        "step()\n"
+        "took, n = 0.0, 10_000_000\n"
+        f"while took < {2 * SHORT_S}:\n"
+        "    began = time.monotonic()\n"
+        "    sum(range(n))\n"
+        "    took, n = time.monotonic() - began, 2 * n\n"
+        "step()\n"
+        "print('done', flush=True)\n"
+    )
+    with Job(tmp_path, "--hang-timeout", str(SHORT_S), script=script) as job:
+        assert job.end() == 0
+        assert "done" in job.text()
+        assert "hangs" not in job.text()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_a_script_that_is_done_with_its_manager_may_take_its_time(tmp_path: Path) -> None:
+    """It has left, and may write and evaluate for as long as it likes: it answers nothing."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import sys, time, torch, ftrun\n"
+        "manager = ftrun.manager()\n"
+        "manager.start_quorum()\n"
+        "manager.allreduce(torch.ones(1)).wait()\n"
+        "assert manager.should_commit()\n"
+        "manager.shutdown()\n"
+        f"time.sleep({4 * TIMEOUT_S})\n"
+        "print('done', flush=True)\n"
+    )
+    with Job(tmp_path, "--hang-timeout", str(TIMEOUT_S), script=script) as job:
+        assert job.end() == 0
+        assert "done" in job.text()
+        assert "hangs" not in job.text()

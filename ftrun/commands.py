@@ -114,7 +114,7 @@ def run(
         float, typer.Option(metavar="S", help="Stop committing after so long alone.")
     ] = 60.0,
     hang_timeout: Annotated[
-        float, typer.Option(metavar="S", help="Replace a worker that hangs for so long; 0: never.")
+        float, typer.Option(metavar="S", help="Replace a worker stopped for so long; 0: never.")
     ] = 60.0,
     grace: Annotated[
         float, typer.Option(metavar="S", help="From SIGTERM to SIGKILL, for a script to save.")

@@ -339,10 +339,10 @@ def _check_times(settings: RunSettings) -> None:
             raise UserError(f"{option} {value:g}: give seconds above 0 and up to a week.")
     if not 0 <= settings.grace_s <= 86400:
         raise UserError(f"--grace {settings.grace_s:g}: give seconds from 0 to a day.")
-    if not 0 <= settings.hang_timeout_s <= 7 * 86400:
+    if settings.hang_timeout_s != 0 and not 1 <= settings.hang_timeout_s <= 7 * 86400:
         raise UserError(
-            f"--hang-timeout {settings.hang_timeout_s:g}: give seconds up to a week, or 0 to leave "
-            "workers that hang alone."
+            f"--hang-timeout {settings.hang_timeout_s:g}: give seconds from 1 to a week, or 0 to "
+            "leave workers that hang alone."
         )
     if settings.isolation_limit_s < 2 * settings.heartbeat_timeout_s:
         raise UserError(

@@ -160,12 +160,11 @@ class Fleet:
         # A quick worker connects before the spawner's word of its pid is here.
         return worker.pid == pid if worker is not None else key.group_rank in group.expected
 
-    def cpu_s(self, key: WorkerKey) -> float | None:
-        """Processor time of a worker's process so far, in seconds; None: it has ended."""
+    def process_of(self, key: WorkerKey) -> linux.ProcessRow | None:
+        """A worker's process as it is now; None: it has ended."""
         group = self._groups.get(key.incarnation)
         worker = group.workers.get(key.group_rank) if group is not None else None
-        row = linux.process_row(worker.pid) if worker is not None else None
-        return row.cpu_s if row is not None else None
+        return linux.process_row(worker.pid) if worker is not None else None
 
     async def stop(self) -> list[int]:
         """End everything. Returns the pids that would not end: stuck in the kernel."""

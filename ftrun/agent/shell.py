@@ -335,9 +335,9 @@ class Agent:
                     self._done.set_result(instruction)
 
     def _tell_use(self, key: WorkerKey) -> None:
-        cpu_s = self._fleet.cpu_s(key)
-        if cpu_s is not None:
-            self._handle(WorkerUsed(key, cpu_s))
+        process = self._fleet.process_of(key)
+        if process is not None:
+            self._handle(WorkerUsed(key, process.pid, process.cpu_s))
 
     def _say(self, line: Say) -> None:
         text = line.text

@@ -39,7 +39,7 @@ class WorkerListener(Protocol):
         """A connection of ``key`` stands."""
 
     def worker_hung_up(self, key: WorkerKey) -> None:
-        """The last connection of ``key`` is closed, and not by us."""
+        """The last connection of ``key`` is closed, and was not cut by us."""
 
     def worker_message(self, key: WorkerKey, message: Any) -> None:
         """A message of FromWorker, or a FailureReport."""
@@ -153,6 +153,7 @@ class _Link(asyncio.Protocol):
             for message in self._decoder.feed(data):
                 self._received(message)
         except ProtocolError:
+            self.is_cut = True
             self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -8,7 +8,7 @@ nobody waits for: they are in no quorum, or everybody hangs at once.
 After half the limit without a word it is asked, and again each quarter. Who has answered nothing by
 the third question, and used no processor since the first, hangs. Who does use it may be in a long
 call of an extension that keeps Python's lock, and has ``BUSY_LIMITS`` times the limit. Questions
-are counted, not time alone: an agent that was stopped itself, perhaps with its workers, asks first.
+are counted, not time: an agent that was stopped itself, perhaps with its workers, begins anew.
 Not here: what follows (supervisor.py), processor time (agent/).
 """
 
@@ -22,20 +22,21 @@ IDLE_QUESTIONS = 2
 """So many questions in a row after the first, each with no processor time since the last."""
 BUSY_SHARE = 0.1
 """Of a core. Threads that wait for Python's lock look for it 200 times a second: that is less."""
-BUSY_LIMITS = 10.0
+BUSY_LIMITS = 10
+BUSY_QUESTIONS = int(BUSY_LIMITS / ASK_AGAIN_SHARE)
 
 
 @dataclass(slots=True)
 class Silence:
     """Of one worker. ``limit_s``: see above. ``look_at``: when to look at it next.
 
-    ``_asked_at``: when the first question was asked that has no answer; None: there is none.
+    ``_questions``: those that have no answer, since the agent was last stopped itself.
     """
 
     limit_s: float
     heard_at: float
     look_at: float = 0.0
-    _asked_at: float | None = None
+    _questions: int = 0
     _idle: int = 0
     _cpu_s: float = 0.0
     _cpu_at: float = 0.0
@@ -46,12 +47,12 @@ class Silence:
     def heard(self, now: float) -> None:
         """It has said something. (It is looked at no later for that: most events move no timer.)"""
         self.heard_at = now
-        self._asked_at = None
+        self._questions = 0
 
     def asks(self, now: float) -> bool:
         """At ``look_at``: whether to ask it now; ``used`` then tells what it has used so far."""
         due_at = self.heard_at + ASK_SHARE * self.limit_s
-        if self._asked_at is None and now < due_at:
+        if not self._questions and now < due_at:
             self.look_at = due_at
             return False
         self.look_at = now + ASK_AGAIN_SHARE * self.limit_s
@@ -59,11 +60,13 @@ class Silence:
 
     def used(self, cpu_s: float, now: float) -> bool:
         """Processor time of its process when it was asked, in seconds; True: it hangs."""
-        if self._asked_at is None:
-            self._asked_at, self._idle = now, 0
+        since_s = now - self._cpu_at
+        if since_s > 2 * ASK_AGAIN_SHARE * self.limit_s:
+            self._questions = 0  # we were stopped in between, and the worker perhaps with us
+        if not self._questions or cpu_s - self._cpu_s > BUSY_SHARE * since_s:
+            self._idle = 0
         else:
-            is_busy = cpu_s - self._cpu_s > BUSY_SHARE * (now - self._cpu_at)
-            self._idle = 0 if is_busy else self._idle + 1
+            self._idle += 1
+        self._questions += 1
         self._cpu_s, self._cpu_at = cpu_s, now
-        is_over = now >= self._asked_at + BUSY_LIMITS * self.limit_s
-        return is_over or self._idle >= IDLE_QUESTIONS
+        return self._idle >= IDLE_QUESTIONS or self._questions > BUSY_QUESTIONS

@@ -101,6 +101,7 @@ class StepMachine:
         self.endpoint = endpoint
         self.state = state
         self.isolated = False
+        self.has_spoken = False  # asked for a Report at the first step; nothing is said before
         self.healing = False  # the script does not hold the quorum's state yet
         self.loaded: StateId | None = None  # arrived and verified, but not applied
         self.torn = False  # ``state`` is half written over
@@ -615,6 +616,7 @@ class StepMachine:
     # ------------------------------------------------------------ the lighthouse
 
     def _send(self, message: m.FromWorker) -> None:
+        self.has_spoken = True
         self._out.append(e.Send(message))
 
     def _on_interrupt(self, event: m.Interrupt) -> None:
@@ -754,7 +756,8 @@ class StepMachine:
         self.isolated = False
         if self._step is not None and self._step.deadline is not None:
             self._step.deadline += self._now - self._isolated_since  # that does not count
-        self._send(self.report())  # the stream may have stood all the while: nobody would ask
+        if self.has_spoken:  # a script on its way to its first step is not ready for a quorum
+            self._send(self.report())  # the stream may have stood all the while: nobody would ask
 
     def _on_ticked(self, event: e.Ticked) -> None:
         step = self._step

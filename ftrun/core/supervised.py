@@ -57,7 +57,7 @@ class Supervised:
     """``alive``: group_ranks whose process has not ended. Deadlines are None while they are off.
 
     ``reported``: a worker of it has spoken, so it has a Manager. ``lost``: its loss is told.
-    ``silences``: of workers that have spoken and are connected.
+    ``silences``: of workers that have spoken and are connected; ``left``: who answers no more.
     ``restart_in_s``, ``outcome_ahead``: what follows when all workers of a failed group have ended.
     ``forgotten``: the slot is somebody else's as soon as the processes here have ended.
     """
@@ -72,6 +72,7 @@ class Supervised:
     reports: dict[int, FailureReport] = field(default_factory=dict)
     reported: bool = False
     silences: dict[int, Silence] = field(default_factory=dict)
+    left: set[int] = field(default_factory=set)
     lost: bool = False
     forgotten: bool = False
     restart_in_s: float | None = None
@@ -94,6 +95,7 @@ class Supervised:
         self.alive = set(range(workers))
         self.reports = {}
         self.silences = {}
+        self.left = set()
         self.reported = self.lost = False
         self.restart_in_s = self.outcome_ahead = None
         self.clear_deadlines()

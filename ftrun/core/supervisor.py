@@ -155,8 +155,8 @@ class Supervisor:
                 self._worker_said(key, message)
             case WorkerHungUp(key):
                 self._hung_up(key)
-            case WorkerUsed(key, cpu_s):
-                self._worker_used(key, cpu_s)
+            case WorkerUsed():
+                self._worker_used(event)
             case RestartAsked(_, incarnation, reason):
                 self._give_incarnation_up(incarnation, reason)
             case DrainAsked(reason, exit_code):
@@ -427,7 +427,8 @@ class Supervisor:
             case InForce():
                 slot.rejoined(self._now)
             case Leaving():
-                slot.silences.pop(key.group_rank, None)  # it answers no more, and may live on
+                slot.left.add(key.group_rank)  # it answers no more, and may live on for long
+                slot.silences.pop(key.group_rank, None)
             case _:
                 pass
 
@@ -435,7 +436,7 @@ class Supervisor:
         silence = slot.silences.get(rank)
         if silence is not None:
             silence.heard(self._now)
-        elif rank in slot.alive and self._settings.hang_timeout_s:
+        elif rank in slot.alive - slot.left and self._settings.hang_timeout_s:
             slot.silences[rank] = Silence(self._settings.hang_timeout_s, self._now)
 
     def _hung_up(self, key: WorkerKey) -> None:
@@ -449,15 +450,17 @@ class Supervisor:
                 key = WorkerKey(slot.replica_id, slot.incarnation, rank)
                 self._out.append(AskWorker(key))
 
-    def _worker_used(self, key: WorkerKey, cpu_s: float) -> None:
+    def _worker_used(self, event: WorkerUsed) -> None:
+        key = event.key
         slot = self._slots.of_incarnation(key.incarnation)
         if slot is None or slot.phase is not Phase.RUNNING:
             return
         silence = slot.silences.get(key.group_rank)
-        if silence is not None and silence.used(cpu_s, self._now):
+        if silence is not None and silence.used(event.cpu_s, self._now):
             silent_s = self._now - silence.heard_at
             why = f"hangs: it has answered nothing for {silent_s:.0f} s, though asked"
-            self._fail(slot, WorkerExited(key.incarnation, key.group_rank, 0, -SIGKILL, why))
+            gone = WorkerExited(key.incarnation, key.group_rank, event.pid, -SIGKILL, why)
+            self._fail(slot, gone)
 
     # ------------------------------------------------------------ stopping
 

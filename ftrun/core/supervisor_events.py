@@ -60,6 +60,7 @@ class WorkerUsed:
     """``cpu_s``: processor time of a worker's process when it was asked by ``AskWorker``."""
 
     key: WorkerKey
+    pid: int
     cpu_s: float
 
 

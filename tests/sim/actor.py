@@ -14,8 +14,10 @@ if TYPE_CHECKING:
 JOIN_TIMEOUT_S = 2.0
 HEARTBEAT_TIMEOUT_S = 1.0
 ISOLATION_LIMIT_S = 3.0
-HANG_TIMEOUT_S = 25.0
-"""Longer than it takes to find whoever somebody waits for."""
+HANG_TIMEOUT_S = 64.0
+"""Longer than it may take to find whoever somebody waits for."""
+HANG_TIMEOUT_SHORT_S = 4.0
+"""In half of the worlds where somebody may hang: then agents ask whoever is silent."""
 BUILD_TIMEOUT_S = 2.0
 OPERATION_TIMEOUT_S = 6.0
 QUORUM_TIMEOUT_S = 30.0
@@ -49,6 +51,7 @@ class Actor:
         self.alive = True
         self.paused_until = 0.0
         self.hangs = False
+        self.was_paused = False
         self._held: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         self.crash_in: int | None = None
         self.dies_before = ""
@@ -62,6 +65,7 @@ class Actor:
     def pause(self, duration_s: float) -> None:
         """Do nothing for so long, or as long as an earlier pause still lasts."""
         until = self.world.now + duration_s
+        self.was_paused = True
         if until > self.paused_until:
             self.paused_until = until
             self.world.at(duration_s, None, self._wake)

@@ -77,14 +77,16 @@ class Faults:
         delay_max_s = rng.choice((0.003, 0.003, 0.03, 0.2))
         return Faults(window_s, delay_max_s, tuple(timed), triggers, rates)
 
-    def add_late_kinds(self, rng: random.Random) -> None:
-        """Now and then one of the kinds that came last, by draws of their own.
+    def add_late_kinds(self, rng: random.Random) -> bool:
+        """Now and then one of the kinds that came last, by draws of their own; True: there is one.
 
         All other seeds go on to find what they have found.
         """
-        if rng.random() < LATE_SHARE:
-            when_s = rng.uniform(0.2, self.window_s)
-            self.timed = (*self.timed, (when_s, rng.choice(list(LATE_KINDS))))
+        if rng.random() >= LATE_SHARE:
+            return False
+        when_s = rng.uniform(0.2, self.window_s)
+        self.timed = (*self.timed, (when_s, rng.choice(list(LATE_KINDS))))
+        return True
 
     def plan(self, world: World) -> None:
         """Put the timed ones into the queue."""

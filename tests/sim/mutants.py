@@ -22,11 +22,11 @@ from ftrun.core.membership import Membership
 from ftrun.core.numbering import Numbering
 from ftrun.core.operations import OperationLedger
 from ftrun.core.phases import Phase
+from ftrun.core.silence import Silence
 from ftrun.core.stage import Stage
 from ftrun.core.step import StepMachine
 from ftrun.core.step_quorums import Quorums
 from ftrun.core.step_under_way import Fate, StepUnderWay
-from ftrun.core.supervisor import Supervisor
 from ftrun.core.switching import Switching
 from ftrun.core.waiting import Waiting
 from tests.sim.healing import Offer
@@ -218,6 +218,11 @@ def _hears_no_giving_up(self: Membership, replica: Any, rank: int, report: m.Rep
         _member_reported(self, replica, rank, report)
 
 
+def _never_asks(self: Silence, now: float) -> bool:
+    self.look_at = now + self.limit_s
+    return False
+
+
 _LOSSES = ("kill_worker", "cut")
 _REPEATS = ("repeat_to_worker", "kill_worker")
 _BETWEEN = ("kill_worker", "kill_worker_between")
@@ -268,7 +273,8 @@ MUTANTS: dict[str, Mutant] = {
     "errors ignored": Mutant(Membership, "_on_errored", _does_nothing, "L1"),
     "no heartbeat timeout": Mutant(Lighthouse, "_sweep", _does_nothing, "L1", _SILENCE),
     "who hangs is kept": Mutant(Waiting, "silent", _nobody, "L1", _HANGS),
-    "who is silent stays": Mutant(Supervisor, "_ask_the_silent", _does_nothing, "L1", _HANGS),
+    "who is silent stays": Mutant(Silence, "asks", _never_asks, "L1", _HANGS),
+    "answers are not heard": Mutant(Silence, "heard", _does_nothing, "Q4", _HANGS),
     "who gave up stays": Mutant(
         Membership, "_member_reported", _hears_no_giving_up, "L1", _ONE_WAY
     ),

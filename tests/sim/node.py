@@ -14,8 +14,9 @@ from ftrun.core import supervisor_events as s
 from ftrun.core.ids import WorkerKey
 from ftrun.core.restarts import RestartRules
 from ftrun.core.supervisor import Supervisor, SupervisorSettings
-from tests.sim.actor import HANG_TIMEOUT_S, HEARTBEAT_TIMEOUT_S, ISOLATION_LIMIT_S, Actor
+from tests.sim.actor import HEARTBEAT_TIMEOUT_S, ISOLATION_LIMIT_S, Actor
 from tests.sim.network import Stream
+from tests.sim.violation import Violation
 from tests.sim.worker import Worker
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ class Agent(Actor):
             ),
             grace_s=3.0,
             isolation_limit_s=ISOLATION_LIMIT_S,
-            hang_timeout_s=HANG_TIMEOUT_S,
+            hang_timeout_s=self.world.hang_timeout_s,
             join_timeout_s=60.0,
             alone=self.world.job.agents == 1,
             end_grace_s=1.0,
@@ -202,9 +203,7 @@ class Agent(Actor):
         worker = self.workers.get(key)
         if worker is not None:
             worker.from_agent.send(m.AskReport())
-            # Whoever is not stopped uses the processor all the time here.
-            cpu_s = 0.0 if worker.hangs else self.world.now
-            self.world.at(0.0, self, self.handle, s.WorkerUsed(key, cpu_s))
+            self.world.at(0.0, self, self.handle, s.WorkerUsed(key, 1, 0.0))  # nobody uses any
 
     def _tell(self, message: m.FromAgent) -> None:
         if isinstance(message, m.DrainReplicas):
@@ -212,11 +211,17 @@ class Agent(Actor):
                 self.world.invariants.slot_ends(replica_id)
             self.host.excuse("it was asked to leave")
         elif isinstance(message, m.ReplicaLost):
+            if message.cause.startswith("hangs") and not self._stands_still(message.incarnation):
+                raise Violation("Q4", f"{message.incarnation} is killed as one that hangs")
             self.world.invariants.killed(message.incarnation)
         elif isinstance(message, m.ReplicaFinished):
             self.world.invariants.slot_ends(message.replica_id)
         if self.stream is not None:
             self.stream.up.send(message)
+
+    def _stands_still(self, incarnation: str) -> bool:
+        workers = (w for key, w in self.workers.items() if key.incarnation == incarnation)
+        return any(worker.hangs or worker.was_paused for worker in workers)
 
     def _start_replica(self, replica_id: str, incarnation: str) -> None:
         world = self.world

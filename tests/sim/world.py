@@ -23,6 +23,7 @@ from ftrun.core.step import MATES_PATIENCE_S
 from tests.sim.actor import (
     BUILD_TIMEOUT_S,
     HANG_TIMEOUT_S,
+    HANG_TIMEOUT_SHORT_S,
     HEARTBEAT_TIMEOUT_S,
     ISOLATION_LIMIT_S,
     JOIN_TIMEOUT_S,
@@ -32,6 +33,7 @@ from tests.sim.actor import (
     Crashed,
 )
 from tests.sim.coverage import Coverage
+from tests.sim.fault_kinds import LATE_KINDS
 from tests.sim.faults import Faults
 from tests.sim.house import House
 from tests.sim.invariants import Invariants, Violation
@@ -40,6 +42,7 @@ from tests.sim.rings import Rings
 from tests.sim.story import line
 
 EVENTS_MAX = 60_000
+EVENTS_MAX_HUNG = 300_000
 CALENDAR_S = 20_000.0
 """The day on which every schedule begins, after the lighthouse's day zero."""
 
@@ -155,8 +158,13 @@ class World:
         self.hosts = [Host(self, number) for number in range(self.job.agents)]
         self.hosts_left = len(self.hosts)
         self.faults = faults or Faults.draw(self.rng, focus, of_all=bool(seed % 2))
+        self.hang_timeout_s = HANG_TIMEOUT_S
+        late = random.Random(f"{seed}/late")
+        may_hang = bool(set(focus) & set(LATE_KINDS))
         if faults is None and not focus and seed % 2:
-            self.faults.add_late_kinds(random.Random(f"{seed}/late"))
+            may_hang = self.faults.add_late_kinds(late)
+        if may_hang and late.random() < 0.5:
+            self.hang_timeout_s = HANG_TIMEOUT_SHORT_S
 
     # ------------------------------------------------------------ time
 
@@ -192,8 +200,8 @@ class World:
 
     def _act(self, actor: Actor | None, action: Callable[..., None], args: tuple[Any, ...]) -> None:
         self.events += 1
-        if self.events > EVENTS_MAX:
-            raise Violation("L2", f"more than {EVENTS_MAX} events: the world runs in circles")
+        if self.events > (EVENTS_MAX_HUNG if self.hung else EVENTS_MAX):
+            raise Violation("L2", f"{self.events} events: the world runs in circles")
         try:
             action(*args)
         except Crashed:
@@ -291,24 +299,23 @@ class World:
         if self.hung:  # nobody hears of it but by waiting for its part of a sum
             bound_s += OPERATION_TIMEOUT_S
 
-        self._wait_for("no commit", began, bound_s, lambda: self.commits > before)
+        bound_s = self._wait_for("no commit", began, bound_s, lambda: self.commits > before)
         self._wait_for("not all together", began, bound_s + 20.0, self._together)
 
     def _wait_for(
         self, what: str, began: float, bound_s: float, reached: Callable[[], bool]
-    ) -> None:
-        was_unmissed = False
+    ) -> float:
+        """Returns the bound, which is longer where only its agent can find who hangs."""
 
         def is_done() -> bool:
-            nonlocal was_unmissed
-            was_unmissed = was_unmissed or (self.hung > 0 and self._hangs_unmissed())
             return reached() or self._is_done()
 
         if not self.run_until(began + bound_s, is_done):
-            if was_unmissed:
-                bound_s += HANG_TIMEOUT_S
+            if self._hangs_unmissed():
+                bound_s += self.hang_timeout_s
             if not self.run_until(began + bound_s, is_done):
                 raise Violation("L1", f"{what} within {bound_s:g} s after the last fault")
+        return bound_s
 
     def _hangs_unmissed(self) -> bool:
         """Somebody hangs for whom no member waits: then its agent alone can find that out."""

@@ -69,6 +69,7 @@ def test_bad_replicas_are_explained(text: str, minimum: int | None, message: str
         ({"heartbeat_timeout_s": -1.0}, "--heartbeat-timeout -1"),
         ({"isolation_limit_s": 6.0}, "less than twice --heartbeat-timeout"),
         ({"hang_timeout_s": -1.0}, "--hang-timeout -1"),
+        ({"hang_timeout_s": 0.01}, "--hang-timeout 0.01: give seconds from 1"),
         ({"hang_timeout_s": float("nan")}, "--hang-timeout nan"),
         ({"grace_s": -1.0}, "--grace -1"),
         ({"job_id": "../up"}, "--job-id '../up'"),

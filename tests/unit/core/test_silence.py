@@ -54,6 +54,19 @@ def test_an_agent_that_was_stopped_itself_asks_before_it_judges() -> None:
     assert hangs == [False, False, True]
 
 
+def test_a_pause_of_agent_and_worker_between_two_questions_does_not_count() -> None:
+    for asked in ((30.0,), (30.0, 45.0)):
+        silence = Silence(LIMIT_S, 0.0)
+        for now in asked:
+            assert silence.asks(now)
+            assert not silence.used(0.0, now)
+        hangs = []
+        for now in (7000.0, 7015.0, 7030.0):
+            assert silence.asks(now)
+            hangs.append(silence.used(0.0, now))
+        assert hangs == [False, False, True]
+
+
 def test_who_computed_between_two_questions_has_begun_to_hang_only_then() -> None:
     silence, hangs = Silence(LIMIT_S, 0.0), []
     for now, cpu_s in ((30.0, 0.0), (45.0, 15.0), (60.0, 15.0), (75.0, 15.0)):

@@ -603,11 +603,11 @@ def questions(agent: Agent, cpu_share: float = 0.0, until_s: float = 200.0) -> l
     while agent.now < until_s and (at := agent.core.next_deadline()) is not None:
         if AskWorker(key) in agent.wait(at - agent.now):
             asked.append(agent.now)
-            out = agent.on(WorkerUsed(key, cpu_share * agent.now))
+            out = agent.on(WorkerUsed(key, 1234, cpu_share * agent.now))
             if signals(out):
                 assert signals(out) == [("0", SIGKILL)]
                 assert [type(message) for message in told(out)] == [ReplicaLost]
-                assert "replica 0 hangs: it has answered nothing for 60 s" in said(out)
+                assert "replica 0 (pid 1234) hangs: it has answered nothing for 60 s" in said(out)
                 assert starts(agent.exits("0", -9)) == [("0", 1)]
                 break
     return asked
@@ -637,6 +637,7 @@ def test_who_has_never_spoken_has_left_or_hung_up_is_not_asked() -> None:
     silent.on(LighthouseSpoke(1e9))
     left, gone, off = heard_agent(), heard_agent(), heard_agent(hang_timeout_s=0.0)
     left.says("0", Leaving(StateId(3, "x"), "finished"))
+    left.says("0", Progress(3, 3, "drained"))
     gone.on(WorkerHungUp(WorkerKey("0", gone.incarnations["0"], 0)))
     for agent in (silent, left, gone, off):
         assert questions(agent) == []
@@ -647,7 +648,7 @@ def test_a_late_word_on_a_worker_that_runs_no_more_is_nothing() -> None:
     agent = heard_agent()
     key = WorkerKey("0", agent.incarnations["0"], 0)
     agent.exits("0", -9)
-    assert agent.on(WorkerUsed(key, 1.0)) == []
+    assert agent.on(WorkerUsed(key, 1234, 1.0)) == []
     assert agent.on(WorkerHungUp(key)) == []
 
 

@@ -82,6 +82,15 @@ def test_schedules_in_batches() -> None:
     assert outcomes[:30] != [outcome_of(seed) for seed in range(9000, 9030)]
 
 
+def test_who_hangs_is_found_where_no_other_waits_for_it() -> None:
+    """Its agent's stream broke, or the lighthouse began anew, before its peers had missed it."""
+    focus = ("hang_worker", "cut", "cut_off", "kill_house", "lose_journal")
+    seeds = (40, 131, 244)
+    assert [str(o) for o in (outcome_of(s, focus=focus) for s in seeds) if o.failure] == []
+    unasked = [outcome_of(s, "who is silent stays", focus) for s in seeds]
+    assert all(outcome.failure for outcome in unasked)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_many_schedules() -> None:

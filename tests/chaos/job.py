@@ -163,7 +163,9 @@ class Job:
 
     def floor(self) -> int:
         """The step that every replica's newest process has committed, -1 while one lacks."""
-        newest = self._newest()
+        return self._floor(self._newest())
+
+    def _floor(self, newest: dict[str, tuple[int, int]]) -> int:
         if len(newest) < self.replicas:
             return -1
         return min(step for _, step in newest.values())
@@ -198,7 +200,8 @@ class Job:
         """Until every replica has committed beyond ``goal`` and ``gone`` are replaced."""
 
         def recovered() -> bool:
-            return self.floor() > goal and not gone & set(self.workers().values())
+            newest = self._newest()  # once: who ends between two looks is in neither
+            return self._floor(newest) > goal and not gone & {pid for pid, _ in newest.values()}
 
         took = wait(recovered, f"all replicas beyond step {goal}", timeout_s, self._watch)
         self.tell(f"all replicas are beyond step {goal}")

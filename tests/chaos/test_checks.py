@@ -11,6 +11,7 @@ import torch
 
 from ftrun.core.ids import Attempt, Tag, extend_lineage
 from tests.chaos import checks
+from tests.chaos.job import Job
 from tests.chaos.journal import Commit, Process, Try, last_step, read_journals
 from tests.chaos.model import GRAIN, GRAINS_MAX, Trained, sample_ids
 from tests.chaos.oracle import Unreplayable, replay
@@ -178,3 +179,15 @@ def test_what_a_run_tells_as_json_can_be_read_again() -> None:
     told = Outcome(draw(17), ["a problem"], {"worker SIGKILL": 0.5}, 3.0, "", ["a line"], "here")
     assert read(json.loads(json.dumps(told.json()))) == told
     assert "| **all runs** | 1 | 0 |" in table([told])
+
+
+def test_who_ends_between_two_looks_has_not_recovered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seed 6008: one that had raised still lived at the first look and was gone at the second."""
+    rest = {"1": (11, 5), "2": (12, 5)}
+    looks = [{"0": (10, 5), **rest}, rest, {"0": (20, 5), **rest}]
+    job = object.__new__(Job)
+    job.replicas, job.story, job.began = 3, [], 0.0
+    monkeypatch.setattr(job, "_newest", lambda: looks.pop(0))
+    monkeypatch.setattr(job, "_watch", lambda: None)
+    job.await_recovery(goal=3, gone={10}, timeout_s=10.0)
+    assert looks == []

@@ -12,6 +12,25 @@ from tests.e2e.job import Job, assert_one_state_per_lineage
 
 TIMEOUT_S = 4.0
 SHORT_S = 2.0
+ONE_STEP = """\
+import time, torch, ftrun
+manager = ftrun.manager()
+def step():
+    manager.start_quorum()
+    manager.allreduce(torch.ones(1)).wait()
+    assert manager.should_commit()
+step()
+"""
+
+
+def assert_no_hang(tmp_path: Path, timeout_s: float, then: str) -> None:
+    """One replica trains a step and does ``then``; nobody takes it for one that hangs."""
+    script = tmp_path / "train.py"
+    script.write_text(f"{ONE_STEP}{then}print('done', flush=True)\n")
+    with Job(tmp_path, "--hang-timeout", str(timeout_s), script=script) as job:
+        assert job.end() == 0
+        assert "done" in job.text()
+        assert "hangs" not in job.text()
 
 
 @pytest.mark.slow
@@ -34,45 +53,19 @@ def test_workers_that_all_hang_at_once_are_replaced(tmp_path: Path) -> None:
 @pytest.mark.timeout(240)
 def test_a_long_call_that_keeps_pythons_lock_is_no_hang(tmp_path: Path) -> None:
     """Nothing in such a worker can answer; but it uses the processor."""
-    script = tmp_path / "train.py"
-    script.write_text(
-        "import time, torch, ftrun\n"
-        "manager = ftrun.manager()\n"
-        "def step():\n"
-        "    manager.start_quorum()\n"
-        "    manager.allreduce(torch.ones(1)).wait()\n"
-        "    assert manager.should_commit()\n"
-        "step()\n"
+    then = (
         "took, n = 0.0, 10_000_000\n"
         f"while took < {2 * SHORT_S}:\n"
         "    began = time.monotonic()\n"
         "    sum(range(n))\n"
         "    took, n = time.monotonic() - began, 2 * n\n"
         "step()\n"
-        "print('done', flush=True)\n"
     )
-    with Job(tmp_path, "--hang-timeout", str(SHORT_S), script=script) as job:
-        assert job.end() == 0
-        assert "done" in job.text()
-        assert "hangs" not in job.text()
+    assert_no_hang(tmp_path, SHORT_S, then)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_a_script_that_is_done_with_its_manager_may_take_its_time(tmp_path: Path) -> None:
     """It has left, and may write and evaluate for as long as it likes: it answers nothing."""
-    script = tmp_path / "train.py"
-    script.write_text(
-        "import sys, time, torch, ftrun\n"
-        "manager = ftrun.manager()\n"
-        "manager.start_quorum()\n"
-        "manager.allreduce(torch.ones(1)).wait()\n"
-        "assert manager.should_commit()\n"
-        "manager.shutdown()\n"
-        f"time.sleep({4 * TIMEOUT_S})\n"
-        "print('done', flush=True)\n"
-    )
-    with Job(tmp_path, "--hang-timeout", str(TIMEOUT_S), script=script) as job:
-        assert job.end() == 0
-        assert "done" in job.text()
-        assert "hangs" not in job.text()
+    assert_no_hang(tmp_path, TIMEOUT_S, f"manager.shutdown()\ntime.sleep({4 * TIMEOUT_S})\n")

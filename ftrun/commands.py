@@ -324,6 +324,9 @@ def chaos(
     duration: Annotated[
         str | None, typer.Option(metavar="TIME", help="[default: until the job ends, or Ctrl-C]")
     ] = None,
+    kills: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="End after so many. [default: no limit]")
+    ] = None,
     seed: Annotated[
         int | None, typer.Option(metavar="N", help="Of the draws. [default: any; it is printed]")
     ] = None,
@@ -337,7 +340,7 @@ def chaos(
         Path | None, typer.Option(metavar="FILE", help="The job's token.")
     ] = None,
 ) -> None:
-    """Torment it until the time is over."""
+    """Torment it until the time is over, or the kills are."""
     from ftrun.chaos.draws import parse_duration, parse_signal
     from ftrun.chaos.session import ChaosSettings, run_chaos
 
@@ -345,6 +348,7 @@ def chaos(
         mtbf_s=parse_duration(mtbf, "--mtbf"),
         job_id=job_id,
         duration_s=None if duration is None else parse_duration(duration, "--duration"),
+        kills=kills,
         seed=seed,
         signal=parse_signal(signal),
         only_replica=only_replica,

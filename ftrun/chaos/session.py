@@ -33,11 +33,12 @@ RESULTS_MAX = 100_000
 
 @dataclass(frozen=True, slots=True)
 class ChaosSettings:
-    """What the user wants. ``duration_s`` None: until the job ends, or Ctrl-C."""
+    """What the user wants. ``duration_s`` and ``kills`` None: until the job ends, or Ctrl-C."""
 
     mtbf_s: float
     job_id: str | None = None
     duration_s: float | None = None
+    kills: int | None = None
     seed: int | None = None
     signal: Signals = Signals.SIGKILL
     only_replica: str | None = None
@@ -58,7 +59,7 @@ class JobEnded(Exception):
 
 
 def run_chaos(settings: ChaosSettings, say: Callable[[str], None] = print) -> int:
-    """Kill until the time is over or the job has ended; returns the exit code.
+    """Kill until the time or the kills are over, or the job has ended; returns the exit code.
 
     Raises:
         UserError: no such job runs here, it is another user's, or the replica is not its.
@@ -90,7 +91,7 @@ class Session:
         length_s = self._settings.duration_s
         until = None if length_s is None else self._began + length_s
         try:
-            while self._pause(self._draws.pause_s(), until):
+            while self._has_kills_left() and self._pause(self._draws.pause_s(), until):
                 self._kill_one(until)
         except JobEnded as ending:
             self._say(f"{ending}.")
@@ -111,13 +112,21 @@ class Session:
                 f"The agent of job {self._job.job_id} (pid {self._job.pid}) does not run here."
             )
         whom = "a random worker" if only is None else f"a worker of replica {only}"
-        length = settings.duration_s
-        until = "until the job ends" if length is None else f"for {duration(length)}"
         self._say(
             f"Job {self._job.job_id}: {settings.signal.name} to {whom} on this machine every "
-            f"{duration(settings.mtbf_s)} on average, {until} (seed {self._seed}). "
+            f"{duration(settings.mtbf_s)} on average, {self._length()} (seed {self._seed}). "
             "Ctrl-C ends that; the job goes on."
         )
+
+    def _length(self) -> str:
+        length_s, kills = self._settings.duration_s, self._settings.kills
+        limits = [] if length_s is None else [f"for {duration(length_s)}"]
+        if kills is not None:
+            limits.append("once" if kills == 1 else f"{kills} times")
+        return " or ".join(limits) or "until the job ends"
+
+    def _has_kills_left(self) -> bool:
+        return self._settings.kills is None or self._tally.kills < self._settings.kills
 
     # ------------------------------------------------------------ one kill
 

@@ -14,6 +14,7 @@ Not here: what follows (supervisor.py), processor time (agent/).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 ASK_SHARE = 0.5
@@ -24,6 +25,53 @@ BUSY_SHARE = 0.1
 """Of a core. Threads that wait for Python's lock look for it 200 times a second: that is less."""
 BUSY_LIMITS = 10
 BUSY_QUESTIONS = int(BUSY_LIMITS / ASK_AGAIN_SHARE)
+
+
+class HangWatch:
+    """The workers of one incarnation that have spoken, by group_rank; at most all of them.
+
+    ``limit_s``: see above; 0: nobody is watched.
+    """
+
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s = limit_s
+        self._silences: dict[int, Silence] = {}
+        self._gone: set[int] = set()
+
+    def heard(self, rank: int, now: float) -> None:
+        """It has said something: from its first word on it is watched."""
+        silence = self._silences.get(rank)
+        if silence is not None:
+            silence.heard(now)
+        elif self._limit_s and rank not in self._gone:
+            self._silences[rank] = Silence(self._limit_s, now)
+
+    def hung_up(self, rank: int) -> None:
+        """It cannot answer now; watched again when it speaks again."""
+        self._silences.pop(rank, None)
+
+    def gone(self, rank: int) -> None:
+        """It has ended, or left: then it answers no more, and may live on for long."""
+        self._silences.pop(rank, None)
+        self._gone.add(rank)
+
+    def ask(self, now: float) -> Iterator[int]:
+        """Who is to be asked now; ``used`` is told of each when it was."""
+        for rank, silence in self._silences.items():
+            if silence.look_at <= now and silence.asks(now):
+                yield rank
+
+    def used(self, rank: int, cpu_s: float, now: float) -> float | None:
+        """See ``Silence.used``; if it hangs: for how long it has said nothing."""
+        silence = self._silences.get(rank)
+        if silence is None or not silence.used(cpu_s, now):
+            return None
+        return now - silence.heard_at
+
+    def deadlines(self) -> Iterator[float]:
+        """When to look at them, at the latest."""
+        for silence in self._silences.values():
+            yield silence.look_at
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ from enum import Enum
 from ftrun.core.failures import Failure
 from ftrun.core.messages import FailureReport
 from ftrun.core.restarts import RestartBudget
-from ftrun.core.silence import Silence
+from ftrun.core.silence import HangWatch
 
 FAILURES_KEPT = 16
 
@@ -57,7 +57,7 @@ class Supervised:
     """``alive``: group_ranks whose process has not ended. Deadlines are None while they are off.
 
     ``reported``: a worker of it has spoken, so it has a Manager. ``lost``: its loss is told.
-    ``silences``: of workers that have spoken and are connected; ``left``: who answers no more.
+    ``hang_watch``: of its workers that have spoken.
     ``restart_in_s``, ``outcome_ahead``: what follows when all workers of a failed group have ended.
     ``forgotten``: the slot is somebody else's as soon as the processes here have ended.
     """
@@ -71,8 +71,7 @@ class Supervised:
     alive: set[int] = field(default_factory=set)
     reports: dict[int, FailureReport] = field(default_factory=dict)
     reported: bool = False
-    silences: dict[int, Silence] = field(default_factory=dict)
-    left: set[int] = field(default_factory=set)
+    hang_watch: HangWatch = field(default_factory=lambda: HangWatch(0.0))
     lost: bool = False
     forgotten: bool = False
     restart_in_s: float | None = None
@@ -86,7 +85,7 @@ class Supervised:
     lost_s: float = 0.0
     status: int | None = None
 
-    def begin(self, incarnation: str, workers: int) -> None:
+    def begin(self, incarnation: str, workers: int, hang_timeout_s: float) -> None:
         """A new incarnation: nothing of the last one is left but the account."""
         self.incarnation = incarnation
         self.phase = Phase.RUNNING
@@ -94,8 +93,7 @@ class Supervised:
         self.started += 1
         self.alive = set(range(workers))
         self.reports = {}
-        self.silences = {}
-        self.left = set()
+        self.hang_watch = HangWatch(hang_timeout_s)
         self.reported = self.lost = False
         self.restart_in_s = self.outcome_ahead = None
         self.clear_deadlines()
@@ -117,8 +115,7 @@ class Supervised:
             if at is not None:
                 yield at
         if self.phase is Phase.RUNNING:
-            for silence in self.silences.values():
-                yield silence.look_at
+            yield from self.hang_watch.deadlines()
 
     def rejoined(self, now: float) -> None:
         """It trains again: the time since its loss is counted."""

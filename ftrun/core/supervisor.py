@@ -55,7 +55,6 @@ from ftrun.core.messages import (
 )
 from ftrun.core.preparation import LIMIT_S, SAY_AFTER_S, Preparation
 from ftrun.core.restarts import CrashLoop, Restart, RestartRules
-from ftrun.core.silence import Silence
 from ftrun.core.slot_table import SlotTable
 from ftrun.core.standby import StandbyPool, StandbyRules
 from ftrun.core.supervised import Outcome, Phase, SlotSummary, Supervised
@@ -271,9 +270,10 @@ class Supervisor:
         self._starts += 1
         text = f"{self._settings.agent_id}|{slot.replica_id}|{self._starts}"
         incarnation = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-        slot.begin(incarnation, self._settings.workers_per_replica)
+        settings = self._settings
+        slot.begin(incarnation, settings.workers_per_replica, settings.hang_timeout_s)
         self._slots.note(self._now, slot, f"started as {incarnation}")
-        standbys = self._standbys.take(self._settings.workers_per_replica, self._now)
+        standbys = self._standbys.take(settings.workers_per_replica, self._now)
         self._out.append(StartReplica(slot.replica_id, incarnation, restarts, standbys))
         self._tell(ReplicaStarted(slot.replica_id, incarnation, restarts))
 
@@ -300,7 +300,7 @@ class Supervisor:
         if slot is None or event.group_rank not in slot.alive:
             return
         slot.alive.discard(event.group_rank)
-        slot.silences.pop(event.group_rank, None)
+        slot.hang_watch.gone(event.group_rank)
         self._slots.note(self._now, slot, f"worker {event.group_rank} exited {event.status}")
         if slot.phase is Phase.RUNNING:
             # Who has raised has failed, whatever an exit handler of the script makes of it.
@@ -418,7 +418,7 @@ class Supervisor:
         if slot is None:
             return
         slot.reported = True
-        self._heard(slot, key.group_rank)
+        slot.hang_watch.heard(key.group_rank, self._now)
         match message:
             case Progress(step=step):
                 slot.budget.progressed(step)
@@ -427,37 +427,26 @@ class Supervisor:
             case InForce():
                 slot.rejoined(self._now)
             case Leaving():
-                slot.left.add(key.group_rank)  # it answers no more, and may live on for long
-                slot.silences.pop(key.group_rank, None)
+                slot.hang_watch.gone(key.group_rank)
             case _:
                 pass
-
-    def _heard(self, slot: Supervised, rank: int) -> None:
-        silence = slot.silences.get(rank)
-        if silence is not None:
-            silence.heard(self._now)
-        elif rank in slot.alive - slot.left and self._settings.hang_timeout_s:
-            slot.silences[rank] = Silence(self._settings.hang_timeout_s, self._now)
 
     def _hung_up(self, key: WorkerKey) -> None:
         slot = self._slots.of_incarnation(key.incarnation)
         if slot is not None:
-            slot.silences.pop(key.group_rank, None)
+            slot.hang_watch.hung_up(key.group_rank)
 
     def _ask_the_silent(self, slot: Supervised) -> None:
-        for rank, silence in slot.silences.items():
-            if silence.look_at <= self._now and silence.asks(self._now):
-                key = WorkerKey(slot.replica_id, slot.incarnation, rank)
-                self._out.append(AskWorker(key))
+        for rank in slot.hang_watch.ask(self._now):
+            self._out.append(AskWorker(WorkerKey(slot.replica_id, slot.incarnation, rank)))
 
     def _worker_used(self, event: WorkerUsed) -> None:
         key = event.key
         slot = self._slots.of_incarnation(key.incarnation)
         if slot is None or slot.phase is not Phase.RUNNING:
             return
-        silence = slot.silences.get(key.group_rank)
-        if silence is not None and silence.used(event.cpu_s, self._now):
-            silent_s = self._now - silence.heard_at
+        silent_s = slot.hang_watch.used(key.group_rank, event.cpu_s, self._now)
+        if silent_s is not None:
             why = f"hangs: it has answered nothing for {silent_s:.0f} s, though asked"
             gone = WorkerExited(key.incarnation, key.group_rank, event.pid, -SIGKILL, why)
             self._fail(slot, gone)

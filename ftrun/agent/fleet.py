@@ -28,7 +28,9 @@ from ftrun.errors import ExitCode
 QUORUM_STORE = "quorum"
 SPARE_STORES = 2
 SWEEP_DEADLINE_S = 4.0
-STATUS_DEADLINE_S = 1.0
+STATUS_LATE_S = 0.5
+STATUS_LOOKS = 20
+"""So often the kernel is asked in place of a spawner that is busy with an import, or stopped."""
 LOG_DRAIN_S = 1.0
 NEVER_STARTED = -9
 FORM_MARGIN_S = 30.0
@@ -310,14 +312,25 @@ class Fleet:
         """The kernel says a worker has ended; why is the spawner's to tell, at once as a rule."""
         worker = self._groups[incarnation].workers[group_rank]
         self._loop.remove_reader(worker.pidfd)
-        late = partial(self._status_missing, incarnation, group_rank, worker.pid)
-        self._loop.call_later(STATUS_DEADLINE_S, late)
+        self._ask_later(incarnation, group_rank, STATUS_LOOKS)
 
-    def _status_missing(self, incarnation: str, group_rank: int, pid: int) -> None:
+    def _ask_later(self, incarnation: str, group_rank: int, looks: int) -> None:
+        late = partial(self._status_late, incarnation, group_rank, looks)
+        self._loop.call_later(STATUS_LATE_S, late)
+
+    def _status_late(self, incarnation: str, group_rank: int, looks: int) -> None:
         group = self._groups.get(incarnation)
-        if group is not None and group_rank in group.workers:
+        worker = group.workers.get(group_rank) if group is not None else None
+        if worker is None:
+            return
+        status = linux.failure_of_zombie(worker.pid)
+        if status is not None:
+            self.worker_exited(incarnation, group_rank, worker.pid, status, "")
+        elif looks > 1:
+            self._ask_later(incarnation, group_rank, looks - 1)
+        else:
             reason = "has ended, and the spawner does not say how"
-            self.worker_exited(incarnation, group_rank, pid, -9, reason)
+            self.worker_exited(incarnation, group_rank, worker.pid, -9, reason)
 
     def _forget_worker(self, group: _Group, group_rank: int) -> None:
         worker = group.workers.pop(group_rank)

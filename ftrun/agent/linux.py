@@ -16,6 +16,7 @@ from pathlib import Path
 PR_SET_PDEATHSIG = 1
 PR_SET_NAME = 15
 PR_SET_CHILD_SUBREAPER = 36
+ZOMBIE_STATES = ("Z", "X")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,7 @@ class ProcessRow:
     @property
     def is_zombie(self) -> bool:
         """It has ended and only waits to be reaped."""
-        return self.state in ("Z", "X")
+        return self.state in ZOMBIE_STATES
 
 
 @lru_cache(maxsize=1)
@@ -124,6 +125,20 @@ def process_row(pid: int) -> ProcessRow | None:
         start_ticks=int(fields[19]),
         cpu_s=(int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"),
     )
+
+
+def failure_of_zombie(pid: int) -> int | None:
+    """How a process has failed that ended and is not reaped yet: its exit code, or -signal.
+
+    None if it runs, is reaped, or has ended well. (The kernel also says 0 to who may not know.)
+    """
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return None
+    fields = text.rpartition(")")[2].split()
+    status = int(fields[49])
+    return os.waitstatus_to_exitcode(status) if fields[0] in ZOMBIE_STATES and status else None
 
 
 def process_rows() -> list[ProcessRow]:

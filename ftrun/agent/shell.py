@@ -190,7 +190,6 @@ class Agent:
         self._address = settings.lighthouse or ""
         self._store = ""
         self._own_slots: frozenset[str] = frozenset()
-        self._ever_linked = False
         self._epoch = 0
         self._tries = 0
         self._said_unreachable_at: float | None = None
@@ -467,9 +466,6 @@ class Agent:
 
     def link_opened(self, address: str) -> None:
         """Hello is said; every worker's Report follows."""
-        if self._said_unreachable_at is not None and not self._ever_linked:
-            self._terminal.event_line(f"The lighthouse at {address} answers.")
-        self._ever_linked = True
         self._server.broadcast(AskReport())
 
     def link_message(self, message: ToAgent, asked_at: float | None) -> None:
@@ -477,6 +473,8 @@ class Agent:
         if isinstance(message, ToWorkers):
             for target in message.targets:
                 self._server.send(target.replica_id, target.incarnation, message.message)
+        if self._said_unreachable_at is not None and not self._supervisor.has_heard:
+            self._terminal.event_line(f"The lighthouse at {self._address} answers.")
         self._handle(LighthouseSpoke(asked_at))
         match message:
             case AssignSlots(replica_ids):
@@ -507,13 +505,13 @@ class Agent:
 
     def link_failed(self, ending: Disconnected) -> None:
         """Say it, with a count, as long as there never was a lighthouse."""
-        if not self._ever_linked and ending.refused:
+        if ending.refused and not self._supervisor.has_heard:
             self._terminal.event_line(
                 f"The lighthouse at {self._address} does not accept the token. Give both the "
                 "same one: --token-file FILE."
             )
             self._handle(JobEnded(ExitCode.REFUSED, "the token was refused"))
-        elif not self._ever_linked and self._lighthouse is None:
+        elif not self._supervisor.has_heard and self._lighthouse is None:
             self._say_unreachable(ending)
         self._handle(LighthouseGone(ending.reason, ending.failures))
 

@@ -11,6 +11,7 @@ from ftrun.core import messages as m
 from ftrun.core.choice import Choice, can_repair, choose, standing
 from ftrun.core.chronicle import replicas, sentence
 from ftrun.core.ids import replica_order
+from ftrun.core.patience import Patience
 from ftrun.core.phases import Phase
 from ftrun.core.roster import Replica
 from ftrun.core.stage import Stage
@@ -22,6 +23,7 @@ class Forming:
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
         self._gathering_since: float | None = None
+        self._patience = Patience()
         self._tries = 0
         self._tried_step = -1
         self._errors: Counter[str] = Counter()
@@ -72,11 +74,23 @@ class Forming:
         if stage.waiting.done:
             stage.deadline = None
             return self._go_on()
-        if stage.is_due:
+        if self._is_silence_over():
             stage.deadline = None
             cause = f"no answer within {stage.settings.rejoin_timeout_s:g} s; it is replaced"
             stage.replace(stage.waiting.silent(), cause)
             return True
+        return False
+
+    def _is_silence_over(self) -> bool:
+        """Whether who has not answered is given up: we may have been stopped, and they with us."""
+        stage = self._stage
+        if stage.deadline is None or not stage.is_due:
+            return False
+        timeout_s = stage.settings.rejoin_timeout_s
+        late_s = stage.now - stage.deadline
+        if self._patience.ends(stage.since, timeout_s, stage.now, late_s):
+            return True
+        stage.deadline = self._patience.next_look_at
         return False
 
     def _go_on(self) -> bool:

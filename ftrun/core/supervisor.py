@@ -211,6 +211,11 @@ class Supervisor:
         return None if until_s is None else Lease(until_s)
 
     @property
+    def has_heard(self) -> bool:
+        """True once a lighthouse has said something."""
+        return self._contact.heard_at is not None
+
+    @property
     def gives_up_at(self) -> float | None:
         """When it will end because no lighthouse has answered; None: not known yet, or one has."""
         return self._contact.deadline() if self._contact.heard_at is None else None

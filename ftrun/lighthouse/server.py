@@ -21,7 +21,13 @@ from ftrun.core.preparation import LIMIT_S
 from ftrun.errors import ProtocolError, UserError
 from ftrun.lighthouse.settings import ServiceSettings
 from ftrun.lighthouse.shell import Session, Shell
-from ftrun.protocol.rpc import SERVER_OPTIONS, TokenInterceptor, end_call, membership_service
+from ftrun.protocol.rpc import (
+    ACCEPTED,
+    SERVER_OPTIONS,
+    TokenInterceptor,
+    end_call,
+    membership_service,
+)
 from ftrun.protocol.streams import StreamCodec
 
 # An agent opens its stream at once, to learn of a wrong address or token, and says Hello when its
@@ -131,7 +137,7 @@ class MembershipServer:
     async def _attach(self, requests: AsyncIterator[bytes], context: Any) -> None:
         """One agent's stream, from its Hello to its end."""
         assert self._shell is not None
-        await context.send_initial_metadata(())
+        await context.send_initial_metadata(ACCEPTED)
         codec = StreamCodec()
         try:
             opening = await asyncio.wait_for(_opening(requests, codec), HELLO_TIMEOUT_S)

@@ -32,6 +32,9 @@ from ftrun.protocol.tls import PLAINTEXT, TlsFiles
 SERVICE = ftrun_pb2.DESCRIPTOR.services_by_name["Membership"].full_name
 ATTACH = f"/{SERVICE}/Attach"
 
+ACCEPTED = (("ftrun-accepts", "1"),)
+"""The metadata by which a lighthouse accepts a stream: the token is right, say Hello."""
+
 BACKOFF_FIRST_S = 0.05
 BACKOFF_LAST_S = 2.0
 CONNECT_TIMEOUT_S = 5.0
@@ -218,7 +221,7 @@ class LighthouseConnection:
 
     async def _opened(self, call: _Call) -> None:
         """Wait until the lighthouse has accepted the stream, or ``close`` was called."""
-        opening = asyncio.ensure_future(call.wait_for_connection())
+        opening = asyncio.ensure_future(_accepted(call))
         closing = asyncio.ensure_future(self._closed.wait())
         try:
             await asyncio.wait(
@@ -248,6 +251,20 @@ class LighthouseConnection:
 
 _Call: TypeAlias = Any
 """A grpc.aio.StreamStreamCall of bytes; its type stubs know only the form with an iterator."""
+
+
+async def _accepted(call: _Call) -> None:
+    """Until the lighthouse says so. That it was reached says nothing yet about the token.
+
+    A refusal has a status and no metadata. It must not be written to: grpc.aio would tell that as
+    an internal error, in place of the status.
+    """
+    await call.wait_for_connection()
+    name, value = ACCEPTED[0]
+    if (await call.initial_metadata()).get(name) != value:
+        await call.code()
+        await call.wait_for_connection()  # raises what the status says
+        raise ProtocolError("it accepts streams as no lighthouse of ftrun does")
 
 
 class _Stream:

@@ -11,14 +11,17 @@ import select
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
 from ftrun import clock
 from ftrun.agent import linux, sweep
 
-START_S = 60.0
-END_S = 60.0
+START_S = 180.0
+END_S = 180.0
+GONE_S = 60.0
+"""P1 says 5 s; how soon it is, `scripts/chaos.py orphans` measures."""
 
 
 class Job:
@@ -109,7 +112,7 @@ class Job:
         """Signal the agent."""
         self.process.send_signal(number)
 
-    def left(self, within_s: float) -> list[int]:
+    def left(self, within_s: float = GONE_S) -> list[int]:
         """The pids of the job that are still there after ``within_s``."""
         deadline = clock.now() + within_s
         while rows := [row for row in self._processes() if not row.is_zombie]:
@@ -143,11 +146,18 @@ class Job:
                 assert clock.now() < deadline, f"no process {title!r} in time"
                 self._read(min(deadline, clock.now() + 0.02))
 
+    def until(self, condition: Callable[[], bool], what: str) -> None:
+        """Look until ``condition`` holds, and read on meanwhile."""
+        deadline = clock.now() + END_S
+        while not condition():
+            assert clock.now() < deadline, f"not {what} in time:\n{self.output}"
+            self._read(min(deadline, clock.now() + 0.02))
+
     def _titled(self, title: str, but: int = 0) -> int:
         for row in self._processes():
             if row.pid == but:
                 continue  # killed, and perhaps not dead yet
-            command = Path(f"/proc/{row.pid}/cmdline").read_bytes().rstrip(b"\0")
+            command = command_of(row.pid)
             if not row.is_zombie and command.replace(b"\0", b" ").decode().startswith(title):
                 return row.pid
         raise AssertionError(f"no process {title!r} in:\n{self.output}")
@@ -159,6 +169,14 @@ class Job:
         data = os.read(self.process.stdout.fileno(), 1 << 16) if ready else b""
         self.output += data.decode(errors="replace")
         return bool(data)
+
+
+def command_of(pid: int) -> bytes:
+    """Its title; empty if it is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0")
+    except OSError:
+        return b""  # it has ended, and is reaped
 
 
 def _pidfd(pid: int) -> int | None:

@@ -55,7 +55,7 @@ def test_a_plain_script_runs_as_python_would_run_it(tmp_path: Path) -> None:
             assert "to stderr" in log
             assert f"[0.{rank}] rank {rank} of 2 1" in job.output
         assert "replica 0: finished" in job.output
-        assert job.left(5.0) == []
+        assert job.left() == []
 
 
 KILLABLE = """
@@ -81,10 +81,26 @@ def test_a_killed_worker_is_replaced_and_nobody_else_is_touched(tmp_path: Path) 
         assert_the_token_is_nowhere(job)
         job.signal(signal.SIGTERM)
         assert job.end() == 75
-        assert job.left(5.0) == []
+        assert job.left() == []
         assert "up" in job.log(0, 0)
         assert "up" in job.log(0, 1)
         assert list(job.directory.glob("state/ftrun/jobs/*")) == []
+
+
+@pytest.mark.slow
+def test_how_a_worker_died_is_known_while_the_spawner_cannot_say(tmp_path: Path) -> None:
+    """It may be busy with an import for seconds: the kernel knows, and nobody waits."""
+    with Job(tmp_path, KILLABLE, "--replicas", "2") as job:
+        job.expect(r"up \d+ 0", 2)
+        spawner, victim = job.spawner(), job.worker(0)
+        os.kill(spawner, signal.SIGSTOP)
+        os.kill(victim, signal.SIGKILL)
+        job.expect(rf"replica 0 \(pid {victim}\) died: SIGKILL. Restart 1 of 10 now")
+        os.kill(spawner, signal.SIGCONT)
+        job.expect(r"up \d+ 1")
+        job.signal(signal.SIGTERM)
+        assert job.end() == 75
+        assert job.output.count("died:") == 1
 
 
 def assert_the_token_is_nowhere(job: Job) -> None:
@@ -109,7 +125,7 @@ def test_a_raising_script_is_a_crash_loop_with_its_traceback(tmp_path: Path) -> 
         assert "| ValueError: no such data" in job.output
         assert 'script.py", line 2, in broken' in job.output
         assert "bootstrap.py" not in job.output
-        assert job.left(5.0) == []
+        assert job.left() == []
 
 
 @pytest.mark.parametrize(
@@ -169,7 +185,7 @@ def test_who_ignores_sigterm_is_killed_after_the_grace(tmp_path: Path) -> None:
     with Job(tmp_path, STUBBORN, "--grace", "1") as job:
         job.expect("up")
         job.signal(signal.SIGTERM)
-        assert job.end(20) == 75
+        assert job.end() == 75
 
 
 def test_a_second_ctrl_c_does_not_wait(tmp_path: Path) -> None:
@@ -178,16 +194,16 @@ def test_a_second_ctrl_c_does_not_wait(tmp_path: Path) -> None:
         job.signal(signal.SIGINT)
         job.expect("SIGINT: leaving")
         job.signal(signal.SIGINT)
-        assert job.end(20) == 130
-        assert job.left(5.0) == []
+        assert job.end() == 130
+        assert job.left() == []
 
 
 def test_ctrl_c_while_all_is_still_starting_ends_at_once(tmp_path: Path) -> None:
     with Job(tmp_path, STUBBORN) as job:
         job.expect_process(f"{sys.executable} -m ftrun.agent.spawner")
         job.signal(signal.SIGINT)
-        assert job.end(10) == 130
-        assert job.left(5.0) == []
+        assert job.end() == 130
+        assert job.left() == []
 
 
 @pytest.mark.slow
@@ -207,10 +223,10 @@ def test_no_lighthouse_is_said_at_once_and_ends_with_71(tmp_path: Path) -> None:
     token.chmod(0o600)
     options = ("--lighthouse", "127.0.0.1:1", "--token-file", str(token), "--join-timeout", "2")
     with Job(tmp_path, "", *options) as job:
-        job.expect(r"No lighthouse answers at 127\.0\.0\.1:1 \(try 1", timeout_s=5.0)
+        job.expect(r"No lighthouse answers at 127\.0\.0\.1:1 \(try 1")
         assert "ftrun lighthouse --bind 127.0.0.1:1" in job.output
         assert job.end() == 71
-        assert job.left(5.0) == []
+        assert job.left() == []
 
 
 @pytest.mark.slow
@@ -220,7 +236,7 @@ def test_closed_standard_streams_cost_the_output_only(tmp_path: Path) -> None:
     command = f"exec {sys.executable} -m ftrun --job-id job {script} >&- 2>&- <&-"
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     done = subprocess.run(
-        ["sh", "-c", command], cwd=tmp_path, env=environment, timeout=60, check=False
+        ["sh", "-c", command], cwd=tmp_path, env=environment, timeout=300, check=False
     )
     assert done.returncode == 0
     assert (tmp_path / "ftrun-logs/job/replica_0/rank_0/0.log").read_text() == "hello\n"
@@ -235,8 +251,8 @@ def test_a_preload_that_cannot_be_imported_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_imports_that_outlast_the_join_timeout_are_waited_for(tmp_path: Path) -> None:
-    (tmp_path / "from_a_cold_disk.py").write_text("import time; time.sleep(4)")
-    options = ("--preload", "from_a_cold_disk", "--join-timeout", "2")
+    (tmp_path / "from_a_cold_disk.py").write_text("import time; time.sleep(14)")
+    options = ("--preload", "from_a_cold_disk", "--join-timeout", "8")
     with Job(tmp_path, "print('trains')", *options) as job:
         assert job.end() == 0
         assert "trains" in job.log(0, 0, 0)

@@ -34,6 +34,18 @@ def test_a_row_tells_parent_group_session_and_state() -> None:
     assert linux.process_row(child.pid) is None
 
 
+@pytest.mark.parametrize(
+    ("how", "failure"), [("exit(7)", 7), ("exit(0)", None), ("kill(9)", -9), ("kill(11)", -11)]
+)
+def test_a_zombie_tells_how_it_has_failed(how: str, failure: int | None) -> None:
+    code = f"import os; exit, kill = os._exit, lambda n: os.kill(os.getpid(), n); {how}"
+    with subprocess.Popen([sys.executable, "-c", code]) as child:
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        assert linux.failure_of_zombie(child.pid) == failure
+    assert linux.failure_of_zombie(child.pid) is None
+    assert linux.failure_of_zombie(os.getpid()) is None
+
+
 def test_a_name_with_spaces_and_brackets_is_read_right() -> None:
     code = (
         "import os; from ftrun.agent import linux; linux.title_process('a) S 1 (b');"

@@ -44,7 +44,7 @@ def batch(*messages: object) -> bytes:
 
 async def echo(requests: AsyncIterator[bytes], context: Any) -> None:
     """Answer a Heartbeat with an ack and end at a Goodbye."""
-    await context.send_initial_metadata(())
+    await context.send_initial_metadata(rpc.ACCEPTED)
     async for data in requests:
         for message in decode_batch(data):
             if isinstance(message, Goodbye):
@@ -84,7 +84,7 @@ class Agent:
 
     async def __aexit__(self, *_: object) -> None:
         self.connection.close()
-        await asyncio.wait_for(self.task, 5.0)
+        await asyncio.wait_for(self.task, 60.0)
 
 
 def test_messages_go_both_ways() -> None:
@@ -106,7 +106,7 @@ def test_what_is_queued_at_close_still_arrives() -> None:
     got: list[Any] = []
 
     async def keep(requests: AsyncIterator[bytes], context: Any) -> None:
-        await context.send_initial_metadata(())
+        await context.send_initial_metadata(rpc.ACCEPTED)
         async for data in requests:
             got.extend(decode_batch(data))
 
@@ -166,6 +166,33 @@ def test_a_wrong_token_is_refused_and_said_so(token: str) -> None:
     run(main())
 
 
+def test_who_is_refused_was_never_connected_and_says_nothing() -> None:
+    """A Hello on a refused stream would cost its status; and the agent take it for accepted."""
+
+    async def main() -> None:
+        async with serving() as port, Agent(port, token=new_token()) as agent:
+            for _ in range(5):
+                told = await agent.next(object)
+                assert isinstance(told, Disconnected) and told.refused, told
+            assert agent.connection.traffic.messages == 0
+
+    run(main())
+
+
+@pytest.mark.parametrize("words", [(), (("ftrun-accepts", "2"),)])
+def test_who_accepts_as_no_lighthouse_does_is_none(words: Any) -> None:
+    async def other(requests: AsyncIterator[bytes], context: Any) -> None:
+        await context.send_initial_metadata(words)
+
+    async def main() -> None:
+        async with serving(other) as port, Agent(port) as agent:
+            told = await agent.next(object)
+            assert isinstance(told, Disconnected) and not told.refused, told
+            assert "no lighthouse of ftrun" in told.reason
+
+    run(main())
+
+
 def test_every_method_refuses_every_wrong_token() -> None:
     """X1: the methods come from the service's descriptor; a new one cannot be forgotten."""
     names = [
@@ -182,7 +209,7 @@ def test_every_method_refuses_every_wrong_token() -> None:
             opened: Any = channel
             call = opened.stream_stream(name)(metadata=metadata)
             try:
-                await asyncio.wait_for(call.read(), 5.0)
+                await asyncio.wait_for(call.read(), 60.0)
             except grpc.aio.AioRpcError as error:
                 return error.code()
             return grpc.StatusCode.OK
@@ -203,7 +230,7 @@ def test_a_lighthouse_that_does_not_drain_is_cut(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(rpc, "OUTBOX_MAX", 50)
 
     async def deaf(requests: AsyncIterator[bytes], context: Any) -> None:
-        await context.send_initial_metadata(())
+        await context.send_initial_metadata(rpc.ACCEPTED)
         await asyncio.Event().wait()
 
     async def main() -> None:
@@ -222,7 +249,7 @@ def test_a_lighthouse_that_does_not_drain_is_cut(monkeypatch: pytest.MonkeyPatch
 
 def test_a_lighthouse_that_speaks_otherwise_is_left() -> None:
     async def noisy(requests: AsyncIterator[bytes], context: Any) -> None:
-        await context.send_initial_metadata(())
+        await context.send_initial_metadata(rpc.ACCEPTED)
         await context.write(b"noise")
         await asyncio.Event().wait()
 
@@ -234,9 +261,13 @@ def test_a_lighthouse_that_speaks_otherwise_is_left() -> None:
     run(main())
 
 
-def test_a_lighthouse_that_accepts_and_cuts_is_not_hammered() -> None:
+def test_a_lighthouse_that_accepts_and_cuts_is_not_hammered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(rpc, "BACKOFF_LAST_S", 60.0)  # no try lasts so long
+
     async def cutting(requests: AsyncIterator[bytes], context: Any) -> None:
-        await context.send_initial_metadata(())
+        await context.send_initial_metadata(rpc.ACCEPTED)
 
     async def main() -> None:
         async with serving(cutting) as port, Agent(port) as agent:

@@ -11,6 +11,7 @@ import random
 import shutil
 import signal
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,8 +22,10 @@ from tests.chaos.network import Network
 from tests.chaos.processes import wait
 from tests.chaos.proxy import BACKWARD, FORWARD, Proxy
 
-TRAP_S = 15.0
-LIGHTHOUSE_BACK_S = 20.0
+TRAP_S = 90.0
+LIGHTHOUSE_BACK_S = 90.0
+HANGS_S = 4.0
+"""Who is stopped for longer may be replaced: so long members wait for a word, nearly."""
 BACK = "The lighthouse is back"
 GRACE_S = 4.0
 EXIT_PREEMPTED, EXIT_BUG = 75, 70
@@ -119,10 +122,11 @@ def _signal(stage: Stage, pid: int, number: signal.Signals, who: str) -> None:
 
 def _pause(stage: Stage) -> Effect:
     ((replica, pid),) = _victims(stage, 1)
+    began = time.monotonic()
     _signal(stage, pid, signal.SIGSTOP, f"replica {replica}")
     stage.job.pause(stage.rng.uniform(0.3, 2.5))
     _signal(stage, pid, signal.SIGCONT, f"replica {replica}")
-    return Effect()
+    return Effect(may_go={replica} if time.monotonic() - began > HANGS_S else set())
 
 
 def _hang(stage: Stage) -> Effect:

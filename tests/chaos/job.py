@@ -24,14 +24,15 @@ from tests.chaos.processes import Family, command, wait
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SCRIPT = Path(__file__).parent / "train.py"
-START_S = 60.0
-RECOVER_S = 45.0
-END_S = 45.0
-GONE_S = 5.0
-STEPS_TO_END = 10
+START_S = 180.0
+RECOVER_S = 150.0
+END_S = 150.0
+GONE_S = 30.0
+"""P1 says 5 s; how soon it is, orphans.py measures."""
+STEPS_TO_END = 30
 PORTS = (10_240, 29_000)  # below those of outgoing connections, and the lighthouse's own
 PORT_TRIES = 100
-HEARTBEAT_TIMEOUT_S = 2.0
+HEARTBEAT_TIMEOUT_S = 3.0
 ISOLATION_LIMIT_S = 8.0
 
 

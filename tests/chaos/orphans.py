@@ -18,10 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ftrun.agent import sweep
-from tests.chaos.job import GONE_S, REPOSITORY
+from tests.chaos.job import REPOSITORY
 from tests.chaos.processes import Family, Late, command, wait
 
-START_S = 60.0
+START_S = 180.0
+GONE_S = 5.0
 BIN = Path(sys.executable).parent
 
 FAMILY = """
@@ -66,7 +67,7 @@ CHILDREN = "2 data-loader workers, a setsid child, a double fork, a child that i
 
 @dataclass(frozen=True)
 class Row:
-    """``left``: processes that still lived after ``GONE_S``; ``gone_s``: when the last one went."""
+    """``left``: processes that still lived after so long; ``gone_s``: when the last one went."""
 
     case: str
     launcher: str
@@ -134,7 +135,9 @@ def table(rows: Iterable[Row]) -> str:
     return "\n".join(lines)
 
 
-def end_one(case: str, strike: Callable[[_Running], None], launcher: str) -> Row:
+def end_one(
+    case: str, strike: Callable[[_Running], None], launcher: str, within_s: float = GONE_S
+) -> Row:
     """One case with one launcher."""
     with tempfile.TemporaryDirectory(prefix="orphans-") as name:
         directory = Path(name)
@@ -142,7 +145,7 @@ def end_one(case: str, strike: Callable[[_Running], None], launcher: str) -> Row
         try:
             rows = running.family.rows()
             strike(running)
-            gone_s, who = _count(running)
+            gone_s, who = _count(running, within_s)
             return Row(case, launcher, len(rows), len(who), gone_s, tuple(who))
         finally:
             running.launcher.kill()
@@ -150,11 +153,11 @@ def end_one(case: str, strike: Callable[[_Running], None], launcher: str) -> Row
             sweep.kill_all(running.family.rows, GONE_S)
 
 
-def _count(running: _Running) -> tuple[float | None, list[str]]:
+def _count(running: _Running, within_s: float) -> tuple[float | None, list[str]]:
     """When the last one went, or who is left."""
     try:
         began = time.monotonic()
-        wait(lambda: not running.family.rows(), "the family to be gone", GONE_S)
+        wait(lambda: not running.family.rows(), "the family to be gone", within_s)
         return time.monotonic() - began, []
     except Late:
         running.launcher.poll()

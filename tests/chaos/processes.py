@@ -15,7 +15,7 @@ import psutil
 from ftrun.agent import linux
 
 LOOK_S = 0.02
-ZOMBIE_S = 1.0
+ZOMBIE_S = 5.0
 ZOMBIE_LOOK_S = 0.25
 
 
@@ -46,7 +46,7 @@ class Family:
         return [row.pid for row in sorted(rows, key=lambda row: row.start_ticks)]
 
     def look_for_zombies(self) -> None:
-        """P2: who is a zombie of this family for more than a second is written down."""
+        """P2: who is a zombie of this family for more than ``ZOMBIE_S`` is written down."""
         now = time.monotonic()
         if now - self._looked_at < ZOMBIE_LOOK_S:
             return

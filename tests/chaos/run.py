@@ -28,7 +28,7 @@ from tests.chaos.network import HUB_ADDRESS, LIGHTHOUSE, Network, why_no_namespa
 from tests.chaos.processes import vital_signs
 from tests.chaos.proxy import Proxy
 
-RUN_S = 150.0
+RUN_S = 900.0
 SECOND_CHANCE = 0.45
 AT_ONCE_CHANCE = 0.5
 COMPANIONS = (

@@ -16,8 +16,8 @@ from pathlib import Path
 
 FTRUN = str(Path(sys.executable).parent / "ftrun")
 SCRIPT = Path(__file__).parent / "train.py"
-DEADLINE_S = 60.0
-GONE_S = 5.0
+DEADLINE_S = 180.0
+STEPS_TO_END = 60
 
 
 class Job:
@@ -39,6 +39,7 @@ class Job:
         environment = {
             **os.environ,
             "E2E_OUT": str(self.out),
+            "E2E_STOP": str(self.out.with_name("stop")),
             "XDG_STATE_HOME": str(directory / "state"),
             **more,
         }
@@ -124,13 +125,26 @@ class Job:
         self.wait(lambda: self.step() >= goal, f"step {goal}")
 
     def end(self) -> int:
-        """Wait for the job's own end; its exit code."""
-        self.wait(lambda: self.process.poll() is not None, "end of the job", 120.0)
+        """Wait for the job's own end, as long as it gets on; its exit code."""
+        seen, changed_at = (0, 0), time.monotonic()
+        while self.process.poll() is None:
+            now = self.step(), len(self.text())
+            if now > seen:
+                seen, changed_at = now, time.monotonic()
+            assert time.monotonic() < changed_at + DEADLINE_S, f"stands still:\n{self.text()}"
+            time.sleep(0.01)
         return self.process.returncode
 
+    def finish(self) -> int:
+        """Let the script train some more steps and end; its exit code."""
+        draft = self.out.with_name("stop.draft")
+        draft.write_text(str(self.step() + STEPS_TO_END))
+        draft.rename(self.out.with_name("stop"))
+        return self.end()
+
     def wait_gone(self) -> None:
-        """P1: nothing of the job is left five seconds after its guard has gone."""
-        self.wait(lambda: not self.processes(), "empty process table", GONE_S)
+        """P1: nothing of the job is left. `scripts/chaos.py orphans` asks how soon."""
+        self.wait(lambda: not self.processes(), "empty process table")
 
     def stop(self) -> int:
         """SIGTERM: everybody leaves at a boundary."""

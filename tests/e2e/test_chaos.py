@@ -18,7 +18,7 @@ def chaos(directory: Path, *options: str) -> subprocess.CompletedProcess[str]:
         env={**os.environ, "XDG_STATE_HOME": str(directory / "state")},
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=400,
         check=False,
     )
 
@@ -34,7 +34,7 @@ def test_without_a_job_it_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(900)
 def test_workers_of_a_running_job_die_and_are_replaced(tmp_path: Path) -> None:
     with Job(tmp_path, "--replicas", "3", "--max-restarts", "100") as job:
         job.wait_members(3)

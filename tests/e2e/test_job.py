@@ -15,17 +15,20 @@ import pytest
 
 from tests.e2e.job import FTRUN, Job, assert_one_state_per_lineage, hashes
 
-pytestmark = pytest.mark.timeout(240)
+HEARTBEAT_S = 1.0
+"""Of the default --heartbeat-timeout of 5 s."""
+
+pytestmark = pytest.mark.timeout(1200)
 
 
 def test_a_killed_worker_is_replaced_and_heals(tmp_path: Path) -> None:
-    with Job(tmp_path, "--replicas", "3", E2E_STEPS="150") as job:
+    with Job(tmp_path, "--replicas", "3") as job:
         job.wait_members(3)
         before = job.pids()
         os.kill(before["1", "0"], signal.SIGKILL)
         job.wait(lambda: job.pids().get(("1", "0"), before["1", "0"]) != before["1", "0"], "rejoin")
         after = job.pids()
-        assert job.end() == 0
+        assert job.finish() == 0
     assert {after["0", "0"], after["2", "0"]} == {before["0", "0"], before["2", "0"]}  # P4
     assert len(hashes(job)) == 3 and len(set(hashes(job))) == 1
     assert_one_state_per_lineage(job)
@@ -64,14 +67,14 @@ def test_a_step_asks_the_lighthouse_nothing(tmp_path: Path) -> None:
     with Job(tmp_path, "--replicas", "2", E2E_STEP_S="0.001") as job:
         job.wait_members(2)
         job.wait_steps(5)
-        before, step = _received(tmp_path), job.step()
+        began, before = time.monotonic(), _received(tmp_path)
         job.wait_steps(200)
         after = _received(tmp_path)
         assert {k: n for k, n in after.items() if k != "Heartbeat"} == {
             k: n for k, n in before.items() if k != "Heartbeat"
         }
         heartbeats = after.get("Heartbeat", 0) - before.get("Heartbeat", 0)
-        assert heartbeats < (job.step() - step) / 4
+        assert heartbeats <= (time.monotonic() - began) / HEARTBEAT_S + 1
         assert job.stop() == 75
 
 
@@ -79,7 +82,7 @@ def _received(directory: Path) -> dict[str, int]:
     """What the job's lighthouse has been told so far, by kind."""
     environment = {**os.environ, "XDG_STATE_HOME": str(directory / "state")}
     told = subprocess.run(
-        [FTRUN, "status", "--json"], env=environment, capture_output=True, text=True, timeout=30
+        [FTRUN, "status", "--json"], env=environment, capture_output=True, text=True, timeout=120
     )
     assert told.returncode == 0, told.stderr
     received = json.loads(told.stdout)["messages_received"]
@@ -89,13 +92,13 @@ def _received(directory: Path) -> dict[str, int]:
 
 @pytest.mark.slow
 def test_two_die_at_once(tmp_path: Path) -> None:
-    with Job(tmp_path, "--replicas", "4", E2E_STEPS="300") as job:
+    with Job(tmp_path, "--replicas", "4") as job:
         job.wait_members(4)
         pids = job.pids()
         os.kill(pids["0", "0"], signal.SIGKILL)
         os.kill(pids["2", "0"], signal.SIGKILL)
         job.wait(lambda: len(set(job.pids().values()) - set(pids.values())) == 2, "both back")
-        assert job.end() == 0
+        assert job.finish() == 0
     assert len(set(hashes(job))) == 1
     assert_one_state_per_lineage(job)
 
@@ -123,20 +126,20 @@ def test_nothing_is_left_of_a_job_whose_guards_die(tmp_path: Path, victims: list
         pids = {"agent": job.process.pid, "spawner": job.find("ftrun spawner")}
         for victim in victims:
             os.kill(pids[victim], signal.SIGKILL)
-        job.process.wait(10)
+        job.process.wait(60)
         job.wait_gone()
 
 
 @pytest.mark.slow
 def test_groups_of_two_workers(tmp_path: Path) -> None:
-    with Job(tmp_path, "--replicas", "2", "--workers-per-replica", "2", E2E_STEPS="300") as job:
+    with Job(tmp_path, "--replicas", "2", "--workers-per-replica", "2") as job:
         job.wait_members(2, 2)
         before = job.pids()
         os.kill(before["1", "1"], signal.SIGKILL)
         job.wait(lambda: job.pids().get(("1", "0"), before["1", "0"]) != before["1", "0"], "rejoin")
         job.wait_members(2, 2)
         after = job.pids()
-        assert job.end() == 0
+        assert job.finish() == 0
     assert (after["0", "0"], after["0", "1"]) == (before["0", "0"], before["0", "1"])  # P4
     assert after["1", "0"] != before["1", "0"]  # the whole group restarts
     assert_one_state_per_lineage(job)
@@ -162,12 +165,12 @@ def test_a_death_in_mid_step_costs_the_survivors_no_step(tmp_path: Path, workers
 
 @pytest.mark.slow
 def test_synchronous_quorum_heals_before_the_forward_pass(tmp_path: Path) -> None:
-    with Job(tmp_path, "--replicas", "2", E2E_STEPS="200", E2E_SYNC="1") as job:
+    with Job(tmp_path, "--replicas", "2", E2E_SYNC="1") as job:
         job.wait_members(2)
         before = job.pids()
         os.kill(before["0", "0"], signal.SIGKILL)
         job.wait(lambda: job.pids().get(("0", "0"), before["0", "0"]) != before["0", "0"], "rejoin")
-        assert job.end() == 0
+        assert job.finish() == 0
     assert len(set(hashes(job))) == 1
     assert_one_state_per_lineage(job)
 
@@ -224,10 +227,8 @@ def test_unlike_shapes_are_named_before_weights_are_touched(tmp_path: Path) -> N
 
 @pytest.mark.slow
 def test_a_stopped_job_leaves_at_one_boundary(tmp_path: Path) -> None:
-    with Job(tmp_path, "--replicas", "3") as job:
+    with Job(tmp_path, "--replicas", "3", "--grace", "100") as job:
         job.wait_members(3)
-        began = time.monotonic()
         assert job.stop() == 75
-        assert time.monotonic() - began < 10
     last = {records[-1] for records in job.records().values()}
     assert len(last) == 1, last

@@ -9,7 +9,7 @@ import pytest
 
 from tests.e2e.job import Job, assert_one_state_per_lineage, hashes
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(1200)
 SCRIPT = Path(__file__).parent / "repair.py"
 
 FEW = ("default", "views", "skipped")

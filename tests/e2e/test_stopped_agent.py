@@ -11,22 +11,23 @@ import pytest
 
 from tests.e2e.job import Job, assert_one_state_per_lineage
 
-LIMIT_S = 3.0
-STILL_S = 1.5
+LIMIT_S = 8.0
+STILL_S = 4.0
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(900)
 def test_workers_of_a_stopped_agent_stop_committing_and_go_on_with_it(tmp_path: Path) -> None:
-    options = ("--replicas", "2", "--isolation-limit", str(LIMIT_S), "--heartbeat-timeout", "1")
+    options = ("--replicas", "2", "--isolation-limit", str(LIMIT_S), "--heartbeat-timeout", "4")
     with Job(tmp_path, *options) as job:
         job.wait_members(2)
         before = job.pids()
         job.process.send_signal(signal.SIGSTOP)
         stopped_at = time.time()
-        job.wait(lambda: time.time() - last_commit(job) >= STILL_S, "end of the commits", 20.0)
-        # Within the limit they train on alone; a tick of the link later at the latest they do not.
-        assert last_commit(job) < stopped_at + LIMIT_S + 1.0
+        job.wait(lambda: time.time() - last_commit(job) >= STILL_S, "end of the commits")
+        # Within the limit they train on alone; a tick of the link later at the latest they do not,
+        # but for what a slow machine had begun by then.
+        assert last_commit(job) < stopped_at + LIMIT_S + STILL_S
         job.process.send_signal(signal.SIGCONT)
         job.wait(lambda: last_commit(job) > stopped_at + LIMIT_S + STILL_S, "commits again")
         job.wait_steps(5)
@@ -41,19 +42,18 @@ def last_commit(job: Job) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(900)
 def test_a_machine_that_stands_still_for_a_while_loses_nobody(tmp_path: Path) -> None:
     """A suspended host finds everybody overdue when it goes on, and nobody is at fault."""
-    with Job(tmp_path, "--replicas", "2", "--heartbeat-timeout", "1") as job:
+    with Job(tmp_path, "--replicas", "2", "--heartbeat-timeout", "5") as job:
         job.wait_members(2)
         before, pids = job.pids(), list(job.processes())
-        for _ in range(3):
-            for pid in pids:
-                os.kill(pid, signal.SIGSTOP)
-            time.sleep(2.5)  # the fault: so long nothing runs
-            for pid in reversed(pids):
-                os.kill(pid, signal.SIGCONT)
-            job.wait_steps(10)
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        time.sleep(12.0)  # the fault: so long nothing runs
+        for pid in reversed(pids):
+            os.kill(pid, signal.SIGCONT)
+        job.wait_steps(10)
         assert job.pids() == before
         assert job.stop() == 75
     assert job.text().count("in quorum") == 1 and "lost" not in job.text(), job.text()

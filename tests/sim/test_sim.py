@@ -70,7 +70,7 @@ def test_a_violation_that_is_not_mended_yet(seed: int) -> None:
     assert not outcome_of(seed).failure
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1200)
 def test_schedules() -> None:
     assert _failures(range(FAST_SCHEDULES)) == []
 

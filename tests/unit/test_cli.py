@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from ftrun import clock
 from ftrun.cli import OTHER_COMMANDS, means_a_run
 from ftrun.commands import app
 
@@ -38,14 +37,11 @@ def test_help_is_quick_and_loads_nothing_heavy() -> None:
         "heavy = {'torch', 'numpy', 'grpc', 'aiohttp', 'asyncio', 'google'} & set(sys.modules)\n"
         "print('heavy:', heavy)"
     )
-    started = clock.now()
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
     )
     assert "heavy: set()" in done.stdout
     assert "lighthouse" in done.stdout
-    # 0.13 s alone on this kind of machine; others may be busy here.
-    assert clock.now() - started < 5.0
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from typing import Any
 from ftrun.lighthouse.embedded import child_environment
 from ftrun.status.client import fetch_status
 
-START_TIMEOUT_S = 20.0
+DEADLINE_S = 60.0
 
 
 class LighthouseProcess:
@@ -62,7 +62,7 @@ class LighthouseProcess:
     def wait_for(self, words: str) -> bool:
         """Read its output until it says ``words``; False if it ends before."""
         assert self.process is not None and self.process.stdout is not None
-        deadline = time.monotonic() + START_TIMEOUT_S
+        deadline = time.monotonic() + DEADLINE_S
         with selectors.DefaultSelector() as selector:
             selector.register(self.process.stdout, selectors.EVENT_READ)
             while words not in self.log:
@@ -75,13 +75,13 @@ class LighthouseProcess:
 
     def status(self) -> dict[str, Any]:
         """What ``/status`` says."""
-        return fetch_status(self.http, self.token)
+        return fetch_status(self.http, self.token, timeout_s=DEADLINE_S)
 
     def end(self, number: int = signal.SIGKILL) -> int:
         """Signal it and reap it; returns the exit status."""
         assert self.process is not None and self.process.stdout is not None
         self.process.send_signal(number)
-        rest, _ = self.process.communicate(timeout=10.0)
+        rest, _ = self.process.communicate(timeout=DEADLINE_S)
         self.log += rest.decode()
         code = self.process.returncode
         self.process = None

@@ -10,19 +10,28 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
+import pytest
 from lighthouse_process import LighthouseProcess
 from scripted_agent import ScriptedAgent
 
 from ftrun.core import messages as m
 from ftrun.core.ids import unpack_quorum_id
+from ftrun.protocol import rpc
 from ftrun.protocol.auth import new_token
 from ftrun.protocol.rpc import Disconnected
 
-SPEC = m.JobSpec("job", 2, 1, 1, 5.0, 2.0, 60.0)
+SPEC = m.JobSpec("job", 2, 1, 1, 5.0, 10.0, 60.0)
+DEADLINE_S = 60.0
+
+
+@pytest.fixture(autouse=True)
+def tries_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that the agent is back well within the new lighthouse's takeover grace."""
+    monkeypatch.setattr(rpc, "BACKOFF_LAST_S", 0.1)
 
 
 def run(main: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(main, 60.0))
+    asyncio.run(asyncio.wait_for(main, 5 * DEADLINE_S))
 
 
 async def forms_a_quorum(lighthouse: LighthouseProcess) -> ScriptedAgent:
@@ -95,7 +104,7 @@ def test_without_its_journal_it_rebuilds_from_what_agents_say(tmp_path: Path) ->
 
 async def settled(lighthouse: LighthouseProcess) -> dict[str, Any]:
     """The first status in which the lighthouse is steady again (takeover may take its grace)."""
-    deadline = asyncio.get_running_loop().time() + 20.0
+    deadline = asyncio.get_running_loop().time() + DEADLINE_S
     while asyncio.get_running_loop().time() < deadline:
         status = await asyncio.to_thread(lighthouse.status)
         if status["phase"] == "steady":
@@ -110,7 +119,7 @@ def test_it_dies_with_its_agent(tmp_path: Path) -> None:
         "import sys, time; sys.path.insert(0, sys.argv[1]);"
         "from pathlib import Path; from lighthouse_process import LighthouseProcess;"
         "x = LighthouseProcess(Path(sys.argv[2]), 'a' * 64); x.start();"
-        "print(x.process.pid, flush=True); time.sleep(60)"
+        "print(x.process.pid, flush=True); time.sleep(600)"
     )
 
     async def main() -> None:
@@ -119,13 +128,13 @@ def test_it_dies_with_its_agent(tmp_path: Path) -> None:
             sys.executable, "-c", program, here, str(tmp_path), stdout=asyncio.subprocess.PIPE
         )
         assert parent.stdout is not None
-        pid = int(await asyncio.wait_for(parent.stdout.readline(), 20.0))
+        pid = int(await asyncio.wait_for(parent.stdout.readline(), 2 * DEADLINE_S))
         child = os.pidfd_open(pid)
         parent.kill()
         await parent.wait()
         gone = asyncio.Event()
         asyncio.get_running_loop().add_reader(child, gone.set)
-        await asyncio.wait_for(gone.wait(), 5.0)
+        await asyncio.wait_for(gone.wait(), DEADLINE_S)
         asyncio.get_running_loop().remove_reader(child)
         os.close(child)
 
@@ -137,5 +146,5 @@ def test_it_does_not_outlive_a_parent_that_was_faster(tmp_path: Path) -> None:
     lighthouse.spawn(parent_pid=1)
     assert not lighthouse.wait_for("ready")
     assert lighthouse.process is not None
-    assert lighthouse.process.wait(10.0) == 0
+    assert lighthouse.process.wait(DEADLINE_S) == 0
     lighthouse.end()

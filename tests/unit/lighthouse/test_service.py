@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections import deque
 from collections.abc import Coroutine
 from pathlib import Path
@@ -30,11 +29,12 @@ from ftrun.protocol.rpc import Connected, Disconnected, LighthouseConnection
 from ftrun.protocol.streams import take_batch
 from ftrun.status.view import render
 
-SPEC = m.JobSpec("job", 2, 1, 1, 5.0, 2.0, 60.0)
+SPEC = m.JobSpec("job", 2, 1, 1, 5.0, 10.0, 60.0)
+DEADLINE_S = 60.0
 
 
 def run(main: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(main, 60.0))
+    asyncio.run(asyncio.wait_for(main, 5 * DEADLINE_S))
 
 
 def refused(state_dir: Path, grpc: str, http: str) -> str:
@@ -44,7 +44,7 @@ def refused(state_dir: Path, grpc: str, http: str) -> str:
     lighthouse.spawn()
     assert not lighthouse.wait_for("lighthouse ready")
     assert lighthouse.process is not None
-    assert lighthouse.process.wait(10.0) == ExitCode.USAGE
+    assert lighthouse.process.wait(DEADLINE_S) == ExitCode.USAGE
     lighthouse.end()
     assert len(lighthouse.log.splitlines()) == 1, lighthouse.log
     return lighthouse.log
@@ -184,7 +184,7 @@ def test_a_journal_that_cannot_be_written_stops_it(tmp_path: Path) -> None:
                 type(x.message) for x in agent.received if isinstance(x, m.ToWorkers)
             ]
             assert lighthouse.process is not None
-            code = await asyncio.to_thread(lighthouse.process.wait, 10.0)
+            code = await asyncio.to_thread(lighthouse.process.wait, DEADLINE_S)
             assert code == ExitCode.LIGHTHOUSE_UNREACHABLE
             agent.connection.close()
             await agent.close()
@@ -211,7 +211,7 @@ asyncio.run(main())
 
 
 def test_an_agent_that_is_killed_is_lost_at_once(tmp_path: Path) -> None:
-    """The kernel closes its stream; nobody waits for heartbeats to run out (2 s here)."""
+    """The kernel closes its stream; nobody waits for heartbeats to run out."""
     with LighthouseProcess(tmp_path, new_token()) as lighthouse:
         here = os.path.dirname(__file__)
         agent = subprocess.Popen(
@@ -223,12 +223,11 @@ def test_an_agent_that_is_killed_is_lost_at_once(tmp_path: Path) -> None:
         agent.stdin.write(lighthouse.token.encode())
         agent.stdin.close()
         assert agent.stdout.readline() == b"trains\n"
-        killed_at = time.monotonic()
         agent.kill()
         assert lighthouse.wait_for("agent node-a detached")
-        assert time.monotonic() - killed_at < 1.0
+        assert "no heartbeat" not in lighthouse.log
         assert lighthouse.status()["replicas"][0]["phase"] == "absent"
-        agent.wait(10.0)
+        agent.wait(DEADLINE_S)
         agent.stdout.close()
 
 

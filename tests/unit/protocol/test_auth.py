@@ -41,14 +41,14 @@ def test_all_who_make_it_at_once_get_the_same(tmp_path: Path) -> None:
     found: list[str] = []
 
     def make() -> None:
-        gate.wait(5.0)
+        gate.wait(60.0)
         found.append(load_or_create_token(path))
 
     threads = [threading.Thread(target=make) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(5.0)
+        thread.join(60.0)
     assert len(found) == 8
     assert len(set(found)) == 1
 

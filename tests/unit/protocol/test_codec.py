@@ -219,13 +219,13 @@ def test_clip_keeps_the_limit(text: str, limit: int) -> None:
 
 
 def test_the_codec_is_quick_enough_for_the_recovery_path() -> None:
-    """Generous for a loaded machine: usual is about 10 µs each way."""
+    """Very generous: usual is about 10 µs each way, 8 times that on a slow machine."""
     report = WorkerMessage(
         WorkerKey("0", "aa", 0), Report(StateId(3, "ab" * 16), Endpoint("h", "h:1"), ATTEMPT)
     )
     data = encode(report)
     best = min(_timed(report, data) for _ in range(20))
-    assert best < 300e-6
+    assert best < 2e-3
 
 
 def _timed(message: Any, data: bytes) -> float:

@@ -38,7 +38,7 @@ from ftrun.training import context
 from ftrun.training.context import WorkerContext
 from ftrun.training.manager import Manager
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 BEAT_S = 0.2
 HOST = "127.0.0.1"
 AGENT = "agent"
@@ -63,7 +63,9 @@ class ScriptedAgent:
         self._listener.bind(self._path)
         self._listener.listen()
         self._closing = False
-        settings = LighthouseSettings(takeover_grace_s=0.05, assign_gather_s=0.01)
+        settings = LighthouseSettings(
+            takeover_grace_s=0.05, assign_gather_s=0.01, rejoin_timeout_s=DEADLINE_S
+        )
         self._lighthouse = Lighthouse(settings, JournalState(), clock.now())
         self._threads = [
             threading.Thread(target=self._serve, name="agent-loop", daemon=True),

@@ -272,6 +272,8 @@ def test_too_few_replicas_commit_nothing(tmp_path: Path) -> None:
         assert both.step() == [True, True]
         both.die("1")
         assert [both.step() for _ in range(3)] == [[False]] * 3
+        machine = both.managers["0"]._engine.machine
+        both.agent.wait(lambda: both.agent.said("0", Built)[-1].attempt == machine.seen, "its word")
         builds = len(both.agent.said("0", Built))
         assert both.step() == [False]
         assert len(both.agent.said("0", Built)) == builds  # no new quorum for each
@@ -529,6 +531,7 @@ def test_leaving_costs_the_others_nothing(pair: Job) -> None:
     pair.managers["1"].leave()
     with pytest.raises(UserError, match="left"):
         pair.managers["1"].start_quorum()
+    pair.agent.wait(lambda: bool(pair.agent.said("1", Leaving)), "the word of leaving")
     [leaving] = pair.agent.said("1", Leaving)
     assert leaving.reason == "left"
     while pair.step(["0"]) != [True]:
@@ -549,7 +552,7 @@ def test_finishing_says_the_last_progress_first(pair: Job) -> None:
 
 def test_the_first_commits_are_told_at_once(pair: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who dies soon after a heal has trained all the same, and is started again at once."""
-    monkeypatch.setattr(engine, "PROGRESS_INTERVAL_S", 10.0)
+    monkeypatch.setattr(engine, "PROGRESS_INTERVAL_S", 1e9)
     for _ in range(4):
         assert pair.step() == [True, True]
     pair.agent.wait(lambda: len(pair.agent.said("0", Progress)) >= 2, "progress")

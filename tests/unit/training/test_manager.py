@@ -552,7 +552,7 @@ def test_finishing_says_the_last_progress_first(pair: Job) -> None:
 
 def test_the_first_commits_are_told_at_once(pair: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who dies soon after a heal has trained all the same, and is started again at once."""
-    monkeypatch.setattr(engine, "PROGRESS_INTERVAL_S", 1e9)
+    monkeypatch.setattr(engine, "PROGRESS_INTERVAL_S", 60.0)
     for _ in range(4):
         assert pair.step() == [True, True]
     pair.agent.wait(lambda: len(pair.agent.said("0", Progress)) >= 2, "progress")

@@ -251,6 +251,10 @@ class ProcessGroup(dist.ProcessGroup):
         """
         raise NotImplementedError
 
+    def threads_sleep(self) -> bool | None:
+        """Whether all threads that may write for collectives sleep. None: cannot be told."""
+        return None
+
     def configure(self, store_addr: str, rank: int, world_size: int, prefix: str = "pg") -> None:
         """Build and use a group without a Manager, on the interface that leads to the store.
 

@@ -26,10 +26,12 @@ from ftrun import clock
 from ftrun.errors import PeerError
 from ftrun.process_groups.base import DEFAULT_TIMEOUT, AbortSignal, BuiltGroup, ProcessGroup
 from ftrun.process_groups.rendezvous import RankRecord, Rendezvous
+from ftrun.process_groups.settling import threads_sleep
 from ftrun.process_groups.sockets import is_listening, shut_down_connections
 from ftrun.process_groups.solo import SoloGroup
 
 _WORKER_THREADS = 2
+_THREADS = frozenset({"gloo_tcp_loop", "pt_gloo_runloop"})
 _Native: Any = dist.ProcessGroupGloo  # torch's stub lacks most of it.
 _GREETING = struct.Struct("=q")
 _GREETING_TIMEOUT_S = 1.0
@@ -43,6 +45,9 @@ class ProcessGroupGloo(ProcessGroup):
 
     def getBackendName(self) -> str:
         return "ftrun-gloo"
+
+    def threads_sleep(self) -> bool | None:
+        return threads_sleep(_THREADS)
 
     def build(
         self,

@@ -28,6 +28,7 @@ from ftrun.core.ids import Attempt, Tag
 from ftrun.core.step import Phase, StepMachine
 from ftrun.errors import Bug, FtrunError, PeerError
 from ftrun.process_groups.base import BuiltGroup, ProcessGroup
+from ftrun.process_groups.settling import LIMIT_S, settle
 from ftrun.training.context import WorkerContext
 from ftrun.training.groups import Groups
 from ftrun.training.healing import Healing
@@ -39,9 +40,7 @@ log = logging.getLogger(__name__)
 _Launched = tuple[Attempt, int, Work]
 
 PROGRESS_INTERVAL_S = 0.1
-A_MOMENT = timedelta(milliseconds=1)
 LOOK_AGAIN = timedelta(milliseconds=20)
-SETTLE_S = 0.02
 BUILD_TIMEOUT_S = 10.0
 
 
@@ -74,7 +73,7 @@ class Engine:
         self._batch: list[_Launched] = []
         self._works: list[Work] = []
         self._aborted: list[Work] = []
-        self._completes_on_host = pg.completes_on_host
+        self._pg = pg
         self._offer_due: e.OfferState | None = None
         self._group: BuiltGroup | None = None
         self._group_attempt: Attempt | None = None
@@ -296,18 +295,10 @@ class Engine:
             self._launch(index, reduction)
 
     def _settle(self) -> None:
-        """Whoever writes for an aborted group ends: its tensors are about to be written again.
-
-        What has not ended when the time is over is taken to wait for a lost message (see gloo.py),
-        which writes nothing any more.
-        """
+        """Whoever writes for an aborted group ends: its tensors are about to be written again."""
         aborted, self._aborted = self._aborted, []
-        deadline = clock.now() + SETTLE_S
-        for work in aborted:
-            future = work.get_future()  # done before its callbacks, which may wait for us, run
-            while not future.done() and clock.now() < deadline:
-                with contextlib.suppress(RuntimeError, PeerError):
-                    work.wait(A_MOMENT)
+        if not settle(aborted, self._pg.threads_sleep):
+            log.warning("threads of a group that was aborted are still busy after %g s", LIMIT_S)
 
     def _launch(self, index: int, reduction: Reduction, is_awaited: bool = False) -> None:
         tag, group = self.machine.tag, self._group
@@ -329,7 +320,7 @@ class Engine:
             else:
                 self.die(error)  # the script's mistake, which it would repeat
             return
-        if self._completes_on_host:
+        if self._pg.completes_on_host:
             self._works.append(work)
             if is_awaited:
                 self._batch.append((attempt, index, work))

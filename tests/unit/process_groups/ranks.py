@@ -8,7 +8,9 @@ import os
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,8 +21,10 @@ from torch.distributed import TCPStore
 from ftrun import clock
 from ftrun.process_groups.base import AbortSignal, BuiltGroup
 from ftrun.process_groups.gloo import ProcessGroupGloo
+from ftrun.process_groups.settling import settle
 
 DEADLINE_S = 60.0
+LATE_S = 0.3
 HOST = "127.0.0.1"
 
 
@@ -97,6 +101,21 @@ class Member:
         assert self.woken()
         times = {"abort() returned": returned, **self.woken_s}
         return {name: (then - began) * 1e3 for name, then in times.items()}
+
+    def written_late(self, store: str, prefix: str, rank: int, delay_s: float) -> int:
+        """Abort large reductions under way; how many tensors change once they have settled."""
+        pg = ProcessGroupGloo(timedelta(seconds=2))
+        group = pg.build(store, prefix, rank, 2, HOST, 60)
+        tensors = [torch.ones(4 << 20) for _ in range(4)]
+        works = [group.allreduce([tensor]) for tensor in tensors]
+        time.sleep(delay_s)
+        group.abort()
+        settle(works, pg.threads_sleep)
+        for tensor in tensors:
+            tensor.fill_(7.0)
+        time.sleep(LATE_S)
+        self.groups[prefix] = group
+        return sum(bool((tensor != 7.0).any()) for tensor in tensors)
 
     def shutdown(self, prefix: str) -> None:
         """Release a group."""

@@ -443,7 +443,8 @@ def test_a_repair_writes_when_the_aborted_collectives_have_ended(
 
     original = Reduction.restore
     monkeypatch.setattr(Reduction, "restore", restore)
-    monkeypatch.setattr("ftrun.training.engine.SETTLE_S", DEADLINE_S)
+    monkeypatch.setattr("ftrun.process_groups.settling.LIMIT_S", DEADLINE_S)
+    monkeypatch.setattr("ftrun.process_groups.gloo.threads_sleep", lambda names: False)
     began = threading.Event()
     works: list[_Late] = []
     had_ended: list[bool] = []

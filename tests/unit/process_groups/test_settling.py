@@ -1,0 +1,111 @@
+"""Nobody writes for an aborted group any more once it has settled, and who never ends is left."""
+
+from __future__ import annotations
+
+import multiprocessing
+import random
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import torch
+from ranks import HOST, call_each, open_store, started
+from torch.distributed import Work
+
+from ftrun.process_groups import settling
+from ftrun.process_groups.gloo import ProcessGroupGloo
+from ftrun.process_groups.settling import LOOKS, settle, threads_sleep
+
+
+@pytest.fixture
+def endless() -> Iterator[Work]:
+    """A collective that its peer never joins, and nobody aborts."""
+    _held, store = open_store()
+    with started(1) as (peer,):
+        peer.ask("build", store, "pair", 1, 2)
+        group = ProcessGroupGloo().build(store, "pair", 0, 2, HOST, 60)
+        peer.answer()
+        yield group.allreduce([torch.ones(10)])
+        group.shutdown()
+
+
+def test_who_never_ends_is_left_when_all_threads_sleep(endless: Work) -> None:
+    looks = iter([True, False, False, *[True] * LOOKS])
+    assert settle([endless], lambda: next(looks))
+    assert next(looks, None) is None  # it was looked at so often
+
+
+def test_nothing_is_looked_at_for_nothing() -> None:
+    assert settle([], lambda: pytest.fail("looked"))
+
+
+def test_busy_threads_are_not_waited_for_without_end(
+    endless: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settling, "LIMIT_S", 0.05)
+    assert not settle([endless], lambda: False)
+    monkeypatch.setattr(settling, "LIMIT_S", 1e9)
+    assert settle([endless], lambda: None)  # nothing is known of them
+
+
+def test_threads_are_known_by_name_and_state() -> None:
+    assert threads_sleep(frozenset({"no such thread"})) is None
+    end, tid = threading.Event(), threading.Event()
+
+    def works() -> None:
+        settling.Path("/proc/thread-self/comm").write_text("at work")
+        tid.set()
+        while not end.is_set():
+            pass
+        settling.Path("/proc/thread-self/comm").write_text("rests")
+        resting.wait()
+
+    resting = threading.Event()
+    thread = threading.Thread(target=works)
+    thread.start()
+    assert tid.wait(60)
+    # It runs, or waits for Python's lock, which it asks for 200 times a second.
+    deadline = time.monotonic() + 60
+    while threads_sleep(frozenset({"at work"})) is not False:
+        assert time.monotonic() < deadline
+    end.set()
+    while not threads_sleep(frozenset({"rests"})):
+        assert time.monotonic() < deadline
+    resting.set()
+    thread.join(60)
+
+
+@contextmanager
+def busy(processes: int) -> Iterator[None]:
+    """Threads must wait for a processor: many processes want one all the time."""
+    burners = [multiprocessing.Process(target=_burn, daemon=True) for _ in range(processes)]
+    for burner in burners:
+        burner.start()
+    try:
+        yield
+    finally:
+        for burner in burners:
+            burner.kill()
+            burner.join()
+
+
+def _burn() -> None:
+    while True:
+        pass
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_on_a_busy_machine_nobody_writes_late() -> None:
+    """After 20 ms, which it once was, 3 of 50 were written to: a sum of two quorums' gradients."""
+    rng = random.Random(1)
+    _held, store = open_store()
+    with started(2) as ranks, busy(16):
+        for trial in range(30):
+            delay_s, prefix = rng.uniform(0.0, 0.08), f"try/{trial}"
+            late = call_each(
+                ranks, "written_late", lambda rank, p=prefix, d=delay_s: (store, p, rank, d)
+            )
+            assert late == [0, 0], trial

@@ -9,6 +9,7 @@ A line at the margin is an event; the indented lines below it are the instructio
     start                             a lighthouse with an empty journal
     restart [lost]                    kill -9 and a new one with the last journal, or without
     +0.25                             time passes; the timer fires when it is due
+    stopped 9                         the lighthouse is stopped for so long, and its timer late
     A attached [capacity=8 running=0a,1a dead=2a finished=3 job=other]
     A detached | A says goodbye | A says heartbeat [0a@5] | A says started 0a [restarts=1]
     A says lost 0a: cause | A says finished 0a | A says drain 0,1 | A says failed 3: reason
@@ -75,6 +76,7 @@ class Replay:
             "set": self._set,
             "start": lambda _: self._start(JournalState()),
             "restart": lambda w: self._start(JournalState() if w else self.journal),
+            "stopped": lambda w: self._stand_still(float(w[0])),
         }
         if words[0] in commands:
             commands[words[0]](words[1:])
@@ -123,6 +125,10 @@ class Replay:
         else:
             raise AssertionError(f"the timer fires for ever at {self.now}")
         self.now = end
+
+    def _stand_still(self, seconds: float) -> None:
+        self.now += seconds
+        self._feed(TimerFired())
 
     # ------------------------------------------------------------ agents and workers
 

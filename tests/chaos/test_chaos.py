@@ -25,7 +25,7 @@ def test_jobs_survive_their_seeds(first: int) -> None:
     done = subprocess.run(
         command,
         cwd=REPOSITORY,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY), "CHAOS_PATIENCE": "6"},
         capture_output=True,
         text=True,
         timeout=3500,

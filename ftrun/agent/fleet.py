@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
+from ftrun import clock
 from ftrun.agent import linux, sweep
 from ftrun.agent.devices import DeviceSlices, Machine
 from ftrun.agent.environment import Place, threads_per_worker, worker_environment
@@ -22,6 +23,7 @@ from ftrun.agent.process import SpawnerProcess, StartWorker, sweeper
 from ftrun.agent.workers import SOCKET_NAME
 from ftrun.config import RunSettings
 from ftrun.core.ids import WorkerKey
+from ftrun.core.preparation import LIMIT_S
 from ftrun.core.supervisor_events import StartReplica, WorkerExited
 from ftrun.errors import ExitCode
 
@@ -30,7 +32,9 @@ SPARE_STORES = 2
 SWEEP_DEADLINE_S = 4.0
 STATUS_LATE_S = 0.5
 STATUS_LOOKS = 20
-"""So often the kernel is asked in place of a spawner that is busy with an import, or stopped."""
+"""So often it is looked for a worker's status that the spawner has reaped and not told."""
+STATUS_WAIT_S = LIMIT_S
+"""So long it may be busy with an import before it reaps and tells."""
 LOG_DRAIN_S = 1.0
 NEVER_STARTED = -9
 FORM_MARGIN_S = 30.0
@@ -312,22 +316,25 @@ class Fleet:
         """The kernel says a worker has ended; why is the spawner's to tell, at once as a rule."""
         worker = self._groups[incarnation].workers[group_rank]
         self._loop.remove_reader(worker.pidfd)
-        self._ask_later(incarnation, group_rank, STATUS_LOOKS)
+        self._ask_later(incarnation, group_rank, STATUS_LOOKS, clock.now() + STATUS_WAIT_S)
 
-    def _ask_later(self, incarnation: str, group_rank: int, looks: int) -> None:
-        late = partial(self._status_late, incarnation, group_rank, looks)
+    def _ask_later(self, incarnation: str, group_rank: int, looks: int, deadline: float) -> None:
+        late = partial(self._status_late, incarnation, group_rank, looks, deadline)
         self._loop.call_later(STATUS_LATE_S, late)
 
-    def _status_late(self, incarnation: str, group_rank: int, looks: int) -> None:
+    def _status_late(self, incarnation: str, group_rank: int, looks: int, deadline: float) -> None:
+        """The spawner is busy, or stopped: the kernel tells who has failed, as long as it lies."""
         group = self._groups.get(incarnation)
         worker = group.workers.get(group_rank) if group is not None else None
         if worker is None:
             return
-        status = linux.failure_of_zombie(worker.pid)
-        if status is not None:
+        status = linux.status_of_zombie(worker.pid)
+        if status:
             self.worker_exited(incarnation, group_rank, worker.pid, status, "")
-        elif looks > 1:
-            self._ask_later(incarnation, group_rank, looks - 1)
+        elif looks > 1 and clock.now() < deadline:
+            # Who lies there with 0 has ended well, if we may know: it is the spawner's to say.
+            looks -= status is None
+            self._ask_later(incarnation, group_rank, looks, deadline)
         else:
             reason = "has ended, and the spawner does not say how"
             self.worker_exited(incarnation, group_rank, worker.pid, -9, reason)

@@ -127,10 +127,10 @@ def process_row(pid: int) -> ProcessRow | None:
     )
 
 
-def failure_of_zombie(pid: int) -> int | None:
-    """How a process has failed that ended and is not reaped yet: its exit code, or -signal.
+def status_of_zombie(pid: int) -> int | None:
+    """How a process ended that is not reaped yet: its exit code, or -signal; None if it is none.
 
-    None if it runs, is reaped, or has ended well. (The kernel also says 0 to who may not know.)
+    The kernel also says 0 to who may not know.
     """
     try:
         text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
@@ -138,7 +138,7 @@ def failure_of_zombie(pid: int) -> int | None:
         return None
     fields = text.rpartition(")")[2].split()
     status = int(fields[49])
-    return os.waitstatus_to_exitcode(status) if fields[0] in ZOMBIE_STATES and status else None
+    return os.waitstatus_to_exitcode(status) if fields[0] in ZOMBIE_STATES else None
 
 
 def process_rows() -> list[ProcessRow]:

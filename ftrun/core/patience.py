@@ -1,10 +1,11 @@
-"""Whether an agent is silent, or the lighthouse was deaf.
+"""Whether an agent, or a survivor that is to answer, is silent, or the lighthouse was deaf.
 
 A lighthouse that was stopped for a while (a suspended machine, a starved process) finds all agents
 overdue when it goes on, although what they have said lies unread before it. So nobody is given up
 at the first look: the second one, soon after, comes when that has been read. Where we are late
 ourselves the second look gives the agents time to speak, for they may have been stopped with us.
-Not here: what follows for whoever is given up (lighthouse.py).
+Below they are all called agents. Not here: what follows for whoever is given up (lighthouse.py,
+forming.py).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 LATE_SHARE = 0.05
-"""A look that comes by this share of the heartbeat timeout too late: we were stopped."""
+"""A look that comes by this share of the timeout too late: we were stopped."""
 SECOND_LOOK_SHARE = 0.05
 SECOND_LOOK_IF_LATE_SHARE = 0.25
 LOOKS_MAX = 4
@@ -21,7 +22,7 @@ LOOKS_MAX = 4
 
 @dataclass(slots=True)
 class Patience:
-    """With one agent. ``heard_at``: of the silence that has been looked at so many times."""
+    """With one silence at a time. ``heard_at``: when the one began that has had so many looks."""
 
     looks: int = 0
     heard_at: float = 0.0

@@ -212,7 +212,7 @@ class Supervisor:
 
     @property
     def has_heard(self) -> bool:
-        """True once a lighthouse has said something."""
+        """True once a lighthouse has answered a Hello or a heartbeat."""
         return self._contact.heard_at is not None
 
     @property

@@ -105,6 +105,10 @@ class BuiltGroup:
         """Wake every waiter with an error. From any thread, idempotent, milliseconds."""
         self._signal.trigger()
 
+    def threads_sleep(self) -> bool | None:
+        """Whether all threads that write on the host for its collectives sleep; None: unknown."""
+        return None
+
     def shutdown(self) -> None:
         """Abort, and release descriptors, threads and memory.
 
@@ -250,10 +254,6 @@ class ProcessGroup(dist.ProcessGroup):
             PeerError: the store or a peer cannot be reached within the deadline.
         """
         raise NotImplementedError
-
-    def threads_sleep(self) -> bool | None:
-        """Whether all threads that may write for collectives sleep. None: cannot be told."""
-        return None
 
     def configure(self, store_addr: str, rank: int, world_size: int, prefix: str = "pg") -> None:
         """Build and use a group without a Manager, on the interface that leads to the store.

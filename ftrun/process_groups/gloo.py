@@ -26,7 +26,7 @@ from ftrun import clock
 from ftrun.errors import PeerError
 from ftrun.process_groups.base import DEFAULT_TIMEOUT, AbortSignal, BuiltGroup, ProcessGroup
 from ftrun.process_groups.rendezvous import RankRecord, Rendezvous
-from ftrun.process_groups.settling import threads_sleep
+from ftrun.process_groups.settling import all_sleep, foreign_threads
 from ftrun.process_groups.sockets import is_listening, shut_down_connections
 from ftrun.process_groups.solo import SoloGroup
 
@@ -46,9 +46,6 @@ class ProcessGroupGloo(ProcessGroup):
     def getBackendName(self) -> str:
         return "ftrun-gloo"
 
-    def threads_sleep(self) -> bool | None:
-        return threads_sleep(_THREADS)
-
     def build(
         self,
         store_addr: str,
@@ -67,7 +64,9 @@ class ProcessGroupGloo(ProcessGroup):
         rendezvous = Rendezvous(store_addr, prefix, world_size, deadline, signal)
         unsubscribe = signal.subscribe(lambda: _abort_build(rendezvous, rank))
         try:
+            before = foreign_threads()
             native = _connect(rendezvous, rank, world_size, host, deadline)
+            tids = frozenset(foreign_threads() - before)
             _try_out(native, deadline)
         except (RuntimeError, PeerError) as error:
             rendezvous.fail()
@@ -77,7 +76,7 @@ class ProcessGroupGloo(ProcessGroup):
             unsubscribe()
         rendezvous.succeed(rank)
         native._set_default_timeout(self.timeout)
-        return GlooGroup(rank, world_size, native, signal, rendezvous.records)
+        return GlooGroup(rank, world_size, native, signal, rendezvous.records, tids)
 
 
 class GlooGroup(BuiltGroup):
@@ -90,11 +89,16 @@ class GlooGroup(BuiltGroup):
         native: Any,
         signal: AbortSignal,
         records: dict[int, RankRecord],
+        tids: frozenset[int],
     ) -> None:
         super().__init__(rank, world_size, native, signal)
+        self._tids = tids
         self._listening = records[rank].address
         self._peers = frozenset(record.address for peer, record in records.items() if peer != rank)
         signal.subscribe(self._shut_down_connections)
+
+    def threads_sleep(self) -> bool | None:
+        return all_sleep(self._tids, _THREADS)
 
     def _shut_down_connections(self) -> None:
         shut_down_connections(self._listening, self._peers)

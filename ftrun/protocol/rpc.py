@@ -262,7 +262,8 @@ async def _accepted(call: _Call) -> None:
     await call.wait_for_connection()
     name, value = ACCEPTED[0]
     if (await call.initial_metadata()).get(name) != value:
-        await call.code()
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(call.code(), CLOSE_TIMEOUT_S)
         await call.wait_for_connection()  # raises what the status says
         raise ProtocolError("it accepts streams as no lighthouse of ftrun does")
 

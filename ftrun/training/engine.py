@@ -72,8 +72,8 @@ class Engine:
         self._reductions: list[Reduction] = []
         self._batch: list[_Launched] = []
         self._works: list[Work] = []
-        self._aborted: list[Work] = []
-        self._pg = pg
+        self._aborted: list[tuple[BuiltGroup, list[Work]]] = []
+        self._completes_on_host = pg.completes_on_host
         self._offer_due: e.OfferState | None = None
         self._group: BuiltGroup | None = None
         self._group_attempt: Attempt | None = None
@@ -277,8 +277,9 @@ class Engine:
 
     def _abort_group(self, instruction: e.AbortGroup) -> None:
         if self._group_attempt == instruction.attempt:  # else it is one that was only prepared
+            if self._group is not None and self._works:
+                self._aborted.append((self._group, self._works))
             self._group = None
-            self._aborted += self._works
             self._works = []
         self._groups.abort(instruction.attempt)
 
@@ -297,8 +298,12 @@ class Engine:
     def _settle(self) -> None:
         """Whoever writes for an aborted group ends: its tensors are about to be written again."""
         aborted, self._aborted = self._aborted, []
-        if not settle(aborted, self._pg.threads_sleep):
-            log.warning("threads of a group that was aborted are still busy after %g s", LIMIT_S)
+        for group, works in aborted:
+            if not settle(works, group.threads_sleep):
+                raise PeerError(
+                    f"threads of an aborted group are still at work after {LIMIT_S:g} s and may "
+                    "write over gradients: this worker is replaced and heals"
+                )
 
     def _launch(self, index: int, reduction: Reduction, is_awaited: bool = False) -> None:
         tag, group = self.machine.tag, self._group
@@ -320,7 +325,7 @@ class Engine:
             else:
                 self.die(error)  # the script's mistake, which it would repeat
             return
-        if self._pg.completes_on_host:
+        if self._completes_on_host:
             self._works.append(work)
             if is_awaited:
                 self._batch.append((attempt, index, work))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -11,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from ftrun.agent import linux
+from ftrun.agent.fleet import STATUS_LATE_S, STATUS_LOOKS
 from tests.process.job import Job
 
 HELLO = """
@@ -101,6 +104,28 @@ def test_how_a_worker_died_is_known_while_the_spawner_cannot_say(tmp_path: Path)
         job.signal(signal.SIGTERM)
         assert job.end() == 75
         assert job.output.count("died:") == 1
+
+
+ENDS_WHEN_TOLD = """
+import signal
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+print("up", flush=True)
+signal.sigwait({signal.SIGUSR1})
+"""
+
+
+@pytest.mark.slow
+def test_who_has_ended_well_is_not_failed_for_a_spawner_that_cannot_say(tmp_path: Path) -> None:
+    with Job(tmp_path, ENDS_WHEN_TOLD) as job:
+        job.expect("up")
+        spawner, worker = job.spawner(), job.worker(0)
+        os.kill(spawner, signal.SIGSTOP)
+        os.kill(worker, signal.SIGUSR1)
+        job.until(lambda: linux.status_of_zombie(worker) == 0, "ended")
+        select.select([job.process.stdout], [], [], STATUS_LATE_S * (STATUS_LOOKS + 4))
+        os.kill(spawner, signal.SIGCONT)
+        assert job.end() == 0
+        assert "replica 0: finished" in job.output
 
 
 def assert_the_token_is_nowhere(job: Job) -> None:

@@ -35,15 +35,15 @@ def test_a_row_tells_parent_group_session_and_state() -> None:
 
 
 @pytest.mark.parametrize(
-    ("how", "failure"), [("exit(7)", 7), ("exit(0)", None), ("kill(9)", -9), ("kill(11)", -11)]
+    ("how", "status"), [("exit(7)", 7), ("exit(0)", 0), ("kill(9)", -9), ("kill(11)", -11)]
 )
-def test_a_zombie_tells_how_it_has_failed(how: str, failure: int | None) -> None:
+def test_a_zombie_tells_how_it_ended(how: str, status: int) -> None:
     code = f"import os; exit, kill = os._exit, lambda n: os.kill(os.getpid(), n); {how}"
     with subprocess.Popen([sys.executable, "-c", code]) as child:
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-        assert linux.failure_of_zombie(child.pid) == failure
-    assert linux.failure_of_zombie(child.pid) is None
-    assert linux.failure_of_zombie(os.getpid()) is None
+        assert linux.status_of_zombie(child.pid) == status
+    assert linux.status_of_zombie(child.pid) is None
+    assert linux.status_of_zombie(os.getpid()) is None
 
 
 def test_a_name_with_spaces_and_brackets_is_read_right() -> None:

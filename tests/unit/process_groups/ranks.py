@@ -102,20 +102,24 @@ class Member:
         times = {"abort() returned": returned, **self.woken_s}
         return {name: (then - began) * 1e3 for name, then in times.items()}
 
-    def written_late(self, store: str, prefix: str, rank: int, delay_s: float) -> int:
-        """Abort large reductions under way; how many tensors change once they have settled."""
+    def written_late(self, store: str, prefix: str, rank: int, delay_s: float) -> int | None:
+        """Abort large reductions under way; how many tensors change once they have settled.
+
+        None: the machine was so busy that they have not.
+        """
         pg = ProcessGroupGloo(timedelta(seconds=2))
         group = pg.build(store, prefix, rank, 2, HOST, 60)
         tensors = [torch.ones(4 << 20) for _ in range(4)]
         works = [group.allreduce([tensor]) for tensor in tensors]
         time.sleep(delay_s)
         group.abort()
-        settle(works, pg.threads_sleep)
+        has_settled = settle(works, group.threads_sleep)
         for tensor in tensors:
             tensor.fill_(7.0)
         time.sleep(LATE_S)
         self.groups[prefix] = group
-        return sum(bool((tensor != 7.0).any()) for tensor in tensors)
+        changed = sum(bool((tensor != 7.0).any()) for tensor in tensors)
+        return changed if has_settled else None
 
     def shutdown(self, prefix: str) -> None:
         """Release a group."""

@@ -15,8 +15,8 @@ from ranks import HOST, call_each, open_store, started
 from torch.distributed import Work
 
 from ftrun.process_groups import settling
-from ftrun.process_groups.gloo import ProcessGroupGloo
-from ftrun.process_groups.settling import LOOKS, settle, threads_sleep
+from ftrun.process_groups.gloo import GlooGroup, ProcessGroupGloo
+from ftrun.process_groups.settling import LOOKS, all_sleep, foreign_threads, settle
 
 
 @pytest.fixture
@@ -50,30 +50,46 @@ def test_busy_threads_are_not_waited_for_without_end(
     assert settle([endless], lambda: None)  # nothing is known of them
 
 
-def test_threads_are_known_by_name_and_state() -> None:
-    assert threads_sleep(frozenset({"no such thread"})) is None
-    end, tid = threading.Event(), threading.Event()
+def test_a_built_group_knows_its_threads_and_whether_they_sleep() -> None:
+    """Else, on a torch that names them otherwise, all of this would be off without a word."""
+    _held, store = open_store()
+    with started(1) as (peer,):
+        peer.ask("build", store, "pair", 1, 2)
+        group = ProcessGroupGloo().build(store, "pair", 0, 2, HOST, 60)
+        peer.answer()
+        assert isinstance(group, GlooGroup)
+        deadline = time.monotonic() + 60
+        while not group.threads_sleep():
+            assert time.monotonic() < deadline
+        group.shutdown()
+        while group._tids & foreign_threads():  # they end with it, and are nobody else's
+            assert time.monotonic() < deadline
+        assert group.threads_sleep() is None
+
+
+def test_threads_that_run_do_not_sleep_and_unknown_ones_are_not_judged() -> None:
+    end, runs = threading.Event(), threading.Event()
 
     def works() -> None:
-        settling.Path("/proc/thread-self/comm").write_text("at work")
-        tid.set()
+        runs.set()
         while not end.is_set():
             pass
-        settling.Path("/proc/thread-self/comm").write_text("rests")
-        resting.wait()
 
-    resting = threading.Event()
-    thread = threading.Thread(target=works)
+    thread = threading.Thread(target=works, daemon=True)
     thread.start()
-    assert tid.wait(60)
-    # It runs, or waits for Python's lock, which it asks for 200 times a second.
-    deadline = time.monotonic() + 60
-    while threads_sleep(frozenset({"at work"})) is not False:
-        assert time.monotonic() < deadline
-    end.set()
-    while not threads_sleep(frozenset({"rests"})):
-        assert time.monotonic() < deadline
-    resting.set()
+    try:
+        assert runs.wait(60)
+        assert thread.native_id is not None
+        assert thread.native_id not in foreign_threads()
+        name = frozenset({settling._stat(thread.native_id)[0]})
+        assert all_sleep({thread.native_id}, name | {"another kind"}) is None
+        assert all_sleep((), name) is None
+        deadline = time.monotonic() + 60
+        # It runs, or waits for Python's lock, for which it asks 200 times a second.
+        while all_sleep({thread.native_id}, name):
+            assert time.monotonic() < deadline
+    finally:
+        end.set()
     thread.join(60)
 
 
@@ -101,6 +117,7 @@ def _burn() -> None:
 def test_on_a_busy_machine_nobody_writes_late() -> None:
     """After 20 ms, which it once was, 3 of 50 were written to: a sum of two quorums' gradients."""
     rng = random.Random(1)
+    judged = 0
     _held, store = open_store()
     with started(2) as ranks, busy(16):
         for trial in range(30):
@@ -108,4 +125,6 @@ def test_on_a_busy_machine_nobody_writes_late() -> None:
             late = call_each(
                 ranks, "written_late", lambda rank, p=prefix, d=delay_s: (store, p, rank, d)
             )
-            assert late == [0, 0], trial
+            assert not any(late), (trial, late)
+            judged += late.count(0)
+    assert judged > 30, "it was too busy to tell"

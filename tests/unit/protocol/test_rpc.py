@@ -179,10 +179,13 @@ def test_who_is_refused_was_never_connected_and_says_nothing() -> None:
     run(main())
 
 
+@pytest.mark.parametrize("stays", [True, False])
 @pytest.mark.parametrize("words", [(), (("ftrun-accepts", "2"),)])
-def test_who_accepts_as_no_lighthouse_does_is_none(words: Any) -> None:
+def test_who_accepts_as_no_lighthouse_does_is_none(words: Any, stays: bool) -> None:
     async def other(requests: AsyncIterator[bytes], context: Any) -> None:
         await context.send_initial_metadata(words)
+        if stays:
+            await asyncio.Event().wait()
 
     async def main() -> None:
         async with serving(other) as port, Agent(port) as agent:

@@ -444,7 +444,7 @@ def test_a_repair_writes_when_the_aborted_collectives_have_ended(
     original = Reduction.restore
     monkeypatch.setattr(Reduction, "restore", restore)
     monkeypatch.setattr("ftrun.process_groups.settling.LIMIT_S", DEADLINE_S)
-    monkeypatch.setattr("ftrun.process_groups.gloo.threads_sleep", lambda names: False)
+    monkeypatch.setattr("ftrun.process_groups.gloo.all_sleep", lambda *threads: False)
     began = threading.Event()
     works: list[_Late] = []
     had_ended: list[bool] = []

@@ -59,13 +59,13 @@ class LighthouseProcess:
         with os.fdopen(write_end, "w") as pipe:
             pipe.write(self.token)
 
-    def wait_for(self, words: str) -> bool:
-        """Read its output until it says ``words``; False if it ends before."""
+    def wait_for(self, words: str, count: int = 1) -> bool:
+        """Read its output until it has said ``words`` so often; False if it ends before."""
         assert self.process is not None and self.process.stdout is not None
         deadline = time.monotonic() + DEADLINE_S
         with selectors.DefaultSelector() as selector:
             selector.register(self.process.stdout, selectors.EVENT_READ)
-            while words not in self.log:
+            while self.log.count(words) < count:
                 assert selector.select(deadline - time.monotonic()), f"silent: {self.log}"
                 data = os.read(self.process.stdout.fileno(), 65536)
                 if not data:

@@ -6,7 +6,6 @@ Found by fuzzing: grpc.aio stops accepting at a path that is no UTF-8, without a
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import socket
 from pathlib import Path
 
@@ -17,15 +16,15 @@ from tests.fuzz.lighthouses import record
 from tests.unit.lighthouse.lighthouse_process import LighthouseProcess
 from tests.unit.lighthouse.scripted_agent import ScriptedAgent
 
+NEXT = "the next one serves"
 SPEC = m.JobSpec("job", 2, 1, 1, 5.0, 10.0, 60.0)
 
 
-def call_with_a_bad_path(address: str, stream: bytes) -> None:
+def call_with_a_bad_path(address: str, stream: bytes) -> socket.socket:
     host, port = address.split(":")
-    with socket.create_connection((host, int(port)), 60.0) as sock, contextlib.suppress(OSError):
-        sock.sendall(stream.replace(b"/ftrun.Membership/Attach", b"/ftrun.Membership/At\xffach"))
-        while sock.recv(4096):
-            pass
+    sock = socket.create_connection((host, int(port)), 60.0)
+    sock.sendall(stream.replace(b"/ftrun.Membership/Attach", b"/ftrun.Membership/At\xffach"))
+    return sock
 
 
 def test_a_path_that_is_no_text_disturbs_nobody(tmp_path: Path) -> None:
@@ -36,7 +35,9 @@ def test_a_path_that_is_no_text_disturbs_nobody(tmp_path: Path) -> None:
             agent = ScriptedAgent("node-a", SPEC, [lighthouse.grpc], lighthouse.token)
             await agent.until(lambda: agent.trains(members=2))
             for round_ in range(3):
-                await asyncio.to_thread(call_with_a_bad_path, lighthouse.grpc, stream)
+                with await asyncio.to_thread(call_with_a_bad_path, lighthouse.grpc, stream):
+                    heard = asyncio.to_thread(lighthouse.wait_for, NEXT, round_ + 1)
+                    assert await heard
                 other = ScriptedAgent(f"b{round_}", SPEC, [lighthouse.grpc], lighthouse.token)
                 await other.until(lambda other=other: m.Welcome in map(type, other.received))
                 await other.close()
@@ -44,6 +45,6 @@ def test_a_path_that_is_no_text_disturbs_nobody(tmp_path: Path) -> None:
             assert agent.trains(members=2)
             await agent.close()
             lighthouse.end()
-            assert lighthouse.log.count("the next one serves") == 3
+            assert lighthouse.log.count(NEXT) == 3
 
     asyncio.run(asyncio.wait_for(main(), 300.0))

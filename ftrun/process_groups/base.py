@@ -106,7 +106,7 @@ class BuiltGroup:
         self._signal.trigger()
 
     def threads_sleep(self) -> bool | None:
-        """Whether all threads that write on the host for its collectives sleep; None: unknown."""
+        """Whether all threads that write on the host for its collectives sleep; None: unclear."""
         return None
 
     def shutdown(self) -> None:

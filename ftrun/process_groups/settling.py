@@ -27,7 +27,7 @@ A_MOMENT_S = 0.001
 LOOKS = 2
 """So often in a row, a moment apart, all threads must sleep: one may hand over to another."""
 LIMIT_S = 2.0
-BLIND_LIMIT_S = 0.02
+BLIND_LIMIT_S = 0.2
 
 
 def settle(works: Iterable[Work], sleep: Callable[[], bool | None]) -> bool:
@@ -36,7 +36,7 @@ def settle(works: Iterable[Work], sleep: Callable[[], bool | None]) -> bool:
     Args:
         works: collectives that have ended, are about to end, or wait for nothing.
         sleep: whether all the group's threads sleep now; None: that cannot be told, and then
-            what has not ended after ``BLIND_LIMIT_S`` is taken to wait.
+            what has not ended after ``BLIND_LIMIT_S`` is taken to wait for nothing.
 
     Returns:
         False if they were still at work after ``LIMIT_S``.
@@ -76,12 +76,14 @@ def foreign_threads() -> set[int]:
 def all_sleep(tids: Iterable[int], names: frozenset[str]) -> bool | None:
     """Whether those of these threads that have one of ``names`` (15 bytes at most each) sleep.
 
-    None if a name is missing, for then that kind goes by another one: it cannot be told.
+    Where a name is missing, as in older torch, its kind goes by another one: then True if all
+    sleep, whoever they are, and else None.
     """
-    states = [(name, state) for name, state in map(_stat, tids) if name in names]
-    if {name for name, _ in states} != names:
-        return None
-    return all(state == "S" for _, state in states)
+    found = [(name, state) for name, state in map(_stat, tids) if state]
+    ours = [(name, state) for name, state in found if name in names]
+    if {name for name, _ in ours} == names:
+        return all(state == "S" for _, state in ours)
+    return True if found and all(state == "S" for _, state in found) else None
 
 
 def _stat(tid: int) -> tuple[str, str]:

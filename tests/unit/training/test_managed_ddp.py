@@ -450,3 +450,15 @@ def test_a_repair_writes_when_the_aborted_collectives_have_ended(
     had_ended: list[bool] = []
     reduce_while_a_peer_is_lost(tmp_path, collective, began)
     assert works and had_ended and all(had_ended)
+
+
+def test_gradients_that_may_still_be_written_over_are_not_repaired(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S1: rather this worker is replaced, and heals."""
+    monkeypatch.setattr("ftrun.process_groups.settling.LIMIT_S", 0.05)
+    monkeypatch.setattr("ftrun.process_groups.gloo.all_sleep", lambda *threads: False)
+    monkeypatch.setattr(Reduction, "restore", lambda *_: pytest.fail("it was repaired"))
+    began = threading.Event()
+    with pytest.raises(PeerError, match="may write over gradients"):
+        reduce_while_a_peer_is_lost(tmp_path, lambda: _Unwoken(began), began)

@@ -7,12 +7,14 @@ import. Not here: the commands (commands.py), what is launched (agent/launch.py)
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import signal
 import sys
 from typing import TYPE_CHECKING
 
-from ftrun.errors import ExitCode, FtrunError
+from ftrun.errors import ExitCode, FtrunError, UserError
 
 if TYPE_CHECKING:
     from ftrun.agent.launch import SpawnerLaunch
@@ -36,7 +38,13 @@ class _Launches:
             from ftrun.agent.launch import SpawnerLaunch
 
             signal.signal(signal.SIGINT, _leave)  # until the agent's own handlers are there
-            self._launch = SpawnerLaunch()
+            try:
+                self._launch = SpawnerLaunch()
+            except OSError as error:
+                raise UserError(
+                    f"No process can be started ({error.strerror}). Nothing was started. Raise "
+                    "the limits of this shell: ulimit -n (files), ulimit -u (processes)."
+                ) from None
         return self._launch
 
     def end(self) -> None:
@@ -48,6 +56,7 @@ class _Launches:
 def main() -> None:
     """One line for what ftrun raises on purpose, and its exit code."""
     _fill_standard_descriptors()
+    _let_any_text_out()
     launches = _Launches()
     try:
         if means_a_run(sys.argv[1:]):
@@ -58,6 +67,12 @@ def main() -> None:
     except FtrunError as error:
         print(f"ftrun: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
+    except OSError as error:
+        if error.errno != errno.ENOSPC or error.filename is not None:
+            raise
+        _drop_output()
+        print(f"ftrun: standard output cannot be written: {error.strerror}.", file=sys.stderr)
+        sys.exit(ExitCode.USAGE)
     except KeyboardInterrupt:  # Before the agent's own handlers are there: nothing runs yet.
         sys.exit(ExitCode.INTERRUPTED)
     finally:
@@ -81,6 +96,18 @@ def _leave(number: int, frame: object) -> None:
     3.11 ends by SIGINT whoever has caught it.
     """
     raise SystemExit(ExitCode.INTERRUPTED)
+
+
+def _let_any_text_out() -> None:
+    """A character that the terminal's encoding lacks is shown as another, and is no error."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+
+
+def _drop_output() -> None:
+    """The interpreter writes what is left when it ends, and would fail once more."""
+    with open(os.devnull, "wb") as null:
+        os.dup2(null.fileno(), 1)
 
 
 def _fill_standard_descriptors() -> None:

@@ -93,6 +93,9 @@ def run(
         typer.Option(metavar="N", help="Train with no fewer than this. [default: 1]"),
     ] = None,
     nodes: Annotated[int, typer.Option(metavar="N", help="Agents that share the replicas.")] = 1,
+    rebalance: Annotated[
+        bool, typer.Option(help="Move replicas to nodes that come late, one by one.")
+    ] = True,
     lighthouse: Annotated[
         str | None,
         typer.Option(metavar="HOST:PORT", help="A lighthouse that runs; else ftrun runs one."),
@@ -167,6 +170,7 @@ def run(
         min_replicas=low,
         workers_per_replica=workers_per_replica,
         nodes=nodes,
+        rebalance=rebalance,
         lighthouse=config.normal_address(lighthouse),
         max_restarts=max_restarts,
         join_timeout_s=join_timeout,
@@ -188,7 +192,8 @@ def run(
 
 def _run(settings: Any, launch: Any | None) -> int:
     """``launch``: the spawner that is starting, or None for a dry run."""
-    from ftrun.agent.devices import inspect_machine
+    from ftrun.agent.devices import check_own_address, inspect_machine
+    from ftrun.descriptors import allow_descriptors, descriptors_needed
 
     settings.check()
     machine = inspect_machine(settings, os.environ)
@@ -202,8 +207,17 @@ def _run(settings: Any, launch: Any | None) -> int:
 
         print_plan(settings, machine)
         return ExitCode.OK
+    here, workers = machine.capacity, settings.workers_per_replica
+    allow_descriptors(
+        descriptors_needed(here, workers, settings.replicas, settings.standbys),
+        f"{here} x {workers} workers on this node", launch.process.pid,
+    )  # fmt: skip
+    check_own_address(machine.host)
     settings.check_directories()
 
+    from ftrun.protocol.quiet import load_grpc_quietly
+
+    load_grpc_quietly()
     from ftrun.agent.shell import Neighbours, run_agent
     from ftrun.lighthouse.embedded import child_environment
     from ftrun.protocol.auth import default_token_path, load_or_create_token, new_token
@@ -220,15 +234,17 @@ def _run(settings: Any, launch: Any | None) -> int:
 def _job_file(settings: Any) -> tuple[Callable[[str, Path], None], Callable[[], None]]:
     """How the agent says where its job can be asked for, and takes that back."""
     from ftrun import clock
-    from ftrun.status.jobs import RunningJob, read_job, remove_job, write_job
+    from ftrun.status.jobs import RunningJob, birth_mark, read_job, remove_job, write_job
+
+    started = clock.wall().isoformat(timespec="seconds")
 
     def announce(http: str, token_file: Path) -> None:
-        started = clock.wall().isoformat(timespec="seconds")
         log_dir = str(settings.job_log_dir.absolute())
         tls = settings.tls.absolute()
+        cert, key, ca = (str(path or "") for path in (tls.cert, tls.key, tls.ca))
         job = RunningJob(
-            settings.job_id, http, os.getpid(), log_dir, str(token_file), started,
-            *(str(path or "") for path in (tls.cert, tls.key, tls.ca)),
+            settings.job_id, http, os.getpid(), log_dir, str(token_file), started, cert, key, ca,
+            birth=birth_mark(os.getpid()),
         )  # fmt: skip
         write_job(job)
 
@@ -270,6 +286,10 @@ def lighthouse(
     ] = False,
 ) -> None:
     """Serve until SIGTERM or Ctrl-C."""
+    from ftrun.protocol.quiet import load_grpc_quietly
+
+    load_grpc_quietly()
+    from ftrun import descriptors
     from ftrun.lighthouse.main import run_lighthouse
     from ftrun.lighthouse.settings import STANDALONE, ServiceSettings
     from ftrun.protocol.auth import default_token_path, load_or_create_token, state_home
@@ -285,13 +305,14 @@ def lighthouse(
         insecure_plaintext=insecure_plaintext,
         core=STANDALONE,
     )
+    descriptors.allow_descriptors(descriptors.LIGHTHOUSE, "A lighthouse")
     raise typer.Exit(run_lighthouse(settings))
 
 
 @app.command(help="Show a job: its replicas, steps, and what has changed of late.")
 def status(
     job_id: Annotated[
-        str | None, typer.Argument(metavar="[JOB]", help="[default: the newest]")
+        str | None, typer.Argument(metavar="JOB", help="[default: the one that runs here]")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="As one JSON document.")] = False,
     lighthouse: Annotated[
@@ -316,7 +337,7 @@ def status(
 @app.command(help="Kill random workers of a running job now and then, to try a script.")
 def chaos(
     job_id: Annotated[
-        str | None, typer.Argument(metavar="[JOB]", help="[default: the newest]")
+        str | None, typer.Argument(metavar="JOB", help="[default: the one that runs here]")
     ] = None,
     mtbf: Annotated[
         str, typer.Option(metavar="TIME", help="Between kills on average: 30s, 2m, 1h.")

@@ -6,7 +6,6 @@ options' spelling (commands.py).
 
 from __future__ import annotations
 
-import ast
 import importlib.util
 import ipaddress
 import os
@@ -28,7 +27,6 @@ STANDBYS_MAX = 64
 SCRIPT_BYTES_MAX = 16 << 20
 DEVICES = ("auto", "cpu", "cuda")
 INJECT_MODES = ("explicit", "off")
-MANAGERS = ("ftrun", "torchft")
 _PARALLEL_WORDS = (b"ftrun", b"torchft", b"DistributedDataParallel", b"fully_shard", b"compile")
 _JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
@@ -48,24 +46,15 @@ class Script:
         return self.target.rpartition(".")[2] if self.is_module else Path(self.target).stem
 
     def trains_in_parallel(self) -> bool:
-        """True if it will need what torch imports late; a module's source is not looked for."""
+        """True if it seems to need what torch imports late; a module's source is not looked for.
+
+        A guess, which decides in what order modules are imported and nothing else.
+        """
         try:
             source = Path(self.target).read_bytes()
         except OSError:
             return True
         return any(word in source for word in _PARALLEL_WORDS)
-
-    def names_manager(self) -> bool:
-        """True if the script itself imports ftrun or torchft; a module's source is not looked for.
-
-        Raises:
-            OSError, SyntaxError, ValueError: see ``check_script``, which finds that first.
-        """
-        path = Path(self.target)
-        if self.is_module or path.suffix not in (".py", ".pyw"):
-            return True
-        found = ast.walk(ast.parse(path.read_bytes()))
-        return any(name in MANAGERS for node in found for name in _imported(node))
 
     def command(self) -> tuple[str, ...]:
         """The command that would run it without ftrun."""
@@ -83,6 +72,7 @@ class RunSettings:
     min_replicas: int
     workers_per_replica: int = 1
     nodes: int = 1
+    rebalance: bool = True
     lighthouse: str | None = None
     max_restarts: int = 10
     join_timeout_s: float = 60.0
@@ -119,6 +109,7 @@ class RunSettings:
             heartbeat_timeout_s=self.heartbeat_timeout_s,
             isolation_limit_s=self.isolation_limit_s,
             nodes=self.nodes,
+            rebalance=self.rebalance,
         )
 
     def check(self) -> None:
@@ -142,15 +133,6 @@ class RunSettings:
         check_writable(self.job_log_dir, "--log-dir")
         if self.state_dir is not None:
             check_writable(self.state_dir, "--state-dir")
-
-
-def _imported(node: ast.AST) -> list[str]:
-    """The top-level packages that a statement imports."""
-    if isinstance(node, ast.Import):
-        return [alias.name.partition(".")[0] for alias in node.names]
-    if isinstance(node, ast.ImportFrom) and node.module is not None and not node.level:
-        return [node.module.partition(".")[0]]
-    return []
 
 
 def parse_replicas(text: str, min_replicas: int | None) -> tuple[int, int]:
@@ -254,8 +236,16 @@ def check_script(script: Script) -> None:
     path = Path(script.target)
     if path.is_dir():
         path = path / "__main__.py"
+        if not path.exists():
+            name = path.parent.name if _MODULE.fullmatch(path.parent.name) else "PACKAGE"
+            raise UserError(
+                f"{script.target!r} is a directory and has no __main__.py. Nothing was started. "
+                f"Name a script in it; -m {name} runs a package that has one, "
+                f"-m {name}.MODULE a module of it."
+            )
     if not path.exists():
-        raise UserError(f"Script {str(path)!r} does not exist (looked from {Path.cwd()}).")
+        here = _working_directory()
+        raise UserError(f"Script {str(path)!r} does not exist (looked from {here}).")
     if not path.is_file():
         raise UserError(f"Script {str(path)!r} is not a file.")
     _check_source(path)
@@ -288,8 +278,9 @@ def _check_module(name: str) -> None:
     top = name.partition(".")[0]
     if top in sys.modules:
         return
-    directory = Path.cwd()
+    directory = _working_directory()
     if (directory / top).is_dir() or (directory / f"{top}.py").is_file():
+        _check_package(directory.joinpath(*name.split(".")), name)
         return
     try:
         found = importlib.util.find_spec(top)
@@ -297,6 +288,33 @@ def _check_module(name: str) -> None:
         found = None
     if found is None:
         raise UserError(f"-m {name}: no module named {top!r} here ({directory}) or installed.")
+
+
+def _working_directory() -> Path:
+    """Where the command was typed.
+
+    Raises:
+        UserError: that directory has been removed since.
+    """
+    try:
+        return Path.cwd()
+    except OSError as error:
+        raise UserError(
+            f"The working directory is gone ({error.strerror}). Nothing was started. "
+            "Go to one that is there."
+        ) from None
+
+
+def _check_package(path: Path, name: str) -> None:
+    """A package that lies here is run by its ``__main__``, as by ``python -m``.
+
+    A directory without ``__init__.py`` may stand behind an installed package of its name.
+    """
+    if (path / "__init__.py").is_file() and not any(path.glob("__main__.*")):
+        raise UserError(
+            f"-m {name}: the package has no __main__.py. Nothing was started. "
+            f"Name a module of it: -m {name}.MODULE"
+        )
 
 
 def _check_counts(settings: RunSettings) -> None:

@@ -16,7 +16,6 @@ class ExitCode(IntEnum):
     BUG = 70
     LIGHTHOUSE_UNREACHABLE = 71
     CRASH_LOOP = 72
-    NO_QUORUM = 73
     PREEMPTED = 75
     REFUSED = 76
     INTERRUPTED = 130

@@ -75,6 +75,12 @@ def heal(gib: float = 1.0, repeats: int = 3, joins: int = 2) -> None:
 
 
 @app.command()
+def heal_tls(gib: float = 1.0, repeats: int = 5) -> None:
+    """Heals with TLS and without, in turn."""
+    _show(heal_bench.measure_tls(gib, repeats))
+
+
+@app.command()
 def lighthouse(
     groups: int = 1000,
     agents: int = 125,
@@ -115,7 +121,7 @@ def report() -> None:
 
 @app.command("all")
 def everything(quick: bool = False) -> None:
-    """Every benchmark at its full length (about 50 minutes), and the report.
+    """Every benchmark at its full length (about an hour), and the report.
 
     ``--quick``: each shortened to a minute or three, and no report, which is of full lengths.
     """
@@ -137,7 +143,8 @@ def _whole() -> list[Callable[[], None]]:
     profile = partial(step, profile=True)
     large = partial(lighthouse, groups=10_000, agents=1_250, deaths=4, torchft="")
     return [
-        recovery, join, drain, step, profile, heal, lighthouse, large, goodput, startup, standby,
+        recovery, join, drain, step, profile, heal, heal_tls, lighthouse, large, goodput, startup,
+        standby,
     ]  # fmt: skip
 
 
@@ -149,6 +156,7 @@ def _shortened() -> list[Callable[[], None]]:
         partial(step, starts=1),
         partial(step, starts=1, profile=True),
         partial(heal, repeats=2, joins=1),
+        partial(heal_tls, repeats=2),
         partial(lighthouse, deaths=5),
         partial(goodput, seconds=15.0),
         partial(startup, repeats=4),

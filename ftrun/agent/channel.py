@@ -41,6 +41,10 @@ def encode(message: dict[str, Any], fds: int = 0) -> bytes:
     return _LENGTH.pack(len(body)) + body
 
 
+class DescriptorsLost(ProtocolError):
+    """There was no room here for the descriptors that were sent; to whom they belong is lost."""
+
+
 class Channel:
     """One end of the pair. ``send`` blocks; ``receive`` takes what is there, without waiting."""
 
@@ -71,17 +75,20 @@ class Channel:
         """The whole messages that have come; at the end of the stream ``closed`` is set.
 
         Raises:
+            DescriptorsLost: there was no room for the descriptors that came.
             ProtocolError: what came is no frame.
         """
         # socket.recv_fds drops its flags, at least up to Python 3.13.
         try:
-            data, ancillary, _, _ = self._sock.recvmsg(
+            data, ancillary, flags, _ = self._sock.recvmsg(
                 READ_BYTES, _FDS_SPACE, socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
             )
         except BlockingIOError:
             return []
         except OSError:
-            data, ancillary = b"", []
+            data, ancillary, flags = b"", [], 0
+        if flags & socket.MSG_CTRUNC:
+            raise DescriptorsLost("the agent may open no more files (ulimit -n)")
         for level, kind, body in ancillary:
             if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
                 self._fds.extend(array.array("i", body[: len(body) - len(body) % _INT_BYTES]))

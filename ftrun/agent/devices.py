@@ -13,9 +13,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ftrun.config import RunSettings, parse_address
+from ftrun.config import RunSettings, is_loopback, parse_address
 from ftrun.errors import UserError
 
+MEET_TIMEOUT_S = 5.0
 _NVIDIA_DEVICE = re.compile(r"nvidia\d+")
 
 
@@ -122,6 +123,28 @@ def own_address(lighthouse: str | None) -> str:
         except OSError:
             return "127.0.0.1"
         return str(probe.getsockname()[0])
+
+
+def check_own_address(host: str) -> None:
+    """See that processes of this node can meet at ``host``, by meeting one there.
+
+    Raises:
+        UserError: nothing can listen there, or not be reached; without a word, all would wait.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        with socket.create_server((host, 0), family=family) as listener:
+            socket.create_connection(listener.getsockname()[:2], MEET_TIMEOUT_S).close()
+    except OSError as error:
+        remedy = (
+            "Bring the loopback interface up: ip link set lo up"
+            if is_loopback(host)
+            else "Look at the interface that has this address, and at the firewall."
+        )
+        raise UserError(
+            f"This node cannot reach itself at {host} ({error.strerror or error}), where its "
+            f"processes are to meet. Nothing was started. {remedy}"
+        ) from None
 
 
 class DeviceSlices:

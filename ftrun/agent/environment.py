@@ -1,6 +1,6 @@
 """A worker's environment in explicit mode: the replica group's, as torchrun would set it.
 
-The token is in none of it (X4). Not here: what the spawner's own environment is (process.py).
+The token is in none of it (X4). Not here: what the spawner's own environment is (launch.py).
 """
 
 from __future__ import annotations

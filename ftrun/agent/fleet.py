@@ -121,6 +121,7 @@ class Fleet:
             host=self._machine.host,
             preload=self._settings.preload,
             eager=self._settings.script.trains_in_parallel(),
+            heal_tls=bool(self._settings.tls),
             runtime_dir=self._runtime_dir,
         )
         for _ in range(SPARE_STORES):
@@ -142,14 +143,24 @@ class Fleet:
 
     def signal_replica(self, incarnation: str, number: int) -> None:
         """Signal the process groups of its workers; one that waits to start never will."""
+        if not self._takes_back(incarnation):
+            self._spawner.signal_replica(incarnation, number)
+
+    def ask_to_stop(self, incarnation: str) -> None:
+        """Ask its workers to stop; one that waits to start never will."""
+        if not self._takes_back(incarnation):
+            self._spawner.ask_to_stop(incarnation)
+
+    def _takes_back(self, incarnation: str) -> bool:
+        """Whether the incarnation had not been started yet: then it never is."""
         for start in list(self._waiting):
             if start.incarnation == incarnation:
                 self._waiting.remove(start)
                 for rank in range(self._settings.workers_per_replica):
                     gone = WorkerExited(incarnation, rank, 0, NEVER_STARTED, "was never started")
                     self._loop.call_soon(self._listener.worker_exited, gone)
-                return
-        self._spawner.signal_replica(incarnation, number)
+                return True
+        return False
 
     def sweep_replica(self, incarnation: str) -> None:
         """End what an ended incarnation has left behind, beside everything else."""
@@ -302,6 +313,7 @@ class Fleet:
             "host": self._machine.host,
             "socket_path": str(self._runtime_dir / SOCKET_NAME),
             "device": self._machine.device,
+            "heal_tls": bool(s.tls),
             "connect_timeout_s": s.join_timeout_s,
             "quorum_timeout_s": s.join_timeout_s + FORM_MARGIN_S,
             "heartbeat_timeout_s": s.heartbeat_timeout_s,

@@ -27,14 +27,24 @@ LATE = (
 
 
 class Unimportable(Exception):
-    """A module of --preload, and what it raised."""
+    """A module that the job cannot do without, and what it raised."""
 
 
 def import_first() -> None:
-    """What every job needs."""
+    """What every job needs.
+
+    Raises:
+        Unimportable: it is not installed, or a library that it needs is not.
+    """
     with _collecting_nothing():
         for name in FIRST:
-            importlib.import_module(name)
+            try:
+                importlib.import_module(name)
+            except Exception as error:  # torch raises what the loader of its libraries raises
+                why = f"{name} cannot be imported: {type(error).__name__}: {error}"
+                raise Unimportable(
+                    f"{why}. To see it without ftrun: {sys.executable} -c 'import {name}'"
+                ) from error
 
 
 class Imports:
@@ -61,6 +71,16 @@ class Imports:
                 except Exception as error:  # the user's module: whatever it raises
                     reason = f"--preload {name}: {type(error).__name__}: {error}"
                     raise Unimportable(reason) from error
+
+    def make_ready_for_tls(self) -> None:
+        """Do what the first certificate of a process takes most of its time for.
+
+        60 ms of imports and 25 of OpenSSL's own, in each worker before its first step.
+        """
+        with _collecting_nothing():
+            from ftrun.checkpoint.tls import ServerIdentity
+
+            ServerIdentity()
 
     def finish(self) -> None:
         """Import all that is left."""

@@ -70,12 +70,30 @@ def _leave_home(newborn: Newborn) -> None:
     null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     for fd, standard in ((null, 0), (newborn.out_fd, 1), (newborn.err_fd, 2)):
         os.dup2(fd, standard)
-    _close((null, newborn.out_fd, newborn.err_fd, *newborn.inherited))
+    close((null, newborn.out_fd, newborn.err_fd, *newborn.inherited))
 
 
-def _close(fds: Iterable[int]) -> None:
+def close(fds: Iterable[int]) -> None:
+    """Close them all."""
     for fd in fds:
         os.close(fd)
+
+
+def open_pipes() -> tuple[int, ...]:
+    """Two pipes, and a descriptor in reserve: the pidfd must not lack one after the fork.
+
+    Raises:
+        OSError: there are not as many; then none of them is open.
+    """
+    fds: list[int] = []
+    try:
+        fds += os.pipe2(os.O_CLOEXEC)
+        fds += os.pipe2(os.O_CLOEXEC)
+        fds.append(os.dup(fds[0]))
+    except OSError:
+        close(fds)
+        raise
+    return tuple(fds)
 
 
 def _play(token: str, part: dict[str, Any]) -> None:

@@ -39,6 +39,7 @@ def _facts(settings: RunSettings, machine: Machine) -> Table:
         ("device", machine.device + devices),
         ("threads per worker", f"{threads_per_worker(settings, machine)} of {machine.cores} cores"),
         ("lighthouse", lighthouse),
+        ("rebalancing", "to nodes that come late" if settings.rebalance else "never"),
         ("restarts", f"{settings.max_restarts} per replica, refilled by progress"),
         ("join timeout", f"{settings.join_timeout_s:g} s"),
         ("heartbeat timeout", f"{settings.heartbeat_timeout_s:g} s"),

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ftrun.agent import linux, sweep
-from ftrun.agent.channel import Channel, Parcel
+from ftrun.agent.channel import Channel, DescriptorsLost, Parcel
 from ftrun.agent.launch import SpawnerLaunch
 from ftrun.core.ids import WorkerKey
 from ftrun.errors import ProtocolError
@@ -69,7 +69,7 @@ class SpawnerListener(Protocol):
         """``status``: exit code or minus the signal; ``pid`` 0: could not be started."""
 
     def spawner_lost(self, reason: str, usable: bool) -> None:
-        """It has ended, or must. ``usable`` False: the user's --preload is to blame."""
+        """It has ended, or must. ``usable`` False: --preload or a limit of the node is to blame."""
 
 
 class SpawnerProcess:
@@ -93,11 +93,13 @@ class SpawnerProcess:
         host: str,
         preload: tuple[str, ...],
         eager: bool,
+        heal_tls: bool,
         runtime_dir: Path,
     ) -> None:
         """Say what it is to be; ``spawner_ready`` or ``spawner_lost`` follows.
 
         ``eager``: import also what torch imports late before the first worker is forked.
+        ``heal_tls``: workers will make certificates.
         """
         self._pidfd = os.pidfd_open(self._process.pid)
         self._loop.add_reader(self._pidfd, self._exited)
@@ -110,6 +112,7 @@ class SpawnerProcess:
                 "host": host,
                 "preload": list(preload),
                 "eager": eager,
+                "heal_tls": heal_tls,
                 "runtime_dir": str(runtime_dir),
             }
         )
@@ -125,6 +128,10 @@ class SpawnerProcess:
     def signal_replica(self, incarnation: str, number: int) -> None:
         """Signal the process groups of the workers of ``incarnation``."""
         self._say({"op": "signal", "incarnation": incarnation, "signal": number})
+
+    def ask_to_stop(self, incarnation: str) -> None:
+        """Ask the workers of ``incarnation`` to stop (inject/stopping.py)."""
+        self._say({"op": "ask_to_stop", "incarnation": incarnation})
 
     def open_store(self, name: str) -> None:
         """Open a TCPStore; ``store_opened`` follows."""
@@ -167,6 +174,8 @@ class SpawnerProcess:
         try:
             for parcel in self._channel.receive():
                 self._heard(parcel)
+        except DescriptorsLost as error:
+            self._lost(str(error), usable=False)
         except ProtocolError as error:
             self._lost(f"the spawner said what it may not: {error}")
         if self._channel.closed:
@@ -204,7 +213,10 @@ class SpawnerProcess:
 
     def _read_stores(self) -> None:
         for parcel in self._stores.receive():
-            self._listener.store_opened(parcel.message["name"], parcel.message["port"])
+            if parcel.message["op"] == "unusable":
+                self._lost(parcel.message["reason"], usable=False)
+            else:
+                self._listener.store_opened(parcel.message["name"], parcel.message["port"])
         if self._stores.closed:
             self._loop.remove_reader(self._stores.fileno())
 
@@ -219,6 +231,11 @@ class SpawnerProcess:
         self._lost(f"the spawner (pid {pid}) has ended")
 
     def _exited(self) -> None:
+        # Its last words tell why, and may come to notice after its end.
+        if not self._stores.closed:
+            self._read_stores()
+        if not self._channel.closed:
+            self._read_channel()
         self._loop.remove_reader(self._pidfd)
         os.close(self._pidfd)
         status = self._process.wait()

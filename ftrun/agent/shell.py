@@ -39,6 +39,7 @@ from ftrun.core.messages import (
     FailureReport,
     Hello,
     Isolation,
+    NoManager,
     Notice,
     Progress,
     Rejected,
@@ -50,8 +51,9 @@ from ftrun.core.messages import (
 )
 from ftrun.core.restarts import RestartRules
 from ftrun.core.standby import StandbyRules
-from ftrun.core.supervisor import Supervisor, SupervisorSettings
+from ftrun.core.supervisor import REMEDY_APART, Supervisor, SupervisorSettings
 from ftrun.core.supervisor_events import (
+    AskToStop,
     AskWorker,
     DrainAsked,
     EndAgent,
@@ -61,6 +63,7 @@ from ftrun.core.supervisor_events import (
     JobEnded,
     LighthouseGone,
     LighthouseSpoke,
+    NoManagerMade,
     RestartAsked,
     Say,
     SignalReplica,
@@ -74,6 +77,7 @@ from ftrun.core.supervisor_events import (
     StopAsked,
     SweepReplica,
     TellLighthouse,
+    TellReplica,
     TellWorkers,
     TimerFired,
     WorkerExited,
@@ -197,7 +201,6 @@ class Agent:
     async def run(self) -> int:
         """Start everything, and wait for the supervisor's last word."""
         self._loop.set_exception_handler(self._broken)
-        self._say_mode()
         self._catch_signals()
         await self._server.start()
         self._fleet.start()
@@ -238,6 +241,8 @@ class Agent:
             crash_code=ExitCode.CRASH_LOOP,
             unreachable_code=ExitCode.LIGHTHOUSE_UNREACHABLE,
             unready_code=ExitCode.USAGE,
+            replicas=s.replicas,
+            target=s.script.target,
             standbys=StandbyRules(s.standbys),
         )
 
@@ -320,10 +325,14 @@ class Agent:
                 self._fleet.start_replica(instruction)
             case StartStandby(name):
                 self._fleet.start_standby(name)
+            case AskToStop(_, incarnation):
+                self._fleet.ask_to_stop(incarnation)
             case SweepReplica(_, incarnation):
                 self._fleet.sweep_replica(incarnation)
             case TellWorkers(message):
                 self._server.broadcast(message)
+            case TellReplica(replica_id, incarnation, message):
+                self._server.send(replica_id, incarnation, message)
             case AskWorker(key):
                 self._server.send_to(key, AskReport())
                 self._loop.call_soon(self._tell_use, key)
@@ -346,15 +355,6 @@ class Agent:
             text += f" Log: {log_path(directory, life.replica_id, life.group_rank, life.restarts)}"
         self._terminal.event_line(text)
 
-    def _say_mode(self) -> None:
-        """Several groups of a script that knows no Manager are several trainings: say so."""
-        s = self._settings
-        if s.replicas > 1 and (s.inject == "off" or not s.script.names_manager()):
-            self._terminal.event_line(
-                f"{s.script.target} runs without a Manager (it imports neither ftrun nor torchft): "
-                f"its {s.replicas} replica groups are supervised, and each trains by itself."
-            )
-
     def _say_end(self, stuck: list[int]) -> None:
         if stuck:
             self._terminal.event_line(f"stuck in the kernel, not ended: pids {stuck}")
@@ -365,6 +365,8 @@ class Agent:
         slots = self._supervisor.summary()
         for line in summary_lines(slots, self._done.result(), elapsed_s, log_dir):
             self._terminal.event_line(line)
+        if self._supervisor.ran_apart:
+            self._terminal.event_line(f"  The replica groups ran apart. {REMEDY_APART}")
         if self._settings.standbys:
             used = self._supervisor.standbys_used
             self._terminal.event_line(f"  standbys: {self._settings.standbys} kept, {used} used")
@@ -415,6 +417,8 @@ class Agent:
         match message:
             case FailureReport():
                 self._handle(FailureReported(key, message))
+            case NoManager(has_stepped):
+                self._handle(NoManagerMade(key, has_stepped))
             case Progress():
                 self._link.note_progress(key, message)
                 self._handle(WorkerSaid(key, message))
@@ -455,13 +459,14 @@ class Agent:
         return Hello(
             agent_id=self._agent_id,
             spec=self._settings.spec(),
-            capacity=self._machine.capacity,
+            capacity=0 if self._supervisor.is_ending else self._machine.capacity,
             host=self._machine.host,
             store=self._store,
             running=self._supervisor.running(),
             dead=self._supervisor.dead(),
             finished=self._supervisor.finished(),
             epoch=self._epoch,
+            age_s=clock.now() - self._started_at,
         )
 
     def link_opened(self, address: str) -> None:
@@ -531,7 +536,14 @@ class Agent:
         )
 
     def _notice(self, notice: Notice) -> None:
-        """The lighthouse's line, unless the same is said here with more to it."""
+        """The lighthouse's line, unless the same is said here with more to it.
+
+        An agent that ends does not print what becomes of the replicas that it takes with it: after
+        Ctrl-C "training begins again at step 0" reads like a failure.
+        """
         own = bool(notice.replica_ids) and set(notice.replica_ids) <= self._own_slots
+        is_all = notice.kind == "lost" and not notice.replica_ids
+        if self._supervisor.is_ending and (is_all or notice.kind == "homeless"):
+            return
         if notice.kind != "ended" and not (notice.kind == "lost" and own):
             self._terminal.event_line(notice.text)

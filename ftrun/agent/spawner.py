@@ -34,6 +34,7 @@ from ftrun.agent.imports import Imports, Unimportable, import_first
 from ftrun.agent.marks import GUARD_NAME
 from ftrun.agent.newborn import Newborn
 from ftrun.agent.standbys import Standby, Standbys
+from ftrun.inject.stopping import STOP_SIGNAL
 
 SWEEP_DEADLINE_S = 4.0
 BAD_PRELOAD_EXIT = 2
@@ -59,6 +60,7 @@ class _Job:
     preload: tuple[str, ...]
     runtime_dir: str
     eager: bool
+    heal_tls: bool
 
 
 class Spawner:
@@ -70,13 +72,14 @@ class Spawner:
         self._guard_id = guard_id
         self._agent_pidfd = os.pidfd_open(os.getppid())
         self._pid = os.getpid()
+        self._held_back: tuple[int, ...] = ()
         self._workers: dict[int, _Worker] = {}
         self._standbys = Standbys()
         self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._imports = Imports()
         self._warm_at: float | None = None
         self._stores_pid = 0
-        self._job = _Job("", "", (), "", False)
+        self._job = _Job("", "", (), "", False, False)
 
     def run(self) -> Child | None:
         """Serve the agent until it is gone.
@@ -106,6 +109,7 @@ class Spawner:
             preload=tuple(message["preload"]),
             runtime_dir=message["runtime_dir"],
             eager=message["eager"],
+            heal_tls=message["heal_tls"],
         )
         return True
 
@@ -123,6 +127,8 @@ class Spawner:
         except Unimportable as error:
             self._tell({"op": "unusable", "reason": str(error)})
             sys.exit(BAD_PRELOAD_EXIT)
+        if self._job.heal_tls:
+            self._imports.make_ready_for_tls()
         if self._job.eager:
             self._imports.finish()
         # From the first fork on it is the guard itself: there are children to end first.
@@ -139,6 +145,7 @@ class Spawner:
         if spawner_pid > 0:
             return partial(self._become_stores, spawner_pid)
         self._stores_pid, self._pid = self._pid, os.getpid()
+        self._held_back = sweep.hold_back_descriptors()
         linux.become_subreaper()
         linux.title_process("ftrun spawner")
         self._store_channel.close()
@@ -219,6 +226,8 @@ class Spawner:
                     return child
             elif message["op"] == "signal":
                 self._signal(message["incarnation"], message["signal"])
+            elif message["op"] == "ask_to_stop":
+                self._ask_to_stop(message["incarnation"])
         return None
 
     # ------------------------------------------------------------------ workers
@@ -249,7 +258,11 @@ class Spawner:
         os.close(err_fd)
 
     def _start_standby(self, name: str, threads: int) -> Child | None:
-        own, theirs = socket.socketpair()
+        try:
+            own, theirs = socket.socketpair()
+        except OSError as error:
+            self._tell({"op": "standby_exited", "name": name, "status": error.errno or 1})
+            return None
         pid, fds, born = self._fork()
         if born is not None:
             own.close()
@@ -272,25 +285,23 @@ class Spawner:
             output; in the process itself, what it starts with.
         """
         self._assert_forkable()
-        out_read, out_write = os.pipe2(os.O_CLOEXEC)
-        err_read, err_write = os.pipe2(os.O_CLOEXEC)
+        pipes: tuple[int, ...] = ()
         try:
+            pipes = newborn.open_pipes()
             pid = os.fork()
         except OSError as error:
-            pid = -(error.errno or 1)
+            newborn.close(pipes)
+            return -(error.errno or 1), (), None
+        out_read, out_write, err_read, err_write, reserve = pipes
         if pid == 0:
             self._channel.close()
             guards = (self._agent_pidfd, self._wake_read, self._wake_write)
             others = (worker.pidfd for worker in self._workers.values())
-            inherited = (out_read, err_read, *guards, *others, *self._standbys.fds())
+            own = (*self._held_back, *self._standbys.fds())
+            inherited = (out_read, err_read, reserve, *guards, *others, *own)
             return 0, (), Newborn(self._pid, self._job.token, out_write, err_write, inherited)
-        os.close(out_write)
-        os.close(err_write)
-        if pid > 0:
-            return pid, (os.pidfd_open(pid), out_read, err_read), None
-        os.close(out_read)
-        os.close(err_read)
-        return pid, (), None
+        newborn.close((out_write, err_write, reserve))
+        return pid, (os.pidfd_open(pid), out_read, err_read), None
 
     def _signal(self, incarnation: str, number: int) -> None:
         """Signal the process groups of one incarnation's workers.
@@ -300,6 +311,12 @@ class Spawner:
         for worker in self._workers.values():
             if worker.incarnation == incarnation:
                 _signal_group(worker.pid, number)
+
+    def _ask_to_stop(self, incarnation: str) -> None:
+        """Ask the workers themselves; what they have forked is theirs to end."""
+        for worker in self._workers.values():
+            if worker.incarnation == incarnation:
+                os.kill(worker.pid, STOP_SIGNAL)
 
     def _reap(self) -> None:
         while True:
@@ -355,6 +372,7 @@ class Spawner:
 
     def _end(self) -> None:
         """The agent is gone or lets go: nothing of the job may be left (P1)."""
+        newborn.close(self._held_back)
         stuck = sweep.kill_all(self._whole_job, SWEEP_DEADLINE_S)
         with contextlib.suppress(OSError):
             if stuck:
@@ -398,10 +416,14 @@ def main() -> None:
     # Until the first fork the kernel ends this process with its parent.
     if not linux.die_with_parent(options.parent):
         os._exit(0)
-    import_first()
+    channel = Channel(socket.socket(fileno=options.channel))
+    try:
+        import_first()
+    except Unimportable as error:
+        channel.send({"op": "unusable", "reason": str(error)})
+        sys.exit(BAD_PRELOAD_EXIT)
     for fd in (options.channel, options.stores):
         os.set_inheritable(fd, False)
-    channel = Channel(socket.socket(fileno=options.channel))
     store_channel = Channel(socket.socket(fileno=options.stores))
     spawner = Spawner(channel, store_channel, os.environ[GUARD_NAME])
     child = spawner.run()

@@ -5,17 +5,20 @@ the quorums' process groups meet, and one per incarnation of a replica group for
 MASTER_PORT. All bind port 0 and are published.
 
 It is the guard of last resort (P1): the spawner's parent, and a subreaper. When agent and spawner
-are both gone, what they leave behind is its own descent, and is killed. Not here: who gets which
-store (process.py).
+are both gone, the remaining processes are its descendants, and it kills them. Not here: which group
+gets which store (fleet.py).
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import resource
 import select
 import signal
 import socket
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 from ftrun.agent import linux, sweep
@@ -23,6 +26,9 @@ from ftrun.agent.channel import Channel
 
 SWEEP_DEADLINE_S = 4.0
 BACKLOG = 1024
+OPEN_TIMEOUT_S = 60.0
+DESCRIPTORS_PER_STORE = 16
+"""A TCPStore of torch 2.13 takes 10, and one more for each worker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +51,7 @@ class StoreProcess:
 
     def run(self) -> None:
         """Serve until the spawner is gone and the agent is gone or lets go, then sweep."""
+        held_back = sweep.hold_back_descriptors()
         linux.look_names_up_in_files_only()
         self._open("quorum")
         poll = select.poll()
@@ -60,6 +67,8 @@ class StoreProcess:
                     alive.discard(fd)
                 elif not self._serve():
                     poll.unregister(fd)
+        for fd in held_back:
+            os.close(fd)
         sweep.kill_all(self._whole_job, SWEEP_DEADLINE_S)
 
     def _serve(self) -> bool:
@@ -73,17 +82,34 @@ class StoreProcess:
         return not self._channel.closed
 
     def _open(self, name: str) -> None:
-        store = _listen(self._host)
-        self._stores[name] = store
         try:
-            self._channel.send({"op": "store", "name": name, "port": store.port})
+            store = _listen(self._host)
+        except (OSError, RuntimeError) as error:  # RuntimeError: torch's own errors
+            self._tell({"op": "unusable", "reason": _why_no_store(self._host, error)})
+            return
+        self._stores[name] = store
+        self._tell({"op": "store", "name": name, "port": store.port})
+
+    def _tell(self, message: dict[str, Any]) -> None:
+        """Speak to the agent; if it is gone, the spawner or the sweep ends this process."""
+        try:
+            self._channel.send(message)
         except OSError:
-            # The agent is gone; the spawner or the sweep ends this process.
             self._channel.closed = True
 
     def _whole_job(self) -> list[linux.ProcessRow]:
         own = os.getpid()
         return sweep.job_processes(self._guard_id, own, frozenset({own}))
+
+
+def _why_no_store(host: str, error: Exception) -> str:
+    """One line for the agent: what torch says goes on with a backtrace."""
+    words = getattr(error, "strerror", None) or str(error).strip().partition("\n")[0]
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return (
+        f"no TCPStore can be opened at {host} ({words}). Its process may have {soft} files open; "
+        "if that is too few, raise ulimit -n"
+    )
 
 
 def ignore_signals() -> None:
@@ -93,9 +119,14 @@ def ignore_signals() -> None:
 
 
 def _listen(host: str) -> Any:
-    """A TCPStore on ``host`` alone; left to itself it would listen on every interface."""
+    """A TCPStore on ``host`` alone; left to itself it would listen on every interface.
+
+    Raises:
+        OSError, RuntimeError: the system's refusal, or torch's.
+    """
     from torch._C._distributed_c10d import TCPStore
 
+    _see_that_there_is_room()
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.create_server((host, 0), family=family, backlog=BACKLOG)
     port = listener.getsockname()[1]
@@ -103,6 +134,18 @@ def _listen(host: str) -> Any:
         host,
         port,
         is_master=True,
+        timeout=timedelta(seconds=OPEN_TIMEOUT_S),
         wait_for_workers=False,
         master_listen_fd=listener.detach(),
     )
+
+
+def _see_that_there_is_room() -> None:
+    """Fail here rather than in torch, which lacks a descriptor for minutes and prints backtraces.
+
+    Raises:
+        OSError: this process may not open as many descriptors as a store takes.
+    """
+    with contextlib.ExitStack() as held:
+        for _ in range(DESCRIPTORS_PER_STORE):
+            held.callback(os.close, os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))

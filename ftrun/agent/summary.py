@@ -37,19 +37,20 @@ def _slot_line(slot: SlotSummary) -> str:
     lost = f", {slot.lost_s:.1f} s lost" if slot.lost_s else ""
     became = slot.phase.value if slot.outcome is None else slot.outcome.value
     plural = "" if slot.restarts == 1 else "s"
+    how = f": it {slot.killed}" if slot.killed else ""
     return (
         f"  replica {slot.replica_id}: {became}, {slot.steps} steps, "
-        f"{slot.restarts} restart{plural}{lost}{status}"
+        f"{slot.restarts} restart{plural}{lost}{status}{how}"
     )
 
 
 def _first_cause(slots: tuple[SlotSummary, ...], log_dir: Path) -> list[str]:
     """The first failure of the slot that has ended the job, with the end of its traceback."""
-    broken = [slot for slot in slots if slot.outcome in (Outcome.CRASH_LOOP, Outcome.BUDGET_SPENT)]
-    failures = [slot.failures[-1] for slot in broken if slot.failures]
-    if not failures:
-        return []
-    return _cause_lines(failures[0], log_dir)
+    for outcome in (Outcome.CRASH_LOOP, Outcome.BUDGET_SPENT, Outcome.FAILED):
+        for slot in slots:
+            if slot.outcome is outcome and slot.failures:
+                return _cause_lines(slot.failures[-1], log_dir)
+    return []
 
 
 def _cause_lines(failure: Failure, log_dir: Path) -> list[str]:

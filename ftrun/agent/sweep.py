@@ -19,6 +19,8 @@ from ftrun.agent.linux import ProcessRow
 from ftrun.agent.marks import GUARD_NAME, OWNER_NAME
 
 RESCAN_S = 0.2
+DESCRIPTORS_HELD_BACK = 8
+"""A sweep reads /proc and holds a pidfd of everyone that it waits for: with few, in more rounds."""
 
 Selection = Callable[[], list[ProcessRow]]
 
@@ -40,6 +42,12 @@ def kill_all(selection: Selection, deadline_s: float) -> list[int]:
         _wait_gone([fd for fd in pidfds if fd is not None], deadline)
         if clock.now() >= deadline:
             return [row.pid for row in selection() if not row.is_zombie]
+
+
+def hold_back_descriptors() -> tuple[int, ...]:
+    """Descriptors for a guard to close before it sweeps: it must not lack them then (P1)."""
+    flags = os.O_RDONLY | os.O_CLOEXEC
+    return tuple(os.open(os.devnull, flags) for _ in range(DESCRIPTORS_HELD_BACK))
 
 
 def job_processes(guard_id: str, root_pid: int, spare: frozenset[int]) -> list[ProcessRow]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 
 from ftrun.core.ids import WorkerKey
-from ftrun.core.messages import FailureReport, WorkerHello
+from ftrun.core.messages import FailureReport, NoManager, WorkerHello
 from ftrun.errors import ProtocolError
 from ftrun.protocol.auth import token_matches
 from ftrun.protocol.frames import FrameDecoder, encode_frame
@@ -42,7 +42,7 @@ class WorkerListener(Protocol):
         """The last connection of ``key`` is closed, and was not cut by us."""
 
     def worker_message(self, key: WorkerKey, message: Any) -> None:
-        """A message of FromWorker, or a FailureReport."""
+        """A message of FromWorker, a FailureReport or a NoManager."""
 
 
 class WorkerServer:
@@ -184,8 +184,8 @@ class _Link(asyncio.Protocol):
             self._key = message.key
             return
         self._server.said(self._key, message)
-        if isinstance(message, FailureReport):
-            # The worker waits for this before it ends: its report is here before its exit is.
+        if isinstance(message, (FailureReport, NoManager)):
+            # The worker waits for this before it goes on: its word is here before its exit is.
             self.close()
 
     def _too_late(self) -> None:

@@ -20,9 +20,9 @@ from ftrun.chaos.targets import MEMBER, Target, find_targets
 from ftrun.errors import ExitCode, UserError
 from ftrun.protocol.auth import load_token
 from ftrun.status.client import LighthouseUnreachable, fetch_status
-from ftrun.status.jobs import RunningJob
+from ftrun.status.jobs import RunningJob, agent_lives
 from ftrun.status.once import find_job
-from ftrun.status.view import duration, plain
+from ftrun.status.words import duration, plain
 
 LOOK_S = 0.05
 REPLACED_S_MAX = 120.0
@@ -65,7 +65,7 @@ def run_chaos(settings: ChaosSettings, say: Callable[[str], None] = print) -> in
         UserError: no such job runs here, it is another user's, or the replica is not its.
         LighthouseUnreachable: its lighthouse has not answered from the start.
     """
-    session = Session(settings, find_job(settings.job_id), say)
+    session = Session(settings, find_job(settings.job_id, "ftrun chaos"), say)
     return session.run()
 
 
@@ -107,9 +107,10 @@ class Session:
             raise UserError(
                 f"--only-replica {only}: job {self._job.job_id} has replicas {', '.join(names)}."
             )
-        if not Path(f"/proc/{self._job.pid}").exists():
+        if not agent_lives(self._job):
             raise UserError(
-                f"The agent of job {self._job.job_id} (pid {self._job.pid}) does not run here."
+                f"The agent of job {self._job.job_id} (pid {self._job.pid}) does not run here any "
+                "more, or an older ftrun has started it. Nothing was killed."
             )
         whom = "a random worker" if only is None else f"a worker of replica {only}"
         self._say(
@@ -198,7 +199,7 @@ class Session:
             try:
                 status = fetch_status(self._job.http, self._token, tls=self._job.tls)
             except LighthouseUnreachable:
-                if not Path(f"/proc/{self._job.pid}").exists():
+                if not agent_lives(self._job):
                     raise JobEnded(f"Job {self._job.job_id} has ended") from None
                 if clock.now() > deadline:
                     raise JobEnded(
@@ -218,7 +219,7 @@ class Session:
         while (now := clock.now()) < wake_at:
             if until is not None and now >= until:
                 return False
-            if not Path(f"/proc/{self._job.pid}").exists():
+            if not agent_lives(self._job):
                 raise JobEnded(f"Job {self._job.job_id} has ended")
             left_s = wake_at - now if until is None else min(wake_at, until) - now
             time.sleep(min(left_s, 0.25))

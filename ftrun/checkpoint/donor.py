@@ -1,4 +1,8 @@
-"""A receiver's connection to one donor: connect when needed, ask, read."""
+"""A receiver's connection to one donor: connect when needed, ask, read.
+
+Each connection begins with a request that proves nothing: the donor answers it with the challenge
+that all others are proved by (proof.py).
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ import socket
 import struct
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import xxhash
 
@@ -14,15 +19,17 @@ from ftrun import clock
 from ftrun.checkpoint import wire
 from ftrun.checkpoint.header import HEADER_BYTES_MAX
 from ftrun.checkpoint.layout import DIGEST_BYTES
+from ftrun.checkpoint.proof import PROOF_FIELD, Proofs, read_challenge
+from ftrun.core.comparison import Question
 from ftrun.core.ids import Tag
 from ftrun.errors import PeerError, ProtocolError
-from ftrun.protocol.auth import bearer
 
 CONNECT_TIMEOUT_S = 5.0
 ANSWER_TIMEOUT_S = 10.0
 CHUNK_TIMEOUT_S = 10.0
 DONE_TIMEOUT_S = 1.0
 REFUSAL_BYTES_MAX = 4096
+OPERATION_BYTES_MAX = 16384
 PATIENCE = struct.pack("@ll", 1, 0)
 """A second, as a timeval: how long the kernel waits before deadlines are looked at again."""
 
@@ -35,6 +42,15 @@ class DonorRefused(PeerError):
         self.ask_again = status == 409
 
 
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A connection on which the donor has said how requests are proved."""
+
+    pipe: wire.Pipe
+    reader: wire.HeadReader
+    proofs: Proofs
+
+
 class DonorLink:
     """One connection to a donor's state server, opened again after ``close``.
 
@@ -42,19 +58,30 @@ class DonorLink:
     be called from any and wakes that one with an error.
     """
 
-    def __init__(self, address: str, tag: Tag, token: str, receiver: str, deadline: float) -> None:
+    def __init__(
+        self,
+        address: str,
+        tag: Tag,
+        key: bytes,
+        receiver: str,
+        deadline: float,
+        certificate: str | None = None,
+    ) -> None:
+        """A link that is not connected yet.
+
+        ``key``: what requests are proved under. ``certificate``: the fingerprint of the one that
+        the donor must show; None: no TLS is spoken.
+        """
         self.address = address
         self._base = f"/state/{tag.path()}"
-        self._fields = {
-            "host": address,
-            wire.TOKEN_FIELD: bearer(token),
-            wire.RECEIVER_FIELD: receiver,
-        }
+        self._key = key
+        self._certificate = certificate
+        self._fields = {"host": address, wire.RECEIVER_FIELD: receiver}
         self._deadline = deadline
         self._lock = threading.Lock()
         self._ended = False
         self._sock: socket.socket | None = None
-        self._reader: wire.HeadReader | None = None
+        self._line: _Line | None = None
 
     def header(self) -> bytes:
         """The donor's header, checked against its digest.
@@ -80,10 +107,24 @@ class DonorLink:
         fields = {} if lacks is None else {wire.LACKS_FIELD: lacks}
         self._ask("GET", f"data?offset={start}&length={stop - start}", fields)
 
+    def operation(self, question: Question, deadline: float) -> bytes:
+        """The peer's answer to ``question``: what it was given to tell.
+
+        Raises:
+            DonorRefused: it does not know yet, or knows another token.
+            PeerError: it is silent or speaks nonsense.
+        """
+        self._deadline = deadline
+        path = f"/operations/{question.tag.path()}/{question.repeat}/{question.index}"
+        head = self._ask_for("GET", f"{path}?cleared={question.cleared:d}")
+        body = bytearray(self._length(head, OPERATION_BYTES_MAX))
+        self.read(memoryview(body))
+        return bytes(body)
+
     def read(self, piece: memoryview) -> None:
         """Fill ``piece`` with what comes next of a chunk."""
-        assert self._reader is not None
-        self._reader.read_into(piece, self._soon(CHUNK_TIMEOUT_S))
+        assert self._line is not None
+        self._line.reader.read_into(piece, self._soon(CHUNK_TIMEOUT_S))
 
     def read_digest(self) -> bytes:
         """The digest that comes behind a chunk."""
@@ -112,15 +153,29 @@ class DonorLink:
     def close(self) -> None:
         """Close the connection; the next request opens another."""
         with self._lock:
-            sock, self._sock, self._reader = self._sock, None, None
+            sock, self._sock, self._line = self._sock, None, None
         if sock is not None:
             sock.close()
 
     def _ask(self, method: str, target: str, more: Mapping[str, str] | None = None) -> wire.Head:
-        sock, reader = self._connected()
+        return self._ask_for(method, f"{self._base}/{target}", more)
+
+    def _ask_for(self, method: str, path: str, more: Mapping[str, str] | None = None) -> wire.Head:
+        to = self._connected()
+        line = f"{method} {path} HTTP/1.1"
+        fields = {**self._fields, **(more or {})}
+        fields[PROOF_FIELD] = to.proofs.next(line, fields)
+        status, head = self._exchange(to.pipe, to.reader, line, fields)
+        if status != 200:
+            raise self._refusal(status, head)
+        return head
+
+    def _exchange(
+        self, pipe: wire.Pipe, reader: wire.HeadReader, line: str, fields: Mapping[str, str]
+    ) -> tuple[int, wire.Head]:
+        """Send a request; returns the status and the head of the answer."""
         deadline = self._soon(ANSWER_TIMEOUT_S)
-        line = f"{method} {self._base}/{target} HTTP/1.1"
-        wire.send_all(sock, wire.format_head(line, {**self._fields, **(more or {})}), deadline)
+        wire.send_all(pipe, wire.format_head(line, fields), deadline)
         head = reader.read(deadline)
         if head is None:
             raise wire.PeerClosed(f"{self.address} closed the connection")
@@ -128,15 +183,19 @@ class DonorLink:
         status = rest[:3]
         if not (head.line.startswith("HTTP/1.1 ") and status.isdecimal()):
             raise ProtocolError(f"{self.address} does not speak HTTP/1.1")
-        if status != "200":
-            raise self._refusal(int(status), head)
-        return head
+        return int(status), head
 
     def _refusal(self, status: int, head: wire.Head) -> DonorRefused:
-        text = bytearray(self._length(head, REFUSAL_BYTES_MAX))
-        self.read(memoryview(text))
+        assert self._line is not None
+        text = self._text(self._line.reader, head)
         self.close()
-        return DonorRefused(status, text.decode("utf-8", "replace"))
+        return DonorRefused(status, text)
+
+    def _text(self, reader: wire.HeadReader, head: wire.Head) -> str:
+        """What the donor says about a refusal."""
+        text = bytearray(self._length(head, REFUSAL_BYTES_MAX))
+        reader.read_into(memoryview(text), self._soon(CHUNK_TIMEOUT_S))
+        return text.decode("utf-8", "replace")
 
     def _length(self, head: wire.Head, limit: int) -> int:
         length = head.content_length()
@@ -147,9 +206,23 @@ class DonorLink:
     def _soon(self, timeout_s: float) -> float:
         return min(clock.now() + timeout_s, self._deadline)
 
-    def _connected(self) -> tuple[socket.socket, wire.HeadReader]:
-        if self._sock is not None and self._reader is not None:
-            return self._sock, self._reader
+    def _connected(self) -> _Line:
+        if self._line is None:
+            self.close()
+            pipe = self._connect()
+            reader = wire.HeadReader(pipe)
+            self._line = _Line(pipe, reader, self._proofs(pipe, reader))
+        return self._line
+
+    def _proofs(self, pipe: wire.Pipe, reader: wire.HeadReader) -> Proofs:
+        """Ask for something without a proof, and so for what is to be proved."""
+        status, head = self._exchange(pipe, reader, "GET / HTTP/1.1", {"host": self.address})
+        text = self._text(reader, head)
+        if status != 401:
+            raise DonorRefused(status, text)
+        return Proofs(self._key, read_challenge(head.fields), self._certificate or "")
+
+    def _connect(self) -> wire.Pipe:
         host, _, port = self.address.rpartition(":")
         remaining_s = self._deadline - clock.now()
         if remaining_s <= 0:
@@ -158,7 +231,7 @@ class DonorLink:
         sock = socket.socket(family, socket.SOCK_STREAM)
         with self._lock:
             # Before it is connected, so that ``cut`` reaches it while it connects.
-            self._sock, self._reader = sock, wire.HeadReader(sock)
+            self._sock = sock
             if self._ended:
                 raise wire.PeerClosed(f"the connection to {self.address} is not wanted any more")
         sock.settimeout(min(CONNECT_TIMEOUT_S, remaining_s))
@@ -167,4 +240,8 @@ class DonorLink:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, PATIENCE)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, PATIENCE)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return sock, self._reader
+        if self._certificate is None:
+            return sock
+        from ftrun.checkpoint import tls  # Only now: see there.
+
+        return tls.connect(sock, self.address, self._certificate, self._soon(CONNECT_TIMEOUT_S))

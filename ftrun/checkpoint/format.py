@@ -64,7 +64,7 @@ def pack(tree: Tree) -> Packed:
 
 
 def validate(tree: Tree) -> None:
-    """Raise UserError if ``tree`` holds what cannot be carried: to be called at registration."""
+    """Raise UserError if ``tree`` holds what cannot be carried."""
     pack(tree)
 
 

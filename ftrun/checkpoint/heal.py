@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ftrun import clock
@@ -24,6 +24,7 @@ from ftrun.checkpoint.format import Tree, pack, unpack
 from ftrun.checkpoint.header import Header, decode_header
 from ftrun.checkpoint.layout import chunk_hasher, pieces
 from ftrun.checkpoint.leaves import Leaf
+from ftrun.checkpoint.proof import heal_key
 from ftrun.checkpoint.stripes import Stripe
 from ftrun.core.ids import StateId, Tag
 from ftrun.errors import FtrunError, PeerError, ProtocolError
@@ -71,13 +72,14 @@ def fetch(
     overwrite: Overwrite | None = None,
     arrivals: Arrivals | None = None,
     streams_per_donor: int | None = None,
+    certificates: Mapping[str, str] | None = None,
 ) -> FetchedState:
     """Fetch the state that ``donors`` offer under ``tag``.
 
     Args:
         donors: ``host:port`` of their state servers.
         tag: of the quorum's attempt and step; a donor that is not there yet is asked again.
-        token: the job's.
+        token: the job's. It is not sent; requests prove that it is known.
         timeout_s: for all of it.
         mine: this process's own tree: its shapes are compared before anything is read, it gives
             the meshes of DTensors and the devices of tensors.
@@ -86,12 +88,15 @@ def fetch(
         overwrite: read into the memory of ``mine``'s tensors where they fit, on these terms.
         arrivals: go on from what an earlier fetch has brought, and leave there what this one does.
         streams_per_donor: connections to each; default two to a single donor, else one.
+        certificates: by address, the fingerprint of the certificate that each donor must show: TLS
+            is spoken with all of them. Default: with none.
 
     Raises:
         ShapeMismatch: the donors' tensors have other shapes than ``mine``; names the keys.
         PeerError: no donor could deliver before the deadline. Nothing was applied.
     """
-    order = _Order(tag, token, clock.now() + timeout_s, cancel, expected, overwrite)
+    key, deadline = heal_key(token), clock.now() + timeout_s
+    order = _Order(tag, key, deadline, cancel, expected, overwrite, certificates)
     order.arrivals = arrivals or Arrivals()
     order.streams = streams_per_donor or (STREAMS_ALONE if len(donors) == 1 else 1)
     order.mine = pack(mine).leaves if mine is not None else None
@@ -123,11 +128,12 @@ class _Order:
     """What is fetched, and on what terms."""
 
     tag: Tag
-    token: str
+    key: bytes
     deadline: float
     cancel: threading.Event | None
     expected: StateId | None
     overwrite: Overwrite | None
+    certificates: Mapping[str, str] | None
     arrivals: Arrivals = field(default_factory=Arrivals)
     streams: int = 1
     mine: tuple[Leaf, ...] | None = None
@@ -140,7 +146,9 @@ class _Order:
         return self.cancelled() or clock.now() >= self.deadline
 
     def link(self, address: str) -> DonorLink:
-        return DonorLink(address, self.tag, self.token, self.receiver, self.deadline)
+        # A donor that has announced none is refused as one that shows the wrong one is.
+        shown = None if self.certificates is None else self.certificates.get(address, "")
+        return DonorLink(address, self.tag, self.key, self.receiver, self.deadline, shown)
 
 
 class _Transfer:

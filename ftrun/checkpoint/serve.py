@@ -1,15 +1,21 @@
 """The state server inside a worker: an HTTP server on a thread, which donors offer states on.
 
-Routes, all of which ask for the job's token (X1) and name the tag of the state (S4)::
+Routes, all of which ask for a proof of the job's token (X1) and name the tag of the state (S4)::
 
     GET  /state/<tag>/header                       structure and leaves, JSON (header.py)
     GET  /state/<tag>/data?offset=<b>&length=<b>   whole chunks, each followed by its digest
     POST /state/<tag>/done                         this receiver wants nothing more
+    GET  /operations/<tag>/<repeat>/<index>?cleared=<0 or 1>
+                                                   one operation of a step (training/comparing.py)
 
-    401 no or a wrong token   404 no such route    409 the tag is not offered yet: ask again
-    410 the tag is over here: ask another donor    400, 405, 416, 431 a malformed request
+    401 no or a wrong proof   404 no such route    409 it is not there yet: ask again
+    410 the tag is over here: ask another donor    400, 405, 416 a malformed request
 
-Not here: what is on offer and for how long (offer.py, and the Manager).
+The first request of a connection has no proof, for what is to be proved comes with the 401 that
+answers it (proof.py). A connection whose next request is not proved either is closed.
+
+Not here: how requests are read (requests.py), TLS (tls.py), what is on offer and for how long
+(offer.py, and the Manager).
 """
 
 from __future__ import annotations
@@ -21,9 +27,9 @@ import select
 import socket
 import threading
 import weakref
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from urllib.parse import parse_qs, urlsplit
+from typing import TYPE_CHECKING
 
 import torch
 import xxhash
@@ -34,9 +40,21 @@ from ftrun.checkpoint.format import Tree, pack
 from ftrun.checkpoint.header import header_of
 from ftrun.checkpoint.layout import CHUNK_BYTES, DIGEST_BYTES, Layout, pieces
 from ftrun.checkpoint.offer import Offer
-from ftrun.core.ids import Attempt, StateId, Tag
+from ftrun.checkpoint.proof import (
+    CHALLENGE_FIELD,
+    PROOF_FIELD,
+    Proofs,
+    challenge_field,
+    heal_key,
+    new_challenge,
+)
+from ftrun.checkpoint.requests import Refusal, Request, parse_request
+from ftrun.core.comparison import Question
+from ftrun.core.ids import StateId, Tag
 from ftrun.errors import PeerError, ProtocolError
-from ftrun.protocol.auth import bearer_matches
+
+if TYPE_CHECKING:
+    from ftrun.checkpoint.tls import ServerIdentity
 
 CONNECTIONS_MAX = 256
 OFFERS_MAX = 8
@@ -44,27 +62,37 @@ REQUEST_TIMEOUT_S = 10.0
 IDLE_TIMEOUT_S = 60.0
 STALL_TIMEOUT_S = 30.0
 SWEEP_INTERVAL_S = 5.0
-RECEIVER_CHARS_MAX = 64
-TAG_PARTS = 3
+TELL_PATIENCE_S = 1.0
+
+Tell = Callable[[Question, float], "bytes | None"]
 
 _log = logging.getLogger(__name__)
 
 
 class StateServer:
-    """Serves the states that are on offer. Bound to a port of the system's choice."""
+    """Serves the states that are on offer. Bound to a port of the system's choice.
 
-    def __init__(self, host: str, token: str) -> None:
-        """Bind ``host`` (a numeric address) and serve.
+    Attributes:
+        address: ``host:port``.
+        certificate: the fingerprint by which receivers know this server; empty without TLS.
+        tell: what answers questions about operations; it may wait for so many seconds.
+    """
+
+    def __init__(self, host: str, token: str, *, tls: bool = False) -> None:
+        """Bind ``host`` (a numeric address) and serve those who know ``token``.
 
         Raises:
             OSError: the address cannot be bound.
         """
-        self._token = token
+        self._key = heal_key(token)
+        self._identity = _new_identity() if tls else None
+        self.certificate = self._identity.fingerprint if self._identity else ""
         self._lock = threading.Lock()
         self._offers: dict[Tag, Offer] = {}
         self._newest: Tag | None = None
         self._connections: set[socket.socket] = set()
         self._closed = False
+        self.tell: Tell | None = None
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._listener = socket.create_server((host, 0), family=family, backlog=CONNECTIONS_MAX)
         self._listener.settimeout(SWEEP_INTERVAL_S)
@@ -181,8 +209,11 @@ class StateServer:
     def _serve(self, sock: socket.socket) -> None:
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            reader = wire.HeadReader(sock)
-            while self._answer_one(sock, reader):
+            pipe: wire.Pipe = sock
+            if self._identity is not None:
+                pipe = self._identity.accept(sock, clock.now() + REQUEST_TIMEOUT_S)
+            connection = _Connection(pipe, wire.HeadReader(pipe))
+            while self._answer_one(connection):
                 pass
         except (OSError, PeerError) as why:
             _log.debug("a receiver's connection ended: %s", why)
@@ -191,48 +222,39 @@ class StateServer:
                 self._connections.discard(sock)
             sock.close()
 
-    def _answer_one(self, sock: socket.socket, reader: wire.HeadReader) -> bool:
+    def _answer_one(self, to: _Connection) -> bool:
         """Answer the next request; False if the connection shall end."""
-        wire.wait_for(sock, select.POLLIN, clock.now() + IDLE_TIMEOUT_S)
         try:
-            head = reader.read(clock.now() + REQUEST_TIMEOUT_S)
+            head = to.reader.read(clock.now() + IDLE_TIMEOUT_S, REQUEST_TIMEOUT_S)
             if head is None:
                 return False
-            request = self._parse(head)
-            answer = getattr(self, f"_answer_{request.route}")
-        except _Refusal as why:
-            _send(sock, why.status, str(why).encode())
+            if to.proofs is None or not to.proofs.holds_next(head.line, head.fields):
+                return self._ask_for_proof(to, head)
+            request = parse_request(head)
+            if isinstance(request, Question):
+                self._answer_question(to.pipe, request)
+                return True
+            offer = self._find(request.tag)
+        except Refusal as why:
+            _send(to.pipe, why.status, str(why).encode())
             return False
         except ProtocolError as why:
-            _send(sock, "400 Bad Request", str(why).encode())
+            _send(to.pipe, "400 Bad Request", str(why).encode())
             return False
         try:
-            answer(sock, request)
-        except _Refusal as why:
-            _send(sock, why.status, str(why).encode())
+            getattr(self, f"_answer_{request.route}")(to.pipe, request, offer)
+        except Refusal as why:
+            _send(to.pipe, why.status, str(why).encode())
         return True
 
-    def _parse(self, head: wire.Head) -> _Request:
-        if not bearer_matches(head.fields.get(wire.TOKEN_FIELD), self._token):
-            raise _Refusal("401 Unauthorized", "this is not the job's token")
-        method, _, rest = head.line.partition(" ")
-        target, _, version = rest.rpartition(" ")
-        if version != "HTTP/1.1" or head.content_length():
-            raise _Refusal("400 Bad Request", "HTTP/1.1 without a body is spoken here")
-        try:
-            url = urlsplit(target)
-        except ValueError as why:
-            raise _Refusal("400 Bad Request", "that is not a path") from why
-        prefix, tag_text, route = ([*url.path.split("/")[1:], "", "", ""])[:3]
-        if prefix != "state" or ROUTES.get(route) is None or url.path.count("/") != TAG_PARTS:
-            raise _Refusal("404 Not Found", "there is no such route")
-        if ROUTES[route] != method:
-            raise _Refusal("405 Method Not Allowed", f"ask for it with {ROUTES[route]}")
-        receiver = head.fields.get(wire.RECEIVER_FIELD, "")
-        if not 0 < len(receiver) <= RECEIVER_CHARS_MAX:
-            raise _Refusal("400 Bad Request", f"{wire.RECEIVER_FIELD} is missing")
-        lacks = head.fields.get(wire.LACKS_FIELD)
-        return _Request(route, self._find(_parse_tag(tag_text)), receiver, url.query, lacks)
+    def _ask_for_proof(self, to: _Connection, head: wire.Head) -> bool:
+        """Refuse a request that is not proved; False if its connection shall end."""
+        challenge = new_challenge()
+        is_first = to.proofs is None and PROOF_FIELD not in head.fields
+        to.proofs = Proofs(self._key, challenge, self.certificate)
+        text = b"this does not prove the job's token"
+        _send(to.pipe, "401 Unauthorized", text, {CHALLENGE_FIELD: challenge_field(challenge)})
+        return is_first
 
     def _find(self, tag: Tag) -> Offer:
         with self._lock:
@@ -241,36 +263,43 @@ class StateServer:
             return offer
         here = f"the newest state here is of {newest}" if newest else "no state was offered here"
         if newest is None or tag > newest:
-            raise _Refusal("409 Conflict", f"{tag} is not offered yet: {here}")
-        raise _Refusal("410 Gone", f"{tag} is not offered any more: {here}")
+            raise Refusal("409 Conflict", f"{tag} is not offered yet: {here}")
+        raise Refusal("410 Gone", f"{tag} is not offered any more: {here}")
 
     # ------------------------------------------------------------ routes
 
-    def _answer_header(self, sock: socket.socket, request: _Request) -> None:
-        offer = request.admitted()
-        digest = xxhash.xxh3_64_hexdigest(offer.header)
-        _send(sock, "200 OK", offer.header, {wire.DIGEST_FIELD: digest})
+    def _answer_question(self, pipe: wire.Pipe, question: Question) -> None:
+        told = self.tell(question, TELL_PATIENCE_S) if self.tell is not None else None
+        if told is None:
+            _send(pipe, "409 Conflict", b"that operation is not known here yet")
+        else:
+            _send(pipe, "200 OK", told)
 
-    def _answer_data(self, sock: socket.socket, request: _Request) -> None:
-        offer = request.admitted()
+    def _answer_header(self, pipe: wire.Pipe, request: Request, offer: Offer) -> None:
+        _admit(request, offer)
+        digest = xxhash.xxh3_64_hexdigest(offer.header)
+        _send(pipe, "200 OK", offer.header, {wire.DIGEST_FIELD: digest})
+
+    def _answer_data(self, pipe: wire.Pipe, request: Request, offer: Offer) -> None:
+        _admit(request, offer)
         nbytes = offer.nbytes
-        chunks = _parse_range(request.query, nbytes)
-        if request.lacks is not None:
-            offer.lacks(request.receiver, _parse_lacks(request.lacks, nbytes))
+        chunks, lacking = request.chunks(nbytes), request.lacking(nbytes)
+        if lacking is not None:
+            offer.lacks(request.receiver, lacking)
         with offer.gate.inside():
             if offer.views(chunks.start) is None:
-                raise _Refusal("410 Gone", f"{offer.tag} is not offered any more")
+                raise Refusal("410 Gone", f"{offer.tag} is not offered any more")
         body = min(chunks.stop * CHUNK_BYTES, nbytes) - chunks.start * CHUNK_BYTES
         fields = {"content-length": body + len(chunks) * DIGEST_BYTES}
         head = wire.format_head("HTTP/1.1 200 OK", fields)
-        wire.send_all(sock, head, clock.now() + STALL_TIMEOUT_S)
+        wire.send_all(pipe, head, clock.now() + STALL_TIMEOUT_S)
         for chunk in chunks:
-            _send_chunk(sock, offer, chunk)
+            _send_chunk(pipe, offer, chunk)
             offer.served(request.receiver, chunk)
 
-    def _answer_done(self, sock: socket.socket, request: _Request) -> None:
-        request.offer.finish(request.receiver)
-        _send(sock, "200 OK", b"")
+    def _answer_done(self, pipe: wire.Pipe, request: Request, offer: Offer) -> None:
+        offer.finish(request.receiver)
+        _send(pipe, "200 OK", b"")
 
     def _close_in_child(self) -> None:
         # A data loader's process must not keep a dead donor's connections open.
@@ -278,30 +307,25 @@ class StateServer:
             sock.close()
 
 
-ROUTES = {"header": "GET", "data": "GET", "done": "POST"}
+@dataclass(slots=True)
+class _Connection:
+    """A receiver's connection. ``proofs``: None before it has been asked for them."""
+
+    pipe: wire.Pipe
+    reader: wire.HeadReader
+    proofs: Proofs | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Request:
-    route: str
-    offer: Offer
-    receiver: str
-    query: str
-    lacks: str | None
+def _new_identity() -> ServerIdentity:
+    from ftrun.checkpoint.tls import ServerIdentity  # Only now: see there.
 
-    def admitted(self) -> Offer:
-        """The offer, for a receiver that is under way or expected."""
-        if not self.offer.admit(self.receiver):
-            raise _Refusal("410 Gone", f"{self.offer.tag} is not offered any more")
-        return self.offer
+    return ServerIdentity()
 
 
-class _Refusal(PeerError):
-    """A request that is answered with ``status``."""
-
-    def __init__(self, status: str, text: str) -> None:
-        super().__init__(text)
-        self.status = status
+def _admit(request: Request, offer: Offer) -> None:
+    """Note a receiver that is under way or expected; refuse any other."""
+    if not offer.admit(request.receiver):
+        raise Refusal("410 Gone", f"{offer.tag} is not offered any more")
 
 
 def _still(data: torch.Tensor | memoryview, copied: Collection[int]) -> torch.Tensor | memoryview:
@@ -311,7 +335,7 @@ def _still(data: torch.Tensor | memoryview, copied: Collection[int]) -> torch.Te
     return data
 
 
-def _send_chunk(sock: socket.socket, offer: Offer, chunk: int) -> None:
+def _send_chunk(sock: wire.Pipe, offer: Offer, chunk: int) -> None:
     """Send a chunk and its digest; goes on from the copy if the offer retires on the way.
 
     Piece by piece: what has just been hashed is still in the cache when the kernel copies it.
@@ -342,39 +366,10 @@ def _send_chunk(sock: socket.socket, offer: Offer, chunk: int) -> None:
 
 
 def _send(
-    sock: socket.socket, status: str, body: bytes, fields: dict[str, str | int] | None = None
+    sock: wire.Pipe, status: str, body: bytes, fields: dict[str, str | int] | None = None
 ) -> None:
     head = wire.format_head(f"HTTP/1.1 {status}", {**(fields or {}), "content-length": len(body)})
     wire.send_all(sock, head + body, clock.now() + STALL_TIMEOUT_S)
-
-
-def _parse_tag(text: str) -> Tag:
-    parts = text.split(".")
-    if len(parts) != TAG_PARTS or not all(p.isdecimal() and len(p) < 20 for p in parts):
-        raise _Refusal("404 Not Found", "that is not a tag: quorum_id.attempt.step")
-    quorum_id, number, step = map(int, parts)
-    return Tag(Attempt(quorum_id, number), step)
-
-
-def _parse_range(query: str, nbytes: int) -> range:
-    """The chunks that ``offset`` and ``length`` of a query name."""
-    try:
-        fields = parse_qs(query, strict_parsing=True, max_num_fields=2)
-        offset, length = int(fields["offset"][0]), int(fields["length"][0])
-    except (KeyError, ValueError) as why:
-        raise _Refusal("400 Bad Request", "offset and length, in bytes, are needed") from why
-    stop = offset + length
-    whole = offset % CHUNK_BYTES == 0 and (stop % CHUNK_BYTES == 0 or stop == nbytes)
-    if not (whole and 0 <= offset < stop <= nbytes):
-        raise _Refusal("416 Range Not Satisfiable", f"not whole chunks of {nbytes} bytes")
-    return range(offset // CHUNK_BYTES, -(-stop // CHUNK_BYTES))
-
-
-def _parse_lacks(text: str, nbytes: int) -> list[tuple[int, int]]:
-    try:
-        return wire.parse_ranges(text, -(-nbytes // CHUNK_BYTES))
-    except ProtocolError as why:
-        raise _Refusal("400 Bad Request", str(why)) from why
 
 
 def _close_in_forked_children(server: StateServer) -> None:

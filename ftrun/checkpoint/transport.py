@@ -50,7 +50,8 @@ class CheckpointTransport(ABC, Generic[T]):
 class HTTPTransport(CheckpointTransport[T]):
     """Serves the live tensors of a checkpoint over HTTP; receivers pull them in stripes.
 
-    ``metadata`` is ``host:port/token``: whoever has it can read the checkpoint, nobody else can.
+    ``metadata`` is ``host:port/token``: whoever has it can ask for the checkpoint, nobody else can.
+    The token is not sent there again (proof.py); the checkpoint itself travels in plaintext.
 
     Args:
         timeout: how long ``shutdown`` waits for receivers at most.
@@ -101,7 +102,7 @@ class HTTPTransport(CheckpointTransport[T]):
             PeerError: it did not come whole before the timeout.
         """
         address, slash, token = metadata.rpartition("/")
-        if not slash:
+        if not (slash and token):
             raise UserError(f"{metadata!r} is not what HTTPTransport.metadata() returns")
         seconds = timeout.total_seconds()
         fetched = fetch([address], _tag(step), token, seconds, streams_per_donor=self._streams)

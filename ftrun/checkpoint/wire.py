@@ -2,15 +2,17 @@
 
 Requests have no body; answers have a Content-Length. Every wait has a deadline: sockets are
 non-blocking, or give up by themselves soon enough that deadlines are looked at.
-Not here: routes and what they answer (serve.py), and who asks what (heal.py).
+Not here: TLS below it (tls.py), routes and answers (requests.py, serve.py), who asks (heal.py).
 """
 
 from __future__ import annotations
 
+import math
 import select
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from ftrun import clock
 from ftrun.errors import PeerError, ProtocolError
@@ -20,7 +22,6 @@ FIELDS_MAX = 32
 PIECES_PER_CALL = 512
 """Buffers per sendmsg: the kernel takes 1024 at most."""
 
-TOKEN_FIELD = "authorization"
 RECEIVER_FIELD = "x-ftrun-receiver"
 DIGEST_FIELD = "x-ftrun-digest"
 LACKS_FIELD = "x-ftrun-lacks"
@@ -52,15 +53,36 @@ class Head:
         return int(text)
 
 
+class Pipe(Protocol):
+    """A socket, or a TLS connection on top of one (tls.py).
+
+    What cannot be done now is refused with BlockingIOError, at once or after the socket's timeout.
+    """
+
+    def fileno(self) -> int:
+        """What to wait for it with."""
+
+    def recv(self, bytes_max: int, /) -> bytes:
+        """Bytes that have come; none if the peer has closed the connection."""
+
+    def recv_into(self, view: memoryview, nbytes: int = 0, flags: int = 0, /) -> int:
+        """The same into ``view``; returns how many."""
+
+    def sendmsg(self, views: Sequence[memoryview], /) -> int:
+        """Send some of ``views``; returns how many bytes are gone."""
+
+
 class HeadReader:
     """Reads heads from a socket; keeps what came after a head for whoever reads the body."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: Pipe) -> None:
         self._sock = sock
         self._rest = bytearray()
 
-    def read(self, deadline: float) -> Head | None:
+    def read(self, deadline: float, whole_within_s: float = math.inf) -> Head | None:
         """The next head, or None if the peer closed instead of beginning one.
+
+        ``whole_within_s``: how long it may take from its first bytes on, if that is sooner.
 
         Raises:
             PeerTimeout: it was not whole at the deadline.
@@ -69,13 +91,22 @@ class HeadReader:
         while (end := self._rest.find(b"\r\n\r\n")) < 0:
             if len(self._rest) > HEAD_BYTES_MAX:
                 raise ProtocolError(f"an HTTP head longer than {HEAD_BYTES_MAX} bytes")
-            wait_for(self._sock, select.POLLIN, deadline)
-            data = self._sock.recv(4096)
+            try:
+                # Before any wait: what TLS has taken from the socket is nothing to wait for.
+                data = self._sock.recv(4096)
+            except BlockingIOError:
+                wait_for(self._sock, select.POLLIN, deadline)
+                continue
             if not data and self._rest:
                 raise PeerClosed("the peer closed the connection within an HTTP head")
             if not data:
                 return None
+            if not self._rest:
+                deadline = min(deadline, clock.now() + whole_within_s)
             self._rest += data
+            if not self._rest[:1].isalpha():
+                # For example the first bytes of TLS, whose sender waits for an answer.
+                raise ProtocolError("the peer does not speak HTTP")
         head = parse_head(bytes(self._rest[:end]))
         del self._rest[: end + 4]
         return head
@@ -106,7 +137,7 @@ def parse_head(data: bytes) -> Head:
     """The head that ``data`` (without the empty line) is.
 
     Raises:
-        ProtocolError: it is none, or has too many fields.
+        ProtocolError: it is none, has too many fields or one of them twice.
     """
     try:
         first, *lines = data.decode("ascii").split("\r\n")
@@ -116,6 +147,8 @@ def parse_head(data: bytes) -> Head:
         raise ProtocolError("the peer does not speak HTTP") from why
     if len(lines) > FIELDS_MAX:
         raise ProtocolError(f"an HTTP head of {len(lines)} fields")
+    if len(fields) < len(lines):
+        raise ProtocolError("an HTTP head that has a field twice")
     return Head(first, fields)
 
 
@@ -146,7 +179,7 @@ def format_head(line: str, fields: Mapping[str, str | int]) -> bytes:
     return f"{line}\r\n{text}\r\n".encode("ascii")
 
 
-def send_all(sock: socket.socket, data: bytes, deadline: float) -> None:
+def send_all(sock: Pipe, data: bytes, deadline: float) -> None:
     """Send ``data``, all of it, before the deadline."""
     pending = [memoryview(data)]
     while pending:
@@ -156,7 +189,7 @@ def send_all(sock: socket.socket, data: bytes, deadline: float) -> None:
             wait_for(sock, select.POLLOUT, deadline)
 
 
-def send_now(sock: socket.socket, views: Sequence[memoryview]) -> int:
+def send_now(sock: Pipe, views: Sequence[memoryview]) -> int:
     """Send what the kernel takes at once: 0 if it takes nothing. Never waits."""
     try:
         return sock.sendmsg(views[:PIECES_PER_CALL])
@@ -176,7 +209,7 @@ def advance(views: list[memoryview], nbytes: int) -> list[memoryview]:
     return rest
 
 
-def wait_for(sock: socket.socket, event: int, deadline: float) -> None:
+def wait_for(sock: Pipe, event: int, deadline: float) -> None:
     """Wait until ``sock`` is ready for poll ``event``.
 
     Raises:

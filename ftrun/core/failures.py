@@ -10,6 +10,9 @@ from dataclasses import dataclass
 
 from ftrun.core.messages import FailureReport
 
+USAGE_CODE = 2
+"""With which a script ends that was called wrongly, by custom and by argparse."""
+
 CRASH_SIGNALS = frozenset(
     int(number)
     for number in (

@@ -23,6 +23,7 @@ class Forming:
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
         self._gathering_since: float | None = None
+        self._is_lost = False  # nobody holds the job's state: the next quorum begins anew
         self._patience = Patience()
         self._tries = 0
         self._tried_step = -1
@@ -60,6 +61,8 @@ class Forming:
         """All survivors give up what they are in and say what they hold → REJOIN."""
         stage = self._stage
         stage.interrupt = stage.numbering.highest
+        stage.stalled.clear()
+        stage.too_few.clear()
         stage.enter(Phase.REJOIN, stage.settings.rejoin_timeout_s)
         stage.waiting.expect(stage.live, stage.workers)
         stage.tell(stage.live, m.Interrupt(stage.interrupt, lost))
@@ -69,7 +72,7 @@ class Forming:
         stage = self._stage
         if not stage.live:
             stage.enter(Phase.FENCE)
-            self._notice_wait()
+            self.notice_wait()
             return True
         if stage.waiting.done:
             stage.deadline = None
@@ -105,10 +108,30 @@ class Forming:
             if stage.now < opens_at:
                 stage.deadline = opens_at
                 return False
+        self._put_back_newcomers()
         ids = set(stage.live)
-        if len(ids) < stage.needed:
+        if len(ids) < stage.needed or self._too_few_count():
             ids |= stage.roster.ready
         return len(ids) >= stage.needed and self._issue(ids)
+
+    def _put_back_newcomers(self) -> None:
+        """A switch to a step at which a script lets nobody join: newcomers join at a later one.
+
+        Unless the others are too few to train.
+        """
+        stage, quorum = self._stage, self._stage.quorum
+        if quorum is None or stage.switch_step is None or self._too_few_count():
+            return
+        late = stage.live & set(quorum.newcomers)
+        others = [stage.roster[name] for name in stage.live - late]
+        if len(others) >= stage.needed and any(_bars(replica, quorum) for replica in others):
+            stage.live -= late
+            stage.roster.ready |= late
+
+    def _too_few_count(self) -> bool:
+        """The survivors cannot commit the step that they are at without others."""
+        survivors = (self._stage.roster[name] for name in self._stage.live)
+        return any(report.too_few for r in survivors for report in r.reports.values())
 
     def _may_decide(self) -> bool:
         """Whether the survivors can go on without asking those who are lost (Q3, C6).
@@ -166,18 +189,18 @@ class Forming:
             stage.deadline = None  # it has finished and does its last work
         if not stage.is_due:
             return False
-        if stage.slots.ended("finished"):
+        if stage.slots.finished():
             stage.end(0, "some replicas have finished and nobody is left who could")
             return True
         stage.fence.clear()
         stage.quorum = stage.prior = stage.switch_step = None
         stage.enter(Phase.EMPTY)
         stage.journal()
-        stage.outbox.notice("lost", (), "No replica is left: the job begins anew with what comes.")
+        self._is_lost = True
         return True
 
-    def _notice_wait(self) -> None:
-        """Nobody is left to go on with: who is waited for, and how long."""
+    def notice_wait(self, only: str | None = None) -> None:
+        """Nobody is left to go on with: who is waited for, and how long; to all or one agent."""
         stage = self._stage
         strays = [member.replica_id for member in stage.fence.strays()]
         wait_s = self._fence_opens_at() - stage.now
@@ -186,7 +209,7 @@ class Forming:
                 f"{replicas(strays)} may live on with the job's state: the job waits for "
                 f"{wait_s:.0f} s at most before it begins anew."
             )
-            stage.outbox.notice("waiting", strays, sentence(text))
+            stage.outbox.notice("waiting", strays, sentence(text), only)
 
     def _fence_opens_at(self) -> float:
         return self._stage.fence.opens_at(self._stage.silence_s)
@@ -209,7 +232,7 @@ class Forming:
             cause = "it holds no whole state and nobody is left to heal from; it is replaced"
             stage.replace(ids, cause)
             return True
-        if stage.live and not self._may_decide() and stage.slots.ended("finished"):
+        if stage.live and not self._may_decide() and stage.slots.finished():
             # Those who held the job's state are done; the rest would train it all over again.
             stage.end(0, "some replicas have finished and nobody who is left holds their work")
             return True
@@ -227,7 +250,19 @@ class Forming:
         stage.waiting.expect(ids, stage.workers)
         stage.journal()
         stage.tell(ids, m.NewQuorum(stage.quorum))
+        self._notice_anew(choice.state.step)
         return True
+
+    def _notice_anew(self, step: int) -> None:
+        """Told when it is certain: a job that ends by that loss does not begin anew."""
+        if self._is_lost:
+            self._is_lost = False
+            text = (
+                "All replicas were lost, or had left, and nobody holds the job's state any more: "
+                f"training begins again at step {step}"
+                + (", where the script's own checkpoint begins." if step else ".")
+            )
+            self._stage.outbox.notice("lost", (), text)
 
     def _choice(self, ids: set[str]) -> Choice | None:
         """Whose state is gone on with: the survivors', if they can decide, whatever others hold.
@@ -327,3 +362,8 @@ def _holds(replica: Replica, quorum: m.Quorum) -> bool:
     if state is None or replica.is_foreign():
         return False
     return state.step > began or (state.step == began and quorum.state in (None, state))
+
+
+def _bars(replica: Replica, quorum: m.Quorum) -> bool:
+    """It is at the step at which ``quorum`` was to begin, and lets nobody join there."""
+    return any(x.holds and x.state.step == quorum.step for x in replica.reports.values())

@@ -10,6 +10,7 @@ Rules for agents:
   one change.
 - A Hello is the whole truth about what an agent runs; what it does not name has ended.
 - A slot has one owner; whoever starts a slot that is not his is told by AssignSlots to stop it.
+- A job that is over makes room for the next one (next_job.py).
 
 Not here: sockets, files, clocks (lighthouse/).
 """
@@ -17,11 +18,12 @@ Not here: sockets, files, clocks (lighthouse/).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
 from typing import Any
 
 from ftrun.core import messages as m
-from ftrun.core.ids import replica_order
+from ftrun.core.agents import Agent
+from ftrun.core.assignment import Assignment
+from ftrun.core.failures import USAGE_CODE
 from ftrun.core.lighthouse_events import (
     AgentAttached,
     AgentDetached,
@@ -38,11 +40,12 @@ from ftrun.core.lighthouse_events import (
     TimerFired,
 )
 from ftrun.core.membership import Membership
-from ftrun.core.patience import Patience
+from ftrun.core.next_job import NextJob, refusal
 from ftrun.core.phases import Phase
 from ftrun.core.roster import Replica
 from ftrun.core.snapshot import check_lighthouse, snapshot
 from ftrun.core.stage import NO_SPEC, Stage
+from ftrun.core.waits import Waits
 
 __all__ = [
     "AgentAttached",
@@ -62,29 +65,6 @@ __all__ = [
 ]
 
 
-@dataclass(slots=True)
-class Agent:
-    """One node's agent. ``gone_at``: when its stream ended; None while it is attached.
-
-    ``told``: the slots that it was last told to be its own; None before it was told any.
-    """
-
-    agent_id: str
-    host: str
-    store: str
-    capacity: int
-    heard_at: float
-    gone_at: float | None = None
-    told: tuple[str, ...] | None = None
-    patience: Patience = field(default_factory=Patience)
-
-    def due_at(self, timeout_s: float, grace_s: float) -> float:
-        """When to look at it: whether it still speaks, or whether its slots are free for others."""
-        if self.gone_at is not None:
-            return self.gone_at + grace_s
-        return self.patience.overdue_at(self.heard_at, timeout_s)
-
-
 class Lighthouse:
     """One job's authority on membership.
 
@@ -93,27 +73,34 @@ class Lighthouse:
     """
 
     def __init__(self, settings: LighthouseSettings, journal: JournalState, now: float) -> None:
-        self.stage = Stage(settings, journal, now)
-        self.membership = Membership(self.stage, journal)
-        self.agents: dict[str, Agent] = {}
-        self._first_hello_at: float | None = None
-        self._is_shared_out = False
-        self._nothing_ran = journal.quorum is None
-        self._free_from = now
-        self._is_resumed = False
-        self._share_at: float | None = None
-        self._sweep_at: float | None = None
+        self._settings = settings
+        self.next_job = NextJob()
+        self._set_up(journal, now)
         self._said: dict[type, Callable[[Agent, Any], None]] = {
             m.WorkerMessage: self._on_worker,
             m.Heartbeat: self._on_heartbeat,
             m.ReplicaStarted: self._on_started,
             m.ReplicaLost: self._on_lost,
             m.ReplicaFinished: self._on_finished,
-            m.DrainReplicas: self._on_drain,
+            m.AgentLeaving: self._on_agent_leaving,
             m.JobFailed: self._on_job_failed,
             m.Goodbye: self._on_goodbye,
         }
+
+    def _set_up(self, journal: JournalState, now: float) -> None:
+        """All that belongs to one job."""
+        self.stage = Stage(self._settings, journal, now)
+        self.membership = Membership(self.stage, journal)
+        self.agents: dict[str, Agent] = {}
+        self.assignment = Assignment(self.stage, self.membership, self.agents, now)
+        self.waits = Waits(self.stage, self._gathers_until)
+        self._nothing_ran = journal.quorum is None
+        self._sweep_at: float | None = None
         self.stage.journal()  # our epoch, before anything is said
+
+    def _gathers_until(self) -> float | None:
+        is_gathering = self.assignment.is_gathering
+        return self.assignment.gathered_at() if is_gathering else None
 
     # ------------------------------------------------------------ what the shell asks
 
@@ -130,13 +117,31 @@ class Lighthouse:
         elif isinstance(event, AgentDetached):
             self._on_detached(event.agent_id, "the connection to its agent has ended")
         self._sweep()
+        self._settle()
+        return self.stage.outbox.take()
+
+    def _settle(self) -> None:
+        """What follows from an event, when all of it is noted."""
+        self._send_latecomers_home()
+        self._settle_membership()
+        self.waits.settle()
+
+    def _settle_membership(self) -> None:
+        """Slots follow the membership, and a replica that is to move is a drain of it."""
         self.membership.settle()
-        self._assign()
-        return stage.outbox.take()
+        self.assignment.settle()
+        if self.membership.may_move:
+            self.membership.settle()
 
     def next_deadline(self) -> float | None:
         """When TimerFired is due; None: never, as things are."""
-        times = (self.membership.next_deadline(), self._share_at, self._sweep_at)
+        times = (
+            self.membership.next_deadline(),
+            self.assignment.share_at,
+            self.waits.next_deadline(),
+            self.next_job.next_deadline(),
+            self._sweep_at,
+        )
         return min((t for t in times if t is not None), default=None)
 
     def story(self, replica_id: str) -> list[str]:
@@ -154,18 +159,31 @@ class Lighthouse:
     # ------------------------------------------------------------ agents come and go
 
     def _on_attached(self, event: AgentAttached) -> None:
-        stage, hello = self.stage, event.hello
+        hello = event.hello
         self._on_detached(event.agent_id, "its agent has come by another stream")
+        if self.next_job.begins_with(self.stage, hello, is_deserted=self._is_deserted):
+            self._begin_job(hello.spec)
+        elif self.next_job.wants_another_run(self.stage, hello):
+            self._wait_for_another_run(hello)
+            return
         refusal = self._refusal(event.agent_id, hello)
         if refusal:
-            stage.outbox.reject(event.agent_id, refusal)
+            self.stage.outbox.reject(event.agent_id, refusal)
             return
+        self._admit(hello)
+
+    def _admit(self, hello: m.Hello) -> None:
+        """An agent is one of the job's."""
+        stage = self.stage
         if stage.spec is NO_SPEC:
             stage.open(hello.spec)
-        agent = Agent(event.agent_id, hello.host, hello.store, hello.capacity, stage.now)
+        agent = Agent(hello.agent_id, hello.host, hello.store, hello.capacity, stage.now)
+        agent.is_leaving = not hello.capacity
         self.agents[agent.agent_id] = agent
         stage.heard_at[agent.agent_id] = stage.now
         stage.outbox.agents[agent.agent_id] = None
+        if stage.outcome is None:
+            stage.agents_seen = max(stage.agents_seen, len(stage.outbox.agents))
         self._sweep_by(stage.now + stage.spec.heartbeat_timeout_s)
         self._interrupt_first(agent.agent_id, hello)
         welcome = m.Welcome(stage.numbering.epoch, stage.settings.http)
@@ -174,6 +192,58 @@ class Lighthouse:
             stage.outbox.to_agent(agent.agent_id, stage.outcome)
         else:
             self._take_hello(agent, hello)
+            if stage.phase is Phase.FENCE and not hello.running:
+                self.membership.forming.notice_wait(agent.agent_id)  # or it waits in silence
+
+    # ------------------------------------------------------------ one job after the other
+
+    @property
+    def _is_deserted(self) -> bool:
+        """Nobody runs any of the job, and nobody may be about to come back with some of it."""
+        stage = self.stage
+        is_empty = stage.phase is Phase.EMPTY and not len(stage.roster)
+        return is_empty and not self.agents and stage.quorum is None
+
+    def _begin_job(self, spec: m.JobSpec) -> None:
+        """Nothing is left of the job before, but the numbers that it has used (Q1).
+
+        Who still waits for another run of that one waits in vain.
+        """
+        former = self.stage
+        for agent_id in self.next_job.waiting:
+            if former.outcome is not None:
+                former.outbox.to_agent(agent_id, former.outcome)
+        self.next_job.waiting.clear()
+        self._set_up(JournalState(epoch=former.numbering.epoch, spec=spec), former.now)
+        self.stage.outbox.put_first(former.outbox.take())
+
+    def _wait_for_another_run(self, hello: m.Hello) -> None:
+        stage = self.stage
+        agent_id, outcome = hello.agent_id, stage.outcome
+        assert outcome is not None
+        if self.next_job.wait(stage, hello):
+            hellos = self.next_job.take()
+            self._begin_job(hello.spec)
+            for waited in hellos:
+                self._admit(waited)
+            return
+        stage.outbox.agents[agent_id] = None
+        stage.outbox.to_agent(agent_id, m.HeartbeatAck())  # a lighthouse is there
+        here, nodes = len(self.next_job.waiting), self.next_job.wanted(stage)
+        text = (
+            f"Job {stage.spec.job_id} has ended ({outcome.reason}). {here} of {nodes} nodes are "
+            f"here to run it again: it begins with the last of them, or not at all if that is not "
+            f"here within {stage.spec.join_timeout_s:g} s."
+        )
+        stage.outbox.to_agent(agent_id, m.Notice("waiting", (), text))
+
+    def _send_latecomers_home(self) -> None:
+        """Too few came for another run: they hear how the last one has ended."""
+        stage = self.stage
+        for agent_id in self.next_job.late(stage.now):
+            if stage.outcome is not None:
+                stage.outbox.to_agent(agent_id, stage.outcome)
+            stage.outbox.agents.pop(agent_id, None)
 
     def _interrupt_first(self, agent_id: str, hello: m.Hello) -> None:
         """Whatever it runs gives up what it is in before it hears anything else.
@@ -187,39 +257,24 @@ class Lighthouse:
             stage.outbox.to_agent(agent_id, m.ToWorkers(hello.running, interrupt))
 
     def _refusal(self, agent_id: str, hello: m.Hello) -> str:
-        spec = self.stage.spec
-        if hello.spec.job_id != spec.job_id and spec is not NO_SPEC:
-            return (
-                f"this lighthouse serves job {spec.job_id}, not {hello.spec.job_id}. Start another "
-                "lighthouse with a --state-dir of its own, or give the --job-id of this one."
-            )
-        if hello.spec != spec and spec is not NO_SPEC:
-            names = [f.name for f in fields(spec)]
-            told = ", ".join(
-                f"{name} {value} (here {ours})"
-                for name in names
-                if (value := getattr(hello.spec, name)) != (ours := getattr(spec, name))
-            )
-            return f"this agent was started with other options than the job: {told}."
         if agent_id not in self.agents and len(self.agents) >= self.stage.settings.agents_max:
             return f"this lighthouse serves {len(self.agents)} agents, and no more."
-        return ""
+        return refusal(self.stage, hello)
 
     def _take_hello(self, agent: Agent, hello: m.Hello) -> None:
         """What it runs, what has ended; the slots are told when that is known."""
         stage = self.stage
-        if self._first_hello_at is None:
-            self._first_hello_at = stage.now
-        if hello.running or hello.dead or hello.finished or self._has_known_another(hello):
-            self._nothing_ran = False
-            self._free_from = stage.now + stage.settings.reassign_grace_s
-        self._is_resumed |= bool(hello.running)
-        stage.slots.finish(hello.finished, "finished")
-        stage.fence.hello(hello.store, {(x.replica_id, x.incarnation) for x in hello.running})
+        is_of_old = bool(hello.running or hello.dead or hello.finished)
+        is_of_old = is_of_old or self._has_known_another(hello)
+        self._nothing_ran = self._nothing_ran and not is_of_old
+        self.assignment.agent_came(agent, hello, is_of_old=is_of_old)
+        for replica_id in hello.finished:
+            stage.slots.finish(replica_id)
+        lives = {(x.replica_id, x.incarnation) for x in hello.running if not x.has_left}
+        stage.fence.hello(hello.store, lives)
         self._died(hello.dead)
         back = [r for x in hello.running if (r := self._start(agent, x)) is not None]
-        if self._is_shared_out or hello.running:
-            self._tell_slots(agent.agent_id)
+        self.assignment.agent_is_known(agent, hello)
         for replica in back:
             replica.was_interrupted = stage.phase is not Phase.TAKEOVER
         stage.tell([replica.replica_id for replica in back], m.AskReport())
@@ -249,17 +304,23 @@ class Lighthouse:
         wanted = stage.phase is Phase.FENCE and stage.fence.holds(name, running.incarnation)
         if wanted and slot.agent_id not in ("", agent.agent_id):
             self._take_back(slot.agent_id, name)
-        if slot.end or slot.agent_id not in ("", agent.agent_id):
+        if slot.is_finished or slot.agent_id not in ("", agent.agent_id):
             return None
-        stage.slots.give(name, agent.agent_id)
+        if slot.agent_id != agent.agent_id:
+            stage.slots.give(name, agent.agent_id)
+        slot.has_left = running.has_left
         former = stage.roster.at(name)
         if running.incarnation in (slot.dead, former.incarnation if former else None):
             return None
         if former is not None:
             self._died((m.Loss(name, former.incarnation, "it was started again"),))
-        stage.fence.started(agent.store, name, running.incarnation)
         replica = Replica(name, running.incarnation, agent.agent_id, agent.store)
         stage.roster.add(replica)
+        if running.has_left:  # it trains no more, and its slot is not free before it has ended
+            replica.leaving, slot.dead = "drained", running.incarnation
+            stage.fence.died(name, running.incarnation)
+            return None
+        stage.fence.started(agent.store, name, running.incarnation)
         return replica
 
     def _take_back(self, agent_id: str, replica_id: str) -> None:
@@ -270,10 +331,13 @@ class Lighthouse:
             cause = "a member of the last quorum is back in its slot"
             loss = m.Loss(replica_id, former.incarnation, cause)
             self.membership.lose([loss], is_dead=False)
-        self._tell_slots(agent_id)
+        self.assignment.tell(self.agents[agent_id])
 
     def _on_detached(self, agent_id: str, cause: str, is_dead: bool = False) -> None:
         stage = self.stage
+        if agent_id in self.next_job.waiting:
+            self.next_job.gone(agent_id)
+            stage.outbox.agents.pop(agent_id, None)
         agent = self.agents.get(agent_id)
         if agent is None or agent.gone_at is not None:
             return
@@ -311,54 +375,8 @@ class Lighthouse:
 
     def _forget(self, agent_id: str) -> None:
         """It has been gone for long: its slots are free for others."""
-        del self.agents[agent_id]
+        self.assignment.agent_gone(self.agents.pop(agent_id))
         del self.stage.heard_at[agent_id]
-        self.stage.slots.release(agent_id)
-
-    # ------------------------------------------------------------ slots
-
-    def _assign(self) -> None:
-        """Share the slots out at first; afterwards hand on those that are free."""
-        stage = self.stage
-        self._share_at = None
-        if stage.phase in (Phase.TAKEOVER, Phase.ENDED) or not stage.outbox.agents:
-            return
-        if self._is_shared_out and stage.slots.free_count == 0:
-            return
-        due = max(self._free_from, self._gathered_at())
-        if stage.now < due:
-            self._share_at = due
-            return
-        if self._is_shared_out or stage.slots.free_count < stage.slots.open_count:
-            told = stage.slots.hand_out(self._capacities())
-        else:
-            stage.slots.share_out(self._capacities())
-            told = set(stage.outbox.agents)
-        self._is_shared_out = True
-        slots = stage.slots.by_agent()
-        for agent_id in sorted(told):
-            self._tell_slots(agent_id, tuple(slots.get(agent_id, ())))
-
-    def _gathered_at(self) -> float:
-        """When the first assignment need not wait for further agents.
-
-        A job that runs has had its own under an earlier lighthouse: who is not back is gone.
-        """
-        stage = self.stage
-        if self._is_shared_out or self._is_resumed or self._first_hello_at is None:
-            return stage.now
-        wait_s = stage.settings.assign_gather_s
-        if len(stage.outbox.agents) < stage.spec.nodes:
-            wait_s = max(wait_s, stage.spec.join_timeout_s)
-        return self._first_hello_at + wait_s
-
-    def _capacities(self) -> dict[str, int]:
-        return {name: self.agents[name].capacity for name in self.stage.outbox.agents}
-
-    def _tell_slots(self, agent_id: str, own: tuple[str, ...] | None = None) -> None:
-        own = self.stage.slots.of(agent_id) if own is None else own
-        self.agents[agent_id].told = own
-        self.stage.outbox.to_agent(agent_id, m.AssignSlots(own))
 
     # ------------------------------------------------------------ what agents say
 
@@ -367,11 +385,12 @@ class Lighthouse:
         for message in event.messages:
             self._on_said(event.agent_id, message)
             if self.membership.may_move:
-                self.membership.settle()
-                self._assign()
+                self._settle_membership()
 
     def _on_said(self, agent_id: str, message: m.FromAgent) -> None:
         agent = self.agents.get(agent_id)
+        if agent_id in self.next_job.waiting and isinstance(message, m.Heartbeat):
+            self.stage.outbox.to_agent(agent_id, m.HeartbeatAck())
         if agent is None or agent.gone_at is not None:
             return
         agent.heard_at = self.stage.heard_at[agent.agent_id] = self.stage.now
@@ -387,6 +406,8 @@ class Lighthouse:
         replica = self.stage.roster.find(key.replica_id, key.incarnation)
         if replica is None or replica.agent_id != agent.agent_id:
             return
+        if isinstance(word.message, m.Report):
+            self.stage.slots[key.replica_id].start_failure = None
         if 0 <= key.group_rank < self.stage.workers:
             self._note(key.replica_id, word)
             self.membership.heard(replica, key.group_rank, word.message)
@@ -400,35 +421,68 @@ class Lighthouse:
                 self.membership.heard(replica, 0, line.progress)
 
     def _on_started(self, agent: Agent, started: m.ReplicaStarted) -> None:
-        running = m.RunningReplica(started.replica_id, started.incarnation)
+        name = started.replica_id
+        running = m.RunningReplica(name, started.incarnation)
         if self._start(agent, running) is not None:
-            self.stage.slots[started.replica_id].restarts = started.restarts
-            self._note(started.replica_id, started)
-            if agent.told is not None and started.replica_id not in agent.told:
-                self._tell_slots(agent.agent_id)  # it stops it: we have crossed on the way
-        elif started.replica_id not in self.stage.slots.of(agent.agent_id):
-            self._tell_slots(agent.agent_id)
+            self.stage.slots[name].restarts = started.restarts
+            self._note(name, started)
+            if agent.told is not None and name not in agent.told:
+                self.assignment.tell(agent)  # it stops it: we have crossed on the way
+        elif name not in self.stage.slots.of(agent.agent_id):
+            self.assignment.tell(agent)
 
     def _on_lost(self, agent: Agent, lost: m.ReplicaLost) -> None:
-        if lost.replica_id in self.stage.slots:
-            self._died((m.Loss(lost.replica_id, lost.incarnation, lost.cause),))
+        name = lost.replica_id
+        if name not in self.stage.slots:
+            return
+        slot = self.stage.slots[name]
+        if slot.agent_id == agent.agent_id:
+            slot.start_failure = lost.start_failure
+        self._died((m.Loss(name, lost.incarnation, lost.cause, lost.killed),))
+        if slot.agent_id == agent.agent_id:
+            self.assignment.ended(name)
+        if lost.start_failure is not None:
+            self._judge_start(lost.start_failure)
+
+    def _judge_start(self, failure: m.StartFailure) -> None:
+        """End a job that never got going, if its script is to blame: once, not after all restarts.
+
+        A wrong usage is wrong everywhere; any other failure, if it is the same in all replicas.
+        """
+        stage = self.stage
+        if stage.step_max > 0 or stage.outcome is not None or stage.slots.finished():
+            return
+        failures = [s.start_failure for s in stage.slots]
+        is_everywhere = all(f is not None and f.signature == failure.signature for f in failures)
+        if not (is_everywhere or failure.exit_code == USAGE_CODE):
+            return
+        whose = "the replica" if len(failures) == 1 else f"all {len(failures)} replicas"
+        whom = whose if is_everywhere else "the script"
+        reason = f"{whom} failed before the first step: {failure.words}"
+        self._end(failure.exit_code or 1, reason)
 
     def _on_finished(self, agent: Agent, finished: m.ReplicaFinished) -> None:
         name = finished.replica_id
-        if name in self.stage.slots and self.stage.slots[name].agent_id == agent.agent_id:
-            self._note(name, finished)
-            self.membership.ended(name, finished.incarnation)
+        if name not in self.stage.slots or self.stage.slots[name].agent_id != agent.agent_id:
+            return
+        if self.stage.slots[name].has_left:  # it ends well, but its part is not over
+            self._on_lost(agent, m.ReplicaLost(name, finished.incarnation, "drained"))
+            return
+        self._note(name, finished)
+        self.membership.ended(name, finished.incarnation)
 
-    def _on_drain(self, agent: Agent, drain: m.DrainReplicas) -> None:
-        names = sorted((n for n in drain.replica_ids if n in self.stage.slots), key=replica_order)
-        before = {self.stage.slots[name].agent_id for name in names}
-        self.membership.drain(names)
-        for agent_id in sorted(before - {"", agent.agent_id}):
-            self._tell_slots(agent_id)  # those in no quorum stop now
+    def _on_agent_leaving(self, agent: Agent, leaving: m.AgentLeaving) -> None:
+        if not agent.is_leaving:
+            mine = self.stage.slots.of(agent.agent_id)
+            self.assignment.agent_leaves(agent, {r.replica_id for r in leaving.running})
+            self.membership.drain(mine)
 
     def _on_job_failed(self, agent: Agent, failed: m.JobFailed) -> None:
+        self._end(failed.exit_code or 1, failed.reason)
+
+    def _end(self, exit_code: int, reason: str) -> None:
         self.membership.switching.abandon()
-        self.stage.end(failed.exit_code or 1, failed.reason)
+        self.stage.end(exit_code, reason)
 
     def _on_goodbye(self, agent: Agent, goodbye: m.Goodbye) -> None:
         self._on_detached(agent.agent_id, "its agent has ended", is_dead=True)

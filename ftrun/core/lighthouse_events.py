@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from ftrun.core.messages import FromAgent, Hello, JobSpec, Member, Quorum, ToAgent
+from ftrun.core.messages import EndJob, FromAgent, Hello, JobSpec, Member, Quorum, ToAgent
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,14 +17,16 @@ class LighthouseSettings:
 
     ``attempts_max``: attempts in a row without a commit in between before the replica that failed
     most often is replaced. ``switch_failures_max``: failures of a switch before whoever held it up
-    is replaced. ``switch_retry_max_s``: the longest pause between two tries of a switch. ``http``:
-    what agents are told of where people are answered.
+    is replaced. ``switch_retry_max_s``: the longest pause between two tries of a switch.
+    ``hold_timeout_s``: so long a switch waits for a step at which the script lets members join,
+    before it is begun again. ``http``: what agents are told of where people are answered.
     """
 
     takeover_grace_s: float = 5.0
     rejoin_timeout_s: float = 5.0
     build_timeout_s: float = 10.0
     promise_timeout_s: float = 10.0
+    hold_timeout_s: float = 600.0
     assign_gather_s: float = 0.2
     reassign_grace_s: float = 5.0
     join_gather_s: float = 0.05
@@ -45,9 +47,10 @@ class JournalState:
     """What must survive the lighthouse, whole: one small record, the newest one wins.
 
     ``epoch``: the highest epoch that was ever used. ``quorum``: the last one issued, or of which
-    the switch was confirmed (then ``switch_step`` is its step). ``finished`` and ``drained``: the
-    slots whose part is over. ``spec`` is None as long as no job has come. ``strays``: who was
-    struck from a quorum and may live on with the job's state (fence.py).
+    the switch was confirmed (then ``switch_step`` is its step). ``finished``: the slots whose part
+    is over. ``spec`` is None as long as no job has come. ``strays``: who was struck from a quorum
+    and may live on with the job's state (fence.py). ``outcome``: how the job has ended, if it has.
+    ``agents_seen``: the most agents that were attached at once.
     """
 
     epoch: int = 0
@@ -55,8 +58,9 @@ class JournalState:
     switch_step: int | None = None
     spec: JobSpec | None = None
     finished: tuple[str, ...] = ()
-    drained: tuple[str, ...] = ()
     strays: tuple[Member, ...] = ()
+    outcome: EndJob | None = None
+    agents_seen: int = 0
 
 
 JournalRecord: TypeAlias = JournalState

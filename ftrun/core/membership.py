@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ftrun.core import messages as m
+from ftrun.core.activity import Activity
 from ftrun.core.choice import standing
 from ftrun.core.chronicle import replicas, sentence
 from ftrun.core.forming import Forming
@@ -23,6 +24,7 @@ from ftrun.core.stage import Stage
 from ftrun.core.switching import Switching
 from ftrun.core.takeover import Takeover
 
+TRAINING = frozenset({Phase.STEADY, Phase.PREPARE, Phase.PROPOSE, Phase.SWITCH})
 HEALED_NOTICES_MAX = 16
 RULES_MAX = 100
 """So many rules in a row mean that they go round in circles."""
@@ -99,6 +101,8 @@ class Membership:
             self._strike_finished()
         if stage.phase in IN_QUORUM and (stage.struck or stage.failure):
             return self._break_up()
+        if stage.too_few and self._are_others_here():
+            return self._take_others()
         return self._rules[stage.phase]()
 
     def next_deadline(self) -> float | None:
@@ -122,6 +126,21 @@ class Membership:
         self._strike_finished()
         lost, stage.struck = tuple(stage.struck), []
         self.forming.interrupt(lost)
+        return True
+
+    def _are_others_here(self) -> bool:
+        """A quorum stands that commits nothing, and there are more who would make it enough."""
+        stage = self.stage
+        if stage.phase is Phase.SWITCH and stage.quorum is not None and stage.quorum.newcomers:
+            return True
+        return stage.phase in TRAINING and bool(stage.roster.ready)
+
+    def _take_others(self) -> bool:
+        """Nobody comes to a later step to switch at: who is ready joins at this one."""
+        stage = self.stage
+        self.switching.abandon()
+        stage.chronicle.begin(stage.now, "grow", f"too few contribute at step {stage.step_max}")
+        self.forming.interrupt(())
         return True
 
     # ------------------------------------------------------------ what workers say
@@ -186,7 +205,7 @@ class Membership:
         self.switching.on_promised(replica.replica_id, rank, promise)
 
     def _on_refused(self, replica: Replica, rank: int, refusal: m.Refused) -> None:
-        self.switching.on_refused(refusal)
+        self.switching.on_refused(replica.replica_id, refusal)
 
     def _on_in_force(self, replica: Replica, rank: int, word: m.InForce) -> None:
         stage = self.stage
@@ -205,7 +224,24 @@ class Membership:
     def _on_progress(self, replica: Replica, rank: int, word: m.Progress) -> None:
         if rank == 0:
             replica.progress = word
+            self._note_stall(replica, word)
+            self._note_too_few(replica, word)
         self._at_step(replica, word.step)
+
+    def _note_stall(self, replica: Replica, word: m.Progress) -> None:
+        stage = self.stage
+        if word.phase == Activity.WAITING.value and replica.replica_id in stage.live:
+            stage.stalled.setdefault(replica.replica_id, stage.now - word.since_s)
+        else:
+            stage.stalled.pop(replica.replica_id, None)
+
+    def _note_too_few(self, replica: Replica, word: m.Progress) -> None:
+        stage, name = self.stage, replica.replica_id
+        if word.phase != Activity.TOO_FEW.value or name not in stage.live:
+            stage.too_few.pop(name, None)
+        elif name not in stage.too_few:
+            stage.too_few[name] = stage.now - word.since_s
+            stage.is_stirred = True
 
     def _on_errored(self, replica: Replica, rank: int, error: m.Errored) -> None:
         if self.stage.phase is Phase.TAKEOVER:
@@ -251,13 +287,11 @@ class Membership:
             if replica is None:
                 continue
             known.append(loss)
-            if replica.leaving != "drained":
+            if replica.leaving != "drained" or loss.killed:
                 news.append(loss)
             if restart:
                 stage.outbox.restart(replica, loss.cause)
-            if loss.replica_id in stage.drains:
-                stage.slots.end(loss.replica_id, "drained")  # it was to leave: nobody restarts it
-                stage.drains.discard(loss.replica_id)
+            stage.drains.discard(loss.replica_id)
             if loss.replica_id in stage.live:
                 stage.strike(replica, loss.cause, is_dead=is_dead)
             stage.roster.remove(loss.replica_id)
@@ -274,8 +308,11 @@ class Membership:
         rest = ""
         if of_quorum:
             rest = f" Left in the quorum: {replicas(stage.live)}."
+        killed = {loss.cause for loss in losses if loss.killed}
         for cause, ids in by_cause.items():
-            stage.outbox.notice("lost", ids, sentence(f"{replicas(ids)} lost: {cause}.{rest}"))
+            verb = "" if cause in killed else "lost: "
+            text = f"{replicas(ids)} {verb}{cause}.{rest}"
+            stage.outbox.notice("lost", ids, sentence(text))
 
     # ------------------------------------------------------------ who leaves, and the end
 
@@ -286,12 +323,13 @@ class Membership:
         when one does.
         """
         stage = self.stage
+        stage.is_stirred = True
         for replica_id in replica_ids:
             replica = stage.roster.at(replica_id)
             is_member = replica_id in stage.live or stage.phase is Phase.TAKEOVER
             if is_member or (replica is not None and self._may_be_needed(replica)):
                 stage.drains.add(replica_id)
-            elif stage.slots.end(replica_id, "drained") and replica is not None:
+            elif replica is not None:
                 loss = m.Loss(replica_id, replica.incarnation, "it was drained before it joined")
                 self.lose([loss], is_dead=False)
 
@@ -304,7 +342,13 @@ class Membership:
         return state is not None and state.step > 0
 
     def _steady(self) -> bool:
-        """A quorum stands: who was to leave and is not in it goes now, the others by a switch."""
+        """A quorum stands: who was to leave and is not in it goes now, the others by a switch.
+
+        One that all have left is none: the next replicas that come begin another.
+        """
+        if not self.stage.live:
+            self.forming.interrupt(())
+            return True
         late = self.stage.drains - self.stage.live
         if late:
             self.stage.drains -= late
@@ -328,9 +372,9 @@ class Membership:
         stage, name = self.stage, replica.replica_id
         replica.leaving = "drained"
         stage.is_stirred = True
-        stage.slots.end(name, "drained")
+        stage.slots[name].has_left = True
+        stage.reassigned.add(replica.agent_id)
         stage.roster.ready.discard(name)
-        stage.journal()
         stage.outbox.notice("drained", [name], f"Replica {name} has left: drained.")
         stays = stage.quorum is not None and stage.quorum.index(name, replica.incarnation)
         if name in stage.live:
@@ -372,7 +416,7 @@ class Membership:
             return  # of old: another one runs in its slot
         stage.is_stirred = True
         stage.fence.died(replica_id, incarnation)
-        if stage.slots.end(replica_id, "finished"):
+        if stage.slots.finish(replica_id):
             stage.outbox.notice("finished", [replica_id], f"Replica {replica_id} has finished.")
             stage.journal()
         if replica is not None:
@@ -390,7 +434,7 @@ class Membership:
             return False
         if stage.phase in IN_QUORUM:
             trains = any(not stage.roster[name].has_ended for name in stage.live)
-            return not trains and not stage.struck
+            return bool(stage.live) and not trains and not stage.struck
         return stage.slots.open_count == 0
 
     # ------------------------------------------------------------ takeover

@@ -24,11 +24,13 @@ class Endpoint:
     """Where one worker can be reached by its peers.
 
     ``host``: numeric address that its process group binds. ``heal``: ``host:port`` of its state
-    server.
+    server. ``heal_certificate``: the SHA-256, in hex, of the certificate that the server shows;
+    empty: it speaks no TLS.
     """
 
     host: str
     heal: str
+    heal_certificate: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +79,15 @@ class Quorum:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A replica that is out, and why, in words for people."""
+    """A replica that is out, and why, in words for people.
+
+    ``killed``: it had been asked to end, and had to be killed: it may not have saved all.
+    """
 
     replica_id: str
     incarnation: str
     cause: str
+    killed: bool = False
 
 
 # ---------------------------------------------------------------- lighthouse → worker
@@ -155,7 +161,9 @@ class Report:
     (its results stand); ``voted``: the tag of a vote within the group whose outcome it does not
     know yet. ``turn``: which step, counted from its start, it works on or would begin next;
     ``repairable``: with a next quorum it can go on with that turn and lose nothing.
-    ``torn``: a heal broke off, and ``state`` is half written over: it holds none.
+    ``torn``: a heal broke off, and ``state`` is half written over: it holds none. ``holds``: at its
+    step the script lets nobody join; ``too_few``: too few contributed to its step, which it
+    repeats, so that whoever is ready is needed.
     """
 
     state: StateId
@@ -173,6 +181,8 @@ class Report:
     turn: int = 0
     repairable: bool = False
     torn: bool = False
+    holds: bool = False
+    too_few: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,11 +210,16 @@ class Promised:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Cannot promise ``step``: has begun ``current`` already (or does not know the attempt)."""
+    """Cannot promise ``step``: has begun ``current`` already (or does not know the attempt).
+
+    ``later``: it will promise by itself, at its first boundary from ``step`` on at which its script
+    lets members join; said again at each one before at which it does not.
+    """
 
     attempt: Attempt
     step: int
     current: int
+    later: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,12 +260,16 @@ class Leaving:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Where a worker is: for status and restart budgets. No answer; the last one wins."""
+    """Where a worker is: for status and restart budgets. No answer; the last one wins.
+
+    ``phase``: one of ``activity.Activity``; ``since_s``: how long it has been in it.
+    """
 
     step: int
     batches: int
     phase: str
     scalars: tuple[tuple[str, float], ...] = ()
+    since_s: float = 0.0
 
 
 FromWorker: TypeAlias = (
@@ -298,6 +317,18 @@ class Lease:
 
 
 @dataclass(frozen=True, slots=True)
+class LeaveNow:
+    """The worker shall leave at its next boundary by itself: no lighthouse will agree on one.
+
+    A step that waits for a quorum, or for peers, is given up for it. ``in_quorum``: it leaves also
+    while a quorum stands; else only if it is in none, and so has nobody to agree with.
+    """
+
+    reason: str
+    in_quorum: bool
+
+
+@dataclass(frozen=True, slots=True)
 class FailureReport:
     """An uncaught exception of the script, sent before the worker exits."""
 
@@ -306,12 +337,25 @@ class FailureReport:
     traceback: str
 
 
+@dataclass(frozen=True, slots=True)
+class NoManager:
+    """The script has made no Manager so far; sent at its first optimizer step, or at its end.
+
+    ``has_stepped``: an optimizer has stepped, so it trains.
+    """
+
+    has_stepped: bool
+
+
 # ---------------------------------------------------------------- agent → lighthouse
 
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """What all agents of a job must agree on; the first one brings it."""
+    """What all agents of a job must agree on; the first one brings it.
+
+    ``rebalance``: replicas may be moved to nodes that come late.
+    """
 
     job_id: str
     replicas: int
@@ -321,14 +365,19 @@ class JobSpec:
     heartbeat_timeout_s: float
     isolation_limit_s: float
     nodes: int = 1
+    rebalance: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class RunningReplica:
-    """A replica group that an agent runs at the time of its Hello."""
+    """A replica group that an agent runs.
+
+    ``has_left``: it trains no more, and its processes are about to end.
+    """
 
     replica_id: str
     incarnation: str
+    has_left: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,7 +386,8 @@ class Hello:
 
     ``capacity``: how many replica groups fit on the node. ``dead``: incarnations whose end this
     agent saw and cannot be sure that a lighthouse knows. ``finished``: slots that ended well.
-    ``epoch``: of the lighthouse that has welcomed it last; 0: none has.
+    ``epoch``: of the lighthouse that has welcomed it last; 0: none has. ``age_s``: how long ago the
+    agent was started.
     """
 
     agent_id: str
@@ -349,6 +399,7 @@ class Hello:
     dead: tuple[Loss, ...] = ()
     finished: tuple[str, ...] = ()
     epoch: int = 0
+    age_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -369,12 +420,29 @@ class ReplicaStarted:
 
 
 @dataclass(frozen=True, slots=True)
+class StartFailure:
+    """A script's end before its first step that the script itself is to blame for.
+
+    ``signature``: equal for equal failures. ``exit_code``: that of the first worker that failed.
+    """
+
+    signature: str
+    exit_code: int
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicaLost:
-    """An incarnation has ended badly (or is being killed); its processes cannot act any more."""
+    """An incarnation has ended badly (or is being killed); its processes cannot act any more.
+
+    ``killed``: as in Loss. ``start_failure``: set if it had not come to its first step.
+    """
 
     replica_id: str
     incarnation: str
     cause: str
+    killed: bool = False
+    start_failure: StartFailure | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -406,11 +474,15 @@ class Heartbeat:
 
 
 @dataclass(frozen=True, slots=True)
-class DrainReplicas:
-    """These replicas shall leave at a boundary that all agree on (SIGTERM to ftrun, a user)."""
+class AgentLeaving:
+    """SIGTERM to the agent: what it runs leaves at a boundary that all agree on.
 
-    replica_ids: tuple[str, ...]
+    Its slots are for others then, and it takes none itself. ``running``: the replicas of which a
+    process still lives; those that are not listed are free at once.
+    """
+
     reason: str
+    running: tuple[RunningReplica, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -433,7 +505,7 @@ FromAgent: TypeAlias = (
     | ReplicaLost
     | ReplicaFinished
     | Heartbeat
-    | DrainReplicas
+    | AgentLeaving
     | JobFailed
     | Goodbye
 )

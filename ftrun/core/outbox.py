@@ -37,6 +37,10 @@ class Outbox:
         out, self._out = self._out, []
         return out
 
+    def put_first(self, instructions: list[Instruction]) -> None:
+        """Carry these out before all that has been collected so far."""
+        self._out[:0] = instructions
+
     def tell(self, replica_ids: Iterable[str], message: m.ToWorker) -> None:
         """To every worker of these replicas, if they live."""
         targets: dict[str, list[m.RunningReplica]] = {}
@@ -52,15 +56,21 @@ class Outbox:
         order = m.RestartReplica(replica.replica_id, replica.incarnation, reason)
         self.to_agent(replica.agent_id, order)
 
-    def notice(self, kind: str, replica_ids: Iterable[str], text: str) -> None:
-        """One line for people, on every agent's terminal.
+    def notice(
+        self, kind: str, replica_ids: Iterable[str], text: str, only: str | None = None
+    ) -> None:
+        """One line for people, on every agent's terminal, or on that of agent ``only``.
 
         Of very many replicas the text says enough: naming each to every agent would be O(N²).
         """
         ids = tuple(sorted(replica_ids, key=replica_order))
         if len(ids) > NOTICE_REPLICAS_MAX:
             ids = ()
-        self.to_all(m.Notice(kind, ids, text))
+        notice = m.Notice(kind, ids, text)
+        if only is None:
+            self.to_all(notice)
+        else:
+            self.to_agent(only, notice)
 
     def to_all(self, message: m.ToAgent) -> None:
         """To every agent that is attached."""

@@ -1,7 +1,8 @@
 """Whether and when a replica group that has failed is started again: budget, backoff, crash loop.
 
-The first failure restarts at once. As long as no new step is committed, each further one waits
-longer. ``refill_steps`` new steps give one restart of the budget back. The same signature
+The first failure restarts at once; one of the script's own before its first step a little later,
+since all replicas may fail so (lighthouse.py). As long as no new step is committed, each further
+one waits longer. ``refill_steps`` new steps give one restart of the budget back. The same signature
 ``strikes_max`` times without a new step in between is a crash loop (P5).
 
 Not here: starting (supervisor.py), what makes two failures the same (failures.py).
@@ -92,8 +93,11 @@ class RestartBudget:
         refunds, self.refill = divmod(self.refill + gained, self.rules.refill_steps)
         self.spent = max(0, self.spent - refunds)
 
-    def failed(self, failure: Failure) -> Verdict:
-        """Judge a failure; a Restart is booked at once."""
+    def failed(self, failure: Failure, *, at_start: bool = False) -> Verdict:
+        """Judge a failure; a Restart is booked at once.
+
+        ``at_start``: the script itself has failed, before any step of this slot.
+        """
         self.row += 1
         if self.row == 1:
             self.first = failure
@@ -105,10 +109,10 @@ class RestartBudget:
         if self.spent >= self.rules.max_restarts:
             return BudgetSpent(self.first or failure)
         self.spent += 1
-        return Restart(self._backoff_s(), self.spent)
+        return Restart(self._backoff_s(at_start), self.spent)
 
-    def _backoff_s(self) -> float:
+    def _backoff_s(self, at_start: bool) -> float:
         if self.row <= 1:
-            return 0.0
+            return self.rules.backoff_first_s if at_start else 0.0
         doubled = self.rules.backoff_first_s * 2.0 ** min(self.row - 2, 32)
         return min(doubled, self.rules.backoff_max_s)

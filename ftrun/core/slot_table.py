@@ -61,7 +61,7 @@ class SlotTable:
     def running(self) -> tuple[RunningReplica, ...]:
         """Incarnations whose workers live."""
         return tuple(
-            RunningReplica(slot.replica_id, slot.incarnation)
+            RunningReplica(slot.replica_id, slot.incarnation, slot.has_left)
             for slot in self
             if slot.alive and not slot.lost
         )
@@ -99,7 +99,9 @@ class SlotTable:
             assert (phase is Phase.WAITING) == (slot.wake_at is not None), self._told(slot)
             assert (phase is Phase.ENDED) == (slot.outcome is not None), self._told(slot)
             assert 0 <= slot.budget.spent <= self._rules.max_restarts, self._told(slot)
-            ends = phase is Phase.STOPPING or phase is Phase.ENDED
+            # A script that has raised ends by itself, and has a deadline.
+            has_raised = bool(slot.reports) and slot.kill_at is not None
+            ends = phase is Phase.STOPPING or phase is Phase.ENDED or has_raised
             assert not is_ending or ends, self._told(slot)
 
     def _told(self, slot: Supervised) -> str:

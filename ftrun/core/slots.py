@@ -1,29 +1,53 @@
 """Whose slot is whose: the job's replica ids shared out among the agents.
 
-A slot belongs to at most one agent at a time and is handed on only when that agent is gone. Not
-here: what runs in the slots (roster.py), when an agent counts as gone (lighthouse.py).
+A slot belongs to at most one agent at a time. It is handed on when that agent is gone, or when what
+ran in it has left in order and has ended. Not here: what runs in the slots (roster.py), when a slot
+is to be handed on (assignment.py).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+
+from ftrun.core.messages import StartFailure
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A slot that one agent gives to another, to even the load."""
+
+    replica_id: str
+    from_agent: str
+    to_agent: str
 
 
 @dataclass(slots=True)
 class Slot:
     """One replica id.
 
-    ``agent_id``: "" if it is free. ``end``: "finished" or "drained" once its part is over.
-    ``dead``: the last incarnation that has certainly ended. ``restarts``: as its agent counts.
+    ``agent_id``: "" if it is free. ``is_finished``: its script has ended well, and nothing runs in
+    it any more. ``moves_to``: the agent that gets it once what runs in it has left; ``has_left``:
+    it has, and its processes end. ``was_drained``: free since an agent left. ``dead``: the last
+    incarnation that has certainly ended. ``restarts``: as its agent counts. ``start_failure``: how
+    its script has failed, if it has not come to its first step since.
     """
 
     replica_id: str
     agent_id: str = ""
-    end: str = ""
+    is_finished: bool = False
+    moves_to: str = ""
+    has_left: bool = False
+    was_drained: bool = False
     dead: str = ""
     restarts: int = 0
+    start_failure: StartFailure | None = None
+
+    @property
+    def runs_at(self) -> str:
+        """The agent that shall run it now; "": none."""
+        return "" if self.is_finished or self.has_left else self.agent_id
 
 
 class SlotTable:
@@ -49,49 +73,38 @@ class SlotTable:
     def __getitem__(self, replica_id: str) -> Slot:
         return self._slots[replica_id]
 
-    def end(self, replica_id: str, how: str) -> bool:
-        """The slot's part is over; False if it was before."""
-        slot = self._slots[replica_id]
-        if slot.end:
+    def finish(self, replica_id: str) -> bool:
+        """The slot's part is over; False if it was before, or is no slot of this job."""
+        slot = self._slots.get(replica_id)
+        if slot is None or slot.is_finished:
             return False
-        slot.end = how
+        slot.is_finished = True
         self.open_count -= 1
         self.free_count -= not slot.agent_id
         return True
 
-    def finish(self, replica_ids: Iterable[str], how: str) -> None:
-        """Take over ends that an earlier lighthouse, or an agent, knows of."""
-        for replica_id in replica_ids:
-            if replica_id in self._slots:
-                self.end(replica_id, how)
-
-    def ended(self, how: str) -> tuple[str, ...]:
-        """The slots that have ended so."""
-        return tuple(slot.replica_id for slot in self if slot.end == how)
+    def finished(self) -> tuple[str, ...]:
+        """The slots whose part is over."""
+        return tuple(slot.replica_id for slot in self if slot.is_finished)
 
     def give(self, replica_id: str, agent_id: str) -> None:
         """The slot is this agent's from now on; nobody's if that is ""."""
         slot = self._slots[replica_id]
-        if not slot.end:
+        if not slot.is_finished:
             self.free_count += (not agent_id) - (not slot.agent_id)
-        slot.agent_id = agent_id
-
-    def release(self, agent_id: str) -> None:
-        """All slots of this agent are free again."""
-        for slot in self:
-            if slot.agent_id == agent_id:
-                self.give(slot.replica_id, "")
+        slot.agent_id, slot.moves_to, slot.has_left = agent_id, "", False
+        slot.was_drained = False
 
     def of(self, agent_id: str) -> tuple[str, ...]:
-        """The open slots of an agent, in order."""
-        return tuple(s.replica_id for s in self if s.agent_id == agent_id and not s.end)
+        """The slots that an agent shall run, in order."""
+        return tuple(slot.replica_id for slot in self if slot.runs_at == agent_id)
 
     def by_agent(self) -> dict[str, list[str]]:
-        """The open slots of every agent that has any, in order."""
+        """The slots that every agent shall run that has any, in order."""
         slots: dict[str, list[str]] = {}
         for slot in self:
-            if slot.agent_id and not slot.end:
-                slots.setdefault(slot.agent_id, []).append(slot.replica_id)
+            if slot.runs_at:
+                slots.setdefault(slot.runs_at, []).append(slot.replica_id)
         return slots
 
     def share_out(self, capacities: Mapping[str, int]) -> None:
@@ -122,9 +135,25 @@ class SlotTable:
             changed.add(agent_id)
         return changed
 
+    def uneven(self, capacities: Mapping[str, int]) -> Move | None:
+        """The move that evens the load: from the agent with most slots to the one with fewest.
+
+        Where these differ by two or more, and the latter has room; its highest slot goes.
+        """
+        room = self._room(capacities)
+        loads = {agent_id: capacities[agent_id] - left for agent_id, left in room.items()}
+        takers = [agent_id for agent_id, left in room.items() if left > 0]
+        if not takers:
+            return None
+        most = max(loads, key=lambda a: loads[a])
+        least = min(takers, key=lambda a: loads[a])
+        if loads[most] - loads[least] < 2:
+            return None
+        return Move(self.of(most)[-1], most, least)
+
     def _free(self) -> list[Slot]:
-        return [slot for slot in self if not slot.agent_id and not slot.end]
+        return [slot for slot in self if not slot.agent_id and not slot.is_finished]
 
     def _room(self, capacities: Mapping[str, int]) -> dict[str, int]:
-        used = Counter(slot.agent_id for slot in self if not slot.end)
+        used = Counter(slot.moves_to or slot.agent_id for slot in self if not slot.is_finished)
         return {a: capacity - used[a] for a, capacity in capacities.items()}

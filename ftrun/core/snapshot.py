@@ -23,7 +23,7 @@ CHANGES_SHOWN = 20
 
 def snapshot(lighthouse: Lighthouse, now: float) -> dict[str, Any]:
     """Everything worth showing, as plain JSON."""
-    stage = lighthouse.stage
+    stage, wait = lighthouse.stage, lighthouse.waits.current()
     slots = stage.slots.by_agent()
     return {
         "phase": stage.phase.value,
@@ -34,7 +34,8 @@ def snapshot(lighthouse: Lighthouse, now: float) -> dict[str, Any]:
         "quorum": _quorum(stage.quorum, stage),
         "replicas": [_replica(stage, slot) for slot in stage.slots],
         "restarts": sum(slot.restarts for slot in stage.slots),
-        "waiting_for": list(stage.waiting.silent()),
+        "waiting_for": list(wait.whom) if wait is not None else list(stage.waiting.silent()),
+        "waiting": None if wait is None else wait.view(now),
         "agents": [
             {
                 "agent_id": agent.agent_id,
@@ -94,8 +95,10 @@ def _replica(stage: Stage, slot: Slot) -> dict[str, Any]:
 
 def _replica_phase(stage: Stage, slot: Slot, replica: Replica | None) -> str:
     replica_id = slot.replica_id
+    if replica is None and slot.is_finished:
+        return "finished"
     if replica is None:
-        return slot.end or "absent"
+        return "drained" if slot.was_drained else "absent"
     if replica.leaving:
         return replica.leaving
     if replica_id in stage.live:
@@ -150,13 +153,16 @@ def _check_bounds(lighthouse: Lighthouse) -> None:
     """Q8: memory is bounded by the slots and the agents, not by what has happened."""
     stage = lighthouse.stage
     slots = len(stage.slots)
-    free = [slot for slot in stage.slots if not slot.end and not slot.agent_id]
+    free = [slot for slot in stage.slots if not slot.is_finished and not slot.agent_id]
     assert stage.slots.free_count == len(free)
-    assert stage.slots.open_count == sum(not slot.end for slot in stage.slots)
+    assert stage.slots.open_count == sum(not slot.is_finished for slot in stage.slots)
+    assert set(stage.stalled) <= stage.live, "Q8: who waits for peers is a member"
     assert len(stage.roster) <= slots, "Q8: more replicas than slots"
     assert len(stage.live) <= slots and len(stage.drains) <= slots
     members = len(stage.quorum.members) if stage.quorum else 0
     assert len(stage.fence) <= FATES_PER_SLOT_MAX * max(slots, members)
     assert not stage.struck, "an event was not settled"
-    assert set(stage.outbox.agents) <= set(lighthouse.agents)
+    waiting = set(lighthouse.next_job.waiting)
+    assert set(stage.outbox.agents) <= set(lighthouse.agents) | waiting
+    assert len(waiting) <= lighthouse.next_job.wanted(stage), "Q8: more wait than are wanted"
     assert set(stage.heard_at) == set(lighthouse.agents)

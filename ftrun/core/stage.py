@@ -42,7 +42,11 @@ class Stage:
     ``quorum``: in force or being built; in FENCE the last one. ``prior``: during SWITCH the one
     before it. ``live``: the members of both that have not been struck. ``drains``: who has been
     asked to leave at a boundary. ``interrupt``: what survivors must have given up in REJOIN.
-    ``step_max``: no member is known to be further.
+    ``step_max``: no member is known to be further. ``stalled``: the members that wait for peers,
+    and since when; ``too_few``: those that repeat their step since then, for too few contribute to
+    it. ``reassigned``: the agents whose slots have changed and that are not told yet.
+    ``ended_at``: when the job has ended; None: not yet, or under an earlier lighthouse.
+    ``agents_seen``: the most agents that were attached at once.
 
     Handlers note what has happened; what follows is decided once, when all of an event is noted:
     ``struck``: members that are out since then; ``failure``: why the attempt cannot go on without
@@ -56,8 +60,8 @@ class Stage:
         self.numbering = Numbering(journal.epoch + 1)
         self.roster = Roster()
         self.slots = SlotTable(self.spec.replicas)
-        self.slots.finish(journal.finished, "finished")
-        self.slots.finish(journal.drained, "drained")
+        for replica_id in journal.finished:
+            self.slots.finish(replica_id)
         self.outbox = Outbox(self.roster)
         self.chronicle = Chronicle(settings)
         self.phase = Phase.TAKEOVER
@@ -69,6 +73,9 @@ class Stage:
         self.prior: Quorum | None = None
         self.live: set[str] = set()
         self.drains: set[str] = set()
+        self.stalled: dict[str, float] = {}
+        self.too_few: dict[str, float] = {}
+        self.reassigned: set[str] = set()
         self.interrupt: Attempt = NO_ATTEMPT
         self.step_max = 0
         self.fence = Fence()
@@ -78,7 +85,11 @@ class Stage:
         self.failure = ""
         self.replacements: list[Loss] = []
         self.is_stirred = True
-        self.outcome: EndJob | None = None
+        self.outcome = journal.outcome
+        self.ended_at: float | None = None
+        self.agents_seen = journal.agents_seen
+        if self.outcome is not None:
+            self.phase = Phase.ENDED
         self._keeps_spec = journal.spec is not None
 
     @property
@@ -128,9 +139,10 @@ class Stage:
             quorum=self.quorum,
             switch_step=self.switch_step,
             spec=self.spec if self._keeps_spec else None,
-            finished=self.slots.ended("finished"),
-            drained=self.slots.ended("drained"),
+            finished=self.slots.finished(),
             strays=self.fence.strays(),
+            outcome=self.outcome,
+            agents_seen=self.agents_seen,
         )
         self.outbox.journal(record)
 
@@ -152,6 +164,8 @@ class Stage:
         name = replica.replica_id
         self.live.discard(name)
         self.drains.discard(name)
+        self.stalled.pop(name, None)
+        self.too_few.pop(name, None)
         self.waiting.drop(name)
         heard_at = self.heard_at.get(replica.agent_id, self.since)
         self.fence.strike(replica, heard_at, is_dead)
@@ -185,11 +199,13 @@ class Stage:
         """The job is complete or has failed: tell everyone. A failed one leaves no quorum."""
         self.chronicle.complete(self.now, None, reason)
         self.enter(Phase.ENDED)
+        self.struck, self.replacements = [], []  # nothing follows from them any more
         if exit_code:
             self.quorum = self.switch_step = None
+        self.outcome = EndJob(exit_code, reason)
+        self.ended_at = self.now
         self.journal()
         self.outbox.notice("ended", (), f"The job has ended: {reason}.")
-        self.outcome = EndJob(exit_code, reason)
         self.outbox.to_all(self.outcome)
 
     @property

@@ -47,6 +47,8 @@ from typing import Any
 
 from ftrun.core import messages as m
 from ftrun.core import step_events as e
+from ftrun.core.activity import LONG_S, STOOD_STILL_S, Activity
+from ftrun.core.comparison import Comparison, Entry, Question, Shape
 from ftrun.core.contribution import contributors
 from ftrun.core.ids import Attempt, StateId, Tag, WorkerKey, extend_lineage
 from ftrun.core.step_quorums import Pending, Quorums
@@ -56,7 +58,9 @@ STORY_LINES_MAX = 64
 MATES_PATIENCE_S = 5.0
 """So long a rank whose step is void waits in the vote before it takes a quorum from its mates."""
 
-__all__ = ["STORY_LINES_MAX", "Fate", "Phase", "StepMachine"]
+NOBODY_JOINS = "the script lets nobody join at this step"
+
+__all__ = ["NOBODY_JOINS", "STORY_LINES_MAX", "Fate", "Phase", "StepMachine"]
 
 
 class Phase(Enum):
@@ -80,6 +84,7 @@ class StepMachine:
         repair: reissue operations after an interrupt instead of discarding the step.
         heal_first: newcomers heal before their forward pass (synchronous quorum).
         contributors_max: the rest are spares (``FIXED_WITH_SPARES``); None for no limit.
+        contributors_min: with fewer nobody commits, and the step is repeated.
         operation_timeout_s: an operation outstanding for so long is an error.
         quorum_timeout_s: a step waits for the next quorum's verdict for so long.
     """
@@ -94,6 +99,7 @@ class StepMachine:
         repair: bool = True,
         heal_first: bool = False,
         contributors_max: int | None = None,
+        contributors_min: int = 1,
         operation_timeout_s: float = 60.0,
         quorum_timeout_s: float = 60.0,
     ) -> None:
@@ -108,17 +114,26 @@ class StepMachine:
         self.begun = 0  # how many steps, also those that were not committed
         self._quorums = Quorums(key)
         self._step: StepUnderWay | None = None
+        self._past: Comparison | None = None  # of the step before
+        self._committed: tuple[Shape, ...] | None = None  # the last committed step's operations
+        self._too_few = 0  # so often in a row, under this quorum, too few contributed to a step
+        self._too_few_since = 0.0
         self._is_fresh = True  # holds what it started with, which a restart brings back
         self._between_steps = Phase.IDLE  # or WAITING or LEFT
         self._workers = workers_per_replica
         self._repair = repair
         self._heal_first = heal_first
         self._contributors_max = contributors_max
+        self._contributors_min = contributors_min
         self._operation_timeout_s = operation_timeout_s
         self._quorum_timeout_s = quorum_timeout_s
         self._offered: Tag | None = None
         self._isolated_since = 0.0
         self._lease_until_s = math.inf  # no agent has said yet
+        self._leaves_for = ""  # why it shall leave at the next boundary by itself
+        self._between_since = 0.0  # in the phase between steps
+        self._ticked_at: float | None = None
+        self._shown = Activity.STARTING
         self._now = 0.0
         self._out: list[e.Instruction] = []
         self._story: deque[tuple[float, object]] = deque(maxlen=STORY_LINES_MAX)
@@ -128,6 +143,8 @@ class StepMachine:
         return {
             e.BoundaryReached: self._on_boundary,
             e.OperationIssued: self._on_operation_issued,
+            e.OperationsEnded: self._on_operations_ended,
+            e.OperationTold: self._on_operation_told,
             e.OperationCompleted: self._on_operation_completed,
             e.OperationFailed: self._on_operation_failed,
             e.VoteStarted: self._on_vote_started,
@@ -151,6 +168,7 @@ class StepMachine:
             m.AskReport: self._on_ask_report,
             m.Isolation: self._on_isolation,
             m.Lease: self._on_lease,
+            m.LeaveNow: self._on_leave_now,
         }
 
     # ------------------------------------------------------------ what the shell asks
@@ -222,6 +240,18 @@ class StepMachine:
         """Operations go out now; otherwise they are kept for the repair."""
         return self.fate is Fate.OPEN
 
+    def tell(self, question: Question) -> Entry | None:
+        """This worker's answer to another one's question; None: not yet."""
+        known = [self._step.comparison] if self._step is not None else []
+        known += [self._past] if self._past is not None else []
+        for comparison in known:
+            if comparison.is_asked(question):
+                entry = comparison.entry(question.index)
+                return entry if entry and (entry.cleared or not question.cleared) else None
+        if any(comparison.has_passed(question) for comparison in known):
+            return Entry(None, changed=False, cleared=True)  # it went on without it, long ago
+        return None
+
     def counts(self, attempt: Attempt) -> bool:
         """Whether what an operation does under ``attempt`` means anything here (C3)."""
         return self._step is not None and self._step.counts(attempt)
@@ -242,13 +272,15 @@ class StepMachine:
     @property
     def settled(self) -> bool:
         """The main thread can decide: nothing that could change the step is outstanding."""
+        if self._step is not None and self.fate is Fate.VOID and self._leaves_for:
+            return True
         if self.isolated or self._step is None:
             return False  # Q3: nobody commits who may have been left behind
         if self.fate is Fate.HELD:
             may_stand = self._workers == 1 and not self._step.is_blind
             return may_stand and self.reduced is not None
         if self.fate is Fate.OPEN:
-            return self._step.operations.complete
+            return self._step.is_finished
         return self.fate in (Fate.VOID, Fate.STANDS)
 
     @property
@@ -288,6 +320,11 @@ class StepMachine:
         healed = self._heal_first or step.repeats
         return contributors(quorum, step.tag.step, healed, self._contributors_max)
 
+    @property
+    def is_enough(self) -> bool:
+        """Enough replicas contribute to the step under way for it to be committed."""
+        return len(self.contributors()) >= self._contributors_min
+
     def report(self) -> m.Report:
         """All that the lighthouse must know of this worker.
 
@@ -313,6 +350,8 @@ class StepMachine:
             operations=step.operations.issued if step is not None else 0,
             turn=self.begun + (step is None),
             repairable=can_repair,
+            holds=self._quorums.holds_members,
+            too_few=self._is_stuck,
         )
 
     def check(self) -> None:
@@ -337,15 +376,20 @@ class StepMachine:
     def _on_boundary(self, event: e.BoundaryReached) -> None:
         if self._step is not None:  # the script went on without deciding: the step is abandoned
             self._end_step(self._step, False, False, "the step was not decided")
-        self._quorums.holds_members = event.hold_members
+        self._quorums.at_boundary(event.hold_members)
         self._between_steps = Phase.WAITING
+        self._between_since = self._now
         self._advance()
 
     def _advance(self) -> None:
         """Whoever waits at a boundary goes on as far as promise and quorum allow."""
+        if self.phase is Phase.WAITING and self._leaves_for:
+            self._leave(self._leaves_for)
         if self.phase is not Phase.WAITING or self.isolated:
             return
         pending = self.pending
+        if pending is not None and pending.wanted is not None:
+            self._promise_late(pending, pending.wanted)
         if pending is not None and self._quorums.at_promise(self.state.step):
             if not pending.confirmed:
                 return  # Q5
@@ -353,9 +397,23 @@ class StepMachine:
         if self.in_force is not None and self.phase is Phase.WAITING:
             self._enter(self.in_force)
 
+    def _promise_late(self, pending: Pending, wanted: int) -> None:
+        """At a boundary of a script that lets members join at some only: is it one of these?"""
+        step = self._quorums.next_step(self.state.step)
+        if step < wanted or not self._quorums.can_promise(step):
+            return
+        if self._quorums.bars(pending):
+            self._send(m.Refused(pending.attempt, wanted, step, later=True))
+            return
+        pending.promise, pending.wanted = step, None
+        self._send(m.Promised(pending.attempt, step))
+
     def _carry_out_switch(self, pending: Pending) -> None:
         if not self._quorums.is_member(pending.quorum):
             self._leave("drained")
+            return
+        if self._quorums.bars(pending):  # the first time that it does, or it would not be promised
+            self._give_up(NOBODY_JOINS)
             return
         old = self.in_force
         self._adopt(replace(pending.quorum, step=pending.promise))
@@ -364,6 +422,7 @@ class StepMachine:
 
     def _adopt(self, quorum: m.Quorum) -> None:
         self._quorums.adopt(quorum)
+        self._too_few = 0
         self._out.append(e.UseGroup(quorum))
 
     def _enter(self, quorum: m.Quorum) -> None:
@@ -381,12 +440,20 @@ class StepMachine:
                 return
         self.healing = heals
         self.loaded = self.loaded if heals and self.loaded == quorum.state else None
+        if heals:
+            self._committed = None
         tag = Tag(quorum.attempt, number)
-        self._step = StepUnderWay(tag, repeats=self._quorums.begin(tag))
+        comparison = Comparison(self.key, quorum, self._committed, tag, self._repeat(tag))
+        self._step = StepUnderWay(tag, self._quorums.begin(tag), self._now, comparison)
+        self._step.is_enough = self.is_enough
         self.begun += 1
         self._between_steps = Phase.IDLE
         if is_first:
             self._announce(quorum, tag)
+
+    def _repeat(self, tag: Tag) -> int:
+        past = self._past
+        return past.repeat + 1 if past is not None and past.tag == tag else 0
 
     def _announce(self, quorum: m.Quorum, tag: Tag) -> None:
         """The quorum is in force here: say so, and give or fetch the state. Once per attempt."""
@@ -439,13 +506,22 @@ class StepMachine:
         if commits:
             self.state = self.state.committed(step.tag)  # C2
             self._is_fresh = False
+            self._committed = tuple(step.comparison.shapes)
         self._step = None
+        self._past = step.comparison
+        self._between_since = self._now
+        if not stays or commits:
+            self._too_few = 0
+        elif step.fate is Fate.OPEN and not step.is_enough:
+            self._too_few += 1
+            self._too_few_since = self._now if self._too_few == 1 else self._too_few_since
         if step.fate is Fate.OPEN and not stays:
             self._give_up(reason or "the step was not committed", step.tag.step)
 
     def _on_state_reset(self, event: e.StateReset) -> None:
         reason = "the script has set its step"
         self.state = event.state
+        self._committed = None
         self._give_up(reason)
         if self._step is not None and self._step.fate is not Fate.VOID:
             self._void(self._step, reason)
@@ -469,6 +545,8 @@ class StepMachine:
             self._out.append(e.FailOperations("no step is under way"))
             return
         step.operations.issue(event.held, event.closes)
+        step.comparison.add(event.shape)
+        step.touched_at = self._now
         if step.fate is Fate.STANDS:
             self._void(
                 step, "an operation was issued after an interrupt at which all were complete"
@@ -477,6 +555,40 @@ class StepMachine:
             self._out.append(e.FailOperations(step.void_reason))
         elif step.fate is Fate.OPEN:
             step.deadline = self._now + self._operation_timeout_s
+            self._let_out(step)
+
+    def _on_operations_ended(self, event: e.OperationsEnded) -> None:
+        step = self._step
+        if step is None or step.comparison.ended:
+            return
+        step.comparison.end()
+        if step.fate is Fate.OPEN:
+            self._let_out(step)
+            if step.is_awaited and step.deadline is None:
+                step.deadline = self._now + self._operation_timeout_s
+
+    def _let_out(self, step: StepUnderWay) -> None:
+        """What may go out now does; what must be compared before is."""
+        ready = step.comparison.advance()
+        if ready:
+            self._out.append(e.Launch(ready.start, ready.stop))
+        question = step.comparison.question()
+        if question is not None:
+            self._out.append(e.Ask(question))
+
+    def _on_operation_told(self, event: e.OperationTold) -> None:
+        step = self._step
+        if step is None or step.fate is not Fate.OPEN:
+            return
+        step.comparison.answer(event.question, event.replica_id, event.entry)
+        if step.comparison.unlike:
+            self._void(step, step.comparison.unlike)
+            self._out.append(e.FailScript(step.comparison.unlike))
+        else:
+            step.touched_at = self._now
+            self._let_out(step)
+            if not step.is_awaited:
+                step.deadline = None
 
     def _on_operation_completed(self, event: e.OperationCompleted) -> None:
         step = self._step
@@ -486,7 +598,8 @@ class StepMachine:
             or not step.operations.finish(event.index)
         ):
             return  # C3
-        is_left = step.operations.outstanding
+        step.touched_at = self._now
+        is_left = step.is_awaited
         step.deadline = self._now + self._operation_timeout_s if is_left else None
         ready = step.operations.take_ready()
         if ready:
@@ -570,8 +683,11 @@ class StepMachine:
     def _abort(self, attempt: Attempt) -> None:
         """Everything up to and including ``attempt`` counts for nothing any more."""
         self._abort_groups(self._quorums.give_up(attempt))
-        if self._step is not None:
-            self._step.hold(self._now + self._quorum_timeout_s, self.reduced is not None)
+        step = self._step
+        if step is not None:
+            if step.fate not in (Fate.HELD, Fate.REPAIR):
+                step.touched_at = self._now
+            step.hold(self._now + self._quorum_timeout_s, self.reduced is not None)
 
     def _abort_groups(self, attempts: Iterable[Attempt]) -> None:
         self._out += [e.AbortGroup(attempt) for attempt in attempts]
@@ -685,10 +801,13 @@ class StepMachine:
         self._advance()
 
     def _repair_under(self, step: StepUnderWay, quorum: m.Quorum) -> None:
-        step.go_out_again(quorum.attempt, self._now + self._operation_timeout_s)
+        step.go_out_again(quorum, self._now + self._operation_timeout_s)
+        step.touched_at = self._now
         self._quorums.begin(step.tag)
+        step.is_enough = self.is_enough
         self._announce(quorum, step.tag)
         self._out.append(e.Reissue())
+        self._let_out(step)
 
     def _on_group_failed(self, event: e.GroupFailed) -> None:
         if self._quorums.awaits(event.attempt) is not None:
@@ -702,21 +821,28 @@ class StepMachine:
             return
         elif not self._quorums.can_promise(event.step):
             self._refuse(event)
+        elif self._quorums.promises_late(pending):
+            pending.promise, pending.wanted = None, event.step
+            self._refuse(event, later=True)
+            self._advance()
         else:
             pending.promise = event.step
             self._send(m.Promised(event.attempt, event.step))
             self._advance()
 
-    def _refuse(self, event: m.ProposeSwitch) -> None:
+    def _refuse(self, event: m.ProposeSwitch, *, later: bool = False) -> None:
         begun = self._quorums.last_begun
         current = self.position if begun is None else begun
-        self._send(m.Refused(event.attempt, event.step, current))
+        self._send(m.Refused(event.attempt, event.step, current, later))
 
     def _on_switch(self, event: m.Switch) -> None:
         pending = self._quorums.awaits(event.attempt)
         if self._quorums.is_in_force(event.attempt):
             self._send(m.InForce(event.attempt, event.step))
         elif pending is not None:
+            is_newcomer = self._quorums.is_newcomer(pending.quorum)
+            if is_newcomer and self.in_force is None and pending.promise is not None:
+                pending.promise = max(pending.promise, event.step)  # it comes at any step
             pending.confirmed |= pending.promise == event.step
             self._advance()
 
@@ -728,6 +854,24 @@ class StepMachine:
 
     def _on_ask_report(self, event: m.AskReport) -> None:
         self._send(self.report())
+
+    def _on_leave_now(self, event: m.LeaveNow) -> None:
+        """Nobody will agree on a boundary to leave at: the next one it is."""
+        if event.in_quorum or self.in_force is None:
+            self._leaves_for = event.reason
+            self._make_way()
+            self._advance()
+
+    def _make_way(self) -> None:
+        """Give up a step that would keep a script from the boundary at which it is to leave."""
+        step = self._step
+        if step is None or not self._leaves_for or self._vote_stands:
+            return
+        reason = f"this replica leaves: {self._leaves_for}"
+        if self.activity()[0] is Activity.WAITING:
+            self._give_up(reason)
+        if step.fate in (Fate.HELD, Fate.REPAIR):
+            self._void(step, reason)
 
     # ------------------------------------------------------------ time
 
@@ -760,6 +904,54 @@ class StepMachine:
             self._send(self.report())  # the stream may have stood all the while: nobody would ask
 
     def _on_ticked(self, event: e.Ticked) -> None:
+        self._make_way()
+        self._look_at_deadlines()
+        self._show_progress()
+
+    def _show_progress(self) -> None:
+        """Tell what the main thread is at, if that has changed since it was told last."""
+        before, self._ticked_at = self._ticked_at, self._now
+        if before is not None and self._now - before >= STOOD_STILL_S:
+            self._shown = Activity.STOPPED
+            self._out.append(e.ShowProgress(Activity.STOPPED, self._now - before))
+        activity, since = self.activity()
+        if activity is not self._shown:
+            self._shown = activity
+            self._out.append(e.ShowProgress(activity, self._now - since))
+
+    @property
+    def _is_stuck(self) -> bool:
+        """The step is repeated for ever: newcomers of this quorum count in its second try."""
+        return self._too_few > 1
+
+    def activity(self) -> tuple[Activity, float]:
+        """What the main thread is at by the latest event, and since when."""
+        step = self._step
+        if self._is_stuck and self.in_force is not None:
+            return Activity.TOO_FEW, self._too_few_since
+        if step is None:
+            return self._activity_between()
+        if step.fate in (Fate.HELD, Fate.REPAIR) or self.isolated:
+            return Activity.QUORUM, step.touched_at
+        if self.healing:
+            return Activity.HEALING, step.began_at
+        is_late = self._now - step.touched_at >= LONG_S
+        if step.fate is Fate.OPEN and step.is_awaited and is_late:
+            return Activity.WAITING, step.touched_at
+        return Activity.STEP, step.began_at
+
+    def _activity_between(self) -> tuple[Activity, float]:
+        since = self._between_since
+        if self.phase is Phase.LEFT:
+            return Activity.LEFT, since
+        if self.phase is Phase.WAITING:
+            return Activity.QUORUM, since
+        if not self.begun:
+            return Activity.STARTING, since
+        is_long = self._now - since >= LONG_S
+        return Activity.OUTSIDE if is_long else Activity.STEP, since
+
+    def _look_at_deadlines(self) -> None:
         step = self._step
         if step is None or step.deadline is None or self._now < step.deadline or self.isolated:
             return

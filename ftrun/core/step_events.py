@@ -1,7 +1,7 @@
 """What happens to a worker (events) and what it has to do about it (instructions).
 
-Messages of the lighthouse (``messages.ToWorker``), ``messages.Isolation`` and ``messages.Lease``
-are events of the machine too. Not here: the transitions (step.py).
+Messages of the lighthouse (``messages.ToWorker``) and of the agent (``Isolation``, ``Lease``,
+``LeaveNow``) are events of the machine too. Not here: the transitions (step.py).
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from ftrun.core.activity import Activity
+from ftrun.core.comparison import USUAL, Entry, Question, Shape
 from ftrun.core.ids import Attempt, StateId, Tag
 from ftrun.core.messages import (
     AskReport,
@@ -17,6 +19,7 @@ from ftrun.core.messages import (
     Interrupt,
     Isolation,
     Lease,
+    LeaveNow,
     NewQuorum,
     Prepare,
     ProposeSwitch,
@@ -39,11 +42,17 @@ class OperationIssued:
     """One more reduction of this step.
 
     ``held``: its result is handed out with those of its batch only, of which ``closes`` marks the
-    last one.
+    last one. ``shape``: what it must have in common with the other replicas'.
     """
 
     held: bool = False
     closes: bool = False
+    shape: Shape = USUAL
+
+
+@dataclass(frozen=True, slots=True)
+class OperationsEnded:
+    """The script wants the results of this step: no more operations follow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +119,15 @@ class OperationFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class OperationTold:
+    """A member has answered ``question``."""
+
+    question: Question
+    replica_id: str
+    entry: Entry
+
+
+@dataclass(frozen=True, slots=True)
 class GroupBuilt:
     """The builder has the process group of ``attempt``."""
 
@@ -162,6 +180,7 @@ class Ticked:
 Event: TypeAlias = (
     BoundaryReached
     | OperationIssued
+    | OperationsEnded
     | VoteStarted
     | Decided
     | StateApplied
@@ -169,6 +188,7 @@ Event: TypeAlias = (
     | WentAway
     | OperationCompleted
     | OperationFailed
+    | OperationTold
     | GroupBuilt
     | GroupFailed
     | OverwriteBegun
@@ -185,6 +205,7 @@ Event: TypeAlias = (
     | AskReport
     | Isolation
     | Lease
+    | LeaveNow
 )
 
 # ---------------------------------------------------------------- instructions
@@ -226,8 +247,30 @@ class UseGroup:
 
 
 @dataclass(frozen=True, slots=True)
+class Launch:
+    """The operations from ``first`` on, before ``stop``, go out on the group in use, in order."""
+
+    first: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Ask members for one of their operations; an OperationTold of each follows."""
+
+    question: Question
+
+
+@dataclass(frozen=True, slots=True)
+class FailScript:
+    """The script has made a mistake that would end its peers: it must raise it."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Reissue:
-    """In-step repair: all operations of this step again, in order, from the kept inputs."""
+    """In-step repair: the inputs of all operations as they were; a Launch of each follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,6 +309,14 @@ class OfferState:
 
 
 @dataclass(frozen=True, slots=True)
+class ShowProgress:
+    """What the worker is at has changed: say so, and for how long it has been at it."""
+
+    activity: Activity
+    since_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class RetireState:
     """The state for ``tag`` is about to change: finish transfers from a copy."""
 
@@ -278,10 +329,14 @@ Instruction: TypeAlias = (
     | AbortGroup
     | DropGroup
     | UseGroup
+    | Launch
+    | Ask
+    | FailScript
     | Reissue
     | HandOut
     | FailOperations
     | LoadState
     | OfferState
     | RetireState
+    | ShowProgress
 )

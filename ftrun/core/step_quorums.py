@@ -17,13 +17,16 @@ class Pending:
     """A quorum that is not in force here yet.
 
     ``promise``: the step that will not be begun under the old quorum; ``confirmed``: it is certain.
-    A switch whose quorum leaves this worker out is one to leave by: there is nothing to build.
+    ``wanted``: the step from which on a promise is due, at the first boundary at which the script
+    lets members join. A switch whose quorum leaves this worker out is one to leave by: there is
+    nothing to build.
     """
 
     quorum: Quorum
     is_switch: bool
     built: bool = False
     promise: int | None = None
+    wanted: int | None = None
     confirmed: bool = False
 
     @property
@@ -47,8 +50,8 @@ class Quorums:
     """One worker's quorums.
 
     ``interrupted``: the highest attempt that was given up. ``seen``: the highest heard of; neither
-    ever falls, and ``interrupted`` < pending, in force ≤ ``seen`` (Q2). ``holds_members``: nobody
-    may join at the step that is under way.
+    ever falls, and ``interrupted`` < pending, in force ≤ ``seen`` (Q2). ``holds_members``: the
+    script lets nobody join at the boundary that it came to last.
     """
 
     def __init__(self, key: WorkerKey) -> None:
@@ -57,6 +60,7 @@ class Quorums:
         self.interrupted: Attempt = NO_ATTEMPT
         self.seen: Attempt = NO_ATTEMPT
         self.holds_members = False
+        self._has_held = False
         self._key = key
         self._entered: Attempt = NO_ATTEMPT
         self._begun = 0  # the last step that was begun under the quorum entered
@@ -114,9 +118,28 @@ class Quorums:
         return first_step(self.in_force) if self.is_unentered else self._begun
 
     def can_promise(self, step: int) -> bool:
-        """Whether ``step`` has not begun under the quorum in force, and may see a newcomer."""
+        """Whether ``step`` has not begun under the quorum in force."""
         begun = self.last_begun
-        return begun is None or (step > begun and not self.holds_members)
+        return begun is None or step > begun
+
+    def at_boundary(self, holds_members: bool) -> None:
+        """The script has come to a boundary, and says whether members may join there."""
+        self.holds_members = holds_members
+        self._has_held |= holds_members
+
+    def promises_late(self, pending: Pending) -> bool:
+        """Whether a promise must wait for its boundary: this script does not let all join at any.
+
+        Only the boundary tells. Newcomers have no say, and who only leaves is never held.
+        """
+        return self._has_held and self._is_joined(pending)
+
+    def bars(self, pending: Pending) -> bool:
+        """Nobody may join at this boundary, and by this switch somebody would."""
+        return self.holds_members and self._is_joined(pending)
+
+    def _is_joined(self, pending: Pending) -> bool:
+        return self.in_force is not None and bool(pending.quorum.newcomers)
 
     def at_promise(self, own_step: int) -> bool:
         """The next step is one that was promised not to begin (Q5)."""

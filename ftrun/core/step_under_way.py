@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from enum import Enum
 
+from ftrun.core.comparison import Comparison
 from ftrun.core.ids import Attempt, Tag
+from ftrun.core.messages import Quorum
 from ftrun.core.operations import OperationLedger
 
 
@@ -24,15 +26,20 @@ class Fate(Enum):
 class StepUnderWay:
     """From its boundary to its decision.
 
-    ``repeats``: it was begun before under this quorum, and too few contributed. ``voted``: the tag
+    ``repeats``: it was begun before under this quorum, and too few contributed. ``is_enough``:
+    enough do now; else nobody commits it, and its results count for nothing. ``voted``: the tag
     of a vote within the group whose outcome is not known yet. ``deadline``: when to do something
-    about what is outstanding. ``is_blind``: no lighthouse was heard for so long that others may
-    have gone on without it: only a quorum can tell whether its results stand (Q3).
+    about what is outstanding. ``touched_at``: when an operation was last issued or completed, or
+    the step's fate changed. ``is_blind``: no lighthouse was heard for so long that others may have
+    gone on without it: only a quorum can tell whether its results stand (Q3).
     """
 
-    def __init__(self, tag: Tag, repeats: bool) -> None:
+    def __init__(self, tag: Tag, repeats: bool, now: float, comparison: Comparison) -> None:
         self.tag = tag
+        self.comparison = comparison
+        self.began_at = self.touched_at = now
         self.repeats = repeats
+        self.is_enough = True
         self.fate = Fate.OPEN
         self.operations = OperationLedger()
         self.is_voting = False
@@ -45,7 +52,7 @@ class StepUnderWay:
     @property
     def results(self) -> Tag | None:
         """The tag under which everything that was issued is complete."""
-        has_results = self.operations.issued > 0 and self.operations.complete
+        has_results = self.operations.issued > 0 and self.operations.complete and self.is_enough
         return self.tag if has_results and self.fate is not Fate.VOID else None
 
     @property
@@ -61,7 +68,7 @@ class StepUnderWay:
         """The ranks of the group are asked; what cannot stand will not be voted for."""
         self.is_voting = True
         may_stand = self.fate in (Fate.OPEN, Fate.STANDS) or (self.fate is Fate.HELD and self.stood)
-        self.voted = self.tag if may_stand else None
+        self.voted = self.tag if may_stand and self.is_enough else None
 
     def hold(self, deadline: float, stands: bool) -> None:
         """Interrupted: the next quorum tells, by ``deadline``.
@@ -83,13 +90,24 @@ class StepUnderWay:
         """The operations go out again as soon as there is a group for them."""
         self.fate = Fate.REPAIR
 
-    def go_out_again(self, attempt: Attempt, deadline: float) -> None:
+    @property
+    def is_awaited(self) -> bool:
+        """Something is outstanding: a result, or a word of other members."""
+        return self.operations.outstanding or not self.comparison.is_settled
+
+    @property
+    def is_finished(self) -> bool:
+        """All results are there, and no replica has more or fewer."""
+        return self.operations.complete and self.comparison.is_settled
+
+    def go_out_again(self, quorum: Quorum, deadline: float) -> None:
         """That group is there."""
-        self.tag = Tag(attempt, self.tag.step)
+        self.tag = Tag(quorum.attempt, self.tag.step)
+        self.comparison.begin_again(quorum)
         self.repeats = False
         self.fate = Fate.OPEN
         self.operations.start_again()
-        self.deadline = deadline if self.operations.issued else None
+        self.deadline = deadline if self.is_awaited else None
 
     def void(self, reason: str) -> None:
         """It will not be committed."""

@@ -10,14 +10,15 @@ comes back. Each slot that the lighthouse has assigned is in one phase:
 | a worker exits 0 |         | all have: ENDED         | all have: next  |           |
 | one exits else   |         | lost; kill: STOPPING    | all have: next  |           |
 | restart asked    |         | lost; kill: STOPPING    |                 |           |
-| drain asked      | ENDED   | leave or term: STOPPING |                 |           |
-| job ended        | ENDED   | term: STOPPING          | no restart      |           |
-| slot taken away  | removed | kill: STOPPING          | then removed    | removed   |
-| stop time        |         | (raised, hangs) lost    | term, then kill |           |
+| drain asked      | ENDED   | asked: STOPPING         |                 |           |
+| job ended        | ENDED   | asked: STOPPING         | no restart      |           |
+| slot taken away  | removed | kill, unless it has left| then removed    | removed   |
+| stop time        |         | (raised, hangs) lost    | asked, then kill|           |
 | silent for long  |         | lost; kill: STOPPING    |                 |           |
 
-"Next" after STOPPING is WAITING for a restart, ENDED, or the slot's removal. A loss is told to the
-lighthouse before anything else is done about it.
+"Next" after STOPPING is WAITING for a restart, ENDED, or the slot's removal. Who is asked to stop
+is told so at once and has the whole grace (inject/stopping.py); whoever has to be killed then is
+called killed. A group that is broken is killed first, and its loss is told right after that (Q3).
 
 Not here: whether a restart is due (restarts.py), which standbys are kept (standby.py), how long
 imports may take (preparation.py), who is silent for too long (silence.py), the lighthouse's silence
@@ -31,11 +32,12 @@ import signal
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
+from ftrun.core.activity import NOT_ITS_OWN, STANDING_STILL, Activity
 from ftrun.core.contact import Contact
-from ftrun.core.failures import Failure, exit_code_of
+from ftrun.core.failures import USAGE_CODE, Failure, exit_code_of
 from ftrun.core.ids import WorkerKey, replica_order
 from ftrun.core.messages import (
-    DrainReplicas,
+    AgentLeaving,
     FailureReport,
     FromAgent,
     FromWorker,
@@ -45,6 +47,7 @@ from ftrun.core.messages import (
     Isolation,
     JobFailed,
     Lease,
+    LeaveNow,
     Leaving,
     Loss,
     Progress,
@@ -52,6 +55,7 @@ from ftrun.core.messages import (
     ReplicaLost,
     ReplicaStarted,
     RunningReplica,
+    StartFailure,
 )
 from ftrun.core.preparation import LIMIT_S, SAY_AFTER_S, Preparation
 from ftrun.core.restarts import CrashLoop, Restart, RestartRules
@@ -59,6 +63,7 @@ from ftrun.core.slot_table import SlotTable
 from ftrun.core.standby import StandbyPool, StandbyRules
 from ftrun.core.supervised import Outcome, Phase, SlotSummary, Supervised
 from ftrun.core.supervisor_events import (
+    AskToStop,
     AskWorker,
     DrainAsked,
     EndAgent,
@@ -68,6 +73,7 @@ from ftrun.core.supervisor_events import (
     JobEnded,
     LighthouseGone,
     LighthouseSpoke,
+    NoManagerMade,
     RestartAsked,
     Say,
     SignalReplica,
@@ -81,6 +87,7 @@ from ftrun.core.supervisor_events import (
     StopAsked,
     SweepReplica,
     TellLighthouse,
+    TellReplica,
     TellWorkers,
     WorkerExited,
     WorkerHungUp,
@@ -91,8 +98,17 @@ from ftrun.core.supervisor_events import (
 
 SIGTERM = int(signal.SIGTERM)
 SIGKILL = int(signal.SIGKILL)
-TERM_SHARE = 0.8
-"""A group that drains is asked by SIGTERM too when this share of the grace has passed."""
+PRESS_SHARE = 0.5
+"""A group that has not left when this share of the grace has passed leaves where it stands."""
+LEFT_WAIT_S = 1.0
+"""So long a slot that was left waits for another start here: it may be given to another agent."""
+STANDS_SAY_S = 3.0
+"""So long training stands for want of a lighthouse until people are told."""
+
+REMEDY_APART = (
+    "For replicas that train together and heal, give the script a Manager (README: A script); for "
+    "one training of N workers, use --workers-per-replica N."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +118,7 @@ class SupervisorSettings:
     ``crash_code``: the exit code of a crash loop of uncaught exceptions, whose own, 1, would say
     nothing. ``unreachable_code``: if no lighthouse ever answered. ``unready_code``: if no worker
     could ever be started. ``hang_timeout_s``: see silence.py; 0: silent workers are left alone.
+    ``replicas``: of the whole job. ``target``: what the workers run, for people.
     """
 
     agent_id: str
@@ -117,6 +134,8 @@ class SupervisorSettings:
     crash_code: int = 72
     unreachable_code: int = 71
     unready_code: int = 2
+    replicas: int = 1
+    target: str = "the script"
     standbys: StandbyRules = field(default_factory=StandbyRules)
 
 
@@ -134,6 +153,10 @@ class Supervisor:
         self._ending_outcome = Outcome.STOPPED
         self._end_at: float | None = None
         self._ended = False
+        self._without_manager = False
+        self._stands_said = False
+        self._gone_at: float | None = None
+        self._stood_by = False
         self._now = now
         self._out: list[Instruction] = []
 
@@ -150,6 +173,8 @@ class Supervisor:
                 self._worker_exited(event)
             case FailureReported(key, report):
                 self._failure_reported(key, report)
+            case NoManagerMade(key, has_stepped):
+                self._no_manager_made(key, has_stepped)
             case WorkerSaid(key, message):
                 self._worker_said(key, message)
             case WorkerHungUp(key):
@@ -230,6 +255,12 @@ class Supervisor:
         return self._slots.summary()
 
     @property
+    def ran_apart(self) -> bool:
+        """Whether the replica groups were several trainings: the script has made no Manager."""
+        has_manager = any(slot.reported or slot.has_trained for slot in self._slots)
+        return self._without_manager and not has_manager
+
+    @property
     def standbys_used(self) -> int:
         """How many starts were a standby's."""
         return self._standbys.used
@@ -246,6 +277,8 @@ class Supervisor:
     # ------------------------------------------------------------ slots and starts
 
     def _assign(self, replica_ids: tuple[str, ...]) -> None:
+        if self.is_ending:
+            return  # all that runs here is being stopped, and keeps its place in the report
         for slot in self._slots:
             if slot.replica_id not in replica_ids:
                 self._forget(slot)
@@ -254,15 +287,22 @@ class Supervisor:
             if known is not None:
                 # Taken away and given back while its workers are being killed: start it again.
                 known.forgotten = False
-            elif not self.is_ending:
+            else:
                 self._slots.add(replica_id, self._now)
+        if not len(self._slots) and not self._stood_by:
+            self._stood_by = True
+            self._say("idle", "", "All replicas have a node: this one stands by.")
 
     def _forget(self, slot: Supervised) -> None:
         if not slot.alive:
             self._slots.remove(slot)
             return
         slot.forgotten = True
-        if slot.phase is Phase.RUNNING and slot.reports:
+        if slot.phase is Phase.STOPPING:
+            return
+        if slot.has_left:
+            self._stop(slot)  # its script saves, perhaps
+        elif slot.reports:
             # Not running any more for a lighthouse that has come back, but a failure of ours (P6).
             self._fail(slot, WorkerExited(slot.incarnation, min(slot.reports), 0, 1))
         else:
@@ -311,8 +351,10 @@ class Supervisor:
             # Who has raised has failed, whatever an exit handler of the script makes of it.
             status = event.status or int(event.group_rank in slot.reports)
             slot.status = status
-            if status != 0:
+            if status != 0 and event.group_rank not in slot.left:
                 self._fail(slot, replace(event, status=status))
+        elif self.is_ending and not slot.killed:
+            slot.status = event.status
         if not slot.alive:
             self._group_ended(slot)
 
@@ -324,19 +366,37 @@ class Supervisor:
         failure = _failure(slot, event)
         if slot.alive:
             self._kill(slot)
-        self._lose(slot, failure.cause())
+        self._lose(slot, failure.cause(), failure=failure)
         slot.failures.append(failure)
         slot.outcome_ahead = Outcome.FAILED
-        if slot.lost_at is None:
-            slot.lost_at = self._now
-        self._judge(slot, failure)
+        slot.stands(self._now)
+        if self.is_ending:  # it had raised before the end came
+            self._say_lost(failure, "")
+        else:
+            self._judge(slot, failure)
 
-    def _lose(self, slot: Supervised, cause: str) -> None:
+    def _lose(
+        self,
+        slot: Supervised,
+        cause: str,
+        *,
+        killed: bool = False,
+        failure: Failure | None = None,
+    ) -> None:
         if slot.lost:
             return
         slot.lost = True
-        self._slots.dead.append(Loss(slot.replica_id, slot.incarnation, cause))
-        self._tell(ReplicaLost(slot.replica_id, slot.incarnation, cause))
+        self._slots.dead.append(Loss(slot.replica_id, slot.incarnation, cause, killed))
+        start_failure = self._start_failure(slot, failure) if failure is not None else None
+        self._tell(ReplicaLost(slot.replica_id, slot.incarnation, cause, killed, start_failure))
+
+    def _start_failure(self, slot: Supervised, failure: Failure) -> StartFailure | None:
+        """What is compared between replicas; None: it has trained, or has died by chance."""
+        signature = failure.signature()
+        if signature is None or not slot.is_at_start:
+            return None
+        digest = hashlib.blake2b(signature.encode(), digest_size=16).hexdigest()
+        return StartFailure(digest, exit_code_of(failure.status), failure.words())
 
     def _group_ended(self, slot: Supervised) -> None:
         was_running = slot.phase is Phase.RUNNING
@@ -348,25 +408,43 @@ class Supervisor:
         elif slot.restart_in_s is not None and not self.is_ending:
             self._wait(slot, slot.restart_in_s)
         elif slot.outcome_ahead is not None:
-            slot.end(slot.outcome_ahead)
+            slot.end(slot.outcome_ahead, self._now)
+        elif was_running and slot.has_left:
+            self._lose(slot, "it has left")
+            self._wait(slot, LEFT_WAIT_S)
         elif was_running:
-            slot.end(Outcome.FINISHED)
+            slot.end(Outcome.FINISHED, self._now)
             self._tell(ReplicaFinished(slot.replica_id, slot.incarnation))
         elif self.is_ending:
-            self._lose(slot, self._ending_outcome.value)
-            slot.end(self._ending_outcome)
+            self._has_stopped(slot)
         else:
             self._lose(slot, "its slot was given away for a moment")
             self._wait(slot, 0.0)
 
+    def _has_stopped(self, slot: Supervised) -> None:
+        """It was asked to stop, and all its workers have ended."""
+        outcome = Outcome.KILLED if slot.killed else self._ending_outcome
+        if slot.reports and not slot.killed:
+            rank = min(slot.reports)
+            failure = _failure(slot, WorkerExited(slot.incarnation, rank, 0, 1))
+            slot.failures.append(failure)
+            outcome = Outcome.FAILED
+            self._say_lost(failure, "That was while it left: its checkpoint may be unfinished.")
+        self._lose(slot, outcome.value)
+        slot.end(outcome, self._now)
+
     def _judge(self, slot: Supervised, failure: Failure) -> None:
         """Restart once all its workers have ended, or end the job and say why (P5)."""
         budget = self._settings.restarts.max_restarts
-        match slot.budget.failed(failure):
+        at_start = slot.is_at_start and failure.signature() is not None
+        match slot.budget.failed(failure, at_start=at_start):
             case Restart(delay_s, number):
                 slot.restart_in_s = delay_s
                 when = f"in {delay_s:g} s" if delay_s else "now"
-                self._say_lost(failure, f"Restart {number} of {budget} {when}.")
+                is_usage = failure.status == USAGE_CODE
+                alike = "no replica has trained yet" if is_usage else "all replicas fail so"
+                unless = f", unless {alike}" if at_start else ""
+                self._say_lost(failure, f"Restart {number} of {budget} {when}{unless}.")
             case CrashLoop(strikes):
                 slot.outcome_ahead = Outcome.CRASH_LOOP
                 code = self._settings.crash_code if failure.report else failure.status
@@ -408,15 +486,35 @@ class Supervisor:
         if slot is None or key.group_rank not in slot.alive:
             return
         slot.reports[key.group_rank] = report
+        if slot.is_at_start and self._settings.workers_per_replica > 1:
+            return  # nobody trains with it yet; and it may have raised because a mate has died
         if slot.phase is Phase.RUNNING:
             # Its peers need not wait while the interpreter ends, which takes half a second.
             gone = WorkerExited(key.incarnation, key.group_rank, 0, 1)
-            self._lose(slot, _failure(slot, gone).cause())
-            if slot.lost_at is None:
-                slot.lost_at = self._now
+            failure = _failure(slot, gone)
+            self._lose(slot, failure.cause(), failure=failure)
+            slot.stands(self._now)
             # A script that has raised may still hang at exit, on a thread or a child of its own.
             if slot.kill_at is None:
                 slot.kill_at = self._now + self._settings.grace_s
+
+    def _no_manager_made(self, key: WorkerKey, has_stepped: bool) -> None:
+        """Several groups without a Manager are several trainings: said once, when it is a fact."""
+        slot = self._slots.of_incarnation(key.incarnation)
+        if slot is not None and has_stepped:
+            slot.steps_alone = True
+            slot.goes_on(self._now)
+        if self._settings.replicas < 2 or self._without_manager:
+            return
+        self._without_manager = True
+        target, number = self._settings.target, self._settings.replicas
+        does, each = ("trains", "trains") if has_stepped else ("has ended", "ran")
+        self._say(
+            "apart",
+            key.replica_id,
+            f"{target} {does} without a Manager: its {number} replica groups are supervised, and "
+            f"each {each} by itself. {REMEDY_APART}",
+        )
 
     def _worker_said(self, key: WorkerKey, message: FromWorker) -> None:
         slot = self._slots.of_incarnation(key.incarnation)
@@ -425,16 +523,31 @@ class Supervisor:
         slot.reported = True
         slot.hang_watch.heard(key.group_rank, self._now)
         match message:
-            case Progress(step=step):
-                slot.budget.progressed(step)
+            case Progress():
+                if message.phase not in NOT_ITS_OWN:
+                    slot.budget.progressed(message.step)
+                if key.group_rank == 0:
+                    self._account(slot, message)
             case Healed(step=step):
                 slot.budget.healed(step)
             case InForce():
-                slot.rejoined(self._now)
-            case Leaving():
+                slot.has_trained = True
+                slot.goes_on(self._now)
+            case Leaving(reason=reason):
                 slot.hang_watch.gone(key.group_rank)
+                if reason == "drained":
+                    slot.left.add(key.group_rank)
             case _:
                 pass
+
+    def _account(self, slot: Supervised, progress: Progress) -> None:
+        """Seconds in which a replica that has trained cannot are counted as lost."""
+        if not slot.has_trained or slot.lost:
+            return
+        if progress.phase in STANDING_STILL:
+            slot.stands(self._now - progress.since_s)
+        if progress.phase not in STANDING_STILL or progress.phase == Activity.STOPPED.value:
+            slot.goes_on(self._now)
 
     def _hung_up(self, key: WorkerKey) -> None:
         slot = self._slots.of_incarnation(key.incarnation)
@@ -452,6 +565,7 @@ class Supervisor:
             return
         silent_s = slot.hang_watch.used(key.group_rank, event.cpu_s, self._now)
         if silent_s is not None:
+            slot.stands(self._now - silent_s)
             why = f"hangs: it has answered nothing for {silent_s:.0f} s, though asked"
             gone = WorkerExited(key.incarnation, key.group_rank, event.pid, -SIGKILL, why)
             self._fail(slot, gone)
@@ -464,12 +578,33 @@ class Supervisor:
         slot.stuck_at = self._now + self._settings.stuck_after_s
         self._out.append(SignalReplica(slot.replica_id, slot.incarnation, SIGKILL))
 
-    def _terminate(self, slot: Supervised) -> None:
+    def _stop(self, slot: Supervised) -> None:
+        """Tell its script to stop; it has the whole grace from now on.
+
+        A script that has raised ends by itself, and has its deadline.
+        """
+        if slot.reports:
+            return
+        grace_s = self._settings.grace_s
         slot.phase = Phase.STOPPING
-        slot.term_at = None
-        if slot.kill_at is None:
-            slot.kill_at = self._now + self._settings.grace_s
-        self._out.append(SignalReplica(slot.replica_id, slot.incarnation, SIGTERM))
+        slot.press_at = self._now + PRESS_SHARE * grace_s
+        slot.kill_at = self._now + grace_s
+        self._out.append(AskToStop(slot.replica_id, slot.incarnation))
+
+    def _press(self, slot: Supervised) -> None:
+        """It has not left in half of its grace: it leaves where it stands."""
+        slot.press_at = None
+        self._out.append(AskToStop(slot.replica_id, slot.incarnation))
+        self._leave_now(slot)
+
+    def _leave_now(self, slot: Supervised, *, in_quorum: bool = True) -> None:
+        """No lighthouse will agree on a boundary: its Managers leave at the next one.
+
+        ``in_quorum`` False: those that are in no quorum do; the others leave by an agreement.
+        """
+        if slot.reported and not slot.has_left:
+            order = LeaveNow("drained", in_quorum)
+            self._out.append(TellReplica(slot.replica_id, slot.incarnation, order))
 
     def _begin_ending(self, exit_code: int, reason: str, outcome: Outcome) -> None:
         """The first word counts: what comes after it is its consequence."""
@@ -478,36 +613,40 @@ class Supervisor:
             self._ending_outcome = outcome
         for slot in self._slots:
             if slot.phase is Phase.WAITING:
-                slot.end(slot.outcome_ahead or outcome)
+                slot.end(slot.outcome_ahead or outcome, self._now)
 
     def _end_job(self, exit_code: int, reason: str) -> None:
         self._begin_ending(exit_code, reason, Outcome.STOPPED)
         for slot in self._slots:
             if slot.phase is Phase.RUNNING and slot.alive:
-                self._terminate(slot)
+                self._stop(slot)
+                self._leave_now(slot)
 
     def _drain(self, reason: str, exit_code: int) -> None:
-        """Groups with a Manager leave at a boundary; SIGTERM tells the others."""
+        """Every script is told; those with a Manager leave at a boundary that all agree on.
+
+        Without a lighthouse nobody can agree, and each leaves at its own next one. Without a quorum
+        it depends on whether other nodes may go on with the state that is here: where there are
+        none, it leaves at once.
+        """
+        if self.is_ending:
+            return
         self._begin_ending(exit_code, reason, Outcome.DRAINED)
         self._say("draining", "", f"{reason}: leaving within {self._settings.grace_s:g} s.")
-        leaving = []
         for slot in self._slots:
-            if slot.phase is not Phase.RUNNING:
-                continue
-            if slot.reported and self._contact.is_open:
-                leaving.append(slot.replica_id)
-                slot.phase = Phase.STOPPING
-                slot.term_at = self._now + TERM_SHARE * self._settings.grace_s
-                slot.kill_at = self._now + self._settings.grace_s
-            else:
-                self._terminate(slot)
-        if leaving:
-            self._tell(DrainReplicas(tuple(leaving), reason))
+            if slot.phase is Phase.RUNNING:
+                self._stop(slot)
+                if not self._contact.is_open or self._settings.alone:
+                    self._leave_now(slot, in_quorum=not self._contact.is_open)
+        self._tell(AgentLeaving(reason, self.running()))
 
     def _stop_now(self) -> None:
+        """A second request: whatever still runs is killed, and called so."""
         self._begin_ending(exit_code_of(-SIGTERM), "stopped", Outcome.STOPPED)
         for slot in self._slots:
             if slot.alive:
+                slot.killed = "was killed by a second request to stop"
+                self._lose(slot, slot.killed, killed=True)
                 self._kill(slot)
 
     def _spawner_lost(self, reason: str, exit_code: int) -> None:
@@ -518,7 +657,7 @@ class Supervisor:
             if slot.alive:
                 self._lose(slot, reason)
                 slot.alive.clear()
-                slot.end(Outcome.FAILED)
+                slot.end(Outcome.FAILED, self._now)
 
     # ------------------------------------------------------------ the lighthouse
 
@@ -530,12 +669,43 @@ class Supervisor:
             self._out.append(TellWorkers(self.lease))
         if is_back:
             self._out.append(TellWorkers(Isolation(False)))
-        self._end_at = None
+        self._end_at = self._gone_at = None
 
     def _lighthouse_gone(self, reason: str) -> None:
-        if self._contact.is_open and not self.is_ending:
-            self._say("lighthouse", "", f"The lighthouse is gone ({reason}); training goes on.")
+        if self._contact.is_open:
+            self._gone_at = self._now
+            self._stands_said = False
+            if not self.is_ending:
+                text = (
+                    f"The lighthouse is gone ({reason}); training goes on until a replica is lost."
+                )
+                self._say("lighthouse", "", text)
+            for slot in self._slots:
+                if self.is_ending and slot.phase is Phase.STOPPING:
+                    self._leave_now(slot)  # what was asked of it will not come about
         self._contact.lost()
+
+    def _stands_at(self) -> float | None:
+        """When to say that training stands for want of a lighthouse; None: it does not."""
+        since = [s.lost_at for s in self._slots if s.lost_at is not None and s.has_trained]
+        if self._gone_at is None or self._stands_said or not since or self.is_ending:
+            return None
+        return max(min(since), self._gone_at) + STANDS_SAY_S
+
+    def _standing_timer(self) -> None:
+        if not _due(self._stands_at(), self._now):
+            return
+        assert self._gone_at is not None
+        self._stands_said = True
+        step = max((slot.budget.mark for slot in self._slots), default=0)
+        since = min(s.lost_at for s in self._slots if s.lost_at is not None and s.has_trained)
+        stood_s = self._now - max(since, self._gone_at)
+        self._say(
+            "lighthouse",
+            "",
+            f"There is no new quorum without the lighthouse: training stands at step {step} since "
+            f"{stood_s:.0f} s, and goes on when the lighthouse is back.",
+        )
 
     def _preparation_timers(self) -> None:
         if self.is_ending:
@@ -580,7 +750,11 @@ class Supervisor:
             yield self._end_at
         if self._standbys.due_at is not None and self._wants_standbys():
             yield self._standbys.due_at
-        for deadline in (self._preparation.deadline(), self._contact.deadline()):
+        for deadline in (
+            self._preparation.deadline(),
+            self._contact.deadline(),
+            self._stands_at(),
+        ):
             if deadline is not None and not self.is_ending:
                 yield deadline
 
@@ -590,8 +764,8 @@ class Supervisor:
                 self._start(slot)
             if _due(slot.kill_at, self._now):
                 self._out_of_time(slot)
-            elif _due(slot.term_at, self._now):
-                self._terminate(slot)
+            elif _due(slot.press_at, self._now):
+                self._press(slot)
             if _due(slot.stuck_at, self._now):
                 self._stuck(slot)
             if slot.phase is Phase.RUNNING:
@@ -599,13 +773,20 @@ class Supervisor:
         self._refill_standbys()
         self._preparation_timers()
         self._link_timers()
+        self._standing_timer()
 
     def _out_of_time(self, slot: Supervised) -> None:
         if slot.phase is Phase.RUNNING:
             rank = min(slot.reports)
             self._fail(slot, WorkerExited(slot.incarnation, rank, 0, 1))
-        else:
-            self._kill(slot)
+            return
+        slot.killed = (
+            f"did not end within --grace {self._settings.grace_s:g} s and was killed; its "
+            "checkpoint may be unfinished"
+        )
+        self._say("killed", slot.replica_id, f"replica {slot.replica_id} {slot.killed}.")
+        self._lose(slot, slot.killed, killed=True)
+        self._kill(slot)
 
     def _stuck(self, slot: Supervised) -> None:
         slot.stuck_at = None
@@ -653,7 +834,7 @@ class Supervisor:
         if self._settings.workers_per_replica > 1:
             who += f", worker {failure.group_rank}"
         pid = f" (pid {failure.pid})" if failure.pid else ""
-        text = f"{who}{pid} {failure.cause()}. {then}"
+        text = f"{who}{pid} {failure.cause()}. {then}".rstrip()
         log = WorkerLife(failure.replica_id, failure.group_rank, failure.restarts)
         self._out.append(Say("lost", (failure.replica_id,), text, log))
 

@@ -9,7 +9,14 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from ftrun.core.ids import WorkerKey
-from ftrun.core.messages import FailureReport, FromAgent, FromWorker, Isolation, Lease
+from ftrun.core.messages import (
+    FailureReport,
+    FromAgent,
+    FromWorker,
+    Isolation,
+    Lease,
+    LeaveNow,
+)
 
 # ---------------------------------------------------------------- events
 
@@ -38,6 +45,14 @@ class FailureReported:
 
     key: WorkerKey
     report: FailureReport
+
+
+@dataclass(frozen=True, slots=True)
+class NoManagerMade:
+    """A worker's script trains, or has ended, without a Manager."""
+
+    key: WorkerKey
+    has_stepped: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +159,7 @@ Event: TypeAlias = (
     SlotsAssigned
     | WorkerExited
     | FailureReported
+    | NoManagerMade
     | WorkerSaid
     | WorkerHungUp
     | WorkerUsed
@@ -191,6 +207,14 @@ class SignalReplica:
 
 
 @dataclass(frozen=True, slots=True)
+class AskToStop:
+    """Ask the scripts of an incarnation to stop; asked once more, they are pressed."""
+
+    replica_id: str
+    incarnation: str
+
+
+@dataclass(frozen=True, slots=True)
 class SweepReplica:
     """The workers of an incarnation have ended: end whatever they have left behind."""
 
@@ -210,6 +234,15 @@ class TellWorkers:
     """Send to every worker of this agent."""
 
     message: Isolation | Lease
+
+
+@dataclass(frozen=True, slots=True)
+class TellReplica:
+    """Send to every worker of an incarnation."""
+
+    replica_id: str
+    incarnation: str
+    message: LeaveNow
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,9 +283,11 @@ Instruction: TypeAlias = (
     StartReplica
     | StartStandby
     | SignalReplica
+    | AskToStop
     | SweepReplica
     | TellLighthouse
     | TellWorkers
+    | TellReplica
     | AskWorker
     | Say
     | EndAgent

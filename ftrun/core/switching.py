@@ -16,12 +16,16 @@ from ftrun.core.phases import Phase
 from ftrun.core.roster import Replica
 from ftrun.core.stage import Stage
 
+MIXED = "members do not let others join at the same steps"
+
 
 @dataclass(slots=True)
 class Plan:
     """The switch under way. ``everyone``: members, newcomers and leavers; all have a say.
 
-    ``joining``: the newcomers as they were when it began.
+    ``joining``: the newcomers as they were when it began. ``step``: proposed. ``promised``: what a
+    member has promised, which is later where scripts let members join at some steps only.
+    ``begun``: the last step that a member has begun because of that.
     """
 
     quorum: m.Quorum
@@ -29,6 +33,8 @@ class Plan:
     everyone: frozenset[str]
     joining: tuple[Replica, ...]
     step: int = 0
+    promised: int | None = None
+    begun: int = 0
     margin: int = 1
     refusals: int = 0
 
@@ -67,20 +73,38 @@ class Switching:
         return True
 
     def on_promised(self, replica_id: str, rank: int, promise: m.Promised) -> None:
-        """One worker will not begin the step under the old quorum (Q5)."""
-        if self._is_proposed(promise.attempt, promise.step):
-            self._stage.waiting.answer(replica_id, rank)
+        """One worker will not begin the step under the old quorum (Q5).
 
-    def on_refused(self, refusal: m.Refused) -> None:
-        """One worker has begun the step already: propose a later one.
+        A member's may be later than what was proposed; they must all be the same. Newcomers begin
+        nothing, and come at whichever step the members can.
+        """
+        plan = self.plan
+        if plan is None or not self._is_asked(promise.attempt) or promise.step < plan.step:
+            return
+        if replica_id not in plan.quorum.newcomers:
+            plan.promised = promise.step if plan.promised is None else plan.promised
+            if promise.step != plan.promised or promise.step <= plan.begun:
+                self._fail((), MIXED)
+                return
+        self._stage.waiting.answer(replica_id, rank)
+
+    def on_refused(self, replica_id: str, refusal: m.Refused) -> None:
+        """One worker has begun the step already: propose a later one; or it promises later.
 
         The margin doubles, so that the proposal overtakes even quick steps.
         """
         stage, plan = self._stage, self.plan
         if plan is None or not self._is_proposed(refusal.attempt, refusal.step):
             return
+        if refusal.later:
+            stage.waiting.later.add(replica_id)
+            stage.is_stirred = True
+            plan.begun = max(plan.begun, refusal.current)
+            if plan.promised is not None and plan.promised <= plan.begun:
+                self._fail((), MIXED)  # it waits for who has promised, and that one for it
+            return
         if refusal.current < refusal.step:
-            self._fail((), "a member does not let anybody join at this step")
+            self._fail((), f"replica {replica_id} is not prepared for it")
             return  # a later step would not please it any better
         stage.step_max = max(stage.step_max, refusal.current)
         plan.refusals += 1
@@ -93,9 +117,11 @@ class Switching:
     def _is_ours(self, attempt: Attempt) -> bool:
         return self.plan is not None and attempt == self.plan.attempt
 
+    def _is_asked(self, attempt: Attempt) -> bool:
+        return self._stage.phase is Phase.PROPOSE and self._is_ours(attempt)
+
     def _is_proposed(self, attempt: Attempt, step: int) -> bool:
-        is_asked = self._stage.phase is Phase.PROPOSE and self._is_ours(attempt)
-        return is_asked and self.plan is not None and step == self.plan.step
+        return self._is_asked(attempt) and self.plan is not None and step == self.plan.step
 
     # ------------------------------------------------------------ STEADY
 
@@ -119,12 +145,19 @@ class Switching:
         return stage.is_due and self._begin()
 
     def _begin(self) -> bool:
-        """Everyone builds the next group beside the one in force; leavers are told too."""
+        """Everyone builds the next group beside the one in force; leavers are told too.
+
+        Who leaves does not wait until others may join, and goes first; but where nobody would stay
+        to heal from, who is ready joins first.
+        """
         stage = self._stage
         stage.deadline = None
-        leavers = frozenset(stage.drains & stage.live)
+        leavers, newcomers = frozenset(stage.drains & stage.live), set(stage.roster.ready)
+        if self._leaves_first:
+            newcomers.clear()
+        elif newcomers:
+            leavers = frozenset()
         stayers = stage.live - leavers
-        newcomers = set(stage.roster.ready) if stayers else set()
         if not (leavers or newcomers) or any(stage.roster[r].leaving for r in stage.live):
             return False
         everyone = frozenset(stage.live | newcomers)
@@ -138,6 +171,12 @@ class Switching:
         stage.waiting.expect(everyone, stage.workers)
         stage.tell(everyone, m.Prepare(quorum))
         return True
+
+    @property
+    def _leaves_first(self) -> bool:
+        """Somebody is to leave, and somebody stays."""
+        stayers = self._stage.live - self._stage.drains
+        return bool(stayers) and len(stayers) < len(self._stage.live)
 
     def _next_quorum(self, stayers: set[str], newcomers: set[str]) -> m.Quorum:
         stage = self._stage
@@ -176,11 +215,27 @@ class Switching:
         if gone:
             self._cancel(f"{replicas(gone)} went away")
             return True
-        if stage.is_due:
-            silent = stage.waiting.silent()
-            self._fail(silent, f"no answer of {replicas(silent)}")
+        if stage.waiting.later and self._leaves_first:
+            self._cancel("a replica leaves first")
             return True
+        if stage.is_due:
+            return self._is_late(plan)
         return False
+
+    def _is_late(self, plan: Plan) -> bool:
+        """Who has not answered is blamed, but not who answers when its script lets members join."""
+        stage = self._stage
+        silent = tuple(r for r in stage.waiting.silent() if r not in stage.waiting.later)
+        hold_ends_at = stage.since + stage.settings.hold_timeout_s
+        if silent:
+            self._fail(silent, f"no answer of {replicas(silent)}")
+        elif stage.now < hold_ends_at:
+            stage.deadline = hold_ends_at
+            return False
+        else:
+            held_s = stage.settings.hold_timeout_s
+            self._fail((), f"no step at which members may join within {held_s:g} s")
+        return True
 
     def _gone(self, plan: Plan) -> list[str]:
         """The newcomers that do not come after all, or were lost and are here again."""
@@ -191,6 +246,7 @@ class Switching:
     def _propose(self, plan: Plan) -> None:
         stage = self._stage
         plan.step = max(stage.step_max + plan.margin, plan.step + 1)
+        plan.promised, plan.begun = None, 0
         stage.enter(Phase.PROPOSE, stage.settings.promise_timeout_s)
         stage.waiting.expect(plan.everyone, stage.workers)
         stage.tell(plan.everyone, m.ProposeSwitch(plan.attempt, plan.step))
@@ -199,8 +255,9 @@ class Switching:
         """Everybody has promised: it is certain as soon as it is on disk."""
         stage = self._stage
         stage.prior = stage.quorum
-        stage.quorum = replace(plan.quorum, step=plan.step)
-        stage.switch_step = plan.step
+        step = plan.step if plan.promised is None else plan.promised
+        stage.quorum = replace(plan.quorum, step=step)
+        stage.switch_step = step
         stage.live |= plan.everyone
         stage.roster.ready -= plan.everyone
         stage.leave_strays(stage.quorum)

@@ -246,8 +246,8 @@ class Takeover:
         if verdict.phase is Phase.EMPTY:
             stage.enter(Phase.EMPTY)
         elif not stage.live and self.quorum is not None and not self.quorum.members:
-            stage.end(0, "all replicas have drained")
-            return
+            stage.quorum = stage.switch_step = None  # all had left
+            stage.enter(Phase.EMPTY)
         elif verdict.phase is Phase.STEADY:
             self._adopt()
         elif verdict.phase is Phase.SWITCH:
@@ -272,7 +272,7 @@ class Takeover:
         if member.replica_id not in self._stage.slots:
             return False
         slot = self._stage.slots[member.replica_id]
-        return bool(slot.end) or slot.dead == member.incarnation
+        return slot.is_finished or slot.dead == member.incarnation
 
     def _adopt(self) -> None:
         """Nothing was lost: promises to a switch that was never confirmed are void."""

@@ -11,15 +11,20 @@ from ftrun.core.ids import replica_order
 
 
 class Waiting:
-    """The workers whose answer is outstanding, by replica. Answers cost O(1)."""
+    """The workers whose answer is outstanding, by replica. Answers cost O(1).
+
+    ``later``: replicas that will answer by themselves, in their own time.
+    """
 
     def __init__(self) -> None:
+        self.later: set[str] = set()
         self._ranks: dict[str, set[int]] = {}
 
     def expect(self, replica_ids: Iterable[str], workers_per_replica: int) -> None:
         """Wait for every worker of these replicas, and for nobody else."""
         ranks = range(workers_per_replica)
         self._ranks = {replica_id: set(ranks) for replica_id in replica_ids}
+        self.later.clear()
 
     def answer(self, replica_id: str, group_rank: int) -> None:
         """One worker has answered; again, or unasked, changes nothing."""
@@ -33,10 +38,12 @@ class Waiting:
     def drop(self, replica_id: str) -> None:
         """Nobody waits for this replica any more."""
         self._ranks.pop(replica_id, None)
+        self.later.discard(replica_id)
 
     def clear(self) -> None:
         """Nobody waits."""
         self._ranks = {}
+        self.later.clear()
 
     @property
     def done(self) -> bool:

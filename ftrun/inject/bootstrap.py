@@ -1,7 +1,7 @@
 """The first thing in a forked worker: make it look like a fresh ``python script.py``.
 
 The worker is a fork of the spawner, which has torch imported; everything that a fork shares and a
-fresh interpreter would not is renewed here: stdio, random generators, thread counts, arguments.
+fresh interpreter would not is renewed here: stdio, random seeds, thread counts, arguments.
 Then the script runs as ``__main__``. An uncaught exception is told to the agent before the process
 ends, so that the report names it without any decorator in the script.
 
@@ -17,23 +17,23 @@ import faulthandler
 import io
 import os
 import runpy
-import socket
 import sys
 import traceback
 import types
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from ftrun.errors import PeerError
+from ftrun.inject import stopping
+from ftrun.inject.alone import Alone
+from ftrun.inject.report import tell_agent
 from ftrun.training import context
 from ftrun.training.context import WorkerContext
 
 if TYPE_CHECKING:
     from ftrun.core.messages import FailureReport
 
-REPORT_TIMEOUT_S = 1.0
 MESSAGE_CHARS_MAX = 4_000
 TRACEBACK_CHARS_MAX = 64_000
 OPENBLAS_SETTERS = (
@@ -77,29 +77,39 @@ def run(task: WorkerTask) -> NoReturn:
     os.environ.update(task.environment)
     if task.inject:
         context.install(task.context)
+    stopping.install()
+    alone = Alone(task.context)
     try:
         _run_target(task)
     except SystemExit as leaving:
+        stopping.script_has_ended()
         _note_exit(task.context, leaving)
+        alone.ends(well=not context.has_failed())
         raise
     except BaseException as error:  # noqa: BLE001
         # Whatever the script raised: this is the top of its stack, as the interpreter's is.
+        stopping.script_has_ended()
         _fail(task.context, error)
+    stopping.script_has_ended()
+    alone.ends(well=True)
     sys.exit(0)
 
 
 def _renew_stdio() -> None:
-    """Fresh text streams on descriptors 1 and 2; a line is seen as soon as it is written."""
+    """Fresh text streams on descriptors 0, 1 and 2, unbuffered as with ``python -u``.
+
+    What was printed, with or without a newline, survives a SIGKILL.
+    """
     sys.stdin = io.TextIOWrapper(io.FileIO(0, closefd=False), encoding="utf-8")
-    sys.stdout = _text_stream(1, line_buffering=True, errors="strict")
-    sys.stderr = _text_stream(2, line_buffering=True, errors="backslashreplace")
+    sys.stdout = _text_stream(1, errors="strict")
+    sys.stderr = _text_stream(2, errors="backslashreplace")
     for name in ("stdin", "stdout", "stderr"):
         setattr(sys, f"__{name}__", getattr(sys, name))
 
 
-def _text_stream(fd: int, *, line_buffering: bool, errors: str) -> io.TextIOWrapper:
-    raw = io.BufferedWriter(io.FileIO(fd, "wb", closefd=False))
-    return io.TextIOWrapper(raw, encoding="utf-8", errors=errors, line_buffering=line_buffering)
+def _text_stream(fd: int, *, errors: str) -> io.TextIOWrapper:
+    raw: Any = io.FileIO(fd, "wb", closefd=False)  # as the interpreter does, against the stub
+    return io.TextIOWrapper(raw, encoding="utf-8", errors=errors, write_through=True)
 
 
 def _renew_torch(threads: int) -> None:
@@ -108,8 +118,8 @@ def _renew_torch(threads: int) -> None:
         return
     # The libraries read OMP_NUM_THREADS when the spawner loaded them, with 1 in it.
     torch.set_num_threads(threads)
-    generator = torch.default_generator
-    generator.manual_seed(generator.initial_seed())
+    # A new interpreter draws a seed of its own. CUDA's generators do so later, at their first use.
+    torch.default_generator.seed()
 
 
 def _renew_numpy() -> None:
@@ -145,23 +155,28 @@ def _run_target(task: WorkerTask) -> None:
     path = Path(task.target)
     if path.is_dir() or path.suffix in (".zip", ".pyz"):
         sys.path.pop(0)
-        runpy.run_path(task.target, run_name="__main__")
+        runpy.run_path(_absolute(task.target), run_name="__main__")
         return
     sys.path[0] = str(path.resolve().parent)
-    _run_file(path)
+    _run_file(_absolute(task.target))
 
 
-def _run_file(path: Path) -> None:
+def _absolute(target: str) -> str:
+    """The path as the interpreter makes ``__file__`` of it: absolute, and otherwise as given."""
+    return os.path.join(os.getcwd(), target)
+
+
+def _run_file(path: str) -> None:
     """Run a script as the interpreter does.
 
     ``runpy.run_path`` would take ``__main__`` away again when the script has ended; its exit
     handlers, threads and pickles still need it.
     """
     main = types.ModuleType("__main__")
-    main.__dict__.update(__file__=str(path), __cached__=None, __builtins__=__builtins__)
+    main.__dict__.update(__file__=path, __cached__=None, __builtins__=__builtins__)
     sys.modules["__main__"] = main
-    with io.open_code(str(path)) as file:
-        code = compile(file.read(), str(path), "exec", dont_inherit=True)
+    with io.open_code(path) as file:
+        code = compile(file.read(), path, "exec", dont_inherit=True)
     exec(code, main.__dict__)
 
 
@@ -174,7 +189,7 @@ def _note_exit(here: WorkerContext, leaving: SystemExit) -> None:
         from ftrun.core.messages import FailureReport
 
         message = str(leaving.code)[:MESSAGE_CHARS_MAX]
-        _tell_agent(here, FailureReport("SystemExit", message, ""))
+        tell_agent(here, FailureReport("SystemExit", message, ""))
 
 
 def _fail(here: WorkerContext, error: BaseException) -> NoReturn:
@@ -186,7 +201,7 @@ def _fail(here: WorkerContext, error: BaseException) -> NoReturn:
     sys.excepthook(type(error), error, own)
     with contextlib.suppress(OSError, ValueError):
         sys.stderr.flush()
-    _tell_agent(here, failure_report(error, own))
+    tell_agent(here, failure_report(error, own))
     sys.exit(EXIT_INTERRUPTED if isinstance(error, KeyboardInterrupt) else EXIT_UNCAUGHT)
 
 
@@ -223,18 +238,3 @@ def _frames(trace: types.TracebackType | None) -> Iterator[types.TracebackType]:
     while trace is not None:
         yield trace
         trace = trace.tb_next
-
-
-def _tell_agent(here: WorkerContext, report: FailureReport) -> None:
-    """Send the report and wait until the agent has read it: it must be there before the exit is."""
-    from ftrun.core.messages import WorkerHello
-    from ftrun.protocol.frames import FrameSocket
-
-    with contextlib.suppress(OSError, PeerError):  # No agent: then nobody needs the report.
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        sock.settimeout(REPORT_TIMEOUT_S)
-        sock.connect(here.socket_path)
-        frames = FrameSocket(sock)
-        frames.send(WorkerHello(here.key, os.getpid(), here.token), REPORT_TIMEOUT_S)
-        frames.send(report, REPORT_TIMEOUT_S)
-        frames.receive(REPORT_TIMEOUT_S)

@@ -47,12 +47,14 @@ class WorkerKey(_message.Message):
     def __init__(self, replica_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., group_rank: _Optional[int] = ...) -> None: ...
 
 class Endpoint(_message.Message):
-    __slots__ = ("host", "heal")
+    __slots__ = ("host", "heal", "heal_certificate")
     HOST_FIELD_NUMBER: _ClassVar[int]
     HEAL_FIELD_NUMBER: _ClassVar[int]
+    HEAL_CERTIFICATE_FIELD_NUMBER: _ClassVar[int]
     host: str
     heal: str
-    def __init__(self, host: _Optional[str] = ..., heal: _Optional[str] = ...) -> None: ...
+    heal_certificate: str
+    def __init__(self, host: _Optional[str] = ..., heal: _Optional[str] = ..., heal_certificate: _Optional[str] = ...) -> None: ...
 
 class Member(_message.Message):
     __slots__ = ("replica_id", "incarnation", "endpoints", "store")
@@ -91,25 +93,29 @@ class Quorum(_message.Message):
     def __init__(self, attempt: _Optional[_Union[Attempt, _Mapping]] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., store: _Optional[str] = ..., step: _Optional[int] = ..., state: _Optional[_Union[StateId, _Mapping]] = ..., newcomers: _Optional[_Iterable[str]] = ..., donors: _Optional[_Iterable[str]] = ..., base: _Optional[_Union[Attempt, _Mapping]] = ..., left: _Optional[_Iterable[str]] = ..., recomputes: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Loss(_message.Message):
-    __slots__ = ("replica_id", "incarnation", "cause")
+    __slots__ = ("replica_id", "incarnation", "cause", "killed")
     REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     CAUSE_FIELD_NUMBER: _ClassVar[int]
+    KILLED_FIELD_NUMBER: _ClassVar[int]
     replica_id: str
     incarnation: str
     cause: str
-    def __init__(self, replica_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., cause: _Optional[str] = ...) -> None: ...
+    killed: bool
+    def __init__(self, replica_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., cause: _Optional[str] = ..., killed: bool = ...) -> None: ...
 
 class RunningReplica(_message.Message):
-    __slots__ = ("replica_id", "incarnation")
+    __slots__ = ("replica_id", "incarnation", "has_left")
     REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    HAS_LEFT_FIELD_NUMBER: _ClassVar[int]
     replica_id: str
     incarnation: str
-    def __init__(self, replica_id: _Optional[str] = ..., incarnation: _Optional[str] = ...) -> None: ...
+    has_left: bool
+    def __init__(self, replica_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., has_left: bool = ...) -> None: ...
 
 class JobSpec(_message.Message):
-    __slots__ = ("job_id", "replicas", "workers_per_replica", "min_replicas", "join_timeout_s", "heartbeat_timeout_s", "isolation_limit_s", "nodes")
+    __slots__ = ("job_id", "replicas", "workers_per_replica", "min_replicas", "join_timeout_s", "heartbeat_timeout_s", "isolation_limit_s", "nodes", "rebalance")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
     WORKERS_PER_REPLICA_FIELD_NUMBER: _ClassVar[int]
@@ -118,6 +124,7 @@ class JobSpec(_message.Message):
     HEARTBEAT_TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
     ISOLATION_LIMIT_S_FIELD_NUMBER: _ClassVar[int]
     NODES_FIELD_NUMBER: _ClassVar[int]
+    REBALANCE_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     replicas: int
     workers_per_replica: int
@@ -126,7 +133,8 @@ class JobSpec(_message.Message):
     heartbeat_timeout_s: float
     isolation_limit_s: float
     nodes: int
-    def __init__(self, job_id: _Optional[str] = ..., replicas: _Optional[int] = ..., workers_per_replica: _Optional[int] = ..., min_replicas: _Optional[int] = ..., join_timeout_s: _Optional[float] = ..., heartbeat_timeout_s: _Optional[float] = ..., isolation_limit_s: _Optional[float] = ..., nodes: _Optional[int] = ...) -> None: ...
+    rebalance: bool
+    def __init__(self, job_id: _Optional[str] = ..., replicas: _Optional[int] = ..., workers_per_replica: _Optional[int] = ..., min_replicas: _Optional[int] = ..., join_timeout_s: _Optional[float] = ..., heartbeat_timeout_s: _Optional[float] = ..., isolation_limit_s: _Optional[float] = ..., nodes: _Optional[int] = ..., rebalance: bool = ...) -> None: ...
 
 class Interrupt(_message.Message):
     __slots__ = ("attempt", "lost")
@@ -175,7 +183,7 @@ class AskReport(_message.Message):
     def __init__(self) -> None: ...
 
 class Report(_message.Message):
-    __slots__ = ("state", "endpoint", "interrupted", "in_force", "pending", "pending_step", "promised", "confirmed", "reduced", "voted", "healing", "operations", "turn", "repairable", "torn")
+    __slots__ = ("state", "endpoint", "interrupted", "in_force", "pending", "pending_step", "promised", "confirmed", "reduced", "voted", "healing", "operations", "turn", "repairable", "torn", "holds", "too_few")
     STATE_FIELD_NUMBER: _ClassVar[int]
     ENDPOINT_FIELD_NUMBER: _ClassVar[int]
     INTERRUPTED_FIELD_NUMBER: _ClassVar[int]
@@ -191,6 +199,8 @@ class Report(_message.Message):
     TURN_FIELD_NUMBER: _ClassVar[int]
     REPAIRABLE_FIELD_NUMBER: _ClassVar[int]
     TORN_FIELD_NUMBER: _ClassVar[int]
+    HOLDS_FIELD_NUMBER: _ClassVar[int]
+    TOO_FEW_FIELD_NUMBER: _ClassVar[int]
     state: StateId
     endpoint: Endpoint
     interrupted: Attempt
@@ -206,7 +216,9 @@ class Report(_message.Message):
     turn: int
     repairable: bool
     torn: bool
-    def __init__(self, state: _Optional[_Union[StateId, _Mapping]] = ..., endpoint: _Optional[_Union[Endpoint, _Mapping]] = ..., interrupted: _Optional[_Union[Attempt, _Mapping]] = ..., in_force: _Optional[_Union[Quorum, _Mapping]] = ..., pending: _Optional[_Union[Quorum, _Mapping]] = ..., pending_step: _Optional[int] = ..., promised: bool = ..., confirmed: bool = ..., reduced: _Optional[_Union[Tag, _Mapping]] = ..., voted: _Optional[_Union[Tag, _Mapping]] = ..., healing: bool = ..., operations: _Optional[int] = ..., turn: _Optional[int] = ..., repairable: bool = ..., torn: bool = ...) -> None: ...
+    holds: bool
+    too_few: bool
+    def __init__(self, state: _Optional[_Union[StateId, _Mapping]] = ..., endpoint: _Optional[_Union[Endpoint, _Mapping]] = ..., interrupted: _Optional[_Union[Attempt, _Mapping]] = ..., in_force: _Optional[_Union[Quorum, _Mapping]] = ..., pending: _Optional[_Union[Quorum, _Mapping]] = ..., pending_step: _Optional[int] = ..., promised: bool = ..., confirmed: bool = ..., reduced: _Optional[_Union[Tag, _Mapping]] = ..., voted: _Optional[_Union[Tag, _Mapping]] = ..., healing: bool = ..., operations: _Optional[int] = ..., turn: _Optional[int] = ..., repairable: bool = ..., torn: bool = ..., holds: bool = ..., too_few: bool = ...) -> None: ...
 
 class Built(_message.Message):
     __slots__ = ("attempt",)
@@ -231,14 +243,16 @@ class Promised(_message.Message):
     def __init__(self, attempt: _Optional[_Union[Attempt, _Mapping]] = ..., step: _Optional[int] = ...) -> None: ...
 
 class Refused(_message.Message):
-    __slots__ = ("attempt", "step", "current")
+    __slots__ = ("attempt", "step", "current", "later")
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     CURRENT_FIELD_NUMBER: _ClassVar[int]
+    LATER_FIELD_NUMBER: _ClassVar[int]
     attempt: Attempt
     step: int
     current: int
-    def __init__(self, attempt: _Optional[_Union[Attempt, _Mapping]] = ..., step: _Optional[int] = ..., current: _Optional[int] = ...) -> None: ...
+    later: bool
+    def __init__(self, attempt: _Optional[_Union[Attempt, _Mapping]] = ..., step: _Optional[int] = ..., current: _Optional[int] = ..., later: bool = ...) -> None: ...
 
 class InForce(_message.Message):
     __slots__ = ("attempt", "step")
@@ -289,16 +303,18 @@ class Scalar(_message.Message):
     def __init__(self, name: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
 
 class Progress(_message.Message):
-    __slots__ = ("step", "batches", "phase", "scalars")
+    __slots__ = ("step", "batches", "phase", "scalars", "since_s")
     STEP_FIELD_NUMBER: _ClassVar[int]
     BATCHES_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     SCALARS_FIELD_NUMBER: _ClassVar[int]
+    SINCE_S_FIELD_NUMBER: _ClassVar[int]
     step: int
     batches: int
     phase: str
     scalars: _containers.RepeatedCompositeFieldContainer[Scalar]
-    def __init__(self, step: _Optional[int] = ..., batches: _Optional[int] = ..., phase: _Optional[str] = ..., scalars: _Optional[_Iterable[_Union[Scalar, _Mapping]]] = ...) -> None: ...
+    since_s: float
+    def __init__(self, step: _Optional[int] = ..., batches: _Optional[int] = ..., phase: _Optional[str] = ..., scalars: _Optional[_Iterable[_Union[Scalar, _Mapping]]] = ..., since_s: _Optional[float] = ...) -> None: ...
 
 class WorkerHello(_message.Message):
     __slots__ = ("key", "pid", "token")
@@ -322,6 +338,20 @@ class Lease(_message.Message):
     until_s: float
     def __init__(self, until_s: _Optional[float] = ...) -> None: ...
 
+class LeaveNow(_message.Message):
+    __slots__ = ("reason", "in_quorum")
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    IN_QUORUM_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    in_quorum: bool
+    def __init__(self, reason: _Optional[str] = ..., in_quorum: bool = ...) -> None: ...
+
+class NoManager(_message.Message):
+    __slots__ = ("has_stepped",)
+    HAS_STEPPED_FIELD_NUMBER: _ClassVar[int]
+    has_stepped: bool
+    def __init__(self, has_stepped: bool = ...) -> None: ...
+
 class FailureReport(_message.Message):
     __slots__ = ("error_type", "message", "traceback")
     ERROR_TYPE_FIELD_NUMBER: _ClassVar[int]
@@ -333,7 +363,7 @@ class FailureReport(_message.Message):
     def __init__(self, error_type: _Optional[str] = ..., message: _Optional[str] = ..., traceback: _Optional[str] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("agent_id", "spec", "capacity", "host", "store", "running", "dead", "finished", "epoch")
+    __slots__ = ("agent_id", "spec", "capacity", "host", "store", "running", "dead", "finished", "epoch", "age_s")
     AGENT_ID_FIELD_NUMBER: _ClassVar[int]
     SPEC_FIELD_NUMBER: _ClassVar[int]
     CAPACITY_FIELD_NUMBER: _ClassVar[int]
@@ -343,6 +373,7 @@ class Hello(_message.Message):
     DEAD_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
+    AGE_S_FIELD_NUMBER: _ClassVar[int]
     agent_id: str
     spec: JobSpec
     capacity: int
@@ -352,7 +383,8 @@ class Hello(_message.Message):
     dead: _containers.RepeatedCompositeFieldContainer[Loss]
     finished: _containers.RepeatedScalarFieldContainer[str]
     epoch: int
-    def __init__(self, agent_id: _Optional[str] = ..., spec: _Optional[_Union[JobSpec, _Mapping]] = ..., capacity: _Optional[int] = ..., host: _Optional[str] = ..., store: _Optional[str] = ..., running: _Optional[_Iterable[_Union[RunningReplica, _Mapping]]] = ..., dead: _Optional[_Iterable[_Union[Loss, _Mapping]]] = ..., finished: _Optional[_Iterable[str]] = ..., epoch: _Optional[int] = ...) -> None: ...
+    age_s: float
+    def __init__(self, agent_id: _Optional[str] = ..., spec: _Optional[_Union[JobSpec, _Mapping]] = ..., capacity: _Optional[int] = ..., host: _Optional[str] = ..., store: _Optional[str] = ..., running: _Optional[_Iterable[_Union[RunningReplica, _Mapping]]] = ..., dead: _Optional[_Iterable[_Union[Loss, _Mapping]]] = ..., finished: _Optional[_Iterable[str]] = ..., epoch: _Optional[int] = ..., age_s: _Optional[float] = ...) -> None: ...
 
 class WorkerMessage(_message.Message):
     __slots__ = ("key", "report", "built", "build_failed", "promised", "refused", "in_force", "errored", "healed", "leaving", "progress")
@@ -390,15 +422,29 @@ class ReplicaStarted(_message.Message):
     restarts: int
     def __init__(self, replica_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., restarts: _Optional[int] = ...) -> None: ...
 
+class StartFailure(_message.Message):
+    __slots__ = ("signature", "exit_code", "words")
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
+    WORDS_FIELD_NUMBER: _ClassVar[int]
+    signature: str
+    exit_code: int
+    words: str
+    def __init__(self, signature: _Optional[str] = ..., exit_code: _Optional[int] = ..., words: _Optional[str] = ...) -> None: ...
+
 class ReplicaLost(_message.Message):
-    __slots__ = ("replica_id", "incarnation", "cause")
+    __slots__ = ("replica_id", "incarnation", "cause", "killed", "start_failure")
     REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     CAUSE_FIELD_NUMBER: _ClassVar[int]
+    KILLED_FIELD_NUMBER: _ClassVar[int]
+    START_FAILURE_FIELD_NUMBER: _ClassVar[int]
     replica_id: str
     incarnation: str
     cause: str
-    def __init__(self, replica_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., cause: _Optional[str] = ...) -> None: ...
+    killed: bool
+    start_failure: StartFailure
+    def __init__(self, replica_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., cause: _Optional[str] = ..., killed: bool = ..., start_failure: _Optional[_Union[StartFailure, _Mapping]] = ...) -> None: ...
 
 class ReplicaFinished(_message.Message):
     __slots__ = ("replica_id", "incarnation")
@@ -426,13 +472,13 @@ class Heartbeat(_message.Message):
     quiet: bool
     def __init__(self, progress: _Optional[_Iterable[_Union[ReplicaProgress, _Mapping]]] = ..., quiet: bool = ...) -> None: ...
 
-class DrainReplicas(_message.Message):
-    __slots__ = ("replica_ids", "reason")
-    REPLICA_IDS_FIELD_NUMBER: _ClassVar[int]
+class AgentLeaving(_message.Message):
+    __slots__ = ("reason", "running")
     REASON_FIELD_NUMBER: _ClassVar[int]
-    replica_ids: _containers.RepeatedScalarFieldContainer[str]
+    RUNNING_FIELD_NUMBER: _ClassVar[int]
     reason: str
-    def __init__(self, replica_ids: _Optional[_Iterable[str]] = ..., reason: _Optional[str] = ...) -> None: ...
+    running: _containers.RepeatedCompositeFieldContainer[RunningReplica]
+    def __init__(self, reason: _Optional[str] = ..., running: _Optional[_Iterable[_Union[RunningReplica, _Mapping]]] = ...) -> None: ...
 
 class JobFailed(_message.Message):
     __slots__ = ("exit_code", "reason")
@@ -519,25 +565,27 @@ class Rejected(_message.Message):
     def __init__(self, reason: _Optional[str] = ...) -> None: ...
 
 class JournalState(_message.Message):
-    __slots__ = ("epoch", "quorum", "switch_step", "spec", "finished", "drained", "strays")
+    __slots__ = ("epoch", "quorum", "switch_step", "spec", "finished", "strays", "outcome", "agents_seen")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     QUORUM_FIELD_NUMBER: _ClassVar[int]
     SWITCH_STEP_FIELD_NUMBER: _ClassVar[int]
     SPEC_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
-    DRAINED_FIELD_NUMBER: _ClassVar[int]
     STRAYS_FIELD_NUMBER: _ClassVar[int]
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    AGENTS_SEEN_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     quorum: Quorum
     switch_step: int
     spec: JobSpec
     finished: _containers.RepeatedScalarFieldContainer[str]
-    drained: _containers.RepeatedScalarFieldContainer[str]
     strays: _containers.RepeatedCompositeFieldContainer[Member]
-    def __init__(self, epoch: _Optional[int] = ..., quorum: _Optional[_Union[Quorum, _Mapping]] = ..., switch_step: _Optional[int] = ..., spec: _Optional[_Union[JobSpec, _Mapping]] = ..., finished: _Optional[_Iterable[str]] = ..., drained: _Optional[_Iterable[str]] = ..., strays: _Optional[_Iterable[_Union[Member, _Mapping]]] = ...) -> None: ...
+    outcome: EndJob
+    agents_seen: int
+    def __init__(self, epoch: _Optional[int] = ..., quorum: _Optional[_Union[Quorum, _Mapping]] = ..., switch_step: _Optional[int] = ..., spec: _Optional[_Union[JobSpec, _Mapping]] = ..., finished: _Optional[_Iterable[str]] = ..., strays: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., outcome: _Optional[_Union[EndJob, _Mapping]] = ..., agents_seen: _Optional[int] = ...) -> None: ...
 
 class Envelope(_message.Message):
-    __slots__ = ("interrupt", "new_quorum", "prepare", "propose_switch", "switch", "cancel", "ask_report", "report", "built", "build_failed", "promised", "refused", "in_force", "errored", "healed", "leaving", "progress", "worker_hello", "isolation", "failure_report", "lease", "hello", "worker_message", "replica_started", "replica_lost", "replica_finished", "heartbeat", "drain_replicas", "job_failed", "goodbye", "welcome", "assign_slots", "to_workers", "restart_replica", "heartbeat_ack", "notice", "end_job", "rejected")
+    __slots__ = ("interrupt", "new_quorum", "prepare", "propose_switch", "switch", "cancel", "ask_report", "report", "built", "build_failed", "promised", "refused", "in_force", "errored", "healed", "leaving", "progress", "worker_hello", "isolation", "failure_report", "lease", "leave_now", "no_manager", "hello", "worker_message", "replica_started", "replica_lost", "replica_finished", "heartbeat", "agent_leaving", "job_failed", "goodbye", "welcome", "assign_slots", "to_workers", "restart_replica", "heartbeat_ack", "notice", "end_job", "rejected")
     INTERRUPT_FIELD_NUMBER: _ClassVar[int]
     NEW_QUORUM_FIELD_NUMBER: _ClassVar[int]
     PREPARE_FIELD_NUMBER: _ClassVar[int]
@@ -559,13 +607,15 @@ class Envelope(_message.Message):
     ISOLATION_FIELD_NUMBER: _ClassVar[int]
     FAILURE_REPORT_FIELD_NUMBER: _ClassVar[int]
     LEASE_FIELD_NUMBER: _ClassVar[int]
+    LEAVE_NOW_FIELD_NUMBER: _ClassVar[int]
+    NO_MANAGER_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
     WORKER_MESSAGE_FIELD_NUMBER: _ClassVar[int]
     REPLICA_STARTED_FIELD_NUMBER: _ClassVar[int]
     REPLICA_LOST_FIELD_NUMBER: _ClassVar[int]
     REPLICA_FINISHED_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
-    DRAIN_REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    AGENT_LEAVING_FIELD_NUMBER: _ClassVar[int]
     JOB_FAILED_FIELD_NUMBER: _ClassVar[int]
     GOODBYE_FIELD_NUMBER: _ClassVar[int]
     WELCOME_FIELD_NUMBER: _ClassVar[int]
@@ -597,13 +647,15 @@ class Envelope(_message.Message):
     isolation: Isolation
     failure_report: FailureReport
     lease: Lease
+    leave_now: LeaveNow
+    no_manager: NoManager
     hello: Hello
     worker_message: WorkerMessage
     replica_started: ReplicaStarted
     replica_lost: ReplicaLost
     replica_finished: ReplicaFinished
     heartbeat: Heartbeat
-    drain_replicas: DrainReplicas
+    agent_leaving: AgentLeaving
     job_failed: JobFailed
     goodbye: Goodbye
     welcome: Welcome
@@ -614,4 +666,4 @@ class Envelope(_message.Message):
     notice: Notice
     end_job: EndJob
     rejected: Rejected
-    def __init__(self, interrupt: _Optional[_Union[Interrupt, _Mapping]] = ..., new_quorum: _Optional[_Union[NewQuorum, _Mapping]] = ..., prepare: _Optional[_Union[Prepare, _Mapping]] = ..., propose_switch: _Optional[_Union[ProposeSwitch, _Mapping]] = ..., switch: _Optional[_Union[Switch, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., ask_report: _Optional[_Union[AskReport, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., built: _Optional[_Union[Built, _Mapping]] = ..., build_failed: _Optional[_Union[BuildFailed, _Mapping]] = ..., promised: _Optional[_Union[Promised, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., in_force: _Optional[_Union[InForce, _Mapping]] = ..., errored: _Optional[_Union[Errored, _Mapping]] = ..., healed: _Optional[_Union[Healed, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., worker_hello: _Optional[_Union[WorkerHello, _Mapping]] = ..., isolation: _Optional[_Union[Isolation, _Mapping]] = ..., failure_report: _Optional[_Union[FailureReport, _Mapping]] = ..., lease: _Optional[_Union[Lease, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., worker_message: _Optional[_Union[WorkerMessage, _Mapping]] = ..., replica_started: _Optional[_Union[ReplicaStarted, _Mapping]] = ..., replica_lost: _Optional[_Union[ReplicaLost, _Mapping]] = ..., replica_finished: _Optional[_Union[ReplicaFinished, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., drain_replicas: _Optional[_Union[DrainReplicas, _Mapping]] = ..., job_failed: _Optional[_Union[JobFailed, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., assign_slots: _Optional[_Union[AssignSlots, _Mapping]] = ..., to_workers: _Optional[_Union[ToWorkers, _Mapping]] = ..., restart_replica: _Optional[_Union[RestartReplica, _Mapping]] = ..., heartbeat_ack: _Optional[_Union[HeartbeatAck, _Mapping]] = ..., notice: _Optional[_Union[Notice, _Mapping]] = ..., end_job: _Optional[_Union[EndJob, _Mapping]] = ..., rejected: _Optional[_Union[Rejected, _Mapping]] = ...) -> None: ...
+    def __init__(self, interrupt: _Optional[_Union[Interrupt, _Mapping]] = ..., new_quorum: _Optional[_Union[NewQuorum, _Mapping]] = ..., prepare: _Optional[_Union[Prepare, _Mapping]] = ..., propose_switch: _Optional[_Union[ProposeSwitch, _Mapping]] = ..., switch: _Optional[_Union[Switch, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., ask_report: _Optional[_Union[AskReport, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., built: _Optional[_Union[Built, _Mapping]] = ..., build_failed: _Optional[_Union[BuildFailed, _Mapping]] = ..., promised: _Optional[_Union[Promised, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., in_force: _Optional[_Union[InForce, _Mapping]] = ..., errored: _Optional[_Union[Errored, _Mapping]] = ..., healed: _Optional[_Union[Healed, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., worker_hello: _Optional[_Union[WorkerHello, _Mapping]] = ..., isolation: _Optional[_Union[Isolation, _Mapping]] = ..., failure_report: _Optional[_Union[FailureReport, _Mapping]] = ..., lease: _Optional[_Union[Lease, _Mapping]] = ..., leave_now: _Optional[_Union[LeaveNow, _Mapping]] = ..., no_manager: _Optional[_Union[NoManager, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., worker_message: _Optional[_Union[WorkerMessage, _Mapping]] = ..., replica_started: _Optional[_Union[ReplicaStarted, _Mapping]] = ..., replica_lost: _Optional[_Union[ReplicaLost, _Mapping]] = ..., replica_finished: _Optional[_Union[ReplicaFinished, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., agent_leaving: _Optional[_Union[AgentLeaving, _Mapping]] = ..., job_failed: _Optional[_Union[JobFailed, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., assign_slots: _Optional[_Union[AssignSlots, _Mapping]] = ..., to_workers: _Optional[_Union[ToWorkers, _Mapping]] = ..., restart_replica: _Optional[_Union[RestartReplica, _Mapping]] = ..., heartbeat_ack: _Optional[_Union[HeartbeatAck, _Mapping]] = ..., notice: _Optional[_Union[Notice, _Mapping]] = ..., end_job: _Optional[_Union[EndJob, _Mapping]] = ..., rejected: _Optional[_Union[Rejected, _Mapping]] = ...) -> None: ...

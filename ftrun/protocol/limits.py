@@ -23,15 +23,15 @@ COUNT_MAX = 65_536
 INT_MAX = (1 << 63) - 1
 
 ID_FIELDS = frozenset(
-    {"replica_id", "incarnation", "agent_id", "job_id", "lineage", "phase", "kind"}
-    | {"newcomers", "donors", "left", "finished", "drained", "replica_ids"}
+    {"replica_id", "incarnation", "agent_id", "job_id", "lineage", "phase", "kind", "signature"}
+    | {"newcomers", "donors", "left", "finished", "replica_ids", "heal_certificate"}
 )
 """Fields that name something: at most ``ID_BYTES_MAX`` bytes, printable (they go into logs)."""
 
 COUNT_FIELDS = frozenset({"replicas", "workers_per_replica", "min_replicas", "nodes", "capacity"})
 """Fields by which the reader makes as many of something: at most ``COUNT_MAX``."""
 
-PROSE_FIELDS = frozenset({"reason", "cause", "text", "message", "traceback", "error_type"})
+PROSE_FIELDS = frozenset({"reason", "cause", "text", "message", "traceback", "error_type", "words"})
 """Words for people, of any length at the sender: cut at encoding rather than refused."""
 
 

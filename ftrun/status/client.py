@@ -37,33 +37,55 @@ def fetch_status(
         LighthouseUnreachable: no answer within ``timeout_s``, or none that a lighthouse gives.
     """
     host, port = parse_address(address, "--lighthouse")
-    connection = _connect(host, port, tls, timeout_s)
+    connection = _connection(host, port, tls, timeout_s)
     try:
-        connection.request("GET", "/status", headers={"Authorization": bearer(token)})
-        response = connection.getresponse()
-        body = response.read(STATUS_BYTES_MAX)
-    except ssl.SSLError as error:
-        raise UserError(explain(f"{host}:{port}", error, tls)) from error
-    except http.client.RemoteDisconnected as error:
+        connection.connect()
+        code, body = _ask(connection, token)
+    except _HungUp as error:
         if not tls:
             raise _unreachable(host, port, tls, error) from error
         raise UserError(hung_up(f"{host}:{port}", tls)) from error
+    except ssl.SSLError as error:
+        raise UserError(explain(f"{host}:{port}", error, tls)) from error
     except (OSError, http.client.HTTPException) as error:
         raise _unreachable(host, port, tls, error) from error
     finally:
         connection.close()
-    return _checked(f"{host}:{port}", response.status, body)
+    return _checked(f"{host}:{port}", code, body)
+
+
+class _HungUp(OSError):
+    """The connection, and TLS on it, stood; then it was ended without a word."""
+
+
+def _ask(connection: http.client.HTTPConnection, token: str) -> tuple[int, bytes]:
+    """The answer's code and body.
+
+    Raises:
+        _HungUp: instead of an answer. How that shows depends on the time and on the Python.
+    """
+    try:
+        connection.request("GET", "/status", headers={"Authorization": bearer(token)})
+        response = connection.getresponse()
+        return response.status, response.read(STATUS_BYTES_MAX)
+    except (ConnectionError, ssl.SSLEOFError) as error:
+        raise _HungUp(str(error)) from error
 
 
 def _unreachable(host: str, port: int, tls: TlsFiles, error: Exception) -> LighthouseUnreachable:
     scheme, hint = ("https", "") if tls else ("http", " If it has TLS: --tls-ca PEM.")
+    # What does not speak HTTP, as the port for agents, is not quoted: its bytes are no text.
+    is_http = isinstance(error, (OSError, http.client.IncompleteRead))
+    why = str(error) if is_http else "what answers there does not speak HTTP/1.1"
     return LighthouseUnreachable(
-        f"No lighthouse answers at {scheme}://{host}:{port} ({error}). Is it the HTTP address "
+        f"No lighthouse answers at {scheme}://{host}:{port} ({why}). Is it the HTTP address "
         f"(by default the port above that of --bind)?{hint} To start one: ftrun lighthouse"
     )
 
 
-def _connect(host: str, port: int, tls: TlsFiles, timeout_s: float) -> http.client.HTTPConnection:
+def _connection(
+    host: str, port: int, tls: TlsFiles, timeout_s: float
+) -> http.client.HTTPConnection:
     context = tls.client_context()
     if context is None:
         return http.client.HTTPConnection(host, port, timeout=timeout_s)

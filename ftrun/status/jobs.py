@@ -19,6 +19,8 @@ from ftrun.protocol.tls import TlsFiles
 
 FILE_BYTES_MAX = 64 * 1024
 JOBS_MAX = 10_000
+BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
+ZOMBIE_STATES = ("Z", "X")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +29,7 @@ class RunningJob:
 
     ``http``: ``host:port`` of its lighthouse's web server. ``pid``: the agent's. ``log_dir``,
     ``token_file``, ``tls_*``: absolute paths, or empty. ``started``: date and time in UTC, in
-    ISO 8601.
+    ISO 8601. ``birth``: the agent's birth mark; a file of an older ftrun has none.
     """
 
     job_id: str
@@ -39,6 +41,7 @@ class RunningJob:
     tls_cert: str = ""
     tls_key: str = ""
     tls_ca: str = ""
+    birth: str = ""
 
     @property
     def tls(self) -> TlsFiles:
@@ -84,8 +87,38 @@ def running_jobs(directory: Path | None = None) -> list[RunningJob]:
     """The jobs whose agent lives, newest first. Files of agents that were killed are left out."""
     place = jobs_dir() if directory is None else directory
     found = [_read(path) for path in sorted(place.glob("*.json"))[:JOBS_MAX]]
-    alive = [job for job in found if job is not None and Path(f"/proc/{job.pid}").exists()]
+    alive = [job for job in found if job is not None and agent_lives(job)]
     return sorted(alive, key=lambda job: (job.started, job.job_id), reverse=True)
+
+
+def agent_lives(job: RunningJob) -> bool:
+    """Whether the process with the agent's pid is the agent, and no stranger that got its pid.
+
+    A file without a birth mark names an agent of an older ftrun: its job must be named to be
+    asked, and is never taken for one that runs.
+    """
+    return job.birth != "" and birth_mark(job.pid) == job.birth
+
+
+def birth_mark(pid: int) -> str:
+    """The boot of the machine and the tick at which the process started; empty if it has ended.
+
+    No other process ever has both the same pid and the same mark, on this machine or on another
+    that shares the home directory.
+    """
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return ""
+    state, start_ticks = fields[0], fields[19]
+    return "" if state in ZOMBIE_STATES else f"{_boot_id()}/{start_ticks}"
+
+
+def _boot_id() -> str:
+    try:
+        return BOOT_ID_FILE.read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
 
 
 def _path(job_id: str, directory: Path | None) -> Path:

@@ -1,6 +1,6 @@
 """``ftrun status`` and ``--json``: find the lighthouse, ask it once, show it.
 
-Not here: the options (commands.py), the live screen.
+Not here: the options (commands.py).
 """
 
 from __future__ import annotations
@@ -15,11 +15,14 @@ from ftrun.protocol.auth import default_token_path, load_token
 from ftrun.protocol.tls import PLAINTEXT, TlsFiles
 from ftrun.status.client import fetch_status
 from ftrun.status.jobs import RunningJob, jobs_dir, read_job, running_jobs
+from ftrun.status.words import plain
+
+JOBS_SHOWN_MAX = 20
 
 
 @dataclass(frozen=True, slots=True)
 class StatusQuery:
-    """Which job: by its lighthouse's HTTP address, by its id, or the newest on this machine."""
+    """Which job: by its lighthouse's HTTP address, by its id, or the only one on this machine."""
 
     lighthouse: str | None = None
     job_id: str | None = None
@@ -62,11 +65,11 @@ def find_status(query: StatusQuery) -> dict[str, Any]:
     return fetch_status(address, token, tls=tls)
 
 
-def find_job(job_id: str | None) -> RunningJob:
-    """The job of that id on this machine, or the newest one.
+def find_job(job_id: str | None, command: str = "ftrun status") -> RunningJob:
+    """The job of that id on this machine, or the only one that runs here.
 
     Raises:
-        UserError: there is none.
+        UserError: there is none, or no id was given to ``command`` and there are several.
     """
     if job_id is not None:
         job = read_job(job_id)
@@ -82,4 +85,20 @@ def find_job(job_id: str | None) -> RunningJob:
             f"No job runs on this machine (looked in {jobs_dir()}). For one that runs elsewhere, "
             "give its lighthouse's HTTP address: --lighthouse HOST:PORT"
         )
+    if len(found) > 1:
+        raise UserError(_which_one(found, command))
     return found[0]
+
+
+def _which_one(found: list[RunningJob], command: str) -> str:
+    """All that tells the jobs apart, so that the user can name the right one."""
+    lines = [
+        f"{len(found)} jobs run on this machine and none was named. Nothing was done. "
+        f"Name one of them: {command} JOB"
+    ]
+    for job in found[:JOBS_SHOWN_MAX]:
+        facts = f"  {job.job_id}  started {job.started}, pid {job.pid}, logs in {job.log_dir}"
+        lines.append(plain(facts))
+    if len(found) > JOBS_SHOWN_MAX:
+        lines.append(f"  … and {len(found) - JOBS_SHOWN_MAX} older ones")
+    return "\n".join(lines)

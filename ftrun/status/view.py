@@ -1,20 +1,32 @@
 """A status snapshot → what a terminal shows. Pure: a dict in, a Rich renderable out.
 
-What came over the network is shown as plain text: no markup, no control characters. Not here:
-fetching it (client.py).
+It lays itself out for the terminal's width: below ``WIDE_COLUMNS`` every event and every reason is
+one line, cut at the edge, so that four replicas and the last changes fit on 80 x 24; ``--json`` has
+all of it. What came over the network is shown as plain text: no markup, no control characters. Not
+here: fetching it (client.py), words and durations (words.py).
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from typing import Any
 
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
+from ftrun.status.words import age, counted, duration, plain, ranges
+
+WIDE_COLUMNS = 130
 HISTORY_LINES = 10
+HISTORY_LINES_NARROW = 5
+EVENT_LINES_NARROW = 4
 INCARNATION_CHARS = 8
-TEXT_CHARS_MAX = 300
+AGENT_CHARS_NARROW = 16
+MEMBERS_CHARS = 40
+MEMBERS_CHARS_NARROW = 14
+_RANDOM_END = re.compile(r"-([0-9a-f]{4})[0-9a-f]{12}$")
 
 REPLICA_STYLES = {
     "member": "green",
@@ -29,120 +41,179 @@ REPLICA_STYLES = {
 
 def render(status: dict[str, Any]) -> RenderableType:
     """The whole picture: the job, its replicas, what has changed of late."""
-    parts: list[RenderableType] = [_headline(status), _service_line(status)]
-    if status["replicas"]:
-        parts += [Text(), _replicas(status)]
-    if status["history"]:
-        parts += [Text(), _history(status["history"])]
-    return Group(*parts)
+    return _Picture(status)
 
 
-def _headline(status: dict[str, Any]) -> Text:
+class _Picture:
+    """The parts, for the width of the console that it is printed to."""
+
+    def __init__(self, status: dict[str, Any]) -> None:
+        self._status = status
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Called by Rich."""
+        status, columns = self._status, options.max_width
+        wide = columns >= WIDE_COLUMNS
+        yield _flow(_headline(status), columns)
+        if status["waiting"] is not None:
+            yield _wait(status["waiting"])
+        yield _flow(_service_facts(status), columns)
+        if status["replicas"]:
+            yield Text()
+            yield _replicas(status["replicas"], wide)
+        events = [] if wide else _last_events(status["replicas"])
+        if events:
+            yield Text()
+            yield _events(events)
+        if status["history"]:
+            yield Text()
+            yield _history(status["history"], wide)
+
+
+def _flow(facts: Iterable[Text], columns: int) -> Text:
+    """Facts beside each other, and on the next line where the next one finds no room."""
+    lines: list[Text] = []
+    for fact in facts:
+        if lines and lines[-1].cell_len + 2 + fact.cell_len <= columns:
+            lines[-1].append("  ").append_text(fact)
+        else:
+            lines.append(fact)
+    return Text("\n").join(lines)
+
+
+def _headline(status: dict[str, Any]) -> list[Text]:
     job = status["job"]
     if not job["job_id"]:
-        return Text("no job yet: the lighthouse waits for its first agent", style="yellow")
-    line = Text.assemble((plain(job["job_id"]), "bold"), "  ", _phase(status))
+        return [Text("no job yet: the lighthouse waits for its first agent", style="yellow")]
+    facts = [Text(plain(job["job_id"]), style="bold"), _phase(status)]
     quorum = status["quorum"]
     if quorum is not None:
-        line.append(f"  quorum {quorum['name']}")
-        line.append(f" ({len(quorum['live'])} of {job['replicas']} replicas)")
-    line.append(f"  step {status['step']}")
-    line.append(f"  {counted(status['restarts'], 'restart')}")
+        members = f"({len(quorum['live'])} of {job['replicas']} replicas)"
+        facts.append(Text(f"quorum {plain(str(quorum['name']))} {members}"))
+    facts.append(Text(f"step {status['step']}"))
+    facts.append(Text(counted(status["restarts"], "restart")))
     if status["outcome"] is not None:
         outcome = status["outcome"]
         style = "green" if outcome["exit_code"] == 0 else "red"
-        words = f"  exit code {outcome['exit_code']}: {plain(outcome['reason'])}"
-        line.append(words, style=style)
-    return line
+        words = f"exit code {outcome['exit_code']}: {plain(outcome['reason'])}"
+        facts.append(Text(words, style=style))
+    return facts
 
 
 def _phase(status: dict[str, Any]) -> Text:
     style = "green" if status["phase"] in ("steady", "ended") else "yellow"
     text = f"{plain(status['phase'])} for {duration(status['phase_age_s'])}"
-    waited = status["waiting_for"]
+    waited = status["waiting_for"] if status["waiting"] is None else ()
     if waited:
         text += f", waiting for {', '.join(plain(str(name)) for name in waited)}"
     return Text(text, style=style)
 
 
-def _service_line(status: dict[str, Any]) -> Text:
+def _wait(wait: dict[str, Any]) -> Text:
+    limit = "" if wait["at_most_s"] is None else f", for {duration(wait['at_most_s'])} at most"
+    return Text(f"{plain(wait['for'])}, since {duration(wait['since_s'])}{limit}", style="yellow")
+
+
+def _service_facts(status: dict[str, Any]) -> list[Text]:
     service = status["lighthouse"]
-    return Text(
-        f"lighthouse {plain(service['version'])}  epoch {status['epoch']}"
-        f"  up {duration(service['uptime_s'])}  {counted(service['agents_attached'], 'agent')}",
-        style="dim",
+    facts = (
+        f"lighthouse {plain(service['version'])}",
+        f"epoch {status['epoch']}",
+        f"up {duration(service['uptime_s'])}",
+        counted(service["agents_attached"], "agent"),
     )
+    return [Text(fact, style="dim") for fact in facts]
 
 
-def _replicas(status: dict[str, Any]) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for name in ("replica", "state", "step", "phase", "incarnation", "agent", "restarts"):
-        table.add_column(name, justify="right" if name in ("step", "restarts") else "left")
-    table.add_column("last event", overflow="fold")
-    for replica in status["replicas"]:
+def _table(columns: tuple[str, ...], right: tuple[str, ...], last: str, wide: bool) -> Table:
+    """Columns as wide as they are; ``last`` has the rest, and more than one line if ``wide``."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", expand=bool(last))
+    for name in columns:
+        table.add_column(name, justify="right" if name in right else "left", no_wrap=True)
+    if last and wide:
+        table.add_column(last, overflow="fold", ratio=1)
+    elif last:
+        table.add_column(last, overflow="ellipsis", no_wrap=True, ratio=1)
+    return table
+
+
+def _replicas(replicas: list[dict[str, Any]], wide: bool) -> Table:
+    columns = ("replica", "state", "step", "phase", "incarnation", "agent", "restarts")
+    table = _table(columns, ("step", "restarts"), "last event" if wide else "", wide)
+    for replica in replicas:
         state = replica["phase"]
-        table.add_row(
+        cells = [
             _cell(replica["replica_id"]),
             Text(plain(state), style=REPLICA_STYLES.get(state, "")),
             _cell(replica["step"]),
             _cell(replica["worker_phase"]),
             _cell(replica["incarnation"], INCARNATION_CHARS),
-            _cell(replica["agent_id"]),
+            _agent(replica["agent_id"], wide),
             _cell(replica["restarts"]),
-            _last_event(replica["last_event"]),
-        )
+        ]
+        if wide:
+            cells.append(_last_event(replica["last_event"]))
+        table.add_row(*cells)
     return table
+
+
+def _agent(agent_id: str | None, wide: bool) -> Text:
+    """Its host and the end of its id; in a narrow terminal four digits of that are enough."""
+    if agent_id is None or wide:
+        return _cell(agent_id)
+    short = _RANDOM_END.sub(r"-\1", plain(agent_id))
+    if len(short) > AGENT_CHARS_NARROW:
+        half = AGENT_CHARS_NARROW // 2
+        short = f"{short[: half - 1]}…{short[-half:]}"
+    return Text(short)
 
 
 def _last_event(event: dict[str, Any] | None) -> Text:
     if event is None:
         return Text("-", style="dim")
-    ago = Text(f"{duration(event['ago_s'])} ago  ", style="dim")
+    ago = Text(f"{age(event['ago_s'])} ago  ", style="dim")
     return ago.append(plain(event["text"]), style="not dim")
 
 
-def _history(changes: list[dict[str, Any]]) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for name in ("changed", "what", "took", "step", "members"):
-        table.add_column(name, justify="right" if name in ("took", "step") else "left")
-    table.add_column("reason", overflow="fold")
-    for change in changes[-HISTORY_LINES:]:
+def _last_events(replicas: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The last event of each replica, those of several once, the newest last."""
+    found = {
+        (event["ago_s"], event["text"]): event
+        for replica in replicas
+        if (event := replica["last_event"]) is not None
+    }
+    return [found[key] for key in sorted(found, reverse=True)][-EVENT_LINES_NARROW:]
+
+
+def _events(events: list[dict[str, Any]]) -> Table:
+    table = _table(("ago",), ("ago",), "last events of the replicas", wide=False)
+    for event in events:
+        table.add_row(Text(age(event["ago_s"]), style="dim"), _cell(event["text"]))
+    return table
+
+
+def _history(changes: list[dict[str, Any]], wide: bool) -> Table:
+    columns = ("ago", "changed", "took", "step", "members")
+    table = _table(columns, ("ago", "took", "step"), "reason", wide)
+    for change in changes[-(HISTORY_LINES if wide else HISTORY_LINES_NARROW) :]:
         under_way = change["under_way"]
         table.add_row(
-            Text(f"{duration(change['ago_s'])} ago", style="dim"),
+            Text(age(change["ago_s"]), style="dim"),
             Text(plain(change["kind"]), style="yellow" if under_way else ""),
             Text("under way", style="yellow") if under_way else duration(change["duration_s"]),
             _cell(change["step"]),
-            _cell(" ".join(change["members"]) or None),
+            _members(change["members"], wide),
             _cell(change["reason"]),
         )
     return table
 
 
+def _members(names: list[str], wide: bool) -> Text:
+    cell = _cell(ranges(names) or None)
+    cell.truncate(MEMBERS_CHARS if wide else MEMBERS_CHARS_NARROW, overflow="ellipsis")
+    return cell
+
+
 def _cell(value: Any, chars: int | None = None) -> Text:
     """A value as text, never as markup; a dash for None."""
     return Text("-" if value is None else plain(str(value))[:chars])
-
-
-def plain(text: str) -> str:
-    """One line without anything that a terminal would act upon."""
-    kept = "".join(char if char.isprintable() else " " for char in text[:TEXT_CHARS_MAX])
-    return kept + "…" if len(text) > TEXT_CHARS_MAX else kept
-
-
-def counted(count: int, noun: str) -> str:
-    """``1 restart``, ``2 restarts``."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
-def duration(seconds: float) -> str:
-    """A duration for people: ``4 ms``, ``1.25 s``, ``3 min 20 s``, ``2 h 05 min``."""
-    if seconds < 1:
-        return f"{seconds * 1000:.0f} ms"
-    if seconds < 60:
-        return f"{seconds:.3g} s"
-    minutes, rest_s = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest_s:02d} s"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02d} min"

@@ -5,6 +5,7 @@ Not here: what is done with it (manager.py, link.py) and how it was decided (age
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ftrun.core.ids import WorkerKey
@@ -16,7 +17,8 @@ class WorkerContext:
     """What the launcher tells a worker about itself and its job.
 
     ``host``: the numeric address on which peers reach this worker. ``socket_path``: the agent's
-    Unix socket. ``device``: "cpu" or "cuda". ``restarts``: how often this slot was started before.
+    Unix socket. ``device``: "cpu" or "cuda". ``heal_tls``: states are served and fetched with TLS.
+    ``restarts``: how often this slot was started before.
     """
 
     job_id: str
@@ -28,6 +30,7 @@ class WorkerContext:
     socket_path: str
     token: str = field(repr=False)
     device: str = "cpu"
+    heal_tls: bool = False
     connect_timeout_s: float = 60.0
     quorum_timeout_s: float = 60.0
     heartbeat_timeout_s: float = 5.0
@@ -47,11 +50,17 @@ class WorkerContext:
 
 
 class _Process:
-    """Write-once: a process is one worker for all its life, whatever thread asks."""
+    """Write-once: a process is one worker for all its life, whatever thread asks.
+
+    ``leave``: of the Manager that trains now. ``had_manager``: there was one, if not any more.
+    """
 
     context: WorkerContext | None = None
     failed: bool = False
     managed: WorkerKey | None = None
+    had_manager: bool = False
+    stop_requested: bool = False
+    leave: Callable[[], None] | None = None
 
 
 def install(context: WorkerContext) -> None:
@@ -90,12 +99,39 @@ def claim(key: WorkerKey) -> None:
             "call its shutdown() first"
         )
     _Process.managed = key
+    _Process.had_manager = True
 
 
 def release(key: WorkerKey) -> None:
     """The Manager of this worker is closed."""
     if _Process.managed == key:
         _Process.managed = None
+        _Process.leave = None
+
+
+def had_manager() -> bool:
+    """Whether the script has ever made a Manager."""
+    return _Process.had_manager
+
+
+def trains(leave: Callable[[], None]) -> None:
+    """The Manager has come to its first step; ``leave`` raises ``Drained`` unless it has left."""
+    _Process.leave = leave
+
+
+def leaver() -> Callable[[], None] | None:
+    """See ``trains``; None where no Manager trains."""
+    return _Process.leave
+
+
+def request_stop() -> None:
+    """The agent has asked this process to stop."""
+    _Process.stop_requested = True
+
+
+def stop_requested() -> bool:
+    """Whether the agent has asked this process to stop."""
+    return _Process.stop_requested
 
 
 def mark_failed() -> None:

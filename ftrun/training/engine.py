@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch.distributed import DistError, Work
@@ -24,11 +24,14 @@ from torch.distributed import DistError, Work
 from ftrun import clock
 from ftrun.core import messages as m
 from ftrun.core import step_events as e
+from ftrun.core.activity import Activity
+from ftrun.core.comparison import Question
 from ftrun.core.ids import Attempt, Tag
 from ftrun.core.step import Phase, StepMachine
-from ftrun.errors import Bug, FtrunError, PeerError
+from ftrun.errors import Bug, FtrunError, PeerError, UserError
 from ftrun.process_groups.base import BuiltGroup, ProcessGroup
 from ftrun.process_groups.settling import LIMIT_S, settle
+from ftrun.training.comparing import Comparing, encode
 from ftrun.training.context import WorkerContext
 from ftrun.training.groups import Groups
 from ftrun.training.healing import Healing
@@ -39,9 +42,21 @@ log = logging.getLogger(__name__)
 
 _Launched = tuple[Attempt, int, Work]
 
+
+class ProgressMaker(Protocol):
+    """Makes a Progress of what the worker is at."""
+
+    def __call__(self, activity: Activity | None = None, since_s: float = 0.0) -> m.Progress:
+        """``activity``: None takes the step machine's; ``since_s``: how long it has lasted."""
+
+
 PROGRESS_INTERVAL_S = 0.1
 LOOK_AGAIN = timedelta(milliseconds=20)
 BUILD_TIMEOUT_S = 10.0
+ALIKE = (
+    "All replicas must reduce the same tensors in the same order. This replica ends, before it "
+    "disturbs the others"
+)
 
 
 class Engine:
@@ -53,7 +68,7 @@ class Engine:
         pg: ProcessGroup,
         machine: StepMachine,
         healing: Healing,
-        progress: Callable[[], m.Progress],
+        progress: ProgressMaker,
     ) -> None:
         self.machine = machine
         self.fatal: Exception | None = None
@@ -83,18 +98,25 @@ class Engine:
         self._healing = healing
         self._groups = Groups(context, pg, self.feed, BUILD_TIMEOUT_S)
         self._link = AgentLink(context, self._on_message, self._on_link_lost)
+        self._comparing = Comparing(context, self.feed, self._is_current)
+        healing.answer_with(self._tell)
+        self._issuing = False
         self._carry_out: dict[type, Callable[[Any], None]] = {
             e.Send: lambda i: self._link.send(i.message),
             e.BuildGroup: lambda i: self._groups.build(i.quorum),
             e.AbortGroup: self._abort_group,
             e.DropGroup: lambda i: self._groups.drop(i.attempt),
             e.UseGroup: self._use_group,
+            e.Launch: self._launch_all,
+            e.Ask: lambda i: self._comparing.ask(i.question),
+            e.FailScript: lambda i: self.die(UserError(f"{i.reason}. {ALIKE}")),
             e.Reissue: self._reissue,
             e.HandOut: self._hand_out,
             e.FailOperations: self._fail_operations,
             e.LoadState: lambda i: healing.load(i, self.feed, self.die, self._may_overwrite),
             e.OfferState: self._offer_state,
             e.RetireState: self._retire_state,
+            e.ShowProgress: self._show_progress,
         }
 
     def start(self) -> None:
@@ -118,26 +140,21 @@ class Engine:
             self._run_afterwards()
 
     def issue(self, reduction: Reduction) -> None:
-        """One more reduction of this step: out now, or kept until a group stands.
+        """One more reduction of this step: out now, or kept until it has been compared.
 
         Raises:
             RuntimeError, TypeError, ValueError: what the backend says of a tensor or an operation
                 that it cannot take. It is ``fatal``: peers would wait for this operation for ever.
+                Of one that is compared first, later calls raise it.
         """
         with self.changed:
             self._offer_if_due()
             self._reductions.append(reduction)
-            index = len(self._reductions) - 1
-            self._events.append(e.OperationIssued(reduction.held, reduction.closes))
+            issued = e.OperationIssued(reduction.held, reduction.closes, reduction.shape)
+            self._events.append(issued)
+            self._issuing = reduction.held
             self._drain()
-            if self.machine.may_issue:
-                self._draining = True  # what is complete at once is handled below
-                try:
-                    self._launch(index, reduction, is_awaited=reduction.held)
-                finally:
-                    self._draining = False
-                if self._events:
-                    self._drain()
+            self._issuing = False
         if self._afterwards:
             self._run_afterwards()
         self.raise_fatal()
@@ -174,12 +191,12 @@ class Engine:
         return self.machine.may_issue and not self._reductions and self.error is None
 
     def finish_results(self) -> None:
-        """Whatever stands is in its tensor when this returns, whichever thread puts it there."""
+        """What stands is in its tensor, and what is chained on it has run, when this returns."""
         self._run_afterwards()
         self._offer_if_due()
         for reduction in self._reductions:
-            if reduction.is_claimed and not reduction.future.done():
-                reduction.future.wait()
+            if reduction.is_claimed and not reduction.is_released:
+                reduction.wait()
 
     def wait_until(self, condition: Callable[[], bool], timeout_s: float, what: str) -> None:
         """Block the main thread until ``condition``; time spent in isolation does not count.
@@ -233,6 +250,7 @@ class Engine:
                 self._flush_progress()
             self.feed(e.WentAway(reason))
         self._link.close()
+        self._comparing.close()
         self._groups.close()
         self._healing.close()
 
@@ -291,9 +309,13 @@ class Engine:
         self._settle()
         self._take_stock()
         self._batch = []
-        for index, reduction in enumerate(self._reductions):
+        for reduction in self._reductions:
             reduction.restore(self.divisor)
-            self._launch(index, reduction)
+
+    def _launch_all(self, instruction: e.Launch) -> None:
+        for index in range(instruction.first, instruction.stop):
+            is_awaited = self._issuing and index == len(self._reductions) - 1
+            self._launch(index, self._reductions[index], is_awaited)
 
     def _settle(self) -> None:
         """Whoever writes for an aborted group ends: its tensors are about to be written again."""
@@ -305,7 +327,7 @@ class Engine:
                     "write over gradients: this worker is replaced and heals"
                 )
 
-    def _launch(self, index: int, reduction: Reduction, is_awaited: bool = False) -> None:
+    def _launch(self, index: int, reduction: Reduction, is_awaited: bool) -> None:
         tag, group = self.machine.tag, self._group
         if tag is None or group is None:
             raise Bug("an operation was issued without a group:\n" + self._story())
@@ -368,6 +390,23 @@ class Engine:
         self.divisor = len(ranks)
         self.rank = ranks.index(own) if own in ranks else None
 
+    def _is_current(self, question: Question) -> bool:
+        """Whether an answer to ``question`` would still be of use (from any thread)."""
+        return self.fatal is None and self.machine.counts(question.tag.attempt)
+
+    def _tell(self, question: Question, patience_s: float) -> bytes | None:
+        """What this worker answers to a peer; None: it does not know yet (from any thread)."""
+        deadline = clock.now() + patience_s
+        with self.changed:
+            while (entry := self.machine.tell(question)) is None:
+                left_s = deadline - clock.now()
+                if left_s <= 0:
+                    return None
+                self._waiting += 1
+                self.changed.wait(left_s)
+                self._waiting -= 1
+        return encode(entry)
+
     def _may_overwrite(self, tag: Tag) -> bool:
         """The machine knows that its state is about to be torn, or forbids it (from any thread)."""
         with self.changed:
@@ -401,6 +440,9 @@ class Engine:
         except Exception as error:  # noqa: BLE001  # whatever the script's own functions raise
             self.die(error)
 
+    def _show_progress(self, instruction: e.ShowProgress) -> None:
+        self._link.send(self._progress(instruction.activity, instruction.since_s))
+
     def _flush_progress(self) -> None:
         now = clock.now()
         if self._progress_due and now - self._progress_sent >= PROGRESS_INTERVAL_S:
@@ -422,7 +464,7 @@ class Engine:
                 self.die(error)
 
     def _on_message(self, message: Any | None) -> None:
-        if not self._registered and not isinstance(message, (m.Isolation, m.Lease)):
+        if not self._registered and not isinstance(message, (m.Isolation, m.Lease, m.LeaveNow)):
             return  # what is said to all workers is of no use before the first Report
         if message is not None:
             self.feed(message)

@@ -24,7 +24,7 @@ from ftrun.checkpoint.destination import Arrivals, Overwrite
 from ftrun.checkpoint.format import validate
 from ftrun.checkpoint.heal import FetchedState, fetch
 from ftrun.checkpoint.leaves import Leaf, local_of
-from ftrun.checkpoint.serve import StateServer
+from ftrun.checkpoint.serve import StateServer, Tell
 from ftrun.core.ids import StateId, Tag
 from ftrun.core.messages import Endpoint, Quorum
 from ftrun.core.step_events import Event, HealFailed, LoadState, StateLoaded
@@ -58,29 +58,48 @@ class Healing:
         self._own_state = own_state
         self._timeout_s = timeout_s
         self._functions: dict[str, tuple[LoadFn, StateFn]] = {}
+        self._has_begun = False
         self._buffers: list[torch.Tensor] = []
         self._readable = True
         self._waiting_offer: tuple[Tag, StateId, int] | None = None
         self._cancel = threading.Event()
         self._offered: Tag | None = None
         self._lock = threading.RLock()  # what is offered, what was fetched
-        self._server = StateServer(context.host, context.token)
+        self._server = StateServer(context.host, context.token, tls=context.heal_tls)
 
     @property
     def endpoint(self) -> Endpoint:
         """Where this worker's peers reach it."""
-        return Endpoint(self._context.host, self._server.address)
+        return Endpoint(self._context.host, self._server.address, self._server.certificate)
+
+    def answer_with(self, tell: Tell) -> None:
+        """Let the state server answer questions about operations too."""
+        self._server.tell = tell
 
     def register(self, key: str, load: LoadFn, state: StateFn) -> None:
         """Add what travels under ``key``.
 
+        The functions are not called before the first step: many scripts make the Manager first, and
+        then the model that the functions speak of.
+
         Raises:
-            UserError: the key is taken, or its state cannot be carried (the path is named).
+            UserError: the key is taken; or, in a later step, the state cannot be carried.
         """
         if key in self._functions:
             raise UserError(f"state functions for {key!r} are registered twice: use another key")
-        validate({key: state()})
+        if self._has_begun:
+            validate({key: state()})
         self._functions[key] = (load, state)
+
+    def begin(self) -> None:
+        """Check, at the first step, that all that is registered can be carried.
+
+        Raises:
+            UserError: it cannot; key and path are named.
+        """
+        if not self._has_begun:
+            validate({key: state() for key, (_, state) in self._functions.items()})
+            self._has_begun = True
 
     def watch_buffers(self, module: torch.nn.Module) -> None:
         """Its forward pass changes its buffers: peers get what they held when they were offered."""
@@ -165,7 +184,11 @@ class Healing:
         ``may_overwrite``: asked, where ``order`` allows it, before the script's own memory is
         written to.
         """
-        fetching = _Fetch(order, self._donors(order.quorum), feed, die, may_overwrite)
+        endpoints = self._donors(order.quorum)
+        donors = {endpoint.heal: donor for donor, endpoint in endpoints.items()}
+        shown = {endpoint.heal: endpoint.heal_certificate for endpoint in endpoints.values()}
+        certificates = shown if self._context.heal_tls else None
+        fetching = _Fetch(order, donors, certificates, feed, die, may_overwrite)
         with self._lock:
             self._cancel.set()
             self._cancel = fetching.cancel
@@ -195,6 +218,7 @@ class Healing:
                 expected=order.load.quorum.state,
                 overwrite=self._overwrite(order),
                 arrivals=self._arrivals,
+                certificates=order.certificates,
             )
         except PeerError as error:
             if not order.cancel.is_set():
@@ -238,19 +262,23 @@ class Healing:
                     local = local_of(tensor).detach()
                     yield local.data_ptr(), local.nbytes
 
-    def _donors(self, quorum: Quorum) -> dict[str, str]:
-        """Address → replica_id of those who hold the state, for this worker's group_rank."""
+    def _donors(self, quorum: Quorum) -> dict[str, Endpoint]:
+        """By replica_id, who holds the state for this worker's group_rank."""
         rank = self._context.group_rank
         members = (q for q in quorum.members if q.replica_id in quorum.donors)
-        return {member.endpoints[rank].heal: member.replica_id for member in members}
+        return {member.replica_id: member.endpoints[rank] for member in members}
 
 
 @dataclass(frozen=True, slots=True)
 class _Fetch:
-    """One order to load a state. ``donors``: replica_id by address."""
+    """One order to load a state.
+
+    ``donors``: replica_id by address. ``certificates``: what each must show; None: no TLS.
+    """
 
     load: LoadState
     donors: dict[str, str]
+    certificates: dict[str, str] | None
     feed: Callable[[Event], None]
     die: Callable[[Exception], None]
     may_overwrite: Callable[[Tag], bool]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import threading
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -17,12 +18,20 @@ import torch
 from torch.distributed import ReduceOp, Work
 
 from ftrun.core import step_events as e
+from ftrun.core.activity import Activity
 from ftrun.core.ids import SHARED_LINEAGE, StateId, fresh_lineage
 from ftrun.core.messages import Progress
 from ftrun.core.step import Fate, Phase, StepMachine
 from ftrun.errors import ExitCode, PeerError, UserError
 from ftrun.process_groups.base import ProcessGroup
-from ftrun.training.context import claim, has_failed, release, require
+from ftrun.training.context import (
+    claim,
+    has_failed,
+    release,
+    require,
+    stop_requested,
+    trains,
+)
 from ftrun.training.engine import Engine
 from ftrun.training.futures import BoundedFuture
 from ftrun.training.healing import Healing, LoadFn, StateFn
@@ -55,7 +64,7 @@ class Manager:
     Args:
         pg: the process group across replica groups; ftrun builds it anew for each quorum.
         load_state_dict, state_dict: the script's state, for healing; more by
-            ``register_state_dict_fn``.
+            ``register_state_dict_fn``. They are first called at the first ``start_quorum``.
         min_replica_size: a step with fewer contributors is not committed.
         use_async_quorum: a newcomer heals during its first forward and backward pass and adds
             zeros; False: it heals before its forward pass and counts at once.
@@ -75,7 +84,7 @@ class Manager:
             heartbeat_interval, quorum_retries: accepted; under ftrun the launcher's values win.
 
     Raises:
-        UserError: not started by ftrun, or a state that cannot be carried.
+        UserError: not started by ftrun.
         PeerError: the agent cannot be reached.
     """
 
@@ -122,7 +131,6 @@ class Manager:
         self._batches = 0
         self._commits = 0  # since the start or the last heal
         self._scalars: dict[str, float] = {}  # replaced, never changed: other threads read it
-        self._phase = "wait"
         self._error: Exception | None = None
         self._closed = False
         self._pid = os.getpid()
@@ -138,6 +146,7 @@ class Manager:
             repair=self._keeps_inputs,
             heal_first=not use_async_quorum,
             contributors_max=min_replica_size if spares else None,
+            contributors_min=min_replica_size,
             operation_timeout_s=self._timeout_s,
             quorum_timeout_s=self._quorum_timeout_s,
         )
@@ -165,7 +174,8 @@ class Manager:
         """Add state that heals with this replica, under a key of its own.
 
         Raises:
-            UserError: the key is taken, or the state holds what cannot be carried (named by path).
+            UserError: the key is taken; or, after the first step has begun, the state holds what
+                cannot be carried (named by path).
         """
         self._healing.register(key, load_state_dict, state_dict)
 
@@ -218,6 +228,7 @@ class Manager:
         Raises:
             TimeoutError: no quorum within ``timeout`` (default ``quorum_timeout``, and at the first
                 step no less than the launcher's ``--join-timeout``).
+            UserError: at the first step: the registered state holds what cannot be carried.
             Drained: this replica was asked to leave and has left.
         """
         engine, machine = self._engine, self._machine
@@ -228,6 +239,9 @@ class Manager:
         if engine.is_fresh:
             return  # zero_grad() twice: nothing has happened yet in the step under way
         timeout_s = timeout.total_seconds() if timeout else self._patience_s()
+        if not machine.begun:
+            self._healing.begin()
+            trains(self._leave_at_once)
         engine.register()
         engine.feed(e.BoundaryReached(hold_members=shrink_only or not allow_heal))
         engine.raise_fatal()
@@ -236,12 +250,31 @@ class Manager:
                 lambda: machine.in_step or machine.phase is Phase.LEFT, timeout_s, "a quorum"
             )
         if machine.phase is Phase.LEFT:
-            self._tell("drained", at_once=True)
-            if machine.torn:  # there is nothing to save: the script must not try
-                raise SystemExit(int(ExitCode.PREEMPTED))
-            raise Drained
+            self._engine.note_progress(at_once=True)
+            self._raise_drained()
         if machine.heals_first:
             self._heal(lambda: not machine.may_issue)
+
+    def _raise_drained(self) -> None:
+        if self._machine.torn:  # there is nothing to save: the script must not try
+            raise SystemExit(int(ExitCode.PREEMPTED))
+        raise Drained
+
+    def _leave_at_once(self) -> None:
+        """Called by a signal's handler, wherever the main thread stands; raises unless it has left.
+
+        The others hear of it from another thread, since this one may hold a lock of the link's.
+        """
+        if self._machine.phase is Phase.LEFT or self._closed:
+            return
+        gone = e.WentAway("drained")
+        threading.Thread(target=self._engine.feed, args=(gone,), name="ftrun-leave").start()
+        self._raise_drained()
+
+    @property
+    def stop_requested(self) -> bool:
+        """Whether this process was asked to stop: ``Drained`` follows at the next boundary."""
+        return stop_requested()
 
     def _patience_s(self) -> float:
         """Peers may take long to their first step: the launcher knows how long the job waits."""
@@ -266,7 +299,8 @@ class Manager:
         if should_quantize:
             raise UserError("allreduce(should_quantize=True) is not offered: pass False")
         reduction = Reduction(tensor, reduce_op, keep=self._keeps_inputs)
-        return ManagedWork(self._issue(reduction), self.report_error)
+        self._issue(reduction)
+        return ManagedWork(reduction, self.report_error)
 
     def allreduce_bucket(
         self,
@@ -314,6 +348,7 @@ class Manager:
             )
         patience_s = self._timeout_s + self._quorum_timeout_s
         deadline_s = (timeout.total_seconds() if timeout else 0) or patience_s
+        engine.feed(e.OperationsEnded())
         if not machine.settled:
             engine.wait_until(lambda: machine.settled or not machine.in_step, deadline_s, "results")
         engine.finish_results()
@@ -346,10 +381,10 @@ class Manager:
             self._failures = 0
             self._batches += self.num_participants()
             self._commits += 1
-            self._tell("step", at_once=self._commits <= FIRST_COMMITS)
+            self._engine.note_progress(at_once=self._commits <= FIRST_COMMITS)
             return True
         self._failures += 1
-        self._tell("retry")
+        self._engine.note_progress()
         if self._max_retries is not None and self._failures > self._max_retries:
             raise RuntimeError(
                 f"{self._failures} steps in a row were not committed (max_retries="
@@ -372,7 +407,7 @@ class Manager:
     def _heal(self, is_over: Callable[[], bool]) -> None:
         machine = self._machine
         self._commits = 0
-        self._tell("heal")
+        self._engine.note_progress()
         self._engine.wait_until(
             lambda: machine.loaded is not None or is_over(),
             self._timeout_s + self._quorum_timeout_s,
@@ -452,13 +487,11 @@ class Manager:
         if len(self._scalars) > SCALARS_MAX:
             raise UserError(f"log() keeps {SCALARS_MAX} scalars at most")
 
-    def _tell(self, phase: str, at_once: bool = False) -> None:
-        self._phase = phase
-        self._engine.note_progress(at_once)
-
-    def _progress(self) -> Progress:
+    def _progress(self, activity: Activity | None = None, since_s: float = 0.0) -> Progress:
+        """Where this worker is; ``activity``: what it is at, by default by the latest event."""
+        phase = activity or self._machine.activity()[0]
         scalars = tuple(self._scalars.items())
-        return Progress(self._machine.position, self._batches, self._phase, scalars)
+        return Progress(self._machine.position, self._batches, phase.value, scalars, since_s)
 
     # ------------------------------------------------------------ the end
 

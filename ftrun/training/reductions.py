@@ -14,8 +14,22 @@ from typing import Any
 import torch
 from torch.distributed import ReduceOp, Work
 
+from ftrun.core.comparison import Shape
+
 Restore = Callable[[int], None]
 """Writes the local input, divided by a number, into a tensor again."""
+
+
+NAMES = {
+    "sum": ReduceOp.SUM,
+    "product": ReduceOp.PRODUCT,
+    "max": ReduceOp.MAX,
+    "min": ReduceOp.MIN,
+    "or": ReduceOp.BOR,
+    "xor": ReduceOp.BXOR,
+    "and": ReduceOp.BAND,
+}
+"""For people, and alike in all processes."""
 
 
 class Reduction:
@@ -52,6 +66,10 @@ class Reduction:
         devices: list[int | str | torch.device] | None = [tensor.device] if tensor.is_cuda else None
         self.future: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=devices)
         self.is_claimed = False
+        self.is_released = False
+        self._releases: int | None = None  # the thread that is at it
+        self._released = threading.Condition()
+        self.shape = _shape(self.data, self.op)
         self._neutral = neutral(self.op, tensor.dtype)
         self._restore = restore
         self._divided_by = divided_by
@@ -89,9 +107,31 @@ class Reduction:
             self.release()
 
     def release(self) -> None:
-        """Complete the future with what the tensor holds."""
+        """Complete the future with what the tensor holds, and run what is chained on it."""
         self._kept = None
-        self.future.set_result(self.tensor)
+        self._releases = threading.get_ident()
+        try:
+            self.future.set_result(self.tensor)
+        finally:
+            with self._released:
+                self.is_released = True
+                self._released.notify_all()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until the future is complete and all that was chained on it has run.
+
+        torch wakes those who wait for a future before it runs the callbacks: this does not. A
+        callback that waits for its own reduction goes on at once.
+
+        Returns:
+            False if that took longer than ``timeout_s``.
+        """
+        if self._releases != threading.get_ident():
+            with self._released:
+                if not self._released.wait_for(lambda: self.is_released, timeout_s):
+                    return False
+        self.future.wait()  # of a CUDA tensor: this stream waits for the one that wrote it
+        return True
 
     def _divide(self, divisor: int) -> None:
         if self.data.is_floating_point() or self.data.is_complex():
@@ -100,6 +140,12 @@ class Reduction:
             self.data.div_(divisor, rounding_mode="trunc")
         if self.data.is_cuda:  # whoever waits may be on another stream
             torch.cuda.current_stream(self.data.device).synchronize()
+
+
+def _shape(tensor: torch.Tensor, op: Any) -> Shape:
+    """What peers must have in common with this reduction."""
+    name = next((name for name, known in NAMES.items() if op == known), str(op))
+    return Shape(name, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape))
 
 
 def neutral(op: Any, dtype: torch.dtype) -> float | int | bool:
@@ -151,31 +197,21 @@ class ManagedWork(Work):
     An error is in ``Manager.errored()`` and makes ``should_commit`` return False.
     """
 
-    def __init__(
-        self,
-        future: torch.futures.Future[Any],
-        report: Callable[[Exception], None] | None = None,
-    ) -> None:
+    def __init__(self, reduction: Reduction, report: Callable[[Exception], None]) -> None:
         super().__init__()
-        self._future = future
+        self._reduction = reduction
         self._report = report
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Wait for the result; the step machine's deadlines bound it.
+        """Wait for the result, and for what was chained on its future until now.
 
-        With a ``timeout`` that passes, False is returned, and it is an error of the step.
+        The step machine's deadlines bound it. With a ``timeout`` that passes, False is returned,
+        and it is an error of the step.
         """
-        if timeout and not self._arrives_within(timeout.total_seconds()):
-            if self._report is not None:
-                self._report(TimeoutError(f"a reduction took longer than {timeout}"))
-            return False
-        self._future.wait()
-        return True
-
-    def _arrives_within(self, timeout_s: float) -> bool:
-        arrived = threading.Event()
-        self._future.add_done_callback(lambda _: arrived.set())
-        return arrived.wait(timeout_s)
+        if self._reduction.wait(timeout.total_seconds() if timeout else None):
+            return True
+        self._report(TimeoutError(f"a reduction took longer than {timeout}"))
+        return False
 
     def synchronize(self) -> None:
         """What torch calls in place of ``wait`` here and there."""
@@ -183,19 +219,20 @@ class ManagedWork(Work):
 
     def is_success(self) -> bool:
         """Whether it is complete: errors are the Manager's to tell."""
-        return self._future.done()
+        return self._reduction.is_released
 
     def exception(self) -> None:
         """None: errors are the Manager's to tell."""
 
     def result(self) -> list[torch.Tensor]:
         """The tensor that was reduced."""
-        return [self._future.wait()]
+        self.wait()
+        return [self._reduction.tensor]
 
     def is_completed(self) -> bool:
         """Whether ``wait`` would return at once."""
-        return self._future.done()
+        return self._reduction.is_released
 
     def get_future(self) -> torch.futures.Future[Any]:
         """Completes with the tensor."""
-        return self._future
+        return self._reduction.future

@@ -3,7 +3,8 @@
 Raw TCP is plain sockets between two processes, from touched memory into touched memory, with as
 many streams as ftrun uses. Donors and receivers are processes of their own, as in a job. Two paths:
 this machine's loopback, where processor time is what is short, and the same at the pace of a
-network card: the kernel lets each sending socket have its share of 10 Gbit/s and no more.
+network card: the kernel lets each sending socket have its share of 10 Gbit/s and no more. With TLS
+(``measure_tls``): the same again, and a state so small that its time is that of connecting.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ HOST = "127.0.0.1"
 TOKEN = "ab" * 32
 TIMEOUT_S = 180.0  # a slow machine imports torch in half a minute
 DONOR_STEP_S = 0.6
+SMALL_BYTES = 200 << 10
 CARD_BYTES_PER_S = 1.25e9
 _SO_MAX_PACING_RATE = 47  # Linux; Python's socket module does not name it
 _SPAWN = multiprocessing.get_context("spawn")
@@ -71,6 +73,37 @@ def measure(gib: float, repeats: int, joins: int) -> Result:
             "all is applied they count as torn. New memory: for what else is part of the state.",
             "Raw TCP goes into memory touched before: two streams from one donor, one from each of "
             "two. 10 Gbit/s: the same path, each sender held by the kernel to its share of that.",
+        ],
+    )
+
+
+def measure_tls(gib: float, repeats: int) -> Result:
+    """Heals with TLS and without, and raw TCP, ``repeats`` times in turn."""
+    nbytes = int(gib * 2**30) // (4 * TENSORS) * (4 * TENSORS)
+    rates: dict[int, Samples] = {donors: {} for donors in (1, 2)}
+    paced: dict[int, Samples] = {donors: {} for donors in (1, 2)}
+    small: Samples = {}
+    for _ in range(repeats):
+        for way, (serve, receive) in _TLS_WAYS.items():
+            for donors in (1, 2):
+                seconds, _ = _transfer(serve, receive, donors, nbytes)
+                rates[donors].setdefault(way, []).append(nbytes / seconds / 1e9)
+                seconds, _ = _transfer(serve, receive, donors, nbytes, int(CARD_BYTES_PER_S / 2))
+                paced[donors].setdefault(way, []).append(nbytes / seconds / 1e9)
+            seconds, _ = _transfer(serve, receive, 1, SMALL_BYTES)
+            small.setdefault(way, []).append(1000 * seconds)
+    return Result(
+        "heal-tls",
+        f"Healing {nbytes / 2**30:g} GiB with TLS and without, {repeats} times",
+        [
+            *_rate_rows(rates),
+            *_rate_rows(paced, "_card", ", 10 Gbit/s"),
+            Row("small_ms", f"{SMALL_BYTES >> 10} KiB from one donor", "ms", small),
+        ],
+        notes=[
+            "`scripts/bench.py heal-tls` prints this. ftrun reads into the receiver's own tensors, "
+            "verified. TLS 1.3 with AES-256-GCM: donors and receiver share the machine's "
+            "processors, so both ends of it are paid for here.",
         ],
     )
 
@@ -213,33 +246,52 @@ def _streams(donors: int) -> int:
 
 
 def _serve_ftrun(connection: Connection, nbytes: int, donors: int, pace: int) -> None:
+    _serve(connection, nbytes, pace, tls=False)
+
+
+def _serve_tls(connection: Connection, nbytes: int, donors: int, pace: int) -> None:
+    _serve(connection, nbytes, pace, tls=True)
+
+
+def _serve(connection: Connection, nbytes: int, pace: int, tls: bool) -> None:
     from ftrun.checkpoint.serve import StateServer
 
-    server = StateServer(HOST, TOKEN)
+    server = StateServer(HOST, TOKEN, tls=tls)
     _hold(server._listener, pace)
     server.offer(*_ftrun_names(), _state(nbytes, 1.0), expected=1)
-    connection.send(server.address)
+    connection.send((server.address, server.certificate))
     _until_closed(connection)
     server.close()
 
 
-def _receive_ftrun(connection: Connection, nbytes: int, addresses: list[str]) -> None:
-    _fetch(connection, nbytes, addresses, in_place=False)
+def _receive_ftrun(connection: Connection, nbytes: int, donors: list[Any]) -> None:
+    _fetch(connection, nbytes, donors, in_place=False)
 
 
-def _receive_in_place(connection: Connection, nbytes: int, addresses: list[str]) -> None:
-    _fetch(connection, nbytes, addresses, in_place=True)
+def _receive_in_place(connection: Connection, nbytes: int, donors: list[Any]) -> None:
+    _fetch(connection, nbytes, donors, in_place=True)
 
 
-def _fetch(connection: Connection, nbytes: int, addresses: list[str], in_place: bool) -> None:
+def _fetch(connection: Connection, nbytes: int, donors: list[Any], in_place: bool) -> None:
     from ftrun.checkpoint.destination import Overwrite
     from ftrun.checkpoint.heal import fetch
+    from ftrun.checkpoint.serve import StateServer
 
+    certificates = dict(donors)
+    has_tls = all(certificates.values())
+    # A worker has a server of its own, and has imported and made all that this needs.
+    own = StateServer(HOST, TOKEN, tls=has_tls)
     tag, state_id = _ftrun_names()
     mine = _state(nbytes, 0.0)
-    terms = Overwrite() if in_place else None
-    options: dict[str, Any] = {"mine": mine, "expected": state_id, "overwrite": terms}
+    options: dict[str, Any] = {
+        "mine": mine,
+        "expected": state_id,
+        "overwrite": Overwrite() if in_place else None,
+        "certificates": certificates if has_tls else None,
+    }
+    addresses = list(certificates)
     _timed(connection, lambda: (fetch(addresses, tag, TOKEN, TIMEOUT_S, **options), mine))
+    own.close()
 
 
 def _ftrun_names() -> tuple[Any, Any]:
@@ -274,6 +326,11 @@ _WAYS: dict[str, tuple[Any, Any]] = {
     "ftrun, new memory": (_serve_ftrun, _receive_ftrun),
     "raw TCP": (_serve_raw, _receive_raw),
     "torchft": (_serve_torchft, _receive_torchft),
+}
+_TLS_WAYS: dict[str, tuple[Any, Any]] = {
+    "ftrun": (_serve_ftrun, _receive_in_place),
+    "ftrun, TLS": (_serve_tls, _receive_in_place),
+    "raw TCP": (_serve_raw, _receive_raw),
 }
 
 

@@ -16,8 +16,8 @@ from benchmarks.plots import draw
 from benchmarks.results import Result, Row, cells, headings, load, quantile
 
 ORDER = (
-    "recovery", "join", "drain", "step", "step-profile", "heal", "lighthouse", "lighthouse_10000",
-    "goodput", "startup", "standby",
+    "recovery", "join", "drain", "step", "step-profile", "heal", "heal-tls", "lighthouse",
+    "lighthouse_10000", "goodput", "startup", "standby",
 )  # fmt: skip
 OTHER_HOURS = "other_hours"
 """The folder, in ``docs/benchmarks``, of runs that are shown beside, and judge nothing."""

@@ -115,7 +115,7 @@ def exchange(sock: socket.socket, data: bytes) -> bytes:
     sock.settimeout(ANSWER_S)
     try:
         sock.sendall(data)
-        sock.shutdown(socket.SHUT_WR)
+        socket.socket.shutdown(sock, socket.SHUT_WR)  # Of a TLS socket, too: it can still read.
         while found := sock.recv(65536):
             answer += found
     except TimeoutError:

@@ -1,7 +1,7 @@
 """``python -m tests.fuzz.hosts KIND DIR``: one server of a worker or an agent, by itself.
 
-The token comes on stdin, the address goes to stdout. What a thread or a callback raises is printed
-to stderr, as in a job; the feeder looks there for it.
+The token comes on stdin; the address and a certificate's fingerprint go to stdout. What a thread or
+a callback raises is printed to stderr, as in a job; the feeder looks there for it.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ class Echo:
         self.server.send_to(key, message)
 
 
-def serve_states(token: str) -> None:
+def serve_states(token: str, tls: bool) -> None:
     """Offer one state until killed."""
     import torch
 
     from ftrun.checkpoint.serve import StateServer
     from ftrun.core.ids import Attempt, StateId, Tag
 
-    server = StateServer("127.0.0.1", token)
+    server = StateServer("127.0.0.1", token, tls=tls)
     server.offer(Tag(Attempt(8, 1), 10), StateId(10, "ab"), {"w": torch.ones(1000)})
-    print(server.address, flush=True)
+    print(server.address, server.certificate, flush=True)
     sys.stdin.read()
 
 
@@ -65,7 +65,7 @@ def main() -> None:
     kind, directory = sys.argv[1:]
     token = sys.stdin.readline().strip()
     if kind.startswith("state"):
-        serve_states(token)
+        serve_states(token, kind.endswith("TLS"))
     else:
         asyncio.run(serve_workers(token, Path(directory)))
 

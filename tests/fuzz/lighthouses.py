@@ -174,7 +174,7 @@ class LighthouseMessages(_OfLighthouse):
 
 _SAID = (
     m.WorkerMessage, m.WorkerMessage, m.Heartbeat, m.ReplicaStarted, m.ReplicaStarted,
-    m.ReplicaLost, m.ReplicaFinished, m.DrainReplicas, m.Goodbye, m.HeartbeatAck, m.Hello,
+    m.ReplicaLost, m.ReplicaFinished, m.AgentLeaving, m.Goodbye, m.HeartbeatAck, m.Hello,
 )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ but a declared one is a finding. Not here: whole processes (servers.py).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import tempfile
@@ -22,7 +23,16 @@ import torch
 
 from ftrun.checkpoint.format import pack, unpack
 from ftrun.checkpoint.header import decode_header, header_of
-from ftrun.checkpoint.wire import parse_head, parse_ranges
+from ftrun.checkpoint.proof import (
+    CHALLENGE_FIELD,
+    PROOF_FIELD,
+    Proofs,
+    challenge_field,
+    heal_key,
+    read_challenge,
+)
+from ftrun.checkpoint.requests import Refusal, parse_request
+from ftrun.checkpoint.wire import Head, parse_head, parse_ranges
 from ftrun.core.ids import Attempt, StateId, Tag
 from ftrun.core.lighthouse import Lighthouse
 from ftrun.core.lighthouse_events import JournalState, LighthouseSettings, TimerFired
@@ -78,6 +88,7 @@ def targets(directory: Path | None = None) -> list[Target]:
     batches = [take_batch(deque(envelopes[i : i + 3])) for i in range(len(envelopes) - 2)]
     heads = [_HEAD.encode(), b"HTTP/1.1 200 OK\r\ncontent-length: 12\r\nx-ftrun-digest: 00"]
     header = json.loads(_header())
+    challenges = [challenge_field(TOKEN[:32]).encode()]
     ranges = [b"0-3,7-9,12-12", b"0-8,8-16,16-24", b"5-24"]
     protocol = (ProtocolError,)
     return [
@@ -93,6 +104,8 @@ def targets(directory: Path | None = None) -> list[Target]:
         Target("state header, bytes", _state, protocol, partial(mutate, corpus=[_header()])),
         Target("state header, JSON", _state, protocol, partial(_json_header, header)),
         Target("HTTP head of a heal", _head, protocol, partial(mutate, corpus=heads)),
+        Target("request of a heal", _request, (ProtocolError, Refusal), _proved_request),
+        Target("challenge of a donor", _challenge, protocol, partial(mutate, corpus=challenges)),
         Target("chunks that are lacking", _ranges, protocol, partial(mutate, corpus=ranges)),
         Target(
             "token file", partial(_token_file, place / "token"), (UserError,),
@@ -195,8 +208,14 @@ def _journal(path: Path, data: bytes) -> None:
 
 _HEAD = (
     "GET /state/8.1.10/data?offset=0&length=8 HTTP/1.1\r\nhost: 127.0.0.1:1\r\n"
-    f"authorization: Bearer {TOKEN}\r\nx-ftrun-receiver: r1\r\ncontent-length: 0"
+    f"authorization: FtrunMac {TOKEN}\r\nx-ftrun-receiver: r1\r\ncontent-length: 0"
 )
+
+_REQUESTS = [
+    b"GET /state/8.1.10/data?offset=0&length=4194304 HTTP/1.1\r\nx-ftrun-receiver: r1",
+    b"GET /state/8.1.10/data?offset=2097152&length=2097152 HTTP/1.1\r\nx-ftrun-receiver: r1\r\n"
+    b"x-ftrun-lacks: 1-2,5-9",
+]
 
 
 def _header() -> bytes:
@@ -219,6 +238,35 @@ def _state(data: bytes) -> None:
 
 def _head(data: bytes) -> None:
     parse_head(data).content_length()
+
+
+def _proofs() -> Proofs:
+    return Proofs(heal_key(TOKEN), TOKEN[:32], "")
+
+
+def _proved_request(rng: Random) -> bytes:
+    """A damaged request that is proved all the same; now and then it is damaged once more."""
+    data = mutate(rng, _REQUESTS)
+    with contextlib.suppress(ProtocolError):
+        head = parse_head(data)
+        data += f"\r\n{PROOF_FIELD}: {_proofs().next(head.line, head.fields)}".encode()
+    return data if rng.random() < 0.9 else mutate(rng, [data])
+
+
+def _request(data: bytes) -> None:
+    """What a state server does with a head, until it knows what is asked for."""
+    head = parse_head(data)
+    if not _proofs().holds_next(head.line, head.fields):
+        raise Refused
+    request = parse_request(head)
+    lacking, chunks = request.lacking(50 << 20), request.chunks(50 << 20)
+    assert 0 <= chunks.start < chunks.stop <= 25
+    assert all(0 <= first <= stop <= 25 for first, stop in lacking or [])
+
+
+def _challenge(data: bytes) -> None:
+    found = read_challenge(Head("", {CHALLENGE_FIELD: data.decode("latin-1")}).fields)
+    assert len(bytes.fromhex(found)) == 16
 
 
 def _ranges(data: bytes) -> None:

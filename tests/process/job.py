@@ -25,26 +25,38 @@ GONE_S = 60.0
 
 
 class Job:
-    """``ftrun OPTIONS SCRIPT``; at the end of the ``with`` nothing of it may be left."""
+    """``ftrun OPTIONS SCRIPT``; at the end of the ``with`` nothing of it may be left.
+
+    ``within``: a command that becomes the one that follows it, with less of something.
+    ``program``: an ftrun that is installed; by default it is the one beside these tests.
+    """
 
     def __init__(
-        self, directory: Path, source: str, *options: str, args: tuple[str, ...] = ()
+        self,
+        directory: Path,
+        source: str,
+        *options: str,
+        args: tuple[str, ...] = (),
+        within: tuple[str, ...] = (),
+        program: tuple[str, ...] = (),
     ) -> None:
         self.directory = directory
         self.script = directory / "script.py"
         self.script.write_text(source)
         self.logs = directory / "logs"
         self._mark = os.urandom(8).hex()
-        command = [sys.executable, "-m", "ftrun", "--log-dir", str(self.logs), "--job-id", "job"]
+        command = list(program or (sys.executable, "-m", "ftrun"))
+        command += ["--log-dir", str(self.logs), "--job-id", "job"]
+        beside = {} if program else {"PYTHONPATH": str(Path(__file__).parents[2])}
         self.process = subprocess.Popen(
-            [*command, *options, str(self.script), *args],
+            [*within, *command, *options, str(self.script), *args],
             cwd=directory,
             env={
                 **os.environ,
                 "XDG_STATE_HOME": str(directory / "state"),
                 "FTRUN_TEST_MARK": self._mark,
                 "TMPDIR": str(directory),
-                "PYTHONPATH": str(Path(__file__).parents[2]),
+                **beside,
             },
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

@@ -36,6 +36,15 @@ def lighthouse(tmp_path: Path) -> Iterator[tuple[str, ...]]:
 @contextlib.contextmanager
 def listening(tmp_path: Path, token: Path, bind: str) -> Iterator[str]:
     """A lighthouse that runs, and its address for agents."""
+    with serving(tmp_path, token, bind) as (_, address):
+        yield address
+
+
+@contextlib.contextmanager
+def serving(
+    tmp_path: Path, token: Path, bind: str
+) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """A lighthouse's process, which a test may end, and its address for agents."""
     command = [sys.executable, "-m", "ftrun", "lighthouse", "--bind", bind]
     command += ["--token-file", str(token), "--state-dir", str(tmp_path / "state")]
     with subprocess.Popen(
@@ -44,7 +53,7 @@ def listening(tmp_path: Path, token: Path, bind: str) -> Iterator[str]:
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
     ) as process:
         try:
-            yield _address(process)
+            yield process, _address(process)
         finally:
             process.terminate()
             process.wait(60)
@@ -110,18 +119,6 @@ def test_an_agent_that_can_say_hello_when_it_is_refused_hears_it_too(tmp_path: P
         with listening(tmp_path, token, address):
             assert job.end() == 76
         assert "does not accept the token" in job.output
-
-
-@pytest.mark.slow
-def test_an_agent_of_another_job_is_refused(tmp_path: Path, lighthouse: tuple[str, ...]) -> None:
-    (tmp_path / "a").mkdir()
-    (tmp_path / "b").mkdir()
-    with Job(tmp_path / "a", WAITS, *lighthouse) as one:
-        one.expect(r"slot 0")
-        with Job(tmp_path / "b", WAITS, *lighthouse, "--replicas", "3") as two:
-            assert two.end() == 76
-            assert "refuses this agent" in two.output
-        one.worker(0)
 
 
 def test_status_asks_the_lighthouse_where_it_said_it_answers(

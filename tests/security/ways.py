@@ -1,7 +1,9 @@
 """Every way into a running job, and what it says to each kind of token (X1).
 
 The ways come from the service's descriptor and the route tables: a new one is asked without anybody
-adding it here. A lighthouse, a worker's state server and an agent's socket are real processes.
+adding it here. A lighthouse, a worker's state server, with TLS and without, and an agent's socket
+are real processes. A state server is asked with proofs (checkpoint/proof.py) under each token; and
+with the tokens themselves, which open nothing there.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from ftrun.checkpoint.serve import ROUTES
+from ftrun.checkpoint.requests import ROUTES
 from ftrun.core import messages as m
 from ftrun.core.ids import WorkerKey
 from ftrun.errors import PeerError
@@ -29,7 +31,8 @@ from ftrun.lighthouse.web import build_app
 from ftrun.protocol import ftrun_pb2
 from ftrun.protocol.auth import bearer, new_token
 from ftrun.protocol.frames import FrameSocket
-from tests.fuzz.hosted import HOSTED, HostedBytes
+from tests.fuzz.hosted import HOSTED, STATES, HostedBytes
+from tests.unit.checkpoint.asking import Caller
 from tests.unit.lighthouse.lighthouse_process import LighthouseProcess
 
 WAIT_S = 10.0
@@ -68,14 +71,14 @@ def all_ways(directory: Path) -> Iterator[list[Way]]:
     with ExitStack() as stack:
         (directory / "lighthouse").mkdir()
         lighthouse = stack.enter_context(LighthouseProcess(directory / "lighthouse", new_token()))
-        states, socket = (
-            stack.enter_context(HostedBytes(directory, kind, known=True)) for kind in HOSTED
-        )
-        assert isinstance(states, HostedBytes) and isinstance(socket, HostedBytes)
+        hosted = {kind: HostedBytes(directory, kind, known=True) for kind in HOSTED}
+        for host in hosted.values():
+            stack.enter_context(host)
+        socket = hosted["agent, Unix socket"]
         yield [
             *_calls(lighthouse),
             *_lighthouse_routes(lighthouse),
-            *_state_routes(states),
+            *(way for kind in STATES for way in _state_routes(hosted[kind])),
             Way("agent: Unix socket", socket.token, partial(_hello, socket.address),
                 "answers", "closed"),
         ]  # fmt: skip
@@ -133,18 +136,37 @@ def _lighthouse_routes(lighthouse: LighthouseProcess) -> Iterator[Way]:
 
 
 def _state_routes(states: HostedBytes) -> Iterator[Way]:
+    where = "worker, TLS" if states.certificate else "worker"
     for route, method in ROUTES.items():
         path = f"/state/8.1.10/{route}" + ("?offset=0&length=4000" if route == "data" else "")
-        ask = partial(_request, states.address, method, path)
-        yield Way(f"worker: {method} /state/TAG/{route}", states.token, ask, "200", "401")
+        name = f"{where}: {method} /state/TAG/{route}"
+        proved = partial(_proved, states, method, path)
+        yield Way(f"{name}, proved", states.token, proved, "200", "401")
+        shown = partial(_shown, states, method, path)
+        yield Way(f"{name}, the token itself", states.token, shown, "401", "401")
+
+
+def _proved(states: HostedBytes, method: str, path: str, token: str | None) -> str:
+    """With a proof under this token; with none at all twice, for the first has none ever."""
+    with Caller(states.address, token or "", states.certificate) as caller:
+        if token is not None:
+            return str(caller.ask(path, method, x_ftrun_receiver="r1").status)
+        request = f"{method} {path} HTTP/1.1\r\nx-ftrun-receiver: r1\r\n\r\n".encode()
+        first, second = caller.send(request).status, caller.send(request).status
+        return str(first) if first == second else f"{first}, {second}"
+
+
+def _shown(states: HostedBytes, method: str, path: str, token: str | None) -> str:
+    with Caller(states.address, "", states.certificate) as caller:
+        field = "" if token is None else f"authorization: {bearer(token)}\r\n"
+        head = f"{method} {path} HTTP/1.1\r\n{field}x-ftrun-receiver: r1\r\n\r\n"
+        return str(caller.send(head.encode()).status)
 
 
 def _request(address: str, method: str, path: str, token: str | None) -> str:
     host, port = address.split(":")
     connection = http.client.HTTPConnection(host, int(port), timeout=WAIT_S)
-    headers = {"x-ftrun-receiver": "r1"}
-    if token is not None:
-        headers["Authorization"] = bearer(token)
+    headers = {} if token is None else {"Authorization": bearer(token)}
     try:
         connection.request(method, path, headers=headers)
         return str(connection.getresponse().status)

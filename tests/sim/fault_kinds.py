@@ -152,7 +152,8 @@ def _stall_down(world: World) -> None:
 def _drain(world: World) -> None:
     agent = _any_agent(world)
     if agent is not None and len(world.hosts) > 1:
-        agent.host.excuse("it was asked to leave")
+        if world.hears(agent):
+            agent.host.excuse("it was asked to leave")
         agent.handle(s.DrainAsked("SIGTERM", 75))
 
 
@@ -221,6 +222,7 @@ WORKER_INSTRUCTIONS = (
     "RetireState",
 )
 AGENT_INSTRUCTIONS = ("TellLighthouse", "StartReplica", "SignalReplica", "TellWorkers", "Say")
+# (Those that came later are not among them: seeds go on to mean what they did.)
 
 
 def _doom(world: World, actor: Actor | None, instructions: tuple[str, ...]) -> None:
@@ -358,5 +360,17 @@ KINDS: Mapping[str, Callable[[World], None]] = {
     "clock_jump": _clock_jump,
 }
 
-LATE_KINDS: Mapping[str, Callable[[World], None]] = {"hang_worker": _hang_worker}
+HOSTS_MAX = 5
+
+
+def _late_host(world: World) -> None:
+    """A node comes late: it takes what is free, or gets its share."""
+    if len(world.hosts) < HOSTS_MAX:
+        world.add_host()
+
+
+LATE_KINDS: Mapping[str, Callable[[World], None]] = {
+    "hang_worker": _hang_worker,
+    "late_host": _late_host,
+}
 """Drawn for few seeds, and apart from the others (``Faults.add_late_kinds``)."""

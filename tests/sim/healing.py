@@ -1,4 +1,4 @@
-"""Offers of a state and fetches from them: what checkpoint/ and manager/healing.py do.
+"""Offers of a state and fetches from them: what checkpoint/ and training/healing.py do.
 
 An offer is live until it is retired; then a copy is kept for receivers that have not come. A fetch
 asks donors until one has the tag, reads a while, and moves to another donor when one dies. One that

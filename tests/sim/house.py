@@ -110,6 +110,9 @@ class House(Actor):
         if isinstance(message, m.ToWorkers):
             world.invariants.lighthouse_said(world.now, message.message)
             world.faults.heard(world, message.message)
+        elif isinstance(message, m.Notice) and message.kind == "moving":
+            for incarnation in world.living(message.replica_ids[0]):
+                world.invariants.excuse(incarnation, "it was asked to leave")
         elif isinstance(message, m.RestartReplica):
             world.invariants.excuse(message.incarnation, "it was given up")
         stream = self.sessions.get(agent_id)

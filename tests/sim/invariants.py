@@ -25,7 +25,7 @@ class Invariants:
     def __init__(
         self, slots: int, workers: int, min_replicas: int, contributors_max: int | None = None
     ) -> None:
-        self.quorums = QuorumRules(slots, min_replicas)
+        self.quorums = QuorumRules(slots, min_replicas, workers)
         self.promises = PromiseRules()
         self.lineages = LineageRules(workers)
         self.commits = CommitRules(workers, contributors_max)
@@ -70,17 +70,36 @@ class Invariants:
         self.quorums.strike(now, incarnations)
 
     def lease(self, incarnation: str, until: float) -> None:
-        """Its agent has had a word from a lighthouse: it may commit for so long."""
+        """A worker of it has been given a lease: it may commit for so long."""
         leases = self.quorums.leases
         leases[incarnation] = max(until, leases.get(incarnation, 0.0))
+
+    def too_few(self, key: WorkerKey, claimed: bool) -> None:
+        """A worker's Report asks for more contributors than it had, or no longer does."""
+        (self.quorums.too_few.add if claimed else self.quorums.too_few.discard)(key)
 
     def killed(self, incarnation: str) -> None:
         """Its agent kills it in this very moment, if it has not died yet."""
         self.quorums.leases.pop(incarnation, None)
 
     def slot_ends(self, replica_id: str) -> None:
-        """The slot's script has ended, or it was asked to leave for good."""
+        """The slot's script has ended."""
         self.quorums.ended.add(replica_id)
+
+    def left(self, key: WorkerKey) -> None:
+        """A worker has left at a boundary: it commits nothing more."""
+        self.quorums.left.add(key)
+        self.promises.forgets(key)
+
+    def starts(self, replica_id: str, living: Sequence[str]) -> None:
+        """An agent starts a slot; ``living``: of it, at agents that the lighthouse hears (Q4).
+
+        Who was asked to leave has ended before its slot is another's.
+        """
+        asked = "it was asked to leave", "it has left"
+        others = [x for x in living if self.quorums.excused.get(x) in asked]
+        text = f"{replica_id} is started while {others} of it live"
+        require(not others, "Q4", text)
 
     # ------------------------------------------------------------ workers
 

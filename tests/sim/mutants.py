@@ -15,6 +15,7 @@ from typing import Any
 from ftrun.core import forming, ids, step, takeover
 from ftrun.core import messages as m
 from ftrun.core.choice import Choice
+from ftrun.core.comparison import Comparison, Entry, Question
 from ftrun.core.fence import Fence
 from ftrun.core.lighthouse import Lighthouse
 from ftrun.core.lighthouse_events import JournalState
@@ -236,6 +237,18 @@ _EPOCHS = ("lose_journal", "clock_jump")
 
 _TRUE = property(lambda self: True)
 
+
+def _takes_all_for_alike(self: Comparison, asked: Question, replica_id: str, _: Entry) -> None:
+    self._open.discard(replica_id)
+
+
+_tells = StepMachine.tell
+
+
+def _tells_at_once(self: StepMachine, question: Question) -> Entry | None:
+    return _tells(self, replace(question, cleared=False))
+
+
 MUTANTS: dict[str, Mutant] = {
     "no attempt number": Mutant(StepUnderWay, "counts", _counts_any_attempt, "C3", _BETWEEN),
     "promise not kept": Mutant(Quorums, "at_promise", _forgets_its_promise, "Q5"),
@@ -279,5 +292,14 @@ MUTANTS: dict[str, Mutant] = {
         Membership, "_member_reported", _hears_no_giving_up, "L1", _ONE_WAY
     ),
     "attempts not outrun": Mutant(Numbering, "outrun", _never, "Q2", _EPOCHS),
+    "a hold is not held": Mutant(Quorums, "bars", _never, "Q9"),
+    "who is held off joins at once": Mutant(
+        forming.Forming, "_put_back_newcomers", _does_nothing, "Q9"
+    ),
+    "too few for ever": Mutant(Membership, "_note_too_few", _does_nothing, "L1", _LOSSES),
+    "nothing is compared": Mutant(Comparison, "_is_changed", _never, "C7"),
+    "unlike goes out": Mutant(Comparison, "answer", _takes_all_for_alike, "C7"),
+    "the reference tells too early": Mutant(StepMachine, "tell", _tells_at_once, "C7"),
+    "the end is not compared": Mutant(Comparison, "end", _does_nothing, "C7"),
     "lineage without its tag": Mutant(ids, "extend_lineage", _chains_steps_only, "S1", _LOSSES),
 }

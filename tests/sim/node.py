@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 HEARTBEAT_S = HEARTBEAT_TIMEOUT_S / 4
 BACKOFF_MAX_S = 0.4
 SIGKILL = 9
+AGE_S = 1e6
+"""Of every agent: none was started for another run of a job that has ended."""
 
 
 class Host:
@@ -61,6 +63,20 @@ class Host:
         """The dead agent's successor starts."""
         if not self.over:
             self.start_agent()
+
+    def leaves(self, *, returns: bool) -> None:
+        """Its agent has ended in order. ``returns``: for maintenance; it may be back then."""
+        self.over = True
+        world = self.world
+        if returns and not world.calm and world.rng.random() < 0.6:
+            world.at(world.rng.choice((0.1, 1.0, 3.0)), None, self.come_back)
+        else:
+            world.hosts_left -= 1
+
+    def come_back(self) -> None:
+        """Maintenance is over."""
+        self.over = False
+        self.start_agent()
 
     def vanish(self) -> None:
         """Power off: nobody is told, no connection is closed."""
@@ -189,6 +205,12 @@ class Agent(Actor):
                 self.world.at(delay_s, self, self._start_replica, replica_id, incarnation)
             case s.SignalReplica(_, incarnation, number):
                 self._signal(incarnation, number)
+            case s.AskToStop(_, incarnation):
+                self._ask_to_stop(incarnation)
+            case s.TellReplica(_, incarnation, message):
+                for worker in self.workers.values():
+                    if worker.key.incarnation == incarnation:
+                        worker.from_agent.send(message)
             case s.TellWorkers(message):
                 for worker in self.workers.values():
                     worker.from_agent.send(message)
@@ -206,10 +228,9 @@ class Agent(Actor):
             self.world.at(0.0, self, self.handle, s.WorkerUsed(key, 1, 0.0))  # nobody uses any
 
     def _tell(self, message: m.FromAgent) -> None:
-        if isinstance(message, m.DrainReplicas):
-            for replica_id in message.replica_ids:
-                self.world.invariants.slot_ends(replica_id)
-            self.host.excuse("it was asked to leave")
+        if isinstance(message, m.AgentLeaving):
+            if self.world.hears(self):
+                self.host.excuse("it was asked to leave")
         elif isinstance(message, m.ReplicaLost):
             if message.cause.startswith("hangs") and not self._stands_still(message.incarnation):
                 raise Violation("Q4", f"{message.incarnation} is killed as one that hangs")
@@ -225,6 +246,8 @@ class Agent(Actor):
 
     def _start_replica(self, replica_id: str, incarnation: str) -> None:
         world = self.world
+        if world.hears(self):
+            world.invariants.starts(replica_id, world.living(replica_id))
         ranks = range(world.job.workers)
         keys = [WorkerKey(replica_id, incarnation, rank) for rank in ranks]
         ballot = world.rings.ballot(incarnation)
@@ -239,10 +262,15 @@ class Agent(Actor):
                 waits_for = None if number == SIGKILL else worker
                 self.world.at(0.001, waits_for, worker.crash, -number)
 
+    def _ask_to_stop(self, incarnation: str) -> None:
+        """The first request leaves it to the Manager, the second one raises where it stands."""
+        for worker in list(self.workers.values()):
+            if worker.key.incarnation == incarnation:
+                self.world.at(0.001, worker, worker.asked_to_stop)
+
     def _end(self, instruction: s.EndAgent) -> None:
         self.world.note(self.name, "ends", instruction)
-        self.host.over = True
-        self.world.hosts_left -= 1
+        self.host.leaves(returns=instruction.reason == "SIGTERM")
         self.alive = False
         self.host.excuse("its agent ended")
         if self.stream is not None:
@@ -261,8 +289,12 @@ class Agent(Actor):
             line = m.ReplicaProgress(key.replica_id, key.incarnation, message)
             self._progress[key.replica_id] = line
         if isinstance(message, m.Leaving):
-            self.world.invariants.excuse(worker.key.incarnation, "it has left")
-            self.world.invariants.slot_ends(worker.key.replica_id)
+            if self.world.hears(self):
+                self.world.invariants.excuse(worker.key.incarnation, "it has left")
+            if message.reason == "drained":
+                self.world.invariants.left(worker.key)
+            else:
+                self.world.invariants.slot_ends(worker.key.replica_id)
         self.handle(s.WorkerSaid(worker.key, message))
         if not isinstance(message, m.Progress) and self.stream is not None:
             self.stream.up.send(m.WorkerMessage(worker.key, message))
@@ -290,13 +322,14 @@ class Agent(Actor):
             m.Hello(
                 self.agent_id,
                 world.job.spec(),
-                world.job.replicas,
+                0 if supervisor.is_ending else world.job.replicas,
                 self.host.name,
                 self.store,
                 supervisor.running(),
                 supervisor.dead(),
                 supervisor.finished(),
                 self._epoch,
+                AGE_S,
             )
         )
         for worker in self.workers.values():
@@ -323,9 +356,6 @@ class Agent(Actor):
             return
         is_answer = isinstance(message, (m.Welcome, m.HeartbeatAck)) and self._asked
         asked_at = self._asked.popleft() if is_answer else None
-        if asked_at is not None:
-            for key in self.workers:
-                self.world.invariants.lease(key.incarnation, asked_at + ISOLATION_LIMIT_S)
         self.handle(s.LighthouseSpoke(asked_at))
         match message:
             case m.Welcome(epoch):

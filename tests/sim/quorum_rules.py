@@ -15,19 +15,23 @@ class QuorumRules:
     """Q1, Q4, Q6: what the lighthouse may issue.
 
     ``excused``: incarnations that it may leave out, and why. ``dead``: those that have ended.
-    ``ended``: slots whose part is over. ``leases``: until when an incarnation may commit without
-    another word from a lighthouse. ``given_up``: the highest attempt that one of its workers has
-    given up for good, whatever its lease: none of the group commits under it any more.
+    ``ended``: slots whose part is over. ``left``: workers that have left in order. ``leases``:
+    until when an incarnation may commit without another word from a lighthouse. ``given_up``: the
+    highest attempt that one of its workers has given up for good, whatever its lease: none of the
+    group commits under it any more.
     """
 
-    def __init__(self, slots: int, min_replicas: int) -> None:
+    def __init__(self, slots: int, min_replicas: int, workers: int = 1) -> None:
+        self._workers = workers
         self.excused: dict[str, str] = {}
         self.ended: set[str] = set()
+        self.left: set[WorkerKey] = set()
         self.dead: set[str] = set()
         self.leases: dict[str, float] = {}
         self.given_up: dict[str, Attempt] = {}
         self._slots = slots
         self._min_replicas = min_replicas
+        self.too_few: set[WorkerKey] = set()  # what their last Report has said
         self._members: dict[int, tuple[Incarnation, ...]] = {}
         self._last: tuple[Attempt, tuple[Incarnation, ...]] | None = None
         self._last_step = 0
@@ -111,7 +115,7 @@ class QuorumRules:
             attempt, last = self._last
             require(quorum.attempt > attempt, "Q2", f"{quorum.attempt} issued after {attempt}")
             self._check_left_out(quorum, members, last)
-            self._check_fence(now, quorum, members, attempt, last)
+            self._check_fence(now, quorum, members, attempt, last or self._prior)
             if not by_switch:
                 self._check_survivors(quorum, members, last)
         self._forms = self._has_taken_over = False
@@ -132,15 +136,21 @@ class QuorumRules:
         last: Sequence[Incarnation],
     ) -> None:
         """None of the predecessor's members is in it: then none of them can commit any more."""
-        if self._forms or set(members) & set(last):
-            return
+        if self._forms or not members or set(members) & set(last):
+            return  # in one without members nobody commits
         for replica_id, incarnation in last:
             has_left = self.given_up.get(incarnation, NO_ATTEMPT) >= attempt
             may_commit = not has_left and incarnation not in self.dead
             may_commit = may_commit and replica_id not in self.ended
+            may_commit = may_commit and not self._has_left(replica_id, incarnation)
             lives = may_commit and now < self.leases.get(incarnation, 0.0) - 1e-9
             text = f"{quorum.attempt} is disjoint from its predecessor, of which {replica_id} lives"
             require(not lives, "Q4", text)
+
+    def _has_left(self, replica_id: str, incarnation: str) -> bool:
+        """All its workers have, or none of them could commit without the others."""
+        ranks = range(self._workers)
+        return all(WorkerKey(replica_id, incarnation, rank) in self.left for rank in ranks)
 
     def _check_left_out(
         self, quorum: m.Quorum, members: Sequence[Incarnation], last: Sequence[Incarnation]
@@ -163,7 +173,8 @@ class QuorumRules:
         known = last if self._has_taken_over else (*last, *self._prior)
         survivors = [x for x in members if x in known and x not in struck]
         of_all = all(set(survivors) & set(old) for old in (last, self._prior) if old)
-        if of_all and len(survivors) >= self._min_replicas:
+        too_few = any((k.replica_id, k.incarnation) in survivors for k in self.too_few)
+        if of_all and len(survivors) >= self._min_replicas and not too_few:
             others = [x for x in members if x not in survivors]
             if (quorum.step or 0) < self._last_step:
                 return  # no survivor holds what the last one began with: strays are asked (C6)

@@ -13,9 +13,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ftrun.core import step_events as e
+from ftrun.core.comparison import USUAL, Shape
 from ftrun.core.ids import Attempt, Tag, WorkerKey
 from ftrun.core.messages import Quorum
 from tests.sim.actor import BUILD_TIMEOUT_S
+from tests.sim.violation import require
 
 if TYPE_CHECKING:
     from tests.sim.worker import Worker
@@ -35,6 +37,7 @@ class Contribution:
     base: int
     value: int
     counts: bool
+    shape: Shape = USUAL
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +56,8 @@ class Result:
 class Reduction:
     """One operation of a worker's step. ``final``: what was handed out, and its divisor."""
 
-    def __init__(self, held: bool, closes: bool, base: int, value: int) -> None:
+    def __init__(self, held: bool, closes: bool, base: int, value: int, shape: Shape) -> None:
+        self.shape = shape
         self.held = held
         self.closes = closes
         self.base = base
@@ -151,6 +155,9 @@ class Ring:
         number = end.launched
         end.launched += 1
         reduction = self._reductions.setdefault(number, _Round())
+        for other in reduction.parts.values():
+            text = f"{part.key} has {part.shape} where {other.key} has {other.shape}"
+            require(part.shape.is_like(other.shape), "C7", text)
         reduction.parts[end.rank] = part
         reduction.waiting[end.rank] = index
         if end.broken:

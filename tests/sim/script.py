@@ -1,4 +1,4 @@
-"""A worker's main thread: the user's loop and what manager/manager.py does in its calls.
+"""A worker's main thread: the user's loop and what training/manager.py does in its calls.
 
 Written as a generator: it yields how long it computes (a float) or what it waits for (``Until``).
 Between two yields it holds the step lock, so every place where another thread could come between
@@ -53,6 +53,12 @@ class Script:
     def start(self) -> None:
         """Run until the first wait."""
         self._resume()
+
+    def stop(self) -> None:
+        """An exception comes up where the main thread stands."""
+        self._until = None
+        if not self._program.gi_running:
+            self._program.close()
 
     def wake(self) -> None:
         """Something has changed: look at the condition soon, as a notified thread does."""
@@ -130,15 +136,18 @@ class Script:
         self._exit(0)
 
     def _exit(self, status: int) -> None:
-        self._worker.close("finished" if status == 0 else "drained")
-        self._worker.crash(status)
+        worker, rng = self._worker, self._world.rng
+        worker.close("finished" if status == 0 else "drained")
+        # Who has left saves for a while, and may be killed at it.
+        delay_s = 0.0 if status == 0 else rng.choice((0.0, 0.0, 0.3, 5.0))
+        self._world.at(delay_s, worker, worker.crash, status)
 
     def _start_quorum(self) -> Generator[Wait, None, None]:
         worker, machine = self._worker, self._worker.machine
         worker.error = ""
         worker.register()
         yield INSTANT_S
-        hold = self._world.rng.random() < 0.05
+        hold = self._world.holds.at(machine.state.step, self._world.rng)
         before = machine.state
         worker.feed(e.BoundaryReached(hold_members=hold))
         yield Until(
@@ -147,6 +156,8 @@ class Script:
         if machine.phase is Phase.LEFT:
             return
         assert machine.state == before or machine.healing, "the state changed at a boundary"
+        if hold:
+            worker.enters_held()
         worker.begin_step()
         if machine.heals_first:
             yield INSTANT_S
@@ -154,13 +165,22 @@ class Script:
 
     def _backward(self, base: int) -> Generator[Wait, None, None]:
         worker, job, rng = self._worker, self._world.job, self._world.rng
-        for number in range(job.operations):
+        shapes = self._world.shapes.issued(
+            worker.machine.position,
+            job.operations,
+            worker.key.incarnation,
+            self._batch,
+            right=self._world.calm,
+        )
+        last_held = min(job.operations, len(shapes)) - 1
+        for number, shape in enumerate(shapes):
             yield job.step_s * rng.uniform(0.3, 0.5) / job.operations
             if not worker.machine.in_step:
                 raise Violation("BUG", f"{worker.name} is in no step while it computes")
-            closes = job.held and number == job.operations - 1
+            held = job.held and number <= last_held
+            closes = held and number == last_held
             value = worker.mix(base, int(worker.key.incarnation, 16), self._batch, number)
-            worker.issue(Reduction(job.held, closes, base, value))
+            worker.issue(Reduction(held, closes, base, value, shape))
             if job.waits_each and not job.held:
                 yield self._released(number)
         yield Until(
@@ -178,6 +198,7 @@ class Script:
         yield world.rng.uniform(0.0, 0.002)
         if world.faults.strikes(world, "script_error"):
             worker.error = worker.error or "an error in the script"
+        worker.feed(e.OperationsEnded())
         yield Until(lambda: machine.settled or not machine.in_step, BOTH_TIMEOUTS_S, "results")
         if machine.healing:
             yield from self._heal()
@@ -191,7 +212,7 @@ class Script:
             yield world.rng.uniform(0.0, 0.002)
             self._step_optimizer()
             worker.streak += 1
-        phase = "step" if worker.streak else "retry"
+        phase = machine.activity()[0].value
         worker.to_agent.send(m.Progress(machine.position, self._batch, phase))
 
     def _vote(self, flag: bool) -> Generator[Wait, None, bool | None]:

@@ -24,6 +24,7 @@ from tests.sim.coverage import Coverage
 from tests.sim.faults import Faults, all_faults
 from tests.sim.mutants import MUTANTS
 from tests.sim.run import covered, first_found, outcome_of, replay, settle_memory
+from tests.sim.shapes import Shapes
 from tests.sim.world import Job, World
 
 ROOT = Path(__file__).parents[2]
@@ -41,12 +42,9 @@ def _seeds(name: str) -> list[int]:
 SEEDS = _seeds("seeds.txt")
 OPEN_SEEDS = _seeds("open_seeds.txt")
 RARE = {
-    "attempts not outrun": 150,
-    "lease ignored": 6400,
-    "lineage ignored": 6300,
-    "majority before step": 3100,
-    "no attempt number": 800,
-    "results that stand forgotten": 1500,
+    "lease ignored": 5400,
+    "lineage ignored": 6900,
+    "the reference tells too early": 900,
 }
 """Where to begin, to be soon there; from seed 0 ``simulate.py --mutants`` counts."""
 
@@ -85,7 +83,7 @@ def test_schedules_in_batches() -> None:
 def test_who_hangs_is_found_where_no_other_waits_for_it() -> None:
     """Its agent's stream broke, or the lighthouse began anew, before its peers had missed it."""
     focus = ("hang_worker", "cut", "cut_off", "kill_house", "lose_journal")
-    seeds = (40, 131, 244)
+    seeds = (16, 222, 291)
     assert [str(o) for o in (outcome_of(s, focus=focus) for s in seeds) if o.failure] == []
     unasked = [outcome_of(s, "who is silent stays", focus) for s in seeds]
     assert all(outcome.failure for outcome in unasked)
@@ -167,6 +165,7 @@ def test_a_restarted_lighthouse_adopts_the_quorum_in_force() -> None:
         faults = Faults(window_s=6.0, timed=((2.0, "kill_house"),))
         job = replace(Job.draw(random.Random(seed)), steps=None)
         world = World(seed, job=job, faults=faults)
+        world.shapes = Shapes(seed)  # nobody errs
         world.run()
         if _was_away_s(world) < ISOLATION_LIMIT_S / 2:
             late = [x for x in world.trace if x[0] > 2.0 and isinstance(x[3], m.Interrupt)]

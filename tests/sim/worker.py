@@ -1,4 +1,4 @@
-"""One worker process: the real step machine in a modelled engine (manager/engine.py).
+"""One worker process: the real step machine in a modelled engine (training/engine.py).
 
 ``feed`` is the engine's: one event, the machine's verdict, its instructions in order, and between
 any two of them it can die. Not here: what its main thread does (script.py).
@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 from ftrun.core import messages as m
 from ftrun.core import step_events as e
 from ftrun.core.ids import SHARED_LINEAGE, Attempt, StateId, Tag, WorkerKey, fresh_lineage
-from ftrun.core.step import Phase, StepMachine
+from ftrun.core.step import NOBODY_JOINS, Phase, StepMachine
+from tests.sim import comparing
 from tests.sim.actor import OPERATION_TIMEOUT_S, QUORUM_TIMEOUT_S, Actor
 from tests.sim.healing import Fetch, Fetched, Offer
+from tests.sim.holds import Barred, enters
 from tests.sim.network import Pipe
 from tests.sim.rings import Ballot, Contribution, End, Reduction, Result
 from tests.sim.script import Script
@@ -58,12 +60,16 @@ class Worker(Actor):
         self.reductions: list[Reduction] = []
         self.registered = False
         self.streak = 0
+        self._stop_requests = 0
         self._events: deque[e.Event] = deque()
         self._busy = False
         self._ends: dict[Attempt, End] = {}
         self._dropped: list[End] = []
         self._end: End | None = None
         self._lease_until = 0.0
+        self._built_last: m.Quorum | None = None
+        self._built_when = 0  # how many journals a lighthouse had lost by then
+        self._barred: Barred | None = None
         self._fetch: Fetch | None = None
         self._afterwards: deque[tuple[Reduction, int | None]] = deque()
         self._build_state()
@@ -84,6 +90,7 @@ class Worker(Actor):
             repair=job.repair,
             heal_first=job.heal_first,
             contributors_max=job.contributors_max,
+            contributors_min=job.min_size,
             operation_timeout_s=OPERATION_TIMEOUT_S,
             quorum_timeout_s=QUORUM_TIMEOUT_S,
         )
@@ -138,6 +145,21 @@ class Worker(Actor):
         self._dropped.clear()
         self._end = None
 
+    def asked_to_stop(self) -> None:
+        """A Manager that trains leaves at a boundary, or where it stands when asked once more.
+
+        Whoever has left saves for a while, and may be killed at it.
+        """
+        rng = self.world.rng
+        if not self.registered:
+            self.crash(143)
+            return
+        self._stop_requests += 1
+        if self._stop_requests > 1 and self.machine.phase is not Phase.LEFT:
+            self.script.stop()
+            self.close("drained")
+            self.world.at(rng.choice((0.01, 0.3, 5.0)), self, self.crash, 75)
+
     def lost_agent(self) -> None:
         """The link broke: the main thread raises when it next waits."""
         self.fatal = "lost its agent"
@@ -190,6 +212,7 @@ class Worker(Actor):
             invariants.isolated(self.key)
         elif isinstance(event, m.Lease):
             self._lease_until = event.until_s
+            invariants.lease(self.key.incarnation, event.until_s)
             # Whatever happens to this process: from then on it commits nothing.
             left_s = max(0.0, event.until_s - self.world.now)
             self.world.at(left_s, None, self._lease_over, event.until_s)
@@ -205,6 +228,7 @@ class Worker(Actor):
             case e.BuildGroup(quorum):
                 self.world.invariants.acts_on(self.key, quorum.attempt, "builds")
                 self._ends[quorum.attempt] = self.world.rings.join(self, quorum)
+                self._built_last, self._built_when = quorum, self.world.journals_lost
             case e.AbortGroup(attempt):
                 if self._end is not None and self._end.ring.attempt == attempt:
                     self._end = None
@@ -220,7 +244,13 @@ class Worker(Actor):
                 for index, reduction in enumerate(self.reductions):
                     self._hands_out(index, again=reduction.final is not None)
                     reduction.buffer = None
-                    self._launch(index, reduction)
+            case e.Launch(first, stop):
+                for index in range(first, stop):
+                    self._launch(index, self.reductions[index])
+            case e.Ask():
+                comparing.ask(self, instruction)
+            case e.FailScript(reason):
+                self.fatal = reason
             case e.HandOut(indices):
                 self.take_stock()
                 for index in indices:
@@ -238,6 +268,9 @@ class Worker(Actor):
                 self.offers[tag] = Offer(self, tag, state, receivers)
             case e.RetireState(tag):
                 self.offers[tag].retire()
+            case e.ShowProgress(activity, since_s):
+                position = self.machine.position
+                self.to_agent.send(m.Progress(position, position, activity.value, since_s=since_s))
 
     def _hands_out(self, index: int, *, again: bool) -> None:
         self.world.invariants.hands_out(self.key, self.machine.tag, index, again=again)
@@ -245,10 +278,36 @@ class Worker(Actor):
     def _send(self, message: m.FromWorker) -> None:
         if isinstance(message, m.Promised):
             self.world.invariants.promised(self.key, message.attempt, message.step)
+        elif isinstance(message, m.Refused) and message.later:
+            self.world.invariants.promise_void(self.key, message.attempt)
         elif isinstance(message, m.Report):
             self.world.invariants.gave_up(self.key, message.interrupted)
+            self.world.invariants.too_few(self.key, message.too_few)
+            if message.holds:
+                for incarnation in self._joining():
+                    self.world.invariants.excuse(incarnation, "its join was taken back")
+        elif isinstance(message, m.Errored) and message.reason == NOBODY_JOINS:
+            self._barred = Barred(message.step, self._joining(), self._built_when)
         self.to_agent.send(message)
         self.said.append(message)
+
+    def _joining(self) -> frozenset[str]:
+        """The newcomers of the quorum that it has built last."""
+        quorum = self._built_last
+        if quorum is None:
+            return frozenset()
+        joining = [x for x in quorum.members if x.replica_id in quorum.newcomers]
+        return frozenset(member.incarnation for member in joining)
+
+    def enters_held(self) -> None:
+        """The script is in a step, and had let nobody join at its boundary."""
+        quorum, tag = self.machine.in_force, self.machine.tag
+        if quorum is not None and tag is not None and quorum.step == tag.step:
+            barred = self._barred
+            if barred is not None and barred.journals != self.world.journals_lost:
+                barred = None
+            job = self.world.job
+            enters(self.key, quorum, barred, max(job.min_replicas, job.min_size))
 
     def _leave(self, attempt: Attempt) -> None:
         end = self._ends.pop(attempt, None)
@@ -268,17 +327,16 @@ class Worker(Actor):
     def issue(self, reduction: Reduction) -> None:
         """One more reduction: out now, or kept until a group stands."""
         self.reductions.append(reduction)
-        index = len(self.reductions) - 1
-        self.feed(e.OperationIssued(reduction.held, reduction.closes))
-        if self.machine.may_issue:
-            self._launch(index, reduction)
+        self.feed(e.OperationIssued(reduction.held, reduction.closes, reduction.shape))
 
     def _launch(self, index: int, reduction: Reduction) -> None:
         tag, end = self.machine.tag, self._end
         assert tag is not None and end is not None, "an operation was issued without a group"
         self.world.invariants.reduces(self.key, tag)
         counts = self.rank is not None
-        part = Contribution(self.key, tag, index, reduction.base, reduction.value, counts)
+        part = Contribution(
+            self.key, tag, index, reduction.base, reduction.value, counts, reduction.shape
+        )
         if end.size == 1:
             reduction.buffer = Result(tag.attempt, (part,))
             self.feed(e.OperationCompleted(tag.attempt, index))
@@ -340,7 +398,7 @@ class Worker(Actor):
         self.agent.worker_said(self, message)
 
     def _from_agent(self, message: Any) -> None:
-        if self.registered or isinstance(message, (m.Isolation, m.Lease)):
+        if self.registered or isinstance(message, (m.Isolation, m.Lease, m.LeaveNow)):
             self.feed(message)
 
     def _tick(self) -> None:

@@ -14,7 +14,7 @@ import hashlib
 import heapq
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ftrun.core.lighthouse_events import JournalState
@@ -35,10 +35,12 @@ from tests.sim.actor import (
 from tests.sim.coverage import Coverage
 from tests.sim.fault_kinds import LATE_KINDS
 from tests.sim.faults import Faults
+from tests.sim.holds import Holds
 from tests.sim.house import House
 from tests.sim.invariants import Invariants, Violation
-from tests.sim.node import Host
+from tests.sim.node import Agent, Host
 from tests.sim.rings import Rings
+from tests.sim.shapes import Shapes
 from tests.sim.story import line
 
 EVENTS_MAX = 60_000
@@ -92,6 +94,12 @@ class Job:
             steps=rng.randint(3, 9) if rng.random() < 0.3 else None,
         )
 
+    def asking_for_more(self, rng: random.Random) -> Job:
+        """Every fifth script asks for more contributors than the job for members, perhaps."""
+        if rng.random() > 0.2:
+            return self
+        return replace(self, min_size=rng.randint(1, self.replicas))
+
     @property
     def contributors_max(self) -> int | None:
         """The rest are spares; None: there are none."""
@@ -129,7 +137,7 @@ class World:
         self.seed = seed
         self.batches = batches
         self.rng = random.Random(seed)
-        self.job = job or Job.draw(self.rng)
+        self.job = job or Job.draw(self.rng).asking_for_more(random.Random(f"{seed}/few"))
         self.now = 0.0
         self.trace: list[tuple[float, str, str, object]] = []
         self.events = 0
@@ -146,11 +154,15 @@ class World:
             self.job.min_replicas,
             self.job.contributors_max,
         )
+        # Who is right must be able to commit alone: nobody else comes to the step that it repeats.
+        self.shapes = Shapes.draw(seed, may_err=self.job.min_replicas == 1)
+        self.holds = Holds.draw(random.Random(f"{seed}/holds"))
         self.rings = Rings(self)
         self.endpoints: dict[str, Any] = {}
         self.disk = JournalState()
         self.disk_full_until = 0.0
         self.tears_journal = False
+        self.journals_lost = 0
         self.hung = 0
         self.calendar_offset_s = 0.0
         self.links_cut_until = 0.0
@@ -247,6 +259,7 @@ class World:
         """The lighthouse's state directory is gone."""
         self.note("world", "loses", "the journal")
         self.invariants.journal_lost()
+        self.journals_lost += 1
         seconds = CALENDAR_S + self.calendar_offset_s + self.now
         self.disk = JournalState(epoch=int(1000 * seconds))  # Q1: as main.py does, but finer
 
@@ -282,6 +295,28 @@ class World:
             actor.go_on()
         for host in self.hosts:
             host.mend()
+
+    def hears(self, agent: Agent) -> bool:
+        """The lighthouse and an agent have a stream that stands."""
+        house, stream = self.house, agent.stream
+        if house is None or not house.alive or stream is None or not stream.open:
+            return False
+        return house.sessions.get(agent.name) is stream
+
+    def living(self, replica_id: str) -> list[str]:
+        """The incarnations of a slot that live where the lighthouse can see them."""
+        agents = [host.agent for host in self.hosts if host.agent is not None]
+        heard = [agent for agent in agents if self.hears(agent)]
+        workers = [w for agent in heard for w in agent.workers.values() if w.alive]
+        found = {w.key.incarnation: None for w in workers if w.key.replica_id == replica_id}
+        return list(found)
+
+    def add_host(self) -> None:
+        """One more machine takes part."""
+        host = Host(self, len(self.hosts))
+        self.hosts.append(host)
+        self.hosts_left += 1
+        host.start_agent()
 
     def _actors(self) -> list[Actor]:
         agents = [host.agent for host in self.hosts if host.agent is not None]

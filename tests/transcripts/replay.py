@@ -10,9 +10,11 @@ A line at the margin is an event; the indented lines below it are the instructio
     restart [lost]                    kill -9 and a new one with the last journal, or without
     +0.25                             time passes; the timer fires when it is due
     stopped 9                         the lighthouse is stopped for so long, and its timer late
+    drain 0,1                         these replicas shall leave (as one does that moves)
     A attached [capacity=8 running=0a,1a dead=2a finished=3 job=other]
     A detached | A says goodbye | A says heartbeat [0a@5] | A says started 0a [restarts=1]
-    A says lost 0a: cause | A says finished 0a | A says drain 0,1 | A says failed 3: reason
+    A says lost 0a: cause | A says killed 0a: cause | A says failed 0a code: words (at its start)
+    A says finished 0a | A says leaves | A says gives up 3: reason
     0a 1a: report 5/x [interrupted=1.1#1 in=1.1#1 pending=1.2#1 promised=7 confirmed healing torn
                        reduced=1.1#1@5 voted=1.1#1@5 turn=2 lame]
     0a: built 1.1#1 | buildfailed 1.1#1: reason | promised 1.2#1@7 | refused 1.2#1@7 current=8
@@ -77,6 +79,7 @@ class Replay:
             "start": lambda _: self._start(JournalState()),
             "restart": lambda w: self._start(JournalState() if w else self.journal),
             "stopped": lambda w: self._stand_still(float(w[0])),
+            "drain": lambda w: self._drain(_listed(w[0])),
         }
         if words[0] in commands:
             commands[words[0]](words[1:])
@@ -93,10 +96,12 @@ class Replay:
     def _job(self, words: list[str]) -> None:
         names = {"replicas": "replicas", "workers": "workers_per_replica", "min": "min_replicas"}
         names |= {"join": "join_timeout_s", "heartbeat": "heartbeat_timeout_s", "id": "job_id"}
-        names |= {"isolation": "isolation_limit_s", "nodes": "nodes"}
+        names |= {"isolation": "isolation_limit_s", "nodes": "nodes", "rebalance": "rebalance"}
         values: dict[str, Any] = {}
         for key, value in _options(words).items():
             is_float = names[key].endswith("_s")
+            if key == "rebalance":
+                value = str(int(value == "yes"))
             values[names[key]] = value if key == "id" else float(value) if is_float else int(value)
         self.spec = replace(self.spec, **values)
 
@@ -130,6 +135,11 @@ class Replay:
         self.now += seconds
         self._feed(TimerFired())
 
+    def _drain(self, replica_ids: list[str]) -> None:
+        assert self.lighthouse is not None
+        self.lighthouse.membership.drain(replica_ids)
+        self._feed(TimerFired())
+
     # ------------------------------------------------------------ agents and workers
 
     def _agent(self, agent_id: str, words: list[str], text: str) -> None:
@@ -155,6 +165,7 @@ class Replay:
             dead=tuple(m.Loss(*pair, "seen by its agent") for pair in dead),
             finished=tuple(_listed(options.get("finished"))),
             epoch=int(options.get("epoch", 0)),
+            age_s=float(options.get("age", 0)),
         )
 
     def _said(self, agent_id: str, words: list[str], text: str) -> m.FromAgent:
@@ -163,14 +174,18 @@ class Replay:
         if kind == "started":
             self.agents[rest[0]] = agent_id
             return m.ReplicaStarted(*_replica(rest[0]), int(_options(rest[1:]).get("restarts", 0)))
-        if kind == "lost":
-            return m.ReplicaLost(*_replica(rest[0].rstrip(":")), detail)
+        if kind in ("lost", "killed"):
+            return m.ReplicaLost(*_replica(rest[0].rstrip(":")), detail, kind == "killed")
+        if kind == "failed":
+            failure = m.StartFailure(detail, int(rest[1].rstrip(":")), detail)
+            return m.ReplicaLost(*_replica(rest[0]), detail, False, failure)
         if kind == "finished":
             return m.ReplicaFinished(*_replica(rest[0]))
-        if kind == "drain":
-            return m.DrainReplicas(tuple(_listed(rest[0])), "SIGTERM")
-        if kind == "failed":
-            return m.JobFailed(int(rest[0].rstrip(":")), detail)
+        if kind == "leaves":
+            running = tuple(m.RunningReplica(*_replica(word)) for word in rest)
+            return m.AgentLeaving("SIGTERM", running)
+        if kind == "gives":
+            return m.JobFailed(int(rest[1].rstrip(":")), detail)
         if kind == "heartbeat":
             return m.Heartbeat(tuple(_progress(word) for word in rest))
         assert kind == "goodbye", text
@@ -188,7 +203,7 @@ class Replay:
         if kind == "report":
             return self._report(key, words)
         if kind == "progress":
-            return m.Progress(int(words[0]), int(words[0]), "forward")
+            return m.Progress(int(words[0]), int(words[0]), " ".join(words[1:]) or "step")
         if kind == "leaving":
             return m.Leaving(StateId(9, "end"), words[0])
         attempt, step = _tagged(words[0])
@@ -199,7 +214,8 @@ class Replay:
         if kind == "promised":
             return m.Promised(attempt, step)
         if kind == "refused":
-            return m.Refused(attempt, step, int(_options(words[1:])["current"]))
+            current = int(_options(words[1:])["current"])
+            return m.Refused(attempt, step, current, "later" in words)
         if kind == "inforce":
             return m.InForce(attempt, step)
         if kind == "errored":
@@ -227,6 +243,8 @@ class Replay:
             torn="torn" in options,
             turn=int(options.get("turn", 1)),
             repairable="lame" not in options,
+            holds="holds" in options,
+            too_few="toofew" in options,
         )
 
     # ------------------------------------------------------------ what follows
@@ -289,8 +307,8 @@ def _record(record: JournalState) -> str:
         parts.append(f"job={record.spec.job_id}")
     if record.finished:
         parts.append(f"finished={','.join(record.finished)}")
-    if record.drained:
-        parts.append(f"drained={','.join(record.drained)}")
+    if record.outcome is not None:
+        parts.append(f"ended={record.outcome.exit_code}")
     if record.strays:
         strays = ",".join(f"{x.replica_id}{x.incarnation}" for x in record.strays)
         parts.append(f"strays={strays}")

@@ -115,6 +115,7 @@ def test_a_dry_run_shows_the_plan_and_starts_nothing(script: Path, tmp_path: Pat
     ("words", "message"),
     [
         (["none.py"], "Script 'none.py' does not exist"),
+        (["state"], "'state' is a directory and has no __main__.py"),
         (["--replicas", "3:1", "train.py"], "Did you mean 1:3"),
         (["--no-such-flag", "train.py"], "No such option: --no-such-flag"),
         (["-m", "no_such_top.train"], "no module named 'no_such_top'"),
@@ -132,10 +133,33 @@ def test_what_is_wrong_is_said_in_one_message_with_exit_code_2(
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.setenv("XDG_STATE_HOME", str(script.parent / "state"))
+    (script.parent / "state").mkdir()
     done = ftrun(*words, cwd=script.parent)
     assert done.returncode == 2, done.stderr
     assert message in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--version"], ["--dry-run", "train.py"]])
+def test_an_output_that_is_full_is_said_in_one_line(script: Path, words: list[str]) -> None:
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "ftrun", *words], stdout=full, stderr=subprocess.PIPE,
+            text=True, timeout=60, cwd=script.parent, check=False,
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr == "ftrun: standard output cannot be written: No space left on device.\n"
+
+
+def test_a_terminal_without_a_character_gets_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    (tmp_path / "tr\xe4in.py").write_text("")
+    done = ftrun("--dry-run", "--device", "cpu", "tr\xe4in.py", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "tr?in.py" in done.stdout
 
 
 def test_version() -> None:

@@ -135,6 +135,35 @@ def test_a_directory_with_a_main_and_an_archive_are_scripts(tmp_path: Path) -> N
     check_script(Script(str(archive), False))
 
 
+def test_a_directory_without_a_main_is_called_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pkg").mkdir()
+    (tmp_path / "pkg" / "__init__.py").write_text("")
+    with pytest.raises(UserError, match=r"'pkg' is a directory and has no __main__\.py.*-m pkg "):
+        check_script(Script("pkg", False))
+    with pytest.raises(UserError, match=r"'\.' is a directory .*-m PACKAGE "):
+        check_script(Script(".", False))
+    with pytest.raises(UserError, match=r"-m pkg: the package has no __main__\.py.*-m pkg\.MODULE"):
+        check_script(Script("pkg", True))
+    (tmp_path / "pkg" / "__main__.py").write_text("")
+    check_script(Script("pkg", True))
+    check_script(Script("pkg", False))
+
+
+def test_a_working_directory_that_is_gone_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    for script in (Script("train.py", False), Script("no_such_top", True)):
+        with pytest.raises(UserError, match="The working directory is gone"):
+            check_script(script)
+
+
 def test_modules_are_looked_for_without_importing_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -182,21 +211,3 @@ def test_a_script_that_trains_in_parallel_is_known_by_its_words(tmp_path: Path) 
     path.write_text("import ftrun")
     assert Script(str(path), False).trains_in_parallel()
     assert Script("p.t", True).trains_in_parallel()
-
-
-@pytest.mark.parametrize(
-    ("source", "names"),
-    [
-        ("import ftrun", True),
-        ("from torchft.manager import Manager", True),
-        ("def f():\n    import ftrun.training as t", True),
-        ("import torch\n# ftrun", False),
-        ("from .ftrun import x", False),
-        ("x = 'import ftrun'", False),
-    ],
-)
-def test_a_script_that_imports_a_manager_is_known(tmp_path: Path, source: str, names: bool) -> None:
-    path = tmp_path / "t.py"
-    path.write_text(source)
-    assert Script(str(path), False).names_manager() is names
-    assert Script("p.t", True).names_manager()

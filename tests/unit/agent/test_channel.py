@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import resource
 import socket
 import struct
 from collections.abc import Iterator
 
 import pytest
 
-from ftrun.agent.channel import FRAME_BYTES_MAX, Channel, Parcel
+from ftrun.agent.channel import FRAME_BYTES_MAX, Channel, DescriptorsLost, Parcel
 from ftrun.errors import ProtocolError
 
 
@@ -77,3 +78,17 @@ def test_a_frame_over_the_limit_is_refused(pair: tuple[Channel, Channel]) -> Non
     one._sock.sendall(struct.pack(">I", FRAME_BYTES_MAX + 1))
     with pytest.raises(ProtocolError, match="bytes"):
         two.receive()
+
+
+def test_descriptors_that_find_no_room_are_missed(pair: tuple[Channel, Channel]) -> None:
+    one, two = pair
+    one.send({"op": "pipe"}, (0, 1, 2))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest_free = os.dup(0)
+    os.close(lowest_free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, hard))
+    try:
+        with pytest.raises(DescriptorsLost, match="ulimit -n"):
+            two.receive()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -8,6 +8,7 @@ import pytest
 
 from ftrun.agent.devices import (
     DeviceSlices,
+    check_own_address,
     cuda_devices,
     inspect_machine,
     own_address,
@@ -88,3 +89,9 @@ def test_the_own_address_is_the_one_that_routes_to_the_lighthouse() -> None:
     assert own_address("127.0.0.1:29510") == "127.0.0.1"
     with pytest.raises(UserError, match="is not known"):
         own_address("no-such-host.invalid:29510")
+
+
+def test_an_address_is_tried_before_processes_are_to_meet_there() -> None:
+    check_own_address("127.0.0.1")
+    with pytest.raises(UserError, match=r"cannot reach itself at 192\.0\.2\.1 .* firewall"):
+        check_own_address("192.0.2.1")  # for documentation: no interface has it

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import secrets
 import signal
 import subprocess
@@ -106,3 +107,29 @@ def test_what_cannot_be_killed_in_time_is_reported(guard_id: str) -> None:
         # A selection that never empties, as with a process stuck in the kernel.
         assert sweep.kill_all(lambda: [row], 0.3) == [child.pid]
         assert child.wait(10) == -signal.SIGKILL
+
+
+def test_a_guard_that_may_open_no_more_files_sweeps_with_those_it_has_held_back(
+    family: subprocess.Popen[bytes], guard_id: str
+) -> None:
+    select = partial(sweep.job_processes, guard_id, family.pid, frozenset({family.pid}))
+    count = len([row for row in select() if not row.is_zombie])
+    assert count > 3
+    held_back = sweep.hold_back_descriptors()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    taken: list[int] = []
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(held_back) + 1, hard))
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            while True:
+                taken.append(os.dup(0))
+        with pytest.raises(OSError, match="Too many open files"):
+            select()
+        for fd in held_back[:3]:  # for /proc, a file in it, and the pidfds one after the other
+            os.close(fd)
+        assert sweep.kill_all(select, 60.0) == []
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for fd in (*taken, *held_back[3:]):
+            os.close(fd)
+    assert [row for row in select() if not row.is_zombie] == []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import socket
 import threading
 from collections.abc import Callable
@@ -36,6 +35,27 @@ def flip_at(position: int) -> Pass:
 
 
 @dataclass
+class Tap:
+    """Somebody who listens: its two methods are a proxy's ``requests`` and ``answers``."""
+
+    heard: bytearray = field(default_factory=bytearray)
+    asked: bytearray = field(default_factory=bytearray)
+    answered: threading.Event = field(default_factory=threading.Event)
+
+    def requests(self, data: bytes) -> bytes:
+        """What a receiver says."""
+        self.heard += data
+        self.asked += data
+        return data
+
+    def answers(self, _sent: int, data: bytes) -> bytes:
+        """What a donor says."""
+        self.heard += data
+        self.answered.set()
+        return data
+
+
+@dataclass
 class Proxy:
     """Forwards connections to ``target``; ``answers`` is asked about all that comes back."""
 
@@ -53,12 +73,18 @@ class Proxy:
 
     def close(self) -> None:
         """Close everything and wait for the threads."""
-        for sock in [self._listener, *self._sockets]:
-            with contextlib.suppress(OSError):
-                sock.shutdown(socket.SHUT_RDWR)
-            sock.close()
+        self._end(self._listener)
+        self._threads[0].join(10)  # It accepts; all sockets are known when it has ended.
+        for sock in self._sockets:
+            self._end(sock)
         for thread in self._threads:
             thread.join(10)
+
+    @staticmethod
+    def _end(sock: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            sock.shutdown(socket.SHUT_RDWR)
+        sock.close()
 
     def _run(self, work: Callable[..., None], *args: object) -> None:
         thread = threading.Thread(target=work, args=args, daemon=True)
@@ -101,8 +127,3 @@ class Proxy:
         for sock in (outer, inner):
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
-
-
-def crossed(request: bytes) -> bytes:
-    """Whoever asks for the first stripe gets the second one."""
-    return re.sub(rb"offset=0&", b"offset=16777216&", request)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import functools
 import multiprocessing
 import os
@@ -12,11 +13,12 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from proxy import Pass, Proxy, crossed, cut_after, flip_at
+from proxy import Pass, Proxy, Tap, cut_after, flip_at
 from state_trees import same
 
 from ftrun import clock
@@ -26,12 +28,15 @@ from ftrun.checkpoint.compare import ShapeMismatch
 from ftrun.checkpoint.destination import Arrivals, Overwrite
 from ftrun.checkpoint.heal import FetchedState, fetch
 from ftrun.checkpoint.layout import CHUNK_BYTES
+from ftrun.checkpoint.offer import Offer
+from ftrun.checkpoint.proof import heal_key
+from ftrun.checkpoint.requests import Request
 from ftrun.checkpoint.serve import StateServer
-from ftrun.checkpoint.wire import parse_ranges
+from ftrun.checkpoint.wire import Pipe, parse_ranges
 from ftrun.core.ids import Attempt, StateId, Tag
 from ftrun.errors import PeerError, UserError
 
-TOKEN = "5" * 64
+TOKEN = "5a" * 32
 TAG = Tag(Attempt(8, 1), 10)
 STATE_ID = StateId(10, "abcd")
 TIMEOUT_S = 30.0
@@ -51,34 +56,53 @@ def state(seed: int = 0, nbytes: int = BIG) -> dict[str, Any]:
     return {"model": {"w": weights, "odd": weights[:12345].clone()}, "small": small, "step": 10}
 
 
+class Crossing(StateServer):
+    """Whoever asks for the first stripe gets the second one."""
+
+    def _answer_data(self, pipe: Pipe, request: Request, offer: Offer) -> None:
+        crossed = request.query.replace("offset=0&", "offset=16777216&")
+        super()._answer_data(pipe, replace(request, query=crossed), offer)
+
+
 class Stage:
-    """Donors, and the networks to them; closed at the end of the test."""
+    """Donors, with TLS or without, and the networks to them; closed at the end of the test."""
 
-    def __init__(self, stack: ExitStack) -> None:
+    def __init__(self, stack: ExitStack, tls: bool) -> None:
         self._stack = stack
+        self._tls = tls
+        self._certificates: dict[str, str] = {}
 
-    def donor(self, tree: Any, tag: Tag = TAG, expected: int = 0) -> StateServer:
-        server = StateServer("127.0.0.1", TOKEN)
+    def donor(
+        self, tree: Any, tag: Tag = TAG, expected: int = 0, kind: type[StateServer] = StateServer
+    ) -> StateServer:
+        server = kind("127.0.0.1", TOKEN, tls=self._tls)
         self._stack.callback(server.close)
         server.offer(tag, STATE_ID, tree, expected)
+        self._certificates[server.address] = server.certificate
         return server
 
     def network(self, address: str, **behaviour: Any) -> Proxy:
         proxy = Proxy(address, **behaviour)
         self._stack.callback(proxy.close)
+        self._certificates[proxy.address] = self._certificates.get(address, "")
         return proxy
+
+    def heal(self, *donors: str, timeout_s: float = TIMEOUT_S, **options: Any) -> FetchedState:
+        tag, token = options.pop("tag", TAG), options.pop("token", TOKEN)
+        shown = self._certificates if self._tls else None
+        return fetch(donors, tag, token, timeout_s, certificates=shown, **options)
 
 
 @pytest.fixture
-def stage() -> Iterator[Stage]:
+def stage(request: pytest.FixtureRequest) -> Iterator[Stage]:
     with ExitStack() as stack:
-        yield Stage(stack)
+        yield Stage(stack, getattr(request, "param", False))
 
 
-def heal(*donors: str, timeout_s: float = TIMEOUT_S, **options: Any) -> FetchedState:
-    return fetch(donors, TAG, options.pop("token", TOKEN), timeout_s, **options)
+both_ways = pytest.mark.parametrize("stage", [False, True], ids=["plain", "tls"], indirect=True)
 
 
+@both_ways
 @pytest.mark.parametrize("donors", [1, 2, 3])
 @pytest.mark.parametrize("streams", [1, 2])
 def test_the_state_comes_whole_from_any_number_of_donors(
@@ -86,7 +110,7 @@ def test_the_state_comes_whole_from_any_number_of_donors(
 ) -> None:
     tree = state()
     servers = [stage.donor(tree) for _ in range(donors)]
-    healed = heal(*(s.address for s in servers), streams_per_donor=streams)
+    healed = stage.heal(*(s.address for s in servers), streams_per_donor=streams)
     assert same(healed.tree, tree)
     assert healed.state_id == STATE_ID
     assert healed.nbytes == BIG + 12345 + 1200
@@ -94,9 +118,10 @@ def test_the_state_comes_whole_from_any_number_of_donors(
     assert healed.left_out == {}
 
 
+@both_ways
 @pytest.mark.parametrize("tree", [{}, {"step": 3}, {"e": torch.empty(0)}, torch.ones(1), None])
 def test_tiny_states_come_too(stage: Stage, tree: Any) -> None:
-    assert same(heal(stage.donor(tree).address).tree, tree)
+    assert same(stage.heal(stage.donor(tree).address).tree, tree)
 
 
 def test_a_heal_unpickles_nothing(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,16 +145,17 @@ def test_a_heal_unpickles_nothing(stage: Stage, monkeypatch: pytest.MonkeyPatch)
     for name in ("load", "loads", "Unpickler"):
         monkeypatch.setattr(pickle, name, refuse)
     tree = state(nbytes=1 << 20) | {"shape": (1, 2), "text": "a"}
-    assert same(heal(stage.donor(tree).address).tree, tree)
+    assert same(stage.heal(stage.donor(tree).address).tree, tree)
     watching = False
     assert seen == []
 
 
+@both_ways
 def test_it_can_be_read_straight_into_the_tensors_at_hand(stage: Stage) -> None:
     theirs, mine = state(0), state(1)
     mine["small"][3] = torch.full((), 3.0).expand(2)[0]
     pointers = [mine["model"]["w"].data_ptr(), mine["small"][0].data_ptr()]
-    healed = heal(stage.donor(theirs).address, mine=mine, overwrite=Overwrite())
+    healed = stage.heal(stage.donor(theirs).address, mine=mine, overwrite=Overwrite())
     tree = healed.tree
     assert same(tree, theirs)
     assert [tree["model"]["w"].data_ptr(), tree["small"][0].data_ptr()] == pointers
@@ -154,13 +180,13 @@ def test_each_request_says_what_has_not_come_from_anybody(stage: Stage) -> None:
         return request
 
     def hold(sent: int, data: bytes) -> bytes:
-        assert sent < CHUNK_BYTES or again.wait(TIMEOUT_S)
+        assert sent + len(data) < CHUNK_BYTES or again.wait(TIMEOUT_S)
         return data
 
     tree, chunks = state(), -(-(BIG + 12345 + 1200) // CHUNK_BYTES)
     held = stage.network(stage.donor(tree).address, answers=hold)
     noted = stage.network(stage.donor(tree).address, requests=note)
-    assert same(heal(held.address, noted.address, streams_per_donor=1).tree, tree)
+    assert same(stage.heal(held.address, noted.address, streams_per_donor=1).tree, tree)
     (first, all_chunks), (_, later), *_ = asked
     assert all_chunks == set(range(chunks))
     assert later == all_chunks - set(first)
@@ -168,7 +194,7 @@ def test_each_request_says_what_has_not_come_from_anybody(stage: Stage) -> None:
 
 def test_mine_is_not_touched_unless_asked_for(stage: Stage) -> None:
     mine = state(1)
-    healed = heal(stage.donor(state(0)).address, mine=mine)
+    healed = stage.heal(stage.donor(state(0)).address, mine=mine)
     assert same(mine, state(1))
     assert same(healed.tree, state(0))
 
@@ -177,7 +203,7 @@ def test_other_shapes_are_named_before_anything_is_read(stage: Stage) -> None:
     proxy = stage.network(stage.donor(state()).address)
     mine = {**state(1), "model": {"w": torch.ones(3), "odd": torch.ones(3)}}
     with pytest.raises(ShapeMismatch, match=rf"model\.w: 3 here, {BIG} at the donor"):
-        heal(proxy.address, mine=mine, overwrite=Overwrite())
+        stage.heal(proxy.address, mine=mine, overwrite=Overwrite())
     assert proxy.sent < CHUNK_BYTES
     assert torch.equal(mine["model"]["w"], torch.ones(3))
 
@@ -185,31 +211,40 @@ def test_other_shapes_are_named_before_anything_is_read(stage: Stage) -> None:
 MISBEHAVIOURS: dict[str, dict[str, Any]] = {
     "corrupt": {"answers": flip_at(3 * CHUNK_BYTES)},
     "corrupt header": {"answers": flip_at(2000)},
-    "crossed": {"requests": crossed},
     "truncated": {"answers": cut_after(2 * CHUNK_BYTES)},
     "truncated header": {"answers": cut_after(300)},
 }
 
 
-@pytest.mark.parametrize("how", MISBEHAVIOURS)
+@both_ways
+def misbehaving(stage: Stage, how: str, tree: Any) -> str:
+    """The address of a donor that does so, or behind a network that does."""
+    if how == "crossed":
+        return stage.donor(tree, kind=Crossing).address
+    return stage.network(stage.donor(tree).address, **MISBEHAVIOURS[how]).address
+
+
+@pytest.mark.parametrize("how", [*MISBEHAVIOURS, "crossed"])
 def test_a_bad_stripe_is_refused_and_nothing_applied(stage: Stage, how: str) -> None:
-    proxy = stage.network(stage.donor(state(0)).address, **MISBEHAVIOURS[how])
+    address = misbehaving(stage, how, state(0))
     mine = state(1)
     with pytest.raises(PeerError, match="Nothing was applied") as caught:
-        heal(proxy.address, mine=mine)  # S3
-    assert proxy.address in str(caught.value)
+        stage.heal(address, mine=mine)  # S3
+    assert address in str(caught.value)
     assert same(mine, state(1))
 
 
-@pytest.mark.parametrize("how", MISBEHAVIOURS)
+@both_ways
+@pytest.mark.parametrize("how", [*MISBEHAVIOURS, "crossed"])
 def test_a_bad_donor_costs_only_its_stripes(stage: Stage, how: str) -> None:
     tree = state()
-    bad = stage.network(stage.donor(tree).address, **MISBEHAVIOURS[how])
+    bad = misbehaving(stage, how, tree)
     good = stage.donor(tree)
-    healed = heal(bad.address, good.address)
+    healed = stage.heal(bad, good.address)
     assert same(healed.tree, tree)
 
 
+@both_ways
 def test_a_stalled_donor_is_given_up(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stripes, "SLOW_CHUNK_S", 1.0)
     monkeypatch.setattr(donor_side, "CHUNK_TIMEOUT_S", 2 * TIMEOUT_S)
@@ -222,25 +257,27 @@ def test_a_stalled_donor_is_given_up(stage: Stage, monkeypatch: pytest.MonkeyPat
         return data
 
     slow = stage.network(stage.donor(tree).address, answers=stall)
-    healed = heal(slow.address, stage.donor(tree).address)
+    healed = stage.heal(slow.address, stage.donor(tree).address)
     assert not waited_out.is_set()
     release.set()
     assert same(healed.tree, tree)
 
 
+@both_ways
 def test_only_the_tag_asked_for_is_taken(stage: Stage) -> None:
     for other in (Tag(Attempt(8, 1), 9), Tag(Attempt(7, 1), 10), Tag(Attempt(8, 0), 10)):
         donor = stage.donor(state(nbytes=9), tag=other)
         with pytest.raises(PeerError, match="not offered yet"):
-            heal(donor.address, timeout_s=SHORT_S)  # S4
+            stage.heal(donor.address, timeout_s=SHORT_S)  # S4
 
 
 def test_a_donor_that_is_past_the_tag_is_not_asked_again(stage: Stage) -> None:
     donor = stage.donor(state(nbytes=9), tag=Tag(Attempt(9, 1), 11))
     with pytest.raises(PeerError, match="not offered any more"):
-        heal(donor.address)
+        stage.heal(donor.address)
 
 
+@both_ways
 def test_a_donor_that_comes_to_the_boundary_later_is_waited_for(stage: Stage) -> None:
     tree = state(nbytes=5 << 20)
     server = stage.donor(tree, tag=Tag(Attempt(8, 1), 9))
@@ -252,7 +289,7 @@ def test_a_donor_that_comes_to_the_boundary_later_is_waited_for(stage: Stage) ->
 
     proxy = stage.network(server.address, requests=note)
     found: list[FetchedState] = []
-    thread = threading.Thread(target=lambda: found.append(heal(proxy.address)))
+    thread = threading.Thread(target=lambda: found.append(stage.heal(proxy.address)))
     thread.start()
     assert asked.wait(TIMEOUT_S)
     server.offer(TAG, STATE_ID, tree)
@@ -260,16 +297,37 @@ def test_a_donor_that_comes_to_the_boundary_later_is_waited_for(stage: Stage) ->
     assert same(found[0].tree, tree)
 
 
+@both_ways
 def test_another_jobs_token_is_refused(stage: Stage) -> None:
     with pytest.raises(PeerError, match=r"401.*token"):
-        heal(stage.donor(state(nbytes=9)).address, token="6" * 64)
+        stage.heal(stage.donor(state(nbytes=9)).address, token="6" * 64)
+
+
+@both_ways
+def test_the_token_is_nowhere_in_what_passes(stage: Stage) -> None:
+    tap, tree = Tap(), state(nbytes=3 * CHUNK_BYTES)
+    server = stage.donor(tree, tag=Tag(Attempt(8, 1), 9))  # So it is asked more than once.
+    proxy = stage.network(server.address, requests=tap.requests, answers=tap.answers)
+    found: list[FetchedState] = []
+    thread = threading.Thread(target=lambda: found.append(stage.heal(proxy.address)))
+    thread.start()
+    assert tap.answered.wait(TIMEOUT_S)
+    server.offer(TAG, STATE_ID, tree)
+    thread.join(TIMEOUT_S)
+    assert same(found[0].tree, tree)
+    assert len(tap.heard) > 3 * CHUNK_BYTES  # so all of it was heard
+    key = heal_key(TOKEN)
+    for secret in (TOKEN.encode(), bytes.fromhex(TOKEN), key, key.hex().encode()):
+        for part in (secret, base64.b64encode(secret), secret[: len(secret) // 2]):
+            assert part not in tap.heard
+    assert b"bearer" not in tap.heard.lower()
 
 
 def test_a_donor_with_another_state_id_is_left_out(stage: Stage) -> None:
     donor = stage.donor(state(nbytes=9))
     with pytest.raises(PeerError, match="the quorum names 10/ffff"):
-        heal(donor.address, expected=StateId(10, "ffff"))
-    assert heal(donor.address, expected=STATE_ID).state_id == STATE_ID
+        stage.heal(donor.address, expected=StateId(10, "ffff"))
+    assert stage.heal(donor.address, expected=STATE_ID).state_id == STATE_ID
 
 
 def gate(donor: StateServer, stage: Stage, opened: threading.Event) -> str:
@@ -294,12 +352,13 @@ def test_a_donor_that_differs_is_left_out_and_named(stage: Stage) -> None:
 
     first = stage.network(stage.donor(tree).address, answers=announce)
     second = gate(stage.donor(other), stage, first_in)
-    healed = heal(first.address, second)
+    healed = stage.heal(first.address, second)
     assert same(healed.tree, tree)
     assert healed.donors == (first.address,)
     assert "model.w" in healed.left_out.get(second, "model.w")
 
 
+@both_ways
 def test_those_left_out_are_asked_when_all_others_are_gone(stage: Stage) -> None:
     tree, other = state(0), state(1)
     first_in, dead = threading.Event(), threading.Event()
@@ -313,20 +372,20 @@ def test_those_left_out_are_asked_when_all_others_are_gone(stage: Stage) -> None
 
     first = stage.network(stage.donor(tree).address, answers=die)
     second = gate(stage.donor(other), stage, first_in)
-    healed = heal(first.address, second)
+    healed = stage.heal(first.address, second)
     assert same(healed.tree, other)  # Whole, and from one of the two only.
 
 
 def test_no_donor_at_all_is_a_clear_error() -> None:
     with pytest.raises(PeerError, match="there are none"):
-        heal()
+        fetch([], TAG, TOKEN, TIMEOUT_S)
 
 
 def test_a_dead_donor_is_a_clear_error_at_once(stage: Stage) -> None:
     server = stage.donor({})
     server.close()
     with pytest.raises(PeerError, match="refused"):
-        heal(server.address)
+        stage.heal(server.address)
 
 
 def cancel_at(nbytes: int, cancel: threading.Event) -> Pass:
@@ -341,6 +400,7 @@ def cancel_at(nbytes: int, cancel: threading.Event) -> Pass:
     return stop
 
 
+@both_ways
 def test_cancel_ends_a_fetch(stage: Stage) -> None:
     cancel = threading.Event()
 
@@ -354,13 +414,14 @@ def test_cancel_ends_a_fetch(stage: Stage) -> None:
     blocked = gate(stage.donor(state()), stage, never)
     started = clock.now()
     with pytest.raises(PeerError, match="cancelled"):
-        heal(blocked, timeout_s=TIMEOUT_S, cancel=_already_set())
+        stage.heal(blocked, timeout_s=TIMEOUT_S, cancel=_already_set())
     with pytest.raises(PeerError, match="cancelled"):
-        fetch([proxy.address], TAG, TOKEN, TIMEOUT_S, None, cancel, streams_per_donor=1)
+        stage.heal(proxy.address, cancel=cancel, streams_per_donor=1)
     never.set()
     assert clock.now() - started < TIMEOUT_S / 2
 
 
+@both_ways
 @pytest.mark.parametrize("overwrite", [None, Overwrite()], ids=["new memory", "in place"])
 def test_the_next_quorum_goes_on_with_what_has_come(
     stage: Stage, overwrite: Overwrite | None
@@ -374,8 +435,8 @@ def test_the_next_quorum_goes_on_with_what_has_come(
         stage.network(second.address),
     )
     with pytest.raises(PeerError, match="cancelled"):
-        fetch([proxy.address], TAG, TOKEN, TIMEOUT_S, cancel=cancel, **options)
-    healed = fetch([rest.address], later, TOKEN, TIMEOUT_S, **options)
+        stage.heal(proxy.address, cancel=cancel, **options)
+    healed = stage.heal(rest.address, tag=later, **options)
     assert same(healed.tree, state())
     assert rest.sent < BIG - CHUNK_BYTES
     assert (healed.tree["model"]["w"].data_ptr() == mine["model"]["w"].data_ptr()) == bool(
@@ -387,15 +448,17 @@ def test_another_state_is_not_mixed_with_what_has_come(stage: Stage) -> None:
     cancel, arrivals, later = threading.Event(), Arrivals(), Tag(Attempt(9, 1), 10)
     proxy = stage.network(stage.donor(state()).address, answers=cancel_at(BIG // 4, cancel))
     with pytest.raises(PeerError, match="cancelled"):
-        fetch([proxy.address], TAG, TOKEN, TIMEOUT_S, cancel=cancel, arrivals=arrivals)
+        stage.heal(proxy.address, cancel=cancel, arrivals=arrivals)
     other = stage.donor(state(1), later)
-    assert same(fetch([other.address], later, TOKEN, TIMEOUT_S, arrivals=arrivals).tree, state(1))
+    assert same(stage.heal(other.address, tag=later, arrivals=arrivals).tree, state(1))
 
 
 def test_memory_that_is_not_to_be_written_any_more_stays_as_it_is(stage: Stage) -> None:
     mine = state(1)
     with pytest.raises(PeerError, match="not wanted any more"):
-        heal(stage.donor(state()).address, mine=mine, overwrite=Overwrite(begins=lambda: False))
+        stage.heal(
+            stage.donor(state()).address, mine=mine, overwrite=Overwrite(begins=lambda: False)
+        )
     assert same(mine, state(1))
 
 
@@ -405,13 +468,14 @@ def _already_set() -> threading.Event:
     return event
 
 
+@both_ways
 def test_the_deadline_holds_and_leaves_no_thread(stage: Stage) -> None:
     opened = threading.Event()
     address = gate(stage.donor(state()), stage, opened)
     before = set(threading.enumerate())
     started = clock.now()
     with pytest.raises(PeerError, match="in time"):
-        heal(address, timeout_s=SHORT_S)
+        stage.heal(address, timeout_s=SHORT_S)
     assert clock.now() - started < TIMEOUT_S / 2
     opened.set()
     left = [t for t in set(threading.enumerate()) - before if t.name.startswith("ftrun-heal")]
@@ -431,13 +495,14 @@ def slow_until(event: threading.Event, started: threading.Event) -> Pass:
     return wait
 
 
+@both_ways
 def test_a_donor_steps_on_while_a_slow_receiver_goes_on_from_the_copy(stage: Stage) -> None:
     tree = state()
     server = stage.donor(tree, expected=1)
     stepped, started = threading.Event(), threading.Event()
     proxy = stage.network(server.address, answers=slow_until(stepped, started))
     found: list[FetchedState] = []
-    thread = threading.Thread(target=lambda: found.append(heal(proxy.address)))
+    thread = threading.Thread(target=lambda: found.append(stage.heal(proxy.address)))
     thread.start()
     assert started.wait(TIMEOUT_S)
     server.retire(TAG, 1 << 30)
@@ -448,6 +513,7 @@ def test_a_donor_steps_on_while_a_slow_receiver_goes_on_from_the_copy(stage: Sta
     assert same(found[0].tree, state())
 
 
+@both_ways
 def test_a_copy_that_would_be_too_large_ends_the_donor_not_the_heal(stage: Stage) -> None:
     tree = state()
     server = stage.donor(tree, expected=1)
@@ -455,7 +521,7 @@ def test_a_copy_that_would_be_too_large_ends_the_donor_not_the_heal(stage: Stage
     proxy = stage.network(server.address, answers=slow_until(stepped, started))
     found: list[FetchedState] = []
     other = gate(stage.donor(state()), stage, stepped)
-    thread = threading.Thread(target=lambda: found.append(heal(proxy.address, other)))
+    thread = threading.Thread(target=lambda: found.append(stage.heal(proxy.address, other)))
     thread.start()
     assert started.wait(TIMEOUT_S)
     server.retire(TAG, 8 * CHUNK_BYTES)
@@ -508,11 +574,11 @@ def test_a_donor_killed_in_mid_transfer_costs_only_its_stripes(
 
     doomed = stage.network(address, answers=kill)
     survivor = gate(stage.donor(state()), stage, killed)
-    healed = heal(doomed.address, survivor)
+    healed = stage.heal(doomed.address, survivor)
     assert killed.is_set()
     assert same(healed.tree, state())
     with pytest.raises(PeerError):
-        heal(doomed.address)
+        stage.heal(doomed.address)
 
 
 def test_a_dtensor_without_its_counterpart_is_refused() -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import http.client
 import json
+import re
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -14,9 +14,11 @@ import torch
 
 from ftrun.checkpoint import serve
 from ftrun.checkpoint.layout import CHUNK_BYTES, DIGEST_BYTES
+from ftrun.checkpoint.requests import ROUTES
 from ftrun.checkpoint.serve import StateServer
 from ftrun.core.ids import Attempt, StateId, Tag
-from ftrun.errors import UserError
+from ftrun.errors import Bug, UserError
+from tests.unit.checkpoint.asking import Caller
 
 TOKEN = "5" * 64
 TAG = Tag(Attempt(8, 1), 10)
@@ -33,15 +35,11 @@ def server() -> Iterator[StateServer]:
 
 
 def ask(server: StateServer, target: str, method: str = "GET", **fields: str) -> tuple[int, bytes]:
-    host, port = server.address.split(":")
-    connection = http.client.HTTPConnection(host, int(port), timeout=WAIT_S)
-    sent = {"authorization": f"Bearer {TOKEN}", "x-ftrun-receiver": "r1"}
-    sent.update({name.replace("_", "-"): value for name, value in fields.items()})
-    connection.request(method, target, headers={k: v for k, v in sent.items() if v})
-    answer = connection.getresponse()
-    body = answer.read()
-    connection.close()
-    return answer.status, body
+    """On a connection of its own, proved; a field that is empty is left out."""
+    sent = {"x_ftrun_receiver": "r1", **fields}
+    with Caller(server.address, TOKEN) as caller:
+        answer = caller.ask(target, method, **{k: v for k, v in sent.items() if v})
+    return answer.status, answer.body
 
 
 def path(route: str, tag: Tag = TAG) -> str:
@@ -62,19 +60,113 @@ def test_header_and_data_are_served_from_live_memory(server: StateServer) -> Non
 
 
 ROUTE_TARGETS = {"header": "header", "data": "data?offset=0&length=8", "done": "done"}
+WRONG_PROOFS: dict[str, Callable[[str], str]] = {
+    "none": lambda _: "",
+    "no scheme": lambda right: right.split()[1],
+    "empty": lambda _: "FtrunMac ",
+    "truncated": lambda right: right[:-1],
+    "longer": lambda right: right + "0",
+    "upper case": lambda right: "FtrunMac " + right.split()[1].upper(),
+    "another bit": lambda right: right[:-1] + ("1" if right[-1] == "0" else "0"),
+    "the token": lambda _: f"Bearer {TOKEN}",
+    "the token as a proof": lambda _: f"FtrunMac {TOKEN}",
+}
 
 
-@pytest.mark.parametrize("route", serve.ROUTES)
-@pytest.mark.parametrize(
-    "given", ["", "Bearer ", "Bearer " + "4" * 64, f"Bearer {TOKEN[:-1]}", TOKEN, f"Basic {TOKEN}"]
-)
-def test_every_route_refuses_other_tokens(server: StateServer, route: str, given: str) -> None:
+@pytest.mark.parametrize("route", ROUTES)
+@pytest.mark.parametrize("kind", WRONG_PROOFS)
+def test_every_route_refuses_other_proofs(server: StateServer, route: str, kind: str) -> None:
     server.offer(TAG, STATE_ID, {"w": torch.ones(2)})
-    method = serve.ROUTES[route]
-    status, body = ask(server, path(ROUTE_TARGETS[route]), method, authorization=given)
-    assert status == 401  # X1
-    assert TAG.path().encode() not in body
-    assert ask(server, path(ROUTE_TARGETS[route]), method)[0] == 200
+    method, target = ROUTES[route], path(ROUTE_TARGETS[route])
+    with Caller(server.address, TOKEN) as caller:
+        right = caller.head(method, target, {"x-ftrun-receiver": "r1"}).decode()
+        proof = re.findall(r"authorization: (.*)\r\n", right)[0]
+        answer = caller.send(right.replace(proof, WRONG_PROOFS[kind](proof)).encode())
+        assert answer.status == 401  # X1
+        assert TAG.path().encode() not in answer.body
+        assert caller.is_ended()
+    assert ask(server, target, method)[0] == 200
+
+
+@pytest.mark.parametrize("token", ["4" * 64, TOKEN[:-1], TOKEN + "5", ""])
+def test_every_route_refuses_proofs_of_other_tokens(server: StateServer, token: str) -> None:
+    server.offer(TAG, STATE_ID, {"w": torch.ones(2)})
+    for route, method in ROUTES.items():
+        with Caller(server.address, token) as caller:
+            refused = caller.ask(path(ROUTE_TARGETS[route]), method, x_ftrun_receiver="r1")
+            assert refused.status == 401  # X1
+            assert caller.is_ended()
+
+
+def test_a_first_request_may_prove_nothing_but_must_not_pretend(server: StateServer) -> None:
+    server.offer(TAG, STATE_ID, {"w": torch.ones(2)})
+    for given in (f"Bearer {TOKEN}", "FtrunMac " + "0" * 64, ""):
+        with Caller(server.address, TOKEN) as caller:
+            head = f"GET {path('header')} HTTP/1.1\r\nauthorization: {given}\r\n\r\n"
+            assert caller.send(head.encode()).status == 401
+            assert caller.is_ended()
+
+
+def test_each_connection_has_a_challenge_of_its_own(server: StateServer) -> None:
+    found = set()
+    for _ in range(50):
+        with Caller(server.address, TOKEN) as caller:
+            found.add(caller.send(b"GET / HTTP/1.1\r\n\r\n").fields["www-authenticate"])
+    assert len(found) == 50
+
+
+def test_a_request_is_worth_something_once_and_on_its_connection_only(server: StateServer) -> None:
+    server.offer(TAG, STATE_ID, {"w": torch.ones(2)})
+    target = path(ROUTE_TARGETS["data"])
+    with Caller(server.address, TOKEN) as caller, Caller(server.address, TOKEN) as other:
+        recorded = caller.head("GET", target, {"x-ftrun-receiver": "r1"})
+        assert caller.send(recorded).status == 200
+        other.head("GET", target, {})
+        assert other.send(recorded).status == 401
+        assert caller.ask(target, x_ftrun_receiver="r1").status == 200
+        assert caller.send(recorded).status == 401
+        assert caller.is_ended()
+    successor = StateServer("127.0.0.1", TOKEN)
+    successor.offer(TAG, STATE_ID, {"w": torch.ones(2)})
+    with Caller(successor.address, TOKEN) as caller:
+        caller.head("GET", target, {})
+        assert caller.send(recorded).status == 401
+    successor.close()
+
+
+ALTERATIONS: dict[str, tuple[str, str]] = {
+    "method": ("GET ", "POST "),
+    "tag": ("/state/8.1.10/", "/state/8.2.11/"),
+    "route": ("/data?offset=0&length=8", "/header"),
+    "query": ("length=8", "length=0"),
+    "no query": ("?offset=0&length=8", ""),
+    "receiver": ("x-ftrun-receiver: r1", "x-ftrun-receiver: r2"),
+    "no receiver": ("x-ftrun-receiver: r1\r\n", ""),
+    "lacks": ("x-ftrun-lacks: 0-1", "x-ftrun-lacks: 0-0"),
+    "no lacks": ("x-ftrun-lacks: 0-1\r\n", ""),
+    "one more field": ("x-ftrun-lacks: 0-1\r\n", "x-ftrun-lacks: 0-1\r\nx-more: 1\r\n"),
+    "joined": ("r1\r\nx-ftrun-lacks: 0-1", "r1x-ftrun-lacks: 0-1"),
+}
+
+
+@pytest.mark.parametrize("what", ALTERATIONS)
+def test_a_request_that_was_altered_on_its_way_is_refused(server: StateServer, what: str) -> None:
+    for tag in (TAG, LATER):
+        server.offer(tag, STATE_ID, {"w": torch.ones(2)})
+    before, after = ALTERATIONS[what]
+    target = path(ROUTE_TARGETS["data"])
+    fields = {"x-ftrun-receiver": "r1", "x-ftrun-lacks": "0-1"}
+    with Caller(server.address, TOKEN) as caller:
+        assert caller.send(caller.head("GET", target, fields)).status == 200
+        request = caller.head("GET", target, fields).decode()
+        assert before in request
+        assert caller.send(request.replace(before, after).encode()).status == 401
+        assert caller.is_ended()
+
+
+def test_nothing_is_served_without_a_token() -> None:
+    with pytest.raises(Bug, match="without a token"):
+        StateServer("127.0.0.1", "")
 
 
 @pytest.mark.parametrize(
@@ -152,11 +244,9 @@ def test_a_state_that_cannot_be_carried_is_not_offered(server: StateServer) -> N
         b"\x16\x03\x01\xfc\x00\r\n\r\n",
         b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 40 + b"\r\n",
         b"GET / HTTP/1.1\r\nno field\r\n\r\n",
-        b"GET / HTTP/1.1\r\ncontent-length: -1\r\nauthorization: Bearer "
-        + TOKEN.encode()
-        + b"\r\n\r\n",
+        b"GET / HTTP/1.1\r\nx-ftrun-lacks: 0-1\r\nX-ftrun-lacks: 0-0\r\n\r\n",
     ],
-    ids=["long", "tls", "fields", "colon", "length"],
+    ids=["long", "tls", "fields", "colon", "twice"],
 )
 def test_what_is_no_request_is_answered_400_and_closed(server: StateServer, sent: bytes) -> None:
     host, port = server.address.split(":")
@@ -166,14 +256,23 @@ def test_what_is_no_request_is_answered_400_and_closed(server: StateServer, sent
     assert answer.startswith(b"HTTP/1.1 400 ")
 
 
+@pytest.mark.parametrize("length", ["-1", "x", "9" * 19, "1"])
+def test_a_length_that_cannot_be_is_refused(server: StateServer, length: str) -> None:
+    assert ask(server, path("header"), content_length=length)[0] == 400
+
+
+def test_a_hello_of_tls_is_refused_at_once(server: StateServer) -> None:
+    host, port = server.address.split(":")
+    with socket.create_connection((host, int(port)), WAIT_S) as sock:
+        sock.sendall(b"\x16\x03\x01\x02\x00\x01")  # The rest comes when this is answered.
+        assert sock.makefile("rb").read().startswith(b"HTTP/1.1 400 ")
+
+
 def test_connections_are_bounded(server: StateServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serve, "CONNECTIONS_MAX", 2)
     server.offer(TAG, STATE_ID, {"w": torch.ones(2)})
     host, port = server.address.split(":")
-    request = (
-        f"GET {path('header')} HTTP/1.1\r\nauthorization: Bearer {TOKEN}\r\n"
-        "x-ftrun-receiver: r\r\n\r\n"
-    ).encode()
+    request = f"GET {path('header')} HTTP/1.1\r\n\r\n".encode()
     held = [socket.create_connection((host, int(port)), WAIT_S) for _ in range(2)]
     for sock in held:
         sock.sendall(request)
@@ -249,13 +348,11 @@ def test_retire_does_not_wait_for_a_receiver_that_does_not_read(server: StateSer
     nbytes = 64 << 20
     weights = torch.ones(nbytes, dtype=torch.uint8)
     server.offer(TAG, STATE_ID, {"w": weights})
-    host, port = server.address.split(":")
-    with socket.create_connection((host, int(port)), WAIT_S) as sock:
-        sock.sendall(
-            f"GET {path(f'data?offset=0&length={nbytes}')} HTTP/1.1\r\n"
-            f"authorization: Bearer {TOKEN}\r\nx-ftrun-receiver: r1\r\n\r\n".encode()
-        )
-        reader = sock.makefile("rb")
+    with Caller(server.address, TOKEN) as caller:
+        target = path(f"data?offset=0&length={nbytes}")
+        request = caller.head("GET", target, {"x-ftrun-receiver": "r1"})
+        caller.sock.sendall(request)
+        reader = caller.sock.makefile("rb")
         assert reader.readline() == b"HTTP/1.1 200 OK\r\n"
         retired = threading.Thread(target=server.retire, args=(TAG, 1 << 30))
         retired.start()

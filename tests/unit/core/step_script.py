@@ -18,6 +18,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 
+import alike
+
 from ftrun.core import messages as m
 from ftrun.core import step_events as e
 from ftrun.core.ids import NO_ATTEMPT, Attempt, StateId, Tag, WorkerKey, pack_quorum_id
@@ -123,6 +125,7 @@ EVENTS: dict[str, Callable[..., e.Event]] = {
     r"isolated": lambda: m.Isolation(True),
     r"reachable": lambda: m.Isolation(False),
     r"lease (\d+)": lambda until_s: m.Lease(float(until_s)),
+    r"leave now( in a quorum)?": lambda in_quorum: m.LeaveNow("drained", bool(in_quorum)),
 }
 
 
@@ -189,6 +192,8 @@ def words_of(instruction: e.Instruction, name: Names) -> str:
             return f"offer {tag} {name(state)} to {receivers}"
         case e.RetireState(tag):
             return f"retire {tag}"
+        case e.ShowProgress(activity, since_s):
+            return f"show {activity.value} for {since_s:g} s"
 
 
 def _message(message: m.FromWorker, name: Names) -> str:
@@ -201,8 +206,8 @@ def _message(message: m.FromWorker, name: Names) -> str:
             return f"not built {attempt}: {reason}"
         case m.Promised(attempt, step):
             return f"promised {attempt}@{step}"
-        case m.Refused(attempt, step, current):
-            return f"refused {attempt}@{step}: {current} has begun"
+        case m.Refused(attempt, step, current, later):
+            return f"refused {attempt}@{step}: {current} has begun" + ", later" * later
         case m.InForce(attempt, step):
             return f"in force {attempt}@{step}"
         case m.Errored(attempt, step, reason):
@@ -233,6 +238,10 @@ def _report(report: m.Report, name: Names) -> str:
         words.append("healing")
     if report.torn:
         words.append("torn")
+    if report.holds:
+        words.append("nobody joins")
+    if report.too_few:
+        words.append("too few")
     if report.operations:
         words.append(f"operations {report.operations}")
         words += ["repairable"] if report.repairable else []
@@ -294,7 +303,7 @@ def replay(script: str) -> str:
 def _answers(machine: StepMachine, line: str, names: Names) -> list[str]:
     match = re.fullmatch(r"> (?:\[([\d.]+)\] )?(.*)", line)
     assert match
-    instructions = machine.handle(event_of(match[2]), float(match[1] or 0.0))
+    instructions = alike.handle(machine, event_of(match[2]), float(match[1] or 0.0))
     machine.check()
     if machine.tag is not None:
         names.foresee(machine.tag)

@@ -117,6 +117,7 @@ incarnations = st.sampled_from(INCARNATIONS)
 keys = st.builds(WorkerKey, replica_ids, incarnations, st.integers(0, 2))
 running = st.builds(m.RunningReplica, replica_ids, incarnations)
 losses = st.builds(m.Loss, replica_ids, incarnations, st.just("seen"))
+failures = st.builds(m.StartFailure, st.sampled_from("xy"), st.integers(1, 2), st.just("no"))
 sayings = (
     st.builds(m.WorkerMessage, keys, words)
     | st.builds(m.WorkerMessage, keys, words)
@@ -124,7 +125,10 @@ sayings = (
     | st.builds(m.ReplicaLost, replica_ids, incarnations, st.just("killed"))
     | st.builds(m.ReplicaFinished, replica_ids, incarnations)
     | st.builds(m.Heartbeat, quiet=st.booleans())
-    | st.builds(m.DrainReplicas, st.tuples(replica_ids), st.just("SIGTERM"))
+    | st.builds(m.AgentLeaving, st.just("SIGTERM"), st.lists(running, max_size=2).map(tuple))
+    | st.builds(
+        m.ReplicaLost, replica_ids, incarnations, st.just("raised"), st.booleans(), failures
+    )
 )
 
 

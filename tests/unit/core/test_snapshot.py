@@ -55,7 +55,7 @@ def test_a_steady_job() -> None:
         "restarts": 2,
         "step": 5,
         "batches": 5,
-        "worker_phase": "forward",
+        "worker_phase": "step",
         "scalars": {},
     }
     assert [agent["slots"] for agent in picture["agents"]] == [["0", "1", "2"], ["3", "4"]]
@@ -73,7 +73,7 @@ def test_every_replica_says_where_it_is() -> None:
         "A says started 0b restarts=3",
         "0b: report 0/fresh",
         "B says lost 3a: killed",
-        "B says drain 4",
+        "drain 4",
         "1a: leaving finished",
         "B says started 3b restarts=1",
     )
@@ -86,12 +86,18 @@ def test_every_replica_says_where_it_is() -> None:
     }
     assert picture["phase"] == "rejoin"
     assert picture["waiting_for"] == ["1", "2", "4"]
+    assert picture["waiting"] == {
+        "for": "the lighthouse waits for replicas 1, 2 and 4 to report its state",
+        "whom": ["1", "2", "4"],
+        "since_s": 1.0,
+        "at_most_s": 4.0,
+    }
     assert picture["history"][-1]["under_way"]
     assert picture["history"][-1]["reason"] == "replica 3: killed"
 
 
 def test_a_job_that_has_ended_says_how() -> None:
-    picture = shown("A says lost 0a: killed", "A says failed 72: it crashes in a loop")
+    picture = shown("A says lost 0a: killed", "A says gives up 72: it crashes in a loop")
     assert picture["outcome"] == {"exit_code": 72, "reason": "it crashes in a loop"}
     assert picture["quorum"] is None
     assert phases(picture)["0"] == "absent"

@@ -5,6 +5,7 @@ How it comes into these situations, event by event, is told in tests/transcripts
 
 from __future__ import annotations
 
+import alike
 import pytest
 from step_script import Names, attempt_of, event_of, machine_of, quorum_of, standing, state_of
 
@@ -60,7 +61,7 @@ def situation(name: str) -> StepMachine:
 
 
 def tell(machine: StepMachine, text: str, now: float = 0.0) -> list[e.Instruction]:
-    instructions = machine.handle(event_of(text), now)
+    instructions = alike.handle(machine, event_of(text), now)
     machine.check()
     return instructions
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
+import alike
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -163,8 +164,10 @@ class Watch:
                 ), "a promise shrinks"
                 self.is_confirmed &= self.promise == (attempt, step)
                 self.promise = (attempt, step)
-            case m.Refused(_, step, current):
+            case m.Refused(_, step, current, later):
                 assert current >= 0, "no step has a negative number"
+                if later:
+                    self.promise, self.is_confirmed = None, False
             case m.Leaving(_, "drained"):
                 assert self.is_confirmed, "leaves before it is certain"
             case m.Errored(attempt):
@@ -250,7 +253,7 @@ class World:
     def feed(self, event: e.Event) -> None:
         machine = self.machine
         self.watch.before(event)
-        self.watch.after(event, machine.handle(event, self.now))
+        self.watch.after(event, alike.handle(machine, event, self.now))
         if machine.tag is not None:
             self.last_tag = machine.tag
         machine.check()

@@ -65,15 +65,28 @@ def test_without_a_quorum_nothing_has_begun() -> None:
     assert quorums.can_promise(0) and not quorums.at_promise(99)
 
 
-@pytest.mark.parametrize(("step", "holds", "can"), [(5, False, False), (6, False, True)])
-def test_a_step_that_has_begun_is_not_promised(step: int, holds: bool, can: bool) -> None:
+@pytest.mark.parametrize(("step", "can"), [(5, False), (6, True)])
+def test_a_step_that_has_begun_is_not_promised(step: int, can: bool) -> None:
     assert in_force().can_promise(step) is can
 
 
-def test_no_switch_at_a_step_that_nobody_may_join_at() -> None:
+def test_who_has_held_others_off_promises_at_its_boundary_only() -> None:
     quorums = in_force()
-    quorums.holds_members = True
-    assert not quorums.can_promise(6)
+    join, drain = Pending(JOIN, is_switch=True), Pending(DRAIN, is_switch=True)
+    assert not quorums.promises_late(join) and not quorums.bars(join)
+    quorums.at_boundary(True)
+    assert quorums.promises_late(join) and quorums.bars(join)
+    quorums.at_boundary(False)
+    assert quorums.promises_late(join) and not quorums.bars(join)
+    quorums.at_boundary(True)
+    assert not quorums.promises_late(drain) and not quorums.bars(drain), "nobody joins"
+
+
+def test_a_newcomer_holds_nobody_off() -> None:
+    newcomer = Quorums(WorkerKey("2", "i2", 0))
+    newcomer.at_boundary(True)
+    pending = Pending(JOIN, is_switch=True)
+    assert not newcomer.promises_late(pending) and not newcomer.bars(pending)
 
 
 def test_where_a_promise_stops() -> None:

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import pytest
-from step_script import attempt_of, tag_of
+from step_script import attempt_of, quorum_of, tag_of
 
+from ftrun.core.comparison import Comparison
+from ftrun.core.ids import Tag, WorkerKey
 from ftrun.core.step_under_way import Fate, StepUnderWay
 
 TAG = tag_of("1.1#1@5")
 
 
+def step_of(tag: Tag, repeats: bool = False) -> StepUnderWay:
+    alone = quorum_of(str(tag.attempt), None, "0")
+    return StepUnderWay(tag, repeats, 0.0, Comparison(WorkerKey("0", "i0", 0), alone, None, tag))
+
+
 def reduced() -> StepUnderWay:
-    step = StepUnderWay(TAG, repeats=False)
+    step = step_of(TAG)
     step.operations.issue(held=False, closes=False)
     step.operations.finish(0)
     step.operations.take_ready()
@@ -19,7 +26,7 @@ def reduced() -> StepUnderWay:
 
 
 def test_it_has_results_when_all_is_complete() -> None:
-    step = StepUnderWay(TAG, repeats=False)
+    step = step_of(TAG)
     assert step.results is None, "nothing was issued"
     step.operations.issue(held=False, closes=False)
     assert step.results is None
@@ -30,14 +37,14 @@ def test_it_has_results_when_all_is_complete() -> None:
 
 
 def test_operations_count_under_its_tag_and_while_it_is_open() -> None:
-    step = StepUnderWay(TAG, repeats=False)
+    step = step_of(TAG)
     assert step.counts(TAG.attempt) and not step.counts(attempt_of("1.1#2"))
     step.hold(1.0, stands=False)
     assert not step.counts(TAG.attempt)
 
 
 def test_a_vote_alone_may_decide_a_step_without_operations() -> None:
-    step = StepUnderWay(TAG, repeats=False)
+    step = step_of(TAG)
     assert step.decisive is None
     step.vote()
     assert step.is_voting and step.decisive == TAG
@@ -66,20 +73,20 @@ def test_an_interrupt_holds_all_but_what_is_void(fate: Fate) -> None:
 
 
 def test_it_goes_out_again_under_another_attempt() -> None:
-    step = StepUnderWay(TAG, repeats=True)
+    step = step_of(TAG, repeats=True)
     step.operations.issue(held=True, closes=True)
     step.hold(60.0, stands=False)
     step.repair()
     assert step.fate is Fate.REPAIR
-    step.go_out_again(attempt_of("1.2#1"), deadline=9.0)
+    step.go_out_again(quorum_of("1.2#1", None, "0 1"), deadline=9.0)
     assert step.fate is Fate.OPEN and step.tag == tag_of("1.2#1@5") and not step.repeats
     assert step.deadline == 9.0 and step.operations.outstanding
 
 
 def test_there_is_no_deadline_for_nothing() -> None:
-    step = StepUnderWay(TAG, repeats=False)
+    step = step_of(TAG)
     step.hold(60.0, stands=False)
-    step.go_out_again(attempt_of("1.2#1"), deadline=9.0)
+    step.go_out_again(quorum_of("1.2#1", None, "0 1"), deadline=9.0)
     assert step.deadline is None
 
 
@@ -93,8 +100,8 @@ def test_what_an_interrupt_found_standing_may_be_voted_for_and_nothing_else() ->
     step.hold(61.0, stands=True)  # asked again: what was reported first may be known already
     step.vote()
     assert not step.stood and step.voted is None
-    step = StepUnderWay(TAG, repeats=False)
+    step = step_of(TAG)
     step.hold(60.0, stands=False)
-    step.go_out_again(attempt_of("1.2#1"), deadline=9.0)
+    step.go_out_again(quorum_of("1.2#1", None, "0 1"), deadline=9.0)
     step.vote()
     assert step.voted == step.tag

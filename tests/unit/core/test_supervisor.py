@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ftrun.core.ids import NO_ATTEMPT, StateId, WorkerKey
 from ftrun.core.messages import (
-    DrainReplicas,
+    AgentLeaving,
     Endpoint,
     FailureReport,
     Goodbye,
@@ -26,12 +26,14 @@ from ftrun.core.messages import (
     ReplicaStarted,
     Report,
     RunningReplica,
+    StartFailure,
 )
 from ftrun.core.restarts import RestartRules
 from ftrun.core.standby import StandbyRules
 from ftrun.core.supervised import Outcome, Phase
-from ftrun.core.supervisor import SIGKILL, SIGTERM, Supervisor, SupervisorSettings
+from ftrun.core.supervisor import SIGKILL, Supervisor, SupervisorSettings
 from ftrun.core.supervisor_events import (
+    AskToStop,
     AskWorker,
     DrainAsked,
     EndAgent,
@@ -41,6 +43,7 @@ from ftrun.core.supervisor_events import (
     JobEnded,
     LighthouseGone,
     LighthouseSpoke,
+    NoManagerMade,
     RestartAsked,
     Say,
     SignalReplica,
@@ -54,6 +57,7 @@ from ftrun.core.supervisor_events import (
     StopAsked,
     SweepReplica,
     TellLighthouse,
+    TellReplica,
     TellWorkers,
     TimerFired,
     WorkerExited,
@@ -93,8 +97,16 @@ class Agent:
         self.core.check()
         return out
 
-    def assign(self, *replica_ids: str) -> list[Instruction]:
-        return self.on(SlotsAssigned(replica_ids))
+    def assign(self, *replica_ids: str, is_at_start: bool = False) -> list[Instruction]:
+        """``is_at_start``: the scripts have not come to a step, of whatever kind."""
+        before = set(self.incarnations)
+        out = self.on(SlotsAssigned(replica_ids))
+        for replica_id in self.incarnations.keys() - before:
+            if not is_at_start:
+                self.on(
+                    NoManagerMade(WorkerKey(replica_id, self.incarnations[replica_id], 0), True)
+                )
+        return out
 
     def exits(self, replica_id: str, status: int, rank: int = 0) -> list[Instruction]:
         return self.on(WorkerExited(self.incarnations[replica_id], rank, 1000 + rank, status))
@@ -122,6 +134,15 @@ def starts(out: list[Instruction]) -> list[tuple[str, int]]:
 
 def signals(out: list[Instruction]) -> list[tuple[str, int]]:
     return [(i.replica_id, i.number) for i in out if isinstance(i, SignalReplica)]
+
+
+def asked(out: list[Instruction]) -> list[str]:
+    return [i.replica_id for i in out if isinstance(i, AskToStop)]
+
+
+def leaving(out: list[Instruction]) -> list[tuple[str, bool]]:
+    orders = [(i.replica_id, i.message) for i in out if isinstance(i, TellReplica)]
+    return [(replica_id, order.in_quorum) for replica_id, order in orders]
 
 
 def told(out: list[Instruction]) -> list[Any]:
@@ -297,8 +318,8 @@ def test_the_same_traceback_three_times_ends_the_job_and_says_why() -> None:
     assert told(out)[1] == JobFailed(72, reason)
     assert "crash loop: replica 0 has failed 3 times" in reason
     assert "ValueError: no" in reason
-    assert signals(out) == [("1", SIGTERM)]
-    assert ended(agent.exits("1", -15)) == EndAgent(72, reason)
+    assert asked(out) == ["1"]
+    assert ended(agent.exits("1", 143)) == EndAgent(72, reason)
     outcomes = [slot.outcome for slot in agent.core.summary()]
     assert outcomes == [Outcome.CRASH_LOOP, Outcome.STOPPED]
 
@@ -325,6 +346,164 @@ def test_a_spent_budget_ends_the_job_with_the_first_causes_code() -> None:
     assert end.exit_code == 3
     assert "no restart is left of 1" in end.reason
     assert "It is not restarted." in said(out)
+
+
+def test_steps_of_its_peers_are_not_a_newcomers_own() -> None:
+    """It waits for a quorum, joins one that is far ahead, and fails before it has healed."""
+    agent = Agent(replicas=2)
+    agent.assign("0", "1")
+    for step in (100, 200, 300):
+        agent.says("1", Progress(0, 0, "no quorum"))
+        agent.says("1", Progress(step, 0, "healing"))
+        out = agent.raises("1")
+        agent.wait(5.0)
+    assert "crash loop: replica 1 has failed 3 times" in said(out)
+
+
+# ---------------------------------------------------------------- failures at the start
+
+
+def test_a_wrong_usage_ends_a_job_in_which_nobody_has_trained() -> None:
+    agent = Agent()
+    agent.assign("0", is_at_start=True)
+    out = agent.exits("0", 2)
+    assert "Restart 1 of 10 in 1 s, unless no replica has trained yet." in said(out)
+
+
+def test_a_script_that_fails_at_its_start_is_told_as_one_and_tried_again_a_little_later() -> None:
+    """In between the lighthouse may end the job: all replicas may fail so."""
+    agent = Agent()
+    agent.assign("0", is_at_start=True)
+    out = agent.raises("0")
+    lost = told(out)[0]
+    assert lost.start_failure == StartFailure(lost.start_failure.signature, 1, "ValueError: no")
+    assert starts(out) == []
+    assert "Restart 1 of 10 in 1 s, unless all replicas fail so." in said(out)
+    assert starts(agent.wait(1.0)) == [("0", 1)]
+    again = told(agent.exits("0", 2))[0].start_failure
+    assert (again.exit_code, again.words) == (2, "exit code 2")
+    assert again.signature != lost.start_failure.signature
+
+
+@pytest.mark.parametrize("progress", ["a step", "a quorum", "an optimizer of its own", "a kill"])
+def test_who_has_trained_or_is_killed_does_not_fail_at_the_start(progress: str) -> None:
+    agent = Agent()
+    agent.assign("0", is_at_start=progress != "an optimizer of its own")
+    if progress == "a step":
+        agent.says("0", Progress(1, 1, "step"))
+    elif progress == "a quorum":
+        agent.says("0", InForce(NO_ATTEMPT, 0))
+    out = agent.exits("0", -9 if progress == "a kill" else 1)
+    assert told(out)[0].start_failure is None
+    assert starts(out) == [("0", 1)]
+
+
+# ---------------------------------------------------------------- without a Manager
+
+
+def test_groups_that_train_apart_are_told_once_and_in_the_report() -> None:
+    agent = Agent(replicas=2, target="train.py")
+    agent.assign("0", "1", is_at_start=True)
+    assert not agent.core.ran_apart
+    keys = [WorkerKey(slot, agent.incarnations[slot], 0) for slot in "01"]
+    text = said(agent.on(NoManagerMade(keys[0], True)))
+    assert text.startswith("train.py trains without a Manager: its 2 replica groups")
+    assert "--workers-per-replica" in text
+    assert said(agent.on(NoManagerMade(keys[1], False))) == ""
+    assert agent.core.ran_apart
+    agent.reports("0")
+    assert not agent.core.ran_apart  # it was made later
+
+
+def test_one_group_needs_no_manager() -> None:
+    agent = Agent(replicas=1)
+    agent.assign("0", is_at_start=True)
+    assert said(agent.on(NoManagerMade(WorkerKey("0", agent.incarnations["0"], 0), True))) == ""
+    assert not agent.core.ran_apart
+
+
+def test_one_that_trains_without_a_manager_has_lost_what_its_restart_took() -> None:
+    agent = Agent(replicas=1)
+    agent.assign("0")
+    agent.exits("0", -9)
+    agent.now += 2.0
+    agent.on(NoManagerMade(WorkerKey("0", agent.incarnations["0"], 0), True))
+    agent.now += 50.0
+    assert agent.core.summary()[0].lost_s == pytest.approx(2.0)
+
+
+def test_an_error_at_the_start_of_a_group_of_several_is_the_first_ones_to_end() -> None:
+    """A worker is killed, and the exception of its mate comes faster than its end."""
+    agent = Agent(replicas=1, workers_per_replica=2)
+    agent.assign("0", is_at_start=True)
+    key = WorkerKey("0", agent.incarnations["0"], 0)
+    assert told(agent.on(FailureReported(key, RAISED))) == []
+    (lost,) = told(agent.exits("0", -9, rank=1))
+    assert lost.cause == "died: SIGKILL" and lost.start_failure is None
+
+
+# ---------------------------------------------------------------- lost time
+
+
+def test_seconds_in_which_a_replica_cannot_train_are_lost() -> None:
+    agent = Agent()
+    agent.assign("0")
+    agent.says("0", Progress(0, 0, "no quorum", since_s=5.0))
+    agent.says("0", InForce(NO_ATTEMPT, 0))
+    agent.now = 10.0
+    agent.says("0", Progress(5, 5, "step"))
+    assert agent.core.summary()[0].lost_s == 0.0  # nothing is lost before it has begun
+    agent.now = 20.0
+    agent.says("0", Progress(6, 6, "waiting", since_s=2.0))
+    agent.now = 30.0
+    agent.says("0", Progress(7, 7, "step"))
+    assert agent.core.summary()[0].lost_s == 12.0
+    agent.now = 40.0
+    agent.says("0", Progress(8, 8, "stood still", since_s=4.0))
+    agent.says("0", Progress(8, 8, "outside step", since_s=1.0))
+    assert agent.core.summary()[0].lost_s == 16.0
+
+
+def test_who_hangs_has_lost_all_the_time_since_its_last_word() -> None:
+    agent = Agent(hang_timeout_s=40.0, isolation_limit_s=1000.0)
+    agent.on(LighthouseSpoke(agent.now))
+    agent.assign("0")
+    agent.says("0", InForce(NO_ATTEMPT, 0))
+    key = WorkerKey("0", agent.incarnations["0"], 0)
+    for _ in range(3):
+        agent.now = agent.core.next_deadline() or 0.0
+        assert AskWorker(key) in agent.on(TimerFired())
+        agent.on(WorkerUsed(key, 1000, 0.0))
+    assert agent.now == 40.0
+    agent.exits("0", -9)
+    agent.now += 1.0
+    agent.says("0", InForce(NO_ATTEMPT, 0))
+    assert agent.core.summary()[0].lost_s == 41.0
+
+
+def test_training_that_stands_for_want_of_a_lighthouse_is_said_once() -> None:
+    agent = Agent(alone=False)
+    agent.on(LighthouseSpoke(agent.now))
+    agent.assign("0")
+    agent.says("0", InForce(NO_ATTEMPT, 0))
+    agent.says("0", Progress(1023, 1023, "step"))
+    agent.now = 10.0
+    out = agent.on(LighthouseGone("cut", 1))
+    assert "The lighthouse is gone (cut); training goes on until a replica is lost." in said(out)
+    assert said(agent.wait(5.0)) == ""
+    agent.says("0", Progress(1023, 1023, "no quorum", since_s=1.0))
+    assert agent.core.next_deadline() == 17.0
+    text = said(agent.wait(2.0))
+    assert "There is no new quorum without the lighthouse: training stands at step 1023" in text
+    assert "since 3 s" in text
+    assert said(agent.wait(20.0)) == ""
+    assert "The lighthouse is back." in said(agent.on(LighthouseSpoke(agent.now)))
+
+
+def test_a_node_without_replicas_says_so_once() -> None:
+    agent = Agent(alone=False)
+    assert "All replicas have a node: this one stands by." in said(agent.assign())
+    assert said(agent.assign()) == ""
 
 
 def test_the_lighthouse_may_give_a_group_up() -> None:
@@ -394,41 +573,133 @@ def test_a_script_that_has_raised_and_hangs_at_exit_is_killed_after_the_grace() 
 
 
 def test_a_drain_lets_managers_leave_and_ends_with_its_own_code() -> None:
-    agent = Agent()
+    agent = Agent(alone=False)
     agent.on(LighthouseSpoke(agent.now))
     agent.assign("0", "1")
     agent.reports("0")
     out = agent.on(DrainAsked("SIGTERM", 75))
-    assert told(out) == [DrainReplicas(("0",), "SIGTERM")]
-    assert signals(out) == [("1", SIGTERM)]
+    lives = tuple(RunningReplica(x, agent.incarnations[x]) for x in ("0", "1"))
+    assert told(out) == [AgentLeaving("SIGTERM", lives)]
+    assert asked(out) == ["0", "1"]
+    assert leaving(out) == []  # by an agreement, or where it stands at half of the grace
     agent.says("0", Leaving(StateId(5, "x"), "drained"))
-    agent.exits("1", -15)
-    out = agent.exits("0", 0)
+    agent.exits("1", 143)
+    out = agent.exits("0", 75)
     assert ended(out) == EndAgent(75, "SIGTERM")
     assert [slot.outcome for slot in agent.core.summary()] == [Outcome.DRAINED] * 2
     assert [loss.cause for loss in agent.core.dead()] == ["drained", "drained"]
 
 
-def test_who_does_not_leave_is_asked_by_sigterm_and_then_killed() -> None:
+def test_who_does_not_leave_is_pressed_and_then_killed_and_called_so() -> None:
+    agent = Agent(alone=False)
+    agent.on(LighthouseSpoke(agent.now))
+    agent.assign("0", "1")
+    agent.reports("0")
+    agent.reports("1")
+    agent.on(DrainAsked("SIGTERM", 75))
+    agent.says("1", Leaving(StateId(5, "x"), "drained"))
+    assert agent.core.next_deadline() == 5.0
+    out = agent.wait(5.0)
+    assert asked(out) == ["0", "1"]
+    assert leaving(out) == [("0", True)]  # the other has left, and saves
+    assert signals(out) == []
+    assert agent.core.next_deadline() == 10.0
+    out = agent.wait(5.0)
+    assert signals(out) == [("0", SIGKILL), ("1", SIGKILL)]
+    cause = "did not end within --grace 10 s and was killed; its checkpoint may be unfinished"
+    assert f"replica 0 {cause}." in said(out) and f"replica 1 {cause}." in said(out)
+    assert [(lost.replica_id, lost.killed, lost.cause) for lost in told(out)] == [
+        ("0", True, cause),
+        ("1", True, cause),
+    ]
+    agent.exits("1", -9)
+    out = agent.wait(5.0)
+    assert "stuck in the kernel" in said(out)
+    assert ended(out) == EndAgent(75, "SIGTERM")
+    assert [(x.outcome, x.killed) for x in agent.core.summary()] == [(Outcome.KILLED, cause)] * 2
+
+
+def test_a_drain_without_a_lighthouse_leaves_at_the_next_boundary() -> None:
+    agent = Agent(alone=False)
+    agent.assign("0", "1")
+    agent.reports("0")
+    out = agent.on(DrainAsked("SIGTERM", 75))
+    assert asked(out) == ["0", "1"]
+    assert leaving(out) == [("0", True)]
+    assert signals(out) == []
+
+
+def test_a_drain_whose_lighthouse_dies_meanwhile_goes_on_without_it() -> None:
+    agent = Agent(alone=False)
+    agent.on(LighthouseSpoke(agent.now))
+    agent.assign("0")
+    agent.reports("0")
+    agent.on(DrainAsked("SIGTERM", 75))
+    assert leaving(agent.on(LighthouseGone("cut", 1))) == [("0", True)]
+    assert leaving(agent.on(LighthouseGone("cut", 2))) == []
+
+
+def test_a_job_of_one_node_leaves_at_once_where_no_quorum_stands() -> None:
+    agent = Agent()
+    agent.on(LighthouseSpoke(agent.now))
+    agent.assign("0")
+    agent.reports("0")
+    assert leaving(agent.on(DrainAsked("SIGTERM", 75))) == [("0", False)]
+
+
+def test_a_script_that_fails_while_it_leaves_has_not_drained() -> None:
     agent = Agent()
     agent.on(LighthouseSpoke(agent.now))
     agent.assign("0")
     agent.reports("0")
     agent.on(DrainAsked("SIGTERM", 75))
-    assert agent.core.next_deadline() == 8.0
-    assert signals(agent.wait(8.0)) == [("0", SIGTERM)]
-    assert agent.core.next_deadline() == 10.0
-    assert signals(agent.wait(2.0)) == [("0", SIGKILL)]
-    out = agent.wait(5.0)
-    assert "stuck in the kernel" in said(out)
+    agent.says("0", Leaving(StateId(5, "x"), "drained"))
+    agent.on(FailureReported(WorkerKey("0", agent.incarnations["0"], 0), RAISED))
+    out = agent.exits("0", 1)
+    assert "replica 0 failed: ValueError: no. That was while it left" in said(out)
     assert ended(out) == EndAgent(75, "SIGTERM")
+    (slot,) = agent.core.summary()
+    assert (slot.outcome, slot.status) == (Outcome.FAILED, 1)
 
 
-def test_a_drain_without_a_lighthouse_is_a_sigterm() -> None:
-    agent = Agent()
+def test_slots_are_not_taken_from_an_agent_that_leaves() -> None:
+    """The lighthouse has given them away already; its scripts save, and are in its report."""
+    agent = Agent(alone=False)
+    agent.on(LighthouseSpoke(agent.now))
     agent.assign("0")
     agent.reports("0")
-    assert signals(agent.on(DrainAsked("SIGTERM", 75))) == [("0", SIGTERM)]
+    agent.on(DrainAsked("SIGTERM", 75))
+    agent.says("0", Leaving(StateId(5, "x"), "drained"))
+    assert signals(agent.assign()) == []
+    agent.exits("0", 75)
+    assert [slot.outcome for slot in agent.core.summary()] == [Outcome.DRAINED]
+
+
+def test_a_replica_that_moves_has_its_grace_too() -> None:
+    agent = Agent(alone=False)
+    agent.on(LighthouseSpoke(agent.now))
+    agent.assign("0", "1")
+    agent.reports("1")
+    first = agent.incarnations["1"]
+    agent.says("1", Leaving(StateId(5, "x"), "drained"))
+    out = agent.assign("0")
+    assert (signals(out), asked(out)) == ([], ["1"])
+    out = agent.exits("1", 75)
+    assert told(out) == [ReplicaLost("1", first, "its slot was given to another agent")]
+    assert [slot.replica_id for slot in agent.core.summary()] == ["0"]
+
+
+def test_a_replica_that_has_left_is_started_again_if_its_slot_stays_here() -> None:
+    agent = Agent(alone=False)
+    agent.on(LighthouseSpoke(agent.now))
+    agent.assign("0")
+    agent.reports("0")
+    first = agent.incarnations["0"]
+    agent.says("0", Leaving(StateId(5, "x"), "drained"))
+    out = agent.exits("0", 75)
+    assert told(out) == [ReplicaLost("0", first, "it has left")]
+    assert starts(agent.wait(1.0)) == [("0", 1)]
+    assert agent.core.summary()[0].failures == ()
 
 
 def test_a_group_that_waits_for_its_restart_does_not_come_back_in_a_drain() -> None:
@@ -447,6 +718,7 @@ def test_a_second_ctrl_c_kills_and_keeps_the_first_ones_code() -> None:
     assert agent.core.is_ending
     assert signals(agent.on(StopAsked())) == [("0", SIGKILL)]
     assert ended(agent.exits("0", -9)) == EndAgent(130, "SIGINT")
+    assert agent.core.summary()[0].outcome is Outcome.KILLED
 
 
 def test_a_stop_alone_has_a_code_of_its_own() -> None:
@@ -459,7 +731,7 @@ def test_a_stop_alone_has_a_code_of_its_own() -> None:
 def test_the_lighthouse_ends_the_job() -> None:
     agent = Agent()
     agent.assign("0")
-    assert signals(agent.on(JobEnded(0, "all members have finished"))) == [("0", SIGTERM)]
+    assert asked(agent.on(JobEnded(0, "all members have finished"))) == ["0"]
     assert ended(agent.exits("0", -15)) == EndAgent(0, "all members have finished")
 
 

@@ -2,61 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import os
-import socket
 import subprocess
 import sys
-import textwrap
+import zipfile
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from ftrun.core.messages import FailureReport, WorkerHello
+from ftrun.core.messages import FailureReport
 from ftrun.inject.bootstrap import TRACEBACK_CHARS_MAX, failure_report
-from ftrun.protocol.frames import FrameSocket
-
-PARENT = """
-import json, os, sys
-from ftrun.core.ids import WorkerKey
-from ftrun.inject.bootstrap import WorkerTask, prepare, run
-from ftrun.training.context import WorkerContext
-import numpy.random
-import random
-facts = json.loads(sys.argv[1])
-for turn in range(2):
-    pid = os.fork()
-    if pid == 0:
-        here = WorkerContext(
-            job_id="job", key=WorkerKey("0", "f" * 16, 0), replicas=1, min_replicas=1,
-            workers_per_replica=1, host="127.0.0.1", socket_path=facts["socket"], token="a" * 64,
-        )
-        arguments = ("--x", "1"), {"FLAG": "on"}
-        prepare(facts["threads"])
-        run(WorkerTask(here, facts["target"], facts["module"], *arguments))
-    _, status = os.waitpid(pid, 0)
-    print("status", os.waitstatus_to_exitcode(status), flush=True)
-    if facts["once"]:
-        break
-"""
-
-
-def fork_and_run(tmp_path: Path, source: str, **changes: Any) -> subprocess.CompletedProcess[str]:
-    script = tmp_path / "script.py"
-    script.write_text(textwrap.dedent(source))
-    facts = {
-        "target": str(script), "module": False, "socket": str(tmp_path / "none"), "once": True,
-        "threads": 1, **changes,
-    }  # fmt: skip
-    return subprocess.run(
-        [sys.executable, "-c", PARENT, json.dumps(facts)],
-        capture_output=True, text=True, timeout=60, cwd=tmp_path, check=True,
-        env={
-            **os.environ, "PYTHONPATH": str(Path(__file__).parents[3]),
-            "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1",
-        },
-    )  # fmt: skip
+from tests.unit.inject.forked import fork_and_run, listening
 
 
 def test_the_script_is_main_with_its_own_arguments_path_and_environment(tmp_path: Path) -> None:
@@ -77,13 +32,53 @@ def test_the_script_is_main_with_its_own_arguments_path_and_environment(tmp_path
     assert done.stderr == ""
 
 
+DRAWS = """
+import random, numpy, torch
+seed, drop = torch.initial_seed(), torch.nn.functional.dropout(torch.ones(256)).tolist()
+print("drew", random.random(), numpy.random.rand(), seed, torch.rand(1).item(), hash(str(drop)))
+"""
+
+
 def test_two_forks_do_not_draw_the_same_numbers(tmp_path: Path) -> None:
-    source = "import random, numpy\nprint('drew', random.random(), numpy.random.rand())"
-    done = fork_and_run(tmp_path, source, once=False)
+    done = fork_and_run(tmp_path, DRAWS, targets=[str(tmp_path / "script.py")] * 2)
     draws = [line.split()[1:] for line in done.stdout.splitlines() if line.startswith("drew")]
     assert len(draws) == 2
-    assert draws[0][0] != draws[1][0]
-    assert draws[0][1] != draws[1][1]
+    for what, first, second in zip(
+        ("random", "numpy", "seed", "torch", "dropout"), *draws, strict=True
+    ):
+        assert first != second, what
+
+
+@pytest.mark.parametrize(
+    "target", ["script.py", "./script.py", "sub/../script.py", "tool", "t.pyz"]
+)
+def test_file_is_absolute_as_the_interpreter_makes_it(tmp_path: Path, target: str) -> None:
+    """A script may change its directory and then look for what lies beside it."""
+    source = "import os\nos.chdir('/')\nprint('file', __file__)\n"
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "tool").mkdir()
+    (tmp_path / "tool" / "__main__.py").write_text(source)
+    with zipfile.ZipFile(tmp_path / "t.pyz", "w") as archive:
+        archive.writestr("__main__.py", source)
+    done = fork_and_run(tmp_path, source, targets=[target])
+    own = subprocess.run(
+        [sys.executable, target], stdout=subprocess.PIPE, text=True, cwd=tmp_path, check=True
+    )
+    assert done.stdout.splitlines()[0] == own.stdout.strip()
+    assert own.stdout.startswith("file /")
+
+
+def test_what_was_printed_survives_a_sigkill(tmp_path: Path) -> None:
+    source = """
+        import os, signal, sys
+        print("no newline", end="")
+        print(" in stderr", end="", file=sys.stderr)
+        sys.stdout.buffer.write(b" nor flush")
+        os.kill(os.getpid(), signal.SIGKILL)
+        """
+    done = fork_and_run(tmp_path, source)
+    assert done.stdout == "no newline nor flushstatus -9\n"
+    assert done.stderr == " in stderr"
 
 
 def test_numpys_threads_are_the_workers_own(tmp_path: Path) -> None:
@@ -139,34 +134,15 @@ def test_exit_handlers_see_the_script_as_main_and_know_that_it_failed(tmp_path: 
 def test_a_module_runs_as_with_m(tmp_path: Path) -> None:
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "tool.py").write_text("import sys; print(__name__, sys.argv[1:])")
-    done = fork_and_run(tmp_path, "", target="package.tool", module=True)
+    done = fork_and_run(tmp_path, "", targets=["package.tool"], module=True)
     assert done.stdout.splitlines() == ["__main__ ['--x', '1']", "status 0"]
 
 
 def test_the_agent_hears_of_an_exception_before_the_process_ends(tmp_path: Path) -> None:
-    path = tmp_path / "agent.sock"
-    with socket.socket(socket.AF_UNIX) as server:
-        server.bind(str(path))
-        server.listen()
-        server.settimeout(30)
-        script = tmp_path / "script.py"
-        script.write_text("raise ValueError('no')")
-        facts = {"target": str(script), "module": False, "socket": str(path), "once": True}
-        facts["threads"] = 1
-        with subprocess.Popen(
-            [sys.executable, "-c", PARENT, json.dumps(facts)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-        ) as parent:
-            accepted, _ = server.accept()
-            frames = FrameSocket(accepted)
-            hello = frames.receive(30)
-            report = frames.receive(30)
-            frames.close()
-            assert parent.stdout is not None
-            assert parent.stdout.read() == b"status 1\n"
-    assert isinstance(hello, WorkerHello)
-    assert hello.token == "a" * 64
+    with listening(tmp_path) as (path, told):
+        done = fork_and_run(tmp_path, "raise ValueError('no')", socket=path)
+    ((_, report),) = told
+    assert done.stdout == "status 1\n"
     assert isinstance(report, FailureReport)
     assert (report.error_type, report.message) == ("ValueError", "no")
     assert "script.py" in report.traceback

@@ -14,6 +14,7 @@ from typing import Any
 from ftrun import clock
 from ftrun.core import messages as m
 from ftrun.core import step_events as e
+from ftrun.core.comparison import Question
 from ftrun.core.ids import Attempt, StateId, Tag, WorkerKey, fresh_lineage
 from ftrun.core.step import Phase, StepMachine
 from ftrun.protocol.rpc import Connected, Disconnected, LighthouseConnection
@@ -78,9 +79,18 @@ class ScriptedWorker:
         if self.machine.phase in (Phase.IDLE, Phase.WAITING):
             self._feed(e.BoundaryReached())
 
+    def _answer(self, question: Question) -> None:
+        """All have the same operations."""
+        entry = self.machine.tell(replace(question, cleared=False))
+        assert entry is not None
+        for member in question.members:
+            self._feed(e.OperationTold(question, member.replica_id, entry))
+
     def _feed(self, event: Any) -> None:
         for instruction in self.machine.handle(event, clock.now()):
-            if isinstance(instruction, e.Send):
+            if isinstance(instruction, e.Ask):
+                self._answer(instruction.question)
+            elif isinstance(instruction, e.Send):
                 self._say(m.WorkerMessage(self.machine.key, instruction.message))
             elif isinstance(instruction, e.BuildGroup):
                 self._feed(e.GroupBuilt(instruction.quorum.attempt))

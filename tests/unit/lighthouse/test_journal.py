@@ -12,7 +12,7 @@ import pytest
 
 from ftrun.core.ids import EPOCH_MAX, Attempt, StateId, pack_quorum_id
 from ftrun.core.lighthouse_events import JournalState
-from ftrun.core.messages import Endpoint, JobSpec, Member, Quorum
+from ftrun.core.messages import EndJob, Endpoint, JobSpec, Member, Quorum
 from ftrun.errors import UserError
 from ftrun.lighthouse.journal import CORRUPT_MAX, JournalFile
 
@@ -25,7 +25,7 @@ QUORUM = Quorum(
     donors=("0",),
 )
 SPEC = JobSpec("job", 2, 1, 1, 5.0, 2.0, 60.0)
-STATE = JournalState(3, QUORUM, 44, SPEC, ("1",), ("2",))
+STATE = JournalState(3, QUORUM, 44, SPEC, ("1",), outcome=EndJob(1, "why"), agents_seen=2)
 
 
 def test_what_was_written_is_read_again(tmp_path: Path) -> None:

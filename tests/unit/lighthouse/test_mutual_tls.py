@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator, Coroutine
+import ssl
+import struct
+import threading
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -153,6 +156,33 @@ def test_the_handshake_before_the_start_says_what_is_wrong(
         await asyncio.to_thread(check_handshake, HOST, port, right)  # Not there yet: no error.
 
     run(main())
+
+
+@contextlib.contextmanager
+def resetting(authority: Authority) -> Iterator[int]:
+    """Shakes hands, then ends the connection without a word and without a FIN; gives the port."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(*authority.lighthouse)
+    with socket.create_server((HOST, 0)) as listener:
+
+        def reset_once() -> None:
+            raw, _ = listener.accept()
+            with context.wrap_socket(raw, server_side=True) as peer:
+                peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+        thread = threading.Thread(target=reset_once)
+        thread.start()
+        yield listener.getsockname()[1]
+        thread.join(60.0)
+        assert not thread.is_alive()
+
+
+def test_who_resets_the_connection_after_the_handshake_wants_a_certificate(ours: Authority) -> None:
+    """With TLS 1.3 it looks at ours then; Python 3.13 tells a reset where others tell an end."""
+    with resetting(ours) as port, pytest.raises(UserError, match="wants to see a certificate"):
+        fetch_status(f"{HOST}:{port}", "x", tls=TlsFiles(ca=ours.ca))
+    with resetting(ours) as port, pytest.raises(UserError, match="wants to see a certificate"):
+        check_handshake(HOST, port, TlsFiles(ca=ours.ca))
 
 
 def test_the_status_is_asked_with_certificates_too(

@@ -97,10 +97,10 @@ def test_nothing_leaves_when_the_journal_fails(tmp_path: Path) -> None:
 def test_a_bug_in_the_core_stops_the_lighthouse_and_not_the_loop(tmp_path: Path) -> None:
     def test(shell: Shell, journal: JournalFile) -> None:
         shell.start()
-        shell.attached(Session("node"), replace(HELLO, spec=None))  # type: ignore[arg-type]
-        assert isinstance(shell.failed.exception(), AttributeError)
-        shell.attached(Session("other"), HELLO)
-        assert shell.snapshot()["agents"] == []
+        shell.attached(Session("node"), replace(HELLO, running=None))  # type: ignore[arg-type]
+        assert isinstance(shell.failed.exception(), TypeError)
+        shell.attached(Session("other"), replace(HELLO, agent_id="other"))
+        assert "other" not in [agent["agent_id"] for agent in shell.snapshot()["agents"]]
 
     with_shell(tmp_path, test)
 

@@ -82,6 +82,7 @@ _SAMPLE: dict[str, Any] = {
     ],
     "restarts": 2,
     "waiting_for": [],
+    "waiting": None,
     "agents": [],
     "history": [
         {

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from ftrun.errors import UserError
 from ftrun.status.jobs import (
     RunningJob,
+    birth_mark,
     jobs_dir,
     read_job,
     remove_job,
@@ -20,7 +22,10 @@ from ftrun.status.jobs import (
     write_job,
 )
 
-JOB = RunningJob("job-1", "127.0.0.1:29511", os.getpid(), "/logs", "/token", "2026-01-01T00:00:00")
+JOB = RunningJob(
+    "job-1", "127.0.0.1:29511", os.getpid(), "/logs", "/token", "2026-01-01T00:00:00",
+    birth=birth_mark(os.getpid()),
+)  # fmt: skip
 
 
 def test_a_job_is_written_read_and_removed(tmp_path: Path) -> None:
@@ -34,13 +39,35 @@ def test_a_job_is_written_read_and_removed(tmp_path: Path) -> None:
 
 
 def test_running_jobs_are_those_whose_agent_lives_newest_first(tmp_path: Path) -> None:
-    ended = subprocess.Popen([sys.executable, "-c", ""])
-    ended.wait(30.0)
+    agent = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    killed = replace(JOB, job_id="killed", pid=agent.pid, birth=birth_mark(agent.pid))
     write_job(JOB, tmp_path)
     write_job(replace(JOB, job_id="job-2", started="2026-01-02T00:00:00"), tmp_path)
-    write_job(replace(JOB, job_id="killed", pid=ended.pid), tmp_path)
+    write_job(killed, tmp_path)
+    assert killed in running_jobs(tmp_path)
+    agent.kill()
+    os.waitid(os.P_PID, agent.pid, os.WEXITED | os.WNOWAIT)
+    assert killed not in running_jobs(tmp_path)  # a zombie runs nothing
+    agent.communicate()
     assert [job.job_id for job in running_jobs(tmp_path)] == ["job-2", "job-1"]
     assert running_jobs(tmp_path / "none") == []
+
+
+def test_a_stranger_with_a_killed_agents_pid_is_no_job(tmp_path: Path) -> None:
+    """Such a process runs, as the file says; it only is not the one that wrote the file."""
+    boot, _, ticks = birth_mark(os.getpid()).partition("/")
+    for birth in (f"{boot}/{int(ticks) - 1}", f"another-boot/{ticks}"):
+        write_job(replace(JOB, birth=birth), tmp_path)
+        assert running_jobs(tmp_path) == []
+        assert read_job("job-1", tmp_path) is not None
+
+
+def test_a_file_of_an_older_ftrun_is_found_by_name_only(tmp_path: Path) -> None:
+    facts = asdict(JOB)
+    del facts["birth"]
+    (tmp_path / "job-1.json").write_text(json.dumps(facts))
+    assert read_job("job-1", tmp_path) == replace(JOB, birth="")
+    assert running_jobs(tmp_path) == []
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"job_id": "x"}', '{"job_id": 1, "pid": "x"}'])

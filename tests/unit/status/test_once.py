@@ -7,6 +7,7 @@ import json
 import os
 import socket
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from status_sample import sample
 from ftrun.errors import ExitCode, UserError
 from ftrun.protocol.auth import load_or_create_token, new_token
 from ftrun.status.client import LighthouseUnreachable, fetch_status
-from ftrun.status.jobs import RunningJob, write_job
+from ftrun.status.jobs import RunningJob, birth_mark, write_job
 from ftrun.status.once import StatusQuery, show_json, show_once
 
 
@@ -35,18 +36,38 @@ def test_by_address_with_the_users_token(home: Path) -> None:
     assert json.loads(out.getvalue()) == sample()
 
 
-def test_the_newest_job_or_the_one_that_is_named(home: Path) -> None:
+def job(job_id: str, http: str, token_file: Path, started: str = "1") -> RunningJob:
+    """A job of this very process, which runs."""
+    birth = birth_mark(os.getpid())
+    return RunningJob(job_id, http, os.getpid(), "/logs", str(token_file), started, birth=birth)
+
+
+def test_the_only_job_or_the_one_that_is_named(home: Path) -> None:
     token_file = home / "job-token"
     token = load_or_create_token(token_file)
     with served(sample(), token) as address:
-        for job_id, http, started in (("old", "127.0.0.1:1", "1"), ("new", address, "2")):
-            write_job(RunningJob(job_id, http, os.getpid(), "", str(token_file), started))
+        write_job(job("one", address, token_file))
+        write_job(replace(job("killed", "127.0.0.1:1", token_file), birth="of another process"))
         out = io.StringIO()
         assert show_once(StatusQuery(), out) == 0
         assert out.getvalue().startswith("digits")
-        assert show_once(StatusQuery(job_id="new"), io.StringIO()) == 0
+        assert show_once(StatusQuery(job_id="one"), io.StringIO()) == 0
         with pytest.raises(LighthouseUnreachable):
-            show_once(StatusQuery(job_id="old"))
+            show_once(StatusQuery(job_id="killed"))
+
+
+def test_of_several_jobs_none_is_chosen(home: Path) -> None:
+    for number in range(25):
+        write_job(job(f"job-{number}", "127.0.0.1:1", home / "none", f"{number:02}"))
+    with pytest.raises(UserError) as told:
+        show_once(StatusQuery())
+    assert told.value.exit_code == 2
+    lines = str(told.value).splitlines()
+    assert lines[0].startswith("25 jobs run on this machine and none was named. Nothing was done.")
+    assert lines[0].endswith("ftrun status JOB")
+    assert lines[1] == f"  job-24  started 24, pid {os.getpid()}, logs in /logs"
+    assert lines[20].startswith("  job-5  ")
+    assert lines[21:] == ["  … and 5 older ones"]
 
 
 def test_no_job_is_said_with_the_remedy() -> None:
@@ -76,6 +97,7 @@ def test_nobody_there_is_said_with_its_exit_code() -> None:
     [
         b"",
         b"noise\r\n\r\n",
+        b"\x00\x00\x1e\x04\x00\x00\x00\x00\x00\x00\x02\x00\x00\x00\x00",  # as gRPC greets
         b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]",
         b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n{]\xff",
         b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}",
@@ -93,9 +115,10 @@ def test_something_else_that_answers_is_no_lighthouse(answer: bytes) -> None:
 
         thread = threading.Thread(target=answer_once)
         thread.start()
-        with pytest.raises(LighthouseUnreachable):
+        with pytest.raises(LighthouseUnreachable) as told:
             fetch_status(f"127.0.0.1:{listener.getsockname()[1]}", "x")
-        thread.join(5.0)
+        thread.join(60.0)
+        assert str(told.value).isprintable()
 
 
 def test_a_silent_port_does_not_hold_up() -> None:

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from torch.distributed import TCPStore
 
 from ftrun import clock
 from ftrun.core import messages as m
+from ftrun.core.comparison import Question
 from ftrun.core.ids import WorkerKey
 from ftrun.core.lighthouse import (
     AgentAttached,
@@ -31,6 +33,7 @@ from ftrun.core.lighthouse import (
     SendToAgent,
     TimerFired,
 )
+from ftrun.core.step_events import OperationTold
 from ftrun.errors import PeerError
 from ftrun.process_groups import ProcessGroupGloo
 from ftrun.protocol.frames import FrameSocket
@@ -48,12 +51,15 @@ TOKEN = "t" * 64
 class ScriptedAgent:
     """One node with ``replicas`` slots. Everything it hears and says passes one thread."""
 
-    def __init__(self, directory: Path, replicas: int, min_replicas: int) -> None:
+    def __init__(
+        self, directory: Path, replicas: int, min_replicas: int, heal_tls: bool = False
+    ) -> None:
         self.heard: list[tuple[WorkerKey, Any]] = []
         self.ended: m.EndJob | None = None
         self.incarnations: dict[str, str] = {}
         self._replicas = replicas
         self._min_replicas = min_replicas
+        self._heal_tls = heal_tls
         self._store = TCPStore(HOST, 0, is_master=True, wait_for_workers=False)
         self._inbox: queue.Queue[Any] = queue.Queue()
         self._links: dict[WorkerKey, FrameSocket] = {}
@@ -87,6 +93,7 @@ class ScriptedAgent:
             host=HOST,
             socket_path=self._path,
             token=TOKEN,
+            heal_tls=self._heal_tls,
         )
 
     def lose(self, replica_id: str) -> None:
@@ -118,7 +125,7 @@ class ScriptedAgent:
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         for link in list(self._links.values()):
-            link.close()
+            link.shut_down()  # whoever reads it closes it
         for thread in self._threads:
             thread.join(DEADLINE_S)
             assert not thread.is_alive(), thread.name
@@ -209,6 +216,18 @@ class ScriptedAgent:
                 self._inbox.put(AgentSaid(AGENT, m.WorkerMessage(hello.key, message)))
 
 
+def takes_peers_for_alike(manager: Manager) -> None:
+    """Its operations go out, also in a first step in which its peers issue none."""
+
+    def tell(question: Question) -> None:
+        entry = manager._machine.tell(replace(question, cleared=False))
+        assert entry is not None
+        for member in question.members:
+            manager._engine.feed(OperationTold(question, member.replica_id, entry))
+
+    manager._engine._comparing.ask = tell  # type: ignore[method-assign]
+
+
 class Job:
     """Managers by slot, and the state that each heals: one tensor."""
 
@@ -272,9 +291,12 @@ class Job:
 
 
 @contextmanager
-def job(directory: Path, replicas: int, min_replicas: int | None = None) -> Iterator[Job]:
+def job(
+    directory: Path, replicas: int, min_replicas: int | None = None, heal_tls: bool = False
+) -> Iterator[Job]:
     """A job of ``replicas`` slots; closes its Managers and its agent at the end."""
-    agent = ScriptedAgent(directory, replicas, replicas if min_replicas is None else min_replicas)
+    least = replicas if min_replicas is None else min_replicas
+    agent = ScriptedAgent(directory, replicas, least, heal_tls)
     running = Job(agent)
     try:
         yield running

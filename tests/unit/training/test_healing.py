@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import re
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ import pytest
 import torch
 from torch import nn
 
+from ftrun.core import messages as m
 from ftrun.core.step import Phase
 from ftrun.training.ddp import DistributedDataParallel
 from ftrun.training.manager import Drained, Manager
@@ -18,6 +21,7 @@ from ftrun.training.optim import OptimizerWrapper
 from tests.unit.training.scripted_agent import Job, job
 
 WIDTH = 8
+WAIT_S = 60.0
 
 
 class Replica:
@@ -110,6 +114,27 @@ def test_a_state_that_was_written_to_meanwhile_is_fetched_once_more_elsewhere(
     first, second = replicas["1"].overwritten
     assert first and not second
     assert "default.model.0.weight was written to while its state arrived" in caplog.text
+
+
+@pytest.mark.parametrize("heal_tls", [False, True])
+def test_where_the_job_has_tls_heals_use_it(tmp_path: Path, heal_tls: bool) -> None:
+    with job(tmp_path, 2, heal_tls=heal_tls) as both:
+        replicas = {slot: Replica(both, slot) for slot in "01"}
+        for replica in replicas.values():
+            endpoint = replica.manager._healing.endpoint
+            assert re.fullmatch("[0-9a-f]{64}" if heal_tls else "", endpoint.heal_certificate)
+            host, port = endpoint.heal.split(":")
+            with socket.create_connection((host, int(port)), WAIT_S) as sock:
+                sock.sendall(b"GET / HTTP/1.1\r\n\r\n")
+                assert sock.recv(12).startswith(b"HTTP/1.1") != heal_tls
+        train(both, replicas, 2)
+        announced = {
+            report.endpoint.heal_certificate
+            for slot in "01"
+            for report in both.agent.said(slot, m.Report)
+        }
+        assert len(announced - {""}) == (2 if heal_tls else 0)
+    assert replicas["1"].overwritten  # so it has healed
 
 
 def test_nothing_is_overwritten_if_the_script_says_so(tmp_path: Path) -> None:

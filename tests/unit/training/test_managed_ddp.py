@@ -23,7 +23,7 @@ from ftrun.training.ddp import DistributedDataParallel, PureDistributedDataParal
 from ftrun.training.manager import Manager
 from ftrun.training.optim import OptimizerWrapper
 from ftrun.training.reductions import Reduction
-from tests.unit.training.scripted_agent import DEADLINE_S, Job, job
+from tests.unit.training.scripted_agent import DEADLINE_S, Job, job, takes_peers_for_alike
 
 WIDTH, LAYERS = 32, 4
 SMALL_BUCKETS = {"bucket_cap_mb": 0.005}  # one layer in each
@@ -115,10 +115,11 @@ def test_a_lost_agent_wakes_a_backward_pass(tmp_path: Path, kwargs: dict[str, An
         replica.optimizer.zero_grad()
         if slot == "1":
             return  # its buckets never come
+        takes_peers_for_alike(manager)
         awaits = manager.await_buckets
 
         def lose_the_agent() -> None:
-            both.agent._links[manager._context.key].close()
+            both.agent._links[manager._context.key].shut_down()
             awaits()
 
         manager.await_buckets = lose_the_agent  # type: ignore[method-assign]
@@ -392,6 +393,7 @@ def reduce_while_a_peer_is_lost(
             assert began.wait(DEADLINE_S)
             both.agent.lose("1")
             return True
+        takes_peers_for_alike(manager)
         group = manager._engine._group
         assert group is not None
         group.allreduce = lambda *_: collective()  # type: ignore[method-assign]

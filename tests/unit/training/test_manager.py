@@ -106,6 +106,26 @@ def test_a_parameter_is_reduced_in_place(pair: Job) -> None:
         assert weight.tolist() == [0.5, 0.5] and weight.is_leaf
 
 
+def test_what_is_chained_on_a_reduction_has_run_when_the_step_is_decided(pair: Job) -> None:
+    """Bucketised DiLoCo copies results out of its buckets in callbacks, for example."""
+
+    def reduce(slot: str, manager: Manager) -> list[bool]:
+        late = []
+        for turn in range(50):
+            manager.start_quorum()
+            tensor, copied = torch.full((4,), float(slot)), torch.zeros(4)
+            work = manager.allreduce(tensor)
+            work.get_future().add_done_callback(lambda f, c=copied: c.copy_(f.value()))
+            if turn % 2:
+                work.wait()
+                late.append(not torch.equal(copied, tensor))
+            assert manager.should_commit()
+            late.append(not torch.equal(copied, tensor))
+        return late
+
+    assert not any(flag for flags in pair.run(reduce) for flag in flags)
+
+
 def test_a_result_that_nobody_waited_for_stands_after_should_commit(pair: Job) -> None:
     def reduce(slot: str, manager: Manager) -> list[float]:
         manager.start_quorum()
@@ -143,6 +163,7 @@ def test_what_the_backend_refuses_is_raised(pair: Job) -> None:
         manager.start_quorum()
         with pytest.raises((RuntimeError, ValueError)) as first:
             manager.allreduce(torch.ones(3, device="meta"))
+            manager.should_commit()  # in a first step it goes out when it has been compared
         with pytest.raises((RuntimeError, ValueError)) as again:
             manager.should_commit()
         assert again.value is first.value
@@ -436,9 +457,37 @@ def test_registered_state_travels_under_its_key(tmp_path: Path) -> None:
     assert loaded == {"1": {"n": 5}}
 
 
-def test_state_that_cannot_be_carried_is_named(alone: Manager) -> None:
-    with pytest.raises(UserError, match="lock"):
+def test_state_that_cannot_be_carried_is_named_before_the_first_commit(alone: Manager) -> None:
+    alone.register_state_dict_fn("odd", lambda _: None, lambda: {"lock": threading.Lock()})
+    with pytest.raises(UserError, match=r"odd\.lock"):
+        alone.start_quorum()
+
+
+def test_state_that_is_registered_later_is_checked_at_once(alone: Manager) -> None:
+    alone.start_quorum()
+    with pytest.raises(UserError, match=r"odd\.lock"):
         alone.register_state_dict_fn("odd", lambda _: None, lambda: {"lock": threading.Lock()})
+    assert alone.should_commit()
+
+
+def test_the_model_may_be_made_after_the_manager(tmp_path: Path) -> None:
+    """As every script of torchft does: the state functions speak of what is not there yet."""
+    models: dict[str, torch.nn.Linear] = {}
+
+    def step(slot: str, manager: Manager) -> bool:
+        models[slot] = torch.nn.Linear(2, 2)
+        manager.start_quorum()
+        return manager.should_commit()
+
+    with job(tmp_path, 2) as both:
+        for slot in "01":
+            both.add(
+                slot,
+                load_state_dict=lambda state, slot=slot: models[slot].load_state_dict(state),
+                state_dict=lambda slot=slot: models[slot].state_dict(),
+            )
+        assert both.run(step) == [True, True]
+    assert torch.equal(models["0"].weight, models["1"].weight)
 
 
 class _Spoilt(Exception):
@@ -555,8 +604,12 @@ def test_the_first_commits_are_told_at_once(pair: Job, monkeypatch: pytest.Monke
     monkeypatch.setattr(engine, "PROGRESS_INTERVAL_S", 60.0)
     for _ in range(4):
         assert pair.step() == [True, True]
-    pair.agent.wait(lambda: len(pair.agent.said("0", Progress)) >= 2, "progress")
-    assert [said.step for said in pair.agent.said("0", Progress)] == [1, 2]
+
+    def commits() -> list[int]:
+        return [said.step for said in pair.agent.said("0", Progress) if said.step]
+
+    pair.agent.wait(lambda: len(commits()) >= 2, "progress")
+    assert commits() == [1, 2]
 
 
 def test_a_process_has_one_manager(tmp_path: Path) -> None:
@@ -605,7 +658,7 @@ def test_a_lost_agent_wakes_whoever_waits(pair: Job) -> None:
         if slot == "1":
             return
         work = manager.allreduce(torch.ones(1))
-        pair.agent._links[manager._context.key].close()
+        pair.agent._links[manager._context.key].shut_down()
         assert work.wait()
         with pytest.raises(Exception, match="lost its agent"):
             manager.should_commit()
@@ -641,3 +694,62 @@ def test_the_context_names_no_token(tmp_path: Path) -> None:
     with job(tmp_path, 1) as single:
         shown: WorkerContext = single.agent.context("0")
         assert shown.token not in repr(shown)
+
+
+# ---------------------------------------------------------------- operations that differ
+
+
+@pytest.mark.parametrize(
+    ("sizes", "wrong", "words"),
+    [
+        ({"0": [10], "1": [20]}, "1", "replica 1 has a sum of 20 float32, where replica 0 has"),
+        ({"0": [10], "1": [10, 5]}, "1", "as operation 1 of step 1, replica 1 has a sum of 5"),
+        ({"0": [10], "1": []}, "1", "replica 1 has nothing more, where replica 0 has a sum of 10"),
+        ({"0": [], "1": [10]}, "0", "replica 0 has nothing more, where replica 1 has a sum of 10"),
+        ({"0": [7, 3], "1": [10]}, "0", "replica 0 has a sum of 7 float32, where replica 1 has"),
+    ],
+)
+def test_operations_that_differ_are_an_error_of_one_replica(
+    pair: Job, sizes: dict[str, list[int]], wrong: str, words: str
+) -> None:
+    """Gloo would abort the process of one, or of both (SIGABRT), at the first of these."""
+
+    def train(slot: str, manager: Manager) -> str:
+        manager.start_quorum()
+        manager.allreduce(torch.ones(10)).wait()
+        assert manager.should_commit()
+        manager.start_quorum()
+        try:
+            for size in sizes[slot]:
+                manager.allreduce(torch.ones(size)).wait()
+            committed = manager.should_commit()
+        except UserError as error:
+            pair.agent.lose(slot)
+            with pytest.raises(UserError):
+                manager.start_quorum()
+            return str(error)
+        return f"committed {committed}, of {manager.num_participants()}"
+
+    told = dict(zip("01", pair.run(train), strict=True))
+    assert words in told[wrong]
+    other = told["1" if wrong == "0" else "0"]
+    assert other.startswith("committed True"), "it goes on, and has lost nothing"
+
+
+def test_operations_may_change_from_step_to_step(pair: Job) -> None:
+    def train(slot: str, manager: Manager) -> list[float]:
+        sums = []
+        for step in range(6):
+            manager.start_quorum()
+            first = torch.full((2 + step % 2,), float(slot))
+            extra = torch.ones(3, dtype=torch.float64)
+            works = [manager.allreduce(first)]
+            if step == 3:
+                works.append(manager.allreduce(extra, reduce_op=ReduceOp.SUM))
+            for work in works:
+                work.wait()
+            assert manager.should_commit()
+            sums.append(float(first[0]) + float(extra[0]))
+        return sums
+
+    assert pair.run(train) == [[1.5, 1.5, 1.5, 2.5, 1.5, 1.5]] * 2

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import threading
+from datetime import timedelta
+
 import torch
 from torch.distributed import ReduceOp
 
-from ftrun.training.reductions import Reduction
+from ftrun.training.reductions import ManagedWork, Reduction
+
+DEADLINE_S = 60.0
+TOO_SOON_S = 0.2
+"""So long a chained callback waits for a ``wait()`` that must not return before it."""
 
 
 def test_an_average_is_divided_when_it_is_handed_out() -> None:
@@ -51,3 +58,39 @@ def test_a_kept_input_comes_back_undivided() -> None:
     assert tensor.item() == 6.0
     reduction.hand_out(2)
     assert tensor.item() == 3.0
+
+
+def test_waiting_for_a_work_waits_for_what_is_chained_on_its_future() -> None:
+    """torch completes a future, wakes who waits for it, and runs the callbacks then."""
+    reduction = Reduction(torch.ones(1), ReduceOp.SUM)
+    work = ManagedWork(reduction, lambda error: None)
+    returned, ran = threading.Event(), []
+
+    def note(future: torch.futures.Future[torch.Tensor]) -> torch.Tensor:
+        ran.append(returned.wait(TOO_SOON_S))
+        return future.value()
+
+    chained = work.get_future().then(note)
+    chained.add_done_callback(note)
+    releasing = threading.Thread(target=reduction.hand_out, args=(1,))
+    releasing.start()
+    assert work.wait()
+    returned.set()
+    assert ran == [False, False]
+    assert work.is_completed() and work.is_success()
+    releasing.join(DEADLINE_S)
+
+
+def test_a_callback_may_wait_for_its_own_work() -> None:
+    reduction = Reduction(torch.full((1,), 4.0), ReduceOp.AVG)
+    work = ManagedWork(reduction, lambda error: None)
+    seen = work.get_future().then(lambda _: (work.wait(), work.result()[0].item()))
+    reduction.hand_out(2)
+    assert seen.value() == (True, 2.0)
+
+
+def test_a_wait_that_is_too_short_is_reported() -> None:
+    errors: list[Exception] = []
+    work = ManagedWork(Reduction(torch.ones(1), ReduceOp.SUM), errors.append)
+    assert not work.wait(timedelta(milliseconds=1))
+    assert isinstance(errors[0], TimeoutError) and not work.is_completed()

@@ -1,0 +1,103 @@
+"""The proof that a request for a state comes from somebody who knows the job's token.
+
+The token never travels. Both ends derive a key from it; the donor gives each connection a random
+challenge of its own, and each request carries a MAC under that key over
+
+    the challenge, the number of the request on its connection, the donor's certificate (TLS only),
+    the request line (method, path with the tag, query) and every other field of the head.
+
+So a request that was recorded proves nothing anywhere else: another connection, to this donor, to
+another one or to its successor, has another challenge; and on the same connection its number has
+passed. A donor remembers nothing of connections that have ended, so there is no memory to fill.
+A field that is added to requests one day is covered without a change here.
+
+What this does not do: hide anything, or prove answers. Whoever listens on plaintext can read the
+state, and whoever can change what passes can change it; TLS (tls.py) keeps both out. There the
+certificate in the MAC makes a proof worthless to whoever relays it between two connections.
+
+Not here: which requests there are (requests.py), sockets (serve.py, donor.py).
+"""
+
+from __future__ import annotations
+
+import hmac
+import re
+import secrets
+from collections.abc import Iterable, Mapping
+
+from ftrun.errors import Bug, ProtocolError
+
+PROOF_FIELD = "authorization"
+CHALLENGE_FIELD = "www-authenticate"
+SCHEME = "FtrunMac"
+CHALLENGE_BYTES = 16
+
+_LABEL = b"ftrun heal 1"
+_CHALLENGE = re.compile(rf"{SCHEME} ([0-9a-f]{{{2 * CHALLENGE_BYTES}}})")
+
+
+class Proofs:
+    """The proofs of one connection's requests, one after the other; both ends compute the same.
+
+    Args:
+        key: from ``heal_key``.
+        challenge: what the donor has given this connection.
+        certificate: the fingerprint of the donor's certificate; empty without TLS.
+    """
+
+    def __init__(self, key: bytes, challenge: str, certificate: str) -> None:
+        self._key = key
+        self._begin = (challenge, certificate)
+        self._number = 0
+
+    def next(self, line: str, fields: Mapping[str, str]) -> str:
+        """The value of ``PROOF_FIELD`` for the next request; its other fields are ``fields``."""
+        self._number += 1
+        named = (part for name in sorted(fields) for part in (name, fields[name]))
+        said = _joined((*self._begin, str(self._number), line, *named))
+        return f"{SCHEME} {hmac.digest(self._key, said, 'sha256').hex()}"
+
+    def holds_next(self, line: str, fields: Mapping[str, str]) -> bool:
+        """True if the next request, with this head, carries its proof."""
+        others = {name: value for name, value in fields.items() if name != PROOF_FIELD}
+        expected = self.next(line, others)
+        return hmac.compare_digest(fields.get(PROOF_FIELD, "").encode(), expected.encode())
+
+
+def heal_key(token: str) -> bytes:
+    """The key that proofs are made under. It tells nothing about the token.
+
+    Raises:
+        Bug: there is no token, and so nothing that could be proved.
+    """
+    if not token:
+        raise Bug("a state is served or fetched without a token")
+    return hmac.digest(token.encode(), _LABEL, "sha256")
+
+
+def new_challenge() -> str:
+    """A challenge that no connection has had before."""
+    return secrets.token_hex(CHALLENGE_BYTES)
+
+
+def challenge_field(challenge: str) -> str:
+    """The value of ``CHALLENGE_FIELD`` in an answer 401."""
+    return f"{SCHEME} {challenge}"
+
+
+def read_challenge(fields: Mapping[str, str]) -> str:
+    """The challenge in the fields of an answer 401.
+
+    Raises:
+        ProtocolError: there is none.
+    """
+    found = _CHALLENGE.fullmatch(fields.get(CHALLENGE_FIELD, ""))
+    if found is None:
+        raise ProtocolError("the donor asks for no proof: is it of another version of ftrun?")
+    return found[1]
+
+
+def _joined(parts: Iterable[str]) -> bytes:
+    """Each part behind its length: no two sequences give the same bytes."""
+    encoded = [part.encode() for part in parts]
+    return b"".join(len(part).to_bytes(4, "big") + part for part in encoded)

@@ -1,0 +1,38 @@
+"""One message of a worker to its agent that waits for no Manager: what the bootstrap has to say.
+
+Not here: the Manager's own link (training/link.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from typing import Any
+
+from ftrun.errors import PeerError
+from ftrun.training.context import WorkerContext
+
+TIMEOUT_S = 1.0
+
+
+def tell_agent(here: WorkerContext, message: Any) -> None:
+    """Send ``message`` and wait until the agent has read it: before this process's end is known.
+
+    Without an agent nothing happens, since then nobody needs the message.
+    """
+    # Imported when there is something to say: a worker's first line does not wait for it.
+    from ftrun.core.messages import WorkerHello
+    from ftrun.protocol.frames import FrameSocket
+
+    with contextlib.suppress(OSError, PeerError):
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        sock.settimeout(TIMEOUT_S)
+        sock.connect(here.socket_path)
+        frames = FrameSocket(sock)
+        try:
+            frames.send(WorkerHello(here.key, os.getpid(), here.token), TIMEOUT_S)
+            frames.send(message, TIMEOUT_S)
+            frames.receive(TIMEOUT_S)
+        finally:
+            frames.close()

@@ -1,0 +1,159 @@
+"""The questions that replicas ask one another about the operations of a step.
+
+A question goes to the peer's state server, which waits a while for an answer before it says that
+there is none yet; then it is asked again, as long as the step is the one under way. Connections are
+kept. Not here: what is asked, and what an answer means (core/comparison.py).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import queue
+import threading
+from collections.abc import Callable
+
+from ftrun import clock
+from ftrun.checkpoint.donor import DonorLink, DonorRefused
+from ftrun.checkpoint.proof import heal_key
+from ftrun.core.comparison import Entry, Question, Shape
+from ftrun.core.messages import Endpoint, Member
+from ftrun.core.step_events import Event, OperationTold
+from ftrun.errors import PeerError, ProtocolError
+from ftrun.training.context import WorkerContext
+
+log = logging.getLogger(__name__)
+
+ASKERS_MAX = 8
+RETRY_S = 0.05
+ANSWER_PATIENCE_S = 60.0
+SIZES_MAX = 256
+_Order = tuple[Question, Member]
+
+
+def encode(entry: Entry) -> bytes:
+    """An answer, as JSON."""
+    shape = entry.shape
+    told = None if shape is None else [shape.op, shape.dtype, list(shape.sizes)]
+    return json.dumps([told, entry.changed, entry.cleared]).encode()
+
+
+def decode(body: bytes) -> Entry:
+    """The answer in ``body``.
+
+    Raises:
+        ProtocolError: it is none.
+    """
+    try:
+        told, changed, cleared = json.loads(body)
+        shape = None if told is None else _shape(*told)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ProtocolError(f"a peer told an operation that is none: {error}") from error
+    if not (isinstance(changed, bool) and isinstance(cleared, bool)):
+        raise ProtocolError("a peer told an operation without its marks")
+    return Entry(shape, changed, cleared)
+
+
+def _shape(op: object, dtype: object, sizes: object) -> Shape:
+    if not (isinstance(op, str) and isinstance(dtype, str) and isinstance(sizes, list)):
+        raise ValueError("of the wrong type")
+    if len(sizes) > SIZES_MAX or not all(type(size) is int and size >= 0 for size in sizes):
+        raise ValueError("no sizes")
+    return Shape(op, dtype, tuple(sizes))
+
+
+class Comparing:
+    """Asks peers for their operations, in threads that end when nothing is to be asked.
+
+    Args:
+        context: who asks.
+        feed: takes an OperationTold of each who is asked.
+        is_current: whether an answer to a question is still of any use.
+    """
+
+    def __init__(
+        self,
+        context: WorkerContext,
+        feed: Callable[[Event], None],
+        is_current: Callable[[Question], bool],
+    ) -> None:
+        self._context = context
+        self._key = heal_key(context.token)
+        self._feed = feed
+        self._is_current = is_current
+        self._orders: queue.SimpleQueue[_Order | None] = queue.SimpleQueue()
+        self._askers: list[threading.Thread] = []
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+
+    def ask(self, question: Question) -> None:
+        """Ask all that ``question`` names. Returns at once."""
+        wanted = min(ASKERS_MAX, len(question.members))
+        with self._lock:
+            if self._closed.is_set():
+                return
+            while len(self._askers) < wanted:
+                asker = threading.Thread(target=self._run, name="ftrun-compare", daemon=True)
+                self._askers.append(asker)
+                asker.start()
+        for member in question.members:
+            self._orders.put((question, member))
+
+    def close(self) -> None:
+        """Ask nothing more."""
+        with self._lock:
+            self._closed.set()
+            for _ in self._askers:
+                self._orders.put(None)
+
+    def _run(self) -> None:
+        links: dict[str, DonorLink] = {}
+        while (order := self._orders.get()) is not None:
+            question, member = order
+            if self._closed.is_set() or not self._is_current(question):
+                continue
+            entry = self._ask_once(question, member, links)
+            if entry is not None:
+                self._feed(OperationTold(question, member.replica_id, entry))
+            else:
+                self._orders.put(order)
+        for link in links.values():
+            link.close()
+
+    def _ask_once(
+        self, question: Question, member: Member, links: dict[str, DonorLink]
+    ) -> Entry | None:
+        endpoint = member.endpoints[self._context.group_rank]
+        link, is_new = links.get(endpoint.heal), False
+        if link is None:
+            _forget_others(links, question)
+            link, is_new = self._link(endpoint, question), True
+            links[endpoint.heal] = link
+        try:
+            return decode(link.operation(question, clock.now() + ANSWER_PATIENCE_S))
+        except DonorRefused as refusal:
+            if not refusal.ask_again:
+                log.warning("replica %s tells no operation: %s", member.replica_id, refusal)
+                self._closed.wait(RETRY_S)
+        except (PeerError, OSError) as error:
+            log.debug("replica %s tells no operation: %s", member.replica_id, error)
+            link.close()
+            if is_new:  # else it was closed while nobody asked
+                self._closed.wait(RETRY_S)
+            else:
+                del links[endpoint.heal]
+        return None
+
+    def _link(self, endpoint: Endpoint, question: Question) -> DonorLink:
+        shown = endpoint.heal_certificate if self._context.heal_tls else None
+        receiver = self._context.key.incarnation
+        return DonorLink(endpoint.heal, question.tag, self._key, receiver, 0.0, shown)
+
+
+def _forget_others(links: dict[str, DonorLink], question: Question) -> None:
+    """Members change: connections to those that are no more are closed."""
+    if len(links) <= len(question.members):
+        return
+    for link in links.values():
+        link.close()
+    links.clear()

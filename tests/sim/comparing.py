@@ -1,0 +1,53 @@
+"""How members are asked for their operations: what training/comparing.py does.
+
+Each is asked until it answers, or nobody wants to know any more. A process that is stopped answers
+when it goes on.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ftrun.core import step_events as e
+
+if TYPE_CHECKING:
+    from tests.sim.worker import Worker
+
+FIRST_PAUSE_S = 0.005
+LONGEST_PAUSE_S = 0.1
+
+
+def ask(worker: Worker, instruction: e.Ask) -> None:
+    """An OperationTold of each member that is asked follows."""
+    rank = worker.key.group_rank
+    for member in instruction.question.members:
+        other = worker.world.endpoints[member.endpoints[rank].heal]
+        _Asking(worker, instruction, member.replica_id, other).send(FIRST_PAUSE_S)
+
+
+class _Asking:
+    """One member is asked."""
+
+    def __init__(self, worker: Worker, order: e.Ask, replica_id: str, other: Worker) -> None:
+        self._worker = worker
+        self._order = order
+        self._replica_id = replica_id
+        self._other = other
+
+    def send(self, pause_s: float) -> None:
+        """Ask it, and again after ``pause_s`` if it does not know yet."""
+        worker, world = self._worker, self._worker.world
+        if not worker.machine.counts(self._order.question.tag.attempt):
+            return
+        world.at(world.rng.uniform(0.0002, 0.003), self._other, self._answer, pause_s)
+
+    def _answer(self, pause_s: float) -> None:
+        worker, order, world = self._worker, self._order, self._worker.world
+        own, its = worker.agent.host, self._other.agent.host
+        is_heard = own is its or max(own.deaf_until, its.mute_until) <= world.now
+        entry = self._other.machine.tell(order.question) if is_heard else None
+        if entry is None:
+            world.at(pause_s, worker, self.send, min(2 * pause_s, LONGEST_PAUSE_S))
+            return
+        told = e.OperationTold(order.question, self._replica_id, entry)
+        world.at(world.rng.uniform(0.0002, 0.003), worker, worker.feed, told)

@@ -1,0 +1,72 @@
+"""Scripts that let others join at some steps only: ``start_quorum(allow_heal=False)`` (Q9).
+
+Drawn from the seed, apart from the job. Not here: when the script asks (script.py).
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from ftrun.core.ids import WorkerKey
+from ftrun.core.messages import Quorum
+from tests.sim.violation import require
+
+ODD_HOLDS = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Holds:
+    """Of every ``period`` steps members may join at the ``free``-th only, from ``begin`` on.
+
+    With a period of 1 they may at all; of 0, each script decides by chance, which is no use that
+    can be made of it, and yet nothing may be lost by it.
+    """
+
+    period: int = 1
+    free: int = 0
+    begin: int = 0
+
+    @staticmethod
+    def draw(rng: random.Random) -> Holds:
+        """Half of the scripts never hold anybody off."""
+        kind = rng.random()
+        if kind < 0.5:
+            return Holds()
+        if kind < 0.65:
+            return Holds(period=0)
+        period = rng.choice((2, 2, 3, 4))
+        return Holds(period, rng.randrange(period), rng.choice((0, 0, 2, 5)))
+
+    def at(self, step: int, rng: random.Random) -> bool:
+        """Whether nobody may join at this step."""
+        if self.period == 0:
+            return rng.random() < ODD_HOLDS
+        return self.period > 1 and step >= self.begin and step % self.period != self.free
+
+
+@dataclass(frozen=True, slots=True)
+class Barred:
+    """Whom a worker has taken a confirmed switch back for, and at which step.
+
+    ``journals``: how many a lighthouse had lost when the switch was prepared; one that has lost its
+    journal since knows of no switch.
+    """
+
+    step: int
+    newcomers: frozenset[str]
+    journals: int
+
+
+def enters(key: WorkerKey, quorum: Quorum, barred: Barred | None, enough: int) -> None:
+    """A member begins the first step of a quorum at a boundary at which nobody may join (Q9)."""
+    text = f"{key} trains in {quorum.attempt} from step {quorum.step} on, and holds others off"
+    if key.replica_id in quorum.newcomers:
+        return  # it has no say
+    by_switch = quorum.state is None
+    require(not (by_switch and quorum.newcomers), "Q9", text)
+    if barred is None or barred.step != quorum.step:
+        return
+    others = [x for x in quorum.members if x.replica_id not in quorum.newcomers]
+    joining = {x.incarnation for x in quorum.members if x.replica_id in quorum.newcomers}
+    require(len(others) < enough or not joining & barred.newcomers, "Q9", text)

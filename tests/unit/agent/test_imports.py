@@ -1,0 +1,73 @@
+"""What the spawner imports for heals with TLS, in processes of their own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+LIMIT_S = 180.0
+
+
+def run(source: str) -> str:
+    command = [sys.executable, "-c", source]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_a_worker_of_a_ready_spawner_imports_nothing_for_its_certificate() -> None:
+    assert (
+        run(
+            """
+import sys
+from ftrun.agent.imports import Imports
+from ftrun.agent.linux import thread_count
+import ftrun.checkpoint.serve
+threads = thread_count()
+Imports().make_ready_for_tls()
+assert thread_count() == threads  # the spawner may still fork
+before = set(sys.modules)
+server = ftrun.checkpoint.serve.StateServer("127.0.0.1", "5" * 64, tls=True)
+print(len(server.certificate), set(sys.modules) - before)
+server.close()
+"""
+        )
+        == "64 set()"
+    )
+
+
+def test_two_forks_of_a_ready_spawner_have_unlike_certificates() -> None:
+    shown = run(
+        """
+import os
+from ftrun.agent.imports import Imports
+Imports().make_ready_for_tls()
+from ftrun.checkpoint.tls import ServerIdentity
+for _ in range(3):
+    if os.fork() == 0:
+        print(ServerIdentity().fingerprint, flush=True)
+        os._exit(0)
+    os.wait()
+"""
+    )
+    assert len(set(shown.split())) == 3
+
+
+def test_who_heals_without_tls_imports_nothing_for_it() -> None:
+    assert (
+        run(
+            """
+import sys
+import ftrun.training.manager
+from ftrun.checkpoint.heal import fetch
+from ftrun.checkpoint.serve import StateServer
+from ftrun.core.ids import Attempt, StateId, Tag
+server, tag = StateServer("127.0.0.1", "5" * 64), Tag(Attempt(8, 1), 10)
+server.offer(tag, StateId(10, "ab"), {"step": 10})
+assert fetch([server.address], tag, "5" * 64, 60).tree == {"step": 10}
+server.close()
+print("cryptography" in sys.modules, "ftrun.checkpoint.tls" in sys.modules)
+"""
+        )
+        == "False False"
+    )

@@ -1,0 +1,25 @@
+"""What a fork of the spawner starts with."""
+
+from __future__ import annotations
+
+import os
+import resource
+
+import pytest
+
+from ftrun.agent import newborn
+
+
+def test_pipes_come_all_or_none() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = newborn.open_pipes()
+    newborn.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (sorted(free)[-1], hard))  # one too few
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            newborn.open_pipes()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    for fd in free:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(fd)

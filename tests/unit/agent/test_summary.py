@@ -1,0 +1,54 @@
+"""The last lines of a run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from ftrun.agent.summary import summary_lines
+from ftrun.core.failures import Failure
+from ftrun.core.messages import FailureReport
+from ftrun.core.supervised import Outcome, Phase, SlotSummary
+from ftrun.core.supervisor_events import EndAgent
+
+SLOT = SlotSummary("0", Phase.ENDED, Outcome.DRAINED, 12, 1, 0.0, 75, ())
+LOGS = Path("logs/job")
+
+
+def test_one_line_for_each_replica() -> None:
+    killed = "did not end within --grace 1 s and was killed; its checkpoint may be unfinished"
+    slots = (
+        SLOT,
+        replace(SLOT, replica_id="1", outcome=Outcome.KILLED, restarts=0, killed=killed, status=-9),
+        replace(SLOT, replica_id="2", phase=Phase.WAITING, outcome=None, lost_s=2.04, status=None),
+    )
+    assert summary_lines(slots, EndAgent(75, "SIGTERM"), 3.21, LOGS) == [
+        "The job has ended with exit code 75 (SIGTERM) after 3.2 s. Logs: logs/job",
+        "  replica 0: drained, 12 steps, 1 restart, last exit status 75",
+        f"  replica 1: killed, 12 steps, 0 restarts, last exit status -9: it {killed}",
+        "  replica 2: waiting, 12 steps, 1 restart, 2.0 s lost",
+    ]
+
+
+def test_the_first_cause_of_a_bad_end_comes_first_with_the_end_of_its_traceback() -> None:
+    trace = "\n".join(f"line {number}" for number in range(30))
+    failure = Failure("1", 0, 812, 2, 1, FailureReport("ValueError", "no", trace))
+    others = Failure("0", 0, 811, 2, -9)
+    slots = (
+        replace(SLOT, outcome=Outcome.FAILED, failures=(others,)),
+        replace(SLOT, replica_id="1", outcome=Outcome.CRASH_LOOP, failures=(others, failure)),
+    )
+    first, *traced = summary_lines(slots, EndAgent(72, "a crash loop"), 1.0, LOGS)
+    assert first == (
+        "The cause: replica 1, worker 0 (pid 812) failed: ValueError: no. "
+        "Log: logs/job/replica_1/rank_0/2.log"
+    )
+    assert traced[:12] == [f"  | line {number}" for number in range(18, 30)]
+    assert traced[12].startswith("The job has ended with exit code 72 (a crash loop)")
+
+
+def test_a_good_end_has_no_cause() -> None:
+    slots = (replace(SLOT, outcome=Outcome.FINISHED, failures=(Failure("0", 0, 1, 0, -9),)),)
+    lines = summary_lines(slots, EndAgent(0, "all replicas have finished"), 1.0, LOGS)
+    assert lines[0] == "The job has finished after 1.0 s. Logs: logs/job"
+    assert len(lines) == 2

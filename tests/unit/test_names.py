@@ -1,0 +1,48 @@
+"""Every file or room that a docstring or a document names is there, under that name."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+HOUSE = ("ftrun", "tests", "scripts", "examples", "docs")
+DOCUMENTS = ("README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "SECURITY.md", "docs/PROTOCOL.md")
+NAME = re.compile(r"(?<![\w./$~<-])((?:[\w-]+/)*[\w-]+\.(?:py|proto)|(?:[a-z_]+/)+)(?![\w/<$.*{])")
+NOT_OURS = {"train.py", "utils.py"}
+"""The reader's own script in examples of commands, and what CONTRIBUTING forbids."""
+
+
+def paths() -> set[str]:
+    """Every file and room of the house, from its root, with a slash before it; rooms end in one."""
+    found = {f"/{path.name}" for path in ROOT.iterdir() if path.is_file()}
+    for part in HOUSE:
+        found.add(f"/{part}/")
+        for path in (ROOT / part).rglob("*"):
+            if "__pycache__" not in path.parts:
+                found.add(f"/{path.relative_to(ROOT)}" + ("/" if path.is_dir() else ""))
+    return found
+
+
+def docstrings() -> Iterator[tuple[str, str]]:
+    """(where, text) of each docstring in the house."""
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    for part in HOUSE:
+        for path in sorted((ROOT / part).rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, kinds) and (text := ast.get_docstring(node)):
+                    yield f"{path.relative_to(ROOT)}: {getattr(node, 'name', 'module')}", text
+
+
+def test_what_docstrings_and_documents_name_is_there() -> None:
+    known = paths()
+    texts = [*docstrings(), *((name, (ROOT / name).read_text()) for name in DOCUMENTS)]
+    missing = [
+        f"{where}: {name}"
+        for where, text in texts
+        for name in NAME.findall(text)
+        if name not in NOT_OURS and not any(path.endswith(f"/{name}") for path in known)
+    ]
+    assert not missing, "\n".join(missing)

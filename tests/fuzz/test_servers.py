@@ -18,11 +18,12 @@ def test_a_server_that_is_fed_lives_answers_and_stays_small(tmp_path: Path, numb
     found = servers(tmp_path)
     assert len(found) == 12
     with found[number] as server:
-        server.feed(range(INPUTS), 1)
+        first, _ = server.feed(range(INPUTS), 1)
         before = server.rss()
         accepted, refused = server.feed(range(INPUTS, 2 * INPUTS), 1)
         assert server.rss() - before <= GROWTH_BYTES_MAX
         assert server.findings() == []
         assert accepted + refused == INPUTS
         assert refused > 0
-        assert (accepted > 0) == server.name.endswith("with the token")
+        # A damaged Hello that makes sense may begin the next job: then those of ours are refused.
+        assert (first + accepted > 0) == server.name.endswith("with the token")

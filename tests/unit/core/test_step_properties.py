@@ -70,8 +70,18 @@ class Watch:
                 self.done.setdefault(machine.tag, set()).add(event.index)
         if isinstance(event, e.VoteStarted) and machine.in_step:
             self.voted = machine.tag
-        if isinstance(event, m.Switch) and (event.attempt, event.step) == self.promise:
-            self.is_confirmed = True
+        if isinstance(event, m.Switch) and self.promise is not None:
+            attempt, step = self.promise
+            is_later = event.step > step and self.joins(attempt)
+            if event.attempt == attempt and (event.step == step or is_later):
+                self.promise, self.is_confirmed = (attempt, event.step), True
+
+    def joins(self, attempt: Attempt) -> bool:
+        """Whether the replica is a newcomer of that attempt: it comes at any later step too."""
+        pending = self.machine.pending
+        if pending is None or pending.attempt != attempt or self.machine.in_force is not None:
+            return False
+        return self.machine.key.replica_id in pending.quorum.newcomers
 
     def after(self, event: e.Event, instructions: list[e.Instruction]) -> None:
         machine = self.machine

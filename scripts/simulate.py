@@ -4,6 +4,7 @@
     scripts/simulate.py --schedules 20000 --seed 0 --jobs 2
     scripts/simulate.py --replay 4711
     scripts/simulate.py --coverage --schedules 2000
+    scripts/simulate.py --hash --schedules 2000
     scripts/simulate.py --exhaustive --faults 2 --jobs 2
     scripts/simulate.py --mutants --jobs 2 --write-docs
 
@@ -15,6 +16,7 @@ table in place of the last one in docs/TESTING.md.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import multiprocessing
 import re
 import sys
@@ -30,7 +32,7 @@ from tests.sim import exhaustive
 from tests.sim.coverage import Coverage
 from tests.sim.faults import all_faults
 from tests.sim.mutants import MUTANTS
-from tests.sim.run import Outcome, covered, first_found, outcome_of, replay, settle_memory
+from tests.sim.run import Outcome, covered, first_found, hashed, outcome_of, replay, settle_memory
 
 ROOT = Path(__file__).resolve().parent.parent
 CHUNK = 50
@@ -51,6 +53,8 @@ def main() -> int:
     if options.exhaustive:
         return _exhaust(options)
     seeds = range(options.seed, options.seed + options.schedules)
+    if options.hash:
+        return _hash(seeds, options)
     return _cover(seeds, options) if options.coverage else _simulate(seeds, options)
 
 
@@ -66,6 +70,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--batches", action="store_true", help="what piles up on a stream is one event"
+    )
+    parser.add_argument(
+        "--hash", action="store_true", help="one hash of all traces: a pure move leaves it as it is"
     )
     parser.add_argument("--coverage", action="store_true", help="what the faults have hit")
     parser.add_argument("--mutants", action="store_true", help="after how many each is found")
@@ -146,6 +153,19 @@ def _note_failure(outcome: Outcome, codes: Counter[str]) -> None:
 def _found(codes: Counter[str]) -> str:
     found = ", ".join(f"{code} {count}" for code, count in sorted(codes.items())) or "none"
     return f"{codes.total()} violations ({found})"
+
+
+def _hash(seeds: range, options: argparse.Namespace) -> int:
+    codes: Counter[str] = Counter()
+    digest = hashlib.blake2b(digest_size=16)
+    progress = Progress("schedules", len(seeds))
+    with multiprocessing.Pool(options.jobs, settle_memory) as pool:
+        for outcome in pool.imap(hashed, seeds, chunksize=CHUNK):
+            digest.update(outcome.trace_hash.encode())
+            _note_failure(outcome, codes)
+            progress.one_more(codes.total())
+    print(f"traces of seeds {seeds.start} to {seeds.stop - 1}: {digest.hexdigest()}")
+    return 1 if codes else 0
 
 
 def _cover(seeds: range, options: argparse.Namespace) -> int:

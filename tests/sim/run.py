@@ -6,7 +6,7 @@ import gc
 import sys
 import traceback
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tests.sim.coverage import Coverage
 from tests.sim.invariants import Violation
@@ -22,6 +22,7 @@ class Outcome:
     commits: int
     code: str = ""
     failure: str = ""
+    trace_hash: str = ""
 
     def __str__(self) -> str:
         if not self.failure:
@@ -70,6 +71,12 @@ def first_found(mutant: str, schedules: int, start: int = 0) -> Outcome | None:
     seeds = range(start, start + schedules)
     outcomes = (outcome_of(seed, mutant, focus) for seed in seeds)
     return next((outcome for outcome in outcomes if outcome.failure), None)
+
+
+def hashed(seed: int) -> Outcome:
+    """Run one schedule; the outcome has the hash of its trace."""
+    world = World(seed)
+    return replace(_run(world), trace_hash=world.trace_hash())
 
 
 def replay(

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from ftrun.training.data import DistributedSampler
     from ftrun.training.ddp import DistributedDataParallel, PureDistributedDataParallel
     from ftrun.training.injected import manager
+    from ftrun.training.managed_group import ManagedProcessGroup
     from ftrun.training.manager import Drained, Manager
     from ftrun.training.optim import GradScaler, Optimizer, OptimizerWrapper
-    from ftrun.training.world import ManagedProcessGroup, WorldSizeMode
 
 _HOMES = {
     "CheckpointTransport": "ftrun.checkpoint.transport",
@@ -27,14 +27,14 @@ _HOMES = {
     "Drained": "ftrun.training.manager",
     "GradScaler": "ftrun.training.optim",
     "HTTPTransport": "ftrun.checkpoint.transport",
-    "ManagedProcessGroup": "ftrun.training.world",
+    "ManagedProcessGroup": "ftrun.training.managed_group",
     "Manager": "ftrun.training.manager",
     "Optimizer": "ftrun.training.optim",
     "OptimizerWrapper": "ftrun.training.optim",
     "ProcessGroupGloo": "ftrun.process_groups",
     "ProcessGroupNCCL": "ftrun.process_groups",
     "PureDistributedDataParallel": "ftrun.training.ddp",
-    "WorldSizeMode": "ftrun.training.world",
+    "WorldSizeMode": "ftrun.training.manager",
     "manager": "ftrun.training.injected",
 }
 

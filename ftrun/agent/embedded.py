@@ -19,7 +19,7 @@ from typing import Protocol
 
 from ftrun import clock
 from ftrun.agent.marks import GUARD_NAME
-from ftrun.core.failures import signal_name
+from ftrun.core.agent.failures import signal_name
 from ftrun.errors import ExitCode
 from ftrun.protocol.frames import CHUNK_BYTES
 

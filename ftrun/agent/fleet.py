@@ -1,6 +1,6 @@
 """The processes of one agent: workers by incarnation, with their stores, devices and logs.
 
-Not here: when one is started or stopped (core/supervisor.py), the fork (spawner.py).
+Not here: when one is started or stopped (core/agent/supervisor.py), the fork (spawner.py).
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from ftrun.agent.logs import Terminal, WorkerLog, log_path
 from ftrun.agent.process import SpawnerProcess, StartWorker, sweeper
 from ftrun.agent.workers import SOCKET_NAME
 from ftrun.config import RunSettings
+from ftrun.core.agent.events import StartReplica, WorkerExited
+from ftrun.core.agent.imports import LIMIT_S
 from ftrun.core.ids import WorkerKey
-from ftrun.core.preparation import LIMIT_S
-from ftrun.core.supervisor_events import StartReplica, WorkerExited
 from ftrun.errors import ExitCode
 
 QUORUM_STORE = "quorum"

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from ftrun import clock
 from ftrun.config import is_loopback
-from ftrun.core.heartbeats import Heartbeats
+from ftrun.core.agent.heartbeats import Heartbeats
 from ftrun.core.ids import WorkerKey
 from ftrun.core.messages import (
     FromAgent,

@@ -3,7 +3,7 @@
 The process that is started becomes the store process, and the spawner is its first child.
 
 Not here: its launch (launch.py), what it does (spawner.py), what is to be started and when
-(core/supervisor.py).
+(core/agent/supervisor.py).
 """
 
 from __future__ import annotations

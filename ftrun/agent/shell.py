@@ -1,7 +1,7 @@
 """The agent: receives, asks the supervisor, carries out, and decides nothing.
 
-One event loop brings together the fleet of processes, the workers' socket, the lighthouse's
-stream, signals and one timer. Not here: decisions (core/supervisor.py), and each part by itself.
+One event loop brings together the fleet of processes, the workers' socket, the lighthouse's stream,
+signals and one timer. Not here: decisions (core/agent/supervisor.py), and each part by itself.
 """
 
 from __future__ import annotations
@@ -31,28 +31,7 @@ from ftrun.agent.logs import Terminal, flush_python_streams, log_path
 from ftrun.agent.summary import summary_lines
 from ftrun.agent.workers import WorkerServer
 from ftrun.config import RunSettings
-from ftrun.core.ids import WorkerKey
-from ftrun.core.messages import (
-    AskReport,
-    AssignSlots,
-    EndJob,
-    FailureReport,
-    Hello,
-    Isolation,
-    NoManager,
-    Notice,
-    Progress,
-    Rejected,
-    RestartReplica,
-    ToAgent,
-    ToWorkers,
-    Welcome,
-    WorkerMessage,
-)
-from ftrun.core.restarts import RestartRules
-from ftrun.core.standby import StandbyRules
-from ftrun.core.supervisor import REMEDY_APART, Supervisor, SupervisorSettings
-from ftrun.core.supervisor_events import (
+from ftrun.core.agent.events import (
     AskToStop,
     AskWorker,
     DrainAsked,
@@ -84,6 +63,27 @@ from ftrun.core.supervisor_events import (
     WorkerHungUp,
     WorkerSaid,
     WorkerUsed,
+)
+from ftrun.core.agent.restarts import RestartRules
+from ftrun.core.agent.standby import StandbyRules
+from ftrun.core.agent.supervisor import REMEDY_APART, Supervisor, SupervisorSettings
+from ftrun.core.ids import WorkerKey
+from ftrun.core.messages import (
+    AskReport,
+    AssignSlots,
+    EndJob,
+    FailureReport,
+    Hello,
+    Isolation,
+    NoManager,
+    Notice,
+    Progress,
+    Rejected,
+    RestartReplica,
+    ToAgent,
+    ToWorkers,
+    Welcome,
+    WorkerMessage,
 )
 from ftrun.errors import ExitCode, UserError
 from ftrun.protocol.rpc import Disconnected

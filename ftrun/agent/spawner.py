@@ -8,8 +8,8 @@ torch is imported before the agent has said a word: nothing takes as long, and e
 A fork returns from ``Spawner.run`` in the child with what the child shall do, so that a worker's
 script runs on an empty stack and ends as any interpreter ends.
 
-Not here: decisions (core/supervisor.py), what is imported (imports.py), what a fork does first
-(newborn.py).
+Not here: decisions (core/agent/supervisor.py), what is imported (imports.py), what a fork does
+first (newborn.py).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The spawner's side of its standbys: forks that wait, each at the end of a socket.
 
-Not here: what one does while it waits (newborn.py), how many there are (core/standby.py).
+Not here: what one does while it waits (newborn.py), how many there are (core/agent/standby.py).
 """
 
 from __future__ import annotations

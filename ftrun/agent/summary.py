@@ -1,15 +1,15 @@
 """The last lines of a run: what became of each replica, and the first cause of a bad end.
 
-Not here: how failures are put in words (core/failures.py).
+Not here: how failures are put in words (core/agent/failures.py).
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from ftrun.core.failures import Failure
-from ftrun.core.supervised import Outcome, SlotSummary
-from ftrun.core.supervisor_events import EndAgent
+from ftrun.core.agent.events import EndAgent
+from ftrun.core.agent.failures import Failure
+from ftrun.core.agent.slot_state import Outcome, SlotSummary
 
 TRACEBACK_LINES = 12
 

@@ -20,8 +20,8 @@ from ftrun.checkpoint import wire
 from ftrun.checkpoint.header import HEADER_BYTES_MAX
 from ftrun.checkpoint.layout import DIGEST_BYTES
 from ftrun.checkpoint.proof import PROOF_FIELD, Proofs, read_challenge
-from ftrun.core.comparison import Question
 from ftrun.core.ids import Tag
+from ftrun.core.worker.comparison import Question
 from ftrun.errors import PeerError, ProtocolError
 
 CONNECT_TIMEOUT_S = 5.0

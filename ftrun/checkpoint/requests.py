@@ -10,8 +10,8 @@ from urllib.parse import parse_qs, urlsplit
 
 from ftrun.checkpoint import wire
 from ftrun.checkpoint.layout import CHUNK_BYTES
-from ftrun.core.comparison import Question
 from ftrun.core.ids import Attempt, Tag
+from ftrun.core.worker.comparison import Question
 from ftrun.errors import PeerError, ProtocolError
 
 ROUTES = {"header": "GET", "data": "GET", "done": "POST"}

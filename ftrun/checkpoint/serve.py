@@ -49,8 +49,8 @@ from ftrun.checkpoint.proof import (
     new_challenge,
 )
 from ftrun.checkpoint.requests import Refusal, Request, parse_request
-from ftrun.core.comparison import Question
 from ftrun.core.ids import StateId, Tag
+from ftrun.core.worker.comparison import Question
 from ftrun.errors import PeerError, ProtocolError
 
 if TYPE_CHECKING:

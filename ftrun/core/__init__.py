@@ -1,4 +1,7 @@
 """Pure decisions: standard library only; no clock, no randomness, no sockets, no torch.
 
-Every core takes events and returns instructions; the shells around it touch the world.
+Three programs decide here, each in a corridor of its own: ``worker`` (one training process),
+``agent`` (one node), ``lighthouse`` (one job's membership). Each takes events and returns
+instructions, and its shell touches the world. The corridors do not import each other. They share
+what stands beside this file: ids, messages, quorums, activities.
 """

@@ -1,8 +1,8 @@
 """What one worker's main thread is at, as its step machine sees it: for status and lost time.
 
 A worker tells when that changes, once a second at the most, and how long it has lasted by then. So
-others see who waits for whom, and whose time is lost. Not here: what follows from it (waits.py for
-the lighthouse, supervised.py for an agent's account).
+others see who waits for whom, and whose time is lost. Not here: what follows from it
+(core/lighthouse/waits.py for the lighthouse, core/agent/slot_state.py for an agent's account).
 """
 
 from __future__ import annotations

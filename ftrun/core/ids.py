@@ -1,6 +1,6 @@
 """The names of things: replicas, quorums, tags, states and lineage.
 
-Not here: who may use them (membership.py) and how they travel (protocol/codec.py).
+Not here: who may use them (core/lighthouse/membership.py) and how they travel (protocol/codec.py).
 """
 
 from __future__ import annotations

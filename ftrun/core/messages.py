@@ -5,8 +5,8 @@ Three parties: **lighthouse** (decides), **agent** (one per node, relays and sup
 it is. The class names are the message names of ``protocol/ftrun.proto`` and the field names are
 the same, so that the codec needs no table.
 
-Not here: what is done on receipt (step.py for workers, membership.py and lighthouse.py for the
-lighthouse, supervisor.py for agents).
+Not here: what a quorum is made of (quorum.py), what each party does on receipt (worker/, agent/,
+lighthouse/).
 """
 
 from __future__ import annotations
@@ -15,66 +15,12 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from ftrun.core.ids import NO_ATTEMPT, Attempt, StateId, Tag, WorkerKey
+from ftrun.core.quorum import Endpoint, Quorum
+
+USAGE_CODE = 2
+"""The exit code of a script that was called wrongly, by custom and by argparse."""
 
 # ---------------------------------------------------------------- records shared by messages
-
-
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """Where one worker can be reached by its peers.
-
-    ``host``: numeric address that its process group binds. ``heal``: ``host:port`` of its state
-    server. ``heal_certificate``: the SHA-256, in hex, of the certificate that the server shows;
-    empty: it speaks no TLS.
-    """
-
-    host: str
-    heal: str
-    heal_certificate: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """One replica group of a quorum: its endpoints by group_rank, and its node's store."""
-
-    replica_id: str
-    incarnation: str
-    endpoints: tuple[Endpoint, ...]
-    store: str
-
-
-@dataclass(frozen=True, slots=True)
-class Quorum:
-    """Who trains together, and from which state.
-
-    ``members`` are ordered by ``replica_order``; a member's index is its replica_rank. ``store`` is
-    the ``host:port`` of the TCPStore in which the process groups meet. ``step`` and ``state`` are
-    what every member holds when it begins its first step here; a member that does not hold
-    ``state`` heals. Both are None in a quorum that comes by a switch until the switch is confirmed:
-    then ``step`` is the step of the switch and those that heal are ``newcomers``. ``recomputes``:
-    groups of several workers that cannot all repair the step under way: they compute it again.
-
-    ``base`` and ``left`` are only ever set on the way between an agent and the lighthouse, where a
-    quorum is told by what is new in it (protocol/quorums.py). Nobody else meets such a record.
-    """
-
-    attempt: Attempt
-    members: tuple[Member, ...]
-    store: str
-    step: int | None = None
-    state: StateId | None = None
-    newcomers: tuple[str, ...] = ()
-    donors: tuple[str, ...] = ()
-    recomputes: tuple[str, ...] = ()
-    base: Attempt | None = None
-    left: tuple[str, ...] = ()
-
-    def index(self, replica_id: str, incarnation: str) -> int | None:
-        """The replica_rank of this incarnation, or None if it is not a member."""
-        for rank, member in enumerate(self.members):
-            if member.replica_id == replica_id and member.incarnation == incarnation:
-                return rank
-        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -466,7 +412,7 @@ class ReplicaProgress:
 class Heartbeat:
     """The agent lives; ``progress`` only of replicas whose step or phase has changed.
 
-    ``quiet``: no HeartbeatAck is wanted (heartbeats.py says when one is).
+    ``quiet``: no HeartbeatAck is wanted (core/agent/heartbeats.py says when one is).
     """
 
     progress: tuple[ReplicaProgress, ...] = ()
@@ -558,7 +504,7 @@ class HeartbeatAck:
 class Notice:
     """One line for people: ``kind`` is formed, lost, joined, healed, switched, finished …
 
-    ``replica_ids``: whom it is about; none if these are very many (outbox.py).
+    ``replica_ids``: whom it is about; none if these are very many (core/lighthouse/outbox.py).
     """
 
     kind: str

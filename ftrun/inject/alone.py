@@ -2,7 +2,7 @@
 
 That is a fact when optimizers step and no Manager has been made, or when the script ends and none
 ever was. Nothing is read from the script's text. Not here: what people are told
-(core/supervisor.py).
+(core/agent/supervisor.py).
 """
 
 from __future__ import annotations

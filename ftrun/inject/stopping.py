@@ -13,7 +13,7 @@ the interpreter has it (frameworks install handlers of their own only then). Wha
 saved, not while a checkpoint is written, and not in ftrun itself. A place that is not safe is left
 in milliseconds as a rule; the request is made again then.
 
-Not here: when the agent asks, and when it kills (core/supervisor.py).
+Not here: when the agent asks, and when it kills (core/agent/supervisor.py).
 """
 
 from __future__ import annotations

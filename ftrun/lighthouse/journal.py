@@ -1,9 +1,9 @@
 """What a lighthouse must know after a kill -9, in one small file that is replaced whole.
 
 The file is a magic line, a digest and one protobuf record. It is written beside, fsynced and
-renamed, so a reader finds the old record or the new one, never half of one. A file that is
-neither is kept aside as ``*.corrupt-<n>`` for people, and the state is rebuilt from what agents
-report. Not here: what belongs in the record and when it must be on disk (core/lighthouse.py).
+renamed, so a reader finds the old record or the new one, never half of one. A file that is neither
+is kept aside as ``*.corrupt-<n>`` for people, and the state is rebuilt from what agents report. Not
+here: what belongs in the record and when it must be on disk (core/lighthouse/machine.py).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ftrun import clock
 from ftrun.core.ids import EPOCH_MAX
-from ftrun.core.lighthouse_events import JournalState
+from ftrun.core.lighthouse.events import JournalState
 from ftrun.errors import ProtocolError, UserError
 from ftrun.protocol.limits import MESSAGE_BYTES_MAX
 from ftrun.protocol.records import RecordCodec

@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from ftrun import clock
-from ftrun.core.lighthouse import Lighthouse
-from ftrun.core.lighthouse_events import JournalState
+from ftrun.core.lighthouse.events import JournalState
+from ftrun.core.lighthouse.machine import Lighthouse
 from ftrun.errors import ExitCode, FtrunError, UserError
 from ftrun.lighthouse.embedded import Embedding
 from ftrun.lighthouse.journal import JournalFile

@@ -1,6 +1,6 @@
 """The notices that went to agents, remembered for ``/status``: the last ones, and each slot's last.
 
-Not here: their wording (core/), the changes of membership (core/chronicle.py).
+Not here: their wording (core/), the changes of membership (core/lighthouse/history.py).
 """
 
 from __future__ import annotations

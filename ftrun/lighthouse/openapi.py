@@ -1,7 +1,8 @@
 """The web server's routes as an OpenAPI document, served at ``/openapi.json``.
 
 A test holds it against the route table, so that no route is forgotten here or there, and
-schemathesis asks every route by it. Not here: a status, field by field (core/snapshot.py).
+schemathesis asks every route by it. Not here: a status, field by field
+(core/lighthouse/snapshot.py).
 """
 
 from __future__ import annotations

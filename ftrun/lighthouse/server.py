@@ -16,8 +16,8 @@ import grpc
 import grpc.aio
 
 from ftrun import clock
+from ftrun.core.agent.imports import LIMIT_S
 from ftrun.core.messages import FromAgent, Hello
-from ftrun.core.preparation import LIMIT_S
 from ftrun.errors import ProtocolError, UserError
 from ftrun.lighthouse.settings import ServiceSettings
 from ftrun.lighthouse.shell import Session, Shell

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ftrun.config import check_writable, is_loopback, parse_address
-from ftrun.core.lighthouse_events import LighthouseSettings
+from ftrun.core.lighthouse.events import LighthouseSettings
 from ftrun.errors import UserError
 from ftrun.protocol.tls import PLAINTEXT, TlsFiles
 

@@ -15,8 +15,7 @@ from collections import Counter, deque
 from typing import Any
 
 from ftrun import clock
-from ftrun.core.lighthouse import Lighthouse
-from ftrun.core.lighthouse_events import (
+from ftrun.core.lighthouse.events import (
     AgentAttached,
     AgentDetached,
     AgentSaidMuch,
@@ -27,6 +26,7 @@ from ftrun.core.lighthouse_events import (
     SendToAgent,
     TimerFired,
 )
+from ftrun.core.lighthouse.machine import Lighthouse
 from ftrun.core.messages import FromAgent, Hello, Notice, WorkerMessage
 from ftrun.lighthouse.journal import JournalFile
 from ftrun.lighthouse.notices import Notices

@@ -1,7 +1,8 @@
 """Process groups that can be built beside one another and aborted at once.
 
 ``base`` says what one is, ``gloo`` and ``nccl`` are those that users construct and hand to the
-Manager. Not here: when a group is built, swapped or given up (the Manager, ``core/step.py``).
+Manager. Not here: when a group is built, swapped or given up (the Manager,
+``core/worker/machine.py``).
 """
 
 from __future__ import annotations

@@ -7,7 +7,8 @@ targets, which differ, are encoded for each agent. Not here: who is told (core/)
 
 from __future__ import annotations
 
-from ftrun.core.messages import Quorum, RunningReplica, ToWorker, ToWorkers
+from ftrun.core.messages import RunningReplica, ToWorker, ToWorkers
+from ftrun.core.quorum import Quorum
 from ftrun.errors import ProtocolError
 from ftrun.protocol import ftrun_pb2
 from ftrun.protocol.codec import encode

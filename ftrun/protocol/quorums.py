@@ -18,15 +18,8 @@ from operator import attrgetter
 from typing import Any
 
 from ftrun.core.ids import Attempt, replica_order
-from ftrun.core.messages import (
-    Member,
-    NewQuorum,
-    Prepare,
-    Quorum,
-    Report,
-    ToWorkers,
-    WorkerMessage,
-)
+from ftrun.core.messages import NewQuorum, Prepare, Report, ToWorkers, WorkerMessage
+from ftrun.core.quorum import Member, Quorum
 from ftrun.errors import ProtocolError
 
 KEPT = 16

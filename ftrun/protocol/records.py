@@ -25,7 +25,7 @@ from google.protobuf.message import DecodeError, EncodeError
 from google.protobuf.message import Message as Wire
 
 from ftrun.core import ids, messages
-from ftrun.core.messages import Quorum
+from ftrun.core.quorum import Endpoint, Member, Quorum
 from ftrun.errors import ProtocolError
 from ftrun.protocol.limits import (
     MESSAGE_BYTES_MAX,
@@ -50,13 +50,13 @@ SHARED: dict[type, int] = {
     ids.Attempt: ATTEMPTS_KEPT,
     ids.Tag: ATTEMPTS_KEPT,
     ids.StateId: ATTEMPTS_KEPT,
-    messages.Quorum: QUORUMS_KEPT,
+    Quorum: QUORUMS_KEPT,
     messages.Built: ATTEMPTS_KEPT,
     messages.InForce: ATTEMPTS_KEPT,
     messages.Promised: ATTEMPTS_KEPT,
     ids.WorkerKey: WORKERS_KEPT,
-    messages.Endpoint: WORKERS_KEPT,
-    messages.Member: WORKERS_KEPT,
+    Endpoint: WORKERS_KEPT,
+    Member: WORKERS_KEPT,
     messages.RunningReplica: WORKERS_KEPT,
 }
 """Records that come again and again, and how many of each are remembered."""

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from ftrun.core.messages import Heartbeat, HeartbeatAck, Quorum
+from ftrun.core.messages import Heartbeat, HeartbeatAck
+from ftrun.core.quorum import Quorum
 from ftrun.protocol import ftrun_pb2
 from ftrun.protocol.codec import decode_batch, encode
 from ftrun.protocol.limits import BATCH_BYTES_MAX

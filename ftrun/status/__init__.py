@@ -1,4 +1,4 @@
 """What people see of a job from outside: ``ftrun status``.
 
-Not here: what the lighthouse tells (core/lighthouse.py, lighthouse/web.py).
+Not here: what the lighthouse tells (core/lighthouse/machine.py, lighthouse/web.py).
 """

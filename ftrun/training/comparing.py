@@ -2,7 +2,7 @@
 
 A question goes to the peer's state server, which waits a while for an answer before it says that
 there is none yet; then it is asked again, as long as the step is the one under way. Connections are
-kept. Not here: what is asked, and what an answer means (core/comparison.py).
+kept. Not here: what is asked, and what an answer means (core/worker/comparison.py).
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from collections.abc import Callable
 from ftrun import clock
 from ftrun.checkpoint.donor import DonorLink, DonorRefused
 from ftrun.checkpoint.proof import heal_key
-from ftrun.core.comparison import Entry, Question, Shape
-from ftrun.core.messages import Endpoint, Member
-from ftrun.core.step_events import Event, OperationTold
+from ftrun.core.quorum import Endpoint, Member
+from ftrun.core.worker.comparison import Entry, Question, Shape
+from ftrun.core.worker.events import Event, OperationTold
 from ftrun.errors import PeerError, ProtocolError
 from ftrun.training.context import WorkerContext
 

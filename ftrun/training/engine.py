@@ -1,4 +1,4 @@
-"""The shell around one worker's step machine: carries out what core/step.py decides.
+"""The shell around one worker's step machine: carries out what core/worker/machine.py decides.
 
 Every event passes ``feed``: one lock, the machine's verdict, its instructions in order, and then,
 outside the lock, the futures that scripts and DDP wait for. Threads that feed it: the main thread,
@@ -23,11 +23,12 @@ from torch.distributed import DistError, Work
 
 from ftrun import clock
 from ftrun.core import messages as m
-from ftrun.core import step_events as e
 from ftrun.core.activity import Activity
-from ftrun.core.comparison import Question
 from ftrun.core.ids import Attempt, Tag
-from ftrun.core.step import Phase, StepMachine
+from ftrun.core.quorum import Quorum
+from ftrun.core.worker import events as e
+from ftrun.core.worker.comparison import Question
+from ftrun.core.worker.machine import Phase, StepMachine
 from ftrun.errors import Bug, FtrunError, PeerError, UserError
 from ftrun.process_groups.base import BuiltGroup, ProcessGroup
 from ftrun.process_groups.settling import LIMIT_S, settle
@@ -82,7 +83,7 @@ class Engine:
         self._events: deque[e.Event] = deque()
         self._draining = False
         self._waiting = 0
-        self._stock: tuple[m.Quorum | None, tuple[int, ...]] = (None, ())
+        self._stock: tuple[Quorum | None, tuple[int, ...]] = (None, ())
         self._afterwards: deque[Callable[[], None]] = deque()
         self._reductions: list[Reduction] = []
         self._batch: list[_Launched] = []

@@ -1,6 +1,6 @@
 """The process groups of a worker: built in the background, aborted at once, dropped when safe.
 
-Not here: when (core/step.py decides), how (process_groups/).
+Not here: when (core/worker/machine.py decides), how (process_groups/).
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 from ftrun import clock
 from ftrun.core.ids import Attempt
-from ftrun.core.messages import Quorum
-from ftrun.core.step_events import GroupBuilt, GroupFailed
+from ftrun.core.quorum import Quorum
+from ftrun.core.worker.events import GroupBuilt, GroupFailed
 from ftrun.errors import Bug, PeerError
 from ftrun.process_groups.base import AbortSignal, BuiltGroup, ProcessGroup
 from ftrun.training.context import WorkerContext

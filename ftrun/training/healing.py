@@ -6,7 +6,7 @@ it. Only what a managed optimizer steps is read like that, for nobody else write
 lies there is looked at again when all has been given to the script. If something else has written
 to it, this worker reads into new memory from then on.
 
-Not here: bytes on the wire (checkpoint/), when and from whom (core/step.py, membership).
+Not here: bytes on the wire (checkpoint/), when and from whom (core/worker/machine.py, membership).
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from ftrun.checkpoint.heal import FetchedState, fetch
 from ftrun.checkpoint.leaves import Leaf, local_of
 from ftrun.checkpoint.serve import StateServer, Tell
 from ftrun.core.ids import StateId, Tag
-from ftrun.core.messages import Endpoint, Quorum
-from ftrun.core.step_events import Event, HealFailed, LoadState, StateLoaded
+from ftrun.core.quorum import Endpoint, Quorum
+from ftrun.core.worker.events import Event, HealFailed, LoadState, StateLoaded
 from ftrun.errors import PeerError, UserError
 from ftrun.training.context import WorkerContext
 

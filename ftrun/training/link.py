@@ -1,7 +1,7 @@
 """The worker's link to its agent: one thread that receives, any thread may send.
 
 It ticks the step machine once a second, so that its deadlines are seen. Not here: what a message
-means (core/step.py).
+means (core/worker/machine.py).
 """
 
 from __future__ import annotations

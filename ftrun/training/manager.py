@@ -1,7 +1,7 @@
 """The Manager: what a training script calls. torchft's names and arguments, ftrun's protocol.
 
-A script written for torchft moves by changing the import. Not here: any decision (core/step.py),
-carrying it out (engine.py).
+A script written for torchft moves by changing the import. Not here: any decision
+(core/worker/machine.py), carrying it out (engine.py).
 """
 
 from __future__ import annotations
@@ -12,16 +12,17 @@ import os
 import threading
 from collections.abc import Callable
 from datetime import timedelta
+from enum import Enum
 from typing import Any
 
 import torch
 from torch.distributed import ReduceOp, Work
 
-from ftrun.core import step_events as e
 from ftrun.core.activity import Activity
 from ftrun.core.ids import SHARED_LINEAGE, StateId, fresh_lineage
 from ftrun.core.messages import Progress
-from ftrun.core.step import Fate, Phase, StepMachine
+from ftrun.core.worker import events as e
+from ftrun.core.worker.machine import Fate, Phase, StepMachine
 from ftrun.errors import ExitCode, PeerError, UserError
 from ftrun.process_groups.base import ProcessGroup
 from ftrun.training.context import (
@@ -37,7 +38,6 @@ from ftrun.training.futures import BoundedFuture
 from ftrun.training.healing import Healing, LoadFn, StateFn
 from ftrun.training.reductions import ManagedWork, Reduction, Restore
 from ftrun.training.vote import GroupVote
-from ftrun.training.world import WorldSizeMode
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +56,17 @@ class Drained(SystemExit):
 
     def __init__(self) -> None:
         super().__init__(int(ExitCode.PREEMPTED))
+
+
+class WorldSizeMode(Enum):
+    """What happens to the number of contributors when replicas come and go.
+
+    DYNAMIC: every replica of the quorum contributes.
+    FIXED_WITH_SPARES: ``min_replica_size`` contribute, the others add zeros and take over at once.
+    """
+
+    DYNAMIC = 0
+    FIXED_WITH_SPARES = 1
 
 
 class Manager:

@@ -7,7 +7,7 @@ optimizers that unscale by themselves (``_step_supports_amp_scaling``): ``step``
 case and finds ``grad_scale`` and ``found_inf``. The scale is state like the weights: what heals
 must hold it. ``GradScaler`` here sees to that.
 
-Not here: what a commit is (core/step.py).
+Not here: what a commit is (core/worker/machine.py).
 """
 
 from __future__ import annotations

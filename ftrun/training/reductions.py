@@ -1,6 +1,7 @@
 """One step's reductions as tensors and futures: what the ledger in core/ counts by index.
 
-Not here: when one is issued, handed out or given up (core/step.py decides, engine.py carries out).
+Not here: when one is issued, handed out or given up (core/worker/machine.py decides, engine.py
+carries out).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 import torch
 from torch.distributed import ReduceOp, Work
 
-from ftrun.core.comparison import Shape
+from ftrun.core.worker.comparison import Shape
 
 Restore = Callable[[int], None]
 """Writes the local input, divided by a number, into a tensor again."""

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ftrun.core import messages as m
-from ftrun.core.heartbeats import Heartbeats
+from ftrun.core.agent.heartbeats import Heartbeats
 from ftrun.core.ids import SHARED_LINEAGE, StateId, WorkerKey
+from ftrun.core.quorum import Endpoint, Quorum
 from ftrun.protocol.rpc import Connected, Disconnected, LighthouseConnection
 
 HEARTBEAT_S = 1.0
@@ -32,7 +33,7 @@ class Replica:
 
     key: WorkerKey
     report: m.Report
-    pending: m.Quorum | None = None
+    pending: Quorum | None = None
 
     def answer(self, message: m.ToWorker) -> list[m.FromWorker]:
         """What the worker says to what the lighthouse says."""
@@ -63,7 +64,7 @@ class Replica:
             case _:
                 return []
 
-    def _in_force(self, quorum: m.Quorum) -> m.InForce:
+    def _in_force(self, quorum: Quorum) -> m.InForce:
         return m.InForce(quorum.attempt, self.report.state.step)
 
 
@@ -115,9 +116,7 @@ class Agent:
         self._started += 1
         incarnation = f"{self._started:08x}{int(self._hello.agent_id[6:]):08x}"
         port = 20_000 + int(replica_id) % 40_000
-        report = m.Report(
-            StateId(0, SHARED_LINEAGE), m.Endpoint(self._host, f"{self._host}:{port}")
-        )
+        report = m.Report(StateId(0, SHARED_LINEAGE), Endpoint(self._host, f"{self._host}:{port}"))
         replica = Replica(WorkerKey(replica_id, incarnation, 0), report)
         self.replicas[replica_id] = replica
         self._say(m.ReplicaStarted(replica_id, incarnation, restarts))

@@ -21,6 +21,7 @@ import grpc.aio
 
 from ftrun.core import messages as m
 from ftrun.core.ids import StateId, WorkerKey
+from ftrun.core.quorum import Endpoint
 from ftrun.errors import ProtocolError
 from ftrun.protocol.auth import bearer, new_token
 from ftrun.protocol.codec import encode
@@ -275,7 +276,7 @@ async def _attach(address: str, token: str, agent_id: str) -> None:
     words = [
         m.Hello(agent_id, SPEC, 8, "h", "s"),
         m.ReplicaStarted("0", "aa", 0),
-        m.WorkerMessage(key, m.Report(StateId(0, "ab"), m.Endpoint("h", "h:1"))),
+        m.WorkerMessage(key, m.Report(StateId(0, "ab"), Endpoint("h", "h:1"))),
         m.Heartbeat(),
     ]
     async with grpc.aio.insecure_channel(address, CHANNEL_OPTIONS) as channel:

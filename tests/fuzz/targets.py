@@ -34,8 +34,8 @@ from ftrun.checkpoint.proof import (
 from ftrun.checkpoint.requests import Refusal, parse_request
 from ftrun.checkpoint.wire import Head, parse_head, parse_ranges
 from ftrun.core.ids import Attempt, StateId, Tag
-from ftrun.core.lighthouse import Lighthouse
-from ftrun.core.lighthouse_events import JournalState, LighthouseSettings, TimerFired
+from ftrun.core.lighthouse.events import JournalState, LighthouseSettings, TimerFired
+from ftrun.core.lighthouse.machine import Lighthouse
 from ftrun.errors import ProtocolError, UserError
 from ftrun.lighthouse.journal import MAGIC, JournalFile
 from ftrun.protocol.auth import bearer, bearer_matches, load_token

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ftrun.core.lighthouse_events import LighthouseSettings
+from ftrun.core.lighthouse.events import LighthouseSettings
 
 if TYPE_CHECKING:
     from tests.sim.world import World

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from ftrun.core import messages as m
 from ftrun.core.ids import Attempt, StateId, Tag, WorkerKey
+from ftrun.core.quorum import Quorum
 from tests.sim.violation import Sum, Violation, require
 
 Holder = tuple[str, str, int]
@@ -28,7 +28,7 @@ class LineageRules:
         self._confirmed: dict[int, StateId] = {}
         self._committed: dict[Attempt, frozenset[Holder]] = {}
 
-    def in_force(self, quorum: m.Quorum) -> None:
+    def in_force(self, quorum: Quorum) -> None:
         """Its members can confirm a state."""
         if quorum.attempt not in self._quorums:
             self._quorums[quorum.attempt] = _holders(quorum, self._workers)
@@ -189,7 +189,7 @@ class CommitRules:
                 raise Violation("C4", text)
 
 
-def _holders(quorum: m.Quorum, workers: int) -> frozenset[Holder]:
+def _holders(quorum: Quorum, workers: int) -> frozenset[Holder]:
     return frozenset(
         (member.replica_id, member.incarnation, rank)
         for member in quorum.members

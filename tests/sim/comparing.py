@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ftrun.core import step_events as e
+from ftrun.core.worker import events as e
 
 if TYPE_CHECKING:
     from tests.sim.worker import Worker

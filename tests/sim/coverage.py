@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from ftrun.core.phases import Phase
+from ftrun.core.lighthouse.phases import Phase
 
 PHASES = ("down", *(phase.value for phase in Phase))
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from ftrun.core import messages as m
-from ftrun.core import supervisor_events as s
+from ftrun.core.agent import events as s
 
 if TYPE_CHECKING:
     from tests.sim.actor import Actor

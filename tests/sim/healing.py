@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ftrun.core import step_events as e
 from ftrun.core.ids import StateId, Tag
-from ftrun.core.messages import Quorum
+from ftrun.core.quorum import Quorum
+from ftrun.core.worker import events as e
 from tests.sim.actor import OPERATION_TIMEOUT_S
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import random
 from dataclasses import dataclass
 
 from ftrun.core.ids import WorkerKey
-from ftrun.core.messages import Quorum
+from ftrun.core.quorum import Quorum
 from tests.sim.violation import require
 
 ODD_HOLDS = 0.05

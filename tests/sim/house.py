@@ -8,8 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ftrun.core import messages as m
-from ftrun.core.lighthouse import Lighthouse
-from ftrun.core.lighthouse_events import (
+from ftrun.core.lighthouse.events import (
     AgentAttached,
     AgentDetached,
     AgentSaid,
@@ -23,6 +22,7 @@ from ftrun.core.lighthouse_events import (
     SendToAgent,
     TimerFired,
 )
+from ftrun.core.lighthouse.machine import Lighthouse
 from tests.sim.actor import SETTINGS, Actor, Crashed
 
 if TYPE_CHECKING:

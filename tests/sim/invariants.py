@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from ftrun.core import messages as m
 from ftrun.core.ids import NO_ATTEMPT, Attempt, StateId, Tag, WorkerKey
+from ftrun.core.quorum import Quorum
 from tests.sim.commit_rules import CommitRules, LineageRules
 from tests.sim.quorum_rules import Incarnation, PromiseRules, QuorumRules
 from tests.sim.violation import Sum, Violation, require
@@ -36,7 +37,7 @@ class Invariants:
 
     # ------------------------------------------------------------ the lighthouse
 
-    def takeover_began(self, now: float, grace_s: float, quorum: m.Quorum | None) -> None:
+    def takeover_began(self, now: float, grace_s: float, quorum: Quorum | None) -> None:
         """A lighthouse has started; ``quorum`` is what its journal says."""
         self.quorums.takeover_began(now, grace_s, quorum)
 
@@ -48,7 +49,7 @@ class Invariants:
         """It sends ``message`` to workers."""
         self.quorums.said(now, message)
 
-    def switch_confirmed(self, quorum: m.Quorum, step: int) -> None:
+    def switch_confirmed(self, quorum: Quorum, step: int) -> None:
         """The switch to ``quorum`` at ``step`` is in the journal."""
         self.quorums.switched(quorum)
         self.promises.confirmed(quorum.attempt, step)
@@ -145,7 +146,7 @@ class Invariants:
         """What this rank holds next is not its own work (C2)."""
         self.lineages.heals(key)
 
-    def in_force(self, quorum: m.Quorum) -> None:
+    def in_force(self, quorum: Quorum) -> None:
         """Somebody trains under ``quorum`` now."""
         self.lineages.in_force(quorum)
 

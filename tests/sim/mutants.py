@@ -12,24 +12,27 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ftrun.core import forming, ids, step, takeover
+from ftrun.core import ids
 from ftrun.core import messages as m
-from ftrun.core.choice import Choice
-from ftrun.core.comparison import Comparison, Entry, Question
-from ftrun.core.fence import Fence
-from ftrun.core.lighthouse import Lighthouse
-from ftrun.core.lighthouse_events import JournalState
-from ftrun.core.membership import Membership
-from ftrun.core.numbering import Numbering
-from ftrun.core.operations import OperationLedger
-from ftrun.core.phases import Phase
-from ftrun.core.silence import Silence
-from ftrun.core.stage import Stage
-from ftrun.core.step import StepMachine
-from ftrun.core.step_quorums import Quorums
-from ftrun.core.step_under_way import Fate, StepUnderWay
-from ftrun.core.switching import Switching
-from ftrun.core.waiting import Waiting
+from ftrun.core.agent.hang_watch import Silence
+from ftrun.core.lighthouse import forming, takeover
+from ftrun.core.lighthouse.attempts import Numbering
+from ftrun.core.lighthouse.choice import Choice
+from ftrun.core.lighthouse.departed import Fence
+from ftrun.core.lighthouse.events import JournalState
+from ftrun.core.lighthouse.machine import Lighthouse
+from ftrun.core.lighthouse.membership import Membership
+from ftrun.core.lighthouse.phases import Phase
+from ftrun.core.lighthouse.state import Stage
+from ftrun.core.lighthouse.switching import Switching
+from ftrun.core.lighthouse.waiting import Waiting
+from ftrun.core.quorum import Quorum
+from ftrun.core.worker import machine as step
+from ftrun.core.worker.comparison import Comparison, Entry, Question
+from ftrun.core.worker.machine import StepMachine
+from ftrun.core.worker.operations import OperationLedger
+from ftrun.core.worker.quorums import Quorums
+from ftrun.core.worker.under_way import Fate, StepUnderWay
 from tests.sim.healing import Offer
 from tests.sim.house import House
 from tests.sim.rings import Ballot
@@ -103,7 +106,7 @@ def _repairs_half(self: OperationLedger) -> None:
 
 
 def _counts_spares(
-    quorum: m.Quorum, step: int, heal_first: bool = False, at_most: int | None = None
+    quorum: Quorum, step: int, heal_first: bool = False, at_most: int | None = None
 ) -> tuple[int, ...]:
     return _contributors(quorum, step, heal_first)
 

@@ -10,10 +10,10 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from ftrun.core import messages as m
-from ftrun.core import supervisor_events as s
+from ftrun.core.agent import events as s
+from ftrun.core.agent.restarts import RestartRules
+from ftrun.core.agent.supervisor import Supervisor, SupervisorSettings
 from ftrun.core.ids import WorkerKey
-from ftrun.core.restarts import RestartRules
-from ftrun.core.supervisor import Supervisor, SupervisorSettings
 from tests.sim.actor import HEARTBEAT_TIMEOUT_S, ISOLATION_LIMIT_S, Actor
 from tests.sim.network import Stream
 from tests.sim.violation import Violation

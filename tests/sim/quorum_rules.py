@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ftrun.core import messages as m
 from ftrun.core.ids import NO_ATTEMPT, Attempt, Tag, WorkerKey, replica_order
+from ftrun.core.quorum import Quorum
 from tests.sim.violation import Violation, require
 
 Incarnation = tuple[str, str]
@@ -45,7 +46,7 @@ class QuorumRules:
         self._forms = True
         self._has_taken_over = False
 
-    def takeover_began(self, now: float, grace_s: float, quorum: m.Quorum | None) -> None:
+    def takeover_began(self, now: float, grace_s: float, quorum: Quorum | None) -> None:
         """Q6: quiet until the grace is over, or all members of ``quorum`` are back."""
         self._silent_until = now + grace_s if quorum is not None else 0.0
         self._forms = quorum is None
@@ -88,7 +89,7 @@ class QuorumRules:
         """A takeover is under way: its grace is not over, and members are missing."""
         return now < self._silent_until - 1e-9 and bool(self._missing - self.dead)
 
-    def switched(self, quorum: m.Quorum) -> None:
+    def switched(self, quorum: Quorum) -> None:
         """A switch is confirmed: this is the predecessor of what follows."""
         members = _members(quorum)
         if self._last is not None and self._last[0] == quorum.attempt:
@@ -101,7 +102,7 @@ class QuorumRules:
         self._missing -= {incarnation for _, incarnation in members}
         self._ever |= set(members)
 
-    def _issue(self, now: float, quorum: m.Quorum, by_switch: bool) -> None:
+    def _issue(self, now: float, quorum: Quorum, by_switch: bool) -> None:
         members = _members(quorum)
         known = self._members.setdefault(quorum.attempt.quorum_id, members)
         require(known == members, "Q1", f"{quorum.attempt} names {members}, and named {known}")
@@ -130,7 +131,7 @@ class QuorumRules:
     def _check_fence(
         self,
         now: float,
-        quorum: m.Quorum,
+        quorum: Quorum,
         members: Sequence[Incarnation],
         attempt: Attempt,
         last: Sequence[Incarnation],
@@ -153,7 +154,7 @@ class QuorumRules:
         return all(WorkerKey(replica_id, incarnation, rank) in self.left for rank in ranks)
 
     def _check_left_out(
-        self, quorum: m.Quorum, members: Sequence[Incarnation], last: Sequence[Incarnation]
+        self, quorum: Quorum, members: Sequence[Incarnation], last: Sequence[Incarnation]
     ) -> None:
         for replica_id, incarnation in last:
             if (replica_id, incarnation) not in members:
@@ -161,7 +162,7 @@ class QuorumRules:
                 require(incarnation in self.excused, "Q4", text)
 
     def _check_survivors(
-        self, quorum: m.Quorum, members: Sequence[Incarnation], last: Sequence[Incarnation]
+        self, quorum: Quorum, members: Sequence[Incarnation], last: Sequence[Incarnation]
     ) -> None:
         """A shrink holds survivors only; without any, it is formed anew, min_replicas at least."""
         enough = len(members) >= min(self._min_replicas, self._slots - len(self.ended))
@@ -243,5 +244,5 @@ class PromiseRules:
                 raise Violation("Q5", f"{key} commits {tag} after the switch {attempt}@{step}")
 
 
-def _members(quorum: m.Quorum) -> tuple[Incarnation, ...]:
+def _members(quorum: Quorum) -> tuple[Incarnation, ...]:
     return tuple((member.replica_id, member.incarnation) for member in quorum.members)

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ftrun.core import step_events as e
-from ftrun.core.comparison import USUAL, Shape
 from ftrun.core.ids import Attempt, Tag, WorkerKey
-from ftrun.core.messages import Quorum
+from ftrun.core.quorum import Quorum
+from ftrun.core.worker import events as e
+from ftrun.core.worker.comparison import USUAL, Shape
 from tests.sim.actor import BUILD_TIMEOUT_S
 from tests.sim.violation import require
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ftrun.core import messages as m
-from ftrun.core import step_events as e
-from ftrun.core.step import Phase
+from ftrun.core.worker import events as e
+from ftrun.core.worker.machine import Phase
 from tests.sim.actor import OPERATION_TIMEOUT_S, QUORUM_TIMEOUT_S
 from tests.sim.invariants import Violation
 from tests.sim.rings import Reduction

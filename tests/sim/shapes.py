@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from ftrun.core.comparison import USUAL, Shape
+from ftrun.core.worker.comparison import USUAL, Shape
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ import dataclasses
 
 from ftrun.core import messages as m
 from ftrun.core.ids import Attempt, StateId, Tag, WorkerKey
+from ftrun.core.quorum import Endpoint, Quorum
 
 
 def line(when: float, actor: str, kind: str, detail: object) -> str:
@@ -20,13 +21,13 @@ def short(value: object) -> str:
             return value[:160]
         case Attempt() | Tag() | StateId() | WorkerKey():
             return str(value)
-        case m.Quorum():
+        case Quorum():
             ids = ",".join(f"{x.replica_id}({x.incarnation[:4]})" for x in value.members)
             heals = f" newcomers={','.join(value.newcomers)}" if value.newcomers else ""
             return f"{value.attempt} [{ids}] step={value.step} state={value.state}{heals}"
         case m.Loss():
             return f"{value.replica_id}({value.incarnation[:4]}): {value.cause}"
-        case m.Endpoint():
+        case Endpoint():
             return value.heal
         case tuple():
             return "(" + ", ".join(short(x) for x in value) + ")"

@@ -9,6 +9,7 @@ import pytest
 
 from ftrun.core import messages as m
 from ftrun.core.ids import Attempt, StateId, Tag, WorkerKey, pack_quorum_id
+from ftrun.core.quorum import Member, Quorum
 from tests.sim.invariants import Invariants, Violation
 from tests.sim.rings import Contribution, Result
 
@@ -21,9 +22,9 @@ def attempt(seq: int, number: int = 1) -> Attempt:
     return Attempt(pack_quorum_id(1, seq), number)
 
 
-def quorum(seq: int, *keys: WorkerKey, number: int = 1, step: int = 0) -> m.Quorum:
-    members = tuple(m.Member(key.replica_id, key.incarnation, (), "store") for key in keys)
-    return m.Quorum(attempt(seq, number), members, "store", step, StateId(step, "x"))
+def quorum(seq: int, *keys: WorkerKey, number: int = 1, step: int = 0) -> Quorum:
+    members = tuple(Member(key.replica_id, key.incarnation, (), "store") for key in keys)
+    return Quorum(attempt(seq, number), members, "store", step, StateId(step, "x"))
 
 
 def commit(rules: Invariants, key: WorkerKey, seq: int, before: StateId, **changes: object) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from ftrun.core import messages as m
-from ftrun.core.phases import Phase
+from ftrun.core.lighthouse.phases import Phase
 from tests.sim import exhaustive
 from tests.sim.actor import ISOLATION_LIMIT_S
 from tests.sim.coverage import Coverage

@@ -10,9 +10,10 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from ftrun.core import messages as m
-from ftrun.core import step_events as e
 from ftrun.core.ids import SHARED_LINEAGE, Attempt, StateId, Tag, WorkerKey, fresh_lineage
-from ftrun.core.step import NOBODY_JOINS, Phase, StepMachine
+from ftrun.core.quorum import Endpoint, Quorum
+from ftrun.core.worker import events as e
+from ftrun.core.worker.machine import NOBODY_JOINS, Phase, StepMachine
 from tests.sim import comparing
 from tests.sim.actor import OPERATION_TIMEOUT_S, QUORUM_TIMEOUT_S, Actor
 from tests.sim.healing import Fetch, Fetched, Offer
@@ -67,7 +68,7 @@ class Worker(Actor):
         self._dropped: list[End] = []
         self._end: End | None = None
         self._lease_until = 0.0
-        self._built_last: m.Quorum | None = None
+        self._built_last: Quorum | None = None
         self._built_when = 0  # how many journals a lighthouse had lost by then
         self._barred: Barred | None = None
         self._fetch: Fetch | None = None
@@ -84,7 +85,7 @@ class Worker(Actor):
         world.endpoints[heal] = self
         self.machine = StepMachine(
             key,
-            m.Endpoint(self.agent.host.name, heal),
+            Endpoint(self.agent.host.name, heal),
             StateId(0, lineage),
             workers_per_replica=job.workers,
             repair=job.repair,
@@ -314,7 +315,7 @@ class Worker(Actor):
         if end is not None:
             end.ring.leave(end)
 
-    def _use(self, quorum: m.Quorum) -> None:
+    def _use(self, quorum: Quorum) -> None:
         self.world.invariants.acts_on(self.key, quorum.attempt, "uses")
         self.world.invariants.in_force(quorum)
         self.streak = 0

@@ -18,9 +18,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ftrun.core.lighthouse_events import JournalState
+from ftrun.core.lighthouse.events import JournalState
 from ftrun.core.messages import JobSpec
-from ftrun.core.step import MATES_PATIENCE_S
+from ftrun.core.worker.machine import MATES_PATIENCE_S
 from tests.sim.actor import (
     BUILD_TIMEOUT_S,
     HANG_TIMEOUT_S,

@@ -35,7 +35,7 @@ from typing import Any
 
 from ftrun.core import messages as m
 from ftrun.core.ids import NO_ATTEMPT, Attempt, StateId, Tag, WorkerKey, pack_quorum_id
-from ftrun.core.lighthouse import (
+from ftrun.core.lighthouse.machine import (
     AgentAttached,
     AgentDetached,
     AgentSaid,
@@ -49,6 +49,7 @@ from ftrun.core.lighthouse import (
     SendToAgent,
     TimerFired,
 )
+from ftrun.core.quorum import Endpoint, Quorum
 
 TIMERS_MAX = 200
 
@@ -63,7 +64,7 @@ class Replay:
         self.journal = JournalState()
         self.lighthouse: Lighthouse | None = None
         self.agents: dict[str, str] = {}  # incarnation → agent
-        self.quorums: dict[str, m.Quorum] = {}
+        self.quorums: dict[str, Quorum] = {}
         self._phase = ""
         self._out: list[str] = []
 
@@ -228,7 +229,7 @@ class Replay:
         promise = options.get("promised")
         return m.Report(
             state=_state(words[0]),
-            endpoint=m.Endpoint(f"host-{key.replica_id}", f"heal-{key.replica_id}:1"),
+            endpoint=Endpoint(f"host-{key.replica_id}", f"heal-{key.replica_id}:1"),
             interrupted=_attempt(options["interrupted"])
             if "interrupted" in options
             else NO_ATTEMPT,
@@ -319,7 +320,7 @@ def _record(record: JournalState) -> str:
     return " ".join(parts)
 
 
-def _quorum(quorum: m.Quorum) -> str:
+def _quorum(quorum: Quorum) -> str:
     members = " ".join(f"{x.replica_id}{x.incarnation}" for x in quorum.members)
     text = f"{quorum.attempt} [{members}]"
     if quorum.state is not None:

@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from ftrun.agent.summary import summary_lines
-from ftrun.core.failures import Failure
+from ftrun.core.agent.events import EndAgent
+from ftrun.core.agent.failures import Failure
+from ftrun.core.agent.slot_state import Outcome, Phase, SlotSummary
 from ftrun.core.messages import FailureReport
-from ftrun.core.supervised import Outcome, Phase, SlotSummary
-from ftrun.core.supervisor_events import EndAgent
 
 SLOT = SlotSummary("0", Phase.ENDED, Outcome.DRAINED, 12, 1, 0.0, 75, ())
 LOGS = Path("logs/job")

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
-from state_trees import same, trees
 
 from ftrun.checkpoint.format import pack, unpack, validate
 from ftrun.checkpoint.header import Header, decode_header, header_of
 from ftrun.core.ids import Attempt, StateId, Tag
 from ftrun.errors import ProtocolError, UserError
+from tests.unit.checkpoint.state_trees import same, trees
 
 TAG = Tag(Attempt(1, 1), 3)
 

@@ -18,8 +18,6 @@ from typing import Any
 
 import pytest
 import torch
-from proxy import Pass, Proxy, Tap, cut_after, flip_at
-from state_trees import same
 
 from ftrun import clock
 from ftrun.checkpoint import donor as donor_side
@@ -35,6 +33,8 @@ from ftrun.checkpoint.serve import StateServer
 from ftrun.checkpoint.wire import Pipe, parse_ranges
 from ftrun.core.ids import Attempt, StateId, Tag
 from ftrun.errors import PeerError, UserError
+from tests.unit.checkpoint.proxy import Pass, Proxy, Tap, cut_after, flip_at
+from tests.unit.checkpoint.state_trees import same
 
 TOKEN = "5a" * 32
 TAG = Tag(Attempt(8, 1), 10)

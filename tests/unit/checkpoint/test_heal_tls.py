@@ -18,8 +18,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from proxy import Proxy, Tap
-from state_trees import same
 
 from ftrun import clock
 from ftrun.certs import write_certificates
@@ -29,6 +27,8 @@ from ftrun.checkpoint.serve import StateServer
 from ftrun.core.ids import Attempt, StateId, Tag
 from ftrun.errors import PeerError
 from tests.unit.checkpoint.asking import Caller
+from tests.unit.checkpoint.proxy import Proxy, Tap
+from tests.unit.checkpoint.state_trees import same
 
 TOKEN = "5a" * 32
 TAG = Tag(Attempt(8, 1), 10)

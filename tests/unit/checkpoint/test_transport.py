@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from state_trees import same
 
 from ftrun import CheckpointTransport, HTTPTransport
 from ftrun.errors import PeerError, UserError
+from tests.unit.checkpoint.state_trees import same
 
 TIMEOUT = timedelta(seconds=20)
 SHORT = timedelta(seconds=2)

@@ -13,10 +13,11 @@ from typing import Any
 
 from ftrun import clock
 from ftrun.core import messages as m
-from ftrun.core import step_events as e
-from ftrun.core.comparison import Question
 from ftrun.core.ids import Attempt, StateId, Tag, WorkerKey, fresh_lineage
-from ftrun.core.step import Phase, StepMachine
+from ftrun.core.quorum import Endpoint
+from ftrun.core.worker import events as e
+from ftrun.core.worker.comparison import Question
+from ftrun.core.worker.machine import Phase, StepMachine
 from ftrun.protocol.rpc import Connected, Disconnected, LighthouseConnection
 
 TIMEOUT_S = 20.0
@@ -29,7 +30,7 @@ class ScriptedWorker:
         self, key: WorkerKey, say: Callable[[Any], bool], offers: dict[Tag, StateId]
     ) -> None:
         host = "127.0.0.1"
-        endpoint = m.Endpoint(host, f"{host}:{1000 + int(key.replica_id)}")
+        endpoint = Endpoint(host, f"{host}:{1000 + int(key.replica_id)}")
         state = StateId(0, fresh_lineage(key.incarnation))
         self.machine = StepMachine(key, endpoint, state)
         self.received: list[Any] = []

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from ftrun.core.ids import EPOCH_MAX, Attempt, StateId, pack_quorum_id
-from ftrun.core.lighthouse_events import JournalState
-from ftrun.core.messages import EndJob, Endpoint, JobSpec, Member, Quorum
+from ftrun.core.lighthouse.events import JournalState
+from ftrun.core.messages import EndJob, JobSpec
+from ftrun.core.quorum import Endpoint, Member, Quorum
 from ftrun.errors import UserError
 from ftrun.lighthouse.journal import CORRUPT_MAX, JournalFile
 
@@ -89,7 +90,7 @@ def test_a_write_that_fails_leaves_the_old_record(tmp_path: Path) -> None:
 WRITER = """
 import sys
 from pathlib import Path
-from ftrun.core.lighthouse_events import JournalState
+from ftrun.core.lighthouse.events import JournalState
 from ftrun.lighthouse.journal import JournalFile
 journal = JournalFile(Path(sys.argv[1]))
 epoch = 0

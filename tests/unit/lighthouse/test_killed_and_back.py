@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lighthouse_process import LighthouseProcess
-from scripted_agent import ScriptedAgent
 
 from ftrun.core import messages as m
 from ftrun.core.ids import unpack_quorum_id
 from ftrun.protocol import rpc
 from ftrun.protocol.auth import new_token
 from ftrun.protocol.rpc import Disconnected
+from tests.unit.lighthouse.lighthouse_process import LighthouseProcess
+from tests.unit.lighthouse.scripted_agent import ScriptedAgent
 
 SPEC = m.JobSpec("job", 2, 1, 1, 5.0, 10.0, 60.0)
 DEADLINE_S = 60.0
@@ -117,13 +117,14 @@ def test_it_dies_with_its_agent(tmp_path: Path) -> None:
     """The parent that started it ends by -9; the lighthouse is gone before the reader knows."""
     program = (
         "import sys, time; sys.path.insert(0, sys.argv[1]);"
-        "from pathlib import Path; from lighthouse_process import LighthouseProcess;"
+        "from pathlib import Path;"
+        "from tests.unit.lighthouse.lighthouse_process import LighthouseProcess;"
         "x = LighthouseProcess(Path(sys.argv[2]), 'a' * 64); x.start();"
         "print(x.process.pid, flush=True); time.sleep(600)"
     )
 
     async def main() -> None:
-        here = os.path.dirname(__file__)
+        here = str(Path(__file__).parents[3])
         parent = await asyncio.create_subprocess_exec(
             sys.executable, "-c", program, here, str(tmp_path), stdout=asyncio.subprocess.PIPE
         )

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from ftrun.certs import write_certificates
-from ftrun.core.lighthouse import Lighthouse
-from ftrun.core.lighthouse_events import JournalState, LighthouseSettings
+from ftrun.core.lighthouse.events import JournalState, LighthouseSettings
+from ftrun.core.lighthouse.machine import Lighthouse
 from ftrun.core.messages import Hello, JobSpec, Welcome
 from ftrun.errors import UserError
 from ftrun.lighthouse.journal import JournalFile

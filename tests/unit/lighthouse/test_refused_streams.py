@@ -19,8 +19,8 @@ import grpc.aio
 import pytest
 
 from ftrun.core import messages as m
-from ftrun.core.lighthouse import Lighthouse
-from ftrun.core.lighthouse_events import JournalState, LighthouseSettings
+from ftrun.core.lighthouse.events import JournalState, LighthouseSettings
+from ftrun.core.lighthouse.machine import Lighthouse
 from ftrun.lighthouse.journal import JournalFile
 from ftrun.lighthouse.server import MembershipServer
 from ftrun.lighthouse.settings import ServiceSettings

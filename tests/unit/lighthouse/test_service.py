@@ -16,9 +16,7 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
-from lighthouse_process import LighthouseProcess
 from rich.console import Console
-from scripted_agent import ScriptedAgent
 
 from ftrun.core import messages as m
 from ftrun.errors import ExitCode
@@ -28,6 +26,8 @@ from ftrun.protocol.codec import encode
 from ftrun.protocol.rpc import Connected, Disconnected, LighthouseConnection
 from ftrun.protocol.streams import take_batch
 from ftrun.status.view import render
+from tests.unit.lighthouse.lighthouse_process import LighthouseProcess
+from tests.unit.lighthouse.scripted_agent import ScriptedAgent
 
 SPEC = m.JobSpec("job", 2, 1, 1, 5.0, 10.0, 60.0)
 DEADLINE_S = 60.0
@@ -197,8 +197,8 @@ def test_a_journal_that_cannot_be_written_stops_it(tmp_path: Path) -> None:
 AGENT = """
 import asyncio, sys
 sys.path.insert(0, sys.argv[1])
-from scripted_agent import ScriptedAgent
-from test_service import SPEC
+from tests.unit.lighthouse.scripted_agent import ScriptedAgent
+from tests.unit.lighthouse.test_service import SPEC
 
 async def main():
     agent = ScriptedAgent("node-a", SPEC, [sys.argv[2]], sys.stdin.read())
@@ -213,7 +213,7 @@ asyncio.run(main())
 def test_an_agent_that_is_killed_is_lost_at_once(tmp_path: Path) -> None:
     """The kernel closes its stream; nobody waits for heartbeats to run out."""
     with LighthouseProcess(tmp_path, new_token()) as lighthouse:
-        here = os.path.dirname(__file__)
+        here = str(Path(__file__).parents[3])
         agent = subprocess.Popen(
             [sys.executable, "-c", AGENT, here, lighthouse.grpc],
             stdin=subprocess.PIPE,

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from ftrun.core.lighthouse import Lighthouse
-from ftrun.core.lighthouse_events import JournalState, LighthouseSettings
+from ftrun.core.lighthouse.events import JournalState, LighthouseSettings
+from ftrun.core.lighthouse.machine import Lighthouse
 from ftrun.core.messages import Heartbeat, HeartbeatAck, Hello, JobSpec, Notice, Welcome
 from ftrun.lighthouse import shell as shell_module
 from ftrun.lighthouse.journal import JournalFile

@@ -16,16 +16,17 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from ftrun.certs import write_certificates
 from ftrun.core.ids import StateId, WorkerKey
-from ftrun.core.lighthouse import Lighthouse
-from ftrun.core.lighthouse_events import (
+from ftrun.core.lighthouse.events import (
     AgentAttached,
     AgentSaid,
     JournalState,
     LighthouseSettings,
     TimerFired,
 )
-from ftrun.core.messages import Endpoint, Hello, JobSpec, Progress, Report, WorkerMessage
+from ftrun.core.lighthouse.machine import Lighthouse
+from ftrun.core.messages import Hello, JobSpec, Progress, Report, WorkerMessage
 from ftrun.core.messages import ReplicaStarted as Started
+from ftrun.core.quorum import Endpoint
 from ftrun.lighthouse import web
 from ftrun.lighthouse.guard import CONTENT_SECURITY_POLICY, OPEN_ROUTES, own_names
 from ftrun.lighthouse.metrics import render_metrics

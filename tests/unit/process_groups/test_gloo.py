@@ -9,13 +9,22 @@ from datetime import timedelta
 
 import pytest
 import torch
-from ranks import HOST, Holdings, Rank, call_all, call_each, open_store, signal_after, started
 from torch.distributed import ReduceOp, TCPStore
 
 from ftrun import clock
 from ftrun.errors import Bug, PeerError
 from ftrun.process_groups.base import AbortSignal, GroupAborted
 from ftrun.process_groups.gloo import ProcessGroupGloo
+from tests.unit.process_groups.ranks import (
+    HOST,
+    Holdings,
+    Rank,
+    call_all,
+    call_each,
+    open_store,
+    signal_after,
+    started,
+)
 
 AT_ONCE_S = 30.0  # Milliseconds on a quiet machine. Builds and collectives would wait for longer.
 

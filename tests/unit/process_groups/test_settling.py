@@ -11,12 +11,12 @@ from contextlib import contextmanager
 
 import pytest
 import torch
-from ranks import HOST, call_each, open_store, started
 from torch.distributed import Work
 
 from ftrun.process_groups import settling
 from ftrun.process_groups.gloo import GlooGroup, ProcessGroupGloo
 from ftrun.process_groups.settling import LOOKS, all_sleep, foreign_threads, settle
+from tests.unit.process_groups.ranks import HOST, call_each, open_store, started
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import socket
 import threading
 
 import pytest
-from ranks import HOST, open_store
 from torch.distributed import TCPStore
 
 from ftrun import clock
@@ -14,6 +13,7 @@ from ftrun.errors import PeerError
 from ftrun.process_groups.rendezvous import parse_record
 from ftrun.process_groups.sockets import local_address
 from ftrun.process_groups.store import StoreClient, split_address
+from tests.unit.process_groups.ranks import HOST, open_store
 
 
 def test_it_sets_gets_and_deletes_what_torch_sees() -> None:

@@ -10,17 +10,15 @@ from ftrun.core.ids import Attempt, StateId
 from ftrun.core.messages import (
     AskReport,
     Cancel,
-    Endpoint,
     HeartbeatAck,
     Interrupt,
     Loss,
-    Member,
     NewQuorum,
     Prepare,
-    Quorum,
     RunningReplica,
     ToWorkers,
 )
+from ftrun.core.quorum import Endpoint, Member, Quorum
 from ftrun.errors import ProtocolError
 from ftrun.protocol.broadcast import Broadcast
 from ftrun.protocol.codec import decode, encode

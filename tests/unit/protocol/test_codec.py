@@ -15,21 +15,19 @@ from hypothesis import strategies as st
 from ftrun.core import ids, messages
 from ftrun.core.ids import Attempt, StateId, WorkerKey
 from ftrun.core.messages import (
-    Endpoint,
     FailureReport,
     Heartbeat,
     Hello,
     JobSpec,
     Loss,
-    Member,
     NewQuorum,
     Notice,
     Progress,
-    Quorum,
     Report,
     ToWorkers,
     WorkerMessage,
 )
+from ftrun.core.quorum import Endpoint, Member, Quorum
 from ftrun.errors import ProtocolError
 from ftrun.protocol import ftrun_pb2
 from ftrun.protocol.codec import MESSAGE_CLASSES, decode, encode

@@ -10,17 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftrun.core.ids import Attempt, StateId, WorkerKey
-from ftrun.core.messages import (
-    Endpoint,
-    Heartbeat,
-    Member,
-    NewQuorum,
-    Notice,
-    Quorum,
-    Report,
-    ToWorkers,
-    WorkerMessage,
-)
+from ftrun.core.messages import Heartbeat, NewQuorum, Notice, Report, ToWorkers, WorkerMessage
+from ftrun.core.quorum import Endpoint, Member, Quorum
 from ftrun.errors import ProtocolError
 from ftrun.protocol import ftrun_pb2
 from ftrun.protocol.codec import decode_batch, encode

@@ -11,14 +11,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from served_status import served
-from status_sample import sample
 
 from ftrun.errors import ExitCode, UserError
 from ftrun.protocol.auth import load_or_create_token, new_token
 from ftrun.status.client import LighthouseUnreachable, fetch_status
 from ftrun.status.jobs import RunningJob, birth_mark, write_job
 from ftrun.status.once import StatusQuery, show_json, show_once
+from tests.unit.status.served_status import served
+from tests.unit.status.status_sample import sample
 
 
 @pytest.fixture(autouse=True)

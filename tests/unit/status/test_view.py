@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from rich.console import Console
-from status_sample import sample
 
 from ftrun.status.view import render
+from tests.unit.status.status_sample import sample
 
 
 def shown(status: dict[str, Any], width: int = 160) -> str:

@@ -22,9 +22,8 @@ from torch.distributed import TCPStore
 
 from ftrun import clock
 from ftrun.core import messages as m
-from ftrun.core.comparison import Question
 from ftrun.core.ids import WorkerKey
-from ftrun.core.lighthouse import (
+from ftrun.core.lighthouse.machine import (
     AgentAttached,
     AgentSaid,
     JournalState,
@@ -33,7 +32,8 @@ from ftrun.core.lighthouse import (
     SendToAgent,
     TimerFired,
 )
-from ftrun.core.step_events import OperationTold
+from ftrun.core.worker.comparison import Question
+from ftrun.core.worker.events import OperationTold
 from ftrun.errors import PeerError
 from ftrun.process_groups import ProcessGroupGloo
 from ftrun.protocol.frames import FrameSocket

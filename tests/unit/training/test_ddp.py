@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from replicas import Ring, StandIn
 from torch import nn
 
 from ftrun.errors import UserError
@@ -15,6 +14,7 @@ from ftrun.process_groups.base import AbortSignal
 from ftrun.process_groups.gloo import ProcessGroupGloo
 from ftrun.process_groups.solo import SoloGroup
 from ftrun.training.ddp import DistributedDataParallel, PureDistributedDataParallel
+from tests.unit.training.replicas import Ring, StandIn
 
 KINDS: list[dict[str, Any]] = [
     {},

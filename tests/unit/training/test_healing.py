@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from ftrun.core import messages as m
-from ftrun.core.step import Phase
+from ftrun.core.worker.machine import Phase
 from ftrun.training.ddp import DistributedDataParallel
 from ftrun.training.manager import Drained, Manager
 from ftrun.training.optim import OptimizerWrapper

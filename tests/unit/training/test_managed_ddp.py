@@ -17,7 +17,7 @@ from torch import nn
 from torch.distributed import Work
 
 from ftrun.core.messages import Built
-from ftrun.core.step_events import OfferState
+from ftrun.core.worker.events import OfferState
 from ftrun.errors import PeerError
 from ftrun.training.ddp import DistributedDataParallel, PureDistributedDataParallel
 from ftrun.training.manager import Manager

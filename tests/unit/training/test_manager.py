@@ -17,8 +17,7 @@ from ftrun.core.messages import Built, Healed, Leaving, Progress
 from ftrun.errors import Bug, UserError
 from ftrun.training import context, engine
 from ftrun.training.context import WorkerContext
-from ftrun.training.manager import Manager
-from ftrun.training.world import WorldSizeMode
+from ftrun.training.manager import Manager, WorldSizeMode
 from tests.unit.training.scripted_agent import DEADLINE_S, Job, job
 
 SHORT = timedelta(seconds=0.05)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from replicas import Ring, StandIn
 
 from ftrun.training.optim import GradScaler, Optimizer, OptimizerWrapper
+from tests.unit.training.replicas import Ring, StandIn
 
 
 def make() -> tuple[StandIn, torch.nn.Parameter, OptimizerWrapper]:

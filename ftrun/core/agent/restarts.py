@@ -1,0 +1,118 @@
+"""Whether and when a replica group that has failed is started again: budget, backoff, crash loop.
+
+The first failure restarts at once; one of the script's own before its first step a little later,
+since all replicas may fail so (core/lighthouse/machine.py). As long as no new step is committed,
+each further one waits longer. ``refill_steps`` new steps give one restart of the budget back. The
+same signature ``strikes_max`` times without a new step in between is a crash loop (P5).
+
+Not here: starting (supervisor.py), what makes two failures the same (failures.py).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from ftrun.core.agent.failures import Failure
+
+
+@dataclass(frozen=True, slots=True)
+class RestartRules:
+    """The limits of one replica group."""
+
+    max_restarts: int
+    refill_steps: int = 10
+    backoff_first_s: float = 1.0
+    backoff_max_s: float = 60.0
+    strikes_max: int = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """Start it again after ``delay_s``; it is the ``number``-th of the budget."""
+
+    delay_s: float
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class CrashLoop:
+    """It has failed ``strikes`` times in the same way without a new step."""
+
+    strikes: int
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetSpent:
+    """No restart is left. ``first``: the failure that began the unbroken row."""
+
+    first: Failure
+
+
+Verdict: TypeAlias = Restart | CrashLoop | BudgetSpent
+
+
+@dataclass
+class RestartBudget:
+    """One group's account.
+
+    ``spent``: 0 <= spent <= max_restarts. ``row``: failures since the last new step. ``mark``: the
+    highest step ever reached. ``baseline``: the step from which the running incarnation's own
+    commits count, None until it is known: what it has healed to is not its own progress.
+    """
+
+    rules: RestartRules
+    spent: int = 0
+    row: int = 0
+    mark: int = 0
+    baseline: int | None = None
+    refill: int = 0
+    first: Failure | None = None
+    strikes: Counter[str] = field(default_factory=Counter)
+
+    def started(self) -> None:
+        """A new incarnation runs."""
+        self.baseline = None
+
+    def healed(self, step: int) -> None:
+        """It has taken its peers' state of ``step``; the step in which it did does not count."""
+        self.baseline = step + 1
+
+    def progressed(self, step: int) -> None:
+        """It is at ``step``."""
+        if self.baseline is None:
+            self.baseline = step
+        gained = step - max(self.mark, self.baseline)
+        self.mark = max(self.mark, step)
+        if gained <= 0:
+            return
+        self.row = 0
+        self.first = None
+        self.strikes.clear()
+        refunds, self.refill = divmod(self.refill + gained, self.rules.refill_steps)
+        self.spent = max(0, self.spent - refunds)
+
+    def failed(self, failure: Failure, *, at_start: bool = False) -> Verdict:
+        """Judge a failure; a Restart is booked at once.
+
+        ``at_start``: the script itself has failed, before any step of this slot.
+        """
+        self.row += 1
+        if self.row == 1:
+            self.first = failure
+        signature = failure.signature()
+        if signature is not None:
+            self.strikes[signature] += 1
+            if self.strikes[signature] >= self.rules.strikes_max:
+                return CrashLoop(self.strikes[signature])
+        if self.spent >= self.rules.max_restarts:
+            return BudgetSpent(self.first or failure)
+        self.spent += 1
+        return Restart(self._backoff_s(at_start), self.spent)
+
+    def _backoff_s(self, at_start: bool) -> float:
+        if self.row <= 1:
+            return self.rules.backoff_first_s if at_start else 0.0
+        doubled = self.rules.backoff_first_s * 2.0 ** min(self.row - 2, 32)
+        return min(doubled, self.rules.backoff_max_s)

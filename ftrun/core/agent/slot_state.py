@@ -1,0 +1,171 @@
+"""One slot as its agent sees it: the incarnation that runs, its deadlines, its past.
+
+Not here: what is done on an event (supervisor.py), whether it is restarted (restarts.py).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+
+from ftrun.core.agent.failures import Failure
+from ftrun.core.agent.hang_watch import HangWatch
+from ftrun.core.agent.restarts import RestartBudget
+from ftrun.core.messages import FailureReport
+
+FAILURES_KEPT = 16
+
+
+class Phase(Enum):
+    """Where a slot is; see the table in supervisor.py."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    ENDED = "ended"
+
+
+class Outcome(Enum):
+    """How a slot has ended."""
+
+    FINISHED = "finished"
+    DRAINED = "drained"
+    STOPPED = "stopped"
+    KILLED = "killed"
+    FAILED = "failed"
+    CRASH_LOOP = "crash loop"
+    BUDGET_SPENT = "restarts spent"
+
+
+@dataclass(frozen=True, slots=True)
+class SlotSummary:
+    """One slot's part in the final report.
+
+    ``status``: the last worker's exit status. ``lost_s``: the time in which it could not train,
+    after it had begun to: dead, without a quorum, or waiting for a peer. ``killed``: how, if it
+    did not end when asked.
+    """
+
+    replica_id: str
+    phase: Phase
+    outcome: Outcome | None
+    steps: int
+    restarts: int
+    lost_s: float
+    status: int | None
+    failures: tuple[Failure, ...]
+    killed: str = ""
+
+
+@dataclass
+class Supervised:
+    """``alive``: group_ranks whose process has not ended. Deadlines are None while they are off.
+
+    ``reported``: a worker of it has spoken, so it has a Manager. ``left``: the group_ranks that
+    left at a boundary. ``lost``: its loss is told. ``killed``: how, if it did not end
+    when asked.
+    ``has_trained``: it was in a quorum once. ``steps_alone``: an optimizer steps, and there is no
+    Manager. ``lost_at``: since when it cannot train; None while it can.
+    ``hang_watch``: of its workers that have spoken.
+    ``restart_in_s``, ``outcome_ahead``: what follows when all workers of a failed group have ended.
+    ``forgotten``: the slot is somebody else's as soon as the processes here have ended.
+    """
+
+    replica_id: str
+    budget: RestartBudget
+    phase: Phase = Phase.WAITING
+    outcome: Outcome | None = None
+    incarnation: str = ""
+    started: int = 0
+    alive: set[int] = field(default_factory=set)
+    reports: dict[int, FailureReport] = field(default_factory=dict)
+    reported: bool = False
+    left: set[int] = field(default_factory=set)
+    killed: str = ""
+    has_trained: bool = False
+    steps_alone: bool = False
+    hang_watch: HangWatch = field(default_factory=lambda: HangWatch(0.0))
+    lost: bool = False
+    forgotten: bool = False
+    restart_in_s: float | None = None
+    outcome_ahead: Outcome | None = None
+    wake_at: float | None = None
+    press_at: float | None = None
+    kill_at: float | None = None
+    stuck_at: float | None = None
+    failures: deque[Failure] = field(default_factory=lambda: deque(maxlen=FAILURES_KEPT))
+    lost_at: float | None = None
+    lost_s: float = 0.0
+    status: int | None = None
+
+    def begin(self, incarnation: str, workers: int, hang_timeout_s: float) -> None:
+        """A new incarnation: nothing of the last one is left but the account."""
+        self.incarnation = incarnation
+        self.phase = Phase.RUNNING
+        self.outcome = None
+        self.started += 1
+        self.alive = set(range(workers))
+        self.reports = {}
+        self.left = set()
+        self.hang_watch = HangWatch(hang_timeout_s)
+        self.reported = self.lost = False
+        self.killed = ""
+        self.restart_in_s = self.outcome_ahead = None
+        self.clear_deadlines()
+        self.budget.started()
+
+    def end(self, outcome: Outcome, now: float) -> None:
+        """It runs no more and is not started again."""
+        self.phase = Phase.ENDED
+        self.outcome = outcome
+        self.goes_on(now)
+        self.clear_deadlines()
+
+    def clear_deadlines(self) -> None:
+        """Nothing is waited for."""
+        self.wake_at = self.press_at = self.kill_at = self.stuck_at = None
+
+    def deadlines(self) -> Iterator[float]:
+        """Those that are on."""
+        for at in (self.wake_at, self.press_at, self.kill_at, self.stuck_at):
+            if at is not None:
+                yield at
+        if self.phase is Phase.RUNNING:
+            yield from self.hang_watch.deadlines()
+
+    @property
+    def is_at_start(self) -> bool:
+        """No step of this slot is known."""
+        return self.budget.mark == 0 and not self.has_trained and not self.steps_alone
+
+    @property
+    def has_left(self) -> bool:
+        """All its workers that live, and those that have ended, left at an agreed boundary."""
+        return bool(self.left) and self.alive <= self.left
+
+    def stands(self, since: float) -> None:
+        """It cannot train, and that began at ``since``."""
+        if self.lost_at is None:
+            self.lost_at = since
+
+    def goes_on(self, now: float) -> None:
+        """It trains again, or has ended: the time in which it could not is counted."""
+        if self.lost_at is not None:
+            self.lost_s += max(0.0, now - self.lost_at)
+            self.lost_at = None
+
+    def summary(self) -> SlotSummary:
+        """What became of it."""
+        return SlotSummary(
+            replica_id=self.replica_id,
+            phase=self.phase,
+            outcome=self.outcome,
+            steps=self.budget.mark,
+            restarts=max(0, self.started - 1),
+            lost_s=self.lost_s,
+            status=self.status,
+            failures=tuple(self.failures),
+            killed=self.killed,
+        )

@@ -1,0 +1,108 @@
+"""All slots of one agent, in order, with what a Hello and a report say of them.
+
+Not here: what is done on an event (supervisor.py).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+from ftrun.core.agent.restarts import RestartBudget, RestartRules
+from ftrun.core.agent.slot_state import Outcome, Phase, SlotSummary, Supervised
+from ftrun.core.ids import replica_order
+from ftrun.core.messages import Loss, RunningReplica
+
+STORY_MAX = 200
+DEAD_MAX = 64
+
+
+class SlotTable:
+    """Slots by replica_id; at most as many as the lighthouse has assigned.
+
+    ``dead``: the latest incarnations whose end was seen, for a lighthouse that may not know.
+    """
+
+    def __init__(self, rules: RestartRules) -> None:
+        self._rules = rules
+        self._slots: dict[str, Supervised] = {}
+        self._story: deque[tuple[float, str, str]] = deque(maxlen=STORY_MAX)
+        self.dead: deque[Loss] = deque(maxlen=DEAD_MAX)
+
+    def __iter__(self) -> Iterator[Supervised]:
+        """In order; slots may come and go meanwhile."""
+        return iter(list(self._slots.values()))
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    def get(self, replica_id: str) -> Supervised | None:
+        """The slot, if it is assigned here."""
+        return self._slots.get(replica_id)
+
+    def add(self, replica_id: str, wake_at: float) -> None:
+        """A new slot, to be started at ``wake_at``."""
+        budget = RestartBudget(self._rules)
+        self._slots[replica_id] = Supervised(replica_id, budget, wake_at=wake_at)
+        in_order = sorted(self._slots.items(), key=lambda item: replica_order(item[0]))
+        self._slots = dict(in_order)
+
+    def remove(self, slot: Supervised) -> None:
+        """The slot is another agent's."""
+        del self._slots[slot.replica_id]
+
+    def of_incarnation(self, incarnation: str) -> Supervised | None:
+        """The slot whose live incarnation this is."""
+        for slot in self._slots.values():
+            if slot.incarnation == incarnation and slot.alive:
+                return slot
+        return None
+
+    def running(self) -> tuple[RunningReplica, ...]:
+        """Incarnations whose workers live."""
+        return tuple(
+            RunningReplica(slot.replica_id, slot.incarnation, slot.has_left)
+            for slot in self
+            if slot.alive and not slot.lost
+        )
+
+    def finished(self) -> tuple[str, ...]:
+        """Slots that have ended well."""
+        return tuple(slot.replica_id for slot in self if slot.outcome is Outcome.FINISHED)
+
+    def summary(self) -> tuple[SlotSummary, ...]:
+        """What became of each slot."""
+        return tuple(slot.summary() for slot in self)
+
+    def all_ended(self) -> bool:
+        """True if nothing runs and nothing is to be started."""
+        return all(slot.phase is Phase.ENDED for slot in self._slots.values())
+
+    def note(self, now: float, slot: Supervised, text: str) -> None:
+        """Add a line to a slot's story."""
+        self._story.append((now, slot.replica_id, text))
+
+    def story(self, replica_id: str) -> list[str]:
+        """The history of one slot, oldest first."""
+        return [f"{at:.3f} {text}" for at, slot, text in self._story if slot == replica_id]
+
+    def check(self, is_ending: bool) -> None:
+        """Assert what must hold between events.
+
+        Raises:
+            AssertionError: it does not; the slot's story is in the text.
+        """
+        for slot in self._slots.values():
+            phase = slot.phase
+            runs = phase is Phase.RUNNING or phase is Phase.STOPPING
+            assert bool(slot.alive) == runs, self._told(slot)
+            assert (phase is Phase.WAITING) == (slot.wake_at is not None), self._told(slot)
+            assert (phase is Phase.ENDED) == (slot.outcome is not None), self._told(slot)
+            assert 0 <= slot.budget.spent <= self._rules.max_restarts, self._told(slot)
+            # A script that has raised ends by itself, and has a deadline.
+            has_raised = bool(slot.reports) and slot.kill_at is not None
+            ends = phase is Phase.STOPPING or phase is Phase.ENDED or has_raised
+            assert not is_ending or ends, self._told(slot)
+
+    def _told(self, slot: Supervised) -> str:
+        return "\n".join([str(slot.phase), *self.story(slot.replica_id)])

@@ -1,0 +1,136 @@
+"""What happens to a lighthouse (events), what it does about it (instructions), what it keeps.
+
+Not here: the decisions (machine.py, membership.py), how a journal is written (lighthouse/).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from ftrun.core.messages import EndJob, FromAgent, Hello, JobSpec, ToAgent
+from ftrun.core.quorum import Member, Quorum
+
+
+@dataclass(frozen=True, slots=True)
+class LighthouseSettings:
+    """Every wait and every limit of the lighthouse that is not the job's own (``JobSpec``).
+
+    ``attempts_max``: attempts in a row without a commit in between before the replica that failed
+    most often is replaced. ``switch_failures_max``: failures of a switch before whoever held it up
+    is replaced. ``switch_retry_max_s``: the longest pause between two tries of a switch.
+    ``hold_timeout_s``: so long a switch waits for a step at which the script lets members join,
+    before it is begun again. ``http``: what agents are told of where people are answered.
+    """
+
+    takeover_grace_s: float = 5.0
+    rejoin_timeout_s: float = 5.0
+    build_timeout_s: float = 10.0
+    promise_timeout_s: float = 10.0
+    hold_timeout_s: float = 600.0
+    assign_gather_s: float = 0.2
+    reassign_grace_s: float = 5.0
+    join_gather_s: float = 0.05
+    finish_grace_s: float = 0.1
+    switch_retry_max_s: float = 2.0
+    attempts_max: int = 10
+    refusals_max: int = 10
+    switch_failures_max: int = 3
+    margin_max: int = 64
+    changes_max: int = 100
+    story_lines_max: int = 64
+    agents_max: int = 4096
+    http: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class JournalState:
+    """What must survive the lighthouse, whole: one small record, the newest one wins.
+
+    ``epoch``: the highest epoch that was ever used. ``quorum``: the last one issued, or of which
+    the switch was confirmed (then ``switch_step`` is its step). ``finished``: the slots whose part
+    is over. ``spec`` is None as long as no job has come. ``strays``: who was struck from a quorum
+    and may live on with the job's state (departed.py). ``outcome``: how the job has ended, if it
+    has. ``agents_seen``: the most agents that were attached at once.
+    """
+
+    epoch: int = 0
+    quorum: Quorum | None = None
+    switch_step: int | None = None
+    spec: JobSpec | None = None
+    finished: tuple[str, ...] = ()
+    strays: tuple[Member, ...] = ()
+    outcome: EndJob | None = None
+    agents_seen: int = 0
+
+
+JournalRecord: TypeAlias = JournalState
+
+# ---------------------------------------------------------------- events
+
+
+@dataclass(frozen=True, slots=True)
+class AgentAttached:
+    """An agent's stream stands; a former one of the same agent is over."""
+
+    agent_id: str
+    hello: Hello
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSaid:
+    """A message came in on the agent's stream."""
+
+    agent_id: str
+    message: FromAgent
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSaidMuch:
+    """Several messages came at once on the agent's stream: as many ``AgentSaid``, in order."""
+
+    agent_id: str
+    messages: tuple[FromAgent, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AgentDetached:
+    """The agent's stream is over."""
+
+    agent_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class TimerFired:
+    """The deadline has come (or the lighthouse begins): look at the time."""
+
+
+Event: TypeAlias = AgentAttached | AgentSaid | AgentSaidMuch | AgentDetached | TimerFired
+
+# ---------------------------------------------------------------- instructions
+
+
+@dataclass(frozen=True, slots=True)
+class SendToAgent:
+    """Queue ``message`` on the agent's stream."""
+
+    agent_id: str
+    message: ToAgent
+
+
+@dataclass(frozen=True, slots=True)
+class Journal:
+    """Put ``record`` on disk before anything that follows is carried out."""
+
+    record: JournalRecord
+
+
+@dataclass(frozen=True, slots=True)
+class CloseAgent:
+    """End the agent's stream after what is queued; it will not be reported as detached."""
+
+    agent_id: str
+    reason: str
+
+
+Instruction: TypeAlias = SendToAgent | Journal | CloseAgent

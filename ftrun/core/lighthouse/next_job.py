@@ -1,0 +1,113 @@
+"""A lighthouse outlives its jobs: when one is over, the next one may begin.
+
+Over: it has ended, or nobody is left who runs any of it. A job of another name or with other
+options is another job for certain, and begins at once. The same command again may be meant as
+another run, or be a node of the old one that comes late: only agents that were started after the
+end count as another run, and it begins when as many of them are here as took part in the last
+one. Those that are too few are told so, and after the join timeout how the old run has ended.
+
+Not here: how agents attach (machine.py), what a job is made of (state.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from ftrun.core import messages as m
+from ftrun.core.lighthouse.state import NO_SPEC, Stage
+
+
+@dataclass(slots=True)
+class Waiting:
+    """An agent that is here for another run. ``until``: then it hears how the last one ended."""
+
+    hello: m.Hello
+    until: float
+
+
+class NextJob:
+    """Who waits for the next run of a job that is over."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[str, Waiting] = {}
+
+    def begins_with(self, stage: Stage, hello: m.Hello, *, is_deserted: bool) -> bool:
+        """Whether this Hello begins another job at once.
+
+        ``is_deserted``: nobody runs any of the job any more, and nobody can come back with some.
+        """
+        is_over = stage.outcome is not None or is_deserted
+        is_another = hello.spec != stage.spec and stage.spec is not NO_SPEC
+        return is_over and is_another and is_fresh(hello)
+
+    def wants_another_run(self, stage: Stage, hello: m.Hello) -> bool:
+        """Whether this Hello is of a run that comes after the end of the one before."""
+        if stage.outcome is None or not is_fresh(hello) or hello.spec != stage.spec:
+            return False
+        return stage.ended_at is None or stage.now - hello.age_s >= stage.ended_at
+
+    def wait(self, stage: Stage, hello: m.Hello) -> bool:
+        """One more agent is here for another run; True: that is enough for it to begin."""
+        until = stage.now + stage.spec.join_timeout_s
+        self.waiting[hello.agent_id] = Waiting(hello, until)
+        return len(self.waiting) >= self.wanted(stage)
+
+    def take(self) -> list[m.Hello]:
+        """Those who waited, with whom the next run begins."""
+        hellos = [waiting.hello for waiting in self.waiting.values()]
+        self.waiting.clear()
+        return hellos
+
+    @staticmethod
+    def wanted(stage: Stage) -> int:
+        """How many agents another run begins with."""
+        return max(stage.spec.nodes, stage.agents_seen)
+
+    def gone(self, agent_id: str) -> None:
+        """An agent's stream has ended."""
+        self.waiting.pop(agent_id, None)
+
+    def late(self, now: float) -> list[str]:
+        """The agents that have waited long enough, and wait no more."""
+        found = [agent_id for agent_id, waiting in self.waiting.items() if now >= waiting.until]
+        for agent_id in found:
+            del self.waiting[agent_id]
+        return found
+
+    def next_deadline(self) -> float | None:
+        """When the first of them has waited long enough."""
+        return min((waiting.until for waiting in self.waiting.values()), default=None)
+
+
+def is_fresh(hello: m.Hello) -> bool:
+    """The agent has never been in any job."""
+    return not (hello.running or hello.dead or hello.finished or hello.epoch)
+
+
+def refusal(stage: Stage, hello: m.Hello) -> str:
+    """Why this agent cannot take part in the job of this lighthouse; "": it can."""
+    spec, ours = hello.spec, stage.spec
+    if ours is NO_SPEC or spec == ours:
+        return ""
+    if spec.job_id != ours.job_id:
+        return (
+            f"this agent is for job {spec.job_id}, and this lighthouse serves job {ours.job_id}, "
+            "which has not ended. Wait for its end, end it, or start another lighthouse for "
+            f"{spec.job_id} with a --bind and a --state-dir of its own."
+        )
+    unlike = [
+        f"{_option(f.name)}: {getattr(spec, f.name)} was given here, and {getattr(ours, f.name)} "
+        "where the job was started"
+        for f in fields(spec)
+        if getattr(spec, f.name) != getattr(ours, f.name)
+    ]
+    return (
+        f"all nodes of job {ours.job_id} need the same options. {'; '.join(unlike)}. Start this "
+        "node with those of the job; or end the job on all nodes, and start it with the new ones."
+    )
+
+
+def _option(field: str) -> str:
+    """How the user spells a field of the spec."""
+    name = field.removesuffix("_s").replace("_", "-")
+    return f"--{name}"

@@ -1,0 +1,96 @@
+"""Collects what the lighthouse has to do, one message per agent and not per worker.
+
+Not here: what to say (membership.py), how it is sent (lighthouse/).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ftrun.core import messages as m
+from ftrun.core.ids import replica_order
+from ftrun.core.lighthouse.events import (
+    CloseAgent,
+    Instruction,
+    Journal,
+    JournalRecord,
+    SendToAgent,
+)
+from ftrun.core.lighthouse.replicas import Replica, Roster
+
+NOTICE_REPLICAS_MAX = 64
+
+
+class Outbox:
+    """The instructions of one event, in order.
+
+    ``agents``: those that are attached; nobody else can be told anything.
+    """
+
+    def __init__(self, roster: Roster) -> None:
+        self.agents: dict[str, None] = {}
+        self._roster = roster
+        self._out: list[Instruction] = []
+
+    def take(self) -> list[Instruction]:
+        """All that has been collected since the last time."""
+        out, self._out = self._out, []
+        return out
+
+    def put_first(self, instructions: list[Instruction]) -> None:
+        """Carry these out before all that has been collected so far."""
+        self._out[:0] = instructions
+
+    def tell(self, replica_ids: Iterable[str], message: m.ToWorker) -> None:
+        """To every worker of these replicas, if they live."""
+        targets: dict[str, list[m.RunningReplica]] = {}
+        for replica_id in sorted(replica_ids, key=replica_order):
+            replica = self._roster.at(replica_id)
+            if replica is not None:
+                targets.setdefault(replica.agent_id, []).append(replica.target)
+        for agent_id, of_agent in targets.items():
+            self.to_agent(agent_id, m.ToWorkers(tuple(of_agent), message))
+
+    def restart(self, replica: Replica, reason: str) -> None:
+        """The agent shall kill this incarnation and start another."""
+        order = m.RestartReplica(replica.replica_id, replica.incarnation, reason)
+        self.to_agent(replica.agent_id, order)
+
+    def notice(
+        self, kind: str, replica_ids: Iterable[str], text: str, only: str | None = None
+    ) -> None:
+        """One line for people, on every agent's terminal, or on that of agent ``only``.
+
+        Of very many replicas the text says enough: naming each to every agent would be O(N²).
+        """
+        ids = tuple(sorted(replica_ids, key=replica_order))
+        if len(ids) > NOTICE_REPLICAS_MAX:
+            ids = ()
+        notice = m.Notice(kind, ids, text)
+        if only is None:
+            self.to_all(notice)
+        else:
+            self.to_agent(only, notice)
+
+    def to_all(self, message: m.ToAgent) -> None:
+        """To every agent that is attached."""
+        for agent_id in self.agents:
+            self._out.append(SendToAgent(agent_id, message))
+
+    def to_agent(self, agent_id: str, message: m.ToAgent) -> None:
+        """To one agent, if it is attached."""
+        if agent_id in self.agents:
+            self._out.append(SendToAgent(agent_id, message))
+
+    def reject(self, agent_id: str, reason: str) -> None:
+        """Refuse an agent for good: the one that has not been attached."""
+        self._out.append(SendToAgent(agent_id, m.Rejected(reason)))
+        self._out.append(CloseAgent(agent_id, reason))
+
+    def close(self, agent_id: str, reason: str) -> None:
+        """End an agent's stream."""
+        self._out.append(CloseAgent(agent_id, reason))
+
+    def journal(self, record: JournalRecord) -> None:
+        """On disk, before anything that follows leaves."""
+        self._out.append(Journal(record))

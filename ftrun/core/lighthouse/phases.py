@@ -1,0 +1,69 @@
+"""The lighthouse's phases, and how membership works, in one page.
+
+A quorum is in force until the lighthouse replaces it. There are three changes and no others:
+
+- *Form*: EMPTY → BUILD → STEADY. Nobody trains; whoever is ready begins.
+- *Shrink*: somebody is lost, or a group fails. REJOIN: all survivors are interrupted and say what
+  they hold. BUILD: the next quorum, of survivors only, with the state that its members shall have.
+- *Switch*: somebody joins or drains. PREPARE: the next group is built beside the one in force.
+  PROPOSE: all promise not to begin step S under the old one. SWITCH: confirmed, on disk first.
+  Until then it can be cancelled and costs nobody a step; a loss among the members cancels it.
+
+All members take part in every reduction, so one member that was interrupted stops the old quorum
+for the rest. Only if *no* member of it is left to interrupt must the lighthouse be certain that
+they cannot go on elsewhere: FENCE. A lighthouse that was restarted listens first: TAKEOVER.
+
+Every attempt has a number above all that were ever issued (attempts.py); an answer that names
+another one counts for nothing (Q2, C3). The unit of loss is an incarnation: whoever was lost and
+lives after all is a newcomer and is interrupted before anything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from types import MappingProxyType
+
+
+class Phase(Enum):
+    """What the lighthouse waits for."""
+
+    TAKEOVER = "takeover"
+    EMPTY = "empty"
+    BUILD = "build"
+    STEADY = "steady"
+    PREPARE = "prepare"
+    PROPOSE = "propose"
+    SWITCH = "switch"
+    REJOIN = "rejoin"
+    FENCE = "fence"
+    ENDED = "ended"
+
+
+_P = Phase
+TRANSITIONS: Mapping[Phase, frozenset[Phase]] = MappingProxyType(
+    {
+        # restarted: who is back, and what do they hold?
+        _P.TAKEOVER: frozenset({_P.EMPTY, _P.STEADY, _P.SWITCH, _P.REJOIN, _P.FENCE, _P.ENDED}),
+        # nobody trains: enough replicas that are ready
+        _P.EMPTY: frozenset({_P.BUILD, _P.ENDED}),
+        # NewQuorum is out: every worker has built it; an error or a loss → REJOIN
+        _P.BUILD: frozenset({_P.STEADY, _P.REJOIN, _P.ENDED}),
+        # all train: nothing; a newcomer or a drain → PREPARE
+        _P.STEADY: frozenset({_P.PREPARE, _P.REJOIN, _P.ENDED}),
+        # Prepare is out: every worker has built it; a failure → STEADY
+        _P.PREPARE: frozenset({_P.PROPOSE, _P.STEADY, _P.REJOIN, _P.ENDED}),
+        # ProposeSwitch is out: every worker has promised; a refusal → PROPOSE again, further on
+        _P.PROPOSE: frozenset({_P.PROPOSE, _P.SWITCH, _P.STEADY, _P.REJOIN, _P.ENDED}),
+        # Switch is out: every worker trains under it and the leavers have left
+        _P.SWITCH: frozenset({_P.STEADY, _P.REJOIN, _P.ENDED}),
+        # Interrupt is out: every survivor has reported, and they are enough
+        _P.REJOIN: frozenset({_P.BUILD, _P.FENCE, _P.ENDED}),
+        # no survivor: old members dead or silent for long (→ EMPTY), or back (→ REJOIN)
+        _P.FENCE: frozenset({_P.EMPTY, _P.REJOIN, _P.ENDED}),
+        _P.ENDED: frozenset(),
+    }
+)
+
+IN_QUORUM = frozenset({_P.BUILD, _P.STEADY, _P.PREPARE, _P.PROPOSE, _P.SWITCH})
+"""The phases in which a quorum is in force or coming into it."""

@@ -1,0 +1,128 @@
+"""The replicas that live, as far as the lighthouse knows: one incarnation per slot (Q4, Q8).
+
+Not here: which of them are in the quorum (membership.py), whose slot it is (slots.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from ftrun.core.ids import StateId, replica_order
+from ftrun.core.lighthouse.choice import standing
+from ftrun.core.messages import Progress, Report, RunningReplica
+from ftrun.core.quorum import Endpoint, Member
+
+
+@dataclass(slots=True)
+class Replica:
+    """One living incarnation and the newest word of each of its workers.
+
+    ``reports`` by group_rank. ``leaving``: "finished" or "drained" once its workers have said so.
+    ``left``: the group_ranks that have. ``has_ended``: its processes are gone, with exit code 0.
+    ``was_interrupted``: it has been told to give up what it was in before it came to us.
+    ``foreign``: what it held when it came into the quorum as one that has to heal.
+    ``target``: how its agent is told whom a message is for.
+    """
+
+    replica_id: str
+    incarnation: str
+    agent_id: str
+    store: str
+    reports: dict[int, Report] = field(default_factory=dict)
+    leaving: str = ""
+    left: set[int] = field(default_factory=set)
+    has_ended: bool = False
+    was_interrupted: bool = False
+    progress: Progress | None = None
+    foreign: StateId | None = None
+    target: RunningReplica = field(init=False)
+    _member: Member | None = field(init=False, default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        self.target = RunningReplica(self.replica_id, self.incarnation)
+
+    def member(self, workers_per_replica: int) -> Member:
+        """Its entry in a quorum; it must be known in full."""
+        ranks = range(workers_per_replica)
+        endpoints: tuple[Endpoint, ...] = tuple([self.reports[rank].endpoint for rank in ranks])
+        if self._member is None or self._member.endpoints != endpoints:
+            self._member = Member(self.replica_id, self.incarnation, endpoints, self.store)
+        return self._member
+
+    def is_known(self, workers_per_replica: int) -> bool:
+        """All its workers have reported."""
+        return len(self.reports) == workers_per_replica
+
+    def joins(self, must_heal: bool) -> None:
+        """It becomes a member of a quorum, whose state it holds or has to heal from."""
+        self.foreign = standing(self.reports.values()) if must_heal else None
+
+    def is_foreign(self) -> bool:
+        """What it holds is not of its quorum's history: it has to heal and has not yet (Q3)."""
+        reports = self.reports.values()
+        if any(report.healing for report in reports):
+            return True
+        return self.foreign is not None and standing(reports) == self.foreign
+
+    def is_entangled(self) -> bool:
+        """Some worker trains in a quorum, or prepares one, that it has not given up."""
+        return any(is_entangled(report) for report in self.reports.values())
+
+
+def is_entangled(report: Report) -> bool:
+    """The worker is in a quorum, or prepares one, that it has not given up."""
+    quorums = (report.in_force, report.pending)
+    return any(q is not None and q.attempt > report.interrupted for q in quorums)
+
+
+class Roster:
+    """The living replicas by slot.
+
+    ``ready``: those that are not in the quorum, are known in full and free to join one.
+    """
+
+    def __init__(self) -> None:
+        self._replicas: dict[str, Replica] = {}
+        self.ready: set[str] = set()
+
+    def __len__(self) -> int:
+        return len(self._replicas)
+
+    def __iter__(self) -> Iterator[Replica]:
+        return iter(self._replicas.values())
+
+    def __contains__(self, replica_id: str) -> bool:
+        return replica_id in self._replicas
+
+    def __getitem__(self, replica_id: str) -> Replica:
+        return self._replicas[replica_id]
+
+    def find(self, replica_id: str, incarnation: str) -> Replica | None:
+        """This very incarnation, if it lives."""
+        replica = self._replicas.get(replica_id)
+        return replica if replica is not None and replica.incarnation == incarnation else None
+
+    def at(self, replica_id: str) -> Replica | None:
+        """Whatever incarnation lives in the slot."""
+        return self._replicas.get(replica_id)
+
+    def add(self, replica: Replica) -> None:
+        """A new incarnation; the slot must be free."""
+        assert replica.replica_id not in self._replicas, "Q4: two incarnations in one slot"
+        self._replicas[replica.replica_id] = replica
+
+    def remove(self, replica_id: str) -> None:
+        """This replica lives no more, or we do not know."""
+        del self._replicas[replica_id]
+        self.ready.discard(replica_id)
+
+    def of_agent(self, agent_id: str) -> list[Replica]:
+        """The replicas that this agent runs, in order."""
+        mine = (r for r in self._replicas.values() if r.agent_id == agent_id)
+        return sorted(mine, key=lambda r: replica_order(r.replica_id))
+
+    def members(self, replica_ids: Iterable[str], workers_per_replica: int) -> tuple[Member, ...]:
+        """The ordered member list of these replicas."""
+        in_order = sorted(replica_ids, key=replica_order)
+        return tuple(self._replicas[r].member(workers_per_replica) for r in in_order)

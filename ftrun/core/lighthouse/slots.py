@@ -1,0 +1,159 @@
+"""Whose slot is whose: the job's replica ids shared out among the agents.
+
+A slot belongs to at most one agent at a time. It is handed on when that agent is gone, or when what
+ran in it has left in order and has ended. Not here: what runs in the slots (replicas.py), when a
+slot is to be handed on (assignment.py).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from ftrun.core.messages import StartFailure
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A slot that one agent gives to another, to even the load."""
+
+    replica_id: str
+    from_agent: str
+    to_agent: str
+
+
+@dataclass(slots=True)
+class Slot:
+    """One replica id.
+
+    ``agent_id``: "" if it is free. ``is_finished``: its script has ended well, and nothing runs in
+    it any more. ``moves_to``: the agent that gets it once what runs in it has left; ``has_left``:
+    it has, and its processes end. ``was_drained``: free since an agent left. ``dead``: the last
+    incarnation that has certainly ended. ``restarts``: as its agent counts. ``start_failure``: how
+    its script has failed, if it has not come to its first step since.
+    """
+
+    replica_id: str
+    agent_id: str = ""
+    is_finished: bool = False
+    moves_to: str = ""
+    has_left: bool = False
+    was_drained: bool = False
+    dead: str = ""
+    restarts: int = 0
+    start_failure: StartFailure | None = None
+
+    @property
+    def runs_at(self) -> str:
+        """The agent that shall run it now; "": none."""
+        return "" if self.is_finished or self.has_left else self.agent_id
+
+
+class SlotTable:
+    """The slots "0".."N-1" of a job, in order.
+
+    ``open_count``: how many are still to train. ``free_count``: how many of these belong to nobody.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._slots = {str(index): Slot(str(index)) for index in range(count)}
+        self.open_count = count
+        self.free_count = count
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    def __iter__(self) -> Iterator[Slot]:
+        return iter(self._slots.values())
+
+    def __contains__(self, replica_id: str) -> bool:
+        return replica_id in self._slots
+
+    def __getitem__(self, replica_id: str) -> Slot:
+        return self._slots[replica_id]
+
+    def finish(self, replica_id: str) -> bool:
+        """The slot's part is over; False if it was before, or is no slot of this job."""
+        slot = self._slots.get(replica_id)
+        if slot is None or slot.is_finished:
+            return False
+        slot.is_finished = True
+        self.open_count -= 1
+        self.free_count -= not slot.agent_id
+        return True
+
+    def finished(self) -> tuple[str, ...]:
+        """The slots whose part is over."""
+        return tuple(slot.replica_id for slot in self if slot.is_finished)
+
+    def give(self, replica_id: str, agent_id: str) -> None:
+        """The slot is this agent's from now on; nobody's if that is ""."""
+        slot = self._slots[replica_id]
+        if not slot.is_finished:
+            self.free_count += (not agent_id) - (not slot.agent_id)
+        slot.agent_id, slot.moves_to, slot.has_left = agent_id, "", False
+        slot.was_drained = False
+
+    def of(self, agent_id: str) -> tuple[str, ...]:
+        """The slots that an agent shall run, in order."""
+        return tuple(slot.replica_id for slot in self if slot.runs_at == agent_id)
+
+    def by_agent(self) -> dict[str, list[str]]:
+        """The slots that every agent shall run that has any, in order."""
+        slots: dict[str, list[str]] = {}
+        for slot in self:
+            if slot.runs_at:
+                slots.setdefault(slot.runs_at, []).append(slot.replica_id)
+        return slots
+
+    def share_out(self, capacities: Mapping[str, int]) -> None:
+        """First assignment: equal parts, contiguous, in the agents' order, within their capacity.
+
+        What one agent has no room for goes to those after it, and at last to any that has room.
+        """
+        free = self._free()
+        room = self._room(capacities)
+        for index, agent_id in enumerate(room):
+            fair = -(-len(free) // (len(room) - index))  # rounded up
+            part = max(0, min(fair, room[agent_id]))
+            for slot in free[:part]:
+                self.give(slot.replica_id, agent_id)
+            free = free[part:]
+        self.hand_out(capacities)
+
+    def hand_out(self, capacities: Mapping[str, int]) -> set[str]:
+        """Free slots go, one by one, to the agent with the most room; those that got one."""
+        room = self._room(capacities)
+        changed: set[str] = set()
+        for slot in self._free():
+            agent_id = max(room, key=lambda a: room[a], default="")
+            if not agent_id or room[agent_id] <= 0:
+                break
+            self.give(slot.replica_id, agent_id)
+            room[agent_id] -= 1
+            changed.add(agent_id)
+        return changed
+
+    def uneven(self, capacities: Mapping[str, int]) -> Move | None:
+        """The move that evens the load: from the agent with most slots to the one with fewest.
+
+        Where these differ by two or more, and the latter has room; its highest slot goes.
+        """
+        room = self._room(capacities)
+        loads = {agent_id: capacities[agent_id] - left for agent_id, left in room.items()}
+        takers = [agent_id for agent_id, left in room.items() if left > 0]
+        if not takers:
+            return None
+        most = max(loads, key=lambda a: loads[a])
+        least = min(takers, key=lambda a: loads[a])
+        if loads[most] - loads[least] < 2:
+            return None
+        return Move(self.of(most)[-1], most, least)
+
+    def _free(self) -> list[Slot]:
+        return [slot for slot in self if not slot.agent_id and not slot.is_finished]
+
+    def _room(self, capacities: Mapping[str, int]) -> dict[str, int]:
+        used = Counter(slot.moves_to or slot.agent_id for slot in self if not slot.is_finished)
+        return {a: capacity - used[a] for a, capacity in capacities.items()}

@@ -1,0 +1,114 @@
+"""The lighthouse as people and programs see it: a picture of it as plain JSON.
+
+Not here: anything that changes it (machine.py, membership.py), its invariants (checks.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from ftrun.core import messages as m
+from ftrun.core.ids import quorum_name, replica_order
+from ftrun.core.lighthouse.agents import Agent
+from ftrun.core.lighthouse.replicas import Replica
+from ftrun.core.lighthouse.slots import Slot
+from ftrun.core.lighthouse.state import Stage
+from ftrun.core.lighthouse.waits import Wait
+from ftrun.core.quorum import Quorum
+
+CHANGES_SHOWN = 20
+
+
+def snapshot(
+    stage: Stage, agents: Iterable[Agent], wait: Wait | None, now: float
+) -> dict[str, Any]:
+    """Everything worth showing, as plain JSON. ``wait``: what holds the job up, if anything."""
+    slots = stage.slots.by_agent()
+    return {
+        "phase": stage.phase.value,
+        "phase_age_s": round(now - stage.since, 3),
+        "job": _job(stage.spec),
+        "epoch": stage.numbering.epoch,
+        "step": stage.step_max,
+        "quorum": _quorum(stage.quorum, stage),
+        "replicas": [_replica(stage, slot) for slot in stage.slots],
+        "restarts": sum(slot.restarts for slot in stage.slots),
+        "waiting_for": list(wait.whom) if wait is not None else list(stage.waiting.silent()),
+        "waiting": None if wait is None else wait.view(now),
+        "agents": [
+            {
+                "agent_id": agent.agent_id,
+                "host": agent.host,
+                "capacity": agent.capacity,
+                "attached": agent.gone_at is None,
+                "silent_s": round(now - agent.heard_at, 3),
+                "slots": slots.get(agent.agent_id, []),
+            }
+            for agent in agents
+        ],
+        "history": [change.view(now) for change in list(stage.chronicle.changes)[-CHANGES_SHOWN:]],
+        "outcome": _outcome(stage.outcome),
+    }
+
+
+def _job(spec: m.JobSpec) -> dict[str, Any]:
+    return {
+        "job_id": spec.job_id,
+        "replicas": spec.replicas,
+        "workers_per_replica": spec.workers_per_replica,
+        "min_replicas": spec.min_replicas,
+        "nodes": spec.nodes,
+    }
+
+
+def _quorum(quorum: Quorum | None, stage: Stage) -> dict[str, Any] | None:
+    if quorum is None:
+        return None
+    return {
+        "quorum_id": quorum.attempt.quorum_id,
+        "name": quorum_name(quorum.attempt.quorum_id),
+        "attempt": quorum.attempt.number,
+        "step": quorum.step,
+        "members": [member.replica_id for member in quorum.members],
+        "live": sorted(stage.live, key=replica_order),
+        "newcomers": list(quorum.newcomers),
+        "donors": list(quorum.donors),
+    }
+
+
+def _replica(stage: Stage, slot: Slot) -> dict[str, Any]:
+    replica = stage.roster.at(slot.replica_id)
+    progress = replica.progress if replica is not None else None
+    return {
+        "replica_id": slot.replica_id,
+        "phase": _replica_phase(stage, slot, replica),
+        "incarnation": replica.incarnation if replica is not None else None,
+        "agent_id": slot.agent_id or None,
+        "restarts": slot.restarts,
+        "step": progress.step if progress is not None else None,
+        "batches": progress.batches if progress is not None else None,
+        "worker_phase": progress.phase if progress is not None else None,
+        "scalars": dict(progress.scalars) if progress is not None else {},
+    }
+
+
+def _replica_phase(stage: Stage, slot: Slot, replica: Replica | None) -> str:
+    replica_id = slot.replica_id
+    if replica is None and slot.is_finished:
+        return "finished"
+    if replica is None:
+        return "drained" if slot.was_drained else "absent"
+    if replica.leaving:
+        return replica.leaving
+    if replica_id in stage.live:
+        return "draining" if replica_id in stage.drains else "member"
+    if replica_id in stage.roster.ready:
+        return "joining"
+    return "starting"
+
+
+def _outcome(outcome: m.EndJob | None) -> dict[str, Any] | None:
+    if outcome is None:
+        return None
+    return {"exit_code": outcome.exit_code, "reason": outcome.reason}

@@ -1,0 +1,215 @@
+"""What all phases share: the time, who is here, which quorum stands, what is waited for.
+
+Plain data with the few operations that keep it consistent. Not here: any decision
+(membership.py, switching.py, takeover.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ftrun.core.ids import NO_ATTEMPT, Attempt, replica_order
+from ftrun.core.lighthouse.attempts import Numbering
+from ftrun.core.lighthouse.departed import Fence
+from ftrun.core.lighthouse.events import JournalState, LighthouseSettings
+from ftrun.core.lighthouse.history import Chronicle
+from ftrun.core.lighthouse.outbox import Outbox
+from ftrun.core.lighthouse.phases import IN_QUORUM, TRANSITIONS, Phase
+from ftrun.core.lighthouse.replicas import Replica, Roster
+from ftrun.core.lighthouse.slots import SlotTable
+from ftrun.core.lighthouse.waiting import Waiting
+from ftrun.core.messages import EndJob, JobSpec, Loss, Report, ToWorker
+from ftrun.core.quorum import Quorum
+
+NO_SPEC = JobSpec(
+    job_id="",
+    replicas=0,
+    workers_per_replica=1,
+    min_replicas=1,
+    join_timeout_s=0.0,
+    heartbeat_timeout_s=0.0,
+    isolation_limit_s=0.0,
+)
+"""As long as no agent has brought a job."""
+
+LARGE_MEMBERS = 1000
+LARGE_MEMBER_S = 0.005
+"""Members above this number lengthen every wait for answers by so much each."""
+
+
+class Stage:
+    """The lighthouse's memory of the membership.
+
+    ``quorum``: in force or being built; in FENCE the last one. ``prior``: during SWITCH the one
+    before it. ``live``: the members of both that have not been struck. ``drains``: who has been
+    asked to leave at a boundary. ``interrupt``: what survivors must have given up in REJOIN.
+    ``step_max``: no member is known to be further. ``stalled``: the members that wait for peers,
+    and since when; ``too_few``: those that repeat their step since then, for too few contribute to
+    it. ``reassigned``: the agents whose slots have changed and that are not told yet.
+    ``ended_at``: when the job has ended; None: not yet, or under an earlier lighthouse.
+    ``agents_seen``: the most agents that were attached at once.
+
+    Handlers note what has happened; what follows is decided once, when all of an event is noted:
+    ``struck``: members that are out since then; ``failure``: why the attempt cannot go on without
+    a loss; ``replacements``: who shall be killed and started again; ``is_stirred``: something
+    happened that may end a wait or the job.
+    """
+
+    def __init__(self, settings: LighthouseSettings, journal: JournalState, now: float) -> None:
+        self.settings = settings
+        self.spec = journal.spec if journal.spec is not None else NO_SPEC
+        self.numbering = Numbering(journal.epoch + 1)
+        self.roster = Roster()
+        self.slots = SlotTable(self.spec.replicas)
+        for replica_id in journal.finished:
+            self.slots.finish(replica_id)
+        self.outbox = Outbox(self.roster)
+        self.chronicle = Chronicle(settings)
+        self.phase = Phase.TAKEOVER
+        self.now = now
+        self.since = now
+        self.deadline: float | None = None
+        self.quorum = journal.quorum
+        self.switch_step = journal.switch_step
+        self.prior: Quorum | None = None
+        self.live: set[str] = set()
+        self.drains: set[str] = set()
+        self.stalled: dict[str, float] = {}
+        self.too_few: dict[str, float] = {}
+        self.reassigned: set[str] = set()
+        self.interrupt: Attempt = NO_ATTEMPT
+        self.step_max = 0
+        self.fence = Fence()
+        self.waiting = Waiting()
+        self.heard_at: dict[str, float] = {}
+        self.struck: list[Loss] = []
+        self.failure = ""
+        self.replacements: list[Loss] = []
+        self.is_stirred = True
+        self.outcome = journal.outcome
+        self.ended_at: float | None = None
+        self.agents_seen = journal.agents_seen
+        if self.outcome is not None:
+            self.phase = Phase.ENDED
+        self._keeps_spec = journal.spec is not None
+
+    @property
+    def workers(self) -> int:
+        """Workers per replica group."""
+        return self.spec.workers_per_replica
+
+    @property
+    def needed(self) -> int:
+        """The smallest quorum that may be formed: those that have ended are not waited for."""
+        return max(1, min(self.spec.min_replicas, self.slots.open_count))
+
+    def enter(self, phase: Phase, timeout_s: float | None = None) -> None:
+        """Change the phase; nobody is waited for until somebody is expected."""
+        assert phase in TRANSITIONS[self.phase], f"{self.phase} → {phase}"
+        self._keeps_spec = True
+        self.phase = phase
+        self.since = self.now
+        self.deadline = (
+            None if timeout_s is None else self.now + self.patient_s(timeout_s, len(self.live))
+        )
+        self.failure = ""
+        self.is_stirred = True
+        self.waiting.clear()
+
+    def patient_s(self, timeout_s: float, replicas: int) -> float:
+        """More time for very many: what they are told and answer goes through one process."""
+        return timeout_s + max(0, replicas - LARGE_MEMBERS) * LARGE_MEMBER_S
+
+    def open(self, spec: JobSpec) -> None:
+        """The first agent has brought the job."""
+        self.spec = spec
+        self.slots = SlotTable(spec.replicas)
+
+    def tell(self, replica_ids: Iterable[str], message: ToWorker) -> None:
+        """To every worker of these replicas, if they live."""
+        self.outbox.tell(replica_ids, message)
+
+    def journal(self) -> None:
+        """Put on disk what a restarted lighthouse must know.
+
+        During a takeover the job is left out: that there is a job and no quorum means that none
+        was ever issued, and that is not certain yet.
+        """
+        record = JournalState(
+            epoch=self.numbering.epoch,
+            quorum=self.quorum,
+            switch_step=self.switch_step,
+            spec=self.spec if self._keeps_spec else None,
+            finished=self.slots.finished(),
+            strays=self.fence.strays(),
+            outcome=self.outcome,
+            agents_seen=self.agents_seen,
+        )
+        self.outbox.journal(record)
+
+    def outrun(self, report: Report) -> None:
+        """Keep our attempts above everything that anybody has seen (Q1, Q2)."""
+        seen = [report.interrupted]
+        seen += [q.attempt for q in (report.in_force, report.pending) if q is not None]
+        if self.numbering.outrun(max(seen)):
+            self.journal()
+
+    def attempts_of(self, replica: Replica) -> tuple[Attempt, ...]:
+        """The attempts under which this live member may be training."""
+        quorums = (self.prior, self.quorum)
+        key = (replica.replica_id, replica.incarnation)
+        return tuple(q.attempt for q in quorums if q is not None and q.index(*key) is not None)
+
+    def retire(self, replica: Replica, *, is_dead: bool) -> None:
+        """A member is out of the quorum, and nobody has to be interrupted for it."""
+        name = replica.replica_id
+        self.live.discard(name)
+        self.drains.discard(name)
+        self.stalled.pop(name, None)
+        self.too_few.pop(name, None)
+        self.waiting.drop(name)
+        heard_at = self.heard_at.get(replica.agent_id, self.since)
+        self.fence.strike(replica, heard_at, is_dead)
+        self.is_stirred = True
+
+    @property
+    def silence_s(self) -> float:
+        """After so long without a word of its agent nobody trains on, and nobody is waited for.
+
+        Its lease is over by the isolation limit, which it counts from when it asked; the heartbeat
+        timeout is margin, for clocks that do not run alike.
+        """
+        return self.spec.isolation_limit_s + self.spec.heartbeat_timeout_s
+
+    def leave_strays(self, quorum: Quorum) -> None:
+        """``quorum`` is issued: what its predecessor's members do counts no more."""
+        self.fence.settle(quorum.members, self.now - self.silence_s)
+
+    def strike(self, replica: Replica, cause: str, *, is_dead: bool) -> None:
+        """A member is out of the quorum, which cannot go on."""
+        self.retire(replica, is_dead=is_dead)
+        if self.phase in IN_QUORUM:
+            self.struck.append(Loss(replica.replica_id, replica.incarnation, cause))
+
+    def replace(self, replica_ids: Iterable[str], cause: str) -> None:
+        """These replicas are of no use as they are: their agents shall kill and restart them."""
+        found = (self.roster.at(name) for name in sorted(replica_ids, key=replica_order))
+        self.replacements += [Loss(r.replica_id, r.incarnation, cause) for r in found if r]
+
+    def end(self, exit_code: int, reason: str) -> None:
+        """The job is complete or has failed: tell everyone. A failed one leaves no quorum."""
+        self.chronicle.complete(self.now, None, reason)
+        self.enter(Phase.ENDED)
+        self.struck, self.replacements = [], []  # nothing follows from them any more
+        if exit_code:
+            self.quorum = self.switch_step = None
+        self.outcome = EndJob(exit_code, reason)
+        self.ended_at = self.now
+        self.journal()
+        self.outbox.notice("ended", (), f"The job has ended: {reason}.")
+        self.outbox.to_all(self.outcome)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the phase's deadline has come."""
+        return self.deadline is not None and self.now >= self.deadline

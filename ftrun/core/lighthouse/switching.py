@@ -1,0 +1,337 @@
+"""A change without an interruption: newcomers join and leavers leave at one agreed step.
+
+PREPARE, PROPOSE and SWITCH of phases.py. Nothing here interrupts anybody; what the loss of a member
+does to a switch is decided in membership.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+
+from ftrun.core import messages as m
+from ftrun.core.ids import Attempt, replica_order
+from ftrun.core.lighthouse.history import replicas, sentence
+from ftrun.core.lighthouse.phases import Phase
+from ftrun.core.lighthouse.replicas import Replica
+from ftrun.core.lighthouse.state import Stage
+from ftrun.core.quorum import Quorum
+
+MIXED = "members do not let others join at the same steps"
+
+
+@dataclass(slots=True)
+class Plan:
+    """The switch under way. ``everyone``: members, newcomers and leavers; all have a say.
+
+    ``joining``: the newcomers as they were when it began. ``step``: proposed. ``promised``: what a
+    member has promised, which is later where scripts let members join at some steps only.
+    ``begun``: the last step that a member has begun because of that.
+    """
+
+    quorum: Quorum
+    leavers: frozenset[str]
+    everyone: frozenset[str]
+    joining: tuple[Replica, ...]
+    step: int = 0
+    promised: int | None = None
+    begun: int = 0
+    margin: int = 1
+    refusals: int = 0
+
+    @property
+    def attempt(self) -> Attempt:
+        """Under which the answers come."""
+        return self.quorum.attempt
+
+
+class Switching:
+    """Plans, prepares, proposes and confirms switches.
+
+    The ``on_…`` methods take the workers' answers; ``prepare``, ``propose``, ``confirm`` and
+    ``complete`` are the rules of the phases and say whether they have changed anything.
+    """
+
+    def __init__(self, stage: Stage) -> None:
+        self.plan: Plan | None = None
+        self._failures = 0
+        self._retry_at = 0.0
+        self._stage = stage
+
+    # ------------------------------------------------------------ answers
+
+    def on_built(self, replica_id: str, rank: int, attempt: Attempt) -> None:
+        """One worker has prepared."""
+        if self._stage.phase is Phase.PREPARE and self._is_ours(attempt):
+            self._stage.waiting.answer(replica_id, rank)
+
+    def on_build_failed(self, replica_id: str, failure: m.BuildFailed) -> bool:
+        """One worker could not prepare: try again later. False: it was about something else."""
+        if self.plan is None or not self._is_ours(failure.attempt):
+            return False
+        culprits = self.plan.quorum.newcomers or (replica_id,)
+        self._fail(culprits, f"replica {replica_id} could not build it: {failure.reason}")
+        return True
+
+    def on_promised(self, replica_id: str, rank: int, promise: m.Promised) -> None:
+        """One worker will not begin the step under the old quorum (Q5).
+
+        A member's may be later than what was proposed; they must all be the same. Newcomers begin
+        nothing, and come at whichever step the members can.
+        """
+        plan = self.plan
+        if plan is None or not self._is_asked(promise.attempt) or promise.step < plan.step:
+            return
+        if replica_id not in plan.quorum.newcomers:
+            plan.promised = promise.step if plan.promised is None else plan.promised
+            if promise.step != plan.promised or promise.step <= plan.begun:
+                self._fail((), MIXED)
+                return
+        self._stage.waiting.answer(replica_id, rank)
+
+    def on_refused(self, replica_id: str, refusal: m.Refused) -> None:
+        """One worker has begun the step already: propose a later one; or it promises later.
+
+        The margin doubles, so that the proposal overtakes even quick steps.
+        """
+        stage, plan = self._stage, self.plan
+        if plan is None or not self._is_proposed(refusal.attempt, refusal.step):
+            return
+        if refusal.later:
+            stage.waiting.later.add(replica_id)
+            stage.is_stirred = True
+            plan.begun = max(plan.begun, refusal.current)
+            if plan.promised is not None and plan.promised <= plan.begun:
+                self._fail((), MIXED)  # it waits for who has promised, and that one for it
+            return
+        if refusal.current < refusal.step:
+            self._fail((), f"replica {replica_id} is not prepared for it")
+            return  # a later step would not please it any better
+        stage.step_max = max(stage.step_max, refusal.current)
+        plan.refusals += 1
+        plan.margin = min(2 * plan.margin, stage.settings.margin_max)
+        if plan.refusals > stage.settings.refusals_max:
+            self._fail((), "the members were past the step each time")
+        else:
+            self._propose(plan)
+
+    def _is_ours(self, attempt: Attempt) -> bool:
+        return self.plan is not None and attempt == self.plan.attempt
+
+    def _is_asked(self, attempt: Attempt) -> bool:
+        return self._stage.phase is Phase.PROPOSE and self._is_ours(attempt)
+
+    def _is_proposed(self, attempt: Attempt, step: int) -> bool:
+        return self._is_asked(attempt) and self.plan is not None and step == self.plan.step
+
+    # ------------------------------------------------------------ STEADY
+
+    def consider(self) -> bool:
+        """Set the time of the next switch, if there is something to do; begin when it comes.
+
+        Joins a moment apart share a switch. Whoever has finished is struck first.
+        """
+        stage = self._stage
+        if stage.drains:
+            due = stage.now
+        elif stage.roster.ready:
+            due = stage.now + stage.settings.join_gather_s
+        else:
+            stage.deadline = None
+            return False
+        if stage.deadline is None:
+            stage.deadline = max(due, self._retry_at)
+        else:
+            stage.deadline = min(stage.deadline, max(due, self._retry_at))
+        return stage.is_due and self._begin()
+
+    def _begin(self) -> bool:
+        """Everyone builds the next group beside the one in force; leavers are told too.
+
+        Who leaves does not wait until others may join, and goes first; but where nobody would stay
+        to heal from, who is ready joins first.
+        """
+        stage = self._stage
+        stage.deadline = None
+        leavers, newcomers = frozenset(stage.drains & stage.live), set(stage.roster.ready)
+        if self._leaves_first:
+            newcomers.clear()
+        elif newcomers:
+            leavers = frozenset()
+        stayers = stage.live - leavers
+        if not (leavers or newcomers) or any(stage.roster[r].leaving for r in stage.live):
+            return False
+        everyone = frozenset(stage.live | newcomers)
+        quorum = self._next_quorum(stayers, newcomers)
+        joining = tuple(stage.roster[name] for name in quorum.newcomers)
+        for replica in joining:
+            replica.joins(must_heal=True)
+        self.plan = Plan(quorum, leavers, everyone, joining)
+        stage.chronicle.begin(stage.now, "switch", _purpose(newcomers, leavers))
+        stage.enter(Phase.PREPARE, stage.settings.build_timeout_s)
+        stage.waiting.expect(everyone, stage.workers)
+        stage.tell(everyone, m.Prepare(quorum))
+        return True
+
+    @property
+    def _leaves_first(self) -> bool:
+        """Somebody is to leave, and somebody stays."""
+        stayers = self._stage.live - self._stage.drains
+        return bool(stayers) and len(stayers) < len(self._stage.live)
+
+    def _next_quorum(self, stayers: set[str], newcomers: set[str]) -> Quorum:
+        stage = self._stage
+        members = stage.roster.members(stayers | newcomers, stage.workers)
+        donors = tuple(sorted(stayers, key=replica_order))
+        return Quorum(
+            attempt=stage.numbering.issue(members),
+            members=members,
+            store=stage.roster[donors[0]].store if donors else "",
+            newcomers=tuple(sorted(newcomers, key=replica_order)),
+            donors=donors,
+        )
+
+    # ------------------------------------------------------------ PREPARE, PROPOSE
+
+    def prepare(self) -> bool:
+        """All have built it → PROPOSE."""
+        return self._hindered() or self._answered(self._propose)
+
+    def propose(self) -> bool:
+        """All have promised → SWITCH."""
+        return self._hindered() or self._answered(self._confirm)
+
+    def _answered(self, go_on: Callable[[Plan], None]) -> bool:
+        assert self.plan is not None
+        if not self._stage.waiting.done:
+            return False
+        go_on(self.plan)
+        return True
+
+    def _hindered(self) -> bool:
+        """A newcomer has gone, or somebody takes too long."""
+        stage, plan = self._stage, self.plan
+        assert plan is not None
+        gone = self._gone(plan) if stage.is_stirred else []
+        if gone:
+            self._cancel(f"{replicas(gone)} went away")
+            return True
+        if stage.waiting.later and self._leaves_first:
+            self._cancel("a replica leaves first")
+            return True
+        if stage.is_due:
+            return self._is_late(plan)
+        return False
+
+    def _is_late(self, plan: Plan) -> bool:
+        """Who has not answered is blamed, but not who answers when its script lets members join."""
+        stage = self._stage
+        silent = tuple(r for r in stage.waiting.silent() if r not in stage.waiting.later)
+        hold_ends_at = stage.since + stage.settings.hold_timeout_s
+        if silent:
+            self._fail(silent, f"no answer of {replicas(silent)}")
+        elif stage.now < hold_ends_at:
+            stage.deadline = hold_ends_at
+            return False
+        else:
+            held_s = stage.settings.hold_timeout_s
+            self._fail((), f"no step at which members may join within {held_s:g} s")
+        return True
+
+    def _gone(self, plan: Plan) -> list[str]:
+        """The newcomers that do not come after all, or were lost and are here again."""
+        roster = self._stage.roster
+        gone = [r for r in plan.joining if r.leaving or roster.at(r.replica_id) is not r]
+        return [replica.replica_id for replica in gone]
+
+    def _propose(self, plan: Plan) -> None:
+        stage = self._stage
+        plan.step = max(stage.step_max + plan.margin, plan.step + 1)
+        plan.promised, plan.begun = None, 0
+        stage.enter(Phase.PROPOSE, stage.settings.promise_timeout_s)
+        stage.waiting.expect(plan.everyone, stage.workers)
+        stage.tell(plan.everyone, m.ProposeSwitch(plan.attempt, plan.step))
+
+    def _confirm(self, plan: Plan) -> None:
+        """Everybody has promised: it is certain as soon as it is on disk."""
+        stage = self._stage
+        stage.prior = stage.quorum
+        step = plan.step if plan.promised is None else plan.promised
+        stage.quorum = replace(plan.quorum, step=step)
+        stage.switch_step = step
+        stage.live |= plan.everyone
+        stage.roster.ready -= plan.everyone
+        stage.leave_strays(stage.quorum)
+        stage.journal()
+        self.plan = None
+        self.carry_out(plan.everyone, plan.everyone)
+
+    # ------------------------------------------------------------ SWITCH
+
+    def carry_out(self, everyone: Collection[str], behind: Collection[str]) -> None:
+        """Tell everyone that the switch is confirmed; wait for those who are ``behind``."""
+        stage = self._stage
+        assert stage.quorum is not None and stage.switch_step is not None
+        stage.enter(Phase.SWITCH)
+        stage.waiting.expect(behind, stage.workers)
+        stage.tell(everyone, m.Switch(stage.quorum.attempt, stage.switch_step))
+
+    def complete(self) -> bool:
+        """Everyone trains under the next quorum, and the leavers have left → STEADY."""
+        stage = self._stage
+        if not stage.waiting.done:
+            return False
+        assert stage.quorum is not None
+        self._failures = 0
+        stage.prior = None
+        stage.enter(Phase.STEADY)
+        stage.chronicle.complete(stage.now, stage.quorum)
+        joined = stage.quorum.newcomers
+        what = f"{replicas(joined)} joined" if joined else "a drain was carried out"
+        text = f"{what} at step {stage.switch_step}; in the quorum: {replicas(stage.live)}."
+        stage.outbox.notice("switched", joined, sentence(text))
+        return True
+
+    # ------------------------------------------------------------ off
+
+    def abandon(self) -> None:
+        """The members are interrupted, which ends it for them; the newcomers must be told."""
+        if self.plan is not None:
+            newcomers = set(self.plan.quorum.newcomers)
+            self._stage.tell(newcomers, m.Cancel(self.plan.attempt))
+            self.plan = None
+
+    def _cancel(self, why: str) -> None:
+        """The switch is off and the old quorum trains on; the next try may come."""
+        stage, plan = self._stage, self.plan
+        assert plan is not None
+        self.plan = None
+        stage.enter(Phase.STEADY)
+        stage.chronicle.complete(stage.now, stage.quorum, f"cancelled: {why}")
+        stage.tell(plan.everyone, m.Cancel(plan.attempt))
+
+    def _fail(self, culprits: tuple[str, ...], why: str) -> None:
+        """It did not come about: try again after a pause, at last without the culprits.
+
+        Not at the first failures: a slow worker is no dead one, and replacing it costs more than
+        trying again.
+        """
+        stage, plan = self._stage, self.plan
+        assert plan is not None
+        settings = stage.settings
+        if len(culprits) == len(plan.everyone):
+            culprits = plan.quorum.newcomers  # all wait for somebody: whoever came last
+        self._failures += 1
+        pause_s = settings.join_gather_s * 2**self._failures
+        self._retry_at = stage.now + min(settings.switch_retry_max_s, pause_s)
+        self._cancel(why)
+        if self._failures >= settings.switch_failures_max:
+            cause = f"it held up a switch {self._failures} times ({why})"
+            stage.replace(culprits, cause)
+            self._failures = 0
+
+
+def _purpose(newcomers: set[str], leavers: frozenset[str]) -> str:
+    joins = f"{replicas(newcomers)} to join" if newcomers else ""
+    leaves = f"{replicas(leavers)} to leave" if leavers else ""
+    return ", ".join(part for part in (joins, leaves) if part)

@@ -1,0 +1,299 @@
+"""What a restarted lighthouse makes of its journal and of what comes back.
+
+It listens, and issues nothing (Q6). ``Takeover.verdict`` then says which quorum is in force and
+what has become of its members, and ``conclude`` goes on from there. Not here: replicas that are in
+no quorum (membership.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ftrun.core.ids import Attempt
+from ftrun.core.lighthouse.events import JournalState
+from ftrun.core.lighthouse.forming import Forming
+from ftrun.core.lighthouse.history import replicas
+from ftrun.core.lighthouse.phases import Phase
+from ftrun.core.lighthouse.replicas import Replica
+from ftrun.core.lighthouse.state import Stage
+from ftrun.core.lighthouse.switching import Switching
+from ftrun.core.messages import Cancel, Loss, Report
+from ftrun.core.quorum import Member, Quorum
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """``phase``: how to go on. ``live``: members that are back; ``missing``: those that are not.
+
+    ``behind``: back and not yet under the quorum in force, to which a confirmed switch leads them.
+    """
+
+    phase: Phase
+    live: frozenset[str] = frozenset()
+    missing: tuple[Member, ...] = ()
+    behind: frozenset[str] = frozenset()
+
+
+class Takeover:
+    """Finds the quorum in force: the highest of the journal's and of those reported.
+
+    A quorum that comes by a switch counts once the switch was confirmed, by the journal or by
+    anybody's report. ``is_disturbed``: somebody has failed meanwhile.
+    """
+
+    def __init__(self, stage: Stage, journal: JournalState) -> None:
+        self.quorum = journal.quorum
+        self.switch_step = journal.switch_step
+        self.is_disturbed = False
+        self._journaled = journal.quorum.attempt if journal.quorum is not None else None
+        self._has_journal = journal.spec is not None or journal.quorum is not None
+        self._ran_before = False
+        self._is_put_off = False
+        self._stage = stage
+        self._began_at = stage.now
+        self._prior: Quorum | None = None
+        self._silent: tuple[Quorum, Replica] | None = None
+        self._set_deadline(journal)
+        for stray in journal.strays:
+            stage.fence.strike(stray, stage.now, is_dead=False)
+
+    def _set_deadline(self, journal: JournalState) -> None:
+        """What the journal makes certain needs no grace.
+
+        It names a job and no quorum: then none was ever issued, for the journal is written first.
+        It names neither: the grace begins with the first agent, before whom nothing can be known.
+        """
+        stage = self._stage
+        if journal.quorum is not None:
+            stage.deadline = self._grace_over(len(journal.quorum.members))
+        elif journal.spec is not None:
+            stage.deadline = stage.now
+
+    def agent_came(self, nothing_ran: bool) -> None:
+        """An agent is here. ``nothing_ran``: neither on it nor on those that came before it."""
+        stage = self._stage
+        self._ran_before = not nothing_ran
+        if stage.deadline is None:
+            stage.deadline = self._grace_over(stage.spec.replicas)
+        if nothing_ran and self._all_agents_here and self.quorum is None:
+            stage.deadline = stage.now
+
+    def _grace_over(self, replicas: int) -> float:
+        """After a restart every agent tells the whole quorum: of very many that takes longer."""
+        stage = self._stage
+        return stage.now + stage.patient_s(stage.settings.takeover_grace_s, replicas)
+
+    @property
+    def _all_agents_here(self) -> bool:
+        return len(self._stage.outbox.agents) >= self._stage.spec.nodes
+
+    def put_off(self) -> bool:
+        """Whether the grace is not enough: the journal is lost, and somebody has not spoken yet.
+
+        It may train in a quorum of which nobody who is here knows, until it is isolated (Q3).
+        """
+        stage = self._stage
+        until = self._began_at + stage.silence_s
+        if self._has_journal or not self._ran_before or self._all_have_spoken:
+            return False
+        if stage.now >= until:
+            return False
+        self._is_put_off = True
+        stage.deadline = until
+        text = (
+            f"The lighthouse has lost its journal and has heard of {len(stage.outbox.agents)} of "
+            f"{stage.spec.nodes} agents: it decides nothing until all workers have spoken, or for "
+            f"{until - stage.now:.0f} s at most."
+        )
+        stage.outbox.notice("waiting", (), text)
+        return True
+
+    @property
+    def _all_have_spoken(self) -> bool:
+        stage = self._stage
+        return self._all_agents_here and all(r.is_known(stage.workers) for r in stage.roster)
+
+    def heard(self, report: Report) -> None:
+        """Take one worker's word."""
+        if report.in_force is not None:
+            self._consider(report.in_force, None)
+        if report.pending is not None and report.confirmed:
+            quorum = replace(report.pending, step=report.pending_step)
+            self._consider(quorum, report.pending_step)
+
+    def _consider(self, quorum: Quorum, switch_step: int | None) -> None:
+        known = self.quorum
+        if known is None or quorum.attempt > known.attempt:
+            self._prior = known
+            self.quorum, self.switch_step = quorum, switch_step
+        elif quorum.attempt == known.attempt:
+            self.switch_step = self.switch_step if self.switch_step is not None else switch_step
+        elif self._prior is None or quorum.attempt > self._prior.attempt:
+            self._prior = quorum
+
+    # ------------------------------------------------------------ the verdict
+
+    @property
+    def prior(self) -> Quorum | None:
+        """The quorum that a confirmed switch replaces, if any member may still train in it."""
+        return self._prior if self.switch_step is not None else None
+
+    def is_complete(self) -> bool:
+        """Every member of the quorum in force is back and has said all, or everybody there is.
+
+        If some have been interrupted, there may be a later quorum, of which they know nothing yet;
+        unless ours is the journal's, for that is written first. Without a journal a switch that
+        they have promised may be confirmed, and nobody but its newcomers knows (Q5).
+        """
+        quorum, stage = self.quorum, self._stage
+        if self._is_put_off and self._all_have_spoken:
+            return True
+        if quorum is None or len(stage.roster) < len(quorum.members) or self._is_awaited(quorum):
+            return False
+        verdict = self.verdict()
+        if verdict.phase in (Phase.STEADY, Phase.SWITCH):
+            return self._has_journal or self._all_have_spoken or not self._is_any_promised(verdict)
+        is_latest = quorum.attempt == self._journaled and not verdict.missing
+        live = [stage.roster[name] for name in verdict.live]
+        return is_latest and bool(live) and all(r.is_known(stage.workers) for r in live)
+
+    def _is_awaited(self, quorum: Quorum) -> bool:
+        """Some member is back and has not said all: then nothing can be complete.
+
+        One such is remembered, the last in order, for to look at all of them, or to come to a
+        verdict, at each of as many reports would take O(groups²).
+        """
+        roster, workers = self._stage.roster, self._stage.workers
+        if self._silent is not None:
+            of, one = self._silent
+            if of is quorum and roster.at(one.replica_id) is one and not one.is_known(workers):
+                return True
+        for member in reversed(quorum.members):
+            replica = roster.find(member.replica_id, member.incarnation)
+            if replica is not None and not replica.is_known(workers):
+                self._silent = (quorum, replica)
+                return True
+        return False
+
+    def _is_any_promised(self, verdict: Verdict) -> bool:
+        """Somebody is bound to a switch that nobody who is here knows to be confirmed."""
+        live = [self._stage.roster[name] for name in verdict.live]
+        return any(r.promised and not r.confirmed for x in live for r in x.reports.values())
+
+    def verdict(self) -> Verdict:
+        """How to go on with those that are here now."""
+        quorum, find = self.quorum, self._stage.roster.find
+        if quorum is None:
+            return Verdict(Phase.EMPTY)
+        members = list(quorum.members)
+        present = [r for x in members if (r := find(x.replica_id, x.incarnation))]
+        behind = {r.replica_id for r in present if not self._is_under(r, quorum.attempt)}
+        if self.prior is not None and (behind or not members):
+            names = {member.replica_id for member in members}
+            old = [x for x in self.prior.members if x.replica_id not in names]
+            found = [r for x in old if (r := find(x.replica_id, x.incarnation))]
+            members += old
+            present += found
+            behind |= {r.replica_id for r in found}
+        here = {replica.replica_id for replica in present}
+        missing = tuple(member for member in members if member.replica_id not in here)
+        phase = self._phase(present, missing, behind)
+        return Verdict(phase, frozenset(here), missing, frozenset(behind))
+
+    def _phase(
+        self, present: list[Replica], missing: tuple[Member, ...], behind: set[str]
+    ) -> Phase:
+        assert self.quorum is not None
+        if missing or self.is_disturbed or not present:
+            return Phase.REJOIN
+        if not all(replica.is_known(self._stage.workers) for replica in present):
+            return Phase.REJOIN
+        if not behind:
+            return Phase.REJOIN if any(map(_is_bound_blindly, present)) else Phase.STEADY
+        if self.switch_step is None:
+            return Phase.REJOIN
+        late = [replica for replica in present if replica.replica_id in behind]
+        can_switch = all(self._has_promised(replica) for replica in late)
+        return Phase.SWITCH if can_switch else Phase.REJOIN
+
+    def _is_under(self, replica: Replica, attempt: Attempt) -> bool:
+        """All its workers train under ``attempt`` and have not given it up."""
+        reports = replica.reports.values()
+        return replica.is_known(self._stage.workers) and all(
+            r.in_force is not None and r.in_force.attempt == attempt > r.interrupted
+            for r in reports
+        )
+
+    def _has_promised(self, replica: Replica) -> bool:
+        """Each of its workers is under the quorum in force, or will switch to it when told."""
+        assert self.quorum is not None
+        attempt = self.quorum.attempt
+        return all(
+            (r.in_force is not None and r.in_force.attempt == attempt)
+            or (r.pending is not None and r.pending.attempt == attempt and r.promised)
+            for r in replica.reports.values()
+        )
+
+    # ------------------------------------------------------------ acting upon it
+
+    def conclude(self, forming: Forming, switching: Switching) -> None:
+        """The grace is over: go on as the verdict says."""
+        stage, verdict = self._stage, self.verdict()
+        stage.quorum, stage.switch_step = self.quorum, self.switch_step
+        stage.live = set(verdict.live)
+        steps = [r.state.step for name in stage.live for r in stage.roster[name].reports.values()]
+        stage.step_max = max(steps, default=0)
+        lost = [self._strike(member) for member in verdict.missing]
+        if verdict.phase is Phase.EMPTY:
+            stage.enter(Phase.EMPTY)
+        elif not stage.live and self.quorum is not None and not self.quorum.members:
+            stage.quorum = stage.switch_step = None  # all had left
+            stage.enter(Phase.EMPTY)
+        elif verdict.phase is Phase.STEADY:
+            self._adopt()
+        elif verdict.phase is Phase.SWITCH:
+            stage.prior = self.prior
+            switching.carry_out(verdict.live, verdict.behind)
+        else:
+            stage.chronicle.begin(stage.now, "takeover", _reason(lost))
+            forming.interrupt(tuple(lost))
+        if self.quorum is not None:
+            text = f"The lighthouse is back and knows of {replicas(stage.live)}."
+            stage.outbox.notice("takeover", stage.live, text)
+        stage.journal()
+
+    def _strike(self, member: Member) -> Loss:
+        stage, name = self._stage, member.replica_id
+        stage.fence.strike(member, self._began_at, self._is_gone(member))
+        cause = "gone" if self._is_gone(member) else "not back after the lighthouse's restart"
+        return Loss(name, member.incarnation, cause)
+
+    def _is_gone(self, member: Member) -> bool:
+        """It will not come back: it has died or ended well."""
+        if member.replica_id not in self._stage.slots:
+            return False
+        slot = self._stage.slots[member.replica_id]
+        return slot.is_finished or slot.dead == member.incarnation
+
+    def _adopt(self) -> None:
+        """Nothing was lost: promises to a switch that was never confirmed are void."""
+        stage = self._stage
+        assert self.quorum is not None
+        stage.enter(Phase.STEADY)
+        promised = {
+            report.pending.attempt
+            for name in stage.live
+            for report in stage.roster[name].reports.values()
+            if report.pending is not None
+        }
+        for attempt in sorted(promised):
+            stage.tell(stage.live, Cancel(attempt))
+
+
+def _reason(lost: list[Loss]) -> str:
+    return "; ".join(f"replica {x.replica_id}: {x.cause}" for x in lost) or "it was interrupted"
+
+
+def _is_bound_blindly(replica: Replica) -> bool:
+    """A worker is bound by a promise of which we cannot say to what: it cannot be cancelled."""
+    return any(r.promised and r.pending is None for r in replica.reports.values())

@@ -1,0 +1,206 @@
+"""Nobody waits in silence: what the job waits for, told when it lasts, and when it changes.
+
+After every event ``settle`` finds out, at the cost of a few comparisons, of which kind the wait
+under way is. One that lasts for ``SAY_AFTER_S`` is told to everyone; as long as it lasts it is
+looked at again after each such time, and told again if others are waited for by then. The status
+shows the wait under way at any time.
+
+Not here: deciding anything; waiting for a lighthouse (the agent tells that:
+core/agent/supervisor.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any
+
+from ftrun.core.activity import Activity
+from ftrun.core.ids import replica_order
+from ftrun.core.lighthouse.history import replicas, sentence
+from ftrun.core.lighthouse.phases import IN_QUORUM, Phase
+from ftrun.core.lighthouse.state import Stage
+
+SAY_AFTER_S = 3.0
+NODES, GATHER, PEERS, ANSWERS, HELD = "nodes", "gather", "peers", "answers", "held"
+TOO_FEW = "too few"
+ASKED = {
+    Phase.BUILD: "to build the process group",
+    Phase.PREPARE: "to build the next process group",
+    Phase.PROPOSE: "for a step at which replicas may join or leave",
+    Phase.SWITCH: "to come to the step of the switch",
+    Phase.REJOIN: "to report its state",
+}
+BUSY = {
+    Activity.OUTSIDE: "it is outside a step (an evaluation, a checkpoint?)",
+    Activity.HEALING: "it heals",
+    Activity.STARTING: "it has not come to its first step",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """``whom``: the replicas or, of ``NODES``, the agents; ``words``: for people, without times.
+
+    ``since``: when it began; ``until``: when it ends at the latest, if that is known.
+    """
+
+    kind: str
+    whom: tuple[str, ...]
+    words: str
+    since: float
+    until: float | None = None
+
+    def text(self, now: float) -> str:
+        """The words, with times."""
+        limit = "" if self.until is None else f", for {max(0.0, self.until - now):.0f} s at most"
+        return sentence(f"{self.words}, since {now - self.since:.0f} s{limit}.")
+
+    def view(self, now: float) -> dict[str, Any]:
+        """As plain JSON."""
+        left_s = None if self.until is None else round(self.until - now, 3)
+        return {
+            "for": self.words,
+            "whom": [] if self.kind == NODES else list(self.whom),
+            "since_s": round(now - self.since, 3),
+            "at_most_s": left_s,
+        }
+
+
+class Waits:
+    """What is waited for now, and what of it has been told.
+
+    ``gathers_until``: until when the first assignment waits for agents; None: it does not.
+    """
+
+    def __init__(self, stage: Stage, gathers_until: Callable[[], float | None]) -> None:
+        self._stage = stage
+        self._gathers_until = gathers_until
+        self._kind = ""
+        self._phase: Phase | None = None  # of a wait for answers
+        self._since = 0.0
+        self._look_at: float | None = None
+        self._told: Wait | None = None
+
+    def settle(self) -> None:
+        """Look at what is waited for; tell it if it has lasted."""
+        stage, now = self._stage, self._stage.now
+        kind = self._kind_of_wait()
+        phase = stage.phase if kind == ANSWERS else None
+        if (kind, phase) != (self._kind, self._phase):
+            self._tell_end()
+            self._kind, self._phase, self._since = kind, phase, now
+            self._look_at = now + SAY_AFTER_S if kind else None
+        if self._look_at is None or now < self._look_at:
+            return
+        self._look_at = now + SAY_AFTER_S
+        wait = self.current()
+        if wait is not None and (self._told is None or wait.whom != self._told.whom):
+            self._told = wait
+            whom = () if wait.kind == NODES else wait.whom
+            self._stage.outbox.notice("waiting", whom, wait.text(now))
+
+    def next_deadline(self) -> float | None:
+        """When to look at the wait under way; None: there is none."""
+        return self._look_at
+
+    def current(self) -> Wait | None:
+        """The wait under way."""
+        find = {
+            NODES: self._nodes,
+            GATHER: self._gathering,
+            PEERS: self._peers,
+            TOO_FEW: self._too_few,
+            ANSWERS: self._answers,
+        }.get(self._kind)
+        return None if find is None else find()
+
+    def _tell_end(self) -> None:
+        told, self._told = self._told, None
+        if told is not None and told.kind == PEERS:
+            lasted_s = self._stage.now - told.since
+            text = f"Nobody waits for {replicas(told.whom)} any more, after {lasted_s:.0f} s."
+            self._stage.outbox.notice("goes_on", told.whom, text)
+
+    # ------------------------------------------------------------ what is waited for
+
+    def _kind_of_wait(self) -> str:
+        stage = self._stage
+        if self._gathers_until() is not None:
+            return NODES
+        if stage.phase is Phase.EMPTY:
+            return GATHER if 0 < len(stage.roster.ready) < stage.slots.open_count else ""
+        if stage.too_few:
+            return TOO_FEW
+        if stage.phase in ASKED and not stage.waiting.done:
+            return ANSWERS
+        return PEERS if stage.stalled and stage.phase in IN_QUORUM else ""
+
+    def _nodes(self) -> Wait:
+        stage = self._stage
+        here, nodes = tuple(stage.outbox.agents), stage.spec.nodes
+        verb = "is" if len(here) == 1 else "are"
+        words = f"{len(here)} of {nodes} nodes {verb} here, and the job waits for the rest"
+        return Wait(NODES, here, words, self._since, self._gathers_until())
+
+    def _gathering(self) -> Wait:
+        """Some are ready for the first quorum, and others are not."""
+        stage = self._stage
+        ready = stage.roster.ready
+        late = {slot.replica_id for slot in stage.slots if not slot.is_finished} - ready
+        least = f"{stage.needed} of {stage.spec.replicas} {'is' if stage.needed == 1 else 'are'}"
+        words = (
+            f"{replicas(ready)} {_wait(ready)} for {replicas(late)} to come to a first step (at "
+            f"least {least} needed)"
+        )
+        return Wait(GATHER, _ordered(late), words, self._since, stage.deadline)
+
+    def _answers(self) -> Wait:
+        stage = self._stage
+        silent = stage.waiting.silent()
+        if stage.waiting.later.issuperset(silent):
+            joining = stage.roster.ready
+            words = (
+                f"{replicas(joining)} {_wait(joining)} for a step at which "
+                f"the script lets replicas join: it calls start_quorum() with allow_heal=False or "
+                f"shrink_only=True"
+            )
+            return Wait(HELD, silent, words, self._since)
+        words = f"the lighthouse waits for {replicas(silent)} {ASKED[stage.phase]}"
+        return Wait(ANSWERS, silent, words, self._since, stage.deadline)
+
+    def _too_few(self) -> Wait:
+        stage = self._stage
+        late = {slot.replica_id for slot in stage.slots if not slot.is_finished} - stage.live
+        words = (
+            f"step {stage.step_max} is repeated: the script's Manager(min_replica_size=...) asks "
+            f"for more contributors than {replicas(stage.live)}"
+        )
+        return Wait(TOO_FEW, _ordered(late), words, min(stage.too_few.values()))
+
+    def _peers(self) -> Wait:
+        """Members whose reductions are not answered, and those that do not answer them."""
+        stage = self._stage
+        stalled = set(stage.stalled)
+        since = min(stage.stalled.values())
+        busy = stage.live - stalled
+        if not busy:
+            words = f"{replicas(stalled)} wait for each other's data: look at the network"
+            return Wait(PEERS, _ordered(stalled), words, since)
+        words = f"{replicas(stalled)} {_wait(stalled)} for {replicas(busy)}"
+        if len(busy) == 1:
+            words += f" ({self._why(min(busy))})"
+        return Wait(PEERS, _ordered(busy), words, since)
+
+    def _why(self, replica_id: str) -> str:
+        progress = self._stage.roster[replica_id].progress
+        known = {activity.value: words for activity, words in BUSY.items()}
+        return known.get(progress.phase if progress else "", "it is in no reduction")
+
+
+def _ordered(replica_ids: set[str]) -> tuple[str, ...]:
+    return tuple(sorted(replica_ids, key=replica_order))
+
+
+def _wait(replica_ids: Collection[str]) -> str:
+    return "waits" if len(replica_ids) == 1 else "wait"

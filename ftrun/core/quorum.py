@@ -1,0 +1,91 @@
+"""A quorum: the replica groups that train together, who counts in a step of it, where it begins.
+
+Pure records and arithmetic. Not here: which quorum comes next (lighthouse/), what a worker does
+under one (worker/).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ftrun.core.ids import Attempt, StateId
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where one worker can be reached by its peers.
+
+    ``host``: numeric address that its process group binds. ``heal``: ``host:port`` of its state
+    server. ``heal_certificate``: the SHA-256, in hex, of the certificate that the server shows;
+    empty: it speaks no TLS.
+    """
+
+    host: str
+    heal: str
+    heal_certificate: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One replica group of a quorum: its endpoints by group_rank, and its node's store."""
+
+    replica_id: str
+    incarnation: str
+    endpoints: tuple[Endpoint, ...]
+    store: str
+
+
+@dataclass(frozen=True, slots=True)
+class Quorum:
+    """Who trains together, and from which state.
+
+    ``members`` are ordered by ``replica_order``; a member's index is its replica_rank. ``store`` is
+    the ``host:port`` of the TCPStore in which the process groups meet. ``step`` and ``state`` are
+    what every member holds when it begins its first step here; a member that does not hold
+    ``state`` heals. Both are None in a quorum that comes by a switch until the switch is confirmed:
+    then ``step`` is the step of the switch and those that heal are ``newcomers``. ``recomputes``:
+    groups of several workers that cannot all repair the step under way: they compute it again.
+
+    ``base`` and ``left`` are only ever set on the way between an agent and the lighthouse, where a
+    quorum is told by what is new in it (protocol/quorums.py). Nobody else meets such a record.
+    """
+
+    attempt: Attempt
+    members: tuple[Member, ...]
+    store: str
+    step: int | None = None
+    state: StateId | None = None
+    newcomers: tuple[str, ...] = ()
+    donors: tuple[str, ...] = ()
+    recomputes: tuple[str, ...] = ()
+    base: Attempt | None = None
+    left: tuple[str, ...] = ()
+
+    @property
+    def first_step(self) -> int:
+        """The step at which a quorum in force begins."""
+        assert self.step is not None, "a quorum in force has its step"
+        return self.step
+
+    def index(self, replica_id: str, incarnation: str) -> int | None:
+        """The replica_rank of this incarnation, or None if it is not a member."""
+        for rank, member in enumerate(self.members):
+            if member.replica_id == replica_id and member.incarnation == incarnation:
+                return rank
+        return None
+
+
+def contributors(
+    quorum: Quorum, step: int, heal_first: bool = False, at_most: int | None = None
+) -> tuple[int, ...]:
+    """The replica_ranks whose gradients count in ``step``, in order.
+
+    Newcomers add zeros in the first step of their quorum, unless everybody heals before the
+    forward pass (``heal_first``, and always at step 0). ``at_most``: the rest are spares
+    (``WorldSizeMode.FIXED_WITH_SPARES``). Every member comes to the same answer without asking.
+    """
+    ranks = tuple(range(len(quorum.members)))
+    if quorum.newcomers and step == quorum.step and not (heal_first or step == 0):
+        members = quorum.members
+        ranks = tuple(r for r in ranks if members[r].replica_id not in quorum.newcomers)
+    return ranks if at_most is None else ranks[:at_most]

@@ -1,0 +1,232 @@
+"""Whether the replicas' operations of one step are alike, decided before they meet in a group.
+
+A backend breaks, or sums up nonsense, where two replicas' n-th operations of a step differ. So what
+differs from the last committed step is compared first; what does not, goes out at once, for all who
+hold one state have committed the same steps, and newcomers know of none. One replica of each quorum
+is its *reference*, the same one to all:
+
+- Any other replica asks the reference for its operation, and lets its own go if they are alike. If
+  not, the mistake counts as its own.
+- The reference asks all others before it lets an operation go that has changed, and before it
+  answers what it is. Somebody may have let an unlike one go that has not changed, or most others
+  have another one: then the mistake counts as the reference's. Otherwise whoever has an unlike one
+  will ask, and find out.
+
+The end of a step is compared as an operation is: one replica may issue fewer than the others.
+
+Not here: who asks, and over what (training/comparing.py); what follows from unlike operations
+(machine.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ftrun.core.ids import Tag, WorkerKey, replica_order
+from ftrun.core.quorum import Member, Quorum
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What must be alike in an operation; ``sizes`` are for people, their product counts."""
+
+    op: str = "sum"
+    dtype: str = "float32"
+    sizes: tuple[int, ...] = (1,)
+
+    @property
+    def count(self) -> int:
+        """How many elements."""
+        count = 1
+        for size in self.sizes:
+            count *= size
+        return count
+
+    def is_like(self, other: Shape | None) -> bool:
+        """Whether the two can be reduced into one result."""
+        if other is None:
+            return False
+        mine = (self.op, self.dtype, self.count)
+        return mine == (other.op, other.dtype, other.count)
+
+    def __str__(self) -> str:
+        sizes = " x ".join(str(size) for size in self.sizes) or "1"
+        return f"a {self.op} of {sizes} {self.dtype}"
+
+
+USUAL = Shape()
+"""Of tests that are about something else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One operation of a step, or its end (``shape`` is None).
+
+    ``changed``: the last committed step had another one there; ``cleared``: it may be out.
+    """
+
+    shape: Shape | None
+    changed: bool
+    cleared: bool
+
+    def is_like(self, other: Entry) -> bool:
+        """Both end the step there, or can be reduced together."""
+        if self.shape is None:
+            return other.shape is None
+        return self.shape.is_like(other.shape)
+
+    def __str__(self) -> str:
+        return "nothing more" if self.shape is None else str(self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What members are asked: their operation ``index`` of the step of ``tag``.
+
+    ``repeat``: so often the step was begun before under this tag. ``cleared``: wait until it may be
+    out there (what the reference is asked).
+    """
+
+    tag: Tag
+    repeat: int
+    index: int
+    members: tuple[Member, ...]
+    cleared: bool
+
+
+class Comparison:
+    """One step's operations, as they are compared in one quorum.
+
+    ``unlike``: two operations that cannot be reduced together, in words; "" if there are none.
+
+    Args:
+        key: of the worker that asks.
+        quorum: in which the operations go out.
+        committed: the operations of the last committed step; None if this worker has not taken part
+            in it.
+        tag: of the step in that quorum.
+        repeat: so often the step was begun before under this tag, and too few contributed to it.
+    """
+
+    def __init__(
+        self,
+        key: WorkerKey,
+        quorum: Quorum,
+        committed: Sequence[Shape] | None,
+        tag: Tag,
+        repeat: int = 0,
+    ) -> None:
+        self.unlike = ""
+        self.tag = tag
+        self.repeat = repeat
+        self.shapes: list[Shape] = []
+        self.cleared = 0
+        self._committed = committed
+        self._ended = False
+        self._own = key.replica_id
+        self._asked = -1
+        self._open: set[str] = set()
+        self._differ: list[str] = []
+        self._meet(quorum)
+
+    def _meet(self, quorum: Quorum) -> None:
+        others = tuple(m for m in quorum.members if m.replica_id != self._own)
+        names = quorum.donors or tuple(member.replica_id for member in quorum.members)
+        reference = min(names, key=replica_order, default="")
+        self._is_reference = reference == self._own
+        if not self._is_reference:
+            others = tuple(member for member in others if member.replica_id == reference)
+        self._others = others
+
+    @property
+    def ended(self) -> bool:
+        """The script issues nothing more in this step."""
+        return self._ended
+
+    @property
+    def is_settled(self) -> bool:
+        """All is out, and so is the step's end if it has come."""
+        return self.cleared == len(self.shapes) + self._ended
+
+    def has_passed(self, question: Question) -> bool:
+        """Whether this is a later step of the same quorum than what is asked for."""
+        mine, asked = (self.tag.step, self.repeat), (question.tag.step, question.repeat)
+        return self.tag.attempt == question.tag.attempt and mine > asked
+
+    def is_asked(self, question: Question) -> bool:
+        """Whether this is the step that is asked for."""
+        return (self.tag, self.repeat) == (question.tag, question.repeat)
+
+    def add(self, shape: Shape) -> None:
+        """The step's next operation."""
+        self.shapes.append(shape)
+
+    def end(self) -> None:
+        """The script wants its results: nothing more follows."""
+        self._ended = True
+
+    def begin_again(self, quorum: Quorum) -> None:
+        """The same operations go out in the next quorum, whose members may be others."""
+        self.tag, self.repeat = Tag(quorum.attempt, self.tag.step), 0
+        self.cleared, self._asked = 0, -1
+        self._open.clear()
+        self._meet(quorum)
+
+    def entry(self, index: int) -> Entry | None:
+        """What the step has at ``index``; None if that is not known yet."""
+        end = len(self.shapes)
+        if index < end:
+            return Entry(self.shapes[index], self._is_changed(index), index < self.cleared)
+        if not self._ended:
+            return None
+        return Entry(None, self._is_changed(end), end < self.cleared)
+
+    def advance(self) -> range:
+        """The operations that may go out now and could not before."""
+        first, known = self.cleared, len(self.shapes) + self._ended
+        while self.cleared < known and not self.unlike and self._is_clear(self.cleared):
+            self.cleared += 1
+        return range(first, min(self.cleared, len(self.shapes)))
+
+    def question(self) -> Question | None:
+        """What must be asked before more can go out, if it has not been asked."""
+        index = self.cleared
+        if self.unlike or self.is_settled or index == self._asked:
+            return None
+        self._asked = index
+        self._open = {member.replica_id for member in self._others}
+        self._differ = []
+        return Question(self.tag, self.repeat, index, self._others, cleared=not self._is_reference)
+
+    def answer(self, asked: Question, replica_id: str, theirs: Entry) -> None:
+        """A member has told its operation."""
+        index = asked.index
+        is_of_this = (asked.tag, asked.repeat, index) == (self.tag, self.repeat, self._asked)
+        if not is_of_this or replica_id not in self._open:
+            return
+        self._open.discard(replica_id)
+        mine = self.entry(index)
+        if mine is None or mine.is_like(theirs):
+            return
+        self._differ.append(replica_id)
+        may_stay = self._is_reference and theirs.changed
+        if may_stay and 2 * len(self._differ) <= len(self._others) + 1:
+            return
+        self.unlike = (
+            f"the replicas' operations differ: as operation {index} of step {self.tag.step}, "
+            f"replica {self._own} has {mine}, where replica {replica_id} has {theirs}"
+        )
+
+    def _is_clear(self, index: int) -> bool:
+        if not self._others or not self._is_changed(index):
+            return True
+        return index == self._asked and not self._open
+
+    def _is_changed(self, index: int) -> bool:
+        before = self._committed
+        if before is None or index > len(before):
+            return True
+        if index == len(self.shapes):
+            return index != len(before)
+        return index == len(before) or not self.shapes[index].is_like(before[index])

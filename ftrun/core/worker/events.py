@@ -1,0 +1,342 @@
+"""What happens to a worker (events) and what it has to do about it (instructions).
+
+Messages of the lighthouse (``messages.ToWorker``) and of the agent (``Isolation``, ``Lease``,
+``LeaveNow``) are events of the machine too. Not here: the transitions (machine.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from ftrun.core.activity import Activity
+from ftrun.core.ids import Attempt, StateId, Tag
+from ftrun.core.messages import (
+    AskReport,
+    Cancel,
+    FromWorker,
+    Interrupt,
+    Isolation,
+    Lease,
+    LeaveNow,
+    NewQuorum,
+    Prepare,
+    ProposeSwitch,
+    Switch,
+)
+from ftrun.core.quorum import Quorum
+from ftrun.core.worker.comparison import USUAL, Entry, Question, Shape
+
+# ---------------------------------------------------------------- events of the main thread
+
+
+@dataclass(frozen=True, slots=True)
+class BoundaryReached:
+    """The script wants to begin its next step. ``hold_members``: no switch at this step."""
+
+    hold_members: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OperationIssued:
+    """One more reduction of this step.
+
+    ``held``: its result is handed out with those of its batch only, of which ``closes`` marks the
+    last one. ``shape``: what it must have in common with the other replicas'.
+    """
+
+    held: bool = False
+    closes: bool = False
+    shape: Shape = USUAL
+
+
+@dataclass(frozen=True, slots=True)
+class OperationsEnded:
+    """The script wants the results of this step: no more operations follow."""
+
+
+@dataclass(frozen=True, slots=True)
+class VoteStarted:
+    """All ranks of a group of several workers are asked; this one votes for its own step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """The outcome of the step for this replica group.
+
+    ``shared``: every replica group comes to the same outcome (too few members, say), so that a
+    step that is not committed leaves nobody behind. ``torn``: the ranks of this group voted for
+    different steps.
+    """
+
+    commit: bool
+    shared: bool = False
+    reason: str = ""
+    torn: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StateApplied:
+    """The state that was loaded is now the script's own."""
+
+    donors: tuple[str, ...]
+    nbytes: int
+    duration_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class StateReset:
+    """The script has set its step (a checkpoint of its own was loaded)."""
+
+    state: StateId
+
+
+@dataclass(frozen=True, slots=True)
+class WentAway:
+    """The script leaves for good."""
+
+    reason: str
+
+
+# ---------------------------------------------------------------- events of other threads
+
+
+@dataclass(frozen=True, slots=True)
+class OperationCompleted:
+    """Reduction ``index`` of this step is complete under ``attempt``."""
+
+    attempt: Attempt
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class OperationFailed:
+    """Reduction ``index`` failed under ``attempt``."""
+
+    attempt: Attempt
+    index: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class OperationTold:
+    """A member has answered ``question``."""
+
+    question: Question
+    replica_id: str
+    entry: Entry
+
+
+@dataclass(frozen=True, slots=True)
+class GroupBuilt:
+    """The builder has the process group of ``attempt``."""
+
+    attempt: Attempt
+
+
+@dataclass(frozen=True, slots=True)
+class GroupFailed:
+    """The builder could not build the process group of ``attempt``."""
+
+    attempt: Attempt
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class StateLoaded:
+    """The state for ``tag`` has arrived whole and verified; it is not applied yet."""
+
+    tag: Tag
+    state: StateId
+
+
+@dataclass(frozen=True, slots=True)
+class OverwriteBegun:
+    """The state for ``tag`` is about to be written over the script's own, piece by piece."""
+
+    tag: Tag
+
+
+@dataclass(frozen=True, slots=True)
+class StateSpoiled:
+    """The state that was loaded is not what the script holds after it was applied."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class HealFailed:
+    """No donor gave the state for ``tag``."""
+
+    tag: Tag
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ticked:
+    """Time has passed: deadlines are looked at."""
+
+
+Event: TypeAlias = (
+    BoundaryReached
+    | OperationIssued
+    | OperationsEnded
+    | VoteStarted
+    | Decided
+    | StateApplied
+    | StateReset
+    | WentAway
+    | OperationCompleted
+    | OperationFailed
+    | OperationTold
+    | GroupBuilt
+    | GroupFailed
+    | OverwriteBegun
+    | StateLoaded
+    | StateSpoiled
+    | HealFailed
+    | Ticked
+    | Interrupt
+    | NewQuorum
+    | Prepare
+    | ProposeSwitch
+    | Switch
+    | Cancel
+    | AskReport
+    | Isolation
+    | Lease
+    | LeaveNow
+)
+
+# ---------------------------------------------------------------- instructions
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """To the lighthouse, through the agent."""
+
+    message: FromWorker
+
+
+@dataclass(frozen=True, slots=True)
+class BuildGroup:
+    """Build in the background; answer GroupBuilt or GroupFailed."""
+
+    quorum: Quorum
+
+
+@dataclass(frozen=True, slots=True)
+class AbortGroup:
+    """Wake every waiter of this group, built or being built, at once; then release it."""
+
+    attempt: Attempt
+
+
+@dataclass(frozen=True, slots=True)
+class DropGroup:
+    """Nobody uses this group any more: release it in the background."""
+
+    attempt: Attempt
+
+
+@dataclass(frozen=True, slots=True)
+class UseGroup:
+    """From now on operations are issued on this group."""
+
+    quorum: Quorum
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """The operations from ``first`` on, before ``stop``, go out on the group in use, in order."""
+
+    first: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Ask members for one of their operations; an OperationTold of each follows."""
+
+    question: Question
+
+
+@dataclass(frozen=True, slots=True)
+class FailScript:
+    """The script has made a mistake that would end its peers: it must raise it."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reissue:
+    """In-step repair: the inputs of all operations as they were; a Launch of each follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class HandOut:
+    """The results of these operations stand: give them to the script."""
+
+    indices: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FailOperations:
+    """The step will not be committed: release whoever waits for its operations."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class LoadState:
+    """Fetch the state for ``tag`` from the donors in the background.
+
+    ``in_place``: it may be written over the script's own, after ``OverwriteBegun``.
+    """
+
+    tag: Tag
+    quorum: Quorum
+    in_place: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OfferState:
+    """Serve the own state for ``tag`` to ``receivers`` peers until RetireState."""
+
+    tag: Tag
+    state: StateId
+    receivers: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShowProgress:
+    """What the worker is at has changed: say so, and for how long it has been at it."""
+
+    activity: Activity
+    since_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class RetireState:
+    """The state for ``tag`` is about to change: finish transfers from a copy."""
+
+    tag: Tag
+
+
+Instruction: TypeAlias = (
+    Send
+    | BuildGroup
+    | AbortGroup
+    | DropGroup
+    | UseGroup
+    | Launch
+    | Ask
+    | FailScript
+    | Reissue
+    | HandOut
+    | FailOperations
+    | LoadState
+    | OfferState
+    | RetireState
+    | ShowProgress
+)

@@ -1,0 +1,964 @@
+"""One worker's step: promise, interrupt, repair, heal, commit. Pure; lives under the step lock.
+
+The main thread walks IDLE → WAITING (start_quorum) → STEPPING (forward, backward) → VOTING
+(should_commit, groups of several workers only) → IDLE. Everything else happens beside it, and what
+becomes of the step under way is its *fate*:
+
+| fate   | means                                      | left by                             |
+|--------|--------------------------------------------|-------------------------------------|
+| OPEN   | its quorum is in force                     | an interrupt or error → HELD        |
+| HELD   | interrupted; the next quorum will tell     | NewQuorum → STANDS, REPAIR, VOID    |
+| STANDS | its results are complete; peers count on it| Decided; an interrupt → HELD;       |
+|        |                                            | one more operation → VOID           |
+| REPAIR | goes out again when the next group stands  | GroupBuilt → OPEN; interrupt → HELD |
+| VOID   | will not be committed; nobody waits for it | Decided                             |
+
+Rules that the rest relies on:
+- An attempt that was given up (``interrupted``) counts for nothing afterwards: no completion, no
+  build, no heal under it changes anything (C3, Q2).
+- A step is committed under the tag under which its operations completed, and only by ``Decided``.
+- What was handed to the script is never changed: a step some of whose results were handed out
+  before all were complete cannot be repaired, only stand or be void (S7).
+- A step that was not committed although its quorum was in force ends the quorum for this worker
+  (``Errored``): its peers may have gone on.
+- A quorum that forms or shrinks is in force as soon as it is built, also while a step that is void
+  or stands is still being finished; a switch waits for its boundary.
+- A state that was begun to be written over is *torn* until a heal has been applied: its worker
+  neither gives nor trains from it, and reports that it holds none. Only the state that it started
+  with is written over: a restart brings it back, and whoever ever held the job's keeps it (C6).
+- Isolation gives up everything: after it only a quorum can tell what stands (Q3).
+- The workers of one replica group cannot see each other's fate. With W > 1 they repair only if
+  all of them can, which the quorum says (one that cannot would leave its mates waiting in the
+  vote); and what a true vote has decided is committed even if an interrupt comes in between: a
+  mate may have committed already (C1).
+
+Not here: threads, sockets, tensors (training/); who is in a quorum (core/lighthouse/membership.py);
+the books that are kept about quorums (quorums.py) and about the step under way (under_way.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from enum import Enum
+from typing import Any
+
+from ftrun.core import messages as m
+from ftrun.core.activity import LONG_S, STOOD_STILL_S, Activity
+from ftrun.core.ids import Attempt, StateId, Tag, WorkerKey, extend_lineage
+from ftrun.core.quorum import Endpoint, Quorum, contributors
+from ftrun.core.worker import events as e
+from ftrun.core.worker.comparison import Comparison, Entry, Question, Shape
+from ftrun.core.worker.quorums import Pending, Quorums
+from ftrun.core.worker.under_way import Fate, StepUnderWay
+
+STORY_LINES_MAX = 64
+MATES_PATIENCE_S = 5.0
+"""So long a rank whose step is void waits in the vote before it takes a quorum from its mates."""
+
+NOBODY_JOINS = "the script lets nobody join at this step"
+
+__all__ = ["NOBODY_JOINS", "STORY_LINES_MAX", "Fate", "Phase", "StepMachine"]
+
+
+class Phase(Enum):
+    """Where the main thread is."""
+
+    IDLE = "idle"
+    WAITING = "waiting"
+    STEPPING = "stepping"
+    VOTING = "voting"
+    LEFT = "left"
+
+
+class StepMachine:
+    """The decisions of one worker. Feed it events, carry out its instructions in order.
+
+    Args:
+        key: who this worker is.
+        endpoint: where its peers reach it.
+        state: what it holds at the start.
+        workers_per_replica: W; with W > 1 a commit needs the group's vote.
+        repair: reissue operations after an interrupt instead of discarding the step.
+        heal_first: newcomers heal before their forward pass (synchronous quorum).
+        contributors_max: the rest are spares (``FIXED_WITH_SPARES``); None for no limit.
+        contributors_min: with fewer nobody commits, and the step is repeated.
+        operation_timeout_s: an operation outstanding for so long is an error.
+        quorum_timeout_s: a step waits for the next quorum's verdict for so long.
+    """
+
+    def __init__(
+        self,
+        key: WorkerKey,
+        endpoint: Endpoint,
+        state: StateId,
+        *,
+        workers_per_replica: int = 1,
+        repair: bool = True,
+        heal_first: bool = False,
+        contributors_max: int | None = None,
+        contributors_min: int = 1,
+        operation_timeout_s: float = 60.0,
+        quorum_timeout_s: float = 60.0,
+    ) -> None:
+        self.key = key
+        self.endpoint = endpoint
+        self.state = state
+        self.isolated = False
+        self.has_spoken = False  # asked for a Report at the first step; nothing is said before
+        self.healing = False  # the script does not hold the quorum's state yet
+        self.loaded: StateId | None = None  # arrived and verified, but not applied
+        self.torn = False  # ``state`` is half written over
+        self.begun = 0  # how many steps, also those that were not committed
+        self._quorums = Quorums(key)
+        self._step: StepUnderWay | None = None
+        self._past: Comparison | None = None  # of the step before
+        self._committed: tuple[Shape, ...] | None = None  # the last committed step's operations
+        self._too_few = 0  # so often in a row, under this quorum, too few contributed to a step
+        self._too_few_since = 0.0
+        self._is_fresh = True  # holds what it started with, which a restart brings back
+        self._between_steps = Phase.IDLE  # or WAITING or LEFT
+        self._workers = workers_per_replica
+        self._repair = repair
+        self._heal_first = heal_first
+        self._contributors_max = contributors_max
+        self._contributors_min = contributors_min
+        self._operation_timeout_s = operation_timeout_s
+        self._quorum_timeout_s = quorum_timeout_s
+        self._offered: Tag | None = None
+        self._isolated_since = 0.0
+        self._lease_until_s = math.inf  # no agent has said yet
+        self._leaves_for = ""  # why it shall leave at the next boundary by itself
+        self._between_since = 0.0  # in the phase between steps
+        self._ticked_at: float | None = None
+        self._shown = Activity.STARTING
+        self._now = 0.0
+        self._out: list[e.Instruction] = []
+        self._story: deque[tuple[float, object]] = deque(maxlen=STORY_LINES_MAX)
+        self._handlers = self._table()
+
+    def _table(self) -> dict[type, Callable[[Any], None]]:
+        return {
+            e.BoundaryReached: self._on_boundary,
+            e.OperationIssued: self._on_operation_issued,
+            e.OperationsEnded: self._on_operations_ended,
+            e.OperationTold: self._on_operation_told,
+            e.OperationCompleted: self._on_operation_completed,
+            e.OperationFailed: self._on_operation_failed,
+            e.VoteStarted: self._on_vote_started,
+            e.Decided: self._on_decided,
+            e.OverwriteBegun: self._on_overwrite_begun,
+            e.StateLoaded: self._on_state_loaded,
+            e.StateApplied: self._on_state_applied,
+            e.StateSpoiled: self._on_state_spoiled,
+            e.StateReset: self._on_state_reset,
+            e.HealFailed: self._on_heal_failed,
+            e.GroupBuilt: self._on_group_built,
+            e.GroupFailed: self._on_group_failed,
+            e.WentAway: self._on_went_away,
+            e.Ticked: self._on_ticked,
+            m.Interrupt: self._on_interrupt,
+            m.NewQuorum: self._on_new_quorum,
+            m.Prepare: self._on_prepare,
+            m.ProposeSwitch: self._on_propose,
+            m.Switch: self._on_switch,
+            m.Cancel: self._on_cancel,
+            m.AskReport: self._on_ask_report,
+            m.Isolation: self._on_isolation,
+            m.Lease: self._on_lease,
+            m.LeaveNow: self._on_leave_now,
+        }
+
+    # ------------------------------------------------------------ what the shell asks
+
+    def handle(self, event: e.Event, now: float) -> list[e.Instruction]:
+        """Take one event; the instructions are to be carried out in order, under the lock."""
+        self._now = now
+        self._out = []
+        self._story.append((now, event))
+        if self.phase is not Phase.LEFT:
+            if self._lease_until_s <= now and not self.isolated:
+                self._isolate()  # Q3: its agent is stopped, or it would have told
+            self._handlers[type(event)](event)
+        return self._out
+
+    def story(self) -> list[str]:
+        """The last events, oldest first."""
+        return [f"{when:.3f} {event}" for when, event in self._story]
+
+    @property
+    def phase(self) -> Phase:
+        """Where the main thread is."""
+        if self._step is None:
+            return self._between_steps
+        return Phase.VOTING if self._step.is_voting else Phase.STEPPING
+
+    @property
+    def fate(self) -> Fate:
+        """What becomes of the step under way; without one there is nothing to commit."""
+        return self._step.fate if self._step is not None else Fate.VOID
+
+    @property
+    def tag(self) -> Tag | None:
+        """Of the step under way."""
+        return self._step.tag if self._step is not None else None
+
+    @property
+    def in_force(self) -> Quorum | None:
+        """The quorum that this worker trains in."""
+        return self._quorums.in_force
+
+    @property
+    def pending(self) -> Pending | None:
+        """The quorum that this worker prepares."""
+        return self._quorums.pending
+
+    @property
+    def interrupted(self) -> Attempt:
+        """The highest attempt that this worker has given up."""
+        return self._quorums.interrupted
+
+    @property
+    def seen(self) -> Attempt:
+        """The highest attempt that this worker has heard of."""
+        return self._quorums.seen
+
+    @property
+    def in_step(self) -> bool:
+        """A step is under way."""
+        return self._step is not None
+
+    @property
+    def position(self) -> int:
+        """The step that is under way, or else the next one."""
+        return self._step.tag.step if self._step is not None else self.state.step
+
+    @property
+    def may_issue(self) -> bool:
+        """Operations go out now; otherwise they are kept for the repair."""
+        return self.fate is Fate.OPEN
+
+    def tell(self, question: Question) -> Entry | None:
+        """This worker's answer to another one's question; None: not yet."""
+        known = [self._step.comparison] if self._step is not None else []
+        known += [self._past] if self._past is not None else []
+        for comparison in known:
+            if comparison.is_asked(question):
+                entry = comparison.entry(question.index)
+                return entry if entry and (entry.cleared or not question.cleared) else None
+        if any(comparison.has_passed(question) for comparison in known):
+            return Entry(None, changed=False, cleared=True)  # it went on without it, long ago
+        return None
+
+    def counts(self, attempt: Attempt) -> bool:
+        """Whether what an operation does under ``attempt`` means anything here (C3)."""
+        return self._step is not None and self._step.counts(attempt)
+
+    @property
+    def reduced(self) -> Tag | None:
+        """The tag under which the results of this step stand, if they do.
+
+        A state that was loaded and not applied counts as held, but not in a group of several
+        workers: a mate may not have it (C1).
+        """
+        step = self._step
+        if step is None or (step.fate is Fate.HELD and not step.stood):
+            return None
+        lacks_state = self.healing and (self.loaded is None or self._workers > 1)
+        return step.results if not lacks_state else None
+
+    @property
+    def settled(self) -> bool:
+        """The main thread can decide: nothing that could change the step is outstanding."""
+        if self._step is not None and self.fate is Fate.VOID and self._leaves_for:
+            return True
+        if self.isolated or self._step is None:
+            return False  # Q3: nobody commits who may have been left behind
+        if self.fate is Fate.HELD:
+            may_stand = self._workers == 1 and not self._step.is_blind
+            return may_stand and self.reduced is not None
+        if self.fate is Fate.OPEN:
+            return self._step.is_finished
+        return self.fate in (Fate.VOID, Fate.STANDS)
+
+    @property
+    def votes(self) -> bool:
+        """After VoteStarted: whether this rank can carry a true outcome out."""
+        return self._step is not None and self._step.voted is not None
+
+    @property
+    def verdict_known(self) -> bool:
+        """After a vote within the group: whether its outcome may be acted upon.
+
+        Isolation forbids to begin a vote; what is voted for then, a mate may have committed (C1).
+        """
+        if self.fate is Fate.HELD:
+            return self._vote_stands
+        return self.fate is not Fate.REPAIR
+
+    @property
+    def _vote_stands(self) -> bool:
+        """If the vote was true all ranks have reported their results: none is asked again."""
+        voted = self._step.voted if self._step is not None else None
+        return voted is not None and voted == self.reduced
+
+    @property
+    def heals_first(self) -> bool:
+        """The state must be applied before the forward pass of this step."""
+        return self.healing and (self._heal_first or self.position == 0)
+
+    def contributors(self) -> tuple[int, ...]:
+        """The replica_ranks that count in the step under way (C4).
+
+        In a step that is repeated because too few counted, the newcomers have healed.
+        """
+        quorum, step = self.in_force, self._step
+        if quorum is None or step is None or step.tag.attempt != quorum.attempt:
+            return ()
+        healed = self._heal_first or step.repeats
+        return contributors(quorum, step.tag.step, healed, self._contributors_max)
+
+    @property
+    def is_enough(self) -> bool:
+        """Enough replicas contribute to the step under way for it to be committed."""
+        return len(self.contributors()) >= self._contributors_min
+
+    def report(self) -> m.Report:
+        """All that the lighthouse must know of this worker.
+
+        A worker that heals reports the state that it will have applied when its step is committed,
+        and before that its own: only so is it a newcomer again, with zeros to add (C4).
+        """
+        reduced, step, pending = self.reduced, self._step, self.pending
+        can_repair = step is None or (step.fate is Fate.HELD and self._is_whole(step))
+        stands = self.loaded if reduced is not None and self.loaded is not None else self.state
+        return m.Report(
+            state=stands,
+            endpoint=self.endpoint,
+            interrupted=self.interrupted,
+            in_force=self.in_force,
+            pending=pending.quorum if pending is not None else None,
+            pending_step=pending.promise if pending is not None else None,
+            promised=pending is not None and pending.promise is not None,
+            confirmed=pending is not None and pending.confirmed,
+            reduced=reduced,
+            voted=step.voted if step is not None else None,
+            healing=self.healing and reduced is None,
+            torn=self.torn and reduced is None,
+            operations=step.operations.issued if step is not None else 0,
+            turn=self.begun + (step is None),
+            repairable=can_repair,
+            holds=self._quorums.holds_members,
+            too_few=self._is_stuck,
+        )
+
+    def check(self) -> None:
+        """Assert what must hold between events (INVARIANTS.md: C3, Q2, Q5)."""
+        self._quorums.check()
+        quorum, tag = self.in_force, self.tag
+        assert self.fate is not Fate.HELD or quorum is None, "held, and yet in a quorum"
+        assert not self.torn or self.healing or tag is None or self.fate is not Fate.OPEN, (
+            "S3: trains from a torn state"
+        )
+        if self.fate is Fate.OPEN:
+            assert tag is not None and quorum is not None, "open, and in no quorum"
+            assert tag.attempt == quorum.attempt, "C3: open under another tag"
+            assert not self._quorums.is_unentered, "open in a quorum that has not begun"
+        if self.fate is Fate.REPAIR:
+            assert self.pending is not None and not self.pending.is_switch, (
+                "no group to repair with"
+            )
+
+    # ------------------------------------------------------------ the main thread
+
+    def _on_boundary(self, event: e.BoundaryReached) -> None:
+        if self._step is not None:  # the script went on without deciding: the step is abandoned
+            self._end_step(self._step, False, False, "the step was not decided")
+        self._quorums.at_boundary(event.hold_members)
+        self._between_steps = Phase.WAITING
+        self._between_since = self._now
+        self._advance()
+
+    def _advance(self) -> None:
+        """Whoever waits at a boundary goes on as far as promise and quorum allow."""
+        if self.phase is Phase.WAITING and self._leaves_for:
+            self._leave(self._leaves_for)
+        if self.phase is not Phase.WAITING or self.isolated:
+            return
+        pending = self.pending
+        if pending is not None and pending.wanted is not None:
+            self._promise_late(pending, pending.wanted)
+        if pending is not None and self._quorums.at_promise(self.state.step):
+            if not pending.confirmed:
+                return  # Q5
+            self._carry_out_switch(pending)
+        if self.in_force is not None and self.phase is Phase.WAITING:
+            self._enter(self.in_force)
+
+    def _promise_late(self, pending: Pending, wanted: int) -> None:
+        """At a boundary of a script that lets members join at some only: is it one of these?"""
+        step = self._quorums.next_step(self.state.step)
+        if step < wanted or not self._quorums.can_promise(step):
+            return
+        if self._quorums.bars(pending):
+            self._send(m.Refused(pending.attempt, wanted, step, later=True))
+            return
+        pending.promise, pending.wanted = step, None
+        self._send(m.Promised(pending.attempt, step))
+
+    def _carry_out_switch(self, pending: Pending) -> None:
+        if not self._quorums.is_member(pending.quorum):
+            self._leave("drained")
+            return
+        if self._quorums.bars(pending):  # the first time that it does, or it would not be promised
+            self._give_up(NOBODY_JOINS)
+            return
+        old = self.in_force
+        self._adopt(replace(pending.quorum, step=pending.promise))
+        if old is not None:
+            self._out.append(e.DropGroup(old.attempt))
+
+    def _adopt(self, quorum: Quorum) -> None:
+        self._quorums.adopt(quorum)
+        self._too_few = 0
+        self._out.append(e.UseGroup(quorum))
+
+    def _enter(self, quorum: Quorum) -> None:
+        """Begin a step under ``quorum``."""
+        is_first = self._quorums.is_unentered
+        heals = is_first and self._quorums.is_newcomer(quorum)
+        number = self._quorums.next_step(self.state.step)
+        if is_first and not heals:
+            if self.torn:
+                self._give_up("its state is torn: a heal broke off")
+                return
+            unlike = quorum.state is not None and quorum.state != self.state
+            if unlike or self.state.step != number:
+                self._give_up(f"holds {self.state}, not what {quorum.attempt} begins with")
+                return
+        self.healing = heals
+        self.loaded = self.loaded if heals and self.loaded == quorum.state else None
+        if heals:
+            self._committed = None
+        tag = Tag(quorum.attempt, number)
+        comparison = Comparison(self.key, quorum, self._committed, tag, self._repeat(tag))
+        self._step = StepUnderWay(tag, self._quorums.begin(tag), self._now, comparison)
+        self._step.is_enough = self.is_enough
+        self.begun += 1
+        self._between_steps = Phase.IDLE
+        if is_first:
+            self._announce(quorum, tag)
+
+    def _repeat(self, tag: Tag) -> int:
+        past = self._past
+        return past.repeat + 1 if past is not None and past.tag == tag else 0
+
+    def _announce(self, quorum: Quorum, tag: Tag) -> None:
+        """The quorum is in force here: say so, and give or fetch the state. Once per attempt."""
+        self._send(m.InForce(quorum.attempt, tag.step))
+        if self._must_heal:
+            self._out.append(e.LoadState(tag, quorum, in_place=self._is_fresh))
+        if self._quorums.is_donor(quorum):
+            self._retire()
+            self._offered = tag
+            self._out.append(e.OfferState(tag, self.state, len(quorum.newcomers)))
+
+    def _retire(self) -> None:
+        if self._offered is not None:
+            self._out.append(e.RetireState(self._offered))
+            self._offered = None
+
+    def _on_vote_started(self, event: e.VoteStarted) -> None:
+        if self._step is not None:
+            self._step.vote()
+            self._watch_mates(self._step)
+
+    def _watch_mates(self, step: StepUnderWay) -> None:
+        """A void step votes at once, and a mate may be in the next one, where it waits for us."""
+        if step.is_voting and step.fate is Fate.VOID:
+            step.deadline = self._now + min(MATES_PATIENCE_S, self._operation_timeout_s)
+
+    def _on_decided(self, event: e.Decided) -> None:
+        step = self._step
+        if step is None:
+            return
+        commits = event.commit and not event.torn and self._may_commit(step)
+        self._end_step(step, commits, event.shared and not event.torn, event.reason)
+        if event.torn:
+            self._give_up_torn("the ranks of the replica group voted for different steps")
+
+    def _may_commit(self, step: StepUnderWay) -> bool:
+        if step.fate is Fate.VOID or self.healing:
+            return False
+        if self._workers == 1:
+            return self.settled
+        if step.fate is Fate.HELD:
+            return self._vote_stands
+        return step.operations.complete and step.voted == step.tag  # C1, C3
+
+    def _end_step(self, step: StepUnderWay, commits: bool, shared: bool, reason: str) -> None:
+        stays = commits or (shared and step.operations.complete and not self.healing)
+        self._retire()
+        if not step.operations.all_handed and step.fate is not Fate.VOID:
+            self._out.append(e.FailOperations(reason or "the step was not committed"))
+        if commits:
+            self.state = self.state.committed(step.tag)  # C2
+            self._is_fresh = False
+            self._committed = tuple(step.comparison.shapes)
+        self._step = None
+        self._past = step.comparison
+        self._between_since = self._now
+        if not stays or commits:
+            self._too_few = 0
+        elif step.fate is Fate.OPEN and not step.is_enough:
+            self._too_few += 1
+            self._too_few_since = self._now if self._too_few == 1 else self._too_few_since
+        if step.fate is Fate.OPEN and not stays:
+            self._give_up(reason or "the step was not committed", step.tag.step)
+
+    def _on_state_reset(self, event: e.StateReset) -> None:
+        reason = "the script has set its step"
+        self.state = event.state
+        self._committed = None
+        self._give_up(reason)
+        if self._step is not None and self._step.fate is not Fate.VOID:
+            self._void(self._step, reason)
+
+    def _on_went_away(self, event: e.WentAway) -> None:
+        self._leave(event.reason)
+
+    def _leave(self, reason: str) -> None:
+        self._retire()
+        if self._step is not None and not self._step.operations.all_handed:
+            self._out.append(e.FailOperations(f"the script leaves: {reason}"))
+        self._send(m.Leaving(self.state, reason))
+        self._step = None
+        self._between_steps = Phase.LEFT
+
+    # ------------------------------------------------------------ operations
+
+    def _on_operation_issued(self, event: e.OperationIssued) -> None:
+        step = self._step
+        if step is None:
+            self._out.append(e.FailOperations("no step is under way"))
+            return
+        step.operations.issue(event.held, event.closes)
+        step.comparison.add(event.shape)
+        step.touched_at = self._now
+        if step.fate is Fate.STANDS:
+            self._void(
+                step, "an operation was issued after an interrupt at which all were complete"
+            )
+        elif step.fate is Fate.VOID:
+            self._out.append(e.FailOperations(step.void_reason))
+        elif step.fate is Fate.OPEN:
+            step.deadline = self._now + self._operation_timeout_s
+            self._let_out(step)
+
+    def _on_operations_ended(self, event: e.OperationsEnded) -> None:
+        step = self._step
+        if step is None or step.comparison.ended:
+            return
+        step.comparison.end()
+        if step.fate is Fate.OPEN:
+            self._let_out(step)
+            if step.is_awaited and step.deadline is None:
+                step.deadline = self._now + self._operation_timeout_s
+
+    def _let_out(self, step: StepUnderWay) -> None:
+        """What may go out now does; what must be compared before is."""
+        ready = step.comparison.advance()
+        if ready:
+            self._out.append(e.Launch(ready.start, ready.stop))
+        question = step.comparison.question()
+        if question is not None:
+            self._out.append(e.Ask(question))
+
+    def _on_operation_told(self, event: e.OperationTold) -> None:
+        step = self._step
+        if step is None or step.fate is not Fate.OPEN:
+            return
+        step.comparison.answer(event.question, event.replica_id, event.entry)
+        if step.comparison.unlike:
+            self._void(step, step.comparison.unlike)
+            self._out.append(e.FailScript(step.comparison.unlike))
+        else:
+            step.touched_at = self._now
+            self._let_out(step)
+            if not step.is_awaited:
+                step.deadline = None
+
+    def _on_operation_completed(self, event: e.OperationCompleted) -> None:
+        step = self._step
+        if (
+            step is None
+            or not step.counts(event.attempt)
+            or not step.operations.finish(event.index)
+        ):
+            return  # C3
+        step.touched_at = self._now
+        is_left = step.is_awaited
+        step.deadline = self._now + self._operation_timeout_s if is_left else None
+        ready = step.operations.take_ready()
+        if ready:
+            self._out.append(e.HandOut(ready))
+
+    def _on_operation_failed(self, event: e.OperationFailed) -> None:
+        if self.counts(event.attempt):
+            self._give_up(f"operation {event.index}: {event.reason}")
+
+    # ------------------------------------------------------------ healing
+
+    @property
+    def _must_heal(self) -> bool:
+        return self.healing and self.loaded is None
+
+    def _awaits_state(self, tag: Tag) -> bool:
+        return self._must_heal and self.fate is Fate.OPEN and tag == self.tag
+
+    def may_overwrite(self, tag: Tag) -> bool:
+        """Whether the state for ``tag`` may be written over the script's own from here on."""
+        return self.torn and self._awaits_state(tag)
+
+    def _on_overwrite_begun(self, event: e.OverwriteBegun) -> None:
+        if self._is_fresh and self._awaits_state(event.tag):
+            self.torn = True
+
+    def _on_state_loaded(self, event: e.StateLoaded) -> None:
+        if not self._awaits_state(event.tag) or self.in_force is None:
+            return
+        wanted = self.in_force.state or event.state
+        if event.state == wanted and event.state.step == event.tag.step:
+            self.loaded = event.state
+        else:
+            self._give_up(f"heal: donors hold {event.state}, not what {event.tag} begins with")
+
+    def _on_state_applied(self, event: e.StateApplied) -> None:
+        if not self.healing or self.tag is None:
+            return
+        if self.loaded is None:  # given up while it was applied: nobody else holds such a state
+            lineage = extend_lineage(self.state.lineage, self.tag)
+            self.state = replace(self.state, lineage=lineage)  # S1
+            return
+        self.state = self.loaded
+        self.loaded = None
+        self.healing = self.torn = self._is_fresh = False
+        attempt, number = self.tag.attempt, self.state.step
+        self._send(m.Healed(attempt, number, event.donors, event.nbytes, event.duration_s))
+
+    def _on_state_spoiled(self, event: e.StateSpoiled) -> None:
+        if self.loaded is None:
+            return  # it was given up while it was applied
+        self.loaded = None
+        if self.fate is Fate.OPEN:
+            self._give_up(f"heal: {event.reason}")
+
+    def _on_heal_failed(self, event: e.HealFailed) -> None:
+        if self._awaits_state(event.tag):
+            self._give_up(f"heal: {event.reason}")
+
+    # ------------------------------------------------------------ giving up, and the verdict
+
+    def _give_up(self, reason: str, step: int | None = None) -> None:
+        """An error of this worker's own: the quorum in force, and what follows it, is over here."""
+        if self.in_force is None:
+            return
+        attempt = self.in_force.attempt
+        position = self.position if step is None else step
+        self._abort(self.seen)
+        self._send(m.Errored(attempt, position, reason))
+
+    def _give_up_torn(self, reason: str) -> None:
+        """A mate is a quorum ahead or behind: none that any rank has can go on, only a next one.
+
+        Else one would begin a step under it alone, and its next vote would meet the wrong one too.
+        """
+        quorum = self.in_force or (self.pending.quorum if self.pending is not None else None)
+        if quorum is not None:
+            self._abort(self.seen)
+            self._send(m.Errored(quorum.attempt, self.state.step, reason))
+
+    def _abort(self, attempt: Attempt) -> None:
+        """Everything up to and including ``attempt`` counts for nothing any more."""
+        self._abort_groups(self._quorums.give_up(attempt))
+        step = self._step
+        if step is not None:
+            if step.fate not in (Fate.HELD, Fate.REPAIR):
+                step.touched_at = self._now
+            step.hold(self._now + self._quorum_timeout_s, self.reduced is not None)
+
+    def _abort_groups(self, attempts: Iterable[Attempt]) -> None:
+        self._out += [e.AbortGroup(attempt) for attempt in attempts]
+
+    def _judge(self, step: StepUnderWay, quorum: Quorum) -> None:
+        """The verdict of ``quorum`` on the step under way."""
+        step.is_blind = self.isolated  # a quorum that comes then may have been replaced since (Q3)
+        tag = self.reduced if self.healing else step.decisive
+        held = self.loaded if self.healing else self.state
+        if tag is not None and held is not None and quorum.state == held.committed(tag):
+            step.stand()
+        elif self._repairable(step, quorum):
+            step.repair()
+            self.loaded = self.loaded if self.loaded == quorum.state else None
+        else:
+            again = quorum.state == self.state
+            fate = "is computed again" if again else f"is left out: it goes on from {quorum.state}"
+            self._void(step, f"interrupted; in quorum {quorum.attempt} this step {fate}")
+
+    def _repairable(self, step: StepUnderWay, quorum: Quorum) -> bool:
+        """Whether the operations of this step can go out again under ``quorum``.
+
+        A newcomer may be interrupted before it has healed: it adds zeros again, and heals then.
+        """
+        if not self._is_whole(step) or quorum.step != step.tag.step:
+            return False
+        if self.key.replica_id in quorum.recomputes:
+            return False
+        if self.healing:
+            return self._quorums.is_newcomer(quorum) and not self.heals_first
+        return quorum.state == self.state
+
+    def _is_whole(self, step: StepUnderWay) -> bool:
+        """Nothing of the step has left this worker, and all that it has done can be done again."""
+        return self._repair and step.operations.untouched and not step.is_voting
+
+    def _void(self, step: StepUnderWay, reason: str) -> None:
+        step.void(reason)
+        self._watch_mates(step)
+        self._out.append(e.FailOperations(reason))
+
+    # ------------------------------------------------------------ the lighthouse
+
+    def _send(self, message: m.FromWorker) -> None:
+        self.has_spoken = True
+        self._out.append(e.Send(message))
+
+    def _on_interrupt(self, event: m.Interrupt) -> None:
+        if event.attempt < self.seen:
+            return  # Q2: stale
+        if event.attempt > self.interrupted:
+            self._abort(event.attempt)
+        self._send(self.report())
+
+    def _on_new_quorum(self, event: m.NewQuorum) -> None:
+        quorum = event.quorum
+        if not self._is_new(quorum) or not self._quorums.is_member(quorum):
+            return
+        if self.in_force is not None or self.pending is not None:
+            self._abort(self.seen)  # the Interrupt was lost on the way
+        self._take(quorum, is_switch=False)
+        if self._step is not None and self._step.fate is Fate.HELD:
+            self._judge(self._step, quorum)
+
+    def _is_new(self, quorum: Quorum) -> bool:
+        """Whether to act upon ``quorum``; one that is known and built is confirmed again."""
+        if self._quorums.has_built(quorum.attempt):
+            self._send(m.Built(quorum.attempt))
+        return quorum.attempt > self.seen
+
+    def _take(self, quorum: Quorum, is_switch: bool) -> None:
+        pending = self._quorums.take(quorum, is_switch=is_switch)
+        if self._quorums.is_member(quorum):
+            self._out.append(e.BuildGroup(quorum))
+        else:  # the switch to leave by
+            pending.built = True
+            self._send(m.Built(quorum.attempt))
+
+    def _on_prepare(self, event: m.Prepare) -> None:
+        quorum = event.quorum
+        if not self._is_new(quorum):
+            return
+        joins = self._quorums.is_newcomer(quorum)
+        is_bound = self.pending is not None and self.pending.confirmed
+        is_idle = self.in_force is None and self._quorums.is_member(quorum)
+        if not joins and (is_bound or is_idle):
+            self._send(self.report())  # the lighthouse is mistaken about us
+            return
+        if joins and self.in_force is not None:
+            self._abort(self.seen)  # the others have gone on without us
+        self._abort_groups(self._quorums.drop_pending())
+        is_open = self._step is not None and self._step.fate in (Fate.HELD, Fate.REPAIR)
+        if self._step is not None and is_open and not self._vote_stands:  # C1
+            # No quorum will tell any more.
+            self._void(self._step, f"interrupted; this replica joins quorum {quorum.attempt} anew")
+        self._take(quorum, is_switch=True)
+
+    def _on_group_built(self, event: e.GroupBuilt) -> None:
+        pending = self._quorums.awaits(event.attempt)
+        if self._quorums.is_in_force(event.attempt):
+            return
+        if pending is None:
+            self._out.append(e.DropGroup(event.attempt))
+            return
+        pending.built = True
+        self._send(m.Built(event.attempt))
+        if not pending.is_switch:
+            self._adopt(pending.quorum)
+        if self._step is not None and self._step.fate is Fate.REPAIR:
+            self._repair_under(self._step, pending.quorum)
+        self._advance()
+
+    def _repair_under(self, step: StepUnderWay, quorum: Quorum) -> None:
+        step.go_out_again(quorum, self._now + self._operation_timeout_s)
+        step.touched_at = self._now
+        self._quorums.begin(step.tag)
+        step.is_enough = self.is_enough
+        self._announce(quorum, step.tag)
+        self._out.append(e.Reissue())
+        self._let_out(step)
+
+    def _on_group_failed(self, event: e.GroupFailed) -> None:
+        if self._quorums.awaits(event.attempt) is not None:
+            self._send(m.BuildFailed(event.attempt, event.reason))
+
+    def _on_propose(self, event: m.ProposeSwitch) -> None:
+        pending = self.pending
+        if pending is None or not pending.may_be_promised(event.attempt):
+            self._refuse(event)
+        elif pending.outdates(event.step):
+            return
+        elif not self._quorums.can_promise(event.step):
+            self._refuse(event)
+        elif self._quorums.promises_late(pending):
+            pending.promise, pending.wanted = None, event.step
+            self._refuse(event, later=True)
+            self._advance()
+        else:
+            pending.promise = event.step
+            self._send(m.Promised(event.attempt, event.step))
+            self._advance()
+
+    def _refuse(self, event: m.ProposeSwitch, *, later: bool = False) -> None:
+        begun = self._quorums.last_begun
+        current = self.position if begun is None else begun
+        self._send(m.Refused(event.attempt, event.step, current, later))
+
+    def _on_switch(self, event: m.Switch) -> None:
+        pending = self._quorums.awaits(event.attempt)
+        if self._quorums.is_in_force(event.attempt):
+            self._send(m.InForce(event.attempt, event.step))
+        elif pending is not None:
+            is_newcomer = self._quorums.is_newcomer(pending.quorum)
+            if is_newcomer and self.in_force is None and pending.promise is not None:
+                pending.promise = max(pending.promise, event.step)  # it comes at any step
+            pending.confirmed |= pending.promise == event.step
+            self._advance()
+
+    def _on_cancel(self, event: m.Cancel) -> None:
+        pending = self._quorums.awaits(event.attempt)
+        if pending is not None and pending.is_switch and not pending.confirmed:
+            self._abort_groups(self._quorums.drop_pending())
+            self._advance()
+
+    def _on_ask_report(self, event: m.AskReport) -> None:
+        self._send(self.report())
+
+    def _on_leave_now(self, event: m.LeaveNow) -> None:
+        """Nobody will agree on a boundary to leave at: the next one it is."""
+        if event.in_quorum or self.in_force is None:
+            self._leaves_for = event.reason
+            self._make_way()
+            self._advance()
+
+    def _make_way(self) -> None:
+        """Give up a step that would keep a script from the boundary at which it is to leave."""
+        step = self._step
+        if step is None or not self._leaves_for or self._vote_stands:
+            return
+        reason = f"this replica leaves: {self._leaves_for}"
+        if self.activity()[0] is Activity.WAITING:
+            self._give_up(reason)
+        if step.fate in (Fate.HELD, Fate.REPAIR):
+            self._void(step, reason)
+
+    # ------------------------------------------------------------ time
+
+    def _on_isolation(self, event: m.Isolation) -> None:
+        if event.isolated and not self.isolated:
+            self._isolate()
+        elif self.isolated and not event.isolated and self._now < self._lease_until_s:
+            self._reach()
+        self._advance()
+
+    def _on_lease(self, event: m.Lease) -> None:
+        self._lease_until_s = event.until_s
+        if self.isolated and self._now < event.until_s:
+            self._reach()
+            self._advance()
+
+    def _isolate(self) -> None:
+        self.isolated = True
+        self._isolated_since = self._now
+        self._abort(self.seen)  # Q3: from now on a quorum may be formed without us
+        if self._step is not None:
+            self._step.is_blind = True
+
+    def _reach(self) -> None:
+        """A lighthouse is there again."""
+        self.isolated = False
+        if self._step is not None and self._step.deadline is not None:
+            self._step.deadline += self._now - self._isolated_since  # that does not count
+        if self.has_spoken:  # a script on its way to its first step is not ready for a quorum
+            self._send(self.report())  # the stream may have stood all the while: nobody would ask
+
+    def _on_ticked(self, event: e.Ticked) -> None:
+        self._make_way()
+        self._look_at_deadlines()
+        self._show_progress()
+
+    def _show_progress(self) -> None:
+        """Tell what the main thread is at, if that has changed since it was told last."""
+        before, self._ticked_at = self._ticked_at, self._now
+        if before is not None and self._now - before >= STOOD_STILL_S:
+            self._shown = Activity.STOPPED
+            self._out.append(e.ShowProgress(Activity.STOPPED, self._now - before))
+        activity, since = self.activity()
+        if activity is not self._shown:
+            self._shown = activity
+            self._out.append(e.ShowProgress(activity, self._now - since))
+
+    @property
+    def _is_stuck(self) -> bool:
+        """The step is repeated for ever: newcomers of this quorum count in its second try."""
+        return self._too_few > 1
+
+    def activity(self) -> tuple[Activity, float]:
+        """What the main thread is at by the latest event, and since when."""
+        step = self._step
+        if self._is_stuck and self.in_force is not None:
+            return Activity.TOO_FEW, self._too_few_since
+        if step is None:
+            return self._activity_between()
+        if step.fate in (Fate.HELD, Fate.REPAIR) or self.isolated:
+            return Activity.QUORUM, step.touched_at
+        if self.healing:
+            return Activity.HEALING, step.began_at
+        is_late = self._now - step.touched_at >= LONG_S
+        if step.fate is Fate.OPEN and step.is_awaited and is_late:
+            return Activity.WAITING, step.touched_at
+        return Activity.STEP, step.began_at
+
+    def _activity_between(self) -> tuple[Activity, float]:
+        since = self._between_since
+        if self.phase is Phase.LEFT:
+            return Activity.LEFT, since
+        if self.phase is Phase.WAITING:
+            return Activity.QUORUM, since
+        if not self.begun:
+            return Activity.STARTING, since
+        is_long = self._now - since >= LONG_S
+        return Activity.OUTSIDE if is_long else Activity.STEP, since
+
+    def _look_at_deadlines(self) -> None:
+        step = self._step
+        if step is None or step.deadline is None or self._now < step.deadline or self.isolated:
+            return
+        if step.fate is Fate.OPEN:
+            self._give_up(f"no operation completed for {self._operation_timeout_s:g} s")
+        elif step.fate is Fate.VOID:
+            step.deadline = None
+            self._give_up_torn("a mate does not come to the vote: it is in another step")
+        elif not self.settled and not self._vote_stands:  # C1
+            self._void(step, f"no quorum for {self._quorum_timeout_s:g} s")

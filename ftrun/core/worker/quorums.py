@@ -1,0 +1,200 @@
+"""The quorums that one worker knows: in force, prepared, given up; and what it has promised.
+
+Bookkeeping with the questions that go with it. Not here: what a worker does about them
+(machine.py), who is in a quorum (core/lighthouse/membership.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ftrun.core.ids import NO_ATTEMPT, Attempt, Tag, WorkerKey
+from ftrun.core.quorum import Quorum
+
+
+@dataclass(slots=True)
+class Pending:
+    """A quorum that is not in force here yet.
+
+    ``promise``: the step that will not be begun under the old quorum; ``confirmed``: it is certain.
+    ``wanted``: the step from which on a promise is due, at the first boundary at which the script
+    lets members join. A switch whose quorum leaves this worker out is one to leave by: there is
+    nothing to build.
+    """
+
+    quorum: Quorum
+    is_switch: bool
+    built: bool = False
+    promise: int | None = None
+    wanted: int | None = None
+    confirmed: bool = False
+
+    @property
+    def attempt(self) -> Attempt:
+        """The attempt to bring it into force."""
+        return self.quorum.attempt
+
+    def may_be_promised(self, attempt: Attempt) -> bool:
+        """Whether a proposal under ``attempt`` is about this one, and it is ready.
+
+        Only switches are built and pending: other quorums are in force once they are built.
+        """
+        return self.built and self.attempt == attempt
+
+    def outdates(self, step: int) -> bool:
+        """Whether a proposal of ``step`` comes too late: they only rise until one is confirmed."""
+        return self.confirmed or (self.promise is not None and step < self.promise)
+
+
+class Quorums:
+    """One worker's quorums.
+
+    ``interrupted``: the highest attempt that was given up. ``seen``: the highest heard of; neither
+    ever falls, and ``interrupted`` < pending, in force ≤ ``seen`` (Q2). ``holds_members``: the
+    script lets nobody join at the boundary that it came to last.
+    """
+
+    def __init__(self, key: WorkerKey) -> None:
+        self.in_force: Quorum | None = None
+        self.pending: Pending | None = None
+        self.interrupted: Attempt = NO_ATTEMPT
+        self.seen: Attempt = NO_ATTEMPT
+        self.holds_members = False
+        self._has_held = False
+        self._key = key
+        self._entered: Attempt = NO_ATTEMPT
+        self._begun = 0  # the last step that was begun under the quorum entered
+
+    # ------------------------------------------------------------ about a quorum
+
+    def is_member(self, quorum: Quorum) -> bool:
+        """This very incarnation is in it."""
+        return quorum.index(self._key.replica_id, self._key.incarnation) is not None
+
+    def is_newcomer(self, quorum: Quorum) -> bool:
+        """This replica heals in its first step."""
+        return self._key.replica_id in quorum.newcomers
+
+    def is_donor(self, quorum: Quorum) -> bool:
+        """This replica holds the state that others heal from in its first step."""
+        return self._key.replica_id in quorum.donors and bool(quorum.newcomers)
+
+    def has_built(self, attempt: Attempt) -> bool:
+        """Its group stands, in use or prepared."""
+        built = self.pending.quorum if self.pending is not None and self.pending.built else None
+        return any(q is not None and q.attempt == attempt for q in (self.in_force, built))
+
+    def is_in_force(self, attempt: Attempt) -> bool:
+        """This is the attempt to train under."""
+        return self.in_force is not None and self.in_force.attempt == attempt
+
+    def awaits(self, attempt: Attempt) -> Pending | None:
+        """What is prepared under this very attempt, if it is."""
+        pending = self.pending
+        return pending if pending is not None and pending.attempt == attempt else None
+
+    # ------------------------------------------------------------ steps and promises
+
+    @property
+    def is_unentered(self) -> bool:
+        """The quorum in force has not had a step here."""
+        return self.in_force is not None and self.in_force.attempt != self._entered
+
+    def next_step(self, own_step: int) -> int:
+        """The step that the next boundary begins; ``own_step``: that of the state held."""
+        if self.in_force is None or not self.is_unentered:
+            return own_step
+        return self.in_force.first_step
+
+    @property
+    def last_begun(self) -> int | None:
+        """No switch is promised up to this step; None without a quorum.
+
+        A quorum in force is left after one step of it at the earliest, for only its first step
+        makes sure that this worker holds the state.
+        """
+        if self.in_force is None:
+            return None
+        return self.in_force.first_step if self.is_unentered else self._begun
+
+    def can_promise(self, step: int) -> bool:
+        """Whether ``step`` has not begun under the quorum in force."""
+        begun = self.last_begun
+        return begun is None or step > begun
+
+    def at_boundary(self, holds_members: bool) -> None:
+        """The script has come to a boundary, and says whether members may join there."""
+        self.holds_members = holds_members
+        self._has_held |= holds_members
+
+    def promises_late(self, pending: Pending) -> bool:
+        """Whether a promise must wait for its boundary: this script does not let all join at any.
+
+        Only the boundary tells. Newcomers have no say, and who only leaves is never held.
+        """
+        return self._has_held and self._is_joined(pending)
+
+    def bars(self, pending: Pending) -> bool:
+        """Nobody may join at this boundary, and by this switch somebody would."""
+        return self.holds_members and self._is_joined(pending)
+
+    def _is_joined(self, pending: Pending) -> bool:
+        return self.in_force is not None and bool(pending.quorum.newcomers)
+
+    def at_promise(self, own_step: int) -> bool:
+        """The next step is one that was promised not to begin (Q5)."""
+        pending = self.pending
+        if pending is None or pending.promise is None:
+            return False
+        return self.in_force is None or self.next_step(own_step) >= pending.promise
+
+    def begin(self, tag: Tag) -> bool:
+        """A step begins under the quorum in force; True if it has begun before (a retry)."""
+        repeats = self._entered == tag.attempt and self._begun == tag.step
+        self._entered, self._begun = tag.attempt, tag.step
+        return repeats
+
+    # ------------------------------------------------------------ changes
+
+    def take(self, quorum: Quorum, *, is_switch: bool) -> Pending:
+        """Heard of a newer one."""
+        self.seen = quorum.attempt
+        self.pending = Pending(quorum, is_switch)
+        return self.pending
+
+    def adopt(self, quorum: Quorum) -> None:
+        """What was prepared is in force."""
+        self.in_force, self.pending = quorum, None
+
+    def drop_pending(self) -> list[Attempt]:
+        """Forget what was prepared, and the promise; returns the group to abort."""
+        pending, self.pending = self.pending, None
+        return [pending.attempt] if pending is not None and self.is_member(pending.quorum) else []
+
+    def give_up(self, attempt: Attempt) -> list[Attempt]:
+        """Everything up to and including ``attempt`` is over; returns the groups to abort."""
+        self.interrupted = self.seen = attempt
+        quorum, self.in_force = self.in_force, None
+        return [*([quorum.attempt] if quorum is not None else []), *self.drop_pending()]
+
+    # ------------------------------------------------------------ what must hold
+
+    def check(self) -> None:
+        """Assert Q2 and Q5."""
+        if self.in_force is not None:
+            assert self.interrupted < self.in_force.attempt <= self.seen, (
+                "Q2: trains in what is over"
+            )
+        if self.pending is not None:
+            self._check_pending(self.pending)
+
+    def _check_pending(self, pending: Pending) -> None:
+        assert self.interrupted < pending.attempt <= self.seen, "Q2: prepares what is over"
+        assert pending.built or pending.promise is None, "promised what it has not built"
+        assert pending.is_switch or pending.promise is None, "promised what is no switch"
+        assert not pending.confirmed or pending.promise is not None, "confirmed without a promise"
+        if self.in_force is not None and self.last_begun is not None:
+            assert pending.is_switch, "a quorum in force beside one that replaces it"
+            assert pending.attempt > self.in_force.attempt, "Q2: prepares what is older"
+            if pending.promise is not None:
+                assert self.last_begun < pending.promise, "Q5: has begun what it promised not to"

@@ -1,0 +1,152 @@
+"""The choice of a quorum's state, beside a deliberately dumb second implementation."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ftrun.core.ids import Attempt, StateId, Tag
+from ftrun.core.lighthouse.choice import Choice, can_repair, choose, standing
+from ftrun.core.messages import Report
+from ftrun.core.quorum import Endpoint
+
+TAG = Tag(Attempt(1, 1), 5)
+OTHER_TAG = Tag(Attempt(1, 2), 5)
+STATE = StateId(5, "x")
+
+states = st.builds(StateId, st.integers(0, 3), st.sampled_from(["x", "y", "z"]))
+names = st.sampled_from([str(index) for index in range(12)])
+
+
+def report(state: StateId, reduced: Tag | None = None, voted: Tag | None = None) -> Report:
+    return Report(state, Endpoint("h", "h:1"), reduced=reduced, voted=voted)
+
+
+def test_a_group_repairs_if_all_its_workers_can_and_are_in_the_same_step() -> None:
+    def mate(turn: int, repairable: bool = True) -> Report:
+        return Report(STATE, Endpoint("h", "h:1"), turn=turn, repairable=repairable)
+
+    assert can_repair([mate(7), mate(7)])
+    assert not can_repair([mate(7), mate(7, repairable=False)])
+    assert not can_repair([mate(7), mate(8)])
+
+
+# ---------------------------------------------------------------- choose
+
+
+def dumb_choose(standings: dict[str, StateId | None]) -> Choice | None:
+    """Ask of every replica whether nobody is a better donor than it."""
+
+    def beats(one: str, other: str) -> bool:
+        a, b = standings[one], standings[other]
+        if a is None or b is None:
+            return b is None and a is not None
+        if a.step != b.step:
+            return a.step > b.step
+        holders = list(standings.values())
+        if holders.count(a) != holders.count(b):
+            return holders.count(a) > holders.count(b)
+        return int(one) < int(other)
+
+    for name, state in standings.items():
+        if state is not None and not any(beats(other, name) for other in standings):
+            ids = sorted(standings, key=int)
+            donors = tuple(i for i in ids if standings[i] == state)
+            return Choice(state, donors, tuple(i for i in ids if i not in donors))
+    return None
+
+
+@settings(max_examples=500)
+@given(st.dictionaries(names, st.none() | states, max_size=8))
+def test_choose_agrees_with_the_dumb_one(standings: dict[str, StateId | None]) -> None:
+    assert choose(standings) == dumb_choose(standings)
+
+
+def test_the_highest_step_wins_over_the_many() -> None:
+    low, high = StateId(4, "x"), StateId(5, "y")
+    choice = choose({"0": low, "1": low, "2": high})
+    assert choice == Choice(high, donors=("2",), newcomers=("0", "1"))
+
+
+def test_of_equal_steps_the_lineage_that_most_hold_wins() -> None:
+    x, y = StateId(5, "x"), StateId(5, "y")
+    choice = choose({"0": x, "1": y, "2": y})
+    assert choice == Choice(y, donors=("1", "2"), newcomers=("0",))
+
+
+def test_of_equal_crowds_the_lowest_replica_wins() -> None:
+    x, y = StateId(5, "x"), StateId(5, "y")
+    choice = choose({"10": x, "9": y})
+    assert choice == Choice(y, donors=("9",), newcomers=("10",))
+
+
+def test_there_is_no_choice_without_a_whole_state() -> None:
+    assert choose({"0": None, "1": None}) is None
+    assert choose({}) is None
+
+
+# ---------------------------------------------------------------- standing
+
+
+def test_one_worker_stands_where_its_results_will_take_it() -> None:
+    assert standing([report(STATE)]) == STATE
+    assert standing([report(STATE, reduced=TAG)]) == STATE.committed(TAG)
+
+
+def test_a_vote_whose_outcome_nobody_knows_is_no_commit() -> None:
+    assert standing([report(STATE, voted=TAG), report(STATE, voted=TAG)]) == STATE
+
+
+def test_all_workers_must_have_their_results() -> None:
+    assert standing([report(STATE, reduced=TAG), report(STATE, reduced=TAG)]) == (
+        STATE.committed(TAG)
+    )
+    assert standing([report(STATE, reduced=TAG), report(STATE)]) == STATE
+
+
+def test_results_of_unlike_attempts_are_no_common_state() -> None:
+    assert standing([report(STATE, reduced=TAG), report(STATE, reduced=OTHER_TAG)]) == STATE
+
+
+def test_one_has_committed_and_the_other_has_voted() -> None:
+    after = STATE.committed(TAG)
+    assert standing([report(after), report(STATE, voted=TAG)]) == after
+    assert standing([report(after), report(STATE, reduced=TAG, voted=TAG)]) == after
+
+
+def test_half_a_heal_is_no_state() -> None:
+    assert standing([report(StateId(9, "x")), report(StateId(0, "fresh"))]) is None
+
+
+def test_a_torn_state_is_no_state() -> None:
+    torn = Report(StateId(9, "x"), Endpoint("h", "h:1"), torn=True)
+    assert standing([torn]) is None
+    assert standing([report(STATE), torn]) is None
+    assert choose({"0": standing([torn]), "1": STATE}) == Choice(STATE, ("1",), ("0",))
+
+
+def test_results_of_a_former_step_say_nothing() -> None:
+    assert standing([report(StateId(6, "x"), reduced=TAG)]) == StateId(6, "x")
+
+
+tags = st.builds(Tag, st.builds(Attempt, st.just(1), st.integers(1, 2)), st.integers(0, 3))
+reports = st.builds(report, states, st.none() | tags, st.none() | tags)
+
+
+@given(st.lists(reports, min_size=1, max_size=3))
+def test_a_standing_is_certain_for_every_worker(group: list[Report]) -> None:
+    """Each worker holds it, or has results or a vote that lead to it; and one can prove it."""
+    found = standing(group)
+    if found is None:
+        return
+    for one in group:
+        leads = [t for t in (one.reduced, one.voted) if t is not None and t.step == one.state.step]
+        assert found == one.state or found in [one.state.committed(tag) for tag in leads]
+    held = any(one.state == found for one in group)
+    assert held or all(one.reduced is not None for one in group)
+
+
+@given(reports, st.permutations(range(3)))
+def test_the_order_of_the_workers_does_not_matter(one: Report, order: list[int]) -> None:
+    group = [one, report(STATE, reduced=TAG), report(STATE)]
+    assert standing([group[i] for i in order]) == standing(group)

@@ -1,0 +1,69 @@
+"""The outbox: one message per agent, in order, and only for those who are here."""
+
+from __future__ import annotations
+
+from ftrun.core import messages as m
+from ftrun.core.lighthouse.events import CloseAgent, Journal, JournalState, SendToAgent
+from ftrun.core.lighthouse.outbox import NOTICE_REPLICAS_MAX, Outbox
+from ftrun.core.lighthouse.replicas import Replica, Roster
+
+
+def outbox() -> Outbox:
+    """Agent A runs 0 and 10, B runs 2, C is gone and has left 3 behind."""
+    roster = Roster()
+    for name, agent_id in {"10": "A", "2": "B", "0": "A", "3": "C"}.items():
+        roster.add(Replica(name, f"i{name}", agent_id, f"{agent_id}:1"))
+    out = Outbox(roster)
+    out.agents = {"A": None, "B": None}
+    return out
+
+
+def test_workers_are_told_through_their_agents_once_each() -> None:
+    out = outbox()
+    ask = m.AskReport()
+    out.tell({"10", "0", "2", "3", "7"}, ask)
+    a = (m.RunningReplica("0", "i0"), m.RunningReplica("10", "i10"))
+    b = (m.RunningReplica("2", "i2"),)
+    assert out.take() == [
+        SendToAgent("A", m.ToWorkers(a, ask)),
+        SendToAgent("B", m.ToWorkers(b, ask)),
+    ]
+    assert out.take() == []
+
+
+def test_a_notice_goes_to_everybody_with_its_replicas_in_order() -> None:
+    out = outbox()
+    out.notice("lost", ["10", "2"], "two are lost")
+    notice = m.Notice("lost", ("2", "10"), "two are lost")
+    assert out.take() == [SendToAgent("A", notice), SendToAgent("B", notice)]
+
+
+def test_a_notice_of_very_many_replicas_names_none() -> None:
+    for count, named in ((NOTICE_REPLICAS_MAX, NOTICE_REPLICAS_MAX), (NOTICE_REPLICAS_MAX + 1, 0)):
+        out = outbox()
+        out.notice("formed", map(str, range(count)), "all")
+        (first, second) = out.take()
+        assert isinstance(first, SendToAgent) and isinstance(second, SendToAgent)
+        assert isinstance(first.message, m.Notice)
+        assert len(first.message.replica_ids) == named
+        assert second.message is first.message
+
+
+def test_nothing_is_sent_to_an_agent_that_is_not_here() -> None:
+    out = outbox()
+    out.to_agent("C", m.HeartbeatAck())
+    out.tell(["3"], m.AskReport())
+    assert out.take() == []
+
+
+def test_the_order_is_kept_and_an_agent_that_is_refused_is_told_why() -> None:
+    out = outbox()
+    out.journal(JournalState(epoch=1))
+    out.reject("D", "no")
+    out.close("A", "silent")
+    assert out.take() == [
+        Journal(JournalState(epoch=1)),
+        SendToAgent("D", m.Rejected("no")),
+        CloseAgent("D", "no"),
+        CloseAgent("A", "silent"),
+    ]

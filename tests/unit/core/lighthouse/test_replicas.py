@@ -1,0 +1,73 @@
+"""The roster: one incarnation per slot, and what each of its workers has said last."""
+
+from __future__ import annotations
+
+import pytest
+
+from ftrun.core.ids import Attempt, StateId
+from ftrun.core.lighthouse.replicas import Replica, Roster
+from ftrun.core.messages import Report
+from ftrun.core.quorum import Endpoint, Quorum
+
+QUORUM = Quorum(Attempt(5, 2), (), "s:1")
+STATE = StateId(0, "x")
+
+
+def report(name: str = "h", **more: Quorum | Attempt) -> Report:
+    return Report(STATE, Endpoint(name, f"{name}:1"), **more)  # type: ignore[arg-type]
+
+
+def test_a_slot_has_one_incarnation() -> None:
+    roster = Roster()
+    first = Replica("0", "a", "A", "A:1")
+    roster.add(first)
+    with pytest.raises(AssertionError, match="Q4"):
+        roster.add(Replica("0", "b", "A", "A:1"))
+    assert roster.find("0", "a") is first
+    assert roster.find("0", "b") is None
+    roster.ready.add("0")
+    roster.remove("0")
+    assert roster.at("0") is None
+    assert not roster.ready
+    roster.add(Replica("0", "b", "A", "A:1"))
+    assert "0" in roster
+    assert len(roster) == 1
+
+
+def test_members_are_in_replica_order_with_endpoints_by_group_rank() -> None:
+    roster = Roster()
+    for name in ("10", "9"):
+        replica = Replica(name, "a", "A", "A:1")
+        replica.reports = {1: report("one"), 0: report("zero")}
+        roster.add(replica)
+    ten_and_nine = roster.members({"10", "9"}, 2)
+    assert [member.replica_id for member in ten_and_nine] == ["9", "10"]
+    assert [endpoint.host for endpoint in ten_and_nine[0].endpoints] == ["zero", "one"]
+    assert [replica.replica_id for replica in roster.of_agent("A")] == ["9", "10"]
+
+
+def test_a_replica_is_known_when_all_its_workers_are() -> None:
+    replica = Replica("0", "a", "A", "A:1")
+    replica.reports[1] = report()
+    assert not replica.is_known(2)
+    replica.reports[0] = report()
+    assert replica.is_known(2)
+
+
+@pytest.mark.parametrize(
+    ("more", "entangled"),
+    [
+        ({}, False),
+        ({"in_force": QUORUM}, True),
+        ({"pending": QUORUM}, True),
+        ({"in_force": QUORUM, "interrupted": Attempt(5, 1)}, True),
+        ({"in_force": QUORUM, "interrupted": Attempt(5, 2)}, False),
+        ({"pending": QUORUM, "interrupted": Attempt(6, 1)}, False),
+    ],
+)
+def test_who_has_not_given_up_a_quorum_is_entangled(
+    more: dict[str, Quorum | Attempt], entangled: bool
+) -> None:
+    replica = Replica("0", "a", "A", "A:1")
+    replica.reports = {0: report(), 1: report(**more)}
+    assert replica.is_entangled() == entangled

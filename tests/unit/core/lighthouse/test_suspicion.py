@@ -1,0 +1,84 @@
+"""Who is silent and who was not heard: a lighthouse that was stopped itself gives nobody up."""
+
+from __future__ import annotations
+
+from ftrun.core import messages as m
+from ftrun.core.lighthouse.machine import (
+    AgentAttached,
+    AgentSaid,
+    CloseAgent,
+    Instruction,
+    JournalState,
+    Lighthouse,
+    LighthouseSettings,
+    TimerFired,
+)
+from ftrun.core.lighthouse.suspicion import LOOKS_MAX, Patience
+
+TIMEOUT_S = 4.0
+SPEC = m.JobSpec("job", 2, 1, 1, 10.0, TIMEOUT_S, 20.0)
+
+
+def attended() -> Lighthouse:
+    """Two agents have come at time 0."""
+    lighthouse = Lighthouse(LighthouseSettings(), JournalState(), 0.0)
+    for name in "AB":
+        hello = m.Hello(name, SPEC, 1, f"host-{name}", f"{name}:1")
+        lighthouse.handle(AgentAttached(name, hello), 0.0)
+    return lighthouse
+
+
+def pass_until(lighthouse: Lighthouse, end: float) -> list[str]:
+    """Fire the timer whenever it is due; who was closed."""
+    found: list[str] = []
+    while (due := lighthouse.next_deadline()) is not None and due <= end:
+        found += closed(lighthouse.handle(TimerFired(), due))
+    return found
+
+
+def closed(instructions: list[Instruction]) -> list[str]:
+    return [x.agent_id for x in instructions if isinstance(x, CloseAgent)]
+
+
+def test_who_is_silent_is_given_up_at_the_second_look() -> None:
+    lighthouse = attended()
+    lighthouse.handle(AgentSaid("A", m.Heartbeat()), 3.0)
+    assert pass_until(lighthouse, 1.04 * TIMEOUT_S) == []
+    assert pass_until(lighthouse, 1.06 * TIMEOUT_S) == ["B"]
+
+
+def test_after_a_pause_of_its_own_what_lies_unread_is_read_first() -> None:
+    lighthouse = attended()
+    pass_until(lighthouse, 1.0)
+    assert closed(lighthouse.handle(TimerFired(), 60.0)) == []
+    assert closed(lighthouse.handle(AgentSaid("A", m.Heartbeat()), 60.1)) == []
+    # A was not silent. B may have been stopped with us, and has the time to say so.
+    assert pass_until(lighthouse, 60.0 + 0.24 * TIMEOUT_S) == []
+    assert pass_until(lighthouse, 60.0 + 0.26 * TIMEOUT_S) == ["B"]
+    assert pass_until(lighthouse, 60.1 + 1.04 * TIMEOUT_S) == []
+    assert pass_until(lighthouse, 60.1 + 1.06 * TIMEOUT_S) == ["A"]
+
+
+def test_any_word_may_be_the_first_after_a_pause() -> None:
+    lighthouse = attended()
+    pass_until(lighthouse, 1.0)
+    assert closed(lighthouse.handle(AgentSaid("A", m.Heartbeat()), 60.0)) == []
+    assert closed(lighthouse.handle(AgentSaid("B", m.Heartbeat()), 60.0)) == []
+    assert pass_until(lighthouse, 60.0 + TIMEOUT_S) == []
+
+
+def test_who_is_late_at_every_look_gives_up_all_the_same() -> None:
+    patience, now, looks = Patience(), 100.0, 1
+    while not patience.ends(0.0, TIMEOUT_S, now, late_s=TIMEOUT_S):
+        now, looks = patience.overdue_at(0.0, TIMEOUT_S) + TIMEOUT_S, looks + 1
+    assert looks == LOOKS_MAX
+
+
+def test_each_silence_is_looked_at_anew() -> None:
+    patience = Patience()
+    for heard_at in (0.0, 10.0):
+        first = heard_at + TIMEOUT_S
+        assert not patience.ends(heard_at, TIMEOUT_S, first - 0.1, 0.0)
+        assert not patience.ends(heard_at, TIMEOUT_S, first, 0.0)
+        assert not patience.ends(heard_at, TIMEOUT_S, first, 0.0)  # it is not time to look again
+        assert patience.ends(heard_at, TIMEOUT_S, patience.overdue_at(heard_at, TIMEOUT_S), 0.0)

@@ -1,0 +1,106 @@
+"""Who waits for whom is told: as JSON at any time, and in the end always what is true then.
+
+The words of each wait are in tests/transcripts (waits.txt and others).
+"""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ftrun.core.activity import Activity
+from ftrun.core.lighthouse.history import replicas, sentence
+from ftrun.core.lighthouse.waits import SAY_AFTER_S, Wait
+from tests.transcripts.replay import Replay
+
+REPLICAS = ("0", "1", "2")
+
+
+def formed() -> Replay:
+    """A lighthouse whose three replicas train."""
+    replay = Replay()
+    for line in ("job replicas=3", "start", "A attached", "+0.2"):
+        replay.line(line)
+    for line in ("A says started 0a", "A says started 1a", "A says started 2a"):
+        replay.line(line)
+    replay.line("0a 1a 2a: report 0/shared")
+    replay.line("0a 1a 2a: built 1.1#1")
+    return replay
+
+
+def told(lines: list[str]) -> list[str]:
+    """What people are told of waits."""
+    return [line for line in lines if line.startswith(("A <- waiting: ", "A <- goes_on: "))]
+
+
+def dumb_whom(activities: dict[str, str]) -> set[str]:
+    """Who is waited for, by a look at all."""
+    waiting = {name for name, activity in activities.items() if activity == Activity.WAITING.value}
+    return (set(REPLICAS) - waiting or waiting) if waiting else set()
+
+
+acts = st.tuples(
+    st.sampled_from(REPLICAS),
+    st.sampled_from([activity.value for activity in Activity if activity is not Activity.TOO_FEW]),
+    st.sampled_from([0.0, 0.5, 1.0, 3.0, 7.0]),
+)
+
+
+@settings(deadline=None)
+@given(st.lists(acts, max_size=30))
+def test_what_was_told_last_is_true_after_a_while(schedule: list[tuple[str, str, float]]) -> None:
+    replay = formed()
+    activities = dict.fromkeys(REPLICAS, "step")
+    lines: list[str] = []
+    for name, activity, pause_s in schedule:
+        activities[name] = activity
+        lines += told(replay.line(f"{name}a: progress 5 {activity}"))
+        lines += told(replay.line(f"+{pause_s}"))
+    lines += told(replay.line(f"+{2 * SAY_AFTER_S}"))
+    whom = dumb_whom(activities)
+    last = lines[-1] if lines else ""
+    assert ("<- waiting: " in last) == bool(whom), lines
+    if whom:
+        ours = (f"for {replicas(whom)}", f": {sentence(replicas(whom))} wait for each other's data")
+        assert any(words in last for words in ours), lines
+    assert told(replay.line("+60")) == [], "once, as long as nothing changes"
+
+
+def test_the_status_shows_a_wait_before_it_is_worth_a_word() -> None:
+    replay = formed()
+    assert replay.lighthouse is not None
+    replay.line("0a: progress 5 waiting")
+    replay.line("2a: progress 5 healing")
+    assert replay.lighthouse.snapshot(replay.now + 1.0)["waiting"] == {
+        "for": "replica 0 waits for replicas 1 and 2",
+        "whom": ["1", "2"],
+        "since_s": 1.0,
+        "at_most_s": None,
+    }
+    replay.line("0a: progress 5 step")
+    assert replay.lighthouse.snapshot(replay.now)["waiting"] is None
+
+
+def test_nodes_are_no_replicas() -> None:
+    replay = Replay()
+    for line in ("job replicas=2 nodes=2", "start", "A attached", "+6"):
+        replay.line(line)
+    assert replay.lighthouse is not None
+    picture = replay.lighthouse.snapshot(replay.now)["waiting"]
+    assert picture["for"] == "1 of 2 nodes is here, and the job waits for the rest"
+    assert picture["whom"] == []
+    assert 0 < picture["since_s"] <= 6.0
+    assert picture["at_most_s"] > 50
+
+
+@pytest.mark.parametrize(
+    ("until", "now", "text"),
+    [
+        (None, 14.6, "Replica 1 heals, since 5 s."),
+        (20.0, 14.6, "Replica 1 heals, since 5 s, for 5 s at most."),
+        (12.0, 14.6, "Replica 1 heals, since 5 s, for 0 s at most."),
+    ],
+)
+def test_a_wait_in_words(until: float | None, now: float, text: str) -> None:
+    assert Wait("peers", ("1",), "replica 1 heals", 10.0, until).text(now) == text

@@ -1,0 +1,25 @@
+"""A step machine whose peers have the same operations as it has, and say so at once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ftrun.core.worker import events as e
+from ftrun.core.worker.machine import StepMachine
+
+
+def handle(machine: StepMachine, event: e.Event, now: float) -> list[e.Instruction]:
+    """What the machine does about ``event``, apart from what is said about operations."""
+    instructions: list[e.Instruction] = []
+    events = [event]
+    while events:
+        for instruction in machine.handle(events.pop(0), now):
+            if isinstance(instruction, e.Ask):
+                question = instruction.question
+                entry = machine.tell(replace(question, cleared=False))
+                assert entry is not None, "it asks about what it does not have"
+                for member in question.members:
+                    events.append(e.OperationTold(question, member.replica_id, entry))
+            elif not isinstance(instruction, e.Launch):
+                instructions.append(instruction)
+    return instructions

@@ -1,0 +1,310 @@
+"""A small language for the step machine's transcripts: events in, instructions out, as words.
+
+    worker 0 holds 5/A workers=2
+    > new quorum 1.1#1 at 5/A: 0 1 2 newcomers 2
+    build 1.1#1
+    = waiting
+
+A line ``> …`` is an event, ``> [61.5] tick`` one at that time in seconds. The lines below it are
+the machine's instructions, and after ``=`` its new standing, if that has changed. A state is
+``step/lineage``; ``6/A+1.1#1`` is what follows from ``5/A`` by a commit under attempt 1.1#1. The
+donors of a quorum are the members that are not newcomers.
+
+Not here: what must be the outcome of what (tests/transcripts/step).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+
+from ftrun.core import messages as m
+from ftrun.core.ids import NO_ATTEMPT, Attempt, StateId, Tag, WorkerKey, pack_quorum_id
+from ftrun.core.quorum import Endpoint, Member, Quorum
+from ftrun.core.worker import events as e
+from ftrun.core.worker.machine import Phase, StepMachine
+from tests.unit.core.worker import alike
+
+ENDPOINT = Endpoint("127.0.0.1", "127.0.0.1:1")
+
+
+def attempt_of(text: str) -> Attempt:
+    """``1.2#3``: epoch 1, seq 2, number 3."""
+    match = re.fullmatch(r"(\d+)\.(\d+)#(\d+)", text)
+    assert match, f"not an attempt: {text!r}"
+    epoch, seq, number = map(int, match.groups())
+    return Attempt(pack_quorum_id(epoch, seq), number)
+
+
+def tag_of(text: str) -> Tag:
+    """``1.2#3@5``: attempt 1.2#3 at step 5."""
+    attempt, step = text.split("@")
+    return Tag(attempt_of(attempt), int(step))
+
+
+def state_of(text: str) -> StateId:
+    """``5/A``, or ``6/A+1.1#1`` after a commit."""
+    step, lineage = text.split("/")
+    first, *commits = lineage.split("+")
+    state = StateId(int(step) - len(commits), first)
+    for commit in commits:
+        state = state.committed(Tag(attempt_of(commit), state.step))
+    return state
+
+
+def member(replica_id: str, workers: int = 1) -> Member:
+    """A member whose incarnation is named after its slot: ``0`` is of incarnation ``i0``."""
+    return Member(replica_id, f"i{replica_id}", (ENDPOINT,) * workers, "127.0.0.1:2")
+
+
+def quorum_of(
+    attempt: str, state: str | None, members: str, newcomers: str = "", recomputes: str = ""
+) -> Quorum:
+    """``quorum_of("1.1#1", "5/A", "0 1 2", "2")``; a state of None comes by a switch."""
+    begins_with = state_of(state) if state is not None else None
+    joins = tuple(newcomers.split())
+    return Quorum(
+        attempt_of(attempt),
+        tuple(member(name) for name in members.split()),
+        "127.0.0.1:2",
+        begins_with.step if begins_with is not None else None,
+        begins_with,
+        joins,
+        tuple(name for name in members.split() if name not in joins),
+        tuple(recomputes.split()),
+    )
+
+
+def machine_of(line: str) -> StepMachine:
+    """The machine that a ``worker …`` line describes."""
+    match = re.fullmatch(r"worker (\S+) holds (\S+)((?: \w+=\w+)*)", line)
+    assert match, f"not a worker: {line!r}"
+    replica_id, state, options = match.groups()
+    settings = {name: int(value) for name, value in re.findall(r"(\w+)=(\w+)", options)}
+    return StepMachine(
+        WorkerKey(replica_id, f"i{replica_id}", 0),
+        ENDPOINT,
+        state_of(state),
+        workers_per_replica=settings.pop("workers", 1),
+        repair=bool(settings.pop("repair", True)),
+        heal_first=bool(settings.pop("heal_first", False)),
+        **settings,
+    )
+
+
+# ---------------------------------------------------------------- events
+
+QUORUM = r"(\S+)(?: at (\S+))?:((?: \d+)*)(?: newcomers((?: \d+)+))?(?: recomputes((?: \d+)+))?"
+
+EVENTS: dict[str, Callable[..., e.Event]] = {
+    r"boundary( hold)?": lambda hold: e.BoundaryReached(bool(hold)),
+    r"issue( held)?( closes)?": lambda held, closes: e.OperationIssued(bool(held), bool(closes)),
+    r"done (\S+) (\d+)": lambda a, i: e.OperationCompleted(attempt_of(a), int(i)),
+    r"failed (\S+) (\d+): (.*)": lambda a, i, why: e.OperationFailed(attempt_of(a), int(i), why),
+    r"vote": e.VoteStarted,
+    r"decide (commit|no)( shared)?( torn)?(?:: (.*))?": lambda outcome, shared, torn, why: (
+        e.Decided(outcome == "commit", bool(shared), why or "", bool(torn))
+    ),
+    r"loaded (\S+) (\S+)": lambda tag, state: e.StateLoaded(tag_of(tag), state_of(state)),
+    r"overwrite (\S+)": lambda tag: e.OverwriteBegun(tag_of(tag)),
+    r"spoiled: (.*)": lambda why: e.StateSpoiled(why),
+    r"heal failed (\S+): (.*)": lambda tag, why: e.HealFailed(tag_of(tag), why),
+    r"applied from ([\d ]+)": lambda donors: e.StateApplied(tuple(donors.split()), 1000, 0.5),
+    r"reset to (\S+)": lambda state: e.StateReset(state_of(state)),
+    r"built (\S+)": lambda attempt: e.GroupBuilt(attempt_of(attempt)),
+    r"not built (\S+): (.*)": lambda a, why: e.GroupFailed(attempt_of(a), why),
+    r"go away: (.*)": e.WentAway,
+    r"tick": e.Ticked,
+    r"interrupt (\S+)": lambda attempt: m.Interrupt(attempt_of(attempt)),
+    rf"new quorum {QUORUM}": lambda *q: m.NewQuorum(_quorum(*q)),
+    rf"prepare {QUORUM}": lambda *q: m.Prepare(_quorum(*q)),
+    r"propose (\S+)": lambda tag: m.ProposeSwitch(tag_of(tag).attempt, tag_of(tag).step),
+    r"switch (\S+)": lambda tag: m.Switch(tag_of(tag).attempt, tag_of(tag).step),
+    r"cancel (\S+)": lambda attempt: m.Cancel(attempt_of(attempt)),
+    r"ask": m.AskReport,
+    r"isolated": lambda: m.Isolation(True),
+    r"reachable": lambda: m.Isolation(False),
+    r"lease (\d+)": lambda until_s: m.Lease(float(until_s)),
+    r"leave now( in a quorum)?": lambda in_quorum: m.LeaveNow("drained", bool(in_quorum)),
+}
+
+
+def _quorum(attempt: str, state: str | None, members: str, *groups: str | None) -> Quorum:
+    return quorum_of(attempt, state, members, *(names or "" for names in groups))
+
+
+def event_of(text: str) -> e.Event:
+    """The event that these words mean."""
+    for pattern, make in EVENTS.items():
+        match = re.fullmatch(pattern, text)
+        if match:
+            return make(*match.groups())
+    raise ValueError(f"not an event: {text!r}")
+
+
+# ---------------------------------------------------------------- instructions
+
+
+class Names:
+    """States as words: lineages are hashes, so what may follow from a known one is remembered."""
+
+    def __init__(self) -> None:
+        self._known: dict[StateId, str] = {}
+
+    def learn(self, text: str) -> None:
+        """Remember the states that a line of the transcript mentions."""
+        for word in re.findall(r"\b\d+/[A-Z][+.#\d]*", text):
+            self._known[state_of(word)] = word
+
+    def foresee(self, tag: Tag) -> None:
+        """Whoever holds a known state may commit under ``tag``."""
+        for state, word in list(self._known.items()):
+            if state.step == tag.step:
+                after = f"{tag.step + 1}/{word.split('/')[1]}+{tag.attempt}"
+                self._known[state.committed(tag)] = after
+
+    def __call__(self, state: StateId) -> str:
+        return self._known.get(state, str(state))
+
+
+def words_of(instruction: e.Instruction, name: Names) -> str:
+    """One instruction as words."""
+    match instruction:
+        case e.Send(message):
+            return f"send {_message(message, name)}"
+        case e.BuildGroup(quorum):
+            return f"build {quorum.attempt}"
+        case e.UseGroup(quorum):
+            return f"use {quorum.attempt}"
+        case e.AbortGroup(attempt):
+            return f"abort {attempt}"
+        case e.DropGroup(attempt):
+            return f"drop {attempt}"
+        case e.Reissue():
+            return "reissue"
+        case e.HandOut(indices):
+            return f"hand out {_row(indices)}"
+        case e.FailOperations(reason):
+            return _plain(f"fail operations: {reason}", name)
+        case e.LoadState(tag, _, in_place):
+            return f"load {tag}" if in_place else f"load {tag} into new memory"
+        case e.OfferState(tag, state, receivers):
+            return f"offer {tag} {name(state)} to {receivers}"
+        case e.RetireState(tag):
+            return f"retire {tag}"
+        case e.ShowProgress(activity, since_s):
+            return f"show {activity.value} for {since_s:g} s"
+
+
+def _message(message: m.FromWorker, name: Names) -> str:
+    match message:
+        case m.Report():
+            return _report(message, name)
+        case m.Built(attempt):
+            return f"built {attempt}"
+        case m.BuildFailed(attempt, reason):
+            return f"not built {attempt}: {reason}"
+        case m.Promised(attempt, step):
+            return f"promised {attempt}@{step}"
+        case m.Refused(attempt, step, current, later):
+            return f"refused {attempt}@{step}: {current} has begun" + ", later" * later
+        case m.InForce(attempt, step):
+            return f"in force {attempt}@{step}"
+        case m.Errored(attempt, step, reason):
+            return _plain(f"errored {attempt}@{step}: {reason}", name)
+        case m.Healed(attempt, step, donors):
+            return f"healed {attempt}@{step} from {_row(donors)}"
+        case m.Leaving(state, reason):
+            return f"leaving {name(state)}: {reason}"
+        case m.Progress():
+            raise ValueError("the machine does not send Progress")
+
+
+def _report(report: m.Report, name: Names) -> str:
+    words = [f"report {name(report.state)}"]
+    if report.interrupted != NO_ATTEMPT:
+        words.append(f"interrupted {report.interrupted}")
+    if report.in_force is not None:
+        words.append(f"in force {report.in_force.attempt}")
+    if report.pending is not None:
+        words.append(f"pending {report.pending.attempt}")
+    if report.promised:
+        certain = "confirmed" if report.confirmed else "promised"
+        words.append(f"{certain} {report.pending_step}")
+    for word, tag in (("reduced", report.reduced), ("voted", report.voted)):
+        if tag is not None:
+            words.append(f"{word} {tag}")
+    if report.healing:
+        words.append("healing")
+    if report.torn:
+        words.append("torn")
+    if report.holds:
+        words.append("nobody joins")
+    if report.too_few:
+        words.append("too few")
+    if report.operations:
+        words.append(f"operations {report.operations}")
+        words += ["repairable"] if report.repairable else []
+    return ", ".join(words)
+
+
+def _row(items: Iterable[object]) -> str:
+    return " ".join(map(str, items))
+
+
+def _plain(text: str, name: Names) -> str:
+    for state, word in name._known.items():
+        text = text.replace(str(state), word)
+    return text
+
+
+def standing(machine: StepMachine, name: Names) -> str:
+    """Where the machine is, in one line."""
+    words = [machine.phase.value]
+    if machine.in_step:
+        words += [machine.fate.value, str(machine.tag)]
+        words += [f"counts {_row(machine.contributors())}"] if machine.contributors() else []
+        words += ["healing"] if machine.healing else []
+        words += ["torn"] if machine.torn else []
+        words += ["settled"] if machine.settled else []
+        voting = machine.phase is Phase.VOTING
+        words += ["votes"] if voting and machine.votes else []
+        words += ["verdict known"] if voting and machine.verdict_known else []
+    else:
+        words.append("holds torn" if machine.torn else f"holds {name(machine.state)}")
+    return ", ".join(words)
+
+
+# ---------------------------------------------------------------- the replay
+
+
+def replay(script: str) -> str:
+    """The script with what the machine really does in place of what is expected."""
+    names = Names()
+    names.learn(script)
+    machine: StepMachine | None = None
+    last = ""
+    lines: list[str] = []
+    for line in script.splitlines():
+        if line.startswith("worker "):
+            machine = machine_of(line)
+            last = standing(machine, names)
+        if line.startswith("> "):
+            assert machine is not None, "a transcript begins with its worker"
+            lines += [line, *_answers(machine, line, names)]
+            now = standing(machine, names)
+            lines += [f"= {now}"] if now != last else []
+            last = now
+        elif not line or line.startswith(("#", "worker ")):
+            lines.append(line)
+    return "\n".join(lines) + "\n"
+
+
+def _answers(machine: StepMachine, line: str, names: Names) -> list[str]:
+    match = re.fullmatch(r"> (?:\[([\d.]+)\] )?(.*)", line)
+    assert match
+    instructions = alike.handle(machine, event_of(match[2]), float(match[1] or 0.0))
+    machine.check()
+    if machine.tag is not None:
+        names.foresee(machine.tag)
+    return [words_of(instruction, names) for instruction in instructions]

@@ -136,23 +136,23 @@ _choose = forming.choose
 _member_reported = Membership._member_reported
 
 
-def _ignores_lineage(standings: Any) -> Choice | None:
-    known = {name: state for name, state in standings.items() if state is not None}
+def _ignores_lineage(group_states: Any) -> Choice | None:
+    known = {name: state for name, state in group_states.items() if state is not None}
     if not known:
         return None
     top = max(state.step for state in known.values())
-    donors = [name for name in sorted(standings) if name in known and known[name].step == top]
-    newcomers = [name for name in sorted(standings) if name not in donors]
+    donors = [name for name in sorted(group_states) if name in known and known[name].step == top]
+    newcomers = [name for name in sorted(group_states) if name not in donors]
     return Choice(known[donors[0]], tuple(donors), tuple(newcomers))
 
 
-def _prefers_the_majority(standings: Any) -> Choice | None:
-    known = Counter(state for state in standings.values() if state is not None)
+def _prefers_the_majority(group_states: Any) -> Choice | None:
+    known = Counter(state for state in group_states.values() if state is not None)
     if not known:
         return None
     state = max(known, key=lambda s: (known[s], s.step, s.lineage))
-    donors = tuple(name for name in sorted(standings) if standings[name] == state)
-    newcomers = tuple(name for name in sorted(standings) if standings[name] != state)
+    donors = tuple(name for name in sorted(group_states) if group_states[name] == state)
+    newcomers = tuple(name for name in sorted(group_states) if group_states[name] != state)
     return Choice(state, donors, newcomers)
 
 
@@ -205,11 +205,11 @@ def _begins_with_the_first_caller(self: forming.Forming) -> bool:
     return bool(ready) and self._issue({ready[0]})
 
 
-def _chooses_the_lowest(standings: Any) -> Choice | None:
-    known = [state for state in standings.values() if state is not None]
+def _chooses_the_lowest(group_states: Any) -> Choice | None:
+    known = [state for state in group_states.values() if state is not None]
     low = min((state.step for state in known), default=0)
     return _choose(
-        {k: s if s is not None and s.step == low else None for k, s in standings.items()}
+        {k: s if s is not None and s.step == low else None for k, s in group_states.items()}
     )
 
 

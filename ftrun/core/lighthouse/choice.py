@@ -22,26 +22,26 @@ class Choice:
     newcomers: tuple[str, ...]
 
 
-def choose(standings: Mapping[str, StateId | None]) -> Choice | None:
+def choose(group_states: Mapping[str, StateId | None]) -> Choice | None:
     """Choose among the replicas' standings: highest step, commonest lineage, lowest replica_id.
 
     Results that stand anywhere stand everywhere: the highest step wins (C6). None if nobody holds
     a whole state.
     """
-    top = max((s.step for s in standings.values() if s is not None), default=None)
+    top = max((s.step for s in group_states.values() if s is not None), default=None)
     if top is None:
         return None
-    votes = Counter(s for s in standings.values() if s is not None and s.step == top)
+    votes = Counter(s for s in group_states.values() if s is not None and s.step == top)
     most = max(votes.values())
-    in_order = sorted(standings, key=replica_order)
-    state = next(s for r in in_order if (s := standings[r]) is not None and votes[s] == most)
-    holds = {r for r, s in standings.items() if s is state or s == state}
+    in_order = sorted(group_states, key=replica_order)
+    state = next(s for r in in_order if (s := group_states[r]) is not None and votes[s] == most)
+    holds = {r for r, s in group_states.items() if s is state or s == state}
     donors = tuple(r for r in in_order if r in holds)  # S2: unlike lineages heal
     newcomers = tuple(r for r in in_order if r not in holds)
     return Choice(state, donors, newcomers)
 
 
-def standing(reports: Collection[Report]) -> StateId | None:
+def group_state(reports: Collection[Report]) -> StateId | None:
     """The highest state that all workers of one replica hold or are certain to hold.
 
     A worker whose results stand (``reduced``) will commit them; one that has voted will, if a

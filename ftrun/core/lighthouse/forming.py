@@ -9,7 +9,7 @@ from collections import Counter
 
 from ftrun.core import messages as m
 from ftrun.core.ids import replica_order
-from ftrun.core.lighthouse.choice import Choice, can_repair, choose, standing
+from ftrun.core.lighthouse.choice import Choice, can_repair, choose, group_state
 from ftrun.core.lighthouse.history import replicas, sentence
 from ftrun.core.lighthouse.phases import Phase
 from ftrun.core.lighthouse.replicas import Replica
@@ -273,7 +273,7 @@ class Forming:
         who was to heal in it and has not, is none.
         """
         stage = self._stage
-        held = {name: standing(stage.roster[name].reports.values()) for name in ids}
+        held = {name: group_state(stage.roster[name].reports.values()) for name in ids}
         if stage.live and self._may_decide():
             members = stage.live | {name for name in ids if self._was_with_survivors(name)}
             voices = {name for name in members if not stage.roster[name].is_foreign()}
@@ -357,7 +357,7 @@ class Forming:
 
 def _holds(replica: Replica, quorum: Quorum) -> bool:
     """It is where ``quorum`` began, or further, in the same history."""
-    state, began = standing(replica.reports.values()), quorum.step or 0
+    state, began = group_state(replica.reports.values()), quorum.step or 0
     if state is not None and state.step == began == 0:
         return True  # whichever: there all heal before they reduce, so nobody can be ahead
     if state is None or replica.is_foreign():

@@ -14,7 +14,7 @@ from typing import Any
 from ftrun.core import messages as m
 from ftrun.core.activity import Activity
 from ftrun.core.ids import Attempt, replica_order
-from ftrun.core.lighthouse.choice import standing
+from ftrun.core.lighthouse.choice import group_state
 from ftrun.core.lighthouse.events import JournalState
 from ftrun.core.lighthouse.forming import Forming
 from ftrun.core.lighthouse.history import replicas, sentence
@@ -338,7 +338,7 @@ class Membership:
         stands = stage.phase not in (Phase.EMPTY, Phase.FENCE, Phase.REJOIN)
         if stands or not replica.is_known(stage.workers):
             return False
-        state = standing(replica.reports.values())
+        state = group_state(replica.reports.values())
         return state is not None and state.step > 0
 
     def _steady(self) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from ftrun.core.ids import StateId, replica_order
-from ftrun.core.lighthouse.choice import standing
+from ftrun.core.lighthouse.choice import group_state
 from ftrun.core.messages import Progress, Report, RunningReplica
 from ftrun.core.quorum import Endpoint, Member
 
@@ -56,14 +56,14 @@ class Replica:
 
     def joins(self, must_heal: bool) -> None:
         """It becomes a member of a quorum, whose state it holds or has to heal from."""
-        self.foreign = standing(self.reports.values()) if must_heal else None
+        self.foreign = group_state(self.reports.values()) if must_heal else None
 
     def is_foreign(self) -> bool:
         """What it holds is not of its quorum's history: it has to heal and has not yet (Q3)."""
         reports = self.reports.values()
         if any(report.healing for report in reports):
             return True
-        return self.foreign is not None and standing(reports) == self.foreign
+        return self.foreign is not None and group_state(reports) == self.foreign
 
     def is_entangled(self) -> bool:
         """Some worker trains in a quorum, or prepares one, that it has not given up."""

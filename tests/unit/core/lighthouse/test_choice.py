@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ftrun.core.ids import Attempt, StateId, Tag
-from ftrun.core.lighthouse.choice import Choice, can_repair, choose, standing
+from ftrun.core.lighthouse.choice import Choice, can_repair, choose, group_state
 from ftrun.core.messages import Report
 from ftrun.core.quorum import Endpoint
 
@@ -34,32 +34,32 @@ def test_a_group_repairs_if_all_its_workers_can_and_are_in_the_same_step() -> No
 # ---------------------------------------------------------------- choose
 
 
-def dumb_choose(standings: dict[str, StateId | None]) -> Choice | None:
+def dumb_choose(group_states: dict[str, StateId | None]) -> Choice | None:
     """Ask of every replica whether nobody is a better donor than it."""
 
     def beats(one: str, other: str) -> bool:
-        a, b = standings[one], standings[other]
+        a, b = group_states[one], group_states[other]
         if a is None or b is None:
             return b is None and a is not None
         if a.step != b.step:
             return a.step > b.step
-        holders = list(standings.values())
+        holders = list(group_states.values())
         if holders.count(a) != holders.count(b):
             return holders.count(a) > holders.count(b)
         return int(one) < int(other)
 
-    for name, state in standings.items():
-        if state is not None and not any(beats(other, name) for other in standings):
-            ids = sorted(standings, key=int)
-            donors = tuple(i for i in ids if standings[i] == state)
+    for name, state in group_states.items():
+        if state is not None and not any(beats(other, name) for other in group_states):
+            ids = sorted(group_states, key=int)
+            donors = tuple(i for i in ids if group_states[i] == state)
             return Choice(state, donors, tuple(i for i in ids if i not in donors))
     return None
 
 
 @settings(max_examples=500)
 @given(st.dictionaries(names, st.none() | states, max_size=8))
-def test_choose_agrees_with_the_dumb_one(standings: dict[str, StateId | None]) -> None:
-    assert choose(standings) == dumb_choose(standings)
+def test_choose_agrees_with_the_dumb_one(group_states: dict[str, StateId | None]) -> None:
+    assert choose(group_states) == dumb_choose(group_states)
 
 
 def test_the_highest_step_wins_over_the_many() -> None:
@@ -89,44 +89,44 @@ def test_there_is_no_choice_without_a_whole_state() -> None:
 
 
 def test_one_worker_stands_where_its_results_will_take_it() -> None:
-    assert standing([report(STATE)]) == STATE
-    assert standing([report(STATE, reduced=TAG)]) == STATE.committed(TAG)
+    assert group_state([report(STATE)]) == STATE
+    assert group_state([report(STATE, reduced=TAG)]) == STATE.committed(TAG)
 
 
 def test_a_vote_whose_outcome_nobody_knows_is_no_commit() -> None:
-    assert standing([report(STATE, voted=TAG), report(STATE, voted=TAG)]) == STATE
+    assert group_state([report(STATE, voted=TAG), report(STATE, voted=TAG)]) == STATE
 
 
 def test_all_workers_must_have_their_results() -> None:
-    assert standing([report(STATE, reduced=TAG), report(STATE, reduced=TAG)]) == (
+    assert group_state([report(STATE, reduced=TAG), report(STATE, reduced=TAG)]) == (
         STATE.committed(TAG)
     )
-    assert standing([report(STATE, reduced=TAG), report(STATE)]) == STATE
+    assert group_state([report(STATE, reduced=TAG), report(STATE)]) == STATE
 
 
 def test_results_of_unlike_attempts_are_no_common_state() -> None:
-    assert standing([report(STATE, reduced=TAG), report(STATE, reduced=OTHER_TAG)]) == STATE
+    assert group_state([report(STATE, reduced=TAG), report(STATE, reduced=OTHER_TAG)]) == STATE
 
 
 def test_one_has_committed_and_the_other_has_voted() -> None:
     after = STATE.committed(TAG)
-    assert standing([report(after), report(STATE, voted=TAG)]) == after
-    assert standing([report(after), report(STATE, reduced=TAG, voted=TAG)]) == after
+    assert group_state([report(after), report(STATE, voted=TAG)]) == after
+    assert group_state([report(after), report(STATE, reduced=TAG, voted=TAG)]) == after
 
 
 def test_half_a_heal_is_no_state() -> None:
-    assert standing([report(StateId(9, "x")), report(StateId(0, "fresh"))]) is None
+    assert group_state([report(StateId(9, "x")), report(StateId(0, "fresh"))]) is None
 
 
 def test_a_torn_state_is_no_state() -> None:
     torn = Report(StateId(9, "x"), Endpoint("h", "h:1"), torn=True)
-    assert standing([torn]) is None
-    assert standing([report(STATE), torn]) is None
-    assert choose({"0": standing([torn]), "1": STATE}) == Choice(STATE, ("1",), ("0",))
+    assert group_state([torn]) is None
+    assert group_state([report(STATE), torn]) is None
+    assert choose({"0": group_state([torn]), "1": STATE}) == Choice(STATE, ("1",), ("0",))
 
 
 def test_results_of_a_former_step_say_nothing() -> None:
-    assert standing([report(StateId(6, "x"), reduced=TAG)]) == StateId(6, "x")
+    assert group_state([report(StateId(6, "x"), reduced=TAG)]) == StateId(6, "x")
 
 
 tags = st.builds(Tag, st.builds(Attempt, st.just(1), st.integers(1, 2)), st.integers(0, 3))
@@ -136,7 +136,7 @@ reports = st.builds(report, states, st.none() | tags, st.none() | tags)
 @given(st.lists(reports, min_size=1, max_size=3))
 def test_a_standing_is_certain_for_every_worker(group: list[Report]) -> None:
     """Each worker holds it, or has results or a vote that lead to it; and one can prove it."""
-    found = standing(group)
+    found = group_state(group)
     if found is None:
         return
     for one in group:
@@ -149,4 +149,4 @@ def test_a_standing_is_certain_for_every_worker(group: list[Report]) -> None:
 @given(reports, st.permutations(range(3)))
 def test_the_order_of_the_workers_does_not_matter(one: Report, order: list[int]) -> None:
     group = [one, report(STATE, reduced=TAG), report(STATE)]
-    assert standing([group[i] for i in order]) == standing(group)
+    assert group_state([group[i] for i in order]) == group_state(group)

@@ -276,7 +276,7 @@ class Forming:
         held = {name: group_state(stage.roster[name].reports.values()) for name in ids}
         if stage.live and self._may_decide():
             members = stage.live | {name for name in ids if self._was_with_survivors(name)}
-            voices = {name for name in members if not stage.roster[name].is_foreign()}
+            voices = {name for name in members if not stage.roster[name].has_not_healed()}
             own = choose({name: held[name] for name in voices})
             if own is not None:
                 voices |= {name for name, at in held.items() if at == own.state}
@@ -294,7 +294,7 @@ class Forming:
         names = (*choice.donors, *choice.newcomers)
         members = stage.roster.members(names, stage.workers)
         groups = names if stage.workers > 1 else ()  # one worker decides for itself
-        lame = [n for n in groups if not can_repair(stage.roster[n].reports.values())]
+        cannot_repair = [n for n in groups if not can_repair(stage.roster[n].reports.values())]
         return Quorum(
             attempt=stage.numbering.issue(members),
             members=members,
@@ -303,7 +303,7 @@ class Forming:
             state=choice.state,
             newcomers=choice.newcomers,
             donors=choice.donors,
-            recomputes=tuple(lame),
+            recomputes=tuple(cannot_repair),
         )
 
     def build(self) -> bool:
@@ -360,7 +360,7 @@ def _holds(replica: Replica, quorum: Quorum) -> bool:
     state, began = group_state(replica.reports.values()), quorum.step or 0
     if state is not None and state.step == began == 0:
         return True  # whichever: there all heal before they reduce, so nobody can be ahead
-    if state is None or replica.is_foreign():
+    if state is None or replica.has_not_healed():
         return False
     return state.step > began or (state.step == began and quorum.state in (None, state))
 

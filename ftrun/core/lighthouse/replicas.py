@@ -21,7 +21,7 @@ class Replica:
     ``reports`` by group_rank. ``leaving``: "finished" or "drained" once its workers have said so.
     ``left``: the group_ranks that have. ``has_ended``: its processes are gone, with exit code 0.
     ``was_interrupted``: it has been told to give up what it was in before it came to us.
-    ``foreign``: what it held when it came into the quorum as one that has to heal.
+    ``state_at_join``: what it held when it came into the quorum as one that has to heal.
     ``target``: how its agent is told whom a message is for.
     """
 
@@ -35,7 +35,7 @@ class Replica:
     has_ended: bool = False
     was_interrupted: bool = False
     progress: Progress | None = None
-    foreign: StateId | None = None
+    state_at_join: StateId | None = None
     target: RunningReplica = field(init=False)
     _member: Member | None = field(init=False, default=None, repr=False)
 
@@ -56,14 +56,14 @@ class Replica:
 
     def joins(self, must_heal: bool) -> None:
         """It becomes a member of a quorum, whose state it holds or has to heal from."""
-        self.foreign = group_state(self.reports.values()) if must_heal else None
+        self.state_at_join = group_state(self.reports.values()) if must_heal else None
 
-    def is_foreign(self) -> bool:
+    def has_not_healed(self) -> bool:
         """What it holds is not of its quorum's history: it has to heal and has not yet (Q3)."""
         reports = self.reports.values()
         if any(report.healing for report in reports):
             return True
-        return self.foreign is not None and group_state(reports) == self.foreign
+        return self.state_at_join is not None and group_state(reports) == self.state_at_join
 
     def is_entangled(self) -> bool:
         """Some worker trains in a quorum, or prepares one, that it has not given up."""

@@ -69,7 +69,7 @@ class Membership:
         """All of an event is noted: go on as far as the rules lead."""
         for _ in range(RULES_MAX):
             if self.stage.phase is Phase.ENDED or not self._apply_rules():
-                self.stage.is_stirred = False
+                self.stage.is_dirty = False
                 return
         raise AssertionError(f"the rules of {self.stage.phase} do not come to an end")
 
@@ -81,7 +81,7 @@ class Membership:
         """
         stage = self.stage
         return (
-            stage.is_stirred
+            stage.is_dirty
             or stage.waiting.done
             or bool(stage.struck or stage.failure or stage.replacements)
         )
@@ -157,7 +157,7 @@ class Membership:
             self._member_reported(replica, rank, report)
         elif stage.phase is Phase.TAKEOVER:
             self.takeover.heard(report)
-            stage.is_stirred |= replica.is_known(stage.workers)
+            stage.is_dirty |= replica.is_known(stage.workers)
         else:
             self._admit(replica)
 
@@ -177,7 +177,7 @@ class Membership:
             return
         if replica.leaving or not replica.is_known(stage.workers):
             return
-        if not replica.is_entangled():
+        if not replica.is_in_quorum():
             stage.roster.ready.add(replica.replica_id)
             return
         stage.roster.ready.discard(replica.replica_id)
@@ -241,7 +241,7 @@ class Membership:
             stage.too_few.pop(name, None)
         elif name not in stage.too_few:
             stage.too_few[name] = stage.now - word.since_s
-            stage.is_stirred = True
+            stage.is_dirty = True
 
     def _on_errored(self, replica: Replica, rank: int, error: m.Errored) -> None:
         if self.stage.phase is Phase.TAKEOVER:
@@ -276,7 +276,7 @@ class Membership:
         ``is_dead``: their processes cannot act any more. ``restart``: their agents shall kill them.
         """
         stage = self.stage
-        stage.is_stirred = True
+        stage.is_dirty = True
         known: list[m.Loss] = []
         news: list[m.Loss] = []  # that somebody has drained is told already
         members = set(stage.live)
@@ -323,7 +323,7 @@ class Membership:
         when one does.
         """
         stage = self.stage
-        stage.is_stirred = True
+        stage.is_dirty = True
         for replica_id in replica_ids:
             replica = stage.roster.at(replica_id)
             is_member = replica_id in stage.live or stage.phase is Phase.TAKEOVER
@@ -371,7 +371,7 @@ class Membership:
         """All its workers have stopped at a boundary; by an agreed switch that harms nobody."""
         stage, name = self.stage, replica.replica_id
         replica.leaving = "drained"
-        stage.is_stirred = True
+        stage.is_dirty = True
         stage.slots[name].has_left = True
         stage.reassigned.add(replica.agent_id)
         stage.roster.ready.discard(name)
@@ -386,7 +386,7 @@ class Membership:
     def _finishing(self, replica: Replica) -> None:
         """The script has ended: strike it soon, but not before others had time to end too."""
         stage = self.stage
-        stage.is_stirred = True
+        stage.is_dirty = True
         replica.leaving = replica.leaving or "finished"
         stage.roster.ready.discard(replica.replica_id)
         if self._finish_at is None:
@@ -414,7 +414,7 @@ class Membership:
         replica = stage.roster.at(replica_id)
         if replica is not None and replica.incarnation != incarnation:
             return  # of old: another one runs in its slot
-        stage.is_stirred = True
+        stage.is_dirty = True
         stage.fence.died(replica_id, incarnation)
         if stage.slots.finish(replica_id):
             stage.outbox.notice("finished", [replica_id], f"Replica {replica_id} has finished.")
@@ -428,7 +428,7 @@ class Membership:
     def _is_over(self) -> bool:
         """Nobody trains any more, and whoever has left is gone."""
         stage = self.stage
-        if not stage.is_stirred or stage.phase is Phase.TAKEOVER or not len(stage.slots):
+        if not stage.is_dirty or stage.phase is Phase.TAKEOVER or not len(stage.slots):
             return False
         if any(r.leaving and not r.has_ended for r in stage.roster):
             return False
@@ -444,7 +444,7 @@ class Membership:
         stage = self.stage
         takeover = self.takeover
         may_end = (stage.is_due and not takeover.put_off()) or (
-            stage.is_stirred and takeover.is_complete()
+            stage.is_dirty and takeover.is_complete()
         )
         if not may_end:
             return False

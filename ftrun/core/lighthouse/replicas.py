@@ -65,12 +65,12 @@ class Replica:
             return True
         return self.state_at_join is not None and group_state(reports) == self.state_at_join
 
-    def is_entangled(self) -> bool:
+    def is_in_quorum(self) -> bool:
         """Some worker trains in a quorum, or prepares one, that it has not given up."""
-        return any(is_entangled(report) for report in self.reports.values())
+        return any(is_in_quorum(report) for report in self.reports.values())
 
 
-def is_entangled(report: Report) -> bool:
+def is_in_quorum(report: Report) -> bool:
     """The worker is in a quorum, or prepares one, that it has not given up."""
     quorums = (report.in_force, report.pending)
     return any(q is not None and q.attempt > report.interrupted for q in quorums)

@@ -51,7 +51,7 @@ class Stage:
 
     Handlers note what has happened; what follows is decided once, when all of an event is noted:
     ``struck``: members that are out since then; ``failure``: why the attempt cannot go on without
-    a loss; ``replacements``: who shall be killed and started again; ``is_stirred``: something
+    a loss; ``replacements``: who shall be killed and started again; ``is_dirty``: something
     happened that may end a wait or the job.
     """
 
@@ -85,7 +85,7 @@ class Stage:
         self.struck: list[Loss] = []
         self.failure = ""
         self.replacements: list[Loss] = []
-        self.is_stirred = True
+        self.is_dirty = True
         self.outcome = journal.outcome
         self.ended_at: float | None = None
         self.agents_seen = journal.agents_seen
@@ -113,7 +113,7 @@ class Stage:
             None if timeout_s is None else self.now + self.patient_s(timeout_s, len(self.live))
         )
         self.failure = ""
-        self.is_stirred = True
+        self.is_dirty = True
         self.waiting.clear()
 
     def patient_s(self, timeout_s: float, replicas: int) -> float:
@@ -170,7 +170,7 @@ class Stage:
         self.waiting.drop(name)
         heard_at = self.heard_at.get(replica.agent_id, self.since)
         self.fence.strike(replica, heard_at, is_dead)
-        self.is_stirred = True
+        self.is_dirty = True
 
     @property
     def silence_s(self) -> float:

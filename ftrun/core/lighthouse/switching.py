@@ -99,7 +99,7 @@ class Switching:
             return
         if refusal.later:
             stage.waiting.later.add(replica_id)
-            stage.is_stirred = True
+            stage.is_dirty = True
             plan.begun = max(plan.begun, refusal.current)
             if plan.promised is not None and plan.promised <= plan.begun:
                 self._fail((), MIXED)  # it waits for who has promised, and that one for it
@@ -212,7 +212,7 @@ class Switching:
         """A newcomer has gone, or somebody takes too long."""
         stage, plan = self._stage, self.plan
         assert plan is not None
-        gone = self._gone(plan) if stage.is_stirred else []
+        gone = self._gone(plan) if stage.is_dirty else []
         if gone:
             self._cancel(f"{replicas(gone)} went away")
             return True

@@ -70,4 +70,4 @@ def test_who_has_not_given_up_a_quorum_is_entangled(
 ) -> None:
     replica = Replica("0", "a", "A", "A:1")
     replica.reports = {0: report(), 1: report(**more)}
-    assert replica.is_entangled() == entangled
+    assert replica.is_in_quorum() == entangled

@@ -105,11 +105,11 @@ class Report:
     lighthouse without a journal can rebuild. ``pending_step``: the step of a confirmed switch, or
     of a promise. ``reduced``: the tag under which all operations of its current step are complete
     (its results stand); ``voted``: the tag of a vote within the group whose outcome it does not
-    know yet. ``turn``: which step, counted from its start, it works on or would begin next;
-    ``repairable``: with a next quorum it can go on with that turn and lose nothing.
-    ``torn``: a heal broke off, and ``state`` is half written over: it holds none. ``holds``: at its
-    step the script lets nobody join; ``too_few``: too few contributed to its step, which it
-    repeats, so that whoever is ready is needed.
+    know yet. ``local_step_index``: which step, counted from its start, it works on or would begin
+    next; ``repairable``: with a next quorum it can go on with that step and lose nothing. ``torn``:
+    a heal broke off, and ``state`` is half written over: it holds none. ``holds``: at its step the
+    script lets nobody join; ``too_few``: too few contributed to its step, which it repeats, so that
+    whoever is ready is needed.
     """
 
     state: StateId
@@ -124,7 +124,7 @@ class Report:
     voted: Tag | None = None
     healing: bool = False
     operations: int = 0
-    turn: int = 0
+    local_step_index: int = 0
     repairable: bool = False
     torn: bool = False
     holds: bool = False

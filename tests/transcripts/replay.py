@@ -16,7 +16,7 @@ A line at the margin is an event; the indented lines below it are the instructio
     A says lost 0a: cause | A says killed 0a: cause | A says failed 0a code: words (at its start)
     A says finished 0a | A says leaves | A says gives up 3: reason
     0a 1a: report 5/x [interrupted=1.1#1 in=1.1#1 pending=1.2#1 promised=7 confirmed healing torn
-                       reduced=1.1#1@5 voted=1.1#1@5 turn=2 lame]
+                       reduced=1.1#1@5 voted=1.1#1@5 local_step_index=2 lame]
     0a: built 1.1#1 | buildfailed 1.1#1: reason | promised 1.2#1@7 | refused 1.2#1@7 current=8
     0a: inforce 1.1#1@0 | errored 1.1#1@5: reason | healed 1.1#1@5 from 0,2 | progress 5
     0a: leaving finished
@@ -242,7 +242,7 @@ class Replay:
             voted=Tag(*_tagged(options["voted"])) if "voted" in options else None,
             healing="healing" in options,
             torn="torn" in options,
-            turn=int(options.get("turn", 1)),
+            local_step_index=int(options.get("local_step_index", 1)),
             repairable="lame" not in options,
             holds="holds" in options,
             too_few="toofew" in options,

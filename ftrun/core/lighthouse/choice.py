@@ -66,7 +66,7 @@ def can_repair(reports: Collection[Report]) -> bool:
 
     They must be in the same one: a mate that is through with it would begin another beside them.
     """
-    return all(r.repairable for r in reports) and len({r.turn for r in reports}) == 1
+    return all(r.repairable for r in reports) and len({r.local_step_index for r in reports}) == 1
 
 
 def _reach(report: Report) -> set[StateId]:

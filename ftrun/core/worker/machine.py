@@ -348,7 +348,7 @@ class StepMachine:
             healing=self.healing and reduced is None,
             torn=self.torn and reduced is None,
             operations=step.operations.issued if step is not None else 0,
-            turn=self.begun + (step is None),
+            local_step_index=self.begun + (step is None),
             repairable=can_repair,
             holds=self._quorums.holds_members,
             too_few=self._is_stuck,

@@ -23,8 +23,10 @@ def report(state: StateId, reduced: Tag | None = None, voted: Tag | None = None)
 
 
 def test_a_group_repairs_if_all_its_workers_can_and_are_in_the_same_step() -> None:
-    def mate(turn: int, repairable: bool = True) -> Report:
-        return Report(STATE, Endpoint("h", "h:1"), turn=turn, repairable=repairable)
+    def mate(local_step_index: int, repairable: bool = True) -> Report:
+        return Report(
+            STATE, Endpoint("h", "h:1"), local_step_index=local_step_index, repairable=repairable
+        )
 
     assert can_repair([mate(7), mate(7)])
     assert not can_repair([mate(7), mate(7, repairable=False)])

@@ -18,7 +18,7 @@ from ftrun.core.agent.hang_watch import Silence
 from ftrun.core.lighthouse import forming, takeover
 from ftrun.core.lighthouse.attempts import Numbering
 from ftrun.core.lighthouse.choice import Choice
-from ftrun.core.lighthouse.departed import Fence
+from ftrun.core.lighthouse.departed import DepartedMembers
 from ftrun.core.lighthouse.events import JournalState
 from ftrun.core.lighthouse.machine import Lighthouse
 from ftrun.core.lighthouse.membership import Membership
@@ -183,7 +183,7 @@ def _takes_newcomers_for_survivors(self: forming.Forming) -> bool:
     return _rejoin(self)
 
 
-def _needs_no_fence(self: Fence, isolation_limit_s: float) -> float:
+def _needs_no_fence(self: DepartedMembers, isolation_limit_s: float) -> float:
     return -math.inf
 
 
@@ -275,7 +275,7 @@ MUTANTS: dict[str, Mutant] = {
     "newcomers as survivors": Mutant(
         forming.Forming, "rejoin", _takes_newcomers_for_survivors, "Q4"
     ),
-    "no fence": Mutant(Fence, "opens_at", _needs_no_fence, "Q3", _CUT_OFF),
+    "no fence": Mutant(DepartedMembers, "opens_at", _needs_no_fence, "Q3", _CUT_OFF),
     "no takeover grace": Mutant(takeover.Takeover, "is_complete", _waits_for_no_grace, "Q6"),
     "switch without promises": Mutant(Switching, "propose", _switches_without_promises, "Q5"),
     "journal not fsynced": Mutant(House, "_journal", _writes_later, "Q1", _JOURNAL),

@@ -25,7 +25,7 @@ class _Fate:
     is_dead: bool
 
 
-class Fence:
+class DepartedMembers:
     """The members that were struck from a quorum and may live on where we cannot see.
 
     Those of the last quorum may still train in it (Q3). Those of earlier ones, the *strays*, cannot
@@ -96,7 +96,7 @@ class Fence:
         alive = ((name, key, fate) for name, key, fate in self._each() if not fate.is_dead)
         return tuple(Member(name, key, (), fate.store) for name, key, fate in alive)
 
-    def opens_at(self, isolation_limit_s: float) -> float:
+    def all_fenced_at(self, isolation_limit_s: float) -> float:
         """From when on none of them is waited for: all dead, or silent for the limit."""
         alive = [f.heard_at + isolation_limit_s for _, _, f in self._each() if not f.is_dead]
         return max(alive, default=-math.inf)

@@ -102,12 +102,12 @@ class Forming:
         stage = self._stage
         if not self._may_decide():
             self._take_back()
-        opens_at = self._fence_opens_at()
+        all_fenced_at = self._all_fenced_at()
         if not self._may_decide():
             if any(replica.leaving == "finished" for replica in stage.roster):
                 return False  # who holds the job's state does its last work: then the job is over
-            if stage.now < opens_at:
-                stage.deadline = opens_at
+            if stage.now < all_fenced_at:
+                stage.deadline = all_fenced_at
                 return False
         self._put_back_newcomers()
         ids = set(stage.live)
@@ -173,7 +173,7 @@ class Forming:
 
     # ------------------------------------------------------------ FENCE
 
-    def fence(self) -> bool:
+    def departed(self) -> bool:
         """A member or stray is back → REJOIN; none can come any more → EMPTY (Q3, C6)."""
         stage = self._stage
         lingering = [r for r in stage.roster if r.leaving]
@@ -185,7 +185,7 @@ class Forming:
             stage.outbox.notice("joined", back, sentence(f"{replicas(back)} back again."))
             self.interrupt(())
             return True
-        stage.deadline = self._fence_opens_at()
+        stage.deadline = self._all_fenced_at()
         if lingering:
             stage.deadline = None  # it has finished and does its last work
         if not stage.is_due:
@@ -193,7 +193,7 @@ class Forming:
         if stage.slots.finished():
             stage.end(0, "some replicas have finished and nobody is left who could")
             return True
-        stage.fence.clear()
+        stage.departed.clear()
         stage.quorum = stage.prior = stage.switch_step = None
         stage.enter(Phase.EMPTY)
         stage.journal()
@@ -203,8 +203,8 @@ class Forming:
     def notice_wait(self, only: str | None = None) -> None:
         """Nobody is left to go on with: who is waited for, and how long; to all or one agent."""
         stage = self._stage
-        strays = [member.replica_id for member in stage.fence.strays()]
-        wait_s = self._fence_opens_at() - stage.now
+        strays = [member.replica_id for member in stage.departed.strays()]
+        wait_s = self._all_fenced_at() - stage.now
         if strays and wait_s > 0:
             text = (
                 f"{replicas(strays)} may live on with the job's state: the job waits for "
@@ -212,15 +212,15 @@ class Forming:
             )
             stage.outbox.notice("waiting", strays, sentence(text), only)
 
-    def _fence_opens_at(self) -> float:
-        return self._stage.fence.opens_at(self._stage.silence_s)
+    def _all_fenced_at(self) -> float:
+        return self._stage.departed.all_fenced_at(self._stage.silence_s)
 
     def _release(self, replica_ids: set[str]) -> None:
         for name in replica_ids:
-            self._stage.fence.release(name, self._stage.roster[name].incarnation)
+            self._stage.departed.release(name, self._stage.roster[name].incarnation)
 
     def _was_member(self, replica: Replica) -> bool:
-        return self._stage.fence.holds(replica.replica_id, replica.incarnation)
+        return self._stage.departed.holds(replica.replica_id, replica.incarnation)
 
     # ------------------------------------------------------------ BUILD
 

@@ -272,7 +272,7 @@ class Lighthouse:
         for replica_id in hello.finished:
             stage.slots.finish(replica_id)
         lives = {(x.replica_id, x.incarnation) for x in hello.running if not x.has_left}
-        stage.fence.hello(hello.store, lives)
+        stage.departed.hello(hello.store, lives)
         self._died(hello.dead)
         back = [r for x in hello.running if (r := self._start(agent, x)) is not None]
         self.assignment.agent_is_known(agent, hello)
@@ -302,7 +302,7 @@ class Lighthouse:
         if name not in stage.slots:
             return None
         slot = stage.slots[name]
-        wanted = stage.phase is Phase.FENCE and stage.fence.holds(name, running.incarnation)
+        wanted = stage.phase is Phase.FENCE and stage.departed.holds(name, running.incarnation)
         if wanted and slot.agent_id not in ("", agent.agent_id):
             self._take_back(slot.agent_id, name)
         if slot.is_finished or slot.agent_id not in ("", agent.agent_id):
@@ -319,9 +319,9 @@ class Lighthouse:
         stage.roster.add(replica)
         if running.has_left:  # it trains no more, and its slot is not free before it has ended
             replica.leaving, slot.dead = "drained", running.incarnation
-            stage.fence.died(name, running.incarnation)
+            stage.departed.died(name, running.incarnation)
             return None
-        stage.fence.started(agent.store, name, running.incarnation)
+        stage.departed.started(agent.store, name, running.incarnation)
         return replica
 
     def _take_back(self, agent_id: str, replica_id: str) -> None:

@@ -60,7 +60,7 @@ class Membership:
             Phase.PROPOSE: self.switching.propose,
             Phase.SWITCH: self.switching.complete,
             Phase.REJOIN: self.forming.rejoin,
-            Phase.FENCE: self.forming.fence,
+            Phase.FENCE: self.forming.departed,
         }
 
     # ------------------------------------------------------------ the rules
@@ -282,7 +282,7 @@ class Membership:
         members = set(stage.live)
         for loss in losses:
             if is_dead:
-                stage.fence.died(loss.replica_id, loss.incarnation)
+                stage.departed.died(loss.replica_id, loss.incarnation)
             replica = stage.roster.find(loss.replica_id, loss.incarnation)
             if replica is None:
                 continue
@@ -415,7 +415,7 @@ class Membership:
         if replica is not None and replica.incarnation != incarnation:
             return  # of old: another one runs in its slot
         stage.is_dirty = True
-        stage.fence.died(replica_id, incarnation)
+        stage.departed.died(replica_id, incarnation)
         if stage.slots.finish(replica_id):
             stage.outbox.notice("finished", [replica_id], f"Replica {replica_id} has finished.")
             stage.journal()

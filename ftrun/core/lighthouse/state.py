@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from ftrun.core.ids import NO_ATTEMPT, Attempt, replica_order
 from ftrun.core.lighthouse.attempts import Numbering
-from ftrun.core.lighthouse.departed import Fence
+from ftrun.core.lighthouse.departed import DepartedMembers
 from ftrun.core.lighthouse.events import JournalState, LighthouseSettings
 from ftrun.core.lighthouse.history import Chronicle
 from ftrun.core.lighthouse.outbox import Outbox
@@ -79,7 +79,7 @@ class Stage:
         self.reassigned: set[str] = set()
         self.interrupt: Attempt = NO_ATTEMPT
         self.step_max = 0
-        self.fence = Fence()
+        self.departed = DepartedMembers()
         self.waiting = Waiting()
         self.heard_at: dict[str, float] = {}
         self.struck: list[Loss] = []
@@ -141,7 +141,7 @@ class Stage:
             switch_step=self.switch_step,
             spec=self.spec if self._keeps_spec else None,
             finished=self.slots.finished(),
-            strays=self.fence.strays(),
+            strays=self.departed.strays(),
             outcome=self.outcome,
             agents_seen=self.agents_seen,
         )
@@ -169,7 +169,7 @@ class Stage:
         self.too_few.pop(name, None)
         self.waiting.drop(name)
         heard_at = self.heard_at.get(replica.agent_id, self.since)
-        self.fence.strike(replica, heard_at, is_dead)
+        self.departed.strike(replica, heard_at, is_dead)
         self.is_dirty = True
 
     @property
@@ -183,7 +183,7 @@ class Stage:
 
     def leave_strays(self, quorum: Quorum) -> None:
         """``quorum`` is issued: what its predecessor's members do counts no more."""
-        self.fence.settle(quorum.members, self.now - self.silence_s)
+        self.departed.settle(quorum.members, self.now - self.silence_s)
 
     def strike(self, replica: Replica, cause: str, *, is_dead: bool) -> None:
         """A member is out of the quorum, which cannot go on."""

@@ -55,7 +55,7 @@ class Takeover:
         self._silent: tuple[Quorum, Replica] | None = None
         self._set_deadline(journal)
         for stray in journal.strays:
-            stage.fence.strike(stray, stage.now, is_dead=False)
+            stage.departed.strike(stray, stage.now, is_dead=False)
 
     def _set_deadline(self, journal: JournalState) -> None:
         """What the journal makes certain needs no grace.
@@ -264,7 +264,7 @@ class Takeover:
 
     def _strike(self, member: Member) -> Loss:
         stage, name = self._stage, member.replica_id
-        stage.fence.strike(member, self._began_at, self._is_gone(member))
+        stage.departed.strike(member, self._began_at, self._is_gone(member))
         cause = "gone" if self._is_gone(member) else "not back after the lighthouse's restart"
         return Loss(name, member.incarnation, cause)
 

@@ -565,13 +565,13 @@ class Rejected(_message.Message):
     def __init__(self, reason: _Optional[str] = ...) -> None: ...
 
 class JournalState(_message.Message):
-    __slots__ = ("epoch", "quorum", "switch_step", "spec", "finished", "strays", "outcome", "agents_seen")
+    __slots__ = ("epoch", "quorum", "switch_step", "spec", "finished", "unaccounted", "outcome", "agents_seen")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     QUORUM_FIELD_NUMBER: _ClassVar[int]
     SWITCH_STEP_FIELD_NUMBER: _ClassVar[int]
     SPEC_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
-    STRAYS_FIELD_NUMBER: _ClassVar[int]
+    UNACCOUNTED_FIELD_NUMBER: _ClassVar[int]
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
     AGENTS_SEEN_FIELD_NUMBER: _ClassVar[int]
     epoch: int
@@ -579,10 +579,10 @@ class JournalState(_message.Message):
     switch_step: int
     spec: JobSpec
     finished: _containers.RepeatedScalarFieldContainer[str]
-    strays: _containers.RepeatedCompositeFieldContainer[Member]
+    unaccounted: _containers.RepeatedCompositeFieldContainer[Member]
     outcome: EndJob
     agents_seen: int
-    def __init__(self, epoch: _Optional[int] = ..., quorum: _Optional[_Union[Quorum, _Mapping]] = ..., switch_step: _Optional[int] = ..., spec: _Optional[_Union[JobSpec, _Mapping]] = ..., finished: _Optional[_Iterable[str]] = ..., strays: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., outcome: _Optional[_Union[EndJob, _Mapping]] = ..., agents_seen: _Optional[int] = ...) -> None: ...
+    def __init__(self, epoch: _Optional[int] = ..., quorum: _Optional[_Union[Quorum, _Mapping]] = ..., switch_step: _Optional[int] = ..., spec: _Optional[_Union[JobSpec, _Mapping]] = ..., finished: _Optional[_Iterable[str]] = ..., unaccounted: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., outcome: _Optional[_Union[EndJob, _Mapping]] = ..., agents_seen: _Optional[int] = ...) -> None: ...
 
 class Envelope(_message.Message):
     __slots__ = ("interrupt", "new_quorum", "prepare", "propose_switch", "switch", "cancel", "ask_report", "report", "built", "build_failed", "promised", "refused", "in_force", "errored", "healed", "leaving", "progress", "worker_hello", "isolation", "failure_report", "lease", "leave_now", "no_manager", "hello", "worker_message", "replica_started", "replica_lost", "replica_finished", "heartbeat", "agent_leaving", "job_failed", "goodbye", "welcome", "assign_slots", "to_workers", "restart_replica", "heartbeat_ack", "notice", "end_job", "rejected")

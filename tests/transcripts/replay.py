@@ -310,9 +310,9 @@ def _record(record: JournalState) -> str:
         parts.append(f"finished={','.join(record.finished)}")
     if record.outcome is not None:
         parts.append(f"ended={record.outcome.exit_code}")
-    if record.strays:
-        strays = ",".join(f"{x.replica_id}{x.incarnation}" for x in record.strays)
-        parts.append(f"strays={strays}")
+    if record.unaccounted:
+        unaccounted = ",".join(f"{x.replica_id}{x.incarnation}" for x in record.unaccounted)
+        parts.append(f"unaccounted={unaccounted}")
     if record.switch_step is not None:
         parts.append(f"switch@{record.switch_step}")
     if record.quorum is not None:

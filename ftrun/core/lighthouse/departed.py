@@ -38,7 +38,7 @@ class DepartedMembers:
     def __len__(self) -> int:
         return sum(map(len, self._fates.values()))
 
-    def strike(self, member: Member | Replica, heard_at: float, is_dead: bool) -> None:
+    def add(self, member: Member | Replica, heard_at: float, is_dead: bool) -> None:
         """A member is out of the quorum; unless it is dead it may train on where we cannot see."""
         fates = self._fates.setdefault(member.replica_id, {})
         fates[member.incarnation] = _Fate(member.store, heard_at, is_dead)
@@ -47,7 +47,7 @@ class DepartedMembers:
 
     def died(self, replica_id: str, incarnation: str) -> None:
         """This incarnation has certainly ended."""
-        if self.holds(replica_id, incarnation):
+        if self.contains(replica_id, incarnation):
             self._fates[replica_id][incarnation].is_dead = True
 
     def hello(self, store: str, running: Collection[tuple[str, str]]) -> None:
@@ -65,7 +65,7 @@ class DepartedMembers:
             if fate.store == store and other != incarnation:
                 fate.is_dead = True
 
-    def holds(self, replica_id: str, incarnation: str) -> bool:
+    def contains(self, replica_id: str, incarnation: str) -> bool:
         """Whether this incarnation was struck from the last quorum, or is a stray."""
         return incarnation in self._fates.get(replica_id, {})
 
@@ -76,7 +76,7 @@ class DepartedMembers:
         if not fates:
             del self._fates[replica_id]
 
-    def settle(self, members: Iterable[Member], silent_since: float) -> None:
+    def close_quorum(self, members: Iterable[Member], silent_since: float) -> None:
         """A new quorum is issued: who is neither in it nor dead is a stray.
 
         Those who were last heard of at ``silent_since`` or before are given up.
@@ -91,7 +91,7 @@ class DepartedMembers:
         """The job begins anew: nobody is waited for any longer."""
         self._fates.clear()
 
-    def strays(self) -> tuple[Member, ...]:
+    def unaccounted(self) -> tuple[Member, ...]:
         """Who may live on, for the journal: without endpoints, for nobody can reach them."""
         alive = ((name, key, fate) for name, key, fate in self._each() if not fate.is_dead)
         return tuple(Member(name, key, (), fate.store) for name, key, fate in alive)

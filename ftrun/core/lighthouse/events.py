@@ -49,9 +49,9 @@ class JournalState:
 
     ``epoch``: the highest epoch that was ever used. ``quorum``: the last one issued, or of which
     the switch was confirmed (then ``switch_step`` is its step). ``finished``: the slots whose part
-    is over. ``spec`` is None as long as no job has come. ``strays``: who was struck from a quorum
-    and may live on with the job's state (departed.py). ``outcome``: how the job has ended, if it
-    has. ``agents_seen``: the most agents that were attached at once.
+    is over. ``spec`` is None as long as no job has come. ``unaccounted``: who was struck from a
+    quorum and may live on with the job's state (departed.py). ``outcome``: how the job has ended,
+    if it has. ``agents_seen``: the most agents that were attached at once.
     """
 
     epoch: int = 0
@@ -59,7 +59,7 @@ class JournalState:
     switch_step: int | None = None
     spec: JobSpec | None = None
     finished: tuple[str, ...] = ()
-    strays: tuple[Member, ...] = ()
+    unaccounted: tuple[Member, ...] = ()
     outcome: EndJob | None = None
     agents_seen: int = 0
 

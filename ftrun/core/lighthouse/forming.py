@@ -203,14 +203,14 @@ class Forming:
     def notice_wait(self, only: str | None = None) -> None:
         """Nobody is left to go on with: who is waited for, and how long; to all or one agent."""
         stage = self._stage
-        strays = [member.replica_id for member in stage.departed.strays()]
+        unaccounted = [member.replica_id for member in stage.departed.unaccounted()]
         wait_s = self._all_fenced_at() - stage.now
-        if strays and wait_s > 0:
+        if unaccounted and wait_s > 0:
             text = (
-                f"{replicas(strays)} may live on with the job's state: the job waits for "
+                f"{replicas(unaccounted)} may live on with the job's state: the job waits for "
                 f"{wait_s:.0f} s at most before it begins anew."
             )
-            stage.outbox.notice("waiting", strays, sentence(text), only)
+            stage.outbox.notice("waiting", unaccounted, sentence(text), only)
 
     def _all_fenced_at(self) -> float:
         return self._stage.departed.all_fenced_at(self._stage.silence_s)
@@ -220,7 +220,7 @@ class Forming:
             self._stage.departed.release(name, self._stage.roster[name].incarnation)
 
     def _was_member(self, replica: Replica) -> bool:
-        return self._stage.departed.holds(replica.replica_id, replica.incarnation)
+        return self._stage.departed.contains(replica.replica_id, replica.incarnation)
 
     # ------------------------------------------------------------ BUILD
 
@@ -244,7 +244,7 @@ class Forming:
         stage.switch_step = None
         stage.live = set(ids)
         roster.ready -= ids
-        stage.leave_strays(stage.quorum)
+        stage.close_quorum(stage.quorum)
         stage.step_max = choice.state.step
         self._count_try(choice.state.step)
         stage.enter(Phase.BUILD, stage.settings.build_timeout_s)

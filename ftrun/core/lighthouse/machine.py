@@ -302,7 +302,7 @@ class Lighthouse:
         if name not in stage.slots:
             return None
         slot = stage.slots[name]
-        wanted = stage.phase is Phase.FENCE and stage.departed.holds(name, running.incarnation)
+        wanted = stage.phase is Phase.FENCE and stage.departed.contains(name, running.incarnation)
         if wanted and slot.agent_id not in ("", agent.agent_id):
             self._take_back(slot.agent_id, name)
         if slot.is_finished or slot.agent_id not in ("", agent.agent_id):

@@ -141,7 +141,7 @@ class Stage:
             switch_step=self.switch_step,
             spec=self.spec if self._keeps_spec else None,
             finished=self.slots.finished(),
-            strays=self.departed.strays(),
+            unaccounted=self.departed.unaccounted(),
             outcome=self.outcome,
             agents_seen=self.agents_seen,
         )
@@ -169,7 +169,7 @@ class Stage:
         self.too_few.pop(name, None)
         self.waiting.drop(name)
         heard_at = self.heard_at.get(replica.agent_id, self.since)
-        self.departed.strike(replica, heard_at, is_dead)
+        self.departed.add(replica, heard_at, is_dead)
         self.is_dirty = True
 
     @property
@@ -181,9 +181,9 @@ class Stage:
         """
         return self.spec.isolation_limit_s + self.spec.heartbeat_timeout_s
 
-    def leave_strays(self, quorum: Quorum) -> None:
+    def close_quorum(self, quorum: Quorum) -> None:
         """``quorum`` is issued: what its predecessor's members do counts no more."""
-        self.departed.settle(quorum.members, self.now - self.silence_s)
+        self.departed.close_quorum(quorum.members, self.now - self.silence_s)
 
     def strike(self, replica: Replica, cause: str, *, is_dead: bool) -> None:
         """A member is out of the quorum, which cannot go on."""

@@ -261,7 +261,7 @@ class Switching:
         stage.switch_step = step
         stage.live |= plan.everyone
         stage.roster.ready -= plan.everyone
-        stage.leave_strays(stage.quorum)
+        stage.close_quorum(stage.quorum)
         stage.journal()
         self.plan = None
         self.carry_out(plan.everyone, plan.everyone)

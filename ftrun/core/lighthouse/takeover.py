@@ -54,8 +54,8 @@ class Takeover:
         self._prior: Quorum | None = None
         self._silent: tuple[Quorum, Replica] | None = None
         self._set_deadline(journal)
-        for stray in journal.strays:
-            stage.departed.strike(stray, stage.now, is_dead=False)
+        for member in journal.unaccounted:
+            stage.departed.add(member, stage.now, is_dead=False)
 
     def _set_deadline(self, journal: JournalState) -> None:
         """What the journal makes certain needs no grace.
@@ -264,7 +264,7 @@ class Takeover:
 
     def _strike(self, member: Member) -> Loss:
         stage, name = self._stage, member.replica_id
-        stage.departed.strike(member, self._began_at, self._is_gone(member))
+        stage.departed.add(member, self._began_at, self._is_gone(member))
         cause = "gone" if self._is_gone(member) else "not back after the lighthouse's restart"
         return Loss(name, member.incarnation, cause)
 

@@ -17,9 +17,9 @@ def member(name: str, store: str = "A:1") -> Member:
 def test_it_opens_when_the_last_one_is_dead_or_silent_for_the_limit() -> None:
     departed = DepartedMembers()
     assert departed.all_fenced_at(LIMIT_S) == -math.inf, "there is nobody"
-    departed.strike(member("0a"), 10.0, is_dead=False)
-    departed.strike(member("1a"), 12.0, is_dead=False)
-    departed.strike(member("2a"), 99.0, is_dead=True)
+    departed.add(member("0a"), 10.0, is_dead=False)
+    departed.add(member("1a"), 12.0, is_dead=False)
+    departed.add(member("2a"), 99.0, is_dead=True)
     assert departed.all_fenced_at(LIMIT_S) == 72.0
     departed.died("1", "a")
     assert departed.all_fenced_at(LIMIT_S) == 70.0
@@ -32,19 +32,19 @@ def test_it_opens_when_the_last_one_is_dead_or_silent_for_the_limit() -> None:
 
 def test_a_member_that_is_back_is_not_waited_for() -> None:
     departed = DepartedMembers()
-    departed.strike(member("0a"), 10.0, is_dead=False)
-    assert departed.holds("0", "a")
-    assert not departed.holds("0", "b")
+    departed.add(member("0a"), 10.0, is_dead=False)
+    assert departed.contains("0", "a")
+    assert not departed.contains("0", "b")
     departed.release("0", "a")
-    assert not departed.holds("0", "a")
+    assert not departed.contains("0", "a")
     assert len(departed) == 0
 
 
 def test_a_hello_tells_what_has_ended() -> None:
     departed = DepartedMembers()
-    departed.strike(member("0a"), 10.0, is_dead=False)
-    departed.strike(member("1a"), 11.0, is_dead=False)
-    departed.strike(member("2a", store="B:1"), 12.0, is_dead=False)
+    departed.add(member("0a"), 10.0, is_dead=False)
+    departed.add(member("1a"), 11.0, is_dead=False)
+    departed.add(member("2a", store="B:1"), 12.0, is_dead=False)
     departed.hello("A:1", {("1", "a"), ("2", "b")})
     assert departed.all_fenced_at(LIMIT_S) == 72.0, "nothing is known of the other agent's"
     departed.hello("B:1", set())
@@ -53,7 +53,7 @@ def test_a_hello_tells_what_has_ended() -> None:
 
 def test_only_the_same_agent_starts_a_slot_that_it_has_seen_end() -> None:
     departed = DepartedMembers()
-    departed.strike(member("0a"), 10.0, is_dead=False)
+    departed.add(member("0a"), 10.0, is_dead=False)
     departed.started("B:1", "0", "b")
     departed.started("A:1", "0", "a")
     departed.started("A:1", "1", "b")
@@ -65,13 +65,13 @@ def test_only_the_same_agent_starts_a_slot_that_it_has_seen_end() -> None:
 def test_a_new_quorum_leaves_those_as_strays_who_may_live_on() -> None:
     departed = DepartedMembers()
     for name, heard_at in (("0a", 10.0), ("1a", 20.0), ("2a", 20.0), ("3a", 20.0)):
-        departed.strike(member(name), heard_at, is_dead=name == "1a")
-    departed.settle([member("2a"), member("3b")], silent_since=10.0)
-    assert [stray.replica_id for stray in departed.strays()] == ["3"]
-    assert departed.holds("3", "a")
-    assert not departed.holds("0", "a"), "silent for so long that nobody waits for it"
+        departed.add(member(name), heard_at, is_dead=name == "1a")
+    departed.close_quorum([member("2a"), member("3b")], silent_since=10.0)
+    assert [member.replica_id for member in departed.unaccounted()] == ["3"]
+    assert departed.contains("3", "a")
+    assert not departed.contains("0", "a"), "silent for so long that nobody waits for it"
     departed.died("3", "a")
-    assert departed.strays() == ()
+    assert departed.unaccounted() == ()
     departed.clear()
     assert len(departed) == 0
 
@@ -80,9 +80,9 @@ def test_incarnations_of_one_slot_are_watched_side_by_side_up_to_a_limit() -> No
     departed = DepartedMembers()
     names = [f"0{letter}" for letter in "abcdef"]
     for when, name in enumerate(names):
-        departed.strike(member(name), float(when), is_dead=False)
-    assert [stray.incarnation for stray in departed.strays()] == list("cdef")
+        departed.add(member(name), float(when), is_dead=False)
+    assert [member.incarnation for member in departed.unaccounted()] == list("cdef")
     assert len(departed) == FATES_PER_SLOT_MAX
     departed.release("0", "f")
-    assert departed.holds("0", "e")
-    assert not departed.holds("0", "f")
+    assert departed.contains("0", "e")
+    assert not departed.contains("0", "f")

@@ -58,7 +58,7 @@ def _check_bounds(stage: Stage, agents: Collection[str], next_job: NextJob) -> N
     assert len(stage.live) <= slots and len(stage.drains) <= slots
     members = len(stage.quorum.members) if stage.quorum else 0
     assert len(stage.departed) <= FATES_PER_SLOT_MAX * max(slots, members)
-    assert not stage.struck, "an event was not settled"
+    assert not stage.removed, "an event was not settled"
     waiting = set(next_job.waiting)
     assert set(stage.outbox.agents) <= set(agents) | waiting
     assert len(waiting) <= next_job.wanted(stage), "Q8: more wait than are wanted"

@@ -83,7 +83,7 @@ class Membership:
         return (
             stage.is_dirty
             or stage.waiting.done
-            or bool(stage.struck or stage.failure or stage.replacements)
+            or bool(stage.removed or stage.failure or stage.replacements)
         )
 
     def _apply_rules(self) -> bool:
@@ -98,8 +98,8 @@ class Membership:
             stage.end(0, "all replicas have finished")
             return True
         if self._finish_at is not None and stage.now >= self._finish_at:
-            self._strike_finished()
-        if stage.phase in IN_QUORUM and (stage.struck or stage.failure):
+            self._remove_finished()
+        if stage.phase in IN_QUORUM and (stage.removed or stage.failure):
             return self._break_up()
         if stage.too_few and self._are_others_here():
             return self._take_others()
@@ -115,16 +115,16 @@ class Membership:
     def _break_up(self) -> bool:
         """The attempt cannot go on: interrupt everyone; or replace whoever is in the way."""
         stage = self.stage
-        if not stage.struck and self.forming.is_exhausted():
+        if not stage.removed and self.forming.is_exhausted():
             stage.failure = ""
             self.forming.replace_worst()
             return True
         self.switching.abandon()
-        causes = [f"replica {loss.replica_id}: {loss.cause}" for loss in stage.struck]
-        kind = "shrink" if stage.struck else "retry"
+        causes = [f"replica {loss.replica_id}: {loss.cause}" for loss in stage.removed]
+        kind = "shrink" if stage.removed else "retry"
         stage.chronicle.begin(stage.now, kind, "; ".join(causes) or stage.failure)
-        self._strike_finished()
-        lost, stage.struck = tuple(stage.struck), []
+        self._remove_finished()
+        lost, stage.removed = tuple(stage.removed), []
         self.forming.interrupt(lost)
         return True
 
@@ -293,7 +293,7 @@ class Membership:
                 stage.outbox.restart(replica, loss.cause)
             stage.drains.discard(loss.replica_id)
             if loss.replica_id in stage.live:
-                stage.strike(replica, loss.cause, is_dead=is_dead)
+                stage.remove_member(replica, loss.cause, is_dead=is_dead)
             stage.roster.remove(loss.replica_id)
         if stage.phase is Phase.TAKEOVER and known:
             self.takeover.is_disturbed = True
@@ -381,7 +381,7 @@ class Membership:
             if stage.phase is Phase.SWITCH and stays is None:
                 stage.retire(replica, is_dead=True)
             else:
-                stage.strike(replica, "drained", is_dead=True)
+                stage.remove_member(replica, "drained", is_dead=True)
 
     def _finishing(self, replica: Replica) -> None:
         """The script has ended: strike it soon, but not before others had time to end too."""
@@ -392,7 +392,7 @@ class Membership:
         if self._finish_at is None:
             self._finish_at = stage.now + stage.settings.finish_grace_s
 
-    def _strike_finished(self) -> None:
+    def _remove_finished(self) -> None:
         """Take those who have finished out of the quorum: they commit no more.
 
         When all have, there is nobody to interrupt: they stay, and the job ends with them.
@@ -401,10 +401,10 @@ class Membership:
         self._finish_at = None
         in_order = sorted(stage.live, key=replica_order)
         done = [r for name in in_order if (r := stage.roster[name]).leaving]
-        if stage.phase in IN_QUORUM and len(done) == len(stage.live) and not stage.struck:
+        if stage.phase in IN_QUORUM and len(done) == len(stage.live) and not stage.removed:
             return
         for replica in done:
-            stage.strike(replica, "finished", is_dead=True)
+            stage.remove_member(replica, "finished", is_dead=True)
             if replica.has_ended:
                 stage.roster.remove(replica.replica_id)
 
@@ -434,7 +434,7 @@ class Membership:
             return False
         if stage.phase in IN_QUORUM:
             trains = any(not stage.roster[name].has_ended for name in stage.live)
-            return bool(stage.live) and not trains and not stage.struck
+            return bool(stage.live) and not trains and not stage.removed
         return stage.slots.open_count == 0
 
     # ------------------------------------------------------------ takeover

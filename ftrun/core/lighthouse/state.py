@@ -50,7 +50,7 @@ class Stage:
     ``agents_seen``: the most agents that were attached at once.
 
     Handlers note what has happened; what follows is decided once, when all of an event is noted:
-    ``struck``: members that are out since then; ``failure``: why the attempt cannot go on without
+    ``removed``: members that are out since then; ``failure``: why the attempt cannot go on without
     a loss; ``replacements``: who shall be killed and started again; ``is_dirty``: something
     happened that may end a wait or the job.
     """
@@ -82,7 +82,7 @@ class Stage:
         self.departed = DepartedMembers()
         self.waiting = Waiting()
         self.heard_at: dict[str, float] = {}
-        self.struck: list[Loss] = []
+        self.removed: list[Loss] = []
         self.failure = ""
         self.replacements: list[Loss] = []
         self.is_dirty = True
@@ -185,11 +185,11 @@ class Stage:
         """``quorum`` is issued: what its predecessor's members do counts no more."""
         self.departed.close_quorum(quorum.members, self.now - self.silence_s)
 
-    def strike(self, replica: Replica, cause: str, *, is_dead: bool) -> None:
+    def remove_member(self, replica: Replica, cause: str, *, is_dead: bool) -> None:
         """A member is out of the quorum, which cannot go on."""
         self.retire(replica, is_dead=is_dead)
         if self.phase in IN_QUORUM:
-            self.struck.append(Loss(replica.replica_id, replica.incarnation, cause))
+            self.removed.append(Loss(replica.replica_id, replica.incarnation, cause))
 
     def replace(self, replica_ids: Iterable[str], cause: str) -> None:
         """These replicas are of no use as they are: their agents shall kill and restart them."""
@@ -200,7 +200,7 @@ class Stage:
         """The job is complete or has failed: tell everyone. A failed one leaves no quorum."""
         self.chronicle.complete(self.now, None, reason)
         self.enter(Phase.ENDED)
-        self.struck, self.replacements = [], []  # nothing follows from them any more
+        self.removed, self.replacements = [], []  # nothing follows from them any more
         if exit_code:
             self.quorum = self.switch_step = None
         self.outcome = EndJob(exit_code, reason)

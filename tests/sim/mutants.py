@@ -16,7 +16,7 @@ from ftrun.core import ids
 from ftrun.core import messages as m
 from ftrun.core.agent.hang_watch import Silence
 from ftrun.core.lighthouse import forming, takeover
-from ftrun.core.lighthouse.attempts import Numbering
+from ftrun.core.lighthouse.attempts import AttemptCounter
 from ftrun.core.lighthouse.choice import Choice
 from ftrun.core.lighthouse.departed import DepartedMembers
 from ftrun.core.lighthouse.events import JournalState
@@ -162,24 +162,24 @@ def _forgets_results_that_stand(reports: Any) -> ids.StateId | None:
 
 
 def _journals_no_epoch(self: Stage) -> None:
-    epoch, self.numbering.epoch = self.numbering.epoch, 0
+    epoch, self.attempts.epoch = self.attempts.epoch, 0
     _stage_journal(self)
-    self.numbering.epoch = epoch
+    self.attempts.epoch = epoch
 
 
 def _journals_nothing(self: Stage) -> None:
     pass
 
 
-def _numbers_by_attempt_only(self: Numbering, members: Any) -> ids.Attempt:
+def _numbers_by_attempt_only(self: AttemptCounter, members: Any) -> ids.Attempt:
     self.highest = replace(self.highest, number=self.highest.number + 1)
     return self.highest
 
 
 def _takes_newcomers_for_survivors(self: forming.Forming) -> bool:
     stage = self._stage
-    if stage.live and stage.waiting.done and stage.roster.ready:
-        return self._issue(set(stage.live) | stage.roster.ready)
+    if stage.live and stage.waiting.done and stage.replicas.ready:
+        return self._issue(set(stage.live) | stage.replicas.ready)
     return _rejoin(self)
 
 
@@ -201,7 +201,7 @@ def _writes_later(self: House, record: JournalState) -> None:
 
 
 def _begins_with_the_first_caller(self: forming.Forming) -> bool:
-    ready = sorted(self._stage.roster.ready)
+    ready = sorted(self._stage.replicas.ready)
     return bool(ready) and self._issue({ready[0]})
 
 
@@ -271,7 +271,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "epoch not persisted": Mutant(Stage, "journal", _journals_no_epoch, "Q1"),
     "journal not written": Mutant(Stage, "journal", _journals_nothing, "Q1"),
-    "quorum id used twice": Mutant(Numbering, "issue", _numbers_by_attempt_only, "Q1"),
+    "quorum id used twice": Mutant(AttemptCounter, "issue", _numbers_by_attempt_only, "Q1"),
     "newcomers as survivors": Mutant(
         forming.Forming, "rejoin", _takes_newcomers_for_survivors, "Q4"
     ),
@@ -294,7 +294,7 @@ MUTANTS: dict[str, Mutant] = {
     "who gave up stays": Mutant(
         Membership, "_member_reported", _hears_no_giving_up, "L1", _ONE_WAY
     ),
-    "attempts not outrun": Mutant(Numbering, "outrun", _never, "Q2", _EPOCHS),
+    "attempts not outrun": Mutant(AttemptCounter, "outrun", _never, "Q2", _EPOCHS),
     "a hold is not held": Mutant(Quorums, "bars", _never, "Q9"),
     "who is held off joins at once": Mutant(
         forming.Forming, "_put_back_newcomers", _does_nothing, "Q9"

@@ -220,7 +220,7 @@ class Assignment:
 
     def _may_spare_one(self) -> bool:
         stage = self._stage
-        is_quiet = stage.phase is Phase.STEADY and not (stage.drains or stage.roster.ready)
+        is_quiet = stage.phase is Phase.STEADY and not (stage.drains or stage.replicas.ready)
         is_complete = len(stage.live) == stage.slots.open_count
         is_moving = any(slot.moves_to for slot in stage.slots) if is_complete else True
         return is_quiet and not is_moving and len(stage.live) > stage.needed

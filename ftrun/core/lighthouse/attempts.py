@@ -9,7 +9,7 @@ from ftrun.core.ids import EPOCH_MAX, Attempt, pack_quorum_id, unpack_quorum_id
 from ftrun.core.quorum import Member
 
 
-class Numbering:
+class AttemptCounter:
     """Hands out attempts, each higher than every one that was ever seen.
 
     ``highest``: the highest attempt that this lighthouse may have spoken of. Before the first one

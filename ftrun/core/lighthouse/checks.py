@@ -24,7 +24,7 @@ def check_lighthouse(
     is_planned = stage.phase in (Phase.PREPARE, Phase.PROPOSE)
     assert (plan is not None) == is_planned, f"a plan belongs to a switch: {stage.phase}"
     if stage.quorum is not None:
-        assert stage.quorum.attempt <= stage.numbering.highest, "Q2: an attempt of no number"
+        assert stage.quorum.attempt <= stage.attempts.highest, "Q2: an attempt of no number"
     waits = (Phase.BUILD, Phase.PREPARE, Phase.PROPOSE)
     assert stage.phase not in waits or stage.deadline is not None, "L2: a wait without a deadline"
     assert not stage.replacements, "an event was not settled"
@@ -34,12 +34,12 @@ def check_lighthouse(
 def _check_members(stage: Stage) -> None:
     """Q4: one incarnation per slot, and who counts as a member is one and lives."""
     for name in stage.live:
-        assert name in stage.roster, f"member {name} does not live: {stage.chronicle.story(name)}"
-        replica = stage.roster[name]
+        assert name in stage.replicas, f"member {name} does not live: {stage.history.story(name)}"
+        replica = stage.replicas[name]
         quorums = [q for q in (stage.quorum, stage.prior) if q is not None]
         is_member = any(q.index(name, replica.incarnation) is not None for q in quorums)
         assert is_member or stage.phase in (Phase.REJOIN, Phase.ENDED), f"{name} is no member"
-    assert not stage.live & stage.roster.ready, "a member is no newcomer"
+    assert not stage.live & stage.replicas.ready, "a member is no newcomer"
     if stage.phase in (Phase.EMPTY, Phase.FENCE, Phase.TAKEOVER):
         assert not stage.live, f"{stage.phase} has members"
     if stage.phase in IN_QUORUM and stage.phase is not Phase.SWITCH and stage.quorum is not None:
@@ -54,7 +54,7 @@ def _check_bounds(stage: Stage, agents: Collection[str], next_job: NextJob) -> N
     assert stage.slots.free_count == len(free)
     assert stage.slots.open_count == sum(not slot.is_finished for slot in stage.slots)
     assert set(stage.stalled) <= stage.live, "Q8: who waits for peers is a member"
-    assert len(stage.roster) <= slots, "Q8: more replicas than slots"
+    assert len(stage.replicas) <= slots, "Q8: more replicas than slots"
     assert len(stage.live) <= slots and len(stage.drains) <= slots
     members = len(stage.quorum.members) if stage.quorum else 0
     assert len(stage.departed) <= FATES_PER_SLOT_MAX * max(slots, members)

@@ -35,7 +35,7 @@ class Forming:
     def gather(self) -> bool:
         """Begin with all, or after the join timeout with enough → BUILD."""
         stage = self._stage
-        ready = stage.roster.ready
+        ready = stage.replicas.ready
         if not ready:
             self._gathering_since = stage.deadline = None
             return False
@@ -45,7 +45,7 @@ class Forming:
         is_late = stage.now >= self._gathering_since + stage.spec.join_timeout_s
         if len(ready) >= (stage.needed if is_late else stage.slots.open_count):
             self._gathering_since = None
-            stage.chronicle.begin(stage.now, "form", f"{replicas(ready)} ready")
+            stage.history.begin(stage.now, "form", f"{replicas(ready)} ready")
             return self._issue(set(ready))
         if stage.is_due:
             stage.deadline = None
@@ -61,7 +61,7 @@ class Forming:
     def interrupt(self, lost: tuple[m.Loss, ...]) -> None:
         """All survivors give up what they are in and say what they hold → REJOIN."""
         stage = self._stage
-        stage.interrupt = stage.numbering.highest
+        stage.interrupt = stage.attempts.highest
         stage.stalled.clear()
         stage.too_few.clear()
         stage.enter(Phase.REJOIN, stage.settings.rejoin_timeout_s)
@@ -104,7 +104,7 @@ class Forming:
             self._take_back()
         all_fenced_at = self._all_fenced_at()
         if not self._may_decide():
-            if any(replica.leaving == "finished" for replica in stage.roster):
+            if any(replica.leaving == "finished" for replica in stage.replicas):
                 return False  # who holds the job's state does its last work: then the job is over
             if stage.now < all_fenced_at:
                 stage.deadline = all_fenced_at
@@ -112,7 +112,7 @@ class Forming:
         self._put_back_newcomers()
         ids = set(stage.live)
         if len(ids) < stage.needed or self._too_few_count():
-            ids |= stage.roster.ready
+            ids |= stage.replicas.ready
         return len(ids) >= stage.needed and self._issue(ids)
 
     def _put_back_newcomers(self) -> None:
@@ -124,14 +124,14 @@ class Forming:
         if quorum is None or stage.switch_step is None or self._too_few_count():
             return
         late = stage.live & set(quorum.newcomers)
-        others = [stage.roster[name] for name in stage.live - late]
+        others = [stage.replicas[name] for name in stage.live - late]
         if len(others) >= stage.needed and any(_bars(replica, quorum) for replica in others):
             stage.live -= late
-            stage.roster.ready |= late
+            stage.replicas.ready |= late
 
     def _too_few_count(self) -> bool:
         """The survivors cannot commit the step that they are at without others."""
-        survivors = (self._stage.roster[name] for name in self._stage.live)
+        survivors = (self._stage.replicas[name] for name in self._stage.live)
         return any(report.too_few for r in survivors for report in r.reports.values())
 
     def _may_decide(self) -> bool:
@@ -143,7 +143,7 @@ class Forming:
         """
         stage = self._stage
         quorums = [q for q in (stage.prior, stage.quorum) if q is not None and q.members]
-        survivors = [stage.roster[name] for name in stage.live]
+        survivors = [stage.replicas[name] for name in stage.live]
         are_stopped = all(
             any(q.index(r.replica_id, r.incarnation) is not None for r in survivors)
             for q in quorums
@@ -166,22 +166,22 @@ class Forming:
     def _take_back(self) -> None:
         """Members that were struck and are here again, and have given up what they were in."""
         stage = self._stage
-        back = {name for name in stage.roster.ready if self._was_member(stage.roster[name])}
+        back = {name for name in stage.replicas.ready if self._was_member(stage.replicas[name])}
         self._release(back)
         stage.live |= back
-        stage.roster.ready -= back
+        stage.replicas.ready -= back
 
     # ------------------------------------------------------------ FENCE
 
     def departed(self) -> bool:
         """A member or stray is back → REJOIN; none can come any more → EMPTY (Q3, C6)."""
         stage = self._stage
-        lingering = [r for r in stage.roster if r.leaving]
-        back = {r.replica_id for r in stage.roster if not r.leaving and self._was_member(r)}
+        lingering = [r for r in stage.replicas if r.leaving]
+        back = {r.replica_id for r in stage.replicas if not r.leaving and self._was_member(r)}
         if back:
             self._release(back)
             stage.live = back
-            stage.roster.ready -= back
+            stage.replicas.ready -= back
             stage.outbox.notice("joined", back, sentence(f"{replicas(back)} back again."))
             self.interrupt(())
             return True
@@ -217,7 +217,7 @@ class Forming:
 
     def _release(self, replica_ids: set[str]) -> None:
         for name in replica_ids:
-            self._stage.departed.release(name, self._stage.roster[name].incarnation)
+            self._stage.departed.release(name, self._stage.replicas[name].incarnation)
 
     def _was_member(self, replica: Replica) -> bool:
         return self._stage.departed.contains(replica.replica_id, replica.incarnation)
@@ -227,7 +227,7 @@ class Forming:
     def _issue(self, ids: set[str]) -> bool:
         """The next quorum: these replicas, with the best state that any of them holds."""
         stage = self._stage
-        roster = stage.roster
+        replicas = stage.replicas
         choice = self._choice(ids)
         if choice is None:
             cause = "it holds no whole state and nobody is left to heal from; it is replaced"
@@ -239,11 +239,11 @@ class Forming:
             return True
         stage.quorum = self._quorum(choice)
         for name in ids:
-            roster[name].joins(name in choice.newcomers)
+            replicas[name].joins(name in choice.newcomers)
         stage.prior = None
         stage.switch_step = None
         stage.live = set(ids)
-        roster.ready -= ids
+        replicas.ready -= ids
         stage.close_quorum(stage.quorum)
         stage.step_max = choice.state.step
         self._count_try(choice.state.step)
@@ -273,10 +273,10 @@ class Forming:
         who was to heal in it and has not, is none.
         """
         stage = self._stage
-        held = {name: group_state(stage.roster[name].reports.values()) for name in ids}
+        held = {name: group_state(stage.replicas[name].reports.values()) for name in ids}
         if stage.live and self._may_decide():
             members = stage.live | {name for name in ids if self._was_with_survivors(name)}
-            voices = {name for name in members if not stage.roster[name].has_not_healed()}
+            voices = {name for name in members if not stage.replicas[name].has_not_healed()}
             own = choose({name: held[name] for name in voices})
             if own is not None:
                 voices |= {name for name, at in held.items() if at == own.state}
@@ -284,7 +284,7 @@ class Forming:
         return choose(held)
 
     def _was_with_survivors(self, replica_id: str) -> bool:
-        replica = self._stage.roster[replica_id]
+        replica = self._stage.replicas[replica_id]
         quorums = (self._stage.prior, self._stage.quorum)
         found = (q.index(replica_id, replica.incarnation) for q in quorums if q is not None)
         return any(index is not None for index in found)
@@ -292,13 +292,13 @@ class Forming:
     def _quorum(self, choice: Choice) -> Quorum:
         stage = self._stage
         names = (*choice.donors, *choice.newcomers)
-        members = stage.roster.members(names, stage.workers)
+        members = stage.replicas.members(names, stage.workers)
         groups = names if stage.workers > 1 else ()  # one worker decides for itself
-        cannot_repair = [n for n in groups if not can_repair(stage.roster[n].reports.values())]
+        cannot_repair = [n for n in groups if not can_repair(stage.replicas[n].reports.values())]
         return Quorum(
-            attempt=stage.numbering.issue(members),
+            attempt=stage.attempts.issue(members),
             members=members,
-            store=stage.roster[choice.donors[0]].store,
+            store=stage.replicas[choice.donors[0]].store,
             step=choice.state.step,
             state=choice.state,
             newcomers=choice.newcomers,
@@ -317,10 +317,10 @@ class Forming:
         if not stage.waiting.done:
             return False
         assert stage.quorum is not None
-        change = stage.chronicle.under_way
+        change = stage.history.under_way
         began_at = change.began_at if change is not None else stage.since
         stage.enter(Phase.STEADY)
-        stage.chronicle.complete(stage.now, stage.quorum)
+        stage.history.complete(stage.now, stage.quorum)
         text = (
             f"{replicas(stage.live)} in quorum {stage.quorum.attempt} from step "
             f"{stage.quorum.step} on, after {stage.now - began_at:.3f} s."

@@ -47,7 +47,7 @@ class Change:
         }
 
 
-class Chronicle:
+class History:
     """The bounded memory of a lighthouse's life."""
 
     def __init__(self, settings: LighthouseSettings) -> None:

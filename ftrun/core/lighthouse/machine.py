@@ -147,7 +147,7 @@ class Lighthouse:
 
     def story(self, replica_id: str) -> list[str]:
         """What this replica and its slot went through of late, oldest first."""
-        return self.stage.chronicle.story(replica_id)
+        return self.stage.history.story(replica_id)
 
     def snapshot(self, now: float) -> dict[str, Any]:
         """Everything worth showing, as plain JSON."""
@@ -187,7 +187,7 @@ class Lighthouse:
             stage.agents_seen = max(stage.agents_seen, len(stage.outbox.agents))
         self._sweep_by(stage.now + stage.spec.heartbeat_timeout_s)
         self._interrupt_first(agent.agent_id, hello)
-        welcome = m.Welcome(stage.numbering.epoch, stage.settings.http)
+        welcome = m.Welcome(stage.attempts.epoch, stage.settings.http)
         stage.outbox.to_agent(agent.agent_id, welcome)
         if stage.outcome is not None:
             stage.outbox.to_agent(agent.agent_id, stage.outcome)
@@ -202,7 +202,7 @@ class Lighthouse:
     def _is_deserted(self) -> bool:
         """Nobody runs any of the job, and nobody may be about to come back with some of it."""
         stage = self.stage
-        is_empty = stage.phase is Phase.EMPTY and not len(stage.roster)
+        is_empty = stage.phase is Phase.EMPTY and not len(stage.replicas)
         return is_empty and not self.agents and stage.quorum is None
 
     def _begin_job(self, spec: m.JobSpec) -> None:
@@ -215,7 +215,7 @@ class Lighthouse:
             if former.outcome is not None:
                 former.outbox.to_agent(agent_id, former.outcome)
         self.next_job.waiting.clear()
-        self._set_up(JournalState(epoch=former.numbering.epoch, spec=spec), former.now)
+        self._set_up(JournalState(epoch=former.attempts.epoch, spec=spec), former.now)
         self.stage.outbox.put_first(former.outbox.take())
 
     def _wait_for_another_run(self, hello: m.Hello) -> None:
@@ -254,7 +254,7 @@ class Lighthouse:
         """
         stage = self.stage
         if hello.running and stage.phase not in (Phase.TAKEOVER, Phase.ENDED):
-            interrupt = m.Interrupt(stage.numbering.highest)
+            interrupt = m.Interrupt(stage.attempts.highest)
             stage.outbox.to_agent(agent_id, m.ToWorkers(hello.running, interrupt))
 
     def _refusal(self, agent_id: str, hello: m.Hello) -> str:
@@ -287,7 +287,7 @@ class Lighthouse:
 
         Where our journal is lost that tells that others may train on (Q3).
         """
-        return hello.epoch not in (0, self.stage.numbering.epoch)
+        return hello.epoch not in (0, self.stage.attempts.epoch)
 
     def _died(self, losses: tuple[m.Loss, ...]) -> None:
         known = [loss for loss in losses if loss.replica_id in self.stage.slots]
@@ -310,13 +310,13 @@ class Lighthouse:
         if slot.agent_id != agent.agent_id:
             stage.slots.give(name, agent.agent_id)
         slot.has_left = running.has_left
-        former = stage.roster.at(name)
+        former = stage.replicas.at(name)
         if running.incarnation in (slot.dead, former.incarnation if former else None):
             return None
         if former is not None:
             self._died((m.Loss(name, former.incarnation, "it was started again"),))
         replica = Replica(name, running.incarnation, agent.agent_id, agent.store)
-        stage.roster.add(replica)
+        stage.replicas.add(replica)
         if running.has_left:  # it trains no more, and its slot is not free before it has ended
             replica.leaving, slot.dead = "drained", running.incarnation
             stage.departed.died(name, running.incarnation)
@@ -327,7 +327,7 @@ class Lighthouse:
     def _take_back(self, agent_id: str, replica_id: str) -> None:
         """The only living holder of the job's state is back: its slot is its own again."""
         self.stage.slots.give(replica_id, "")
-        former = self.stage.roster.at(replica_id)
+        former = self.stage.replicas.at(replica_id)
         if former is not None:
             cause = "a member of the last quorum is back in its slot"
             loss = m.Loss(replica_id, former.incarnation, cause)
@@ -344,7 +344,7 @@ class Lighthouse:
             return
         agent.gone_at = stage.now
         del stage.outbox.agents[agent_id]
-        mine = stage.roster.of_agent(agent_id)
+        mine = stage.replicas.of_agent(agent_id)
         where = f"{cause} (agent {agent_id}, host {agent.host})"
         losses = [m.Loss(r.replica_id, r.incarnation, where) for r in mine]
         for loss in losses:
@@ -404,7 +404,7 @@ class Lighthouse:
 
     def _on_worker(self, agent: Agent, word: m.WorkerMessage) -> None:
         key = word.key
-        replica = self.stage.roster.find(key.replica_id, key.incarnation)
+        replica = self.stage.replicas.find(key.replica_id, key.incarnation)
         if replica is None or replica.agent_id != agent.agent_id:
             return
         if isinstance(word.message, m.Report):
@@ -417,7 +417,7 @@ class Lighthouse:
         if not heartbeat.quiet:
             self.stage.outbox.to_agent(agent.agent_id, m.HeartbeatAck())
         for line in heartbeat.progress:
-            replica = self.stage.roster.find(line.replica_id, line.incarnation)
+            replica = self.stage.replicas.find(line.replica_id, line.incarnation)
             if replica is not None and replica.agent_id == agent.agent_id:
                 self.membership.heard(replica, 0, line.progress)
 
@@ -490,4 +490,4 @@ class Lighthouse:
         self._forget(agent.agent_id)
 
     def _note(self, replica_id: str, what: object) -> None:
-        self.stage.chronicle.note(self.stage.now, replica_id, self.stage.phase, what)
+        self.stage.history.note(self.stage.now, replica_id, self.stage.phase, what)

@@ -122,7 +122,7 @@ class Membership:
         self.switching.abandon()
         causes = [f"replica {loss.replica_id}: {loss.cause}" for loss in stage.removed]
         kind = "shrink" if stage.removed else "retry"
-        stage.chronicle.begin(stage.now, kind, "; ".join(causes) or stage.failure)
+        stage.history.begin(stage.now, kind, "; ".join(causes) or stage.failure)
         self._remove_finished()
         lost, stage.removed = tuple(stage.removed), []
         self.forming.interrupt(lost)
@@ -133,13 +133,13 @@ class Membership:
         stage = self.stage
         if stage.phase is Phase.SWITCH and stage.quorum is not None and stage.quorum.newcomers:
             return True
-        return stage.phase in TRAINING and bool(stage.roster.ready)
+        return stage.phase in TRAINING and bool(stage.replicas.ready)
 
     def _take_others(self) -> bool:
         """Nobody comes to a later step to switch at: who is ready joins at this one."""
         stage = self.stage
         self.switching.abandon()
-        stage.chronicle.begin(stage.now, "grow", f"too few contribute at step {stage.step_max}")
+        stage.history.begin(stage.now, "grow", f"too few contribute at step {stage.step_max}")
         self.forming.interrupt(())
         return True
 
@@ -178,12 +178,12 @@ class Membership:
         if replica.leaving or not replica.is_known(stage.workers):
             return
         if not replica.is_in_quorum():
-            stage.roster.ready.add(replica.replica_id)
+            stage.replicas.ready.add(replica.replica_id)
             return
-        stage.roster.ready.discard(replica.replica_id)
+        stage.replicas.ready.discard(replica.replica_id)
         if not replica.was_interrupted:
             replica.was_interrupted = True
-            stage.tell([replica.replica_id], m.Interrupt(stage.numbering.highest))
+            stage.tell([replica.replica_id], m.Interrupt(stage.attempts.highest))
 
     def _on_built(self, replica: Replica, rank: int, built: m.Built) -> None:
         self._answered(replica, rank, built.attempt, Phase.BUILD)
@@ -283,7 +283,7 @@ class Membership:
         for loss in losses:
             if is_dead:
                 stage.departed.died(loss.replica_id, loss.incarnation)
-            replica = stage.roster.find(loss.replica_id, loss.incarnation)
+            replica = stage.replicas.find(loss.replica_id, loss.incarnation)
             if replica is None:
                 continue
             known.append(loss)
@@ -294,7 +294,7 @@ class Membership:
             stage.drains.discard(loss.replica_id)
             if loss.replica_id in stage.live:
                 stage.remove_member(replica, loss.cause, is_dead=is_dead)
-            stage.roster.remove(loss.replica_id)
+            stage.replicas.remove(loss.replica_id)
         if stage.phase is Phase.TAKEOVER and known:
             self.takeover.is_disturbed = True
         if stage.phase is not Phase.ENDED:
@@ -325,7 +325,7 @@ class Membership:
         stage = self.stage
         stage.is_dirty = True
         for replica_id in replica_ids:
-            replica = stage.roster.at(replica_id)
+            replica = stage.replicas.at(replica_id)
             is_member = replica_id in stage.live or stage.phase is Phase.TAKEOVER
             if is_member or (replica is not None and self._may_be_needed(replica)):
                 stage.drains.add(replica_id)
@@ -374,7 +374,7 @@ class Membership:
         stage.is_dirty = True
         stage.slots[name].has_left = True
         stage.reassigned.add(replica.agent_id)
-        stage.roster.ready.discard(name)
+        stage.replicas.ready.discard(name)
         stage.outbox.notice("drained", [name], f"Replica {name} has left: drained.")
         stays = stage.quorum is not None and stage.quorum.index(name, replica.incarnation)
         if name in stage.live:
@@ -388,7 +388,7 @@ class Membership:
         stage = self.stage
         stage.is_dirty = True
         replica.leaving = replica.leaving or "finished"
-        stage.roster.ready.discard(replica.replica_id)
+        stage.replicas.ready.discard(replica.replica_id)
         if self._finish_at is None:
             self._finish_at = stage.now + stage.settings.finish_grace_s
 
@@ -400,18 +400,18 @@ class Membership:
         stage = self.stage
         self._finish_at = None
         in_order = sorted(stage.live, key=replica_order)
-        done = [r for name in in_order if (r := stage.roster[name]).leaving]
+        done = [r for name in in_order if (r := stage.replicas[name]).leaving]
         if stage.phase in IN_QUORUM and len(done) == len(stage.live) and not stage.removed:
             return
         for replica in done:
             stage.remove_member(replica, "finished", is_dead=True)
             if replica.has_ended:
-                stage.roster.remove(replica.replica_id)
+                stage.replicas.remove(replica.replica_id)
 
     def ended(self, replica_id: str, incarnation: str) -> None:
         """All processes of a replica are gone, with exit code 0."""
         stage = self.stage
-        replica = stage.roster.at(replica_id)
+        replica = stage.replicas.at(replica_id)
         if replica is not None and replica.incarnation != incarnation:
             return  # of old: another one runs in its slot
         stage.is_dirty = True
@@ -423,17 +423,17 @@ class Membership:
             replica.has_ended = True
             self._finishing(replica)
             if replica_id not in stage.live:
-                stage.roster.remove(replica_id)
+                stage.replicas.remove(replica_id)
 
     def _is_over(self) -> bool:
         """Nobody trains any more, and whoever has left is gone."""
         stage = self.stage
         if not stage.is_dirty or stage.phase is Phase.TAKEOVER or not len(stage.slots):
             return False
-        if any(r.leaving and not r.has_ended for r in stage.roster):
+        if any(r.leaving and not r.has_ended for r in stage.replicas):
             return False
         if stage.phase in IN_QUORUM:
-            trains = any(not stage.roster[name].has_ended for name in stage.live)
+            trains = any(not stage.replicas[name].has_ended for name in stage.live)
             return bool(stage.live) and not trains and not stage.removed
         return stage.slots.open_count == 0
 
@@ -451,7 +451,7 @@ class Membership:
         drains = tuple(stage.drains)
         stage.drains.clear()
         self.takeover.conclude(self.forming, self.switching)
-        for replica in list(stage.roster):
+        for replica in list(stage.replicas):
             if replica.replica_id not in stage.live:
                 self._admit(replica)
             elif replica.leaving:

@@ -16,7 +16,7 @@ from ftrun.core.lighthouse.events import (
     JournalRecord,
     SendToAgent,
 )
-from ftrun.core.lighthouse.replicas import Replica, Roster
+from ftrun.core.lighthouse.replicas import Replica, Replicas
 
 NOTICE_REPLICAS_MAX = 64
 
@@ -27,9 +27,9 @@ class Outbox:
     ``agents``: those that are attached; nobody else can be told anything.
     """
 
-    def __init__(self, roster: Roster) -> None:
+    def __init__(self, replicas: Replicas) -> None:
         self.agents: dict[str, None] = {}
-        self._roster = roster
+        self._replicas = replicas
         self._out: list[Instruction] = []
 
     def take(self) -> list[Instruction]:
@@ -45,7 +45,7 @@ class Outbox:
         """To every worker of these replicas, if they live."""
         targets: dict[str, list[m.RunningReplica]] = {}
         for replica_id in sorted(replica_ids, key=replica_order):
-            replica = self._roster.at(replica_id)
+            replica = self._replicas.at(replica_id)
             if replica is not None:
                 targets.setdefault(replica.agent_id, []).append(replica.target)
         for agent_id, of_agent in targets.items():

@@ -76,7 +76,7 @@ def is_in_quorum(report: Report) -> bool:
     return any(q is not None and q.attempt > report.interrupted for q in quorums)
 
 
-class Roster:
+class Replicas:
     """The living replicas by slot.
 
     ``ready``: those that are not in the quorum, are known in full and free to join one.

@@ -29,7 +29,7 @@ def snapshot(
         "phase": stage.phase.value,
         "phase_age_s": round(now - stage.since, 3),
         "job": _job(stage.spec),
-        "epoch": stage.numbering.epoch,
+        "epoch": stage.attempts.epoch,
         "step": stage.step_max,
         "quorum": _quorum(stage.quorum, stage),
         "replicas": [_replica(stage, slot) for slot in stage.slots],
@@ -47,7 +47,7 @@ def snapshot(
             }
             for agent in agents
         ],
-        "history": [change.view(now) for change in list(stage.chronicle.changes)[-CHANGES_SHOWN:]],
+        "history": [change.view(now) for change in list(stage.history.changes)[-CHANGES_SHOWN:]],
         "outcome": _outcome(stage.outcome),
     }
 
@@ -78,7 +78,7 @@ def _quorum(quorum: Quorum | None, stage: Stage) -> dict[str, Any] | None:
 
 
 def _replica(stage: Stage, slot: Slot) -> dict[str, Any]:
-    replica = stage.roster.at(slot.replica_id)
+    replica = stage.replicas.at(slot.replica_id)
     progress = replica.progress if replica is not None else None
     return {
         "replica_id": slot.replica_id,
@@ -103,7 +103,7 @@ def _replica_phase(stage: Stage, slot: Slot, replica: Replica | None) -> str:
         return replica.leaving
     if replica_id in stage.live:
         return "draining" if replica_id in stage.drains else "member"
-    if replica_id in stage.roster.ready:
+    if replica_id in stage.replicas.ready:
         return "joining"
     return "starting"
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ftrun.core.ids import NO_ATTEMPT, Attempt, replica_order
-from ftrun.core.lighthouse.attempts import Numbering
+from ftrun.core.lighthouse.attempts import AttemptCounter
 from ftrun.core.lighthouse.departed import DepartedMembers
 from ftrun.core.lighthouse.events import JournalState, LighthouseSettings
-from ftrun.core.lighthouse.history import Chronicle
+from ftrun.core.lighthouse.history import History
 from ftrun.core.lighthouse.outbox import Outbox
 from ftrun.core.lighthouse.phases import IN_QUORUM, TRANSITIONS, Phase
-from ftrun.core.lighthouse.replicas import Replica, Roster
+from ftrun.core.lighthouse.replicas import Replica, Replicas
 from ftrun.core.lighthouse.slots import SlotTable
 from ftrun.core.lighthouse.waiting import Waiting
 from ftrun.core.messages import EndJob, JobSpec, Loss, Report, ToWorker
@@ -58,13 +58,13 @@ class Stage:
     def __init__(self, settings: LighthouseSettings, journal: JournalState, now: float) -> None:
         self.settings = settings
         self.spec = journal.spec if journal.spec is not None else NO_SPEC
-        self.numbering = Numbering(journal.epoch + 1)
-        self.roster = Roster()
+        self.attempts = AttemptCounter(journal.epoch + 1)
+        self.replicas = Replicas()
         self.slots = SlotTable(self.spec.replicas)
         for replica_id in journal.finished:
             self.slots.finish(replica_id)
-        self.outbox = Outbox(self.roster)
-        self.chronicle = Chronicle(settings)
+        self.outbox = Outbox(self.replicas)
+        self.history = History(settings)
         self.phase = Phase.TAKEOVER
         self.now = now
         self.since = now
@@ -136,7 +136,7 @@ class Stage:
         was ever issued, and that is not certain yet.
         """
         record = JournalState(
-            epoch=self.numbering.epoch,
+            epoch=self.attempts.epoch,
             quorum=self.quorum,
             switch_step=self.switch_step,
             spec=self.spec if self._keeps_spec else None,
@@ -151,7 +151,7 @@ class Stage:
         """Keep our attempts above everything that anybody has seen (Q1, Q2)."""
         seen = [report.interrupted]
         seen += [q.attempt for q in (report.in_force, report.pending) if q is not None]
-        if self.numbering.outrun(max(seen)):
+        if self.attempts.outrun(max(seen)):
             self.journal()
 
     def attempts_of(self, replica: Replica) -> tuple[Attempt, ...]:
@@ -193,12 +193,12 @@ class Stage:
 
     def replace(self, replica_ids: Iterable[str], cause: str) -> None:
         """These replicas are of no use as they are: their agents shall kill and restart them."""
-        found = (self.roster.at(name) for name in sorted(replica_ids, key=replica_order))
+        found = (self.replicas.at(name) for name in sorted(replica_ids, key=replica_order))
         self.replacements += [Loss(r.replica_id, r.incarnation, cause) for r in found if r]
 
     def end(self, exit_code: int, reason: str) -> None:
         """The job is complete or has failed: tell everyone. A failed one leaves no quorum."""
-        self.chronicle.complete(self.now, None, reason)
+        self.history.complete(self.now, None, reason)
         self.enter(Phase.ENDED)
         self.removed, self.replacements = [], []  # nothing follows from them any more
         if exit_code:

@@ -134,7 +134,7 @@ class Switching:
         stage = self._stage
         if stage.drains:
             due = stage.now
-        elif stage.roster.ready:
+        elif stage.replicas.ready:
             due = stage.now + stage.settings.join_gather_s
         else:
             stage.deadline = None
@@ -153,21 +153,21 @@ class Switching:
         """
         stage = self._stage
         stage.deadline = None
-        leavers, newcomers = frozenset(stage.drains & stage.live), set(stage.roster.ready)
+        leavers, newcomers = frozenset(stage.drains & stage.live), set(stage.replicas.ready)
         if self._leaves_first:
             newcomers.clear()
         elif newcomers:
             leavers = frozenset()
         stayers = stage.live - leavers
-        if not (leavers or newcomers) or any(stage.roster[r].leaving for r in stage.live):
+        if not (leavers or newcomers) or any(stage.replicas[r].leaving for r in stage.live):
             return False
         everyone = frozenset(stage.live | newcomers)
         quorum = self._next_quorum(stayers, newcomers)
-        joining = tuple(stage.roster[name] for name in quorum.newcomers)
+        joining = tuple(stage.replicas[name] for name in quorum.newcomers)
         for replica in joining:
             replica.joins(must_heal=True)
         self.plan = Plan(quorum, leavers, everyone, joining)
-        stage.chronicle.begin(stage.now, "switch", _purpose(newcomers, leavers))
+        stage.history.begin(stage.now, "switch", _purpose(newcomers, leavers))
         stage.enter(Phase.PREPARE, stage.settings.build_timeout_s)
         stage.waiting.expect(everyone, stage.workers)
         stage.tell(everyone, m.Prepare(quorum))
@@ -181,12 +181,12 @@ class Switching:
 
     def _next_quorum(self, stayers: set[str], newcomers: set[str]) -> Quorum:
         stage = self._stage
-        members = stage.roster.members(stayers | newcomers, stage.workers)
+        members = stage.replicas.members(stayers | newcomers, stage.workers)
         donors = tuple(sorted(stayers, key=replica_order))
         return Quorum(
-            attempt=stage.numbering.issue(members),
+            attempt=stage.attempts.issue(members),
             members=members,
-            store=stage.roster[donors[0]].store if donors else "",
+            store=stage.replicas[donors[0]].store if donors else "",
             newcomers=tuple(sorted(newcomers, key=replica_order)),
             donors=donors,
         )
@@ -240,8 +240,8 @@ class Switching:
 
     def _gone(self, plan: Plan) -> list[str]:
         """The newcomers that do not come after all, or were lost and are here again."""
-        roster = self._stage.roster
-        gone = [r for r in plan.joining if r.leaving or roster.at(r.replica_id) is not r]
+        replicas = self._stage.replicas
+        gone = [r for r in plan.joining if r.leaving or replicas.at(r.replica_id) is not r]
         return [replica.replica_id for replica in gone]
 
     def _propose(self, plan: Plan) -> None:
@@ -260,7 +260,7 @@ class Switching:
         stage.quorum = replace(plan.quorum, step=step)
         stage.switch_step = step
         stage.live |= plan.everyone
-        stage.roster.ready -= plan.everyone
+        stage.replicas.ready -= plan.everyone
         stage.close_quorum(stage.quorum)
         stage.journal()
         self.plan = None
@@ -285,7 +285,7 @@ class Switching:
         self._failures = 0
         stage.prior = None
         stage.enter(Phase.STEADY)
-        stage.chronicle.complete(stage.now, stage.quorum)
+        stage.history.complete(stage.now, stage.quorum)
         joined = stage.quorum.newcomers
         what = f"{replicas(joined)} joined" if joined else "a drain was carried out"
         text = f"{what} at step {stage.switch_step}; in the quorum: {replicas(stage.live)}."
@@ -307,7 +307,7 @@ class Switching:
         assert plan is not None
         self.plan = None
         stage.enter(Phase.STEADY)
-        stage.chronicle.complete(stage.now, stage.quorum, f"cancelled: {why}")
+        stage.history.complete(stage.now, stage.quorum, f"cancelled: {why}")
         stage.tell(plan.everyone, m.Cancel(plan.attempt))
 
     def _fail(self, culprits: tuple[str, ...], why: str) -> None:

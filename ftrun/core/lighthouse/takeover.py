@@ -111,7 +111,7 @@ class Takeover:
     @property
     def _all_have_spoken(self) -> bool:
         stage = self._stage
-        return self._all_agents_here and all(r.is_known(stage.workers) for r in stage.roster)
+        return self._all_agents_here and all(r.is_known(stage.workers) for r in stage.replicas)
 
     def heard(self, report: Report) -> None:
         """Take one worker's word."""
@@ -148,13 +148,13 @@ class Takeover:
         quorum, stage = self.quorum, self._stage
         if self._is_put_off and self._all_have_spoken:
             return True
-        if quorum is None or len(stage.roster) < len(quorum.members) or self._is_awaited(quorum):
+        if quorum is None or len(stage.replicas) < len(quorum.members) or self._is_awaited(quorum):
             return False
         verdict = self.verdict()
         if verdict.phase in (Phase.STEADY, Phase.SWITCH):
             return self._has_journal or self._all_have_spoken or not self._is_any_promised(verdict)
         is_latest = quorum.attempt == self._journaled and not verdict.missing
-        live = [stage.roster[name] for name in verdict.live]
+        live = [stage.replicas[name] for name in verdict.live]
         return is_latest and bool(live) and all(r.is_known(stage.workers) for r in live)
 
     def _is_awaited(self, quorum: Quorum) -> bool:
@@ -163,13 +163,13 @@ class Takeover:
         One such is remembered, the last in order, for to look at all of them, or to come to a
         verdict, at each of as many reports would take O(groups²).
         """
-        roster, workers = self._stage.roster, self._stage.workers
+        replicas, workers = self._stage.replicas, self._stage.workers
         if self._silent is not None:
             of, one = self._silent
-            if of is quorum and roster.at(one.replica_id) is one and not one.is_known(workers):
+            if of is quorum and replicas.at(one.replica_id) is one and not one.is_known(workers):
                 return True
         for member in reversed(quorum.members):
-            replica = roster.find(member.replica_id, member.incarnation)
+            replica = replicas.find(member.replica_id, member.incarnation)
             if replica is not None and not replica.is_known(workers):
                 self._silent = (quorum, replica)
                 return True
@@ -177,12 +177,12 @@ class Takeover:
 
     def _is_any_promised(self, verdict: Verdict) -> bool:
         """Somebody is bound to a switch that nobody who is here knows to be confirmed."""
-        live = [self._stage.roster[name] for name in verdict.live]
+        live = [self._stage.replicas[name] for name in verdict.live]
         return any(r.promised and not r.confirmed for x in live for r in x.reports.values())
 
     def verdict(self) -> Verdict:
         """How to go on with those that are here now."""
-        quorum, find = self.quorum, self._stage.roster.find
+        quorum, find = self.quorum, self._stage.replicas.find
         if quorum is None:
             return Verdict(Phase.EMPTY)
         members = list(quorum.members)
@@ -241,7 +241,7 @@ class Takeover:
         stage, verdict = self._stage, self.verdict()
         stage.quorum, stage.switch_step = self.quorum, self.switch_step
         stage.live = set(verdict.live)
-        steps = [r.state.step for name in stage.live for r in stage.roster[name].reports.values()]
+        steps = [r.state.step for name in stage.live for r in stage.replicas[name].reports.values()]
         stage.step_max = max(steps, default=0)
         lost = [self._strike(member) for member in verdict.missing]
         if verdict.phase is Phase.EMPTY:
@@ -255,7 +255,7 @@ class Takeover:
             stage.prior = self.prior
             switching.carry_out(verdict.live, verdict.behind)
         else:
-            stage.chronicle.begin(stage.now, "takeover", _reason(lost))
+            stage.history.begin(stage.now, "takeover", _reason(lost))
             forming.interrupt(tuple(lost))
         if self.quorum is not None:
             text = f"The lighthouse is back and knows of {replicas(stage.live)}."
@@ -283,7 +283,7 @@ class Takeover:
         promised = {
             report.pending.attempt
             for name in stage.live
-            for report in stage.roster[name].reports.values()
+            for report in stage.replicas[name].reports.values()
             if report.pending is not None
         }
         for attempt in sorted(promised):

@@ -129,7 +129,7 @@ class Waits:
         if self._gathers_until() is not None:
             return NODES
         if stage.phase is Phase.EMPTY:
-            return GATHER if 0 < len(stage.roster.ready) < stage.slots.open_count else ""
+            return GATHER if 0 < len(stage.replicas.ready) < stage.slots.open_count else ""
         if stage.too_few:
             return TOO_FEW
         if stage.phase in ASKED and not stage.waiting.done:
@@ -146,7 +146,7 @@ class Waits:
     def _gathering(self) -> Wait:
         """Some are ready for the first quorum, and others are not."""
         stage = self._stage
-        ready = stage.roster.ready
+        ready = stage.replicas.ready
         late = {slot.replica_id for slot in stage.slots if not slot.is_finished} - ready
         least = f"{stage.needed} of {stage.spec.replicas} {'is' if stage.needed == 1 else 'are'}"
         words = (
@@ -159,7 +159,7 @@ class Waits:
         stage = self._stage
         silent = stage.waiting.silent()
         if stage.waiting.later.issuperset(silent):
-            joining = stage.roster.ready
+            joining = stage.replicas.ready
             words = (
                 f"{replicas(joining)} {_wait(joining)} for a step at which "
                 f"the script lets replicas join: it calls start_quorum() with allow_heal=False or "
@@ -193,7 +193,7 @@ class Waits:
         return Wait(PEERS, _ordered(busy), words, since)
 
     def _why(self, replica_id: str) -> str:
-        progress = self._stage.roster[replica_id].progress
+        progress = self._stage.replicas[replica_id].progress
         known = {activity.value: words for activity, words in BUSY.items()}
         return known.get(progress.phase if progress else "", "it is in no reduction")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ftrun.core.ids import Attempt, pack_quorum_id
 from ftrun.core.lighthouse.events import LighthouseSettings
-from ftrun.core.lighthouse.history import Chronicle, replicas, sentence
+from ftrun.core.lighthouse.history import History, replicas, sentence
 from ftrun.core.lighthouse.phases import Phase
 from ftrun.core.quorum import Endpoint, Member, Quorum
 
@@ -18,14 +18,14 @@ QUORUM = Quorum(
 
 
 def test_a_change_lasts_until_it_has_led_to_a_quorum() -> None:
-    chronicle = Chronicle(SETTINGS)
-    chronicle.begin(10.0, "retry", "replica 0: connection reset")
-    chronicle.begin(10.2, "shrink", "replica 1: killed")
-    change = chronicle.under_way
+    history = History(SETTINGS)
+    history.begin(10.0, "retry", "replica 0: connection reset")
+    history.begin(10.2, "shrink", "replica 1: killed")
+    change = history.under_way
     assert change is not None
     assert change.view(10.5)["under_way"]
-    chronicle.complete(11.0, QUORUM)
-    assert chronicle.under_way is None
+    history.complete(11.0, QUORUM)
+    assert history.under_way is None
     assert change.view(20.0) == {
         "kind": "shrink",
         "reason": "replica 0: connection reset; replica 1: killed",
@@ -39,32 +39,32 @@ def test_a_change_lasts_until_it_has_led_to_a_quorum() -> None:
 
 
 def test_reasons_and_changes_are_bounded() -> None:
-    chronicle = Chronicle(SETTINGS)
+    history = History(SETTINGS)
     for number in range(20):
-        chronicle.begin(float(number), "retry", f"reason {number}")
-    (change,) = chronicle.changes
+        history.begin(float(number), "retry", f"reason {number}")
+    (change,) = history.changes
     assert change.reasons == ["reason 0", "reason 1", "reason 2", "reason 3"]
-    chronicle.complete(20.0, None, "given up")
+    history.complete(20.0, None, "given up")
     assert change.reasons[-1] == "given up"
     for number in range(20):
-        chronicle.begin(float(number), "switch", "more")
-        chronicle.complete(float(number), QUORUM)
-    assert len(chronicle.changes) == 3
+        history.begin(float(number), "switch", "more")
+        history.complete(float(number), QUORUM)
+    assert len(history.changes) == 3
 
 
 def test_nothing_is_completed_twice() -> None:
-    chronicle = Chronicle(SETTINGS)
-    chronicle.complete(1.0, QUORUM)
-    assert not chronicle.changes
+    history = History(SETTINGS)
+    history.complete(1.0, QUORUM)
+    assert not history.changes
 
 
 def test_a_story_has_the_last_lines_of_one_replica() -> None:
-    chronicle = Chronicle(SETTINGS)
+    history = History(SETTINGS)
     for number in range(5):
-        chronicle.note(float(number), "0", Phase.STEADY, f"line {number}")
-    chronicle.note(9.0, "1", Phase.STEADY, "another's")
-    assert chronicle.story("0") == ["3.000 steady: line 3", "4.000 steady: line 4"]
-    assert chronicle.story("7") == []
+        history.note(float(number), "0", Phase.STEADY, f"line {number}")
+    history.note(9.0, "1", Phase.STEADY, "another's")
+    assert history.story("0") == ["3.000 steady: line 3", "4.000 steady: line 4"]
+    assert history.story("7") == []
 
 
 def test_replicas_for_people() -> None:

@@ -66,7 +66,7 @@ def formed(replicas: int, agents: int, spec: m.JobSpec = SPEC) -> Lighthouse:
         started = m.ReplicaStarted(replica_id, f"i{replica_id}", 0)
         lighthouse.handle(AgentSaid(agent_id, started), 0.5)
         lighthouse.handle(worker(agent_id, replica_id, report()), 0.5)
-    attempt = lighthouse.stage.numbering.highest
+    attempt = lighthouse.stage.attempts.highest
     for replica_id, agent_id in owners.items():
         lighthouse.handle(worker(agent_id, replica_id, m.Built(attempt)), 1.0)
     assert lighthouse.stage.phase.value == "steady"
@@ -204,7 +204,7 @@ class Crowd:
 
     def answer(self, index: int) -> list[Event]:
         """One replica does what it is waited for, or reports."""
-        replicas = list(self.lighthouse.stage.roster)
+        replicas = list(self.lighthouse.stage.replicas)
         if not replicas:
             return []
         replica = replicas[index % len(replicas)]
@@ -215,7 +215,7 @@ class Crowd:
 
     def answer_all(self, index: int) -> list[Event]:
         """Everybody does."""
-        count = len(self.lighthouse.stage.roster)
+        count = len(self.lighthouse.stage.replicas)
         return [event for one in range(count) for event in self.answer(one)]
 
     def _expected(self, replica_id: str) -> m.FromWorker:
@@ -224,8 +224,8 @@ class Crowd:
         is_member = replica_id in stage.live or (plan is not None and replica_id in plan.everyone)
         if not is_member or phase not in ("build", "prepare", "propose", "switch"):
             state = StateId(stage.step_max, "x" if replica_id in stage.live else "y")
-            return m.Report(state, Endpoint("h", "h:1"), interrupted=stage.numbering.highest)
-        attempt = stage.numbering.highest
+            return m.Report(state, Endpoint("h", "h:1"), interrupted=stage.attempts.highest)
+        attempt = stage.attempts.highest
         if phase == "propose" and plan is not None:
             return m.Promised(attempt, plan.step)
         assert stage.quorum is not None
@@ -336,7 +336,7 @@ def test_what_no_agent_may_say_ends_its_stream() -> None:
 def test_a_worker_is_heard_through_its_own_agent_only() -> None:
     lighthouse = formed(2, 2)
     (other,) = (a for a in ("a0", "a1") if "0" not in lighthouse.stage.slots.of(a))
-    attempt = lighthouse.stage.numbering.highest
+    attempt = lighthouse.stage.attempts.highest
     assert not lighthouse.handle(worker(other, "0", m.Errored(attempt, 1, "no")), 2.0)
     assert lighthouse.stage.phase.value == "steady"
 
@@ -397,7 +397,7 @@ def test_to_be_taken_over_costs_each_replica_the_same() -> None:
         quorum = stage.quorum
         journal = JournalState(1, quorum, None, stage.spec)
         after = Lighthouse(LighthouseSettings(), journal, 2.0)
-        running = {agent: stage.roster.of_agent(agent) for agent in lighthouse.agents}
+        running = {agent: stage.replicas.of_agent(agent) for agent in lighthouse.agents}
         for agent, of_agent in running.items():
             names = tuple(replica.target for replica in of_agent)
             after.handle(hello(agent, stage.spec, running=names, capacity=10), 3.0)

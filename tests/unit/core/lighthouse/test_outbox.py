@@ -5,15 +5,15 @@ from __future__ import annotations
 from ftrun.core import messages as m
 from ftrun.core.lighthouse.events import CloseAgent, Journal, JournalState, SendToAgent
 from ftrun.core.lighthouse.outbox import NOTICE_REPLICAS_MAX, Outbox
-from ftrun.core.lighthouse.replicas import Replica, Roster
+from ftrun.core.lighthouse.replicas import Replica, Replicas
 
 
 def outbox() -> Outbox:
     """Agent A runs 0 and 10, B runs 2, C is gone and has left 3 behind."""
-    roster = Roster()
+    replicas = Replicas()
     for name, agent_id in {"10": "A", "2": "B", "0": "A", "3": "C"}.items():
-        roster.add(Replica(name, f"i{name}", agent_id, f"{agent_id}:1"))
-    out = Outbox(roster)
+        replicas.add(Replica(name, f"i{name}", agent_id, f"{agent_id}:1"))
+    out = Outbox(replicas)
     out.agents = {"A": None, "B": None}
     return out
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ftrun.core.ids import Attempt, StateId
-from ftrun.core.lighthouse.replicas import Replica, Roster
+from ftrun.core.lighthouse.replicas import Replica, Replicas
 from ftrun.core.messages import Report
 from ftrun.core.quorum import Endpoint, Quorum
 
@@ -18,32 +18,32 @@ def report(name: str = "h", **more: Quorum | Attempt) -> Report:
 
 
 def test_a_slot_has_one_incarnation() -> None:
-    roster = Roster()
+    replicas = Replicas()
     first = Replica("0", "a", "A", "A:1")
-    roster.add(first)
+    replicas.add(first)
     with pytest.raises(AssertionError, match="Q4"):
-        roster.add(Replica("0", "b", "A", "A:1"))
-    assert roster.find("0", "a") is first
-    assert roster.find("0", "b") is None
-    roster.ready.add("0")
-    roster.remove("0")
-    assert roster.at("0") is None
-    assert not roster.ready
-    roster.add(Replica("0", "b", "A", "A:1"))
-    assert "0" in roster
-    assert len(roster) == 1
+        replicas.add(Replica("0", "b", "A", "A:1"))
+    assert replicas.find("0", "a") is first
+    assert replicas.find("0", "b") is None
+    replicas.ready.add("0")
+    replicas.remove("0")
+    assert replicas.at("0") is None
+    assert not replicas.ready
+    replicas.add(Replica("0", "b", "A", "A:1"))
+    assert "0" in replicas
+    assert len(replicas) == 1
 
 
 def test_members_are_in_replica_order_with_endpoints_by_group_rank() -> None:
-    roster = Roster()
+    replicas = Replicas()
     for name in ("10", "9"):
         replica = Replica(name, "a", "A", "A:1")
         replica.reports = {1: report("one"), 0: report("zero")}
-        roster.add(replica)
-    ten_and_nine = roster.members({"10", "9"}, 2)
+        replicas.add(replica)
+    ten_and_nine = replicas.members({"10", "9"}, 2)
     assert [member.replica_id for member in ten_and_nine] == ["9", "10"]
     assert [endpoint.host for endpoint in ten_and_nine[0].endpoints] == ["zero", "one"]
-    assert [replica.replica_id for replica in roster.of_agent("A")] == ["9", "10"]
+    assert [replica.replica_id for replica in replicas.of_agent("A")] == ["9", "10"]
 
 
 def test_a_replica_is_known_when_all_its_workers_are() -> None:

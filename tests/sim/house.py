@@ -73,7 +73,7 @@ class House(Actor):
         instructions = self.core.handle(event, world.now)
         self.core.check()
         if world.coverage is not None:
-            world.coverage.phases[self.core.stage.phase.value] += 1
+            world.coverage.phases[self.core.state.phase.value] += 1
         for instruction in instructions:
             self.before_instruction(instruction)
             self._carry_out(instruction)

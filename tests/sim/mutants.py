@@ -23,7 +23,7 @@ from ftrun.core.lighthouse.events import JournalState
 from ftrun.core.lighthouse.machine import Lighthouse
 from ftrun.core.lighthouse.membership import Membership
 from ftrun.core.lighthouse.phases import Phase
-from ftrun.core.lighthouse.state import Stage
+from ftrun.core.lighthouse.state import MembershipState
 from ftrun.core.lighthouse.switching import Switching
 from ftrun.core.lighthouse.waiting import Waiting
 from ftrun.core.quorum import Quorum
@@ -129,7 +129,7 @@ def _any_is_enough(votes: Any) -> bool:
 
 # ---------------------------------------------------------------- the lighthouse's bugs
 
-_stage_journal = Stage.journal
+_state_journal = MembershipState.journal
 _rejoin = forming.Forming.rejoin
 _write = House._journal
 _choose = forming.choose
@@ -161,13 +161,13 @@ def _forgets_results_that_stand(reports: Any) -> ids.StateId | None:
     return states.pop() if len(states) == 1 else None
 
 
-def _journals_no_epoch(self: Stage) -> None:
+def _journals_no_epoch(self: MembershipState) -> None:
     epoch, self.attempts.epoch = self.attempts.epoch, 0
-    _stage_journal(self)
+    _state_journal(self)
     self.attempts.epoch = epoch
 
 
-def _journals_nothing(self: Stage) -> None:
+def _journals_nothing(self: MembershipState) -> None:
     pass
 
 
@@ -177,9 +177,9 @@ def _numbers_by_attempt_only(self: AttemptCounter, members: Any) -> ids.Attempt:
 
 
 def _takes_newcomers_for_survivors(self: forming.Forming) -> bool:
-    stage = self._stage
-    if stage.live and stage.waiting.done and stage.replicas.ready:
-        return self._issue(set(stage.live) | stage.replicas.ready)
+    state = self._state
+    if state.live and state.waiting.done and state.replicas.ready:
+        return self._issue(set(state.live) | state.replicas.ready)
     return _rejoin(self)
 
 
@@ -201,7 +201,7 @@ def _writes_later(self: House, record: JournalState) -> None:
 
 
 def _begins_with_the_first_caller(self: forming.Forming) -> bool:
-    ready = sorted(self._stage.replicas.ready)
+    ready = sorted(self._state.replicas.ready)
     return bool(ready) and self._issue({ready[0]})
 
 
@@ -218,7 +218,7 @@ def _chains_steps_only(lineage: str, tag: ids.Tag) -> str:
 
 
 def _hears_no_giving_up(self: Membership, replica: Any, rank: int, report: m.Report) -> None:
-    if self.stage.phase is Phase.REJOIN:
+    if self.state.phase is Phase.REJOIN:
         _member_reported(self, replica, rank, report)
 
 
@@ -267,15 +267,15 @@ MUTANTS: dict[str, Mutant] = {
     "lineage ignored": Mutant(forming, "choose", _ignores_lineage, "S2"),
     "majority before step": Mutant(forming, "choose", _prefers_the_majority, "Q3", _LOSSES),
     "results that stand forgotten": Mutant(
-        forming, "standing", _forgets_results_that_stand, "C1", _LOSSES
+        forming, "group_state", _forgets_results_that_stand, "C1", _LOSSES
     ),
-    "epoch not persisted": Mutant(Stage, "journal", _journals_no_epoch, "Q1"),
-    "journal not written": Mutant(Stage, "journal", _journals_nothing, "Q1"),
+    "epoch not persisted": Mutant(MembershipState, "journal", _journals_no_epoch, "Q1"),
+    "journal not written": Mutant(MembershipState, "journal", _journals_nothing, "Q1"),
     "quorum id used twice": Mutant(AttemptCounter, "issue", _numbers_by_attempt_only, "Q1"),
     "newcomers as survivors": Mutant(
         forming.Forming, "rejoin", _takes_newcomers_for_survivors, "Q4"
     ),
-    "no fence": Mutant(DepartedMembers, "opens_at", _needs_no_fence, "Q3", _CUT_OFF),
+    "no fence": Mutant(DepartedMembers, "all_fenced_at", _needs_no_fence, "Q3", _CUT_OFF),
     "no takeover grace": Mutant(takeover.Takeover, "is_complete", _waits_for_no_grace, "Q6"),
     "switch without promises": Mutant(Switching, "propose", _switches_without_promises, "Q5"),
     "journal not fsynced": Mutant(House, "_journal", _writes_later, "Q1", _JOURNAL),

@@ -281,7 +281,7 @@ class World:
     def phase_name(self) -> str:
         """What the lighthouse is at."""
         house = self.house
-        return house.core.stage.phase.value if house is not None and house.alive else "down"
+        return house.core.state.phase.value if house is not None and house.alive else "down"
 
     def _is_over(self) -> bool:
         return self.hosts_left == 0
@@ -364,7 +364,7 @@ class World:
         """Somebody hangs for whom no member waits: then its agent alone can find that out."""
         workers = [worker for host in self.hosts for worker in host.workers()]
         hung = {worker.key.replica_id for worker in workers if worker.hangs}
-        members = set(self.house.core.stage.live) if self.house is not None else set()
+        members = set(self.house.core.state.live) if self.house is not None else set()
         return bool(hung) and (bool(hung - members) or members <= hung)
 
     @property

@@ -255,7 +255,7 @@ class Replay:
         for instruction in self.lighthouse.handle(event, self.now):
             self._out.append(self._shown(instruction))
         self.lighthouse.check()
-        phase = self.lighthouse.stage.phase.value
+        phase = self.lighthouse.state.phase.value
         if phase != self._phase:
             self._out.append(f"= {phase}")
             self._phase = phase

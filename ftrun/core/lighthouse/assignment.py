@@ -20,17 +20,17 @@ from ftrun.core.lighthouse.agents import Agent
 from ftrun.core.lighthouse.history import replicas, sentence
 from ftrun.core.lighthouse.membership import Membership
 from ftrun.core.lighthouse.phases import Phase
-from ftrun.core.lighthouse.state import Stage
+from ftrun.core.lighthouse.state import MembershipState
 
 
 class Assignment:
     """Tells agents which slots are theirs. ``agents``: those that are known, by id."""
 
     def __init__(
-        self, stage: Stage, membership: Membership, agents: dict[str, Agent], now: float
+        self, state: MembershipState, membership: Membership, agents: dict[str, Agent], now: float
     ) -> None:
         self.share_at: float | None = None
-        self._stage = stage
+        self._state = state
         self._membership = membership
         self._agents = agents
         self._first_hello_at: float | None = None
@@ -44,11 +44,11 @@ class Assignment:
 
     def agent_came(self, agent: Agent, hello: m.Hello, *, is_of_old: bool) -> None:
         """An agent is here. ``is_of_old``: it was in the job before this lighthouse was."""
-        stage = self._stage
+        state = self._state
         if self._first_hello_at is None:
-            self._first_hello_at = stage.now
+            self._first_hello_at = state.now
         if is_of_old:
-            self._free_from = stage.now + stage.settings.reassign_grace_s
+            self._free_from = state.now + state.settings.reassign_grace_s
         self._is_resumed |= bool(hello.running)
         self._may_be_uneven = True
 
@@ -57,19 +57,19 @@ class Assignment:
         running = {x.replica_id for x in hello.running}
         if agent.is_leaving:
             self.agent_leaves(agent, running)
-        for slot in self._stage.slots:
+        for slot in self._state.slots:
             is_over = slot.has_left and slot.replica_id not in running
             if is_over and slot.agent_id == agent.agent_id:
                 self.ended(slot.replica_id)  # while its agent was away
         if hello.running:
             self.tell(agent)
         else:
-            self._stage.reassigned.add(agent.agent_id)  # when the slots are shared out
+            self._state.reassigned.add(agent.agent_id)  # when the slots are shared out
 
     def agent_leaves(self, agent: Agent, running: Collection[str]) -> None:
         """Its slots are for others as soon as what runs in them has ended."""
         agent.is_leaving = True
-        for replica_id in self._stage.slots.of(agent.agent_id):
+        for replica_id in self._state.slots.of(agent.agent_id):
             if replica_id not in running:
                 self._free(replica_id)
 
@@ -78,7 +78,7 @@ class Assignment:
 
         If it died on the way, its agent starts it again already: nothing moves.
         """
-        slot = self._stage.slots[replica_id]
+        slot = self._state.slots[replica_id]
         owner = self._agents.get(slot.agent_id)
         if owner is None:
             return
@@ -88,7 +88,7 @@ class Assignment:
             return
         heir = self._agents.get(slot.moves_to)
         if heir is not None and heir.gone_at is None and not heir.is_leaving:
-            self._stage.slots.give(replica_id, heir.agent_id)
+            self._state.slots.give(replica_id, heir.agent_id)
             self.tell(owner)
             self.tell(heir)
         else:
@@ -96,65 +96,65 @@ class Assignment:
 
     def agent_gone(self, agent: Agent) -> None:
         """It will not come back: its slots are free."""
-        for slot in self._stage.slots:
+        for slot in self._state.slots:
             if slot.agent_id != agent.agent_id:
                 continue
             if agent.is_leaving and not slot.is_finished:
                 self._free(slot.replica_id)
             else:
-                self._stage.slots.give(slot.replica_id, "")
+                self._state.slots.give(slot.replica_id, "")
 
     def _free(self, replica_id: str) -> None:
-        self._stage.slots.give(replica_id, "")
-        self._stage.slots[replica_id].was_drained = True
+        self._state.slots.give(replica_id, "")
+        self._state.slots[replica_id].was_drained = True
 
     # ------------------------------------------------------------ sharing out
 
     @property
     def is_gathering(self) -> bool:
         """The first assignment waits for more agents, also while a new lighthouse has its grace."""
-        stage = self._stage
-        has_run = stage.quorum is not None or self._is_resumed
+        state = self._state
+        has_run = state.quorum is not None or self._is_resumed
         return (
             not self._is_shared_out
             and self._first_hello_at is not None
-            and not (has_run and stage.phase is Phase.TAKEOVER)
-            and len(stage.outbox.agents) < stage.spec.nodes
+            and not (has_run and state.phase is Phase.TAKEOVER)
+            and len(state.outbox.agents) < state.spec.nodes
         )
 
     def settle(self) -> None:
         """Share the slots out at first; afterwards hand free ones on, or even the load."""
-        stage = self._stage
+        state = self._state
         self.share_at = None
-        if stage.phase in (Phase.TAKEOVER, Phase.ENDED) or not stage.outbox.agents:
+        if state.phase in (Phase.TAKEOVER, Phase.ENDED) or not state.outbox.agents:
             return
         self._hand_on()
         if self._is_shared_out:
-            for agent_id in sorted(stage.reassigned & stage.outbox.agents.keys()):
+            for agent_id in sorted(state.reassigned & state.outbox.agents.keys()):
                 self.tell(self._agents[agent_id])
-            stage.reassigned.clear()
+            state.reassigned.clear()
 
     def _hand_on(self) -> None:
-        stage = self._stage
-        if self._is_shared_out and stage.slots.free_count == 0:
+        state = self._state
+        if self._is_shared_out and state.slots.free_count == 0:
             self._homeless = frozenset()
             self._even_out()
             return
         due = max(self._free_from, self.gathered_at())
-        if stage.now < due:
+        if state.now < due:
             self.share_at = due
             return
         self._share_out()
 
     def _share_out(self) -> None:
-        stage = self._stage
-        if self._is_shared_out or stage.slots.free_count < stage.slots.open_count:
-            told = stage.slots.hand_out(self._capacities())
+        state = self._state
+        if self._is_shared_out or state.slots.free_count < state.slots.open_count:
+            told = state.slots.hand_out(self._capacities())
         else:
-            stage.slots.share_out(self._capacities())
-            told = set(stage.outbox.agents)
+            state.slots.share_out(self._capacities())
+            told = set(state.outbox.agents)
         self._is_shared_out = self._may_be_uneven = True
-        slots = stage.slots.by_agent()
+        slots = state.slots.by_agent()
         for agent_id in sorted(told):
             self.tell(self._agents[agent_id], tuple(slots.get(agent_id, ())))
         self._note_homeless()
@@ -164,17 +164,17 @@ class Assignment:
 
         Where every node leaves that is no news.
         """
-        stage = self._stage
+        state = self._state
         if not self._capacities():
             return
-        homeless = frozenset(slot.replica_id for slot in stage.slots if slot.was_drained)
+        homeless = frozenset(slot.replica_id for slot in state.slots if slot.was_drained)
         if homeless - self._homeless:
             verb = "waits" if len(homeless) == 1 else "wait"
             text = (
                 f"{replicas(homeless)} {verb} for a node: no other has room. "
-                f"{len(stage.live)} of {stage.spec.replicas} replicas train."
+                f"{len(state.live)} of {state.spec.replicas} replicas train."
             )
-            stage.outbox.notice("homeless", homeless, sentence(text))
+            state.outbox.notice("homeless", homeless, sentence(text))
         self._homeless = homeless
 
     def gathered_at(self) -> float:
@@ -182,45 +182,45 @@ class Assignment:
 
         In a resumed job the agents have slots already: who is absent is not waited for.
         """
-        stage = self._stage
+        state = self._state
         if self._is_shared_out or self._is_resumed or self._first_hello_at is None:
-            return stage.now
-        wait_s = stage.settings.assign_gather_s
-        if len(stage.outbox.agents) < stage.spec.nodes:
-            wait_s = max(wait_s, stage.spec.join_timeout_s)
+            return state.now
+        wait_s = state.settings.assign_gather_s
+        if len(state.outbox.agents) < state.spec.nodes:
+            wait_s = max(wait_s, state.spec.join_timeout_s)
         return self._first_hello_at + wait_s
 
     def _capacities(self) -> dict[str, int]:
-        agents = (self._agents[agent_id] for agent_id in self._stage.outbox.agents)
+        agents = (self._agents[agent_id] for agent_id in self._state.outbox.agents)
         return {agent.agent_id: agent.capacity for agent in agents if not agent.is_leaving}
 
     def tell(self, agent: Agent, own: tuple[str, ...] | None = None) -> None:
         """Send an agent the list of its slots."""
-        own = self._stage.slots.of(agent.agent_id) if own is None else own
+        own = self._state.slots.of(agent.agent_id) if own is None else own
         agent.told = own
-        self._stage.reassigned.discard(agent.agent_id)
-        self._stage.outbox.to_agent(agent.agent_id, m.AssignSlots(own))
+        self._state.reassigned.discard(agent.agent_id)
+        self._state.outbox.to_agent(agent.agent_id, m.AssignSlots(own))
 
     # ------------------------------------------------------------ evening out
 
     def _even_out(self) -> None:
         """Move one replica, if all train and the load is uneven; the next one when it is back."""
-        stage = self._stage
-        if not (self._may_be_uneven and stage.spec.rebalance) or not self._may_spare_one():
+        state = self._state
+        if not (self._may_be_uneven and state.spec.rebalance) or not self._may_spare_one():
             return
-        move = stage.slots.uneven(self._capacities())
+        move = state.slots.uneven(self._capacities())
         if move is None:
             self._may_be_uneven = False
             return
-        stage.slots[move.replica_id].moves_to = move.to_agent
+        state.slots[move.replica_id].moves_to = move.to_agent
         hosts = self._agents[move.from_agent].host, self._agents[move.to_agent].host
         text = f"Replica {move.replica_id} moves from {hosts[0]} to {hosts[1]}, to even the load."
-        stage.outbox.notice("moving", [move.replica_id], text)
+        state.outbox.notice("moving", [move.replica_id], text)
         self._membership.drain([move.replica_id])
 
     def _may_spare_one(self) -> bool:
-        stage = self._stage
-        is_quiet = stage.phase is Phase.STEADY and not (stage.drains or stage.replicas.ready)
-        is_complete = len(stage.live) == stage.slots.open_count
-        is_moving = any(slot.moves_to for slot in stage.slots) if is_complete else True
-        return is_quiet and not is_moving and len(stage.live) > stage.needed
+        state = self._state
+        is_quiet = state.phase is Phase.STEADY and not (state.drains or state.replicas.ready)
+        is_complete = len(state.live) == state.slots.open_count
+        is_moving = any(slot.moves_to for slot in state.slots) if is_complete else True
+        return is_quiet and not is_moving and len(state.live) > state.needed

@@ -44,7 +44,7 @@ from ftrun.core.lighthouse.next_job import NextJob, refusal
 from ftrun.core.lighthouse.phases import Phase
 from ftrun.core.lighthouse.replicas import Replica
 from ftrun.core.lighthouse.snapshot import snapshot
-from ftrun.core.lighthouse.state import NO_SPEC, Stage
+from ftrun.core.lighthouse.state import NO_SPEC, MembershipState
 from ftrun.core.lighthouse.waits import Waits
 from ftrun.core.messages import USAGE_CODE
 
@@ -90,14 +90,14 @@ class Lighthouse:
 
     def _set_up(self, journal: JournalState, now: float) -> None:
         """All that belongs to one job."""
-        self.stage = Stage(self._settings, journal, now)
-        self.membership = Membership(self.stage, journal)
+        self.state = MembershipState(self._settings, journal, now)
+        self.membership = Membership(self.state, journal)
         self.agents: dict[str, Agent] = {}
-        self.assignment = Assignment(self.stage, self.membership, self.agents, now)
-        self.waits = Waits(self.stage, self._gathers_until)
+        self.assignment = Assignment(self.state, self.membership, self.agents, now)
+        self.waits = Waits(self.state, self._gathers_until)
         self._nothing_ran = journal.quorum is None
         self._sweep_at: float | None = None
-        self.stage.journal()  # our epoch, before anything is said
+        self.state.journal()  # our epoch, before anything is said
 
     def _gathers_until(self) -> float | None:
         is_gathering = self.assignment.is_gathering
@@ -107,8 +107,8 @@ class Lighthouse:
 
     def handle(self, event: Event, now: float) -> list[Instruction]:
         """Take one event; the instructions are to be carried out in order."""
-        stage = self.stage
-        stage.now = now
+        state = self.state
+        state.now = now
         if isinstance(event, AgentSaidMuch):
             self._on_said_much(event)
         elif isinstance(event, AgentSaid):
@@ -119,7 +119,7 @@ class Lighthouse:
             self._on_detached(event.agent_id, "the connection to its agent has ended")
         self._sweep()
         self._settle()
-        return self.stage.outbox.take()
+        return self.state.outbox.take()
 
     def _settle(self) -> None:
         """What follows from an event, when all of it is noted."""
@@ -147,53 +147,53 @@ class Lighthouse:
 
     def story(self, replica_id: str) -> list[str]:
         """What this replica and its slot went through of late, oldest first."""
-        return self.stage.history.story(replica_id)
+        return self.state.history.story(replica_id)
 
     def snapshot(self, now: float) -> dict[str, Any]:
         """Everything worth showing, as plain JSON."""
-        return snapshot(self.stage, self.agents.values(), self.waits.current(), now)
+        return snapshot(self.state, self.agents.values(), self.waits.current(), now)
 
     def check(self) -> None:
         """Assert what must hold between events."""
-        check_lighthouse(self.stage, self.membership, self.agents, self.next_job)
+        check_lighthouse(self.state, self.membership, self.agents, self.next_job)
 
     # ------------------------------------------------------------ agents come and go
 
     def _on_attached(self, event: AgentAttached) -> None:
         hello = event.hello
         self._on_detached(event.agent_id, "its agent has come by another stream")
-        if self.next_job.begins_with(self.stage, hello, is_deserted=self._is_deserted):
+        if self.next_job.begins_with(self.state, hello, is_deserted=self._is_deserted):
             self._begin_job(hello.spec)
-        elif self.next_job.wants_another_run(self.stage, hello):
+        elif self.next_job.wants_another_run(self.state, hello):
             self._wait_for_another_run(hello)
             return
         refusal = self._refusal(event.agent_id, hello)
         if refusal:
-            self.stage.outbox.reject(event.agent_id, refusal)
+            self.state.outbox.reject(event.agent_id, refusal)
             return
         self._admit(hello)
 
     def _admit(self, hello: m.Hello) -> None:
         """An agent is one of the job's."""
-        stage = self.stage
-        if stage.spec is NO_SPEC:
-            stage.open(hello.spec)
-        agent = Agent(hello.agent_id, hello.host, hello.store, hello.capacity, stage.now)
+        state = self.state
+        if state.spec is NO_SPEC:
+            state.open(hello.spec)
+        agent = Agent(hello.agent_id, hello.host, hello.store, hello.capacity, state.now)
         agent.is_leaving = not hello.capacity
         self.agents[agent.agent_id] = agent
-        stage.heard_at[agent.agent_id] = stage.now
-        stage.outbox.agents[agent.agent_id] = None
-        if stage.outcome is None:
-            stage.agents_seen = max(stage.agents_seen, len(stage.outbox.agents))
-        self._sweep_by(stage.now + stage.spec.heartbeat_timeout_s)
+        state.heard_at[agent.agent_id] = state.now
+        state.outbox.agents[agent.agent_id] = None
+        if state.outcome is None:
+            state.agents_seen = max(state.agents_seen, len(state.outbox.agents))
+        self._sweep_by(state.now + state.spec.heartbeat_timeout_s)
         self._interrupt_first(agent.agent_id, hello)
-        welcome = m.Welcome(stage.attempts.epoch, stage.settings.http)
-        stage.outbox.to_agent(agent.agent_id, welcome)
-        if stage.outcome is not None:
-            stage.outbox.to_agent(agent.agent_id, stage.outcome)
+        welcome = m.Welcome(state.attempts.epoch, state.settings.http)
+        state.outbox.to_agent(agent.agent_id, welcome)
+        if state.outcome is not None:
+            state.outbox.to_agent(agent.agent_id, state.outcome)
         else:
             self._take_hello(agent, hello)
-            if stage.phase is Phase.FENCE and not hello.running:
+            if state.phase is Phase.FENCE and not hello.running:
                 self.membership.forming.notice_wait(agent.agent_id)  # or it waits in silence
 
     # ------------------------------------------------------------ one job after the other
@@ -201,50 +201,50 @@ class Lighthouse:
     @property
     def _is_deserted(self) -> bool:
         """Nobody runs any of the job, and nobody may be about to come back with some of it."""
-        stage = self.stage
-        is_empty = stage.phase is Phase.EMPTY and not len(stage.replicas)
-        return is_empty and not self.agents and stage.quorum is None
+        state = self.state
+        is_empty = state.phase is Phase.EMPTY and not len(state.replicas)
+        return is_empty and not self.agents and state.quorum is None
 
     def _begin_job(self, spec: m.JobSpec) -> None:
         """Nothing is left of the job before, but the numbers that it has used (Q1).
 
         Who still waits for another run of that one waits in vain.
         """
-        former = self.stage
+        former = self.state
         for agent_id in self.next_job.waiting:
             if former.outcome is not None:
                 former.outbox.to_agent(agent_id, former.outcome)
         self.next_job.waiting.clear()
         self._set_up(JournalState(epoch=former.attempts.epoch, spec=spec), former.now)
-        self.stage.outbox.put_first(former.outbox.take())
+        self.state.outbox.put_first(former.outbox.take())
 
     def _wait_for_another_run(self, hello: m.Hello) -> None:
-        stage = self.stage
-        agent_id, outcome = hello.agent_id, stage.outcome
+        state = self.state
+        agent_id, outcome = hello.agent_id, state.outcome
         assert outcome is not None
-        if self.next_job.wait(stage, hello):
+        if self.next_job.wait(state, hello):
             hellos = self.next_job.take()
             self._begin_job(hello.spec)
             for waited in hellos:
                 self._admit(waited)
             return
-        stage.outbox.agents[agent_id] = None
-        stage.outbox.to_agent(agent_id, m.HeartbeatAck())  # a lighthouse is there
-        here, nodes = len(self.next_job.waiting), self.next_job.wanted(stage)
+        state.outbox.agents[agent_id] = None
+        state.outbox.to_agent(agent_id, m.HeartbeatAck())  # a lighthouse is there
+        here, nodes = len(self.next_job.waiting), self.next_job.wanted(state)
         text = (
-            f"Job {stage.spec.job_id} has ended ({outcome.reason}). {here} of {nodes} nodes are "
+            f"Job {state.spec.job_id} has ended ({outcome.reason}). {here} of {nodes} nodes are "
             f"here to run it again: it begins with the last of them, or not at all if that is not "
-            f"here within {stage.spec.join_timeout_s:g} s."
+            f"here within {state.spec.join_timeout_s:g} s."
         )
-        stage.outbox.to_agent(agent_id, m.Notice("waiting", (), text))
+        state.outbox.to_agent(agent_id, m.Notice("waiting", (), text))
 
     def _send_latecomers_home(self) -> None:
         """Too few came for another run: they hear how the last one has ended."""
-        stage = self.stage
-        for agent_id in self.next_job.late(stage.now):
-            if stage.outcome is not None:
-                stage.outbox.to_agent(agent_id, stage.outcome)
-            stage.outbox.agents.pop(agent_id, None)
+        state = self.state
+        for agent_id in self.next_job.late(state.now):
+            if state.outcome is not None:
+                state.outbox.to_agent(agent_id, state.outcome)
+            state.outbox.agents.pop(agent_id, None)
 
     def _interrupt_first(self, agent_id: str, hello: m.Hello) -> None:
         """Whatever it runs gives up what it is in before it hears anything else.
@@ -252,34 +252,34 @@ class Lighthouse:
         None of it is a member any more. It may have been isolated, and any other word would let it
         go on with a quorum that we have replaced (Q3).
         """
-        stage = self.stage
-        if hello.running and stage.phase not in (Phase.TAKEOVER, Phase.ENDED):
-            interrupt = m.Interrupt(stage.attempts.highest)
-            stage.outbox.to_agent(agent_id, m.ToWorkers(hello.running, interrupt))
+        state = self.state
+        if hello.running and state.phase not in (Phase.TAKEOVER, Phase.ENDED):
+            interrupt = m.Interrupt(state.attempts.highest)
+            state.outbox.to_agent(agent_id, m.ToWorkers(hello.running, interrupt))
 
     def _refusal(self, agent_id: str, hello: m.Hello) -> str:
-        if agent_id not in self.agents and len(self.agents) >= self.stage.settings.agents_max:
+        if agent_id not in self.agents and len(self.agents) >= self.state.settings.agents_max:
             return f"this lighthouse serves {len(self.agents)} agents, and no more."
-        return refusal(self.stage, hello)
+        return refusal(self.state, hello)
 
     def _take_hello(self, agent: Agent, hello: m.Hello) -> None:
         """What it runs, what has ended; the slots are told when that is known."""
-        stage = self.stage
+        state = self.state
         is_of_old = bool(hello.running or hello.dead or hello.finished)
         is_of_old = is_of_old or self._has_known_another(hello)
         self._nothing_ran = self._nothing_ran and not is_of_old
         self.assignment.agent_came(agent, hello, is_of_old=is_of_old)
         for replica_id in hello.finished:
-            stage.slots.finish(replica_id)
+            state.slots.finish(replica_id)
         lives = {(x.replica_id, x.incarnation) for x in hello.running if not x.has_left}
-        stage.departed.hello(hello.store, lives)
+        state.departed.hello(hello.store, lives)
         self._died(hello.dead)
         back = [r for x in hello.running if (r := self._start(agent, x)) is not None]
         self.assignment.agent_is_known(agent, hello)
         for replica in back:
-            replica.was_interrupted = stage.phase is not Phase.TAKEOVER
-        stage.tell([replica.replica_id for replica in back], m.AskReport())
-        if stage.phase is Phase.TAKEOVER:
+            replica.was_interrupted = state.phase is not Phase.TAKEOVER
+        state.tell([replica.replica_id for replica in back], m.AskReport())
+        if state.phase is Phase.TAKEOVER:
             self.membership.takeover.agent_came(self._nothing_ran)
 
     def _has_known_another(self, hello: m.Hello) -> bool:
@@ -287,47 +287,47 @@ class Lighthouse:
 
         Where our journal is lost that tells that others may train on (Q3).
         """
-        return hello.epoch not in (0, self.stage.attempts.epoch)
+        return hello.epoch not in (0, self.state.attempts.epoch)
 
     def _died(self, losses: tuple[m.Loss, ...]) -> None:
-        known = [loss for loss in losses if loss.replica_id in self.stage.slots]
+        known = [loss for loss in losses if loss.replica_id in self.state.slots]
         for loss in known:
-            self.stage.slots[loss.replica_id].dead = loss.incarnation
+            self.state.slots[loss.replica_id].dead = loss.incarnation
             self._note(loss.replica_id, loss)
         self.membership.lose(known, is_dead=True)
 
     def _start(self, agent: Agent, running: m.RunningReplica) -> Replica | None:
         """This agent runs this incarnation now; None if it may not, or we know."""
-        stage, name = self.stage, running.replica_id
-        if name not in stage.slots:
+        state, name = self.state, running.replica_id
+        if name not in state.slots:
             return None
-        slot = stage.slots[name]
-        wanted = stage.phase is Phase.FENCE and stage.departed.contains(name, running.incarnation)
+        slot = state.slots[name]
+        wanted = state.phase is Phase.FENCE and state.departed.contains(name, running.incarnation)
         if wanted and slot.agent_id not in ("", agent.agent_id):
             self._take_back(slot.agent_id, name)
         if slot.is_finished or slot.agent_id not in ("", agent.agent_id):
             return None
         if slot.agent_id != agent.agent_id:
-            stage.slots.give(name, agent.agent_id)
+            state.slots.give(name, agent.agent_id)
         slot.has_left = running.has_left
-        former = stage.replicas.at(name)
+        former = state.replicas.at(name)
         if running.incarnation in (slot.dead, former.incarnation if former else None):
             return None
         if former is not None:
             self._died((m.Loss(name, former.incarnation, "it was started again"),))
         replica = Replica(name, running.incarnation, agent.agent_id, agent.store)
-        stage.replicas.add(replica)
+        state.replicas.add(replica)
         if running.has_left:  # it trains no more, and its slot is not free before it has ended
             replica.leaving, slot.dead = "drained", running.incarnation
-            stage.departed.died(name, running.incarnation)
+            state.departed.died(name, running.incarnation)
             return None
-        stage.departed.started(agent.store, name, running.incarnation)
+        state.departed.started(agent.store, name, running.incarnation)
         return replica
 
     def _take_back(self, agent_id: str, replica_id: str) -> None:
         """The only living holder of the job's state is back: its slot is its own again."""
-        self.stage.slots.give(replica_id, "")
-        former = self.stage.replicas.at(replica_id)
+        self.state.slots.give(replica_id, "")
+        former = self.state.replicas.at(replica_id)
         if former is not None:
             cause = "a member of the last quorum is back in its slot"
             loss = m.Loss(replica_id, former.incarnation, cause)
@@ -335,41 +335,41 @@ class Lighthouse:
         self.assignment.tell(self.agents[agent_id])
 
     def _on_detached(self, agent_id: str, cause: str, is_dead: bool = False) -> None:
-        stage = self.stage
+        state = self.state
         if agent_id in self.next_job.waiting:
             self.next_job.gone(agent_id)
-            stage.outbox.agents.pop(agent_id, None)
+            state.outbox.agents.pop(agent_id, None)
         agent = self.agents.get(agent_id)
         if agent is None or agent.gone_at is not None:
             return
-        agent.gone_at = stage.now
-        del stage.outbox.agents[agent_id]
-        mine = stage.replicas.of_agent(agent_id)
+        agent.gone_at = state.now
+        del state.outbox.agents[agent_id]
+        mine = state.replicas.of_agent(agent_id)
         where = f"{cause} (agent {agent_id}, host {agent.host})"
         losses = [m.Loss(r.replica_id, r.incarnation, where) for r in mine]
         for loss in losses:
             self._note(loss.replica_id, loss)
         self.membership.lose(losses, is_dead=is_dead)
-        self._sweep_by(stage.now + stage.settings.reassign_grace_s)
+        self._sweep_by(state.now + state.settings.reassign_grace_s)
 
     def _sweep_by(self, at: float) -> None:
         self._sweep_at = at if self._sweep_at is None else min(self._sweep_at, at)
 
     def _sweep(self) -> None:
         """Look at all agents, but only when the first of them can be overdue."""
-        stage = self.stage
-        if self._sweep_at is None or stage.now < self._sweep_at:
+        state = self.state
+        if self._sweep_at is None or state.now < self._sweep_at:
             return
-        timeout_s, grace_s = stage.spec.heartbeat_timeout_s, stage.settings.reassign_grace_s
-        late_s = stage.now - self._sweep_at
+        timeout_s, grace_s = state.spec.heartbeat_timeout_s, state.settings.reassign_grace_s
+        late_s = state.now - self._sweep_at
         for agent in list(self.agents.values()):
             if agent.gone_at is None and agent.patience.ends(
-                agent.heard_at, timeout_s, stage.now, late_s
+                agent.heard_at, timeout_s, state.now, late_s
             ):
                 cause = f"no heartbeat for {timeout_s:g} s"
-                stage.outbox.close(agent.agent_id, cause)
+                state.outbox.close(agent.agent_id, cause)
                 self._on_detached(agent.agent_id, cause)
-            if agent.gone_at is not None and stage.now >= agent.gone_at + grace_s:
+            if agent.gone_at is not None and state.now >= agent.gone_at + grace_s:
                 self._forget(agent.agent_id)
         times = (agent.due_at(timeout_s, grace_s) for agent in self.agents.values())
         self._sweep_at = min(times, default=None)
@@ -377,7 +377,7 @@ class Lighthouse:
     def _forget(self, agent_id: str) -> None:
         """It has been gone for long: its slots are free for others."""
         self.assignment.agent_gone(self.agents.pop(agent_id))
-        del self.stage.heard_at[agent_id]
+        del self.state.heard_at[agent_id]
 
     # ------------------------------------------------------------ what agents say
 
@@ -391,33 +391,33 @@ class Lighthouse:
     def _on_said(self, agent_id: str, message: m.FromAgent) -> None:
         agent = self.agents.get(agent_id)
         if agent_id in self.next_job.waiting and isinstance(message, m.Heartbeat):
-            self.stage.outbox.to_agent(agent_id, m.HeartbeatAck())
+            self.state.outbox.to_agent(agent_id, m.HeartbeatAck())
         if agent is None or agent.gone_at is not None:
             return
-        agent.heard_at = self.stage.heard_at[agent.agent_id] = self.stage.now
+        agent.heard_at = self.state.heard_at[agent.agent_id] = self.state.now
         handler = self._said.get(type(message))
         if handler is None:
-            self.stage.outbox.close(agent.agent_id, "a Hello comes first, and once")
+            self.state.outbox.close(agent.agent_id, "a Hello comes first, and once")
             self._on_detached(agent.agent_id, "its agent does not keep to the protocol")
-        elif self.stage.phase is not Phase.ENDED or isinstance(message, m.Heartbeat):
+        elif self.state.phase is not Phase.ENDED or isinstance(message, m.Heartbeat):
             handler(agent, message)
 
     def _on_worker(self, agent: Agent, word: m.WorkerMessage) -> None:
         key = word.key
-        replica = self.stage.replicas.find(key.replica_id, key.incarnation)
+        replica = self.state.replicas.find(key.replica_id, key.incarnation)
         if replica is None or replica.agent_id != agent.agent_id:
             return
         if isinstance(word.message, m.Report):
-            self.stage.slots[key.replica_id].start_failure = None
-        if 0 <= key.group_rank < self.stage.workers:
+            self.state.slots[key.replica_id].start_failure = None
+        if 0 <= key.group_rank < self.state.workers:
             self._note(key.replica_id, word)
             self.membership.heard(replica, key.group_rank, word.message)
 
     def _on_heartbeat(self, agent: Agent, heartbeat: m.Heartbeat) -> None:
         if not heartbeat.quiet:
-            self.stage.outbox.to_agent(agent.agent_id, m.HeartbeatAck())
+            self.state.outbox.to_agent(agent.agent_id, m.HeartbeatAck())
         for line in heartbeat.progress:
-            replica = self.stage.replicas.find(line.replica_id, line.incarnation)
+            replica = self.state.replicas.find(line.replica_id, line.incarnation)
             if replica is not None and replica.agent_id == agent.agent_id:
                 self.membership.heard(replica, 0, line.progress)
 
@@ -425,18 +425,18 @@ class Lighthouse:
         name = started.replica_id
         running = m.RunningReplica(name, started.incarnation)
         if self._start(agent, running) is not None:
-            self.stage.slots[name].restarts = started.restarts
+            self.state.slots[name].restarts = started.restarts
             self._note(name, started)
             if agent.told is not None and name not in agent.told:
                 self.assignment.tell(agent)  # it stops it: we have crossed on the way
-        elif name not in self.stage.slots.of(agent.agent_id):
+        elif name not in self.state.slots.of(agent.agent_id):
             self.assignment.tell(agent)
 
     def _on_lost(self, agent: Agent, lost: m.ReplicaLost) -> None:
         name = lost.replica_id
-        if name not in self.stage.slots:
+        if name not in self.state.slots:
             return
-        slot = self.stage.slots[name]
+        slot = self.state.slots[name]
         if slot.agent_id == agent.agent_id:
             slot.start_failure = lost.start_failure
         self._died((m.Loss(name, lost.incarnation, lost.cause, lost.killed),))
@@ -450,10 +450,10 @@ class Lighthouse:
 
         A wrong usage is wrong everywhere; any other failure, if it is the same in all replicas.
         """
-        stage = self.stage
-        if stage.step_max > 0 or stage.outcome is not None or stage.slots.finished():
+        state = self.state
+        if state.step_max > 0 or state.outcome is not None or state.slots.finished():
             return
-        failures = [s.start_failure for s in stage.slots]
+        failures = [s.start_failure for s in state.slots]
         is_everywhere = all(f is not None and f.signature == failure.signature for f in failures)
         if not (is_everywhere or failure.exit_code == USAGE_CODE):
             return
@@ -464,9 +464,9 @@ class Lighthouse:
 
     def _on_finished(self, agent: Agent, finished: m.ReplicaFinished) -> None:
         name = finished.replica_id
-        if name not in self.stage.slots or self.stage.slots[name].agent_id != agent.agent_id:
+        if name not in self.state.slots or self.state.slots[name].agent_id != agent.agent_id:
             return
-        if self.stage.slots[name].has_left:  # it ends well, but its part is not over
+        if self.state.slots[name].has_left:  # it ends well, but its part is not over
             self._on_lost(agent, m.ReplicaLost(name, finished.incarnation, "drained"))
             return
         self._note(name, finished)
@@ -474,7 +474,7 @@ class Lighthouse:
 
     def _on_agent_leaving(self, agent: Agent, leaving: m.AgentLeaving) -> None:
         if not agent.is_leaving:
-            mine = self.stage.slots.of(agent.agent_id)
+            mine = self.state.slots.of(agent.agent_id)
             self.assignment.agent_leaves(agent, {r.replica_id for r in leaving.running})
             self.membership.drain(mine)
 
@@ -483,11 +483,11 @@ class Lighthouse:
 
     def _end(self, exit_code: int, reason: str) -> None:
         self.membership.switching.abandon()
-        self.stage.end(exit_code, reason)
+        self.state.end(exit_code, reason)
 
     def _on_goodbye(self, agent: Agent, goodbye: m.Goodbye) -> None:
         self._on_detached(agent.agent_id, "its agent has ended", is_dead=True)
         self._forget(agent.agent_id)
 
     def _note(self, replica_id: str, what: object) -> None:
-        self.stage.history.note(self.stage.now, replica_id, self.stage.phase, what)
+        self.state.history.note(self.state.now, replica_id, self.state.phase, what)

@@ -20,7 +20,7 @@ from ftrun.core.lighthouse.forming import Forming
 from ftrun.core.lighthouse.history import replicas, sentence
 from ftrun.core.lighthouse.phases import IN_QUORUM, Phase
 from ftrun.core.lighthouse.replicas import Replica
-from ftrun.core.lighthouse.state import Stage
+from ftrun.core.lighthouse.state import MembershipState
 from ftrun.core.lighthouse.switching import Switching
 from ftrun.core.lighthouse.takeover import Takeover
 
@@ -33,11 +33,11 @@ RULES_MAX = 100
 class Membership:
     """The phase machine. What follows from an event is in the stage's outbox after ``settle``."""
 
-    def __init__(self, stage: Stage, journal: JournalState) -> None:
-        self.stage = stage
-        self.forming = Forming(stage)
-        self.switching = Switching(stage)
-        self.takeover = Takeover(stage, journal)
+    def __init__(self, state: MembershipState, journal: JournalState) -> None:
+        self.state = state
+        self.forming = Forming(state)
+        self.switching = Switching(state)
+        self.takeover = Takeover(state, journal)
         self._finish_at: float | None = None
         self._handlers: dict[type, Callable[[Replica, int, Any], None]] = {
             m.Report: self._on_report,
@@ -68,10 +68,10 @@ class Membership:
     def settle(self) -> None:
         """All of an event is noted: go on as far as the rules lead."""
         for _ in range(RULES_MAX):
-            if self.stage.phase is Phase.ENDED or not self._apply_rules():
-                self.stage.is_dirty = False
+            if self.state.phase is Phase.ENDED or not self._apply_rules():
+                self.state.is_dirty = False
                 return
-        raise AssertionError(f"the rules of {self.stage.phase} do not come to an end")
+        raise AssertionError(f"the rules of {self.state.phase} do not come to an end")
 
     @property
     def may_move(self) -> bool:
@@ -79,67 +79,67 @@ class Membership:
 
         As long as answers are outstanding, one that is not the last one moves nothing.
         """
-        stage = self.stage
+        state = self.state
         return (
-            stage.is_dirty
-            or stage.waiting.done
-            or bool(stage.removed or stage.failure or stage.replacements)
+            state.is_dirty
+            or state.waiting.done
+            or bool(state.removed or state.failure or state.replacements)
         )
 
     def _apply_rules(self) -> bool:
         """One rule; False if none had anything to do."""
-        stage = self.stage
-        if stage.replacements:
-            losses, stage.replacements = stage.replacements, []
+        state = self.state
+        if state.replacements:
+            losses, state.replacements = state.replacements, []
             self.lose(losses, is_dead=False, restart=True)
             return True
         if self._is_over():
             self.switching.abandon()
-            stage.end(0, "all replicas have finished")
+            state.end(0, "all replicas have finished")
             return True
-        if self._finish_at is not None and stage.now >= self._finish_at:
+        if self._finish_at is not None and state.now >= self._finish_at:
             self._remove_finished()
-        if stage.phase in IN_QUORUM and (stage.removed or stage.failure):
+        if state.phase in IN_QUORUM and (state.removed or state.failure):
             return self._break_up()
-        if stage.too_few and self._are_others_here():
+        if state.too_few and self._are_others_here():
             return self._take_others()
-        return self._rules[stage.phase]()
+        return self._rules[state.phase]()
 
     def next_deadline(self) -> float | None:
         """When time alone will make a rule apply."""
-        if self.stage.phase is Phase.ENDED:
+        if self.state.phase is Phase.ENDED:
             return None
-        times = [t for t in (self.stage.deadline, self._finish_at) if t is not None]
+        times = [t for t in (self.state.deadline, self._finish_at) if t is not None]
         return min(times, default=None)
 
     def _break_up(self) -> bool:
         """The attempt cannot go on: interrupt everyone; or replace whoever is in the way."""
-        stage = self.stage
-        if not stage.removed and self.forming.is_exhausted():
-            stage.failure = ""
+        state = self.state
+        if not state.removed and self.forming.is_exhausted():
+            state.failure = ""
             self.forming.replace_worst()
             return True
         self.switching.abandon()
-        causes = [f"replica {loss.replica_id}: {loss.cause}" for loss in stage.removed]
-        kind = "shrink" if stage.removed else "retry"
-        stage.history.begin(stage.now, kind, "; ".join(causes) or stage.failure)
+        causes = [f"replica {loss.replica_id}: {loss.cause}" for loss in state.removed]
+        kind = "shrink" if state.removed else "retry"
+        state.history.begin(state.now, kind, "; ".join(causes) or state.failure)
         self._remove_finished()
-        lost, stage.removed = tuple(stage.removed), []
+        lost, state.removed = tuple(state.removed), []
         self.forming.interrupt(lost)
         return True
 
     def _are_others_here(self) -> bool:
         """A quorum stands that commits nothing, and there are more who would make it enough."""
-        stage = self.stage
-        if stage.phase is Phase.SWITCH and stage.quorum is not None and stage.quorum.newcomers:
+        state = self.state
+        if state.phase is Phase.SWITCH and state.quorum is not None and state.quorum.newcomers:
             return True
-        return stage.phase in TRAINING and bool(stage.replicas.ready)
+        return state.phase in TRAINING and bool(state.replicas.ready)
 
     def _take_others(self) -> bool:
         """Nobody comes to a later step to switch at: who is ready joins at this one."""
-        stage = self.stage
+        state = self.state
         self.switching.abandon()
-        stage.history.begin(stage.now, "grow", f"too few contribute at step {stage.step_max}")
+        state.history.begin(state.now, "grow", f"too few contribute at step {state.step_max}")
         self.forming.interrupt(())
         return True
 
@@ -150,55 +150,55 @@ class Membership:
         self._handlers[type(message)](replica, rank, message)
 
     def _on_report(self, replica: Replica, rank: int, report: m.Report) -> None:
-        stage = self.stage
-        stage.outrun(report)
+        state = self.state
+        state.outrun(report)
         replica.reports[rank] = report
-        if replica.replica_id in stage.live:
+        if replica.replica_id in state.live:
             self._member_reported(replica, rank, report)
-        elif stage.phase is Phase.TAKEOVER:
+        elif state.phase is Phase.TAKEOVER:
             self.takeover.heard(report)
-            stage.is_dirty |= replica.is_known(stage.workers)
+            state.is_dirty |= replica.is_known(state.workers)
         else:
             self._admit(replica)
 
     def _member_reported(self, replica: Replica, rank: int, report: m.Report) -> None:
-        stage = self.stage
-        stage.step_max = max(stage.step_max, report.state.step)
-        if stage.phase is Phase.REJOIN:
-            if report.interrupted >= stage.interrupt:
-                stage.waiting.answer(replica.replica_id, rank)
-        elif any(report.interrupted >= attempt for attempt in stage.attempts_of(replica)):
+        state = self.state
+        state.step_max = max(state.step_max, report.state.step)
+        if state.phase is Phase.REJOIN:
+            if report.interrupted >= state.interrupt:
+                state.waiting.answer(replica.replica_id, rank)
+        elif any(report.interrupted >= attempt for attempt in state.attempts_of(replica)):
             self._fail(replica, "a worker has given the quorum up")
 
     def _admit(self, replica: Replica) -> None:
         """A replica outside the quorum has reported: is it ready to join one?"""
-        stage, plan = self.stage, self.switching.plan
+        state, plan = self.state, self.switching.plan
         if plan is not None and replica.replica_id in plan.quorum.newcomers:
             return
-        if replica.leaving or not replica.is_known(stage.workers):
+        if replica.leaving or not replica.is_known(state.workers):
             return
         if not replica.is_in_quorum():
-            stage.replicas.ready.add(replica.replica_id)
+            state.replicas.ready.add(replica.replica_id)
             return
-        stage.replicas.ready.discard(replica.replica_id)
+        state.replicas.ready.discard(replica.replica_id)
         if not replica.was_interrupted:
             replica.was_interrupted = True
-            stage.tell([replica.replica_id], m.Interrupt(stage.attempts.highest))
+            state.tell([replica.replica_id], m.Interrupt(state.attempts.highest))
 
     def _on_built(self, replica: Replica, rank: int, built: m.Built) -> None:
         self._answered(replica, rank, built.attempt, Phase.BUILD)
         self.switching.on_built(replica.replica_id, rank, built.attempt)
 
     def _answered(self, replica: Replica, rank: int, attempt: Attempt, asked: Phase) -> None:
-        if self.stage.phase is asked and self._is_current(attempt):
-            self.stage.waiting.answer(replica.replica_id, rank)
+        if self.state.phase is asked and self._is_current(attempt):
+            self.state.waiting.answer(replica.replica_id, rank)
 
     def _is_current(self, attempt: Attempt) -> bool:
-        return self.stage.quorum is not None and attempt == self.stage.quorum.attempt
+        return self.state.quorum is not None and attempt == self.state.quorum.attempt
 
     def _on_build_failed(self, replica: Replica, rank: int, failure: m.BuildFailed) -> None:
         was_of_switch = self.switching.on_build_failed(replica.replica_id, failure)
-        if not was_of_switch and failure.attempt in self.stage.attempts_of(replica):
+        if not was_of_switch and failure.attempt in self.state.attempts_of(replica):
             self._fail(replica, f"it could not build the group: {failure.reason}")
 
     def _on_promised(self, replica: Replica, rank: int, promise: m.Promised) -> None:
@@ -208,18 +208,18 @@ class Membership:
         self.switching.on_refused(replica.replica_id, refusal)
 
     def _on_in_force(self, replica: Replica, rank: int, word: m.InForce) -> None:
-        stage = self.stage
-        if stage.phase is Phase.TAKEOVER:
+        state = self.state
+        if state.phase is Phase.TAKEOVER:
             replica.reports.pop(rank, None)  # what it has said before is out of date
-            stage.tell([replica.replica_id], m.AskReport())
+            state.tell([replica.replica_id], m.AskReport())
         elif self._is_current(word.attempt):
             self._at_step(replica, word.step)
             self._answered(replica, rank, word.attempt, Phase.BUILD)
             self._answered(replica, rank, word.attempt, Phase.SWITCH)
 
     def _at_step(self, replica: Replica, step: int) -> None:
-        if replica.replica_id in self.stage.live:
-            self.stage.step_max = max(self.stage.step_max, step)
+        if replica.replica_id in self.state.live:
+            self.state.step_max = max(self.state.step_max, step)
 
     def _on_progress(self, replica: Replica, rank: int, word: m.Progress) -> None:
         if rank == 0:
@@ -229,28 +229,28 @@ class Membership:
         self._at_step(replica, word.step)
 
     def _note_stall(self, replica: Replica, word: m.Progress) -> None:
-        stage = self.stage
-        if word.phase == Activity.WAITING.value and replica.replica_id in stage.live:
-            stage.stalled.setdefault(replica.replica_id, stage.now - word.since_s)
+        state = self.state
+        if word.phase == Activity.WAITING.value and replica.replica_id in state.live:
+            state.stalled.setdefault(replica.replica_id, state.now - word.since_s)
         else:
-            stage.stalled.pop(replica.replica_id, None)
+            state.stalled.pop(replica.replica_id, None)
 
     def _note_too_few(self, replica: Replica, word: m.Progress) -> None:
-        stage, name = self.stage, replica.replica_id
-        if word.phase != Activity.TOO_FEW.value or name not in stage.live:
-            stage.too_few.pop(name, None)
-        elif name not in stage.too_few:
-            stage.too_few[name] = stage.now - word.since_s
-            stage.is_dirty = True
+        state, name = self.state, replica.replica_id
+        if word.phase != Activity.TOO_FEW.value or name not in state.live:
+            state.too_few.pop(name, None)
+        elif name not in state.too_few:
+            state.too_few[name] = state.now - word.since_s
+            state.is_dirty = True
 
     def _on_errored(self, replica: Replica, rank: int, error: m.Errored) -> None:
-        if self.stage.phase is Phase.TAKEOVER:
+        if self.state.phase is Phase.TAKEOVER:
             self.takeover.is_disturbed = True
-        elif error.attempt in self.stage.attempts_of(replica):  # C3
+        elif error.attempt in self.state.attempts_of(replica):  # C3
             self._fail(replica, f"step {error.step}: {error.reason}")
 
     def _on_healed(self, replica: Replica, rank: int, healed: m.Healed) -> None:
-        quorum = self.stage.quorum
+        quorum = self.state.quorum
         if rank != 0 or quorum is None or healed.attempt != quorum.attempt or healed.step == 0:
             return  # at step 0 nothing was lost: all take one replica's weights
         if len(quorum.newcomers) > HEALED_NOTICES_MAX:
@@ -259,14 +259,14 @@ class Membership:
             f"Replica {replica.replica_id} healed from {replicas(healed.donors)}: step "
             f"{healed.step}, {healed.nbytes / 1e6:.1f} MB in {healed.duration_s:.3f} s."
         )
-        self.stage.outbox.notice("healed", [replica.replica_id], text)
+        self.state.outbox.notice("healed", [replica.replica_id], text)
 
     def _fail(self, replica: Replica, reason: str) -> None:
         """The attempt has failed without a loss, so far; the first one to say so is blamed."""
-        stage = self.stage
-        if stage.phase in IN_QUORUM and replica.replica_id in stage.live and not stage.failure:
+        state = self.state
+        if state.phase in IN_QUORUM and replica.replica_id in state.live and not state.failure:
             self.forming.blame(replica.replica_id)
-            stage.failure = f"replica {replica.replica_id}: {reason}"
+            state.failure = f"replica {replica.replica_id}: {reason}"
 
     # ------------------------------------------------------------ who is lost
 
@@ -275,44 +275,44 @@ class Membership:
 
         ``is_dead``: their processes cannot act any more. ``restart``: their agents shall kill them.
         """
-        stage = self.stage
-        stage.is_dirty = True
+        state = self.state
+        state.is_dirty = True
         known: list[m.Loss] = []
         news: list[m.Loss] = []  # that somebody has drained is told already
-        members = set(stage.live)
+        members = set(state.live)
         for loss in losses:
             if is_dead:
-                stage.departed.died(loss.replica_id, loss.incarnation)
-            replica = stage.replicas.find(loss.replica_id, loss.incarnation)
+                state.departed.died(loss.replica_id, loss.incarnation)
+            replica = state.replicas.find(loss.replica_id, loss.incarnation)
             if replica is None:
                 continue
             known.append(loss)
             if replica.leaving != "drained" or loss.killed:
                 news.append(loss)
             if restart:
-                stage.outbox.restart(replica, loss.cause)
-            stage.drains.discard(loss.replica_id)
-            if loss.replica_id in stage.live:
-                stage.remove_member(replica, loss.cause, is_dead=is_dead)
-            stage.replicas.remove(loss.replica_id)
-        if stage.phase is Phase.TAKEOVER and known:
+                state.outbox.restart(replica, loss.cause)
+            state.drains.discard(loss.replica_id)
+            if loss.replica_id in state.live:
+                state.remove_member(replica, loss.cause, is_dead=is_dead)
+            state.replicas.remove(loss.replica_id)
+        if state.phase is Phase.TAKEOVER and known:
             self.takeover.is_disturbed = True
-        if stage.phase is not Phase.ENDED:
-            self._notice_lost(news, bool(members - stage.live))
+        if state.phase is not Phase.ENDED:
+            self._notice_lost(news, bool(members - state.live))
 
     def _notice_lost(self, losses: list[m.Loss], of_quorum: bool) -> None:
-        stage = self.stage
+        state = self.state
         by_cause: dict[str, list[str]] = {}
         for loss in losses:
             by_cause.setdefault(loss.cause, []).append(loss.replica_id)
         rest = ""
         if of_quorum:
-            rest = f" Left in the quorum: {replicas(stage.live)}."
+            rest = f" Left in the quorum: {replicas(state.live)}."
         killed = {loss.cause for loss in losses if loss.killed}
         for cause, ids in by_cause.items():
             verb = "" if cause in killed else "lost: "
             text = f"{replicas(ids)} {verb}{cause}.{rest}"
-            stage.outbox.notice("lost", ids, sentence(text))
+            state.outbox.notice("lost", ids, sentence(text))
 
     # ------------------------------------------------------------ who leaves, and the end
 
@@ -322,36 +322,36 @@ class Membership:
         But where no quorum stands, who has trained may hold what the job goes on with: it leaves
         when one does.
         """
-        stage = self.stage
-        stage.is_dirty = True
+        state = self.state
+        state.is_dirty = True
         for replica_id in replica_ids:
-            replica = stage.replicas.at(replica_id)
-            is_member = replica_id in stage.live or stage.phase is Phase.TAKEOVER
+            replica = state.replicas.at(replica_id)
+            is_member = replica_id in state.live or state.phase is Phase.TAKEOVER
             if is_member or (replica is not None and self._may_be_needed(replica)):
-                stage.drains.add(replica_id)
+                state.drains.add(replica_id)
             elif replica is not None:
                 loss = m.Loss(replica_id, replica.incarnation, "it was drained before it joined")
                 self.lose([loss], is_dead=False)
 
     def _may_be_needed(self, replica: Replica) -> bool:
-        stage = self.stage
-        stands = stage.phase not in (Phase.EMPTY, Phase.FENCE, Phase.REJOIN)
-        if stands or not replica.is_known(stage.workers):
+        state = self.state
+        stands = state.phase not in (Phase.EMPTY, Phase.FENCE, Phase.REJOIN)
+        if stands or not replica.is_known(state.workers):
             return False
-        state = group_state(replica.reports.values())
-        return state is not None and state.step > 0
+        held = group_state(replica.reports.values())
+        return held is not None and held.step > 0
 
     def _steady(self) -> bool:
         """A quorum stands: who was to leave and is not in it goes now, the others by a switch.
 
         One that all have left is none: the next replicas that come begin another.
         """
-        if not self.stage.live:
+        if not self.state.live:
             self.forming.interrupt(())
             return True
-        late = self.stage.drains - self.stage.live
+        late = self.state.drains - self.state.live
         if late:
-            self.stage.drains -= late
+            self.state.drains -= late
             self.drain(sorted(late, key=replica_order))
             return True
         return self.switching.consider()
@@ -361,7 +361,7 @@ class Membership:
             self._finishing(replica)
         elif word.reason == "drained":
             replica.left.add(rank)
-            if len(replica.left) == self.stage.workers and replica.leaving != "drained":
+            if len(replica.left) == self.state.workers and replica.leaving != "drained":
                 self._drained(replica)
         else:
             loss = m.Loss(replica.replica_id, replica.incarnation, f"it went away ({word.reason})")
@@ -369,90 +369,90 @@ class Membership:
 
     def _drained(self, replica: Replica) -> None:
         """All its workers have stopped at a boundary; by an agreed switch that harms nobody."""
-        stage, name = self.stage, replica.replica_id
+        state, name = self.state, replica.replica_id
         replica.leaving = "drained"
-        stage.is_dirty = True
-        stage.slots[name].has_left = True
-        stage.reassigned.add(replica.agent_id)
-        stage.replicas.ready.discard(name)
-        stage.outbox.notice("drained", [name], f"Replica {name} has left: drained.")
-        stays = stage.quorum is not None and stage.quorum.index(name, replica.incarnation)
-        if name in stage.live:
-            if stage.phase is Phase.SWITCH and stays is None:
-                stage.retire(replica, is_dead=True)
+        state.is_dirty = True
+        state.slots[name].has_left = True
+        state.reassigned.add(replica.agent_id)
+        state.replicas.ready.discard(name)
+        state.outbox.notice("drained", [name], f"Replica {name} has left: drained.")
+        stays = state.quorum is not None and state.quorum.index(name, replica.incarnation)
+        if name in state.live:
+            if state.phase is Phase.SWITCH and stays is None:
+                state.retire(replica, is_dead=True)
             else:
-                stage.remove_member(replica, "drained", is_dead=True)
+                state.remove_member(replica, "drained", is_dead=True)
 
     def _finishing(self, replica: Replica) -> None:
         """The script has ended: strike it soon, but not before others had time to end too."""
-        stage = self.stage
-        stage.is_dirty = True
+        state = self.state
+        state.is_dirty = True
         replica.leaving = replica.leaving or "finished"
-        stage.replicas.ready.discard(replica.replica_id)
+        state.replicas.ready.discard(replica.replica_id)
         if self._finish_at is None:
-            self._finish_at = stage.now + stage.settings.finish_grace_s
+            self._finish_at = state.now + state.settings.finish_grace_s
 
     def _remove_finished(self) -> None:
         """Take those who have finished out of the quorum: they commit no more.
 
         When all have, there is nobody to interrupt: they stay, and the job ends with them.
         """
-        stage = self.stage
+        state = self.state
         self._finish_at = None
-        in_order = sorted(stage.live, key=replica_order)
-        done = [r for name in in_order if (r := stage.replicas[name]).leaving]
-        if stage.phase in IN_QUORUM and len(done) == len(stage.live) and not stage.removed:
+        in_order = sorted(state.live, key=replica_order)
+        done = [r for name in in_order if (r := state.replicas[name]).leaving]
+        if state.phase in IN_QUORUM and len(done) == len(state.live) and not state.removed:
             return
         for replica in done:
-            stage.remove_member(replica, "finished", is_dead=True)
+            state.remove_member(replica, "finished", is_dead=True)
             if replica.has_ended:
-                stage.replicas.remove(replica.replica_id)
+                state.replicas.remove(replica.replica_id)
 
     def ended(self, replica_id: str, incarnation: str) -> None:
         """All processes of a replica are gone, with exit code 0."""
-        stage = self.stage
-        replica = stage.replicas.at(replica_id)
+        state = self.state
+        replica = state.replicas.at(replica_id)
         if replica is not None and replica.incarnation != incarnation:
             return  # of old: another one runs in its slot
-        stage.is_dirty = True
-        stage.departed.died(replica_id, incarnation)
-        if stage.slots.finish(replica_id):
-            stage.outbox.notice("finished", [replica_id], f"Replica {replica_id} has finished.")
-            stage.journal()
+        state.is_dirty = True
+        state.departed.died(replica_id, incarnation)
+        if state.slots.finish(replica_id):
+            state.outbox.notice("finished", [replica_id], f"Replica {replica_id} has finished.")
+            state.journal()
         if replica is not None:
             replica.has_ended = True
             self._finishing(replica)
-            if replica_id not in stage.live:
-                stage.replicas.remove(replica_id)
+            if replica_id not in state.live:
+                state.replicas.remove(replica_id)
 
     def _is_over(self) -> bool:
         """Nobody trains any more, and whoever has left is gone."""
-        stage = self.stage
-        if not stage.is_dirty or stage.phase is Phase.TAKEOVER or not len(stage.slots):
+        state = self.state
+        if not state.is_dirty or state.phase is Phase.TAKEOVER or not len(state.slots):
             return False
-        if any(r.leaving and not r.has_ended for r in stage.replicas):
+        if any(r.leaving and not r.has_ended for r in state.replicas):
             return False
-        if stage.phase in IN_QUORUM:
-            trains = any(not stage.replicas[name].has_ended for name in stage.live)
-            return bool(stage.live) and not trains and not stage.removed
-        return stage.slots.open_count == 0
+        if state.phase in IN_QUORUM:
+            trains = any(not state.replicas[name].has_ended for name in state.live)
+            return bool(state.live) and not trains and not state.removed
+        return state.slots.open_count == 0
 
     # ------------------------------------------------------------ takeover
 
     def _take_over(self) -> bool:
         """Once all are back, or the grace is over: the quorum in force, or what is left of it."""
-        stage = self.stage
+        state = self.state
         takeover = self.takeover
-        may_end = (stage.is_due and not takeover.put_off()) or (
-            stage.is_dirty and takeover.is_complete()
+        may_end = (state.is_due and not takeover.put_off()) or (
+            state.is_dirty and takeover.is_complete()
         )
         if not may_end:
             return False
-        drains = tuple(stage.drains)
-        stage.drains.clear()
+        drains = tuple(state.drains)
+        state.drains.clear()
         self.takeover.conclude(self.forming, self.switching)
-        for replica in list(stage.replicas):
-            if replica.replica_id not in stage.live:
+        for replica in list(state.replicas):
+            if replica.replica_id not in state.live:
                 self._admit(replica)
             elif replica.leaving:
                 self._finishing(replica)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 from ftrun.core import messages as m
-from ftrun.core.lighthouse.state import NO_SPEC, Stage
+from ftrun.core.lighthouse.state import NO_SPEC, MembershipState
 
 
 @dataclass(slots=True)
@@ -31,26 +31,26 @@ class NextJob:
     def __init__(self) -> None:
         self.waiting: dict[str, Waiting] = {}
 
-    def begins_with(self, stage: Stage, hello: m.Hello, *, is_deserted: bool) -> bool:
+    def begins_with(self, state: MembershipState, hello: m.Hello, *, is_deserted: bool) -> bool:
         """Whether this Hello begins another job at once.
 
         ``is_deserted``: nobody runs any of the job any more, and nobody can come back with some.
         """
-        is_over = stage.outcome is not None or is_deserted
-        is_another = hello.spec != stage.spec and stage.spec is not NO_SPEC
+        is_over = state.outcome is not None or is_deserted
+        is_another = hello.spec != state.spec and state.spec is not NO_SPEC
         return is_over and is_another and is_fresh(hello)
 
-    def wants_another_run(self, stage: Stage, hello: m.Hello) -> bool:
+    def wants_another_run(self, state: MembershipState, hello: m.Hello) -> bool:
         """Whether this Hello is of a run that comes after the end of the one before."""
-        if stage.outcome is None or not is_fresh(hello) or hello.spec != stage.spec:
+        if state.outcome is None or not is_fresh(hello) or hello.spec != state.spec:
             return False
-        return stage.ended_at is None or stage.now - hello.age_s >= stage.ended_at
+        return state.ended_at is None or state.now - hello.age_s >= state.ended_at
 
-    def wait(self, stage: Stage, hello: m.Hello) -> bool:
+    def wait(self, state: MembershipState, hello: m.Hello) -> bool:
         """One more agent is here for another run; True: that is enough for it to begin."""
-        until = stage.now + stage.spec.join_timeout_s
+        until = state.now + state.spec.join_timeout_s
         self.waiting[hello.agent_id] = Waiting(hello, until)
-        return len(self.waiting) >= self.wanted(stage)
+        return len(self.waiting) >= self.wanted(state)
 
     def take(self) -> list[m.Hello]:
         """Those who waited, with whom the next run begins."""
@@ -59,9 +59,9 @@ class NextJob:
         return hellos
 
     @staticmethod
-    def wanted(stage: Stage) -> int:
+    def wanted(state: MembershipState) -> int:
         """How many agents another run begins with."""
-        return max(stage.spec.nodes, stage.agents_seen)
+        return max(state.spec.nodes, state.agents_seen)
 
     def gone(self, agent_id: str) -> None:
         """An agent's stream has ended."""
@@ -84,9 +84,9 @@ def is_fresh(hello: m.Hello) -> bool:
     return not (hello.running or hello.dead or hello.finished or hello.epoch)
 
 
-def refusal(stage: Stage, hello: m.Hello) -> str:
+def refusal(state: MembershipState, hello: m.Hello) -> str:
     """Why this agent cannot take part in the job of this lighthouse; "": it can."""
-    spec, ours = hello.spec, stage.spec
+    spec, ours = hello.spec, state.spec
     if ours is NO_SPEC or spec == ours:
         return ""
     if spec.job_id != ours.job_id:

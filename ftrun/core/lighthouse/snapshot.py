@@ -13,7 +13,7 @@ from ftrun.core.ids import quorum_name, replica_order
 from ftrun.core.lighthouse.agents import Agent
 from ftrun.core.lighthouse.replicas import Replica
 from ftrun.core.lighthouse.slots import Slot
-from ftrun.core.lighthouse.state import Stage
+from ftrun.core.lighthouse.state import MembershipState
 from ftrun.core.lighthouse.waits import Wait
 from ftrun.core.quorum import Quorum
 
@@ -21,20 +21,20 @@ CHANGES_SHOWN = 20
 
 
 def snapshot(
-    stage: Stage, agents: Iterable[Agent], wait: Wait | None, now: float
+    state: MembershipState, agents: Iterable[Agent], wait: Wait | None, now: float
 ) -> dict[str, Any]:
     """Everything worth showing, as plain JSON. ``wait``: what holds the job up, if anything."""
-    slots = stage.slots.by_agent()
+    slots = state.slots.by_agent()
     return {
-        "phase": stage.phase.value,
-        "phase_age_s": round(now - stage.since, 3),
-        "job": _job(stage.spec),
-        "epoch": stage.attempts.epoch,
-        "step": stage.step_max,
-        "quorum": _quorum(stage.quorum, stage),
-        "replicas": [_replica(stage, slot) for slot in stage.slots],
-        "restarts": sum(slot.restarts for slot in stage.slots),
-        "waiting_for": list(wait.whom) if wait is not None else list(stage.waiting.silent()),
+        "phase": state.phase.value,
+        "phase_age_s": round(now - state.since, 3),
+        "job": _job(state.spec),
+        "epoch": state.attempts.epoch,
+        "step": state.step_max,
+        "quorum": _quorum(state.quorum, state),
+        "replicas": [_replica(state, slot) for slot in state.slots],
+        "restarts": sum(slot.restarts for slot in state.slots),
+        "waiting_for": list(wait.whom) if wait is not None else list(state.waiting.silent()),
         "waiting": None if wait is None else wait.view(now),
         "agents": [
             {
@@ -47,8 +47,8 @@ def snapshot(
             }
             for agent in agents
         ],
-        "history": [change.view(now) for change in list(stage.history.changes)[-CHANGES_SHOWN:]],
-        "outcome": _outcome(stage.outcome),
+        "history": [change.view(now) for change in list(state.history.changes)[-CHANGES_SHOWN:]],
+        "outcome": _outcome(state.outcome),
     }
 
 
@@ -62,7 +62,7 @@ def _job(spec: m.JobSpec) -> dict[str, Any]:
     }
 
 
-def _quorum(quorum: Quorum | None, stage: Stage) -> dict[str, Any] | None:
+def _quorum(quorum: Quorum | None, state: MembershipState) -> dict[str, Any] | None:
     if quorum is None:
         return None
     return {
@@ -71,18 +71,18 @@ def _quorum(quorum: Quorum | None, stage: Stage) -> dict[str, Any] | None:
         "attempt": quorum.attempt.number,
         "step": quorum.step,
         "members": [member.replica_id for member in quorum.members],
-        "live": sorted(stage.live, key=replica_order),
+        "live": sorted(state.live, key=replica_order),
         "newcomers": list(quorum.newcomers),
         "donors": list(quorum.donors),
     }
 
 
-def _replica(stage: Stage, slot: Slot) -> dict[str, Any]:
-    replica = stage.replicas.at(slot.replica_id)
+def _replica(state: MembershipState, slot: Slot) -> dict[str, Any]:
+    replica = state.replicas.at(slot.replica_id)
     progress = replica.progress if replica is not None else None
     return {
         "replica_id": slot.replica_id,
-        "phase": _replica_phase(stage, slot, replica),
+        "phase": _replica_phase(state, slot, replica),
         "incarnation": replica.incarnation if replica is not None else None,
         "agent_id": slot.agent_id or None,
         "restarts": slot.restarts,
@@ -93,7 +93,7 @@ def _replica(stage: Stage, slot: Slot) -> dict[str, Any]:
     }
 
 
-def _replica_phase(stage: Stage, slot: Slot, replica: Replica | None) -> str:
+def _replica_phase(state: MembershipState, slot: Slot, replica: Replica | None) -> str:
     replica_id = slot.replica_id
     if replica is None and slot.is_finished:
         return "finished"
@@ -101,9 +101,9 @@ def _replica_phase(stage: Stage, slot: Slot, replica: Replica | None) -> str:
         return "drained" if slot.was_drained else "absent"
     if replica.leaving:
         return replica.leaving
-    if replica_id in stage.live:
-        return "draining" if replica_id in stage.drains else "member"
-    if replica_id in stage.replicas.ready:
+    if replica_id in state.live:
+        return "draining" if replica_id in state.drains else "member"
+    if replica_id in state.replicas.ready:
         return "joining"
     return "starting"
 

@@ -37,7 +37,7 @@ LARGE_MEMBER_S = 0.005
 """Members above this number lengthen every wait for answers by so much each."""
 
 
-class Stage:
+class MembershipState:
     """The lighthouse's memory of the membership.
 
     ``quorum``: in force or being built; in FENCE the last one. ``prior``: during SWITCH the one

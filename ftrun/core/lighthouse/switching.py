@@ -14,7 +14,7 @@ from ftrun.core.ids import Attempt, replica_order
 from ftrun.core.lighthouse.history import replicas, sentence
 from ftrun.core.lighthouse.phases import Phase
 from ftrun.core.lighthouse.replicas import Replica
-from ftrun.core.lighthouse.state import Stage
+from ftrun.core.lighthouse.state import MembershipState
 from ftrun.core.quorum import Quorum
 
 MIXED = "members do not let others join at the same steps"
@@ -52,18 +52,18 @@ class Switching:
     ``complete`` are the rules of the phases and say whether they have changed anything.
     """
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, state: MembershipState) -> None:
         self.plan: Plan | None = None
         self._failures = 0
         self._retry_at = 0.0
-        self._stage = stage
+        self._state = state
 
     # ------------------------------------------------------------ answers
 
     def on_built(self, replica_id: str, rank: int, attempt: Attempt) -> None:
         """One worker has prepared."""
-        if self._stage.phase is Phase.PREPARE and self._is_ours(attempt):
-            self._stage.waiting.answer(replica_id, rank)
+        if self._state.phase is Phase.PREPARE and self._is_ours(attempt):
+            self._state.waiting.answer(replica_id, rank)
 
     def on_build_failed(self, replica_id: str, failure: m.BuildFailed) -> bool:
         """One worker could not prepare: try again later. False: it was about something else."""
@@ -87,19 +87,19 @@ class Switching:
             if promise.step != plan.promised or promise.step <= plan.begun:
                 self._fail((), MIXED)
                 return
-        self._stage.waiting.answer(replica_id, rank)
+        self._state.waiting.answer(replica_id, rank)
 
     def on_refused(self, replica_id: str, refusal: m.Refused) -> None:
         """One worker has begun the step already: propose a later one; or it promises later.
 
         The margin doubles, so that the proposal overtakes even quick steps.
         """
-        stage, plan = self._stage, self.plan
+        state, plan = self._state, self.plan
         if plan is None or not self._is_proposed(refusal.attempt, refusal.step):
             return
         if refusal.later:
-            stage.waiting.later.add(replica_id)
-            stage.is_dirty = True
+            state.waiting.later.add(replica_id)
+            state.is_dirty = True
             plan.begun = max(plan.begun, refusal.current)
             if plan.promised is not None and plan.promised <= plan.begun:
                 self._fail((), MIXED)  # it waits for who has promised, and that one for it
@@ -107,10 +107,10 @@ class Switching:
         if refusal.current < refusal.step:
             self._fail((), f"replica {replica_id} is not prepared for it")
             return  # a later step would not please it any better
-        stage.step_max = max(stage.step_max, refusal.current)
+        state.step_max = max(state.step_max, refusal.current)
         plan.refusals += 1
-        plan.margin = min(2 * plan.margin, stage.settings.margin_max)
-        if plan.refusals > stage.settings.refusals_max:
+        plan.margin = min(2 * plan.margin, state.settings.margin_max)
+        if plan.refusals > state.settings.refusals_max:
             self._fail((), "the members were past the step each time")
         else:
             self._propose(plan)
@@ -119,7 +119,7 @@ class Switching:
         return self.plan is not None and attempt == self.plan.attempt
 
     def _is_asked(self, attempt: Attempt) -> bool:
-        return self._stage.phase is Phase.PROPOSE and self._is_ours(attempt)
+        return self._state.phase is Phase.PROPOSE and self._is_ours(attempt)
 
     def _is_proposed(self, attempt: Attempt, step: int) -> bool:
         return self._is_asked(attempt) and self.plan is not None and step == self.plan.step
@@ -131,19 +131,19 @@ class Switching:
 
         Joins a moment apart share a switch. Whoever has finished is struck first.
         """
-        stage = self._stage
-        if stage.drains:
-            due = stage.now
-        elif stage.replicas.ready:
-            due = stage.now + stage.settings.join_gather_s
+        state = self._state
+        if state.drains:
+            due = state.now
+        elif state.replicas.ready:
+            due = state.now + state.settings.join_gather_s
         else:
-            stage.deadline = None
+            state.deadline = None
             return False
-        if stage.deadline is None:
-            stage.deadline = max(due, self._retry_at)
+        if state.deadline is None:
+            state.deadline = max(due, self._retry_at)
         else:
-            stage.deadline = min(stage.deadline, max(due, self._retry_at))
-        return stage.is_due and self._begin()
+            state.deadline = min(state.deadline, max(due, self._retry_at))
+        return state.is_due and self._begin()
 
     def _begin(self) -> bool:
         """Everyone builds the next group beside the one in force; leavers are told too.
@@ -151,42 +151,42 @@ class Switching:
         Who leaves does not wait until others may join, and goes first; but where nobody would stay
         to heal from, who is ready joins first.
         """
-        stage = self._stage
-        stage.deadline = None
-        leavers, newcomers = frozenset(stage.drains & stage.live), set(stage.replicas.ready)
+        state = self._state
+        state.deadline = None
+        leavers, newcomers = frozenset(state.drains & state.live), set(state.replicas.ready)
         if self._leaves_first:
             newcomers.clear()
         elif newcomers:
             leavers = frozenset()
-        stayers = stage.live - leavers
-        if not (leavers or newcomers) or any(stage.replicas[r].leaving for r in stage.live):
+        stayers = state.live - leavers
+        if not (leavers or newcomers) or any(state.replicas[r].leaving for r in state.live):
             return False
-        everyone = frozenset(stage.live | newcomers)
+        everyone = frozenset(state.live | newcomers)
         quorum = self._next_quorum(stayers, newcomers)
-        joining = tuple(stage.replicas[name] for name in quorum.newcomers)
+        joining = tuple(state.replicas[name] for name in quorum.newcomers)
         for replica in joining:
             replica.joins(must_heal=True)
         self.plan = Plan(quorum, leavers, everyone, joining)
-        stage.history.begin(stage.now, "switch", _purpose(newcomers, leavers))
-        stage.enter(Phase.PREPARE, stage.settings.build_timeout_s)
-        stage.waiting.expect(everyone, stage.workers)
-        stage.tell(everyone, m.Prepare(quorum))
+        state.history.begin(state.now, "switch", _purpose(newcomers, leavers))
+        state.enter(Phase.PREPARE, state.settings.build_timeout_s)
+        state.waiting.expect(everyone, state.workers)
+        state.tell(everyone, m.Prepare(quorum))
         return True
 
     @property
     def _leaves_first(self) -> bool:
         """Somebody is to leave, and somebody stays."""
-        stayers = self._stage.live - self._stage.drains
-        return bool(stayers) and len(stayers) < len(self._stage.live)
+        stayers = self._state.live - self._state.drains
+        return bool(stayers) and len(stayers) < len(self._state.live)
 
     def _next_quorum(self, stayers: set[str], newcomers: set[str]) -> Quorum:
-        stage = self._stage
-        members = stage.replicas.members(stayers | newcomers, stage.workers)
+        state = self._state
+        members = state.replicas.members(stayers | newcomers, state.workers)
         donors = tuple(sorted(stayers, key=replica_order))
         return Quorum(
-            attempt=stage.attempts.issue(members),
+            attempt=state.attempts.issue(members),
             members=members,
-            store=stage.replicas[donors[0]].store if donors else "",
+            store=state.replicas[donors[0]].store if donors else "",
             newcomers=tuple(sorted(newcomers, key=replica_order)),
             donors=donors,
         )
@@ -203,66 +203,66 @@ class Switching:
 
     def _answered(self, go_on: Callable[[Plan], None]) -> bool:
         assert self.plan is not None
-        if not self._stage.waiting.done:
+        if not self._state.waiting.done:
             return False
         go_on(self.plan)
         return True
 
     def _hindered(self) -> bool:
         """A newcomer has gone, or somebody takes too long."""
-        stage, plan = self._stage, self.plan
+        state, plan = self._state, self.plan
         assert plan is not None
-        gone = self._gone(plan) if stage.is_dirty else []
+        gone = self._gone(plan) if state.is_dirty else []
         if gone:
             self._cancel(f"{replicas(gone)} went away")
             return True
-        if stage.waiting.later and self._leaves_first:
+        if state.waiting.later and self._leaves_first:
             self._cancel("a replica leaves first")
             return True
-        if stage.is_due:
+        if state.is_due:
             return self._is_late(plan)
         return False
 
     def _is_late(self, plan: Plan) -> bool:
         """Who has not answered is blamed, but not who answers when its script lets members join."""
-        stage = self._stage
-        silent = tuple(r for r in stage.waiting.silent() if r not in stage.waiting.later)
-        hold_ends_at = stage.since + stage.settings.hold_timeout_s
+        state = self._state
+        silent = tuple(r for r in state.waiting.silent() if r not in state.waiting.later)
+        hold_ends_at = state.since + state.settings.hold_timeout_s
         if silent:
             self._fail(silent, f"no answer of {replicas(silent)}")
-        elif stage.now < hold_ends_at:
-            stage.deadline = hold_ends_at
+        elif state.now < hold_ends_at:
+            state.deadline = hold_ends_at
             return False
         else:
-            held_s = stage.settings.hold_timeout_s
+            held_s = state.settings.hold_timeout_s
             self._fail((), f"no step at which members may join within {held_s:g} s")
         return True
 
     def _gone(self, plan: Plan) -> list[str]:
         """The newcomers that do not come after all, or were lost and are here again."""
-        replicas = self._stage.replicas
+        replicas = self._state.replicas
         gone = [r for r in plan.joining if r.leaving or replicas.at(r.replica_id) is not r]
         return [replica.replica_id for replica in gone]
 
     def _propose(self, plan: Plan) -> None:
-        stage = self._stage
-        plan.step = max(stage.step_max + plan.margin, plan.step + 1)
+        state = self._state
+        plan.step = max(state.step_max + plan.margin, plan.step + 1)
         plan.promised, plan.begun = None, 0
-        stage.enter(Phase.PROPOSE, stage.settings.promise_timeout_s)
-        stage.waiting.expect(plan.everyone, stage.workers)
-        stage.tell(plan.everyone, m.ProposeSwitch(plan.attempt, plan.step))
+        state.enter(Phase.PROPOSE, state.settings.promise_timeout_s)
+        state.waiting.expect(plan.everyone, state.workers)
+        state.tell(plan.everyone, m.ProposeSwitch(plan.attempt, plan.step))
 
     def _confirm(self, plan: Plan) -> None:
         """Everybody has promised: it is certain as soon as it is on disk."""
-        stage = self._stage
-        stage.prior = stage.quorum
+        state = self._state
+        state.prior = state.quorum
         step = plan.step if plan.promised is None else plan.promised
-        stage.quorum = replace(plan.quorum, step=step)
-        stage.switch_step = step
-        stage.live |= plan.everyone
-        stage.replicas.ready -= plan.everyone
-        stage.close_quorum(stage.quorum)
-        stage.journal()
+        state.quorum = replace(plan.quorum, step=step)
+        state.switch_step = step
+        state.live |= plan.everyone
+        state.replicas.ready -= plan.everyone
+        state.close_quorum(state.quorum)
+        state.journal()
         self.plan = None
         self.carry_out(plan.everyone, plan.everyone)
 
@@ -270,26 +270,26 @@ class Switching:
 
     def carry_out(self, everyone: Collection[str], behind: Collection[str]) -> None:
         """Tell everyone that the switch is confirmed; wait for those who are ``behind``."""
-        stage = self._stage
-        assert stage.quorum is not None and stage.switch_step is not None
-        stage.enter(Phase.SWITCH)
-        stage.waiting.expect(behind, stage.workers)
-        stage.tell(everyone, m.Switch(stage.quorum.attempt, stage.switch_step))
+        state = self._state
+        assert state.quorum is not None and state.switch_step is not None
+        state.enter(Phase.SWITCH)
+        state.waiting.expect(behind, state.workers)
+        state.tell(everyone, m.Switch(state.quorum.attempt, state.switch_step))
 
     def complete(self) -> bool:
         """Everyone trains under the next quorum, and the leavers have left → STEADY."""
-        stage = self._stage
-        if not stage.waiting.done:
+        state = self._state
+        if not state.waiting.done:
             return False
-        assert stage.quorum is not None
+        assert state.quorum is not None
         self._failures = 0
-        stage.prior = None
-        stage.enter(Phase.STEADY)
-        stage.history.complete(stage.now, stage.quorum)
-        joined = stage.quorum.newcomers
+        state.prior = None
+        state.enter(Phase.STEADY)
+        state.history.complete(state.now, state.quorum)
+        joined = state.quorum.newcomers
         what = f"{replicas(joined)} joined" if joined else "a drain was carried out"
-        text = f"{what} at step {stage.switch_step}; in the quorum: {replicas(stage.live)}."
-        stage.outbox.notice("switched", joined, sentence(text))
+        text = f"{what} at step {state.switch_step}; in the quorum: {replicas(state.live)}."
+        state.outbox.notice("switched", joined, sentence(text))
         return True
 
     # ------------------------------------------------------------ off
@@ -298,17 +298,17 @@ class Switching:
         """The members are interrupted, which ends it for them; the newcomers must be told."""
         if self.plan is not None:
             newcomers = set(self.plan.quorum.newcomers)
-            self._stage.tell(newcomers, m.Cancel(self.plan.attempt))
+            self._state.tell(newcomers, m.Cancel(self.plan.attempt))
             self.plan = None
 
     def _cancel(self, why: str) -> None:
         """The switch is off and the old quorum trains on; the next try may come."""
-        stage, plan = self._stage, self.plan
+        state, plan = self._state, self.plan
         assert plan is not None
         self.plan = None
-        stage.enter(Phase.STEADY)
-        stage.history.complete(stage.now, stage.quorum, f"cancelled: {why}")
-        stage.tell(plan.everyone, m.Cancel(plan.attempt))
+        state.enter(Phase.STEADY)
+        state.history.complete(state.now, state.quorum, f"cancelled: {why}")
+        state.tell(plan.everyone, m.Cancel(plan.attempt))
 
     def _fail(self, culprits: tuple[str, ...], why: str) -> None:
         """It did not come about: try again after a pause, at last without the culprits.
@@ -316,18 +316,18 @@ class Switching:
         Not at the first failures: a slow worker is no dead one, and replacing it costs more than
         trying again.
         """
-        stage, plan = self._stage, self.plan
+        state, plan = self._state, self.plan
         assert plan is not None
-        settings = stage.settings
+        settings = state.settings
         if len(culprits) == len(plan.everyone):
             culprits = plan.quorum.newcomers  # all wait for somebody: whoever came last
         self._failures += 1
         pause_s = settings.join_gather_s * 2**self._failures
-        self._retry_at = stage.now + min(settings.switch_retry_max_s, pause_s)
+        self._retry_at = state.now + min(settings.switch_retry_max_s, pause_s)
         self._cancel(why)
         if self._failures >= settings.switch_failures_max:
             cause = f"it held up a switch {self._failures} times ({why})"
-            stage.replace(culprits, cause)
+            state.replace(culprits, cause)
             self._failures = 0
 
 

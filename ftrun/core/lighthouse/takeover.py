@@ -15,7 +15,7 @@ from ftrun.core.lighthouse.forming import Forming
 from ftrun.core.lighthouse.history import replicas
 from ftrun.core.lighthouse.phases import Phase
 from ftrun.core.lighthouse.replicas import Replica
-from ftrun.core.lighthouse.state import Stage
+from ftrun.core.lighthouse.state import MembershipState
 from ftrun.core.lighthouse.switching import Switching
 from ftrun.core.messages import Cancel, Loss, Report
 from ftrun.core.quorum import Member, Quorum
@@ -41,7 +41,7 @@ class Takeover:
     anybody's report. ``is_disturbed``: somebody has failed meanwhile.
     """
 
-    def __init__(self, stage: Stage, journal: JournalState) -> None:
+    def __init__(self, state: MembershipState, journal: JournalState) -> None:
         self.quorum = journal.quorum
         self.switch_step = journal.switch_step
         self.is_disturbed = False
@@ -49,13 +49,13 @@ class Takeover:
         self._has_journal = journal.spec is not None or journal.quorum is not None
         self._ran_before = False
         self._is_put_off = False
-        self._stage = stage
-        self._began_at = stage.now
+        self._state = state
+        self._began_at = state.now
         self._prior: Quorum | None = None
         self._silent: tuple[Quorum, Replica] | None = None
         self._set_deadline(journal)
         for member in journal.unaccounted:
-            stage.departed.add(member, stage.now, is_dead=False)
+            state.departed.add(member, state.now, is_dead=False)
 
     def _set_deadline(self, journal: JournalState) -> None:
         """What the journal makes certain needs no grace.
@@ -63,55 +63,55 @@ class Takeover:
         It names a job and no quorum: then none was ever issued, for the journal is written first.
         It names neither: the grace begins with the first agent, before whom nothing can be known.
         """
-        stage = self._stage
+        state = self._state
         if journal.quorum is not None:
-            stage.deadline = self._grace_over(len(journal.quorum.members))
+            state.deadline = self._grace_over(len(journal.quorum.members))
         elif journal.spec is not None:
-            stage.deadline = stage.now
+            state.deadline = state.now
 
     def agent_came(self, nothing_ran: bool) -> None:
         """An agent is here. ``nothing_ran``: neither on it nor on those that came before it."""
-        stage = self._stage
+        state = self._state
         self._ran_before = not nothing_ran
-        if stage.deadline is None:
-            stage.deadline = self._grace_over(stage.spec.replicas)
+        if state.deadline is None:
+            state.deadline = self._grace_over(state.spec.replicas)
         if nothing_ran and self._all_agents_here and self.quorum is None:
-            stage.deadline = stage.now
+            state.deadline = state.now
 
     def _grace_over(self, replicas: int) -> float:
         """After a restart every agent tells the whole quorum: of very many that takes longer."""
-        stage = self._stage
-        return stage.now + stage.patient_s(stage.settings.takeover_grace_s, replicas)
+        state = self._state
+        return state.now + state.patient_s(state.settings.takeover_grace_s, replicas)
 
     @property
     def _all_agents_here(self) -> bool:
-        return len(self._stage.outbox.agents) >= self._stage.spec.nodes
+        return len(self._state.outbox.agents) >= self._state.spec.nodes
 
     def put_off(self) -> bool:
         """Whether the grace is not enough: the journal is lost, and somebody has not spoken yet.
 
         It may train in a quorum of which nobody who is here knows, until it is isolated (Q3).
         """
-        stage = self._stage
-        until = self._began_at + stage.silence_s
+        state = self._state
+        until = self._began_at + state.silence_s
         if self._has_journal or not self._ran_before or self._all_have_spoken:
             return False
-        if stage.now >= until:
+        if state.now >= until:
             return False
         self._is_put_off = True
-        stage.deadline = until
+        state.deadline = until
         text = (
-            f"The lighthouse has lost its journal and has heard of {len(stage.outbox.agents)} of "
-            f"{stage.spec.nodes} agents: it decides nothing until all workers have spoken, or for "
-            f"{until - stage.now:.0f} s at most."
+            f"The lighthouse has lost its journal and has heard of {len(state.outbox.agents)} of "
+            f"{state.spec.nodes} agents: it decides nothing until all workers have spoken, or for "
+            f"{until - state.now:.0f} s at most."
         )
-        stage.outbox.notice("waiting", (), text)
+        state.outbox.notice("waiting", (), text)
         return True
 
     @property
     def _all_have_spoken(self) -> bool:
-        stage = self._stage
-        return self._all_agents_here and all(r.is_known(stage.workers) for r in stage.replicas)
+        state = self._state
+        return self._all_agents_here and all(r.is_known(state.workers) for r in state.replicas)
 
     def heard(self, report: Report) -> None:
         """Take one worker's word."""
@@ -145,17 +145,17 @@ class Takeover:
         unless ours is the journal's, for that is written first. Without a journal a switch that
         they have promised may be confirmed, and nobody but its newcomers knows (Q5).
         """
-        quorum, stage = self.quorum, self._stage
+        quorum, state = self.quorum, self._state
         if self._is_put_off and self._all_have_spoken:
             return True
-        if quorum is None or len(stage.replicas) < len(quorum.members) or self._is_awaited(quorum):
+        if quorum is None or len(state.replicas) < len(quorum.members) or self._is_awaited(quorum):
             return False
         verdict = self.verdict()
         if verdict.phase in (Phase.STEADY, Phase.SWITCH):
             return self._has_journal or self._all_have_spoken or not self._is_any_promised(verdict)
         is_latest = quorum.attempt == self._journaled and not verdict.missing
-        live = [stage.replicas[name] for name in verdict.live]
-        return is_latest and bool(live) and all(r.is_known(stage.workers) for r in live)
+        live = [state.replicas[name] for name in verdict.live]
+        return is_latest and bool(live) and all(r.is_known(state.workers) for r in live)
 
     def _is_awaited(self, quorum: Quorum) -> bool:
         """Some member is back and has not said all: then nothing can be complete.
@@ -163,7 +163,7 @@ class Takeover:
         One such is remembered, the last in order, for to look at all of them, or to come to a
         verdict, at each of as many reports would take O(groups²).
         """
-        replicas, workers = self._stage.replicas, self._stage.workers
+        replicas, workers = self._state.replicas, self._state.workers
         if self._silent is not None:
             of, one = self._silent
             if of is quorum and replicas.at(one.replica_id) is one and not one.is_known(workers):
@@ -177,12 +177,12 @@ class Takeover:
 
     def _is_any_promised(self, verdict: Verdict) -> bool:
         """Somebody is bound to a switch that nobody who is here knows to be confirmed."""
-        live = [self._stage.replicas[name] for name in verdict.live]
+        live = [self._state.replicas[name] for name in verdict.live]
         return any(r.promised and not r.confirmed for x in live for r in x.reports.values())
 
     def verdict(self) -> Verdict:
         """How to go on with those that are here now."""
-        quorum, find = self.quorum, self._stage.replicas.find
+        quorum, find = self.quorum, self._state.replicas.find
         if quorum is None:
             return Verdict(Phase.EMPTY)
         members = list(quorum.members)
@@ -206,7 +206,7 @@ class Takeover:
         assert self.quorum is not None
         if missing or self.is_disturbed or not present:
             return Phase.REJOIN
-        if not all(replica.is_known(self._stage.workers) for replica in present):
+        if not all(replica.is_known(self._state.workers) for replica in present):
             return Phase.REJOIN
         if not behind:
             return Phase.REJOIN if any(map(_is_bound_blindly, present)) else Phase.STEADY
@@ -219,7 +219,7 @@ class Takeover:
     def _is_under(self, replica: Replica, attempt: Attempt) -> bool:
         """All its workers train under ``attempt`` and have not given it up."""
         reports = replica.reports.values()
-        return replica.is_known(self._stage.workers) and all(
+        return replica.is_known(self._state.workers) and all(
             r.in_force is not None and r.in_force.attempt == attempt > r.interrupted
             for r in reports
         )
@@ -238,56 +238,56 @@ class Takeover:
 
     def conclude(self, forming: Forming, switching: Switching) -> None:
         """The grace is over: go on as the verdict says."""
-        stage, verdict = self._stage, self.verdict()
-        stage.quorum, stage.switch_step = self.quorum, self.switch_step
-        stage.live = set(verdict.live)
-        steps = [r.state.step for name in stage.live for r in stage.replicas[name].reports.values()]
-        stage.step_max = max(steps, default=0)
+        state, verdict = self._state, self.verdict()
+        state.quorum, state.switch_step = self.quorum, self.switch_step
+        state.live = set(verdict.live)
+        steps = [r.state.step for name in state.live for r in state.replicas[name].reports.values()]
+        state.step_max = max(steps, default=0)
         lost = [self._strike(member) for member in verdict.missing]
         if verdict.phase is Phase.EMPTY:
-            stage.enter(Phase.EMPTY)
-        elif not stage.live and self.quorum is not None and not self.quorum.members:
-            stage.quorum = stage.switch_step = None  # all had left
-            stage.enter(Phase.EMPTY)
+            state.enter(Phase.EMPTY)
+        elif not state.live and self.quorum is not None and not self.quorum.members:
+            state.quorum = state.switch_step = None  # all had left
+            state.enter(Phase.EMPTY)
         elif verdict.phase is Phase.STEADY:
             self._adopt()
         elif verdict.phase is Phase.SWITCH:
-            stage.prior = self.prior
+            state.prior = self.prior
             switching.carry_out(verdict.live, verdict.behind)
         else:
-            stage.history.begin(stage.now, "takeover", _reason(lost))
+            state.history.begin(state.now, "takeover", _reason(lost))
             forming.interrupt(tuple(lost))
         if self.quorum is not None:
-            text = f"The lighthouse is back and knows of {replicas(stage.live)}."
-            stage.outbox.notice("takeover", stage.live, text)
-        stage.journal()
+            text = f"The lighthouse is back and knows of {replicas(state.live)}."
+            state.outbox.notice("takeover", state.live, text)
+        state.journal()
 
     def _strike(self, member: Member) -> Loss:
-        stage, name = self._stage, member.replica_id
-        stage.departed.add(member, self._began_at, self._is_gone(member))
+        state, name = self._state, member.replica_id
+        state.departed.add(member, self._began_at, self._is_gone(member))
         cause = "gone" if self._is_gone(member) else "not back after the lighthouse's restart"
         return Loss(name, member.incarnation, cause)
 
     def _is_gone(self, member: Member) -> bool:
         """It will not come back: it has died or ended well."""
-        if member.replica_id not in self._stage.slots:
+        if member.replica_id not in self._state.slots:
             return False
-        slot = self._stage.slots[member.replica_id]
+        slot = self._state.slots[member.replica_id]
         return slot.is_finished or slot.dead == member.incarnation
 
     def _adopt(self) -> None:
         """Nothing was lost: promises to a switch that was never confirmed are void."""
-        stage = self._stage
+        state = self._state
         assert self.quorum is not None
-        stage.enter(Phase.STEADY)
+        state.enter(Phase.STEADY)
         promised = {
             report.pending.attempt
-            for name in stage.live
-            for report in stage.replicas[name].reports.values()
+            for name in state.live
+            for report in state.replicas[name].reports.values()
             if report.pending is not None
         }
         for attempt in sorted(promised):
-            stage.tell(stage.live, Cancel(attempt))
+            state.tell(state.live, Cancel(attempt))
 
 
 def _reason(lost: list[Loss]) -> str:

@@ -19,7 +19,7 @@ from ftrun.core.activity import Activity
 from ftrun.core.ids import replica_order
 from ftrun.core.lighthouse.history import replicas, sentence
 from ftrun.core.lighthouse.phases import IN_QUORUM, Phase
-from ftrun.core.lighthouse.state import Stage
+from ftrun.core.lighthouse.state import MembershipState
 
 SAY_AFTER_S = 3.0
 NODES, GATHER, PEERS, ANSWERS, HELD = "nodes", "gather", "peers", "answers", "held"
@@ -73,8 +73,8 @@ class Waits:
     ``gathers_until``: until when the first assignment waits for agents; None: it does not.
     """
 
-    def __init__(self, stage: Stage, gathers_until: Callable[[], float | None]) -> None:
-        self._stage = stage
+    def __init__(self, state: MembershipState, gathers_until: Callable[[], float | None]) -> None:
+        self._state = state
         self._gathers_until = gathers_until
         self._kind = ""
         self._phase: Phase | None = None  # of a wait for answers
@@ -84,9 +84,9 @@ class Waits:
 
     def settle(self) -> None:
         """Look at what is waited for; tell it if it has lasted."""
-        stage, now = self._stage, self._stage.now
+        state, now = self._state, self._state.now
         kind = self._kind_of_wait()
-        phase = stage.phase if kind == ANSWERS else None
+        phase = state.phase if kind == ANSWERS else None
         if (kind, phase) != (self._kind, self._phase):
             self._tell_end()
             self._kind, self._phase, self._since = kind, phase, now
@@ -98,7 +98,7 @@ class Waits:
         if wait is not None and (self._told is None or wait.whom != self._told.whom):
             self._told = wait
             whom = () if wait.kind == NODES else wait.whom
-            self._stage.outbox.notice("waiting", whom, wait.text(now))
+            self._state.outbox.notice("waiting", whom, wait.text(now))
 
     def next_deadline(self) -> float | None:
         """When to look at the wait under way; None: there is none."""
@@ -118,72 +118,72 @@ class Waits:
     def _tell_end(self) -> None:
         told, self._told = self._told, None
         if told is not None and told.kind == PEERS:
-            lasted_s = self._stage.now - told.since
+            lasted_s = self._state.now - told.since
             text = f"Nobody waits for {replicas(told.whom)} any more, after {lasted_s:.0f} s."
-            self._stage.outbox.notice("goes_on", told.whom, text)
+            self._state.outbox.notice("goes_on", told.whom, text)
 
     # ------------------------------------------------------------ what is waited for
 
     def _kind_of_wait(self) -> str:
-        stage = self._stage
+        state = self._state
         if self._gathers_until() is not None:
             return NODES
-        if stage.phase is Phase.EMPTY:
-            return GATHER if 0 < len(stage.replicas.ready) < stage.slots.open_count else ""
-        if stage.too_few:
+        if state.phase is Phase.EMPTY:
+            return GATHER if 0 < len(state.replicas.ready) < state.slots.open_count else ""
+        if state.too_few:
             return TOO_FEW
-        if stage.phase in ASKED and not stage.waiting.done:
+        if state.phase in ASKED and not state.waiting.done:
             return ANSWERS
-        return PEERS if stage.stalled and stage.phase in IN_QUORUM else ""
+        return PEERS if state.stalled and state.phase in IN_QUORUM else ""
 
     def _nodes(self) -> Wait:
-        stage = self._stage
-        here, nodes = tuple(stage.outbox.agents), stage.spec.nodes
+        state = self._state
+        here, nodes = tuple(state.outbox.agents), state.spec.nodes
         verb = "is" if len(here) == 1 else "are"
         words = f"{len(here)} of {nodes} nodes {verb} here, and the job waits for the rest"
         return Wait(NODES, here, words, self._since, self._gathers_until())
 
     def _gathering(self) -> Wait:
         """Some are ready for the first quorum, and others are not."""
-        stage = self._stage
-        ready = stage.replicas.ready
-        late = {slot.replica_id for slot in stage.slots if not slot.is_finished} - ready
-        least = f"{stage.needed} of {stage.spec.replicas} {'is' if stage.needed == 1 else 'are'}"
+        state = self._state
+        ready = state.replicas.ready
+        late = {slot.replica_id for slot in state.slots if not slot.is_finished} - ready
+        least = f"{state.needed} of {state.spec.replicas} {'is' if state.needed == 1 else 'are'}"
         words = (
             f"{replicas(ready)} {_wait(ready)} for {replicas(late)} to come to a first step (at "
             f"least {least} needed)"
         )
-        return Wait(GATHER, _ordered(late), words, self._since, stage.deadline)
+        return Wait(GATHER, _ordered(late), words, self._since, state.deadline)
 
     def _answers(self) -> Wait:
-        stage = self._stage
-        silent = stage.waiting.silent()
-        if stage.waiting.later.issuperset(silent):
-            joining = stage.replicas.ready
+        state = self._state
+        silent = state.waiting.silent()
+        if state.waiting.later.issuperset(silent):
+            joining = state.replicas.ready
             words = (
                 f"{replicas(joining)} {_wait(joining)} for a step at which "
                 f"the script lets replicas join: it calls start_quorum() with allow_heal=False or "
                 f"shrink_only=True"
             )
             return Wait(HELD, silent, words, self._since)
-        words = f"the lighthouse waits for {replicas(silent)} {ASKED[stage.phase]}"
-        return Wait(ANSWERS, silent, words, self._since, stage.deadline)
+        words = f"the lighthouse waits for {replicas(silent)} {ASKED[state.phase]}"
+        return Wait(ANSWERS, silent, words, self._since, state.deadline)
 
     def _too_few(self) -> Wait:
-        stage = self._stage
-        late = {slot.replica_id for slot in stage.slots if not slot.is_finished} - stage.live
+        state = self._state
+        late = {slot.replica_id for slot in state.slots if not slot.is_finished} - state.live
         words = (
-            f"step {stage.step_max} is repeated: the script's Manager(min_replica_size=...) asks "
-            f"for more contributors than {replicas(stage.live)}"
+            f"step {state.step_max} is repeated: the script's Manager(min_replica_size=...) asks "
+            f"for more contributors than {replicas(state.live)}"
         )
-        return Wait(TOO_FEW, _ordered(late), words, min(stage.too_few.values()))
+        return Wait(TOO_FEW, _ordered(late), words, min(state.too_few.values()))
 
     def _peers(self) -> Wait:
         """Members whose reductions are not answered, and those that do not answer them."""
-        stage = self._stage
-        stalled = set(stage.stalled)
-        since = min(stage.stalled.values())
-        busy = stage.live - stalled
+        state = self._state
+        stalled = set(state.stalled)
+        since = min(state.stalled.values())
+        busy = state.live - stalled
         if not busy:
             words = f"{replicas(stalled)} wait for each other's data: look at the network"
             return Wait(PEERS, _ordered(stalled), words, since)
@@ -193,7 +193,7 @@ class Waits:
         return Wait(PEERS, _ordered(busy), words, since)
 
     def _why(self, replica_id: str) -> str:
-        progress = self._stage.replicas[replica_id].progress
+        progress = self._state.replicas[replica_id].progress
         known = {activity.value: words for activity, words in BUSY.items()}
         return known.get(progress.phase if progress else "", "it is in no reduction")
 

@@ -214,7 +214,7 @@ def test_whatever_happens_the_slots_are_where_there_is_room(
     runs = [replica_id for load in loads.values() for replica_id in load]
     assert len(runs) == len(set(runs)) == min(replicas, sum(room.values())), loads
     assert all(len(loads[name]) <= room[name] for name in loads), loads
-    assert loads == {name: list(site.lighthouse.stage.slots.of(name)) for name in loads}
+    assert loads == {name: list(site.lighthouse.state.slots.of(name)) for name in loads}
     if not rebalance:
         assert site.moves() == 0
     elif len(runs) == replicas > 1:
@@ -261,5 +261,5 @@ def test_a_job_that_needs_all_its_replicas_spares_none_for_a_move() -> None:
     second = site.come(4)
     site.settle()
     assert site.loads() == {first: ["0", "1", "2", "3"], second: []}
-    assert site.lighthouse.stage.live == {"0", "1", "2", "3"}
+    assert site.lighthouse.state.live == {"0", "1", "2", "3"}
     assert site.moves() == 0

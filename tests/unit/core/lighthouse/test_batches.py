@@ -128,7 +128,7 @@ def test_a_death_and_the_next_start_in_one_batch(formed: Pair) -> None:
 
 
 def test_an_error_among_answers(formed: Pair) -> None:
-    quorum = formed.single.stage.quorum
+    quorum = formed.single.state.quorum
     assert quorum is not None
     words = [
         m.WorkerMessage(WorkerKey(name, "a", 0), m.Errored(quorum.attempt, 0, "reset"))
@@ -138,8 +138,8 @@ def test_an_error_among_answers(formed: Pair) -> None:
     formed.settle()
     assert formed.told.count("lost") == 0
     assert formed.told[-1] == "formed"
-    assert formed.single.stage.quorum is not None
-    assert formed.single.stage.quorum.attempt > quorum.attempt
+    assert formed.single.state.quorum is not None
+    assert formed.single.state.quorum.attempt > quorum.attempt
 
 
 def test_nothing_of_a_batch_counts_when_its_agent_is_gone(formed: Pair) -> None:

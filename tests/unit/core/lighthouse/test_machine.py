@@ -60,16 +60,16 @@ def formed(replicas: int, agents: int, spec: m.JobSpec = SPEC) -> Lighthouse:
         lighthouse.handle(hello(f"a{agent}", spec, capacity=capacity), 0.0)
     lighthouse.handle(TimerFired(), 0.5)
     owners = {
-        r: f"a{agent}" for agent in range(agents) for r in lighthouse.stage.slots.of(f"a{agent}")
+        r: f"a{agent}" for agent in range(agents) for r in lighthouse.state.slots.of(f"a{agent}")
     }
     for replica_id, agent_id in owners.items():
         started = m.ReplicaStarted(replica_id, f"i{replica_id}", 0)
         lighthouse.handle(AgentSaid(agent_id, started), 0.5)
         lighthouse.handle(worker(agent_id, replica_id, report()), 0.5)
-    attempt = lighthouse.stage.attempts.highest
+    attempt = lighthouse.state.attempts.highest
     for replica_id, agent_id in owners.items():
         lighthouse.handle(worker(agent_id, replica_id, m.Built(attempt)), 1.0)
-    assert lighthouse.stage.phase.value == "steady"
+    assert lighthouse.state.phase.value == "steady"
     return lighthouse
 
 
@@ -195,43 +195,43 @@ class Crowd:
 
     def start(self, index: int) -> list[Event]:
         """An owner starts its slot again."""
-        stage = self.lighthouse.stage
-        name = str(index % max(1, len(stage.slots)))
-        owner = stage.slots[name].agent_id
+        state = self.lighthouse.state
+        name = str(index % max(1, len(state.slots)))
+        owner = state.slots[name].agent_id
         self.started += 1
         incarnation = INCARNATIONS[self.started % len(INCARNATIONS)]
         return [AgentSaid(owner, m.ReplicaStarted(name, incarnation, self.started))]
 
     def answer(self, index: int) -> list[Event]:
         """One replica does what it is waited for, or reports."""
-        replicas = list(self.lighthouse.stage.replicas)
+        replicas = list(self.lighthouse.state.replicas)
         if not replicas:
             return []
         replica = replicas[index % len(replicas)]
-        ranks = range(self.lighthouse.stage.workers)
+        ranks = range(self.lighthouse.state.workers)
         keys = [WorkerKey(replica.replica_id, replica.incarnation, rank) for rank in ranks]
         message = self._expected(replica.replica_id)
         return [AgentSaid(replica.agent_id, m.WorkerMessage(key, message)) for key in keys]
 
     def answer_all(self, index: int) -> list[Event]:
         """Everybody does."""
-        count = len(self.lighthouse.stage.replicas)
+        count = len(self.lighthouse.state.replicas)
         return [event for one in range(count) for event in self.answer(one)]
 
     def _expected(self, replica_id: str) -> m.FromWorker:
-        stage, plan = self.lighthouse.stage, self.lighthouse.membership.switching.plan
-        phase = stage.phase.value
-        is_member = replica_id in stage.live or (plan is not None and replica_id in plan.everyone)
+        state, plan = self.lighthouse.state, self.lighthouse.membership.switching.plan
+        phase = state.phase.value
+        is_member = replica_id in state.live or (plan is not None and replica_id in plan.everyone)
         if not is_member or phase not in ("build", "prepare", "propose", "switch"):
-            state = StateId(stage.step_max, "x" if replica_id in stage.live else "y")
-            return m.Report(state, Endpoint("h", "h:1"), interrupted=stage.attempts.highest)
-        attempt = stage.attempts.highest
+            held = StateId(state.step_max, "x" if replica_id in state.live else "y")
+            return m.Report(held, Endpoint("h", "h:1"), interrupted=state.attempts.highest)
+        attempt = state.attempts.highest
         if phase == "propose" and plan is not None:
             return m.Promised(attempt, plan.step)
-        assert stage.quorum is not None
-        stays = any(x.replica_id == replica_id for x in stage.quorum.members)
+        assert state.quorum is not None
+        stays = any(x.replica_id == replica_id for x in state.quorum.members)
         if phase == "switch":
-            step = stage.switch_step or 0
+            step = state.switch_step or 0
             return m.InForce(attempt, step) if stays else m.Leaving(SHARED, "drained")
         return m.Built(attempt)
 
@@ -251,7 +251,7 @@ Schedule = list[tuple[Action, float]]
 
 
 def _play(schedule: Schedule, spec: m.JobSpec, lighthouse: Lighthouse, watch: Watch) -> float:
-    now, crowd = lighthouse.stage.now, Crowd(lighthouse)
+    now, crowd = lighthouse.state.now, Crowd(lighthouse)
     for action, pause_s in schedule:
         end = now + pause_s
         for _ in range(1000):
@@ -329,16 +329,16 @@ def test_what_no_agent_may_say_ends_its_stream() -> None:
     twice = AgentSaid("a0", hello("a0").hello)
     instructions = lighthouse.handle(twice, 2.0)
     assert CloseAgent("a0", "a Hello comes first, and once") in instructions
-    assert lighthouse.stage.live == {"1"}
+    assert lighthouse.state.live == {"1"}
     lighthouse.check()
 
 
 def test_a_worker_is_heard_through_its_own_agent_only() -> None:
     lighthouse = formed(2, 2)
-    (other,) = (a for a in ("a0", "a1") if "0" not in lighthouse.stage.slots.of(a))
-    attempt = lighthouse.stage.attempts.highest
+    (other,) = (a for a in ("a0", "a1") if "0" not in lighthouse.state.slots.of(a))
+    attempt = lighthouse.state.attempts.highest
     assert not lighthouse.handle(worker(other, "0", m.Errored(attempt, 1, "no")), 2.0)
-    assert lighthouse.stage.phase.value == "steady"
+    assert lighthouse.state.phase.value == "steady"
 
 
 def test_a_story_tells_what_one_replica_went_through() -> None:
@@ -376,14 +376,14 @@ def test_an_event_costs_the_same_whatever_the_number_of_replicas(kind: str) -> N
     costs = []
     for replicas in (10, 1000):
         lighthouse = formed(replicas, replicas // 5)
-        owner = next(a for a in lighthouse.agents if "5" in lighthouse.stage.slots.of(a))
+        owner = next(a for a in lighthouse.agents if "5" in lighthouse.state.slots.of(a))
         progress = m.Progress(3, 3, "forward")
         if kind == "report":  # all but the last answers to an Interrupt
             lighthouse.handle(AgentSaid(owner, m.ReplicaLost("6", "i6", "killed")), 2.0)
         event = {
             "progress": worker(owner, "5", progress),
             "heartbeat": AgentSaid(owner, m.Heartbeat((m.ReplicaProgress("5", "i5", progress),))),
-            "report": worker(owner, "5", report(interrupted=lighthouse.stage.interrupt)),
+            "report": worker(owner, "5", report(interrupted=lighthouse.state.interrupt)),
         }[kind]
         costs.append(calls(lighthouse, [event]))
     assert costs[1] <= costs[0] + 10, costs
@@ -393,36 +393,36 @@ def test_to_be_taken_over_costs_each_replica_the_same() -> None:
     costs = []
     for replicas in (100, 1000):
         lighthouse = formed(replicas, replicas // 10)
-        stage = lighthouse.stage
-        quorum = stage.quorum
-        journal = JournalState(1, quorum, None, stage.spec)
+        state = lighthouse.state
+        quorum = state.quorum
+        journal = JournalState(1, quorum, None, state.spec)
         after = Lighthouse(LighthouseSettings(), journal, 2.0)
-        running = {agent: stage.replicas.of_agent(agent) for agent in lighthouse.agents}
+        running = {agent: state.replicas.of_agent(agent) for agent in lighthouse.agents}
         for agent, of_agent in running.items():
             names = tuple(replica.target for replica in of_agent)
-            after.handle(hello(agent, stage.spec, running=names, capacity=10), 3.0)
+            after.handle(hello(agent, state.spec, running=names, capacity=10), 3.0)
         reports: list[Event] = [
             worker(agent, replica.replica_id, report(in_force=quorum))
             for agent, of_agent in running.items()
             for replica in of_agent
         ]
         costs.append(calls(after, reports) / replicas)
-        assert after.stage.phase.value == "steady"
+        assert after.state.phase.value == "steady"
     assert costs[1] <= 2 * costs[0], costs
 
 
 def test_a_member_that_is_back_and_says_nothing_is_interrupted_when_the_grace_is_over() -> None:
     lighthouse = formed(2, 1)
-    quorum, spec = lighthouse.stage.quorum, lighthouse.stage.spec
+    quorum, spec = lighthouse.state.quorum, lighthouse.state.spec
     after = Lighthouse(LighthouseSettings(), JournalState(1, quorum, None, spec), 2.0)
     running = tuple(m.RunningReplica(name, f"i{name}") for name in ("0", "1"))
     after.handle(hello("a0", spec, running=running), 3.0)
     after.handle(worker("a0", "0", report(in_force=quorum)), 3.0)
-    assert after.stage.phase.value == "takeover"
+    assert after.state.phase.value == "takeover"
     after.handle(AgentSaid("a0", m.Heartbeat()), 6.9)
     out = after.handle(TimerFired(), 7.0)
-    assert after.stage.phase.value == "rejoin"
-    interrupt = m.Interrupt(after.stage.interrupt)
+    assert after.state.phase.value == "rejoin"
+    interrupt = m.Interrupt(after.state.interrupt)
     assert SendToAgent("a0", m.ToWorkers(running, interrupt)) in out
 
 
@@ -432,14 +432,14 @@ def test_a_quiet_heartbeat_is_heard_and_not_answered() -> None:
     lines = (m.ReplicaProgress("1", "i1", m.Progress(7, 7, "forward")),)
     assert lighthouse.handle(AgentSaid(agent, m.Heartbeat(lines, quiet=True)), 3.0) == []
     assert lighthouse.agents[agent].heard_at == 3.0
-    assert lighthouse.stage.step_max == 7
+    assert lighthouse.state.step_max == 7
     answer = lighthouse.handle(AgentSaid(agent, m.Heartbeat()), 4.0)
     assert answer == [SendToAgent(agent, m.HeartbeatAck())]
 
 
 def test_one_death_is_told_with_one_message_per_agent() -> None:
     lighthouse = formed(1000, 125)
-    owner = next(a for a in lighthouse.agents if "5" in lighthouse.stage.slots.of(a))
+    owner = next(a for a in lighthouse.agents if "5" in lighthouse.state.slots.of(a))
     out = lighthouse.handle(AgentSaid(owner, m.ReplicaLost("5", "i5", "killed")), 2.0)
     told = [x for x in out if isinstance(x, SendToAgent) and isinstance(x.message, m.ToWorkers)]
     assert len(told) == 125

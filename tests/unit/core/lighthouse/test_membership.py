@@ -67,7 +67,7 @@ HALF_HEALED = (
 def test_a_replica_that_has_half_healed_is_replaced_when_nobody_can_help_it() -> None:
     replay, out = play(*HALF_HEALED, "1a.1: report 0/fresh interrupted=1.1#1")
     assert out[0].startswith("A <- RestartReplica 1a: it holds no whole state")
-    assert core(replay).stage.phase is Phase.FENCE
+    assert core(replay).state.phase is Phase.FENCE
 
 
 def test_a_newcomer_that_is_drained_is_lost_to_a_switch_under_way() -> None:
@@ -90,7 +90,7 @@ def test_a_newcomer_that_is_drained_is_lost_to_a_switch_under_way() -> None:
         "A <- 0a: Cancel 1.2#1",
         "= steady",
     ]
-    assert core(replay).stage.replicas.at("1") is None
+    assert core(replay).state.replicas.at("1") is None
 
 
 def test_whoever_finishes_while_the_lighthouse_listens_is_struck_when_it_knows_enough() -> None:
@@ -131,4 +131,4 @@ def test_every_phase_but_the_last_can_end_the_job_and_none_comes_after_it() -> N
 def test_a_forbidden_transition_is_a_bug() -> None:
     replay, _ = play("job replicas=1", "start", "A attached")
     with pytest.raises(AssertionError, match=r"EMPTY → Phase\.SWITCH"):
-        core(replay).stage.enter(Phase.SWITCH)
+        core(replay).state.enter(Phase.SWITCH)

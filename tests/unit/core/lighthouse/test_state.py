@@ -7,25 +7,25 @@ import pytest
 from ftrun.core.ids import Attempt
 from ftrun.core.lighthouse.events import JournalState, LighthouseSettings
 from ftrun.core.lighthouse.phases import Phase
-from ftrun.core.lighthouse.state import LARGE_MEMBER_S, LARGE_MEMBERS, Stage
+from ftrun.core.lighthouse.state import LARGE_MEMBER_S, LARGE_MEMBERS, MembershipState
 from ftrun.core.lighthouse.takeover import Takeover
 from ftrun.core.quorum import Member, Quorum
 
 
 @pytest.mark.parametrize(("above", "longer_s"), [(-999, 0.0), (0, 0.0), (9000, 9000)])
 def test_very_many_get_more_time_to_answer(above: int, longer_s: float) -> None:
-    stage = Stage(LighthouseSettings(), JournalState(), now=100.0)
-    stage.live = {str(index) for index in range(LARGE_MEMBERS + above)}
-    stage.enter(Phase.REJOIN, 5.0)
-    assert stage.deadline == pytest.approx(105.0 + longer_s * LARGE_MEMBER_S)
-    stage.enter(Phase.FENCE)
-    assert stage.deadline is None
+    state = MembershipState(LighthouseSettings(), JournalState(), now=100.0)
+    state.live = {str(index) for index in range(LARGE_MEMBERS + above)}
+    state.enter(Phase.REJOIN, 5.0)
+    assert state.deadline == pytest.approx(105.0 + longer_s * LARGE_MEMBER_S)
+    state.enter(Phase.FENCE)
+    assert state.deadline is None
 
 
 def test_very_many_get_more_time_to_come_back() -> None:
     ids = [str(index) for index in range(LARGE_MEMBERS + 400)]
     members = tuple(Member(name, f"i{name}", (), "s") for name in ids)
     quorum = Quorum(Attempt(1 << 32 | 1, 1), members, "s")
-    stage = Stage(LighthouseSettings(takeover_grace_s=5.0), JournalState(), now=100.0)
-    Takeover(stage, JournalState(1, quorum))
-    assert stage.deadline == pytest.approx(105.0 + 400 * LARGE_MEMBER_S)
+    state = MembershipState(LighthouseSettings(takeover_grace_s=5.0), JournalState(), now=100.0)
+    Takeover(state, JournalState(1, quorum))
+    assert state.deadline == pytest.approx(105.0 + 400 * LARGE_MEMBER_S)

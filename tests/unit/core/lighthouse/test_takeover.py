@@ -18,7 +18,7 @@ from ftrun.core.lighthouse.machine import (
     TimerFired,
 )
 from ftrun.core.lighthouse.phases import Phase
-from ftrun.core.lighthouse.state import Stage
+from ftrun.core.lighthouse.state import MembershipState
 from ftrun.core.lighthouse.takeover import Takeover
 from ftrun.core.messages import Report
 from ftrun.core.quorum import Endpoint, Member, Quorum
@@ -48,7 +48,7 @@ REPORTS = [
 
 
 def found(journal: JournalState, reports: list[Report]) -> Takeover:
-    takeover = Takeover(Stage(LighthouseSettings(), journal, 0.0), journal)
+    takeover = Takeover(MembershipState(LighthouseSettings(), journal, 0.0), journal)
     for one in reports:
         takeover.heard(one)
     return takeover
@@ -92,5 +92,5 @@ def test_a_quorum_of_slots_that_this_job_has_not_is_lost_like_any_other() -> Non
     lighthouse.handle(AgentSaid("A", m.WorkerMessage(key, from_afar)), 0.1)
     lighthouse.handle(TimerFired(), 5.0)
     lighthouse.check()
-    assert lighthouse.stage.phase is Phase.REJOIN
-    assert lighthouse.stage.live == {"0"}
+    assert lighthouse.state.phase is Phase.REJOIN
+    assert lighthouse.state.live == {"0"}

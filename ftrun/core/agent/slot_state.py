@@ -60,10 +60,10 @@ class SlotSummary:
 
 
 @dataclass
-class Supervised:
+class SlotState:
     """``alive``: group_ranks whose process has not ended. Deadlines are None while they are off.
 
-    ``reported``: a worker of it has spoken, so it has a Manager. ``left``: the group_ranks that
+    ``has_manager``: a worker of it has spoken, so it has a Manager. ``left``: the group_ranks that
     left at a boundary. ``lost``: its loss is told. ``killed``: how, if it did not end
     when asked.
     ``has_trained``: it was in a quorum once. ``steps_alone``: an optimizer steps, and there is no
@@ -80,8 +80,8 @@ class Supervised:
     incarnation: str = ""
     started: int = 0
     alive: set[int] = field(default_factory=set)
-    reports: dict[int, FailureReport] = field(default_factory=dict)
-    reported: bool = False
+    failure_reports: dict[int, FailureReport] = field(default_factory=dict)
+    has_manager: bool = False
     left: set[int] = field(default_factory=set)
     killed: str = ""
     has_trained: bool = False
@@ -107,10 +107,10 @@ class Supervised:
         self.outcome = None
         self.started += 1
         self.alive = set(range(workers))
-        self.reports = {}
+        self.failure_reports = {}
         self.left = set()
         self.hang_watch = HangWatch(hang_timeout_s)
-        self.reported = self.lost = False
+        self.has_manager = self.lost = False
         self.killed = ""
         self.restart_in_s = self.outcome_ahead = None
         self.clear_deadlines()

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterator
 
 from ftrun.core.agent.restarts import RestartBudget, RestartRules
-from ftrun.core.agent.slot_state import Outcome, Phase, SlotSummary, Supervised
+from ftrun.core.agent.slot_state import Outcome, Phase, SlotState, SlotSummary
 from ftrun.core.ids import replica_order
 from ftrun.core.messages import Loss, RunningReplica
 
@@ -25,33 +25,33 @@ class SlotTable:
 
     def __init__(self, rules: RestartRules) -> None:
         self._rules = rules
-        self._slots: dict[str, Supervised] = {}
+        self._slots: dict[str, SlotState] = {}
         self._story: deque[tuple[float, str, str]] = deque(maxlen=STORY_MAX)
         self.dead: deque[Loss] = deque(maxlen=DEAD_MAX)
 
-    def __iter__(self) -> Iterator[Supervised]:
+    def __iter__(self) -> Iterator[SlotState]:
         """In order; slots may come and go meanwhile."""
         return iter(list(self._slots.values()))
 
     def __len__(self) -> int:
         return len(self._slots)
 
-    def get(self, replica_id: str) -> Supervised | None:
+    def get(self, replica_id: str) -> SlotState | None:
         """The slot, if it is assigned here."""
         return self._slots.get(replica_id)
 
     def add(self, replica_id: str, wake_at: float) -> None:
         """A new slot, to be started at ``wake_at``."""
         budget = RestartBudget(self._rules)
-        self._slots[replica_id] = Supervised(replica_id, budget, wake_at=wake_at)
+        self._slots[replica_id] = SlotState(replica_id, budget, wake_at=wake_at)
         in_order = sorted(self._slots.items(), key=lambda item: replica_order(item[0]))
         self._slots = dict(in_order)
 
-    def remove(self, slot: Supervised) -> None:
+    def remove(self, slot: SlotState) -> None:
         """The slot is another agent's."""
         del self._slots[slot.replica_id]
 
-    def of_incarnation(self, incarnation: str) -> Supervised | None:
+    def of_incarnation(self, incarnation: str) -> SlotState | None:
         """The slot whose live incarnation this is."""
         for slot in self._slots.values():
             if slot.incarnation == incarnation and slot.alive:
@@ -78,7 +78,7 @@ class SlotTable:
         """True if nothing runs and nothing is to be started."""
         return all(slot.phase is Phase.ENDED for slot in self._slots.values())
 
-    def note(self, now: float, slot: Supervised, text: str) -> None:
+    def note(self, now: float, slot: SlotState, text: str) -> None:
         """Add a line to a slot's story."""
         self._story.append((now, slot.replica_id, text))
 
@@ -100,9 +100,9 @@ class SlotTable:
             assert (phase is Phase.ENDED) == (slot.outcome is not None), self._told(slot)
             assert 0 <= slot.budget.spent <= self._rules.max_restarts, self._told(slot)
             # A script that has raised ends by itself, and has a deadline.
-            has_raised = bool(slot.reports) and slot.kill_at is not None
+            has_raised = bool(slot.failure_reports) and slot.kill_at is not None
             ends = phase is Phase.STOPPING or phase is Phase.ENDED or has_raised
             assert not is_ending or ends, self._told(slot)
 
-    def _told(self, slot: Supervised) -> str:
+    def _told(self, slot: SlotState) -> str:
         return "\n".join([str(slot.phase), *self.story(slot.replica_id)])

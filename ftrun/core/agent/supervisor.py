@@ -70,7 +70,7 @@ from ftrun.core.agent.events import (
 from ftrun.core.agent.failures import Failure, exit_code_of
 from ftrun.core.agent.imports import LIMIT_S, SAY_AFTER_S, Preparation
 from ftrun.core.agent.restarts import CrashLoop, Restart, RestartRules
-from ftrun.core.agent.slot_state import Outcome, Phase, SlotSummary, Supervised
+from ftrun.core.agent.slot_state import Outcome, Phase, SlotState, SlotSummary
 from ftrun.core.agent.slot_table import SlotTable
 from ftrun.core.agent.standby import StandbyPool, StandbyRules
 from ftrun.core.ids import WorkerKey, replica_order
@@ -258,7 +258,7 @@ class Supervisor:
     @property
     def ran_apart(self) -> bool:
         """Whether the replica groups were several trainings: the script has made no Manager."""
-        has_manager = any(slot.reported or slot.has_trained for slot in self._slots)
+        has_manager = any(slot.has_manager or slot.has_trained for slot in self._slots)
         return self._without_manager and not has_manager
 
     @property
@@ -294,7 +294,7 @@ class Supervisor:
             self._stood_by = True
             self._say("idle", "", "All replicas have a node: this one stands by.")
 
-    def _forget(self, slot: Supervised) -> None:
+    def _forget(self, slot: SlotState) -> None:
         if not slot.alive:
             self._slots.remove(slot)
             return
@@ -303,13 +303,13 @@ class Supervisor:
             return
         if slot.has_left:
             self._stop(slot)  # its script saves, perhaps
-        elif slot.reports:
+        elif slot.failure_reports:
             # Not running any more for a lighthouse that has come back, but a failure of ours (P6).
-            self._fail(slot, WorkerExited(slot.incarnation, min(slot.reports), 0, 1))
+            self._fail(slot, WorkerExited(slot.incarnation, min(slot.failure_reports), 0, 1))
         else:
             self._kill(slot)
 
-    def _start(self, slot: Supervised) -> None:
+    def _start(self, slot: SlotState) -> None:
         restarts = slot.started
         # Unforeseeable, for the agent's id is random, and never used again: a slot may be taken
         # away and come back, and then it counts its restarts anew.
@@ -350,7 +350,7 @@ class Supervisor:
         self._slots.note(self._now, slot, f"worker {event.group_rank} exited {event.status}")
         if slot.phase is Phase.RUNNING:
             # Who has raised has failed, whatever an exit handler of the script makes of it.
-            status = event.status or int(event.group_rank in slot.reports)
+            status = event.status or int(event.group_rank in slot.failure_reports)
             slot.status = status
             if status != 0 and event.group_rank not in slot.left:
                 self._fail(slot, replace(event, status=status))
@@ -359,7 +359,7 @@ class Supervisor:
         if not slot.alive:
             self._group_ended(slot)
 
-    def _fail(self, slot: Supervised, event: WorkerExited) -> None:
+    def _fail(self, slot: SlotState, event: WorkerExited) -> None:
         """The group is broken: the rest of it is killed, and then its loss is told.
 
         In this order: who hears of the loss may count on it that no worker of it commits (Q3).
@@ -378,7 +378,7 @@ class Supervisor:
 
     def _lose(
         self,
-        slot: Supervised,
+        slot: SlotState,
         cause: str,
         *,
         killed: bool = False,
@@ -391,7 +391,7 @@ class Supervisor:
         start_failure = self._start_failure(slot, failure) if failure is not None else None
         self._tell(ReplicaLost(slot.replica_id, slot.incarnation, cause, killed, start_failure))
 
-    def _start_failure(self, slot: Supervised, failure: Failure) -> StartFailure | None:
+    def _start_failure(self, slot: SlotState, failure: Failure) -> StartFailure | None:
         """What is compared between replicas; None: it has trained, or has died by chance."""
         signature = failure.signature()
         if signature is None or not slot.is_at_start:
@@ -399,7 +399,7 @@ class Supervisor:
         digest = hashlib.blake2b(signature.encode(), digest_size=16).hexdigest()
         return StartFailure(digest, exit_code_of(failure.status), failure.words())
 
-    def _group_ended(self, slot: Supervised) -> None:
+    def _group_ended(self, slot: SlotState) -> None:
         was_running = slot.phase is Phase.RUNNING
         slot.clear_deadlines()
         self._out.append(SweepReplica(slot.replica_id, slot.incarnation))
@@ -422,11 +422,11 @@ class Supervisor:
             self._lose(slot, "its slot was given away for a moment")
             self._wait(slot, 0.0)
 
-    def _has_stopped(self, slot: Supervised) -> None:
+    def _has_stopped(self, slot: SlotState) -> None:
         """It was asked to stop, and all its workers have ended."""
         outcome = Outcome.KILLED if slot.killed else self._ending_outcome
-        if slot.reports and not slot.killed:
-            rank = min(slot.reports)
+        if slot.failure_reports and not slot.killed:
+            rank = min(slot.failure_reports)
             failure = _failure(slot, WorkerExited(slot.incarnation, rank, 0, 1))
             slot.failures.append(failure)
             outcome = Outcome.FAILED
@@ -434,7 +434,7 @@ class Supervisor:
         self._lose(slot, outcome.value)
         slot.end(outcome, self._now)
 
-    def _judge(self, slot: Supervised, failure: Failure) -> None:
+    def _judge(self, slot: SlotState, failure: Failure) -> None:
         """Restart once all its workers have ended, or end the job and say why (P5)."""
         budget = self._settings.restarts.max_restarts
         at_start = slot.is_at_start and failure.signature() is not None
@@ -464,7 +464,7 @@ class Supervisor:
                     f"left of {budget}",
                 )
 
-    def _wait(self, slot: Supervised, delay_s: float) -> None:
+    def _wait(self, slot: SlotState, delay_s: float) -> None:
         slot.phase = Phase.WAITING
         slot.wake_at = self._now + delay_s
 
@@ -486,7 +486,7 @@ class Supervisor:
         slot = self._slots.of_incarnation(key.incarnation)
         if slot is None or key.group_rank not in slot.alive:
             return
-        slot.reports[key.group_rank] = report
+        slot.failure_reports[key.group_rank] = report
         if slot.is_at_start and self._settings.workers_per_replica > 1:
             return  # nobody trains with it yet; and it may have raised because a mate has died
         if slot.phase is Phase.RUNNING:
@@ -521,7 +521,7 @@ class Supervisor:
         slot = self._slots.of_incarnation(key.incarnation)
         if slot is None:
             return
-        slot.reported = True
+        slot.has_manager = True
         slot.hang_watch.heard(key.group_rank, self._now)
         match message:
             case Progress():
@@ -541,7 +541,7 @@ class Supervisor:
             case _:
                 pass
 
-    def _account(self, slot: Supervised, progress: Progress) -> None:
+    def _account(self, slot: SlotState, progress: Progress) -> None:
         """Seconds in which a replica that has trained cannot are counted as lost."""
         if not slot.has_trained or slot.lost:
             return
@@ -555,7 +555,7 @@ class Supervisor:
         if slot is not None:
             slot.hang_watch.hung_up(key.group_rank)
 
-    def _ask_the_silent(self, slot: Supervised) -> None:
+    def _ask_the_silent(self, slot: SlotState) -> None:
         for rank in slot.hang_watch.ask(self._now):
             self._out.append(AskWorker(WorkerKey(slot.replica_id, slot.incarnation, rank)))
 
@@ -573,18 +573,18 @@ class Supervisor:
 
     # ------------------------------------------------------------ stopping
 
-    def _kill(self, slot: Supervised) -> None:
+    def _kill(self, slot: SlotState) -> None:
         slot.phase = Phase.STOPPING
         slot.clear_deadlines()
         slot.stuck_at = self._now + self._settings.stuck_after_s
         self._out.append(SignalReplica(slot.replica_id, slot.incarnation, SIGKILL))
 
-    def _stop(self, slot: Supervised) -> None:
+    def _stop(self, slot: SlotState) -> None:
         """Tell its script to stop; it has the whole grace from now on.
 
         A script that has raised ends by itself, and has its deadline.
         """
-        if slot.reports:
+        if slot.failure_reports:
             return
         grace_s = self._settings.grace_s
         slot.phase = Phase.STOPPING
@@ -592,18 +592,18 @@ class Supervisor:
         slot.kill_at = self._now + grace_s
         self._out.append(AskToStop(slot.replica_id, slot.incarnation))
 
-    def _press(self, slot: Supervised) -> None:
+    def _press(self, slot: SlotState) -> None:
         """It has not left in half of its grace: it leaves where it stands."""
         slot.press_at = None
         self._out.append(AskToStop(slot.replica_id, slot.incarnation))
         self._leave_now(slot)
 
-    def _leave_now(self, slot: Supervised, *, in_quorum: bool = True) -> None:
+    def _leave_now(self, slot: SlotState, *, in_quorum: bool = True) -> None:
         """No lighthouse will agree on a boundary: its Managers leave at the next one.
 
         ``in_quorum`` False: those that are in no quorum do; the others leave by an agreement.
         """
-        if slot.reported and not slot.has_left:
+        if slot.has_manager and not slot.has_left:
             order = LeaveNow("drained", in_quorum)
             self._out.append(TellReplica(slot.replica_id, slot.incarnation, order))
 
@@ -776,9 +776,9 @@ class Supervisor:
         self._link_timers()
         self._standing_timer()
 
-    def _out_of_time(self, slot: Supervised) -> None:
+    def _out_of_time(self, slot: SlotState) -> None:
         if slot.phase is Phase.RUNNING:
-            rank = min(slot.reports)
+            rank = min(slot.failure_reports)
             self._fail(slot, WorkerExited(slot.incarnation, rank, 0, 1))
             return
         slot.killed = (
@@ -789,7 +789,7 @@ class Supervisor:
         self._lose(slot, slot.killed, killed=True)
         self._kill(slot)
 
-    def _stuck(self, slot: Supervised) -> None:
+    def _stuck(self, slot: SlotState) -> None:
         slot.stuck_at = None
         ranks = ", ".join(str(rank) for rank in sorted(slot.alive))
         self._say(
@@ -840,14 +840,14 @@ class Supervisor:
         self._out.append(Say("lost", (failure.replica_id,), text, log))
 
 
-def _failure(slot: Supervised, event: WorkerExited) -> Failure:
+def _failure(slot: SlotState, event: WorkerExited) -> Failure:
     return Failure(
         replica_id=slot.replica_id,
         group_rank=event.group_rank,
         pid=event.pid,
         restarts=slot.started - 1,
         status=event.status,
-        report=slot.reports.get(event.group_rank),
+        report=slot.failure_reports.get(event.group_rank),
         reason=event.reason,
     )
 

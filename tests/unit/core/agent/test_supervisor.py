@@ -120,7 +120,7 @@ class Agent:
             WorkerSaid(WorkerKey(replica_id, self.incarnations[replica_id], rank), message)
         )
 
-    def reports(self, replica_id: str) -> list[Instruction]:
+    def failure_reports(self, replica_id: str) -> list[Instruction]:
         return self.says(replica_id, Report(StateId(0, "x"), Endpoint("h", "h:1")))
 
     def wait(self, seconds: float) -> list[Instruction]:
@@ -411,7 +411,7 @@ def test_groups_that_train_apart_are_told_once_and_in_the_report() -> None:
     assert "--workers-per-replica" in text
     assert said(agent.on(NoManagerMade(keys[1], False))) == ""
     assert agent.core.ran_apart
-    agent.reports("0")
+    agent.failure_reports("0")
     assert not agent.core.ran_apart  # it was made later
 
 
@@ -576,7 +576,7 @@ def test_a_drain_lets_managers_leave_and_ends_with_its_own_code() -> None:
     agent = Agent(alone=False)
     agent.on(LighthouseSpoke(agent.now))
     agent.assign("0", "1")
-    agent.reports("0")
+    agent.failure_reports("0")
     out = agent.on(DrainAsked("SIGTERM", 75))
     lives = tuple(RunningReplica(x, agent.incarnations[x]) for x in ("0", "1"))
     assert told(out) == [AgentLeaving("SIGTERM", lives)]
@@ -594,8 +594,8 @@ def test_who_does_not_leave_is_pressed_and_then_killed_and_called_so() -> None:
     agent = Agent(alone=False)
     agent.on(LighthouseSpoke(agent.now))
     agent.assign("0", "1")
-    agent.reports("0")
-    agent.reports("1")
+    agent.failure_reports("0")
+    agent.failure_reports("1")
     agent.on(DrainAsked("SIGTERM", 75))
     agent.says("1", Leaving(StateId(5, "x"), "drained"))
     assert agent.core.next_deadline() == 5.0
@@ -622,7 +622,7 @@ def test_who_does_not_leave_is_pressed_and_then_killed_and_called_so() -> None:
 def test_a_drain_without_a_lighthouse_leaves_at_the_next_boundary() -> None:
     agent = Agent(alone=False)
     agent.assign("0", "1")
-    agent.reports("0")
+    agent.failure_reports("0")
     out = agent.on(DrainAsked("SIGTERM", 75))
     assert asked(out) == ["0", "1"]
     assert leaving(out) == [("0", True)]
@@ -633,7 +633,7 @@ def test_a_drain_whose_lighthouse_dies_meanwhile_goes_on_without_it() -> None:
     agent = Agent(alone=False)
     agent.on(LighthouseSpoke(agent.now))
     agent.assign("0")
-    agent.reports("0")
+    agent.failure_reports("0")
     agent.on(DrainAsked("SIGTERM", 75))
     assert leaving(agent.on(LighthouseGone("cut", 1))) == [("0", True)]
     assert leaving(agent.on(LighthouseGone("cut", 2))) == []
@@ -643,7 +643,7 @@ def test_a_job_of_one_node_leaves_at_once_where_no_quorum_stands() -> None:
     agent = Agent()
     agent.on(LighthouseSpoke(agent.now))
     agent.assign("0")
-    agent.reports("0")
+    agent.failure_reports("0")
     assert leaving(agent.on(DrainAsked("SIGTERM", 75))) == [("0", False)]
 
 
@@ -651,7 +651,7 @@ def test_a_script_that_fails_while_it_leaves_has_not_drained() -> None:
     agent = Agent()
     agent.on(LighthouseSpoke(agent.now))
     agent.assign("0")
-    agent.reports("0")
+    agent.failure_reports("0")
     agent.on(DrainAsked("SIGTERM", 75))
     agent.says("0", Leaving(StateId(5, "x"), "drained"))
     agent.on(FailureReported(WorkerKey("0", agent.incarnations["0"], 0), RAISED))
@@ -667,7 +667,7 @@ def test_slots_are_not_taken_from_an_agent_that_leaves() -> None:
     agent = Agent(alone=False)
     agent.on(LighthouseSpoke(agent.now))
     agent.assign("0")
-    agent.reports("0")
+    agent.failure_reports("0")
     agent.on(DrainAsked("SIGTERM", 75))
     agent.says("0", Leaving(StateId(5, "x"), "drained"))
     assert signals(agent.assign()) == []
@@ -679,7 +679,7 @@ def test_a_replica_that_moves_has_its_grace_too() -> None:
     agent = Agent(alone=False)
     agent.on(LighthouseSpoke(agent.now))
     agent.assign("0", "1")
-    agent.reports("1")
+    agent.failure_reports("1")
     first = agent.incarnations["1"]
     agent.says("1", Leaving(StateId(5, "x"), "drained"))
     out = agent.assign("0")
@@ -693,7 +693,7 @@ def test_a_replica_that_has_left_is_started_again_if_its_slot_stays_here() -> No
     agent = Agent(alone=False)
     agent.on(LighthouseSpoke(agent.now))
     agent.assign("0")
-    agent.reports("0")
+    agent.failure_reports("0")
     first = agent.incarnations["0"]
     agent.says("0", Leaving(StateId(5, "x"), "drained"))
     out = agent.exits("0", 75)
@@ -889,7 +889,7 @@ def heard_agent(**changes: Any) -> Agent:
     agent = Agent(standbys=StandbyRules(0), **changes)
     agent.assign("0")
     agent.on(LighthouseSpoke(1e9))  # for this time it is in contact
-    agent.reports("0")
+    agent.failure_reports("0")
     return agent
 
 

@@ -59,8 +59,8 @@ from ftrun.core.agent.events import (
     TellReplica,
     TellWorkers,
     TimerFired,
+    WorkerDisconnected,
     WorkerExited,
-    WorkerHungUp,
     WorkerSaid,
     WorkerUsed,
 )
@@ -408,9 +408,9 @@ class Agent:
         if self._supervisor.isolated:
             self._server.send_to(key, Isolation(True))
 
-    def worker_hung_up(self, key: WorkerKey) -> None:
+    def worker_disconnected(self, key: WorkerKey) -> None:
         """It has closed its connection."""
-        self._handle(WorkerHungUp(key))
+        self._handle(WorkerDisconnected(key))
 
     def worker_message(self, key: WorkerKey, message: Any) -> None:
         """Relay what is for the lighthouse, and let the supervisor know."""

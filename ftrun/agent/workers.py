@@ -38,7 +38,7 @@ class WorkerListener(Protocol):
     def worker_attached(self, key: WorkerKey) -> None:
         """A connection of ``key`` stands."""
 
-    def worker_hung_up(self, key: WorkerKey) -> None:
+    def worker_disconnected(self, key: WorkerKey) -> None:
         """The last connection of ``key`` is closed, and was not cut by us."""
 
     def worker_message(self, key: WorkerKey, message: Any) -> None:
@@ -125,7 +125,7 @@ class WorkerServer:
         if key is not None and not links:
             self._links.pop(key, None)
             if not link.is_cut:
-                self._listener.worker_hung_up(key)
+                self._listener.worker_disconnected(key)
 
 
 class _Link(asyncio.Protocol):

@@ -43,7 +43,7 @@ def check_handshake(host: str, port: int, tls: TlsFiles) -> None:
         except OSError:
             return
     if not accepted:
-        raise UserError(hung_up(f"{host}:{port}", tls))
+        raise UserError(connection_closed(f"{host}:{port}", tls))
 
 
 def _says_something(secured: ssl.SSLSocket) -> bool:
@@ -54,7 +54,7 @@ def _says_something(secured: ssl.SSLSocket) -> bool:
         return False
 
 
-def hung_up(address: str, tls: TlsFiles) -> str:
+def connection_closed(address: str, tls: TlsFiles) -> str:
     """What it means that the lighthouse was believed, and ended the connection without a word."""
     if tls.cert is None:
         return (
@@ -73,7 +73,7 @@ def explain(address: str, error: ssl.SSLError, tls: TlsFiles) -> str:
         return _not_believed(address, error, tls)
     reason = str(error.reason or error)
     if "ALERT" in reason and ("CERTIFICATE" in reason or "UNKNOWN_CA" in reason):
-        return hung_up(address, tls)
+        return connection_closed(address, tls)
     if any(word in reason for word in ("WRONG_VERSION_NUMBER", "RECORD_LAYER", "UNEXPECTED_EOF")):
         return (
             f"What answers at {address} does not speak TLS ({reason}). {_NOTHING} Start the "

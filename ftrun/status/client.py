@@ -14,7 +14,7 @@ from typing import Any
 from ftrun.config import parse_address
 from ftrun.errors import ExitCode, PeerError, UserError
 from ftrun.protocol.auth import bearer
-from ftrun.protocol.handshake import explain, hung_up
+from ftrun.protocol.handshake import connection_closed, explain
 from ftrun.protocol.tls import PLAINTEXT, TlsFiles
 
 TIMEOUT_S = 5.0
@@ -41,10 +41,10 @@ def fetch_status(
     try:
         connection.connect()
         code, body = _ask(connection, token)
-    except _HungUp as error:
+    except _Closed as error:
         if not tls:
             raise _unreachable(host, port, tls, error) from error
-        raise UserError(hung_up(f"{host}:{port}", tls)) from error
+        raise UserError(connection_closed(f"{host}:{port}", tls)) from error
     except ssl.SSLError as error:
         raise UserError(explain(f"{host}:{port}", error, tls)) from error
     except (OSError, http.client.HTTPException) as error:
@@ -54,7 +54,7 @@ def fetch_status(
     return _checked(f"{host}:{port}", code, body)
 
 
-class _HungUp(OSError):
+class _Closed(OSError):
     """The connection, and TLS on it, stood; then it was ended without a word."""
 
 
@@ -69,7 +69,7 @@ def _ask(connection: http.client.HTTPConnection, token: str) -> tuple[int, bytes
         response = connection.getresponse()
         return response.status, response.read(STATUS_BYTES_MAX)
     except (ConnectionError, ssl.SSLEOFError) as error:
-        raise _HungUp(str(error)) from error
+        raise _Closed(str(error)) from error
 
 
 def _unreachable(host: str, port: int, tls: TlsFiles, error: Exception) -> LighthouseUnreachable:

@@ -28,7 +28,7 @@ class Echo:
     def worker_attached(self, key: WorkerKey) -> None:
         """Nothing to say."""
 
-    def worker_hung_up(self, key: WorkerKey) -> None:
+    def worker_disconnected(self, key: WorkerKey) -> None:
         """Nobody waits for it here."""
 
     def worker_message(self, key: WorkerKey, message: Any) -> None:

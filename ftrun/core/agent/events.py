@@ -64,7 +64,7 @@ class WorkerSaid:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerHungUp:
+class WorkerDisconnected:
     """A worker has closed its connection: it can answer nothing, and need not."""
 
     key: WorkerKey
@@ -161,7 +161,7 @@ Event: TypeAlias = (
     | FailureReported
     | NoManagerMade
     | WorkerSaid
-    | WorkerHungUp
+    | WorkerDisconnected
     | WorkerUsed
     | RestartAsked
     | DrainAsked

@@ -46,7 +46,7 @@ class HangWatch:
         elif self._limit_s and rank not in self._gone:
             self._silences[rank] = Silence(self._limit_s, now)
 
-    def hung_up(self, rank: int) -> None:
+    def disconnected(self, rank: int) -> None:
         """It cannot answer now; watched again when it speaks again."""
         self._silences.pop(rank, None)
 

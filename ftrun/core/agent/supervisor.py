@@ -61,8 +61,8 @@ from ftrun.core.agent.events import (
     TellLighthouse,
     TellReplica,
     TellWorkers,
+    WorkerDisconnected,
     WorkerExited,
-    WorkerHungUp,
     WorkerLife,
     WorkerSaid,
     WorkerUsed,
@@ -178,8 +178,8 @@ class Supervisor:
                 self._no_manager_made(key, has_stepped)
             case WorkerSaid(key, message):
                 self._worker_said(key, message)
-            case WorkerHungUp(key):
-                self._hung_up(key)
+            case WorkerDisconnected(key):
+                self._disconnected(key)
             case WorkerUsed():
                 self._worker_used(event)
             case RestartAsked(_, incarnation, reason):
@@ -550,10 +550,10 @@ class Supervisor:
         if progress.phase not in STANDING_STILL or progress.phase == Activity.STOPPED.value:
             slot.goes_on(self._now)
 
-    def _hung_up(self, key: WorkerKey) -> None:
+    def _disconnected(self, key: WorkerKey) -> None:
         slot = self._slots.of_incarnation(key.incarnation)
         if slot is not None:
-            slot.hang_watch.hung_up(key.group_rank)
+            slot.hang_watch.disconnected(key.group_rank)
 
     def _ask_the_silent(self, slot: SlotState) -> None:
         for rank in slot.hang_watch.ask(self._now):

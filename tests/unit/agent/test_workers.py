@@ -35,7 +35,7 @@ class Listener:
     def worker_attached(self, key: WorkerKey) -> None:
         self.attached.set()
 
-    def worker_hung_up(self, key: WorkerKey) -> None:
+    def worker_disconnected(self, key: WorkerKey) -> None:
         self.heard.put_nowait((key, None))
 
     def worker_message(self, key: WorkerKey, message: Any) -> None:

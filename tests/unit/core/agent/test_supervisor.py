@@ -36,8 +36,8 @@ from ftrun.core.agent.events import (
     TellReplica,
     TellWorkers,
     TimerFired,
+    WorkerDisconnected,
     WorkerExited,
-    WorkerHungUp,
     WorkerLife,
     WorkerSaid,
     WorkerUsed,
@@ -910,7 +910,7 @@ def test_who_has_never_spoken_has_left_or_hung_up_is_not_asked() -> None:
     left, gone, off = heard_agent(), heard_agent(), heard_agent(hang_timeout_s=0.0)
     left.says("0", Leaving(StateId(3, "x"), "finished"))
     left.says("0", Progress(3, 3, "drained"))
-    gone.on(WorkerHungUp(WorkerKey("0", gone.incarnations["0"], 0)))
+    gone.on(WorkerDisconnected(WorkerKey("0", gone.incarnations["0"], 0)))
     for agent in (silent, left, gone, off):
         assert questions(agent) == []
         assert agent.core.running()
@@ -921,7 +921,7 @@ def test_a_late_word_on_a_worker_that_runs_no_more_is_nothing() -> None:
     key = WorkerKey("0", agent.incarnations["0"], 0)
     agent.exits("0", -9)
     assert agent.on(WorkerUsed(key, 1234, 1.0)) == []
-    assert agent.on(WorkerHungUp(key)) == []
+    assert agent.on(WorkerDisconnected(key)) == []
 
 
 def test_time_is_lost_only_after_a_loss() -> None:

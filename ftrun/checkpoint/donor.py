@@ -30,7 +30,7 @@ CHUNK_TIMEOUT_S = 10.0
 DONE_TIMEOUT_S = 1.0
 REFUSAL_BYTES_MAX = 4096
 OPERATION_BYTES_MAX = 16384
-PATIENCE = struct.pack("@ll", 1, 0)
+SOCKET_TIMEOUT = struct.pack("@ll", 1, 0)
 """A second, as a timeval: how long the kernel waits before deadlines are looked at again."""
 
 
@@ -237,8 +237,8 @@ class DonorLink:
         sock.settimeout(min(CONNECT_TIMEOUT_S, remaining_s))
         sock.connect((host.strip("[]"), int(port)))
         sock.settimeout(None)  # blocking, for MSG_WAITALL, but not for ever:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, PATIENCE)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, PATIENCE)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, SOCKET_TIMEOUT)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, SOCKET_TIMEOUT)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if self._certificate is None:
             return sock

@@ -62,7 +62,7 @@ REQUEST_TIMEOUT_S = 10.0
 IDLE_TIMEOUT_S = 60.0
 STALL_TIMEOUT_S = 30.0
 SWEEP_INTERVAL_S = 5.0
-TELL_PATIENCE_S = 1.0
+ANSWER_TIMEOUT_S = 1.0
 
 Tell = Callable[[Question, float], "bytes | None"]
 
@@ -269,7 +269,7 @@ class StateServer:
     # ------------------------------------------------------------ routes
 
     def _answer_question(self, pipe: wire.Pipe, question: Question) -> None:
-        told = self.tell(question, TELL_PATIENCE_S) if self.tell is not None else None
+        told = self.tell(question, ANSWER_TIMEOUT_S) if self.tell is not None else None
         if told is None:
             _send(pipe, "409 Conflict", b"that operation is not known here yet")
         else:

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 ASKERS_MAX = 8
 RETRY_S = 0.05
-ANSWER_PATIENCE_S = 60.0
+ANSWER_TIMEOUT_S = 60.0
 SIZES_MAX = 256
 _Order = tuple[Question, Member]
 
@@ -130,7 +130,7 @@ class Comparing:
             link, is_new = self._link(endpoint, question), True
             links[endpoint.heal] = link
         try:
-            return decode(link.operation(question, clock.now() + ANSWER_PATIENCE_S))
+            return decode(link.operation(question, clock.now() + ANSWER_TIMEOUT_S))
         except DonorRefused as refusal:
             if not refusal.ask_again:
                 log.warning("replica %s tells no operation: %s", member.replica_id, refusal)

@@ -395,9 +395,9 @@ class Engine:
         """Whether an answer to ``question`` would still be of use (from any thread)."""
         return self.fatal is None and self.machine.counts(question.tag.attempt)
 
-    def _tell(self, question: Question, patience_s: float) -> bytes | None:
+    def _tell(self, question: Question, timeout_s: float) -> bytes | None:
         """What this worker answers to a peer; None: it does not know yet (from any thread)."""
-        deadline = clock.now() + patience_s
+        deadline = clock.now() + timeout_s
         with self.changed:
             while (entry := self.machine.tell(question)) is None:
                 left_s = deadline - clock.now()

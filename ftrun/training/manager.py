@@ -249,7 +249,7 @@ class Manager:
         self._error = None
         if engine.is_fresh:
             return  # zero_grad() twice: nothing has happened yet in the step under way
-        timeout_s = timeout.total_seconds() if timeout else self._patience_s()
+        timeout_s = timeout.total_seconds() if timeout else self._start_timeout_s()
         if not machine.begun:
             self._healing.begin()
             trains(self._leave_at_once)
@@ -287,7 +287,7 @@ class Manager:
         """Whether this process was asked to stop: ``Drained`` follows at the next boundary."""
         return stop_requested()
 
-    def _patience_s(self) -> float:
+    def _start_timeout_s(self) -> float:
         """Peers may take long to their first step: the launcher knows how long the job waits."""
         if self._machine.begun:
             return self._quorum_timeout_s
@@ -357,8 +357,8 @@ class Manager:
             raise UserError(
                 "should_commit() outside a step: call start_quorum() (zero_grad()) first"
             )
-        patience_s = self._timeout_s + self._quorum_timeout_s
-        deadline_s = (timeout.total_seconds() if timeout else 0) or patience_s
+        longest_s = self._timeout_s + self._quorum_timeout_s
+        deadline_s = (timeout.total_seconds() if timeout else 0) or longest_s
         engine.feed(e.OperationsEnded())
         if not machine.settled:
             engine.wait_until(lambda: machine.settled or not machine.in_step, deadline_s, "results")

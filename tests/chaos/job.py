@@ -20,14 +20,14 @@ from pathlib import Path
 
 from ftrun.agent import linux, sweep
 from tests.chaos.journal import last_step
-from tests.chaos.processes import PATIENCE, Family, command, wait
+from tests.chaos.processes import SOCKET_TIMEOUT, Family, command, wait
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SCRIPT = Path(__file__).parent / "train.py"
 START_S = 180.0
 RECOVER_S = 150.0
 END_S = 150.0
-GONE_S = 5.0 * PATIENCE
+GONE_S = 5.0 * SOCKET_TIMEOUT
 STEPS_TO_END = 30
 PORTS = (10_240, 29_000)  # below those of outgoing connections, and the lighthouse's own
 PORT_TRIES = 100

@@ -15,9 +15,9 @@ import psutil
 from ftrun.agent import linux
 
 LOOK_S = 0.02
-PATIENCE = float(os.environ.get("CHAOS_PATIENCE", "1"))
+SOCKET_TIMEOUT = float(os.environ.get("CHAOS_PATIENCE", "1"))
 """How many times as long the bounds of P1 and P2 may take: more than 1 on a slow machine."""
-ZOMBIE_S = 1.0 * PATIENCE
+ZOMBIE_S = 1.0 * SOCKET_TIMEOUT
 ZOMBIE_LOOK_S = 0.25
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from ftrun.core.lighthouse.events import JournalState
 from ftrun.core.messages import JobSpec
-from ftrun.core.worker.machine import MATES_PATIENCE_S
+from ftrun.core.worker.machine import GROUP_TIMEOUT_S
 from tests.sim.actor import (
     BUILD_TIMEOUT_S,
     HANG_TIMEOUT_S,
@@ -334,7 +334,7 @@ class World:
         bound_s = JOIN_TIMEOUT_S + 2 * HEARTBEAT_TIMEOUT_S + ISOLATION_LIMIT_S
         bound_s += 2 * (SETTINGS.takeover_grace_s + SETTINGS.rejoin_timeout_s + BUILD_TIMEOUT_S)
         if self.job.workers > 1:  # ranks of a group that are a step apart find out by waiting
-            bound_s += 2 * MATES_PATIENCE_S
+            bound_s += 2 * GROUP_TIMEOUT_S
         if self.hung:  # nobody hears of it but by waiting for its part of a sum
             bound_s += OPERATION_TIMEOUT_S
 

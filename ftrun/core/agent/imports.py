@@ -15,7 +15,7 @@ LIMIT_S = 900.0
 
 
 @dataclass
-class Preparation:
+class ImportDeadline:
     """``is_done``: workers can be started. ``said``: people know that it takes long."""
 
     started_at: float

@@ -68,7 +68,7 @@ from ftrun.core.agent.events import (
     WorkerUsed,
 )
 from ftrun.core.agent.failures import Failure, exit_code_of
-from ftrun.core.agent.imports import LIMIT_S, SAY_AFTER_S, Preparation
+from ftrun.core.agent.imports import LIMIT_S, SAY_AFTER_S, ImportDeadline
 from ftrun.core.agent.restarts import CrashLoop, Restart, RestartRules
 from ftrun.core.agent.slot_state import Outcome, Phase, SlotState, SlotSummary
 from ftrun.core.agent.slot_table import SlotTable
@@ -148,7 +148,7 @@ class Supervisor:
         self._slots = SlotTable(settings.restarts)
         self._standbys = StandbyPool(settings.standbys)
         self._starts = 0
-        self._preparation = Preparation(now, max(LIMIT_S, settings.join_timeout_s))
+        self._import_deadline = ImportDeadline(now, max(LIMIT_S, settings.join_timeout_s))
         self._contact = Contact(settings.join_timeout_s, settings.isolation_limit_s)
         self._ending: EndAgent | None = None
         self._ending_outcome = Outcome.STOPPED
@@ -191,7 +191,7 @@ class Supervisor:
             case JobEnded(exit_code, reason):
                 self._end_job(exit_code, reason)
             case SpawnerReady():
-                self._preparation.is_done = True
+                self._import_deadline.is_done = True
                 self._contact.ready(now)
             case SpawnerWarmed():
                 self._standbys.open(now)
@@ -708,22 +708,23 @@ class Supervisor:
             f"{stood_s:.0f} s, and goes on when the lighthouse is back.",
         )
 
-    def _preparation_timers(self) -> None:
+    def _import_timers(self) -> None:
         if self.is_ending:
             return
-        if self._preparation.is_over(self._now):
+        if self._import_deadline.is_over(self._now):
             self._end_job(
                 self._settings.unready_code,
                 "no worker could be started: torch and the --preload modules were not imported "
-                f"within {self._preparation.limit_s:g} s (a longer --join-timeout allows more)",
+                f"within {self._import_deadline.limit_s:g} s (a longer --join-timeout allows more)",
             )
-        elif self._preparation.is_slow(self._now):
-            self._preparation.said = True
+        elif self._import_deadline.is_slow(self._now):
+            self._import_deadline.said = True
             self._say(
                 "importing",
                 "",
                 f"torch and the --preload modules are still being imported after {SAY_AFTER_S:g} "
-                f"s; no worker can start before. That may take {self._preparation.limit_s:g} s.",
+                f"s; no worker can start before. That may take "
+                f"{self._import_deadline.limit_s:g} s.",
             )
 
     def _link_timers(self) -> None:
@@ -752,7 +753,7 @@ class Supervisor:
         if self._standbys.due_at is not None and self._wants_standbys():
             yield self._standbys.due_at
         for deadline in (
-            self._preparation.deadline(),
+            self._import_deadline.deadline(),
             self._contact.deadline(),
             self._stands_at(),
         ):
@@ -772,7 +773,7 @@ class Supervisor:
             if slot.phase is Phase.RUNNING:
                 self._ask_the_silent(slot)
         self._refill_standbys()
-        self._preparation_timers()
+        self._import_timers()
         self._link_timers()
         self._standing_timer()
 

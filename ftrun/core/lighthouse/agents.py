@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ftrun.core.lighthouse.suspicion import Patience
+from ftrun.core.lighthouse.suspicion import SilenceCheck
 
 
 @dataclass(slots=True)
@@ -26,10 +26,10 @@ class Agent:
     gone_at: float | None = None
     told: tuple[str, ...] | None = None
     is_leaving: bool = False
-    patience: Patience = field(default_factory=Patience)
+    silence_check: SilenceCheck = field(default_factory=SilenceCheck)
 
     def due_at(self, timeout_s: float, grace_s: float) -> float:
         """When to look at it: whether it still speaks, or whether its slots are free for others."""
         if self.gone_at is not None:
             return self.gone_at + grace_s
-        return self.patience.overdue_at(self.heard_at, timeout_s)
+        return self.silence_check.overdue_at(self.heard_at, timeout_s)

@@ -14,7 +14,7 @@ from ftrun.core.lighthouse.history import replicas, sentence
 from ftrun.core.lighthouse.phases import Phase
 from ftrun.core.lighthouse.replicas import Replica
 from ftrun.core.lighthouse.state import MembershipState
-from ftrun.core.lighthouse.suspicion import Patience
+from ftrun.core.lighthouse.suspicion import SilenceCheck
 from ftrun.core.quorum import Quorum
 
 
@@ -25,7 +25,7 @@ class Forming:
         self._state = state
         self._gathering_since: float | None = None
         self._is_lost = False  # nobody holds the job's state: the next quorum begins anew
-        self._patience = Patience()
+        self._silence_check = SilenceCheck()
         self._tries = 0
         self._tried_step = -1
         self._errors: Counter[str] = Counter()
@@ -92,9 +92,9 @@ class Forming:
             return False
         timeout_s = state.settings.rejoin_timeout_s
         late_s = state.now - state.deadline
-        if self._patience.ends(state.since, timeout_s, state.now, late_s):
+        if self._silence_check.ends(state.since, timeout_s, state.now, late_s):
             return True
-        state.deadline = self._patience.next_look_at
+        state.deadline = self._silence_check.next_look_at
         return False
 
     def _go_on(self) -> bool:

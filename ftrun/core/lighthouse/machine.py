@@ -363,7 +363,7 @@ class Lighthouse:
         timeout_s, grace_s = state.spec.heartbeat_timeout_s, state.settings.reassign_grace_s
         late_s = state.now - self._sweep_at
         for agent in list(self.agents.values()):
-            if agent.gone_at is None and agent.patience.ends(
+            if agent.gone_at is None and agent.silence_check.ends(
                 agent.heard_at, timeout_s, state.now, late_s
             ):
                 cause = f"no heartbeat for {timeout_s:g} s"

@@ -110,13 +110,13 @@ class MembershipState:
         self.phase = phase
         self.since = self.now
         self.deadline = (
-            None if timeout_s is None else self.now + self.patient_s(timeout_s, len(self.live))
+            None if timeout_s is None else self.now + self.timeout_for(timeout_s, len(self.live))
         )
         self.failure = ""
         self.is_dirty = True
         self.waiting.clear()
 
-    def patient_s(self, timeout_s: float, replicas: int) -> float:
+    def timeout_for(self, timeout_s: float, replicas: int) -> float:
         """More time for very many: what they are told and answer goes through one process."""
         return timeout_s + max(0, replicas - LARGE_MEMBERS) * LARGE_MEMBER_S
 

@@ -21,7 +21,7 @@ LOOKS_MAX = 4
 
 
 @dataclass(slots=True)
-class Patience:
+class SilenceCheck:
     """With one silence at a time. ``heard_at``: when the one began that has had so many looks."""
 
     looks: int = 0

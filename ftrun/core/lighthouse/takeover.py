@@ -81,7 +81,7 @@ class Takeover:
     def _grace_over(self, replicas: int) -> float:
         """After a restart every agent tells the whole quorum: of very many that takes longer."""
         state = self._state
-        return state.now + state.patient_s(state.settings.takeover_grace_s, replicas)
+        return state.now + state.timeout_for(state.settings.takeover_grace_s, replicas)
 
     @property
     def _all_agents_here(self) -> bool:

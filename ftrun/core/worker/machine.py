@@ -55,7 +55,7 @@ from ftrun.core.worker.quorums import Pending, Quorums
 from ftrun.core.worker.under_way import Fate, StepUnderWay
 
 STORY_LINES_MAX = 64
-MATES_PATIENCE_S = 5.0
+GROUP_TIMEOUT_S = 5.0
 """So long a rank whose step is void waits in the vote before it takes a quorum from its mates."""
 
 NOBODY_JOINS = "the script lets nobody join at this step"
@@ -478,7 +478,7 @@ class StepMachine:
     def _watch_mates(self, step: StepUnderWay) -> None:
         """A void step votes at once, and a mate may be in the next one, where it waits for us."""
         if step.is_voting and step.fate is Fate.VOID:
-            step.deadline = self._now + min(MATES_PATIENCE_S, self._operation_timeout_s)
+            step.deadline = self._now + min(GROUP_TIMEOUT_S, self._operation_timeout_s)
 
     def _on_decided(self, event: e.Decided) -> None:
         step = self._step

@@ -13,7 +13,7 @@ from ftrun.core.lighthouse.machine import (
     LighthouseSettings,
     TimerFired,
 )
-from ftrun.core.lighthouse.suspicion import LOOKS_MAX, Patience
+from ftrun.core.lighthouse.suspicion import LOOKS_MAX, SilenceCheck
 
 TIMEOUT_S = 4.0
 SPEC = m.JobSpec("job", 2, 1, 1, 10.0, TIMEOUT_S, 20.0)
@@ -68,17 +68,21 @@ def test_any_word_may_be_the_first_after_a_pause() -> None:
 
 
 def test_who_is_late_at_every_look_gives_up_all_the_same() -> None:
-    patience, now, looks = Patience(), 100.0, 1
-    while not patience.ends(0.0, TIMEOUT_S, now, late_s=TIMEOUT_S):
-        now, looks = patience.overdue_at(0.0, TIMEOUT_S) + TIMEOUT_S, looks + 1
+    silence_check, now, looks = SilenceCheck(), 100.0, 1
+    while not silence_check.ends(0.0, TIMEOUT_S, now, late_s=TIMEOUT_S):
+        now, looks = silence_check.overdue_at(0.0, TIMEOUT_S) + TIMEOUT_S, looks + 1
     assert looks == LOOKS_MAX
 
 
 def test_each_silence_is_looked_at_anew() -> None:
-    patience = Patience()
+    silence_check = SilenceCheck()
     for heard_at in (0.0, 10.0):
         first = heard_at + TIMEOUT_S
-        assert not patience.ends(heard_at, TIMEOUT_S, first - 0.1, 0.0)
-        assert not patience.ends(heard_at, TIMEOUT_S, first, 0.0)
-        assert not patience.ends(heard_at, TIMEOUT_S, first, 0.0)  # it is not time to look again
-        assert patience.ends(heard_at, TIMEOUT_S, patience.overdue_at(heard_at, TIMEOUT_S), 0.0)
+        assert not silence_check.ends(heard_at, TIMEOUT_S, first - 0.1, 0.0)
+        assert not silence_check.ends(heard_at, TIMEOUT_S, first, 0.0)
+        assert not silence_check.ends(
+            heard_at, TIMEOUT_S, first, 0.0
+        )  # it is not time to look again
+        assert silence_check.ends(
+            heard_at, TIMEOUT_S, silence_check.overdue_at(heard_at, TIMEOUT_S), 0.0
+        )

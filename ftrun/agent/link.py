@@ -11,7 +11,7 @@ from typing import Protocol
 
 from ftrun import clock
 from ftrun.config import is_loopback
-from ftrun.core.agent.heartbeats import Heartbeats
+from ftrun.core.agent.lease import LeaseRequests
 from ftrun.core.ids import WorkerKey
 from ftrun.core.messages import (
     FromAgent,
@@ -60,7 +60,7 @@ class LighthouseLink:
         self._token = token
         self._tls = tls
         self._interval_s = spec.heartbeat_timeout_s / HEARTBEATS_PER_TIMEOUT
-        self._beats = Heartbeats(self._interval_s, spec.isolation_limit_s, spec.nodes)
+        self._requests = LeaseRequests(self._interval_s, spec.isolation_limit_s, spec.nodes)
         self._connection: LighthouseConnection | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._progress: dict[str, ReplicaProgress] = {}
@@ -126,10 +126,10 @@ class LighthouseLink:
             case Disconnected():
                 self._open = False
                 self._address = ""
-                self._beats.broke()
+                self._requests.disconnected()
                 self._listener.link_failed(event)
             case Welcome() | HeartbeatAck():
-                self._listener.link_message(event, self._beats.answered())
+                self._listener.link_message(event, self._requests.answered())
             case _:
                 self._listener.link_message(event, None)
 
@@ -137,7 +137,7 @@ class LighthouseLink:
         """Send what is answered one for one and in order, and note when."""
         assert self._connection is not None
         if self._connection.send(question):
-            self._beats.asked(clock.now())
+            self._requests.sent(clock.now())
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         """Neither task ends by itself: an exception in one is an exception of the agent."""
@@ -149,12 +149,12 @@ class LighthouseLink:
     async def _beat(self) -> None:
         while True:
             await asyncio.sleep(self._interval_s)
-            if self._open and not self._beats.is_mute:
-                self._beat_once(self._beats.asks(clock.now()))
+            if self._open and not self._requests.is_full:
+                self._beat_once(self._requests.asks(clock.now()))
 
     def _beat_once(self, asks: bool) -> None:
         progress: tuple[ReplicaProgress, ...] = ()
-        if self._beats.tells(asks):
+        if self._requests.carries_progress(asks):
             progress, self._progress = tuple(self._progress.values()), {}
         heartbeat = Heartbeat(progress, quiet=not asks)
         if asks:

@@ -412,7 +412,7 @@ class ReplicaProgress:
 class Heartbeat:
     """The agent lives; ``progress`` only of replicas whose step or phase has changed.
 
-    ``quiet``: no HeartbeatAck is wanted (core/agent/heartbeats.py says when one is).
+    ``quiet``: no HeartbeatAck is wanted (core/agent/lease.py says when one is).
     """
 
     progress: tuple[ReplicaProgress, ...] = ()

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ftrun.core import messages as m
-from ftrun.core.agent.heartbeats import Heartbeats
+from ftrun.core.agent.lease import LeaseRequests
 from ftrun.core.ids import SHARED_LINEAGE, StateId, WorkerKey
 from ftrun.core.quorum import Endpoint, Quorum
 from ftrun.protocol.rpc import Connected, Disconnected, LighthouseConnection
@@ -98,7 +98,7 @@ class Agent:
         self.replicas: dict[str, Replica] = {}
         self.connection = LighthouseConnection([address], token, self._on_event)
         self.reason = ""
-        self._beats = Heartbeats(HEARTBEAT_S, spec.isolation_limit_s, spec.nodes)
+        self._requests = LeaseRequests(HEARTBEAT_S, spec.isolation_limit_s, spec.nodes)
         self._started = 0
         self._marks = marks
         host = f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}"
@@ -125,10 +125,10 @@ class Agent:
     def beat(self, step: int) -> None:
         """Its workers train: all of them are at a new step at every heartbeat."""
         now = time.perf_counter()
-        asks = self._beats.asks(now)
-        lines = self._progress(step) if self._beats.tells(asks) else ()
+        asks = self._requests.asks(now)
+        lines = self._progress(step) if self._requests.carries_progress(asks) else ()
         if self.connection.send(m.Heartbeat(lines, quiet=not asks)) and asks:
-            self._beats.asked(now)
+            self._requests.sent(now)
 
     def _progress(self, step: int) -> tuple[m.ReplicaProgress, ...]:
         progress = m.Progress(step, step * 64, "forward", (("loss", 1.0 / (step + 1)),))
@@ -142,11 +142,11 @@ class Agent:
         match event:
             case Connected():
                 self._marks.note("Connected")
-                self._beats.asked(time.perf_counter())
+                self._requests.sent(time.perf_counter())
                 self._say(self._hello)
             case Disconnected(reason):
                 self._marks.note("Disconnected")
-                self._beats.broke()
+                self._requests.disconnected()
                 self.reason = reason
             case m.AssignSlots(replica_ids):
                 self._marks.note("AssignSlots")
@@ -160,7 +160,7 @@ class Agent:
             case m.Notice(kind):
                 self._marks.note(f"notice {kind}")
             case m.Welcome() | m.HeartbeatAck():
-                self._beats.answered()
+                self._requests.answered()
             case _:
                 self._marks.note(type(event).__name__)
 

@@ -1,7 +1,7 @@
 """How long an agent's imports take before it can start a worker, and what that means.
 
 Torch and ``--preload`` come from a cold network disk in minutes. Until they are there the
-lighthouse cannot be told of the agent, so its silence means nothing (contact.py). Not here: who
+lighthouse cannot be told of the agent, so its silence means nothing (lease.py). Not here: who
 imports (agent/spawner.py).
 """
 

@@ -22,7 +22,7 @@ called killed. A group that is broken is killed first, and its loss is told righ
 
 Not here: whether a restart is due (restarts.py), which standbys are kept (standby.py), how long
 imports may take (imports.py), who is silent for too long (hang_watch.py), the lighthouse's silence
-(contact.py), processes, sockets and files (agent/), membership (core/lighthouse/machine.py).
+(lease.py), processes, sockets and files (agent/), membership (core/lighthouse/machine.py).
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from ftrun.core.activity import NOT_ITS_OWN, STANDING_STILL, Activity
-from ftrun.core.agent.contact import Contact
 from ftrun.core.agent.events import (
     AskToStop,
     AskWorker,
@@ -69,6 +68,7 @@ from ftrun.core.agent.events import (
 )
 from ftrun.core.agent.failures import Failure, exit_code_of
 from ftrun.core.agent.imports import LIMIT_S, SAY_AFTER_S, ImportDeadline
+from ftrun.core.agent.lease import AgentLease
 from ftrun.core.agent.restarts import CrashLoop, Restart, RestartRules
 from ftrun.core.agent.slot_state import Outcome, Phase, SlotState, SlotSummary
 from ftrun.core.agent.slot_table import SlotTable
@@ -149,7 +149,7 @@ class Supervisor:
         self._standbys = StandbyPool(settings.standbys)
         self._starts = 0
         self._import_deadline = ImportDeadline(now, max(LIMIT_S, settings.join_timeout_s))
-        self._contact = Contact(settings.join_timeout_s, settings.isolation_limit_s)
+        self._lease = AgentLease(settings.join_timeout_s, settings.isolation_limit_s)
         self._ending: EndAgent | None = None
         self._ending_outcome = Outcome.STOPPED
         self._end_at: float | None = None
@@ -192,7 +192,7 @@ class Supervisor:
                 self._end_job(exit_code, reason)
             case SpawnerReady():
                 self._import_deadline.is_done = True
-                self._contact.ready(now)
+                self._lease.ready(now)
             case SpawnerWarmed():
                 self._standbys.open(now)
             case StandbyExited(name, status):
@@ -228,23 +228,23 @@ class Supervisor:
     @property
     def isolated(self) -> bool:
         """True while workers may not commit, for want of a word from a lighthouse (Q3)."""
-        return self._contact.isolated
+        return self._lease.isolated
 
     @property
     def lease(self) -> Lease | None:
         """Until when workers may commit without another word; None: nobody has heard us yet."""
-        until_s = self._contact.lease_s()
+        until_s = self._lease.until_s()
         return None if until_s is None else Lease(until_s)
 
     @property
     def has_heard(self) -> bool:
         """True once a lighthouse has answered a Hello or a heartbeat."""
-        return self._contact.heard_at is not None
+        return self._lease.renewed_at is not None
 
     @property
     def gives_up_at(self) -> float | None:
         """When it will end because no lighthouse has answered; None: not known yet, or one has."""
-        return self._contact.deadline() if self._contact.heard_at is None else None
+        return self._lease.deadline() if self._lease.renewed_at is None else None
 
     @property
     def is_ending(self) -> bool:
@@ -637,8 +637,8 @@ class Supervisor:
         for slot in self._slots:
             if slot.phase is Phase.RUNNING:
                 self._stop(slot)
-                if not self._contact.is_open or self._settings.alone:
-                    self._leave_now(slot, in_quorum=not self._contact.is_open)
+                if not self._lease.is_connected or self._settings.alone:
+                    self._leave_now(slot, in_quorum=not self._lease.is_connected)
         self._tell(AgentLeaving(reason, self.running()))
 
     def _stop_now(self) -> None:
@@ -663,9 +663,9 @@ class Supervisor:
     # ------------------------------------------------------------ the lighthouse
 
     def _lighthouse_spoke(self, asked_at: float | None) -> None:
-        if not self._contact.is_open and self._contact.heard_at is not None:
+        if not self._lease.is_connected and self._lease.renewed_at is not None:
             self._say("lighthouse", "", "The lighthouse is back.")
-        is_back = self._contact.heard(self._now, asked_at)
+        is_back = self._lease.received(self._now, asked_at)
         if asked_at is not None and self.lease is not None:
             self._out.append(TellWorkers(self.lease))
         if is_back:
@@ -673,7 +673,7 @@ class Supervisor:
         self._end_at = self._gone_at = None
 
     def _lighthouse_gone(self, reason: str) -> None:
-        if self._contact.is_open:
+        if self._lease.is_connected:
             self._gone_at = self._now
             self._stands_said = False
             if not self.is_ending:
@@ -684,7 +684,7 @@ class Supervisor:
             for slot in self._slots:
                 if self.is_ending and slot.phase is Phase.STOPPING:
                     self._leave_now(slot)  # what was asked of it will not come about
-        self._contact.lost()
+        self._lease.disconnected()
 
     def _stands_at(self) -> float | None:
         """When to say that training stands for want of a lighthouse; None: it does not."""
@@ -730,10 +730,10 @@ class Supervisor:
     def _link_timers(self) -> None:
         if self.is_ending:
             return
-        if self._contact.never_came(self._now):
+        if self._lease.never_began(self._now):
             self._end_job(self._settings.unreachable_code, "no lighthouse has answered")
-        elif self._contact.falls_silent(self._now):
-            self._contact.isolated = True
+        elif self._lease.ends(self._now):
+            self._lease.isolated = True
             self._out.append(TellWorkers(Isolation(True)))
             limit_s = self._settings.isolation_limit_s
             self._say(
@@ -754,7 +754,7 @@ class Supervisor:
             yield self._standbys.due_at
         for deadline in (
             self._import_deadline.deadline(),
-            self._contact.deadline(),
+            self._lease.deadline(),
             self._stands_at(),
         ):
             if deadline is not None and not self.is_ending:
@@ -811,7 +811,7 @@ class Supervisor:
             self._end_at = None
             return
         if self._ending is None:
-            if not self._slots or (self._contact.is_open and not self._settings.alone):
+            if not self._slots or (self._lease.is_connected and not self._settings.alone):
                 self._end_at = None  # not by itself: slots may have been taken away since
                 return
             if self._end_at is None:

@@ -1,7 +1,7 @@
 """Descriptors (open files): how many a job needs in one process, and a limit that allows them.
 
 The soft limit is raised where it is too low; a hard limit that is too low is said before anything
-starts. Not here: what happens if they run out later all the same (agent/spawner.py, stores.py).
+starts. Not here: what happens if they run out later all the same (agent/spawner.py, tcp_stores.py).
 """
 
 from __future__ import annotations

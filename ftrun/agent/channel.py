@@ -3,7 +3,7 @@
 Frames are a 4-byte length and JSON; descriptors travel beside the first byte of their frame. Both
 ends are ftrun's own processes, so there is no token here; the limits are there all the same.
 
-Not here: what the messages mean (process.py, spawner.py, stores.py).
+Not here: what the messages mean (process.py, spawner.py, tcp_stores.py).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LENGTH = struct.Struct(">I")
 
 
 @dataclass(frozen=True, slots=True)
-class Parcel:
+class Frame:
     """One message and the descriptors that came with it; the receiver owns them."""
 
     message: dict[str, Any]
@@ -71,7 +71,7 @@ class Channel:
         if data:
             self._sock.sendall(data)
 
-    def receive(self) -> list[Parcel]:
+    def receive(self) -> list[Frame]:
         """The whole messages that have come; at the end of the stream ``closed`` is set.
 
         Raises:
@@ -95,7 +95,7 @@ class Channel:
         if not data:
             self.closed = True
         self._buffer += data
-        return self._parcels()
+        return self._frames()
 
     def close(self) -> None:
         """Close this end and whatever descriptors nobody has taken."""
@@ -104,8 +104,8 @@ class Channel:
         while self._fds:
             os.close(self._fds.popleft())
 
-    def _parcels(self) -> list[Parcel]:
-        parcels = []
+    def _frames(self) -> list[Frame]:
+        frames = []
         while len(self._buffer) >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(self._buffer)
             if length > FRAME_BYTES_MAX:
@@ -116,5 +116,5 @@ class Channel:
             del self._buffer[: _LENGTH.size + length]
             message = json.loads(body)
             fds = tuple(self._fds.popleft() for _ in range(message.pop("fds")))
-            parcels.append(Parcel(message, fds))
-        return parcels
+            frames.append(Frame(message, fds))
+        return frames

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ftrun import clock
-from ftrun.agent.marks import GUARD_NAME
+from ftrun.agent.env_markers import GUARD_NAME
 from ftrun.core.agent.failures import signal_name
 from ftrun.errors import ExitCode
 from ftrun.protocol.frames import CHUNK_BYTES

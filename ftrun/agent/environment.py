@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ftrun.agent.devices import Machine
-from ftrun.agent.marks import OWNER_NAME
+from ftrun.agent.env_markers import OWNER_NAME
 from ftrun.config import RunSettings
 from ftrun.core.ids import WorkerKey
 

@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 
-from ftrun.agent import marks
+from ftrun.agent import env_markers
 
 TITLE_CHARS = 240
 GUARD_BYTES = 16
@@ -65,6 +65,6 @@ def spawner_environment(guard_id: str) -> dict[str, str]:
         **SINGLE_THREADED,
         # Asked whether there is CUDA, torch looks by NVML: no context, so that forking stays safe.
         "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
-        marks.GUARD_NAME: guard_id,
-        marks.OWNER_NAME: marks.NO_OWNER,
+        env_markers.GUARD_NAME: guard_id,
+        env_markers.OWNER_NAME: env_markers.NO_OWNER,
     }

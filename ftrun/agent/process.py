@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ftrun.agent import linux, sweep
-from ftrun.agent.channel import Channel, DescriptorsLost, Parcel
+from ftrun.agent.channel import Channel, DescriptorsLost, Frame
 from ftrun.agent.launch import SpawnerLaunch
 from ftrun.core.ids import WorkerKey
 from ftrun.errors import ProtocolError
@@ -172,8 +172,8 @@ class SpawnerProcess:
 
     def _read_channel(self) -> None:
         try:
-            for parcel in self._channel.receive():
-                self._heard(parcel)
+            for frame in self._channel.receive():
+                self._heard(frame)
         except DescriptorsLost as error:
             self._lost(str(error), usable=False)
         except ProtocolError as error:
@@ -181,12 +181,12 @@ class SpawnerProcess:
         if self._channel.closed:
             self._loop.remove_reader(self._channel.fileno())
 
-    def _heard(self, parcel: Parcel) -> None:
-        message = parcel.message
+    def _heard(self, frame: Frame) -> None:
+        message = frame.message
         match message["op"]:
             case "started":
                 self._listener.worker_started(
-                    message["incarnation"], message["group_rank"], message["pid"], parcel.fds
+                    message["incarnation"], message["group_rank"], message["pid"], frame.fds
                 )
             case "exited":
                 self._listener.worker_exited(
@@ -202,7 +202,7 @@ class SpawnerProcess:
                     message["incarnation"], message["group_rank"], 0, 1, reason
                 )
             case "ready":
-                self._watch_spawner(message["pid"], parcel.fds[0])
+                self._watch_spawner(message["pid"], frame.fds[0])
                 self._listener.spawner_ready()
             case "warmed":
                 self._listener.spawner_warmed()
@@ -212,11 +212,11 @@ class SpawnerProcess:
                 self._lost(message["reason"], usable=False)
 
     def _read_stores(self) -> None:
-        for parcel in self._stores.receive():
-            if parcel.message["op"] == "unusable":
-                self._lost(parcel.message["reason"], usable=False)
+        for frame in self._stores.receive():
+            if frame.message["op"] == "unusable":
+                self._lost(frame.message["reason"], usable=False)
             else:
-                self._listener.store_opened(parcel.message["name"], parcel.message["port"])
+                self._listener.store_opened(frame.message["name"], frame.message["port"])
         if self._stores.closed:
             self._loop.remove_reader(self._stores.fileno())
 

@@ -9,7 +9,7 @@ A fork returns from ``Spawner.run`` in the child with what the child shall do, s
 script runs on an empty stack and ends as any interpreter ends.
 
 Not here: decisions (core/agent/supervisor.py), what is imported (imports.py), what a fork does
-first (newborn.py).
+first (child.py).
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from functools import partial
 from typing import Any, NoReturn
 
 from ftrun import clock
-from ftrun.agent import linux, newborn, stores, sweep
+from ftrun.agent import linux, sweep, tcp_stores
 from ftrun.agent.channel import Channel
+from ftrun.agent.child import ChildSetup, become_standby, become_worker, close, open_pipes
+from ftrun.agent.env_markers import GUARD_NAME
 from ftrun.agent.imports import Imports, Unimportable, import_first
-from ftrun.agent.marks import GUARD_NAME
-from ftrun.agent.newborn import Newborn
 from ftrun.agent.standbys import Standby, Standbys
 from ftrun.inject.stopping import STOP_SIGNAL
 
@@ -99,10 +99,10 @@ class Spawner:
         return child
 
     def _configure(self) -> bool:
-        parcels = self._receive_some()
-        if not parcels:
+        frames = self._receive_some()
+        if not frames:
             return False
-        message = parcels[0].message
+        message = frames[0].message
         self._job = _Job(
             token=message["token"],
             host=message["host"],
@@ -116,9 +116,9 @@ class Spawner:
     def _receive_some(self) -> list[Any]:
         while not self._channel.closed:
             select.select([self._channel], [], [])
-            parcels = self._channel.receive()
-            if parcels:
-                return parcels
+            frames = self._channel.receive()
+            if frames:
+                return frames
         return []
 
     def _import_what_was_asked_for(self) -> None:
@@ -157,11 +157,11 @@ class Spawner:
         return None
 
     def _become_stores(self, spawner_pid: int) -> None:
-        stores.ignore_signals()
+        tcp_stores.ignore_signals()
         linux.title_process("ftrun stores")
-        guards = stores.Guards(self._agent_pidfd, os.pidfd_open(spawner_pid))
+        guards = tcp_stores.Guards(self._agent_pidfd, os.pidfd_open(spawner_pid))
         self._channel.close()
-        stores.StoreProcess(self._store_channel, self._job.host, self._guard_id, guards).run()
+        tcp_stores.StoreProcess(self._store_channel, self._job.host, self._guard_id, guards).run()
         shutil.rmtree(self._job.runtime_dir, ignore_errors=True)
         os._exit(0)
 
@@ -214,8 +214,8 @@ class Spawner:
             raise _AgentGone
 
     def _obey(self) -> Child | None:
-        for parcel in self._channel.receive():
-            message = parcel.message
+        for frame in self._channel.receive():
+            message = frame.message
             if message["op"] == "start":
                 child = self._start(message)
                 if child is not None:
@@ -232,16 +232,16 @@ class Spawner:
 
     # ------------------------------------------------------------------ workers
 
-    def _start(self, part: dict[str, Any]) -> Child | None:
+    def _start(self, assignment: dict[str, Any]) -> Child | None:
         """A standby or a fork plays this part; the agent gets its pidfd and its output."""
-        name = {key: part["key"][key] for key in ("incarnation", "group_rank")}
-        standby = self._standbys.give(part["standby"], part)
+        name = {key: assignment["key"][key] for key in ("incarnation", "group_rank")}
+        standby = self._standbys.give(assignment["standby"], assignment)
         if standby is not None:
             self._note_started(name, standby.pid, standby.fds()[:3])
             return None
         pid, fds, born = self._fork()
         if born is not None:
-            return partial(newborn.become_worker, born, part)
+            return partial(become_worker, born, assignment)
         if pid > 0:
             self._note_started(name, pid, fds)
         else:
@@ -266,7 +266,7 @@ class Spawner:
         pid, fds, born = self._fork()
         if born is not None:
             own.close()
-            return partial(newborn.become_standby, born, name, threads, theirs)
+            return partial(become_standby, born, name, threads, theirs)
         theirs.close()
         if pid < 0:
             own.close()
@@ -277,7 +277,7 @@ class Spawner:
         self._standbys.add(Standby(name, pid, pidfd, out_fd, err_fd, own.detach()))
         return None
 
-    def _fork(self) -> tuple[int, tuple[int, ...], Newborn | None]:
+    def _fork(self) -> tuple[int, tuple[int, ...], ChildSetup | None]:
         """Fork one process with pipes for its output.
 
         Returns:
@@ -287,10 +287,10 @@ class Spawner:
         self._assert_forkable()
         pipes: tuple[int, ...] = ()
         try:
-            pipes = newborn.open_pipes()
+            pipes = open_pipes()
             pid = os.fork()
         except OSError as error:
-            newborn.close(pipes)
+            close(pipes)
             return -(error.errno or 1), (), None
         out_read, out_write, err_read, err_write, reserve = pipes
         if pid == 0:
@@ -299,8 +299,8 @@ class Spawner:
             others = (worker.pidfd for worker in self._workers.values())
             own = (*self._held_back, *self._standbys.fds())
             inherited = (out_read, err_read, reserve, *guards, *others, *own)
-            return 0, (), Newborn(self._pid, self._job.token, out_write, err_write, inherited)
-        newborn.close((out_write, err_write, reserve))
+            return 0, (), ChildSetup(self._pid, self._job.token, out_write, err_write, inherited)
+        close((out_write, err_write, reserve))
         return pid, (os.pidfd_open(pid), out_read, err_read), None
 
     def _signal(self, incarnation: str, number: int) -> None:
@@ -372,7 +372,7 @@ class Spawner:
 
     def _end(self) -> None:
         """The agent is gone or lets go: nothing of the job may be left (P1)."""
-        newborn.close(self._held_back)
+        close(self._held_back)
         stuck = sweep.kill_all(self._whole_job, SWEEP_DEADLINE_S)
         with contextlib.suppress(OSError):
             if stuck:

@@ -1,6 +1,6 @@
 """The spawner's side of its standbys: forks that wait, each at the end of a socket.
 
-Not here: what one does while it waits (newborn.py), how many there are (core/agent/standby.py).
+Not here: what one does while it waits (child.py), how many there are (core/agent/standby.py).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Standbys:
         """One more waits."""
         self._waiting[standby.name] = standby
 
-    def give(self, name: str, part: dict[str, Any]) -> Standby | None:
+    def give(self, name: str, assignment: dict[str, Any]) -> Standby | None:
         """Hand it its part; it is a worker from now on and no more in this table.
 
         Returns:
@@ -49,7 +49,7 @@ class Standbys:
         standby = self._waiting.get(name)
         if standby is None:
             return None
-        data = encode(part)
+        data = encode(assignment)
         try:
             is_told = os.write(standby.part_fd, data) == len(data)
         except OSError:  # It has died and is not reaped yet, or it does not read.

@@ -3,7 +3,7 @@
 A process belongs to the job if it descends from one of its processes, or if it carries the job's
 random marker in its environment. All of it is by pidfd, with the start time checked again.
 
-Not here: when to sweep (spawner.py, stores.py, shell.py).
+Not here: when to sweep (spawner.py, tcp_stores.py, shell.py).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable
 
 from ftrun import clock
 from ftrun.agent import linux
+from ftrun.agent.env_markers import GUARD_NAME, OWNER_NAME
 from ftrun.agent.linux import ProcessRow
-from ftrun.agent.marks import GUARD_NAME, OWNER_NAME
 
 RESCAN_S = 0.2
 DESCRIPTORS_HELD_BACK = 8

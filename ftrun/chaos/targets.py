@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from ftrun.agent import linux
+from ftrun.agent.env_markers import OWNER_NAME
 from ftrun.agent.linux import ProcessRow
-from ftrun.agent.marks import OWNER_NAME
 
 MEMBER = "member"
 

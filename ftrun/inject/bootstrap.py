@@ -5,7 +5,7 @@ fresh interpreter would not is renewed here: stdio, random seeds, thread counts,
 Then the script runs as ``__main__``. An uncaught exception is told to the agent before the process
 ends, so that the report names it without any decorator in the script.
 
-Not here: the fork itself, signals and descriptors of the spawner (agent/newborn.py), and the
+Not here: the fork itself, signals and descriptors of the spawner (agent/child.py), and the
 Manager (training/).
 """
 

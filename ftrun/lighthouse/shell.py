@@ -28,8 +28,8 @@ from ftrun.core.lighthouse.events import (
 )
 from ftrun.core.lighthouse.machine import Lighthouse
 from ftrun.core.messages import FromAgent, Hello, Notice, WorkerMessage
+from ftrun.lighthouse.event_log import EventLog
 from ftrun.lighthouse.journal import JournalFile
-from ftrun.lighthouse.notices import Notices
 from ftrun.protocol.broadcast import Broadcast
 from ftrun.protocol.streams import StreamCodec, take_batch
 
@@ -101,7 +101,7 @@ class Shell:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at: float | None = None
         self._broadcast = Broadcast()
-        self._notices = Notices()
+        self._event_log = EventLog()
         self._received: Counter[str] = Counter()
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -144,12 +144,12 @@ class Shell:
         now = clock.now()
         status = self._core.snapshot(now)
         for replica in status["replicas"]:
-            replica["last_event"] = self._notices.last_of(replica["replica_id"], now)
+            replica["last_event"] = self._event_log.last_of(replica["replica_id"], now)
             scalars = replica["scalars"].items()
             # JSON has no NaN and no infinity.
             replica["scalars"] = {k: v if math.isfinite(v) else None for k, v in scalars}
         received = dict(sorted(self._received.items()))
-        return {**status, "events": self._notices.events(now), "messages_received": received}
+        return {**status, "events": self._event_log.events(now), "messages_received": received}
 
     def stop(self) -> None:
         """Forget the timer and end all sessions."""
@@ -183,7 +183,7 @@ class Shell:
 
     def _send(self, instruction: SendToAgent) -> None:
         message = instruction.message
-        if isinstance(message, Notice) and self._notices.note(message):
+        if isinstance(message, Notice) and self._event_log.note(message):
             log.info("%s: %s", message.kind, message.text)
         session = self._sessions.get(instruction.agent_id)
         if session is not None:

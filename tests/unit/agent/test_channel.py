@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ftrun.agent.channel import FRAME_BYTES_MAX, Channel, DescriptorsLost, Parcel
+from ftrun.agent.channel import FRAME_BYTES_MAX, Channel, DescriptorsLost, Frame
 from ftrun.errors import ProtocolError
 
 
@@ -28,8 +28,8 @@ def test_messages_come_whole_and_in_order(pair: tuple[Channel, Channel]) -> None
     one.send({"op": "first"})
     one.send({"op": "second", "text": "ä" * 1000})
     assert two.receive() == [
-        Parcel({"op": "first"}),
-        Parcel({"op": "second", "text": "ä" * 1000}),
+        Frame({"op": "first"}),
+        Frame({"op": "second", "text": "ä" * 1000}),
     ]
     assert two.receive() == []
     assert not two.closed
@@ -41,9 +41,9 @@ def test_descriptors_travel_with_their_message(pair: tuple[Channel, Channel]) ->
     one.send({"op": "plain"})
     one.send({"op": "pipe"}, (read_fd,))
     os.close(read_fd)
-    parcels = two.receive() + two.receive()
-    assert [parcel.message["op"] for parcel in parcels] == ["plain", "pipe"]
-    (received,) = parcels[1].fds
+    frames = two.receive() + two.receive()
+    assert [frame.message["op"] for frame in frames] == ["plain", "pipe"]
+    (received,) = frames[1].fds
     os.write(write_fd, b"through")
     assert os.read(received, 100) == b"through"
     assert not os.get_inheritable(received)
@@ -55,7 +55,7 @@ def test_the_end_of_the_other_side_is_seen(pair: tuple[Channel, Channel]) -> Non
     one, two = pair
     one.send({"op": "last"})
     one.close()
-    assert two.receive() == [Parcel({"op": "last"})]
+    assert two.receive() == [Frame({"op": "last"})]
     assert two.receive() == []
     assert two.closed
     with pytest.raises(OSError, match="Broken pipe"):

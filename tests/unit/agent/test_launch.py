@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ftrun import clock
-from ftrun.agent import linux, marks
+from ftrun.agent import env_markers, linux
 from ftrun.agent.launch import SpawnerLaunch, spawner_environment
 
 ROOT = Path(__file__).parents[3]
@@ -66,8 +66,8 @@ def test_a_spawner_whose_parent_is_another_by_now_does_nothing() -> None:
 
 def test_every_launch_has_a_mark_of_its_own_and_one_thread_per_library() -> None:
     environment = spawner_environment("f" * 32)
-    assert environment[marks.GUARD_NAME] == "f" * 32
-    assert environment[marks.OWNER_NAME] == marks.NO_OWNER
+    assert environment[env_markers.GUARD_NAME] == "f" * 32
+    assert environment[env_markers.OWNER_NAME] == env_markers.NO_OWNER
     assert environment["OMP_NUM_THREADS"] == "1"
 
 

@@ -14,7 +14,7 @@ from functools import partial
 import pytest
 
 from ftrun.agent import linux, sweep
-from ftrun.agent.marks import GUARD_NAME, OWNER_NAME
+from ftrun.agent.env_markers import GUARD_NAME, OWNER_NAME
 
 FAMILY = """
 import os, signal, subprocess

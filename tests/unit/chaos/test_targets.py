@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from ftrun.agent import linux
-from ftrun.agent.marks import OWNER_NAME
+from ftrun.agent.env_markers import OWNER_NAME
 from ftrun.chaos.targets import Target, find_targets
 
 INCARNATION = "0123456789abcdef"

@@ -14,8 +14,8 @@ from ftrun.core.lighthouse.events import JournalState, LighthouseSettings
 from ftrun.core.lighthouse.machine import Lighthouse
 from ftrun.core.messages import Heartbeat, HeartbeatAck, Hello, JobSpec, Notice, Welcome
 from ftrun.lighthouse import shell as shell_module
+from ftrun.lighthouse.event_log import EVENTS_MAX, EventLog
 from ftrun.lighthouse.journal import JournalFile
-from ftrun.lighthouse.notices import EVENTS_MAX, Notices
 from ftrun.lighthouse.shell import Session, Shell
 from ftrun.protocol.codec import decode_batch, encode
 
@@ -148,14 +148,14 @@ def test_what_is_queued_before_the_end_is_sent() -> None:
 
 
 def test_notices_are_remembered_once_and_not_for_ever() -> None:
-    notices = Notices()
+    event_log = EventLog()
     first = Notice("lost", ("0", "1"), "first")
-    assert notices.note(first)
-    assert not notices.note(first)
+    assert event_log.note(first)
+    assert not event_log.note(first)
     for number in range(EVENTS_MAX):
-        assert notices.note(Notice("healed", ("1",), str(number)))
-    assert len(notices.events(0.0)) == EVENTS_MAX
-    last = {name: notices.last_of(name, 0.0) for name in ("0", "1", "2")}
+        assert event_log.note(Notice("healed", ("1",), str(number)))
+    assert len(event_log.events(0.0)) == EVENTS_MAX
+    last = {name: event_log.last_of(name, 0.0) for name in ("0", "1", "2")}
     assert last["0"] is not None and last["0"]["text"] == "first"
     assert last["1"] is not None and last["1"]["text"] == str(EVENTS_MAX - 1)
     assert last["2"] is None

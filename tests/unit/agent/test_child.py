@@ -7,17 +7,17 @@ import resource
 
 import pytest
 
-from ftrun.agent import newborn
+from ftrun.agent import child
 
 
 def test_pipes_come_all_or_none() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    free = newborn.open_pipes()
-    newborn.close(free)
+    free = child.open_pipes()
+    child.close(free)
     resource.setrlimit(resource.RLIMIT_NOFILE, (sorted(free)[-1], hard))  # one too few
     try:
         with pytest.raises(OSError, match="Too many open files"):
-            newborn.open_pipes()
+            child.open_pipes()
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     for fd in free:

@@ -32,7 +32,7 @@ class _Event:
         }
 
 
-class Notices:
+class EventLog:
     """A bounded memory of what was told."""
 
     def __init__(self) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 
 from ftrun.agent import linux
 from ftrun.agent.channel import Channel
-from ftrun.agent.marks import OWNER_NAME
+from ftrun.agent.env_markers import OWNER_NAME
 from ftrun.core.ids import WorkerKey
 from ftrun.inject import bootstrap
 from ftrun.inject.bootstrap import WorkerTask
@@ -26,7 +26,7 @@ from ftrun.training.context import WorkerContext
 
 
 @dataclass(frozen=True, slots=True)
-class Newborn:
+class ChildSetup:
     """What a fork of the spawner starts with. ``inherited``: the spawner's own descriptors."""
 
     spawner_pid: int
@@ -36,16 +36,16 @@ class Newborn:
     inherited: tuple[int, ...]
 
 
-def become_worker(newborn: Newborn, part: dict[str, Any]) -> None:
-    """Run the script as the worker that ``part``, a StartWorker, names."""
-    _leave_home(newborn)
-    bootstrap.prepare(part["threads"])
-    _play(newborn.token, part)
+def become_worker(setup: ChildSetup, assignment: dict[str, Any]) -> None:
+    """Run the script as the worker that ``assignment``, a StartWorker, names."""
+    _detach(setup)
+    bootstrap.prepare(assignment["threads"])
+    _run(setup.token, assignment)
 
 
-def become_standby(newborn: Newborn, name: str, threads: int, waiting: socket.socket) -> None:
+def become_standby(setup: ChildSetup, name: str, threads: int, waiting: socket.socket) -> None:
     """Get ready, wait for a part, and run the script; end if the spawner closes its end."""
-    _leave_home(newborn)
+    _detach(setup)
     linux.title_process(f"ftrun {name}")
     bootstrap.prepare(threads)
     channel = Channel(waiting)
@@ -53,24 +53,24 @@ def become_standby(newborn: Newborn, name: str, threads: int, waiting: socket.so
     poll.register(channel, select.POLLIN)
     while not channel.closed:
         poll.poll()
-        for parcel in channel.receive():
+        for frame in channel.receive():
             channel.close()
-            _play(newborn.token, parcel.message)
+            _run(setup.token, frame.message)
     os._exit(0)
 
 
-def _leave_home(newborn: Newborn) -> None:
+def _detach(setup: ChildSetup) -> None:
     """Be the leader of a session, with no descriptor and no signal handler of the spawner's."""
-    if not linux.die_with_parent(newborn.spawner_pid):
+    if not linux.die_with_parent(setup.spawner_pid):
         os._exit(0)
     os.setsid()
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-    for fd, standard in ((null, 0), (newborn.out_fd, 1), (newborn.err_fd, 2)):
+    for fd, standard in ((null, 0), (setup.out_fd, 1), (setup.err_fd, 2)):
         os.dup2(fd, standard)
-    close((null, newborn.out_fd, newborn.err_fd, *newborn.inherited))
+    close((null, setup.out_fd, setup.err_fd, *setup.inherited))
 
 
 def close(fds: Iterable[int]) -> None:
@@ -96,18 +96,18 @@ def open_pipes() -> tuple[int, ...]:
     return tuple(fds)
 
 
-def _play(token: str, part: dict[str, Any]) -> None:
-    key = WorkerKey(**part["key"])
+def _run(token: str, assignment: dict[str, Any]) -> None:
+    key = WorkerKey(**assignment["key"])
     linux.write_own_environment(OWNER_NAME, key.incarnation)
-    words = " ".join([part["target"], *part["args"]])
+    words = " ".join([assignment["target"], *assignment["args"]])
     linux.title_process(f"ftrun worker {key.replica_id}.{key.group_rank}: {words}")
     bootstrap.run(
         WorkerTask(
-            context=WorkerContext(key=key, token=token, **part["context"]),
-            target=part["target"],
-            is_module=part["is_module"],
-            args=tuple(part["args"]),
-            environment=part["environment"],
-            inject=part["inject"],
+            context=WorkerContext(key=key, token=token, **assignment["context"]),
+            target=assignment["target"],
+            is_module=assignment["is_module"],
+            args=tuple(assignment["args"]),
+            environment=assignment["environment"],
+            inject=assignment["inject"],
         )
     )

@@ -73,9 +73,9 @@ class StoreProcess:
 
     def _serve(self) -> bool:
         """Do what the agent asks. False: the agent's end is closed."""
-        for parcel in self._channel.receive():
-            name = str(parcel.message["name"])
-            if parcel.message["op"] == "open":
+        for frame in self._channel.receive():
+            name = str(frame.message["name"])
+            if frame.message["op"] == "open":
                 self._open(name)
             else:
                 self._stores.pop(name, None)

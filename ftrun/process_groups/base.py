@@ -216,11 +216,11 @@ class ProcessGroup(dist.ProcessGroup):
 
     Collectives called on it go to the group in use (``use``); before that they raise.
 
-    ``completes_on_host``: a Work that is complete has written its result, and one that fails has
+    ``caller_waits``: a Work that is complete has written its result, and one that fails has
     its error by then. False where completion is an order on a device's stream.
     """
 
-    completes_on_host = True
+    caller_waits = True
 
     def __init__(self, timeout: timedelta = DEFAULT_TIMEOUT) -> None:
         super().__init__(0, 1)  # type: ignore[call-arg]  # torch's stub lacks this overload.

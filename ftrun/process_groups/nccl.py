@@ -35,7 +35,7 @@ from ftrun.process_groups.store import StoreClient, split_address
 class ProcessGroupNCCL(ProcessGroup):
     """Collectives on CUDA tensors. ``timeout`` bounds each collective."""
 
-    completes_on_host = False
+    caller_waits = False
 
     def __init__(self, timeout: timedelta = DEFAULT_TIMEOUT) -> None:
         super().__init__(timeout)

@@ -89,7 +89,7 @@ class Engine:
         self._batch: list[_Launched] = []
         self._works: list[Work] = []
         self._aborted: list[tuple[BuiltGroup, list[Work]]] = []
-        self._completes_on_host = pg.completes_on_host
+        self._caller_waits = pg.caller_waits
         self._offer_due: e.OfferState | None = None
         self._group: BuiltGroup | None = None
         self._group_attempt: Attempt | None = None
@@ -348,7 +348,7 @@ class Engine:
             else:
                 self.die(error)  # the script's mistake, which it would repeat
             return
-        if self._completes_on_host:
+        if self._caller_waits:
             self._works.append(work)
             if is_awaited:
                 self._batch.append((attempt, index, work))

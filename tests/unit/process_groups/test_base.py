@@ -69,5 +69,5 @@ def test_a_group_of_one_can_be_aborted() -> None:
 
 def test_nccl_needs_no_cuda_until_a_group_of_two_is_built() -> None:
     factory = ProcessGroupNCCL()
-    assert factory.getBackendName() == "ftrun-nccl" and not factory.completes_on_host
+    assert factory.getBackendName() == "ftrun-nccl" and not factory.caller_waits
     assert factory.build("nowhere:1", "x", 0, 1, "127.0.0.1", 1).size() == 1

@@ -33,14 +33,6 @@ class UserError(FtrunError):
     exit_code: int = ExitCode.USAGE
 
 
-class JobFailed(FtrunError):
-    """The job ended badly; carries the exit code of its first cause."""
-
-    def __init__(self, message: str, exit_code: int) -> None:
-        super().__init__(message)
-        self.exit_code = exit_code
-
-
 class PeerError(FtrunError):
     """Another process (peer, agent, lighthouse) did wrong or is gone."""
 

@@ -28,7 +28,7 @@ from ftrun.core.ids import Attempt, Tag
 from ftrun.core.quorum import Quorum
 from ftrun.core.worker import events as e
 from ftrun.core.worker.comparison import Question
-from ftrun.core.worker.machine import Phase, StepMachine
+from ftrun.core.worker.machine import StepMachine, StepPhase
 from ftrun.errors import Bug, FtrunError, PeerError, UserError
 from ftrun.process_groups.base import BuiltGroup, ProcessGroup
 from ftrun.process_groups.settling import LIMIT_S, settle
@@ -245,7 +245,7 @@ class Engine:
 
     def close(self, reason: str | None) -> None:
         """Leave the job for ``reason`` (None: the agent will tell) and release everything."""
-        if reason and self._registered and self.machine.phase is not Phase.LEFT:
+        if reason and self._registered and self.machine.phase is not StepPhase.LEFT:
             with self.changed:
                 self._progress_sent = 0.0
                 self._flush_progress()

@@ -22,7 +22,7 @@ from ftrun.core.activity import Activity
 from ftrun.core.ids import SHARED_LINEAGE, StateId, fresh_lineage
 from ftrun.core.messages import Progress
 from ftrun.core.worker import events as e
-from ftrun.core.worker.machine import Fate, Phase, StepMachine
+from ftrun.core.worker.machine import Fate, StepMachine, StepPhase
 from ftrun.errors import ExitCode, PeerError, UserError
 from ftrun.process_groups.base import ProcessGroup
 from ftrun.training.context import (
@@ -258,9 +258,9 @@ class Manager:
         engine.raise_fatal()
         if not machine.in_step:
             engine.wait_until(
-                lambda: machine.in_step or machine.phase is Phase.LEFT, timeout_s, "a quorum"
+                lambda: machine.in_step or machine.phase is StepPhase.LEFT, timeout_s, "a quorum"
             )
-        if machine.phase is Phase.LEFT:
+        if machine.phase is StepPhase.LEFT:
             self._engine.note_progress(at_once=True)
             self._raise_drained()
         if machine.heals_first:
@@ -276,7 +276,7 @@ class Manager:
 
         The others hear of it from another thread, since this one may hold a lock of the link's.
         """
-        if self._machine.phase is Phase.LEFT or self._closed:
+        if self._machine.phase is StepPhase.LEFT or self._closed:
             return
         gone = e.WentAway("drained")
         threading.Thread(target=self._engine.feed, args=(gone,), name="ftrun-leave").start()

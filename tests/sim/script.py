@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ftrun.core import messages as m
 from ftrun.core.worker import events as e
-from ftrun.core.worker.machine import Phase
+from ftrun.core.worker.machine import StepPhase
 from tests.sim.actor import OPERATION_TIMEOUT_S, QUORUM_TIMEOUT_S
 from tests.sim.invariants import Violation
 from tests.sim.rings import Reduction
@@ -122,7 +122,7 @@ class Script:
         yield rng.uniform(0.02, 0.2)
         while job.steps is None or machine.state.step < job.steps:
             yield from self._start_quorum()
-            if machine.phase is Phase.LEFT:
+            if machine.phase is StepPhase.LEFT:
                 self._exit(DRAINED_STATUS)
                 return
             base = worker.content
@@ -151,9 +151,9 @@ class Script:
         before = machine.state
         worker.feed(e.BoundaryReached(hold_members=hold))
         yield Until(
-            lambda: machine.in_step or machine.phase is Phase.LEFT, QUORUM_TIMEOUT_S, "a quorum"
+            lambda: machine.in_step or machine.phase is StepPhase.LEFT, QUORUM_TIMEOUT_S, "a quorum"
         )
-        if machine.phase is Phase.LEFT:
+        if machine.phase is StepPhase.LEFT:
             return
         assert machine.state == before or machine.healing, "the state changed at a boundary"
         if hold:

@@ -13,7 +13,7 @@ from ftrun.core import messages as m
 from ftrun.core.ids import SHARED_LINEAGE, Attempt, StateId, Tag, WorkerKey, fresh_lineage
 from ftrun.core.quorum import Endpoint, Quorum
 from ftrun.core.worker import events as e
-from ftrun.core.worker.machine import NOBODY_JOINS, Phase, StepMachine
+from ftrun.core.worker.machine import NOBODY_JOINS, StepMachine, StepPhase
 from tests.sim import comparing
 from tests.sim.actor import OPERATION_TIMEOUT_S, QUORUM_TIMEOUT_S, Actor
 from tests.sim.healing import Fetch, Fetched, Offer
@@ -156,7 +156,7 @@ class Worker(Actor):
             self.crash(143)
             return
         self._stop_requests += 1
-        if self._stop_requests > 1 and self.machine.phase is not Phase.LEFT:
+        if self._stop_requests > 1 and self.machine.phase is not StepPhase.LEFT:
             self.script.stop()
             self.close("drained")
             self.world.at(rng.choice((0.01, 0.3, 5.0)), self, self.crash, 75)
@@ -383,7 +383,7 @@ class Worker(Actor):
 
     def close(self, reason: str) -> None:
         """Leave the job and release everything."""
-        if self.registered and self.machine.phase is not Phase.LEFT:
+        if self.registered and self.machine.phase is not StepPhase.LEFT:
             self.feed(e.WentAway(reason))
         self.world.invariants.isolated(self.key)  # it commits nothing more
         self._leave_all()

@@ -18,7 +18,7 @@ from ftrun.core.messages import FailureReport
 FAILURES_KEPT = 16
 
 
-class Phase(Enum):
+class SlotPhase(Enum):
     """Where a slot is; see the table in supervisor.py."""
 
     WAITING = "waiting"
@@ -49,7 +49,7 @@ class SlotSummary:
     """
 
     replica_id: str
-    phase: Phase
+    phase: SlotPhase
     outcome: Outcome | None
     steps: int
     restarts: int
@@ -75,7 +75,7 @@ class SlotState:
 
     replica_id: str
     budget: RestartBudget
-    phase: Phase = Phase.WAITING
+    phase: SlotPhase = SlotPhase.WAITING
     outcome: Outcome | None = None
     incarnation: str = ""
     started: int = 0
@@ -103,7 +103,7 @@ class SlotState:
     def begin(self, incarnation: str, workers: int, hang_timeout_s: float) -> None:
         """A new incarnation: nothing of the last one is left but the account."""
         self.incarnation = incarnation
-        self.phase = Phase.RUNNING
+        self.phase = SlotPhase.RUNNING
         self.outcome = None
         self.started += 1
         self.alive = set(range(workers))
@@ -118,7 +118,7 @@ class SlotState:
 
     def end(self, outcome: Outcome, now: float) -> None:
         """It runs no more and is not started again."""
-        self.phase = Phase.ENDED
+        self.phase = SlotPhase.ENDED
         self.outcome = outcome
         self.goes_on(now)
         self.clear_deadlines()
@@ -132,7 +132,7 @@ class SlotState:
         for at in (self.wake_at, self.press_at, self.kill_at, self.stuck_at):
             if at is not None:
                 yield at
-        if self.phase is Phase.RUNNING:
+        if self.phase is SlotPhase.RUNNING:
             yield from self.hang_watch.deadlines()
 
     @property

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterator
 
 from ftrun.core.agent.restarts import RestartBudget, RestartRules
-from ftrun.core.agent.slot_state import Outcome, Phase, SlotState, SlotSummary
+from ftrun.core.agent.slot_state import Outcome, SlotPhase, SlotState, SlotSummary
 from ftrun.core.ids import replica_order
 from ftrun.core.messages import Loss, RunningReplica
 
@@ -17,7 +17,7 @@ STORY_MAX = 200
 DEAD_MAX = 64
 
 
-class SlotTable:
+class NodeSlots:
     """Slots by replica_id; at most as many as the lighthouse has assigned.
 
     ``dead``: the latest incarnations whose end was seen, for a lighthouse that may not know.
@@ -76,7 +76,7 @@ class SlotTable:
 
     def all_ended(self) -> bool:
         """True if nothing runs and nothing is to be started."""
-        return all(slot.phase is Phase.ENDED for slot in self._slots.values())
+        return all(slot.phase is SlotPhase.ENDED for slot in self._slots.values())
 
     def note(self, now: float, slot: SlotState, text: str) -> None:
         """Add a line to a slot's story."""
@@ -94,14 +94,14 @@ class SlotTable:
         """
         for slot in self._slots.values():
             phase = slot.phase
-            runs = phase is Phase.RUNNING or phase is Phase.STOPPING
+            runs = phase is SlotPhase.RUNNING or phase is SlotPhase.STOPPING
             assert bool(slot.alive) == runs, self._told(slot)
-            assert (phase is Phase.WAITING) == (slot.wake_at is not None), self._told(slot)
-            assert (phase is Phase.ENDED) == (slot.outcome is not None), self._told(slot)
+            assert (phase is SlotPhase.WAITING) == (slot.wake_at is not None), self._told(slot)
+            assert (phase is SlotPhase.ENDED) == (slot.outcome is not None), self._told(slot)
             assert 0 <= slot.budget.spent <= self._rules.max_restarts, self._told(slot)
             # A script that has raised ends by itself, and has a deadline.
             has_raised = bool(slot.failure_reports) and slot.kill_at is not None
-            ends = phase is Phase.STOPPING or phase is Phase.ENDED or has_raised
+            ends = phase is SlotPhase.STOPPING or phase is SlotPhase.ENDED or has_raised
             assert not is_ending or ends, self._told(slot)
 
     def _told(self, slot: SlotState) -> str:

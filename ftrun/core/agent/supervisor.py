@@ -70,8 +70,8 @@ from ftrun.core.agent.failures import Failure, exit_code_of
 from ftrun.core.agent.imports import LIMIT_S, SAY_AFTER_S, ImportDeadline
 from ftrun.core.agent.lease import AgentLease
 from ftrun.core.agent.restarts import CrashLoop, Restart, RestartRules
-from ftrun.core.agent.slot_state import Outcome, Phase, SlotState, SlotSummary
-from ftrun.core.agent.slot_table import SlotTable
+from ftrun.core.agent.slot_state import Outcome, SlotPhase, SlotState, SlotSummary
+from ftrun.core.agent.slot_table import NodeSlots
 from ftrun.core.agent.standby import StandbyPool, StandbyRules
 from ftrun.core.ids import WorkerKey, replica_order
 from ftrun.core.messages import (
@@ -145,7 +145,7 @@ class Supervisor:
 
     def __init__(self, settings: SupervisorSettings, now: float) -> None:
         self._settings = settings
-        self._slots = SlotTable(settings.restarts)
+        self._slots = NodeSlots(settings.restarts)
         self._standbys = StandbyPool(settings.standbys)
         self._starts = 0
         self._import_deadline = ImportDeadline(now, max(LIMIT_S, settings.join_timeout_s))
@@ -299,7 +299,7 @@ class Supervisor:
             self._slots.remove(slot)
             return
         slot.forgotten = True
-        if slot.phase is Phase.STOPPING:
+        if slot.phase is SlotPhase.STOPPING:
             return
         if slot.has_left:
             self._stop(slot)  # its script saves, perhaps
@@ -348,7 +348,7 @@ class Supervisor:
         slot.alive.discard(event.group_rank)
         slot.hang_watch.gone(event.group_rank)
         self._slots.note(self._now, slot, f"worker {event.group_rank} exited {event.status}")
-        if slot.phase is Phase.RUNNING:
+        if slot.phase is SlotPhase.RUNNING:
             # Who has raised has failed, whatever an exit handler of the script makes of it.
             status = event.status or int(event.group_rank in slot.failure_reports)
             slot.status = status
@@ -400,7 +400,7 @@ class Supervisor:
         return StartFailure(digest, exit_code_of(failure.status), failure.words())
 
     def _group_ended(self, slot: SlotState) -> None:
-        was_running = slot.phase is Phase.RUNNING
+        was_running = slot.phase is SlotPhase.RUNNING
         slot.clear_deadlines()
         self._out.append(SweepReplica(slot.replica_id, slot.incarnation))
         if slot.forgotten:
@@ -465,7 +465,7 @@ class Supervisor:
                 )
 
     def _wait(self, slot: SlotState, delay_s: float) -> None:
-        slot.phase = Phase.WAITING
+        slot.phase = SlotPhase.WAITING
         slot.wake_at = self._now + delay_s
 
     def _give_up(self, failure: Failure, exit_code: int, reason: str) -> None:
@@ -476,7 +476,7 @@ class Supervisor:
 
     def _give_incarnation_up(self, incarnation: str, reason: str) -> None:
         slot = self._slots.of_incarnation(incarnation)
-        if slot is not None and slot.phase is Phase.RUNNING:
+        if slot is not None and slot.phase is SlotPhase.RUNNING:
             why = f"was given up: {reason}"
             self._fail(slot, WorkerExited(incarnation, min(slot.alive), 0, -SIGKILL, why))
 
@@ -489,7 +489,7 @@ class Supervisor:
         slot.failure_reports[key.group_rank] = report
         if slot.is_at_start and self._settings.workers_per_replica > 1:
             return  # nobody trains with it yet; and it may have raised because a mate has died
-        if slot.phase is Phase.RUNNING:
+        if slot.phase is SlotPhase.RUNNING:
             # Its peers need not wait while the interpreter ends, which takes half a second.
             gone = WorkerExited(key.incarnation, key.group_rank, 0, 1)
             failure = _failure(slot, gone)
@@ -562,7 +562,7 @@ class Supervisor:
     def _worker_used(self, event: WorkerUsed) -> None:
         key = event.key
         slot = self._slots.of_incarnation(key.incarnation)
-        if slot is None or slot.phase is not Phase.RUNNING:
+        if slot is None or slot.phase is not SlotPhase.RUNNING:
             return
         silent_s = slot.hang_watch.used(key.group_rank, event.cpu_s, self._now)
         if silent_s is not None:
@@ -574,7 +574,7 @@ class Supervisor:
     # ------------------------------------------------------------ stopping
 
     def _kill(self, slot: SlotState) -> None:
-        slot.phase = Phase.STOPPING
+        slot.phase = SlotPhase.STOPPING
         slot.clear_deadlines()
         slot.stuck_at = self._now + self._settings.stuck_after_s
         self._out.append(SignalReplica(slot.replica_id, slot.incarnation, SIGKILL))
@@ -587,7 +587,7 @@ class Supervisor:
         if slot.failure_reports:
             return
         grace_s = self._settings.grace_s
-        slot.phase = Phase.STOPPING
+        slot.phase = SlotPhase.STOPPING
         slot.press_at = self._now + PRESS_SHARE * grace_s
         slot.kill_at = self._now + grace_s
         self._out.append(AskToStop(slot.replica_id, slot.incarnation))
@@ -613,13 +613,13 @@ class Supervisor:
             self._ending = EndAgent(exit_code, reason)
             self._ending_outcome = outcome
         for slot in self._slots:
-            if slot.phase is Phase.WAITING:
+            if slot.phase is SlotPhase.WAITING:
                 slot.end(slot.outcome_ahead or outcome, self._now)
 
     def _end_job(self, exit_code: int, reason: str) -> None:
         self._begin_ending(exit_code, reason, Outcome.STOPPED)
         for slot in self._slots:
-            if slot.phase is Phase.RUNNING and slot.alive:
+            if slot.phase is SlotPhase.RUNNING and slot.alive:
                 self._stop(slot)
                 self._leave_now(slot)
 
@@ -635,7 +635,7 @@ class Supervisor:
         self._begin_ending(exit_code, reason, Outcome.DRAINED)
         self._say("draining", "", f"{reason}: leaving within {self._settings.grace_s:g} s.")
         for slot in self._slots:
-            if slot.phase is Phase.RUNNING:
+            if slot.phase is SlotPhase.RUNNING:
                 self._stop(slot)
                 if not self._lease.is_connected or self._settings.alone:
                     self._leave_now(slot, in_quorum=not self._lease.is_connected)
@@ -682,7 +682,7 @@ class Supervisor:
                 )
                 self._say("lighthouse", "", text)
             for slot in self._slots:
-                if self.is_ending and slot.phase is Phase.STOPPING:
+                if self.is_ending and slot.phase is SlotPhase.STOPPING:
                     self._leave_now(slot)  # what was asked of it will not come about
         self._lease.disconnected()
 
@@ -770,7 +770,7 @@ class Supervisor:
                 self._press(slot)
             if _due(slot.stuck_at, self._now):
                 self._stuck(slot)
-            if slot.phase is Phase.RUNNING:
+            if slot.phase is SlotPhase.RUNNING:
                 self._ask_the_silent(slot)
         self._refill_standbys()
         self._import_timers()
@@ -778,7 +778,7 @@ class Supervisor:
         self._standing_timer()
 
     def _out_of_time(self, slot: SlotState) -> None:
-        if slot.phase is Phase.RUNNING:
+        if slot.phase is SlotPhase.RUNNING:
             rank = min(slot.failure_reports)
             self._fail(slot, WorkerExited(slot.incarnation, rank, 0, 1))
             return

@@ -60,10 +60,10 @@ GROUP_TIMEOUT_S = 5.0
 
 NOBODY_JOINS = "the script lets nobody join at this step"
 
-__all__ = ["NOBODY_JOINS", "STORY_LINES_MAX", "Fate", "Phase", "StepMachine"]
+__all__ = ["NOBODY_JOINS", "STORY_LINES_MAX", "Fate", "StepMachine", "StepPhase"]
 
 
-class Phase(Enum):
+class StepPhase(Enum):
     """Where the main thread is."""
 
     IDLE = "idle"
@@ -119,7 +119,7 @@ class StepMachine:
         self._too_few = 0  # so often in a row, under this quorum, too few contributed to a step
         self._too_few_since = 0.0
         self._is_fresh = True  # holds what it started with, which a restart brings back
-        self._between_steps = Phase.IDLE  # or WAITING or LEFT
+        self._between_steps = StepPhase.IDLE  # or WAITING or LEFT
         self._workers = workers_per_replica
         self._repair = repair
         self._heal_first = heal_first
@@ -178,7 +178,7 @@ class StepMachine:
         self._now = now
         self._out = []
         self._story.append((now, event))
-        if self.phase is not Phase.LEFT:
+        if self.phase is not StepPhase.LEFT:
             if self._lease_until_s <= now and not self.isolated:
                 self._isolate()  # Q3: its agent is stopped, or it would have told
             self._handlers[type(event)](event)
@@ -189,11 +189,11 @@ class StepMachine:
         return [f"{when:.3f} {event}" for when, event in self._story]
 
     @property
-    def phase(self) -> Phase:
+    def phase(self) -> StepPhase:
         """Where the main thread is."""
         if self._step is None:
             return self._between_steps
-        return Phase.VOTING if self._step.is_voting else Phase.STEPPING
+        return StepPhase.VOTING if self._step.is_voting else StepPhase.STEPPING
 
     @property
     def fate(self) -> Fate:
@@ -377,15 +377,15 @@ class StepMachine:
         if self._step is not None:  # the script went on without deciding: the step is abandoned
             self._end_step(self._step, False, False, "the step was not decided")
         self._quorums.at_boundary(event.hold_members)
-        self._between_steps = Phase.WAITING
+        self._between_steps = StepPhase.WAITING
         self._between_since = self._now
         self._advance()
 
     def _advance(self) -> None:
         """Whoever waits at a boundary goes on as far as promise and quorum allow."""
-        if self.phase is Phase.WAITING and self._leaves_for:
+        if self.phase is StepPhase.WAITING and self._leaves_for:
             self._leave(self._leaves_for)
-        if self.phase is not Phase.WAITING or self.isolated:
+        if self.phase is not StepPhase.WAITING or self.isolated:
             return
         pending = self.pending
         if pending is not None and pending.wanted is not None:
@@ -394,7 +394,7 @@ class StepMachine:
             if not pending.confirmed:
                 return  # Q5
             self._carry_out_switch(pending)
-        if self.in_force is not None and self.phase is Phase.WAITING:
+        if self.in_force is not None and self.phase is StepPhase.WAITING:
             self._enter(self.in_force)
 
     def _promise_late(self, pending: Pending, wanted: int) -> None:
@@ -447,7 +447,7 @@ class StepMachine:
         self._step = StepUnderWay(tag, self._quorums.begin(tag), self._now, comparison)
         self._step.is_enough = self.is_enough
         self.begun += 1
-        self._between_steps = Phase.IDLE
+        self._between_steps = StepPhase.IDLE
         if is_first:
             self._announce(quorum, tag)
 
@@ -535,7 +535,7 @@ class StepMachine:
             self._out.append(e.FailOperations(f"the script leaves: {reason}"))
         self._send(m.Leaving(self.state, reason))
         self._step = None
-        self._between_steps = Phase.LEFT
+        self._between_steps = StepPhase.LEFT
 
     # ------------------------------------------------------------ operations
 
@@ -942,9 +942,9 @@ class StepMachine:
 
     def _activity_between(self) -> tuple[Activity, float]:
         since = self._between_since
-        if self.phase is Phase.LEFT:
+        if self.phase is StepPhase.LEFT:
             return Activity.LEFT, since
-        if self.phase is Phase.WAITING:
+        if self.phase is StepPhase.WAITING:
             return Activity.QUORUM, since
         if not self.begun:
             return Activity.STARTING, since

@@ -8,10 +8,10 @@ from pathlib import Path
 from ftrun.agent.summary import summary_lines
 from ftrun.core.agent.events import EndAgent
 from ftrun.core.agent.failures import Failure
-from ftrun.core.agent.slot_state import Outcome, Phase, SlotSummary
+from ftrun.core.agent.slot_state import Outcome, SlotPhase, SlotSummary
 from ftrun.core.messages import FailureReport
 
-SLOT = SlotSummary("0", Phase.ENDED, Outcome.DRAINED, 12, 1, 0.0, 75, ())
+SLOT = SlotSummary("0", SlotPhase.ENDED, Outcome.DRAINED, 12, 1, 0.0, 75, ())
 LOGS = Path("logs/job")
 
 
@@ -20,7 +20,9 @@ def test_one_line_for_each_replica() -> None:
     slots = (
         SLOT,
         replace(SLOT, replica_id="1", outcome=Outcome.KILLED, restarts=0, killed=killed, status=-9),
-        replace(SLOT, replica_id="2", phase=Phase.WAITING, outcome=None, lost_s=2.04, status=None),
+        replace(
+            SLOT, replica_id="2", phase=SlotPhase.WAITING, outcome=None, lost_s=2.04, status=None
+        ),
     )
     assert summary_lines(slots, EndAgent(75, "SIGTERM"), 3.21, LOGS) == [
         "The job has ended with exit code 75 (SIGTERM) after 3.2 s. Logs: logs/job",

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from ftrun.core import messages as m
-from ftrun.core.worker.machine import Phase
+from ftrun.core.worker.machine import StepPhase
 from ftrun.training.ddp import DistributedDataParallel
 from ftrun.training.manager import Drained, Manager
 from ftrun.training.optim import OptimizerWrapper
@@ -148,7 +148,7 @@ def test_who_leaves_with_half_a_state_is_not_asked_to_save_it(tmp_path: Path) ->
     with job(tmp_path, 1) as alone:
         manager = alone.add("0")
         alone.step()
-        manager._machine.torn, manager._machine._between_steps = True, Phase.LEFT
+        manager._machine.torn, manager._machine._between_steps = True, StepPhase.LEFT
         with pytest.raises(SystemExit) as ending:
             manager.start_quorum()
         assert not isinstance(ending.value, Drained)

@@ -43,7 +43,7 @@ from ftrun.core.agent.events import (
     WorkerUsed,
 )
 from ftrun.core.agent.restarts import RestartRules
-from ftrun.core.agent.slot_state import Outcome, Phase
+from ftrun.core.agent.slot_state import Outcome, SlotPhase
 from ftrun.core.agent.standby import StandbyRules
 from ftrun.core.agent.supervisor import SIGKILL, Supervisor, SupervisorSettings
 from ftrun.core.ids import NO_ATTEMPT, StateId, WorkerKey
@@ -268,7 +268,7 @@ def test_one_workers_death_kills_the_rest_of_its_group_only_and_restarts_when_al
     assert starts(out) == [("0", 1)]
     assert told(out) == [ReplicaStarted("0", agent.incarnations["0"], 1)]
     summary = agent.core.summary()[0]
-    assert (summary.status, summary.restarts, summary.phase) == (-11, 1, Phase.RUNNING)
+    assert (summary.status, summary.restarts, summary.phase) == (-11, 1, SlotPhase.RUNNING)
 
 
 def test_a_late_or_repeated_exit_does_nothing() -> None:

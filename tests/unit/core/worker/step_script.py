@@ -22,7 +22,7 @@ from ftrun.core import messages as m
 from ftrun.core.ids import NO_ATTEMPT, Attempt, StateId, Tag, WorkerKey, pack_quorum_id
 from ftrun.core.quorum import Endpoint, Member, Quorum
 from ftrun.core.worker import events as e
-from ftrun.core.worker.machine import Phase, StepMachine
+from ftrun.core.worker.machine import StepMachine, StepPhase
 from tests.unit.core.worker import alike
 
 ENDPOINT = Endpoint("127.0.0.1", "127.0.0.1:1")
@@ -267,7 +267,7 @@ def standing(machine: StepMachine, name: Names) -> str:
         words += ["healing"] if machine.healing else []
         words += ["torn"] if machine.torn else []
         words += ["settled"] if machine.settled else []
-        voting = machine.phase is Phase.VOTING
+        voting = machine.phase is StepPhase.VOTING
         words += ["votes"] if voting and machine.votes else []
         words += ["verdict known"] if voting and machine.verdict_known else []
     else:

@@ -11,7 +11,7 @@ from ftrun.core import messages as m
 from ftrun.core.ids import Tag
 from ftrun.core.quorum import Quorum
 from ftrun.core.worker import events as e
-from ftrun.core.worker.machine import STORY_LINES_MAX, Fate, Phase, StepMachine
+from ftrun.core.worker.machine import STORY_LINES_MAX, Fate, StepMachine, StepPhase
 from tests.unit.core.worker import alike
 from tests.unit.core.worker.step_script import (
     Names,
@@ -87,7 +87,7 @@ def test_the_situations_are_all_there_are() -> None:
     """Every phase and every fate of a step is among them."""
     machines = [situation(name) for name in EVERY]
     assert {machine.fate for machine in machines} == set(Fate)
-    assert {machine.phase for machine in machines} == set(Phase) - {Phase.LEFT}
+    assert {machine.phase for machine in machines} == set(StepPhase) - {StepPhase.LEFT}
 
 
 # ---------------------------------------------------------------- what is over
@@ -202,7 +202,7 @@ def test_no_wait_is_without_a_deadline(name: str) -> None:
 def test_who_has_left_is_deaf(name: str) -> None:
     machine = situation(name)
     assert isinstance(sent(tell(machine, "go away: finished"))[-1], m.Leaving)
-    assert machine.phase is Phase.LEFT
+    assert machine.phase is StepPhase.LEFT
     for text in ("boundary", "ask", "interrupt 1.9#1", "new quorum 1.9#2 at 5/A: 0 1", "tick"):
         assert tell(machine, text, 1e6) == []
 

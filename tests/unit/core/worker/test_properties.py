@@ -20,7 +20,7 @@ from ftrun.core import messages as m
 from ftrun.core.ids import NO_ATTEMPT, Attempt, StateId, Tag, WorkerKey, pack_quorum_id
 from ftrun.core.quorum import Endpoint, Quorum
 from ftrun.core.worker import events as e
-from ftrun.core.worker.machine import Fate, Phase, StepMachine
+from ftrun.core.worker.machine import Fate, StepMachine, StepPhase
 from tests.unit.core.worker import alike
 from tests.unit.core.worker.step_script import member
 
@@ -101,7 +101,7 @@ class Watch:
         if machine.in_step and machine.tag != self.tag:
             self.tag_changed(machine.tag)
         self.tag, self.state = machine.tag, machine.state
-        if machine.phase is not Phase.LEFT:
+        if machine.phase is not StepPhase.LEFT:
             assert self.alive == self.wanted(), "a group leaks, or is gone"
 
     def wanted(self) -> set[Attempt]:
@@ -200,7 +200,7 @@ class Watch:
     def keeps_promise(self, event: e.Event) -> None:
         """A promise is void once its attempt is neither pending nor in force."""
         machine = self.machine
-        if machine.phase is Phase.LEFT or self.promise is None:
+        if machine.phase is StepPhase.LEFT or self.promise is None:
             return
         attempt = self.promise[0]
         if attempt in {q.attempt for q in (machine.in_force, self.pending_quorum()) if q}:
@@ -257,7 +257,7 @@ class World:
     def play(self, moves: int) -> None:
         """So many moves, and then an end."""
         for _ in range(moves):
-            if self.machine.phase is not Phase.LEFT:
+            if self.machine.phase is not StepPhase.LEFT:
                 self.choose(self.sensible() if self.choose(range(10)) < 6 else self.anything())()
         self.end()
 
@@ -289,7 +289,7 @@ class World:
         if pending is not None and pending.is_switch and pending.built:
             moves += [self.propose] if pending.promise is None else [self.confirm] * 2
             moves += [self.propose, self.boundary, self.cancel]
-        if machine.phase is Phase.IDLE:
+        if machine.phase is StepPhase.IDLE:
             moves += [self.boundary] * 4
         if machine.in_step:
             moves += [self.issue, self.issue, self.complete, self.complete_all]
@@ -309,7 +309,7 @@ class World:
     def end(self) -> None:
         """No wait lasts for ever (L2): in the end the script can decide, and leave."""
         machine = self.machine
-        if machine.phase is Phase.LEFT:
+        if machine.phase is StepPhase.LEFT:
             return
         self.feed(m.Isolation(False))
         for _ in range(3):

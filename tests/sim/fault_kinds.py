@@ -61,7 +61,7 @@ def _repeat_to_worker(world: World) -> None:
         worker.from_agent.send(world.rng.choice(worker.heard[-12:]))
 
 
-def _repeat_to_house(world: World) -> None:
+def _repeat_to_lighthouse(world: World) -> None:
     """A worker's answer comes once more, late. (A Report never does: a stream keeps the order.)"""
     worker = _any_worker(world)
     if worker is not None:
@@ -160,27 +160,27 @@ def _drain(world: World) -> None:
 # ---------------------------------------------------------------- the lighthouse
 
 
-def _kill_house(world: World) -> None:
-    if world.house is not None and world.house.alive:
-        world.house.crash()
+def _kill_lighthouse(world: World) -> None:
+    if world.lighthouse is not None and world.lighthouse.alive:
+        world.lighthouse.crash()
 
 
-def _kill_house_between_instructions(world: World) -> None:
-    if world.house is not None and world.house.alive:
-        world.house.crash_in = world.rng.randint(0, 10)
+def _kill_lighthouse_between_instructions(world: World) -> None:
+    if world.lighthouse is not None and world.lighthouse.alive:
+        world.lighthouse.crash_in = world.rng.randint(0, 10)
 
 
 def _lose_journal(world: World) -> None:
-    if world.house is not None and world.house.alive:
-        world.house.crash()
+    if world.lighthouse is not None and world.lighthouse.alive:
+        world.lighthouse.crash()
         world.lose_disk()
 
 
-def _pause_house(world: World) -> None:
-    if world.house is not None and world.house.alive:
+def _pause_lighthouse(world: World) -> None:
+    if world.lighthouse is not None and world.lighthouse.alive:
         for host in world.hosts:
             host.excuse("the lighthouse was stopped")
-        world.house.pause(world.rng.choice((0.05, 0.5, 1.5, 4.0)))
+        world.lighthouse.pause(world.rng.choice((0.05, 0.5, 1.5, 4.0)))
 
 
 FIRST_KINDS: Mapping[str, Callable[[World], None]] = {
@@ -188,7 +188,7 @@ FIRST_KINDS: Mapping[str, Callable[[World], None]] = {
     "kill_worker_between": _kill_worker_between_instructions,
     "pause_worker": _pause_worker,
     "repeat_to_worker": _repeat_to_worker,
-    "repeat_to_house": _repeat_to_house,
+    "repeat_to_lighthouse": _repeat_to_lighthouse,
     "kill_agent": _kill_agent,
     "kill_agent_between": _kill_agent_between_instructions,
     "pause_agent": _pause_agent,
@@ -199,10 +199,10 @@ FIRST_KINDS: Mapping[str, Callable[[World], None]] = {
     "stall_up": _stall_up,
     "stall_down": _stall_down,
     "drain": _drain,
-    "kill_house": _kill_house,
-    "kill_house_between": _kill_house_between_instructions,
+    "kill_lighthouse": _kill_lighthouse,
+    "kill_lighthouse_between": _kill_lighthouse_between_instructions,
     "lose_journal": _lose_journal,
-    "pause_house": _pause_house,
+    "pause_lighthouse": _pause_lighthouse,
 }
 
 
@@ -242,8 +242,8 @@ def _kill_agent_at_instruction(world: World) -> None:
     _doom(world, _any_agent(world), AGENT_INSTRUCTIONS)
 
 
-def _kill_house_at_journal(world: World) -> None:
-    _doom(world, world.house, ("Journal",))
+def _kill_lighthouse_at_journal(world: World) -> None:
+    _doom(world, world.lighthouse, ("Journal",))
 
 
 # ---------------------------------------------------------------- whole machines
@@ -256,8 +256,8 @@ def _silence_host(world: World) -> None:
 
 def _silence_first_host(world: World) -> None:
     """The machine that the lighthouse runs on, too."""
-    if world.house is not None and world.house.alive:
-        world.house.crash()
+    if world.lighthouse is not None and world.lighthouse.alive:
+        world.lighthouse.crash()
     world.hosts[0].vanish()
 
 
@@ -345,7 +345,7 @@ KINDS: Mapping[str, Callable[[World], None]] = {
     **FIRST_KINDS,
     "kill_worker_at": _kill_worker_at_instruction,
     "kill_agent_at": _kill_agent_at_instruction,
-    "kill_house_at_journal": _kill_house_at_journal,
+    "kill_lighthouse_at_journal": _kill_lighthouse_at_journal,
     "kill_two_workers": _kill_two_workers,
     "silence_host": _silence_host,
     "silence_first_host": _silence_first_host,

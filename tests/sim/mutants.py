@@ -34,7 +34,7 @@ from ftrun.core.worker.operations import OperationLedger
 from ftrun.core.worker.quorums import Quorums
 from ftrun.core.worker.under_way import Fate, StepUnderWay
 from tests.sim.healing import Offer
-from tests.sim.house import House
+from tests.sim.lighthouse import LighthouseProcess
 from tests.sim.rings import Ballot
 
 
@@ -131,7 +131,7 @@ def _any_is_enough(votes: Any) -> bool:
 
 _state_journal = MembershipState.journal
 _rejoin = forming.Forming.rejoin
-_write = House._journal
+_write = LighthouseProcess._journal
 _choose = forming.choose
 _member_reported = Membership._member_reported
 
@@ -195,7 +195,7 @@ def _switches_without_promises(self: Switching) -> bool:
     return self._hindered() or (self.plan is not None and self._confirm(self.plan) is None)
 
 
-def _writes_later(self: House, record: JournalState) -> None:
+def _writes_later(self: LighthouseProcess, record: JournalState) -> None:
     _write(self, getattr(self, "late_record", record))
     self.late_record = record  # type: ignore[attr-defined]
 
@@ -231,7 +231,7 @@ _LOSSES = ("kill_worker", "cut")
 _REPEATS = ("repeat_to_worker", "kill_worker")
 _BETWEEN = ("kill_worker", "kill_worker_between")
 _CUT_OFF = ("cut_off_trainers",)
-_JOURNAL = ("kill_house_between", "kill_house_at_journal", "kill_worker")
+_JOURNAL = ("kill_lighthouse_between", "kill_lighthouse_at_journal", "kill_worker")
 _STOPPED = ("pause_agent",)
 _HANGS = ("hang_worker",)
 _ONE_WAY = ("one_way_down",)
@@ -278,7 +278,7 @@ MUTANTS: dict[str, Mutant] = {
     "no fence": Mutant(DepartedMembers, "all_fenced_at", _needs_no_fence, "Q3", _CUT_OFF),
     "no takeover grace": Mutant(takeover.Takeover, "is_complete", _waits_for_no_grace, "Q6"),
     "switch without promises": Mutant(Switching, "propose", _switches_without_promises, "Q5"),
-    "journal not fsynced": Mutant(House, "_journal", _writes_later, "Q1", _JOURNAL),
+    "journal not fsynced": Mutant(LighthouseProcess, "_journal", _writes_later, "Q1", _JOURNAL),
     "first caller alone": Mutant(forming.Forming, "gather", _begins_with_the_first_caller, "Q4"),
     "lowest step wins": Mutant(forming, "choose", _chooses_the_lowest, "C6", _LOSSES),
     "one voter's false ignored": Mutant(Ballot, "outcome", staticmethod(_any_is_enough), "C1"),

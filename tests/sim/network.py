@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tests.sim.house import House
+    from tests.sim.lighthouse import LighthouseProcess
     from tests.sim.node import Agent
     from tests.sim.world import Actor, World
 
@@ -88,16 +88,18 @@ class Pipe:
 class Stream:
     """An agent's stream to one life of the lighthouse: two pipes that end together."""
 
-    def __init__(self, world: World, agent: Agent, house: House) -> None:
+    def __init__(self, world: World, agent: Agent, lighthouse: LighthouseProcess) -> None:
         delay_s = (0.0002, world.faults.delay_max_s)
         self.agent = agent
-        self.house = house
-        self.up = Pipe(world, house, lambda message: house.received(self, message), delay_s)
+        self.lighthouse = lighthouse
+        self.up = Pipe(
+            world, lighthouse, lambda message: lighthouse.received(self, message), delay_s
+        )
         self.down = Pipe(world, agent, lambda message: agent.received(self, message), delay_s)
         self.open = True
         self._world = world
         self.up.stream = self.down.stream = self
-        house.streams.append(self)
+        lighthouse.streams.append(self)
 
     def vanish(self) -> None:
         """The agent's machine is gone: what is under way to the lighthouse still arrives."""
@@ -118,4 +120,4 @@ class Stream:
         self._world.at(told_s, self.agent, self.agent.disconnected, self, "the stream broke")
         if not half_open:
             told_s = up_s + rng.uniform(0.0, 0.02)
-            self._world.at(told_s, self.house, self.house.disconnected, self)
+            self._world.at(told_s, self.lighthouse, self.lighthouse.disconnected, self)

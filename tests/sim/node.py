@@ -309,12 +309,12 @@ class Agent(Actor):
 
     def _connect(self) -> None:
         world = self.world
-        house = world.house
+        lighthouse = world.lighthouse
         cut_off = self.host.cut_off_until > world.now and not world.calm
-        if house is None or not house.alive or cut_off:
+        if lighthouse is None or not lighthouse.alive or cut_off:
             world.at(0.005, self, self._refused)
             return
-        self.stream = Stream(world, self, house)
+        self.stream = Stream(world, self, lighthouse)
         self._failures = 0
         supervisor = self.supervisor
         self._asked.append(world.now)

@@ -82,7 +82,7 @@ def test_schedules_in_batches() -> None:
 
 def test_who_hangs_is_found_where_no_other_waits_for_it() -> None:
     """Its agent's stream broke, or the lighthouse began anew, before its peers had missed it."""
-    focus = ("hang_worker", "cut", "cut_off", "kill_house", "lose_journal")
+    focus = ("hang_worker", "cut", "cut_off", "kill_lighthouse", "lose_journal")
     seeds = (16, 222, 291)
     assert [str(o) for o in (outcome_of(s, focus=focus) for s in seeds) if o.failure] == []
     unasked = [outcome_of(s, "who is silent stays", focus) for s in seeds]
@@ -162,7 +162,7 @@ def test_a_restarted_lighthouse_adopts_the_quorum_in_force() -> None:
     """Q6: all members come back, and no worker notices."""
     adopted = 0
     for seed in range(40):
-        faults = Faults(window_s=6.0, timed=((2.0, "kill_house"),))
+        faults = Faults(window_s=6.0, timed=((2.0, "kill_lighthouse"),))
         job = replace(Job.draw(random.Random(seed)), steps=None)
         world = World(seed, job=job, faults=faults)
         world.shapes = Shapes(seed)  # nobody errs

@@ -1,7 +1,7 @@
 """The simulated world: one seeded queue of events, virtual time, and everybody who lives in it.
 
-The cores are the real ones; all else is modelled: the network (network.py), the
-lighthouse's process (house.py), agents (node.py), workers (worker.py, script.py), process groups
+The cores are the real ones; all else is modelled: the network (network.py), the lighthouse's
+process (lighthouse.py), agents (node.py), workers (worker.py, script.py), process groups
 (rings.py), healing (healing.py) and bad luck (faults.py). What must hold is in invariants.py.
 
 One seed is one schedule, for ever: nothing here reads a clock, and nothing walks over a set.
@@ -37,8 +37,8 @@ from tests.sim.coverage import Coverage
 from tests.sim.fault_kinds import LATE_KINDS
 from tests.sim.faults import Faults
 from tests.sim.holds import Holds
-from tests.sim.house import House
 from tests.sim.invariants import Invariants, Violation
+from tests.sim.lighthouse import LighthouseProcess
 from tests.sim.node import Agent, Host
 from tests.sim.rings import Rings
 from tests.sim.shapes import Shapes
@@ -170,7 +170,7 @@ class World:
         self.calendar_offset_s = 0.0
         self.links_cut_until = 0.0
         self.coverage: Coverage | None = None
-        self.house: House | None = None
+        self.lighthouse: LighthouseProcess | None = None
         self.hosts = [Host(self, number) for number in range(self.job.agents)]
         self.hosts_left = len(self.hosts)
         self.faults = faults or Faults.draw(self.rng, focus, of_all=bool(seed % 2))
@@ -248,15 +248,15 @@ class World:
             raise
 
     def _boot(self) -> None:
-        self.start_house()
+        self.start_lighthouse()
         for host in self.hosts:
             self.at(self.rng.uniform(0.0, 0.1), None, host.start_agent)
 
-    def start_house(self) -> None:
+    def start_lighthouse(self) -> None:
         """A lighthouse process starts with what is on disk."""
-        if self.house is None or not self.house.alive:
-            self.house = House(self)
-            self.house.start(self.disk)
+        if self.lighthouse is None or not self.lighthouse.alive:
+            self.lighthouse = LighthouseProcess(self)
+            self.lighthouse.start(self.disk)
 
     def lose_disk(self) -> None:
         """The lighthouse's state directory is gone."""
@@ -280,8 +280,12 @@ class World:
 
     def phase_name(self) -> str:
         """What the lighthouse is at."""
-        house = self.house
-        return house.core.state.phase.value if house is not None and house.alive else "down"
+        lighthouse = self.lighthouse
+        return (
+            lighthouse.core.state.phase.value
+            if lighthouse is not None and lighthouse.alive
+            else "down"
+        )
 
     def _is_over(self) -> bool:
         return self.hosts_left == 0
@@ -290,7 +294,7 @@ class World:
         """No more faults: processes come back, the network mends."""
         self.calm = True
         self.note("world", "calm", "faults stop")
-        self.start_house()
+        self.start_lighthouse()
         self.tears_journal = False
         self.links_cut_until = 0.0
         for actor in self._actors():
@@ -301,10 +305,10 @@ class World:
 
     def hears(self, agent: Agent) -> bool:
         """The lighthouse and an agent have a stream that stands."""
-        house, stream = self.house, agent.stream
-        if house is None or not house.alive or stream is None or not stream.open:
+        lighthouse, stream = self.lighthouse, agent.stream
+        if lighthouse is None or not lighthouse.alive or stream is None or not stream.open:
             return False
-        return house.sessions.get(agent.name) is stream
+        return lighthouse.sessions.get(agent.name) is stream
 
     def living(self, replica_id: str) -> list[str]:
         """The incarnations of a slot that live where the lighthouse can see them."""
@@ -324,7 +328,7 @@ class World:
     def _actors(self) -> list[Actor]:
         agents = [host.agent for host in self.hosts if host.agent is not None]
         workers = [worker for host in self.hosts for worker in host.workers()]
-        return [*agents, *workers, *([self.house] if self.house is not None else [])]
+        return [*agents, *workers, *([self.lighthouse] if self.lighthouse is not None else [])]
 
     def _reach_the_end(self) -> None:
         """L1: a commit within the bound; then all train together, in one state."""
@@ -364,7 +368,7 @@ class World:
         """Somebody hangs for whom no member waits: then its agent alone can find that out."""
         workers = [worker for host in self.hosts for worker in host.workers()]
         hung = {worker.key.replica_id for worker in workers if worker.hangs}
-        members = set(self.house.core.state.live) if self.house is not None else set()
+        members = set(self.lighthouse.core.state.live) if self.lighthouse is not None else set()
         return bool(hung) and (bool(hung - members) or members <= hung)
 
     @property

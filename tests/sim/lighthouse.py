@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 TIMER_DELAY_MIN_S = 0.001
 
 
-class House(Actor):
+class LighthouseProcess(Actor):
     """Feeds the core and carries out what it says, in order."""
 
     name = role = "lighthouse"
@@ -64,7 +64,7 @@ class House(Actor):
         for stream in self.streams:
             stream.cut()
         delay_s = self.world.rng.choice((0.01, 0.3, 1.5, 5.0))
-        self.world.at(delay_s, None, self.world.start_house)
+        self.world.at(delay_s, None, self.world.start_lighthouse)
 
     def feed(self, event: Event) -> None:
         """One event, its instructions, and the one timer."""

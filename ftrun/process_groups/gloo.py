@@ -26,9 +26,9 @@ from ftrun import clock
 from ftrun.errors import PeerError
 from ftrun.process_groups.base import DEFAULT_TIMEOUT, AbortSignal, BuiltGroup, ProcessGroup
 from ftrun.process_groups.rendezvous import RankRecord, Rendezvous
-from ftrun.process_groups.settling import all_sleep, foreign_threads
 from ftrun.process_groups.sockets import is_listening, shut_down_connections
 from ftrun.process_groups.solo import SoloGroup
+from ftrun.process_groups.writers import all_sleep, foreign_threads
 
 _WORKER_THREADS = 2
 _THREADS = frozenset({"gloo_tcp_loop", "pt_gloo_runloop"})

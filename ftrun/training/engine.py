@@ -31,7 +31,7 @@ from ftrun.core.worker.comparison import Question
 from ftrun.core.worker.machine import StepMachine, StepPhase
 from ftrun.errors import Bug, FtrunError, PeerError, UserError
 from ftrun.process_groups.base import BuiltGroup, ProcessGroup
-from ftrun.process_groups.settling import LIMIT_S, settle
+from ftrun.process_groups.writers import LIMIT_S, wait_for_writers
 from ftrun.training.comparing import Comparing, encode
 from ftrun.training.context import WorkerContext
 from ftrun.training.groups import Groups
@@ -281,7 +281,7 @@ class Engine:
         self._batch = []
         self._works = []
         if self._aborted:
-            self._settle()
+            self._wait_for_writers()
         self.error = None
         self._take_stock()
 
@@ -307,7 +307,7 @@ class Engine:
         self._group_attempt = instruction.quorum.attempt
 
     def _reissue(self, instruction: e.Reissue) -> None:
-        self._settle()
+        self._wait_for_writers()
         self._take_stock()
         self._batch = []
         for reduction in self._reductions:
@@ -318,11 +318,11 @@ class Engine:
             is_awaited = self._issuing and index == len(self._reductions) - 1
             self._launch(index, self._reductions[index], is_awaited)
 
-    def _settle(self) -> None:
+    def _wait_for_writers(self) -> None:
         """Whoever writes for an aborted group ends: its tensors are about to be written again."""
         aborted, self._aborted = self._aborted, []
         for group, works in aborted:
-            if not settle(works, group.threads_sleep):
+            if not wait_for_writers(works, group.threads_sleep):
                 raise PeerError(
                     f"threads of an aborted group are still at work after {LIMIT_S:g} s and may "
                     "write over gradients: this worker is replaced and heals"

@@ -37,9 +37,9 @@ class BoundedFuture:
         self._timer.daemon = True
         if not source.done():
             self._timer.start()
-        source.add_done_callback(self._settle)
+        source.add_done_callback(self._resolve)
 
-    def _settle(self, source: torch.futures.Future[Any]) -> None:
+    def _resolve(self, source: torch.futures.Future[Any]) -> None:
         self._timer.cancel()
         if not self._is_first():
             return

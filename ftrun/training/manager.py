@@ -360,8 +360,10 @@ class Manager:
         longest_s = self._timeout_s + self._quorum_timeout_s
         deadline_s = (timeout.total_seconds() if timeout else 0) or longest_s
         engine.feed(e.OperationsEnded())
-        if not machine.settled:
-            engine.wait_until(lambda: machine.settled or not machine.in_step, deadline_s, "results")
+        if not machine.is_decidable:
+            engine.wait_until(
+                lambda: machine.is_decidable or not machine.in_step, deadline_s, "results"
+            )
         engine.finish_results()
         if machine.healing:
             self._heal(lambda: not machine.may_issue)

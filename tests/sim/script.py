@@ -199,7 +199,7 @@ class Script:
         if world.faults.strikes(world, "script_error"):
             worker.error = worker.error or "an error in the script"
         worker.feed(e.OperationsEnded())
-        yield Until(lambda: machine.settled or not machine.in_step, BOTH_TIMEOUTS_S, "results")
+        yield Until(lambda: machine.is_decidable or not machine.in_step, BOTH_TIMEOUTS_S, "results")
         if machine.healing:
             yield from self._heal()
         enough = worker.divisor >= world.job.min_size

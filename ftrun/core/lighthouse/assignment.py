@@ -122,7 +122,7 @@ class Assignment:
             and len(state.outbox.agents) < state.spec.nodes
         )
 
-    def settle(self) -> None:
+    def run_rules(self) -> None:
         """Share the slots out at first; afterwards hand free ones on, or even the load."""
         state = self._state
         self.share_at = None

@@ -27,7 +27,7 @@ def check_lighthouse(
         assert state.quorum.attempt <= state.attempts.highest, "Q2: an attempt of no number"
     waits = (Phase.BUILD, Phase.PREPARE, Phase.PROPOSE)
     assert state.phase not in waits or state.deadline is not None, "L2: a wait without a deadline"
-    assert not state.replacements, "an event was not settled"
+    assert not state.replacements, "the rules did not run after an event"
     assert (state.outcome is not None) == (state.phase is Phase.ENDED)
 
 
@@ -58,7 +58,7 @@ def _check_bounds(state: MembershipState, agents: Collection[str], next_job: Nex
     assert len(state.live) <= slots and len(state.drains) <= slots
     members = len(state.quorum.members) if state.quorum else 0
     assert len(state.departed) <= FATES_PER_SLOT_MAX * max(slots, members)
-    assert not state.removed, "an event was not settled"
+    assert not state.removed, "the rules did not run after an event"
     waiting = set(next_job.waiting)
     assert set(state.outbox.agents) <= set(agents) | waiting
     assert len(waiting) <= next_job.wanted(state), "Q8: more wait than are wanted"

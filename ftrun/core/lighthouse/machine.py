@@ -118,21 +118,21 @@ class Lighthouse:
         elif isinstance(event, AgentDetached):
             self._on_detached(event.agent_id, "the connection to its agent has ended")
         self._sweep()
-        self._settle()
+        self._run_rules()
         return self.state.outbox.take()
 
-    def _settle(self) -> None:
+    def _run_rules(self) -> None:
         """What follows from an event, when all of it is noted."""
         self._send_latecomers_home()
-        self._settle_membership()
-        self.waits.settle()
+        self._run_membership_rules()
+        self.waits.run_rules()
 
-    def _settle_membership(self) -> None:
+    def _run_membership_rules(self) -> None:
         """Slots follow the membership, and a replica that is to move is a drain of it."""
-        self.membership.settle()
-        self.assignment.settle()
+        self.membership.run_rules()
+        self.assignment.run_rules()
         if self.membership.may_move:
-            self.membership.settle()
+            self.membership.run_rules()
 
     def next_deadline(self) -> float | None:
         """When TimerFired is due; None: never, as things are."""
@@ -386,7 +386,7 @@ class Lighthouse:
         for message in event.messages:
             self._on_said(event.agent_id, message)
             if self.membership.may_move:
-                self._settle_membership()
+                self._run_membership_rules()
 
     def _on_said(self, agent_id: str, message: m.FromAgent) -> None:
         agent = self.agents.get(agent_id)

@@ -1,9 +1,9 @@
 """Decides who trains together: takes what workers say and what becomes of replicas.
 
 The theory and the table of phases are in phases.py. Handlers only note what has happened;
-``settle`` then applies the rules of the phase until nothing changes any more. The rules that start
-from a standstill are in forming.py, those of switches in switching.py, the first one of a restarted
-lighthouse in takeover.py. Not here: agents, streams, heartbeats and slots (machine.py).
+``run_rules`` then applies the rules of the phase until nothing changes any more. The rules that
+start from a standstill are in forming.py, those of switches in switching.py, the first one of a
+restarted lighthouse in takeover.py. Not here: agents, streams, heartbeats and slots (machine.py).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ RULES_MAX = 100
 
 
 class Membership:
-    """The phase machine. What follows from an event is in the stage's outbox after ``settle``."""
+    """The phase machine. What follows from an event is in the stage's outbox after ``run_rules``."""
 
     def __init__(self, state: MembershipState, journal: JournalState) -> None:
         self.state = state
@@ -65,7 +65,7 @@ class Membership:
 
     # ------------------------------------------------------------ the rules
 
-    def settle(self) -> None:
+    def run_rules(self) -> None:
         """All of an event is noted: go on as far as the rules lead."""
         for _ in range(RULES_MAX):
             if self.state.phase is Phase.ENDED or not self._apply_rules():
@@ -75,7 +75,7 @@ class Membership:
 
     @property
     def may_move(self) -> bool:
-        """Whether ``settle`` has anything to do but to look at the time.
+        """Whether ``run_rules`` has anything to do but to look at the time.
 
         As long as answers are outstanding, one that is not the last one moves nothing.
         """

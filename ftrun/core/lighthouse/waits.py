@@ -1,6 +1,6 @@
 """Nobody waits in silence: what the job waits for, told when it lasts, and when it changes.
 
-After every event ``settle`` finds out, at the cost of a few comparisons, of which kind the wait
+After every event ``run_rules`` finds out, at the cost of a few comparisons, of which kind the wait
 under way is. One that lasts for ``SAY_AFTER_S`` is told to everyone; as long as it lasts it is
 looked at again after each such time, and told again if others are waited for by then. The status
 shows the wait under way at any time.
@@ -82,7 +82,7 @@ class Waits:
         self._look_at: float | None = None
         self._told: Wait | None = None
 
-    def settle(self) -> None:
+    def run_rules(self) -> None:
         """Look at what is waited for; tell it if it has lasted."""
         state, now = self._state, self._state.now
         kind = self._kind_of_wait()

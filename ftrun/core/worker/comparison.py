@@ -145,7 +145,7 @@ class Comparison:
         return self._ended
 
     @property
-    def is_settled(self) -> bool:
+    def is_complete(self) -> bool:
         """All is out, and so is the step's end if it has come."""
         return self.cleared == len(self.shapes) + self._ended
 
@@ -192,7 +192,7 @@ class Comparison:
     def question(self) -> Question | None:
         """What must be asked before more can go out, if it has not been asked."""
         index = self.cleared
-        if self.unlike or self.is_settled or index == self._asked:
+        if self.unlike or self.is_complete or index == self._asked:
             return None
         self._asked = index
         self._open = {member.replica_id for member in self._others}

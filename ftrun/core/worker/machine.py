@@ -270,7 +270,7 @@ class StepMachine:
         return step.results if not lacks_state else None
 
     @property
-    def settled(self) -> bool:
+    def is_decidable(self) -> bool:
         """The main thread can decide: nothing that could change the step is outstanding."""
         if self._step is not None and self.fate is Fate.VOID and self._leaves_for:
             return True
@@ -493,7 +493,7 @@ class StepMachine:
         if step.fate is Fate.VOID or self.healing:
             return False
         if self._workers == 1:
-            return self.settled
+            return self.is_decidable
         if step.fate is Fate.HELD:
             return self._vote_stands
         return step.operations.complete and step.voted == step.tag  # C1, C3
@@ -960,5 +960,5 @@ class StepMachine:
         elif step.fate is Fate.VOID:
             step.deadline = None
             self._give_up_torn("a mate does not come to the vote: it is in another step")
-        elif not self.settled and not self._vote_stands:  # C1
+        elif not self.is_decidable and not self._vote_stands:  # C1
             self._void(step, f"no quorum for {self._quorum_timeout_s:g} s")

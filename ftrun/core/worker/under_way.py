@@ -94,12 +94,12 @@ class StepUnderWay:
     @property
     def is_awaited(self) -> bool:
         """Something is outstanding: a result, or a word of other members."""
-        return self.operations.outstanding or not self.comparison.is_settled
+        return self.operations.outstanding or not self.comparison.is_complete
 
     @property
     def is_finished(self) -> bool:
         """All results are there, and no replica has more or fewer."""
-        return self.operations.complete and self.comparison.is_settled
+        return self.operations.complete and self.comparison.is_complete
 
     def go_out_again(self, quorum: Quorum, deadline: float) -> None:
         """That group is there."""

@@ -21,7 +21,7 @@ from torch.distributed import TCPStore
 from ftrun import clock
 from ftrun.process_groups.base import AbortSignal, BuiltGroup
 from ftrun.process_groups.gloo import ProcessGroupGloo
-from ftrun.process_groups.settling import settle
+from ftrun.process_groups.writers import wait_for_writers
 
 DEADLINE_S = 60.0
 LATE_S = 0.3
@@ -113,7 +113,7 @@ class Member:
         works = [group.allreduce([tensor]) for tensor in tensors]
         time.sleep(delay_s)
         group.abort()
-        has_settled = settle(works, group.threads_sleep)
+        has_settled = wait_for_writers(works, group.threads_sleep)
         for tensor in tensors:
             tensor.fill_(7.0)
         time.sleep(LATE_S)

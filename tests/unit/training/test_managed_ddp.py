@@ -445,7 +445,7 @@ def test_a_repair_writes_when_the_aborted_collectives_have_ended(
 
     original = Reduction.restore
     monkeypatch.setattr(Reduction, "restore", restore)
-    monkeypatch.setattr("ftrun.process_groups.settling.LIMIT_S", DEADLINE_S)
+    monkeypatch.setattr("ftrun.process_groups.writers.LIMIT_S", DEADLINE_S)
     monkeypatch.setattr("ftrun.process_groups.gloo.all_sleep", lambda *threads: False)
     began = threading.Event()
     works: list[_Late] = []
@@ -458,7 +458,7 @@ def test_gradients_that_may_still_be_written_over_are_not_repaired(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """S1: rather this worker is replaced, and heals."""
-    monkeypatch.setattr("ftrun.process_groups.settling.LIMIT_S", 0.05)
+    monkeypatch.setattr("ftrun.process_groups.writers.LIMIT_S", 0.05)
     monkeypatch.setattr("ftrun.process_groups.gloo.all_sleep", lambda *threads: False)
     monkeypatch.setattr(Reduction, "restore", lambda *_: pytest.fail("it was repaired"))
     began = threading.Event()

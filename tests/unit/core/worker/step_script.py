@@ -266,7 +266,7 @@ def standing(machine: StepMachine, name: Names) -> str:
         words += [f"counts {_row(machine.contributors())}"] if machine.contributors() else []
         words += ["healing"] if machine.healing else []
         words += ["torn"] if machine.torn else []
-        words += ["settled"] if machine.settled else []
+        words += ["decidable"] if machine.is_decidable else []
         voting = machine.phase is StepPhase.VOTING
         words += ["votes"] if voting and machine.votes else []
         words += ["verdict known"] if voting and machine.verdict_known else []

@@ -42,7 +42,7 @@ def test_what_has_not_changed_goes_out_at_once() -> None:
         assert step.advance() == range(index, index + 1)
     step.end()
     assert step.advance() == range(2, 2) and step.question() is None
-    assert step.is_settled
+    assert step.is_complete
 
 
 def test_who_is_alone_compares_nothing() -> None:
@@ -50,7 +50,7 @@ def test_who_is_alone_compares_nothing() -> None:
     step.add(TEN)
     assert step.advance() == range(1) and step.question() is None
     step.end()
-    assert not step.advance() and step.is_settled
+    assert not step.advance() and step.is_complete
 
 
 @pytest.mark.parametrize("before", [None, [TWENTY], []])
@@ -112,7 +112,7 @@ def test_who_differs_from_the_reference_is_wrong(theirs: Shape | None, words: st
 def test_a_step_that_ends_early_is_compared_too() -> None:
     step = comparison(1, [TEN])
     step.end()
-    assert not step.advance() and not step.is_settled
+    assert not step.advance() and not step.is_complete
     assert asked(step) == (0, ["0"], True)
     answer(step, 0, 0, told(TEN, changed=False))
     assert "replica 1 has nothing more, where replica 0 has a sum of 10" in step.unlike
@@ -205,7 +205,7 @@ def test_two_that_are_alike_go_out_and_commit() -> None:
     for machine, peer in ((one, two), (two, one)):
         machine.handle(e.OperationCompleted(TAG.attempt, 0), 0.0)
         peer.handle(e.OperationsEnded(), 0.0)
-    assert not one.settled, "the other might have more"
+    assert not one.is_decidable, "the other might have more"
     assert one.tell(question(1, cleared=False)) == Entry(None, changed=True, cleared=False)
 
 
@@ -230,7 +230,7 @@ def committed(shapes: list[Shape]) -> StepMachine:
         machine.handle(e.OperationIssued(shape=shape), 0.0)
         machine.handle(e.OperationCompleted(TAG.attempt, index), 0.0)
     machine.handle(e.OperationsEnded(), 0.0)
-    assert machine.settled
+    assert machine.is_decidable
     machine.handle(e.Decided(commit=True), 0.0)
     return machine
 

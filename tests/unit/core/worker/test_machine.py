@@ -194,8 +194,8 @@ def test_no_wait_is_without_a_deadline(name: str) -> None:
     tell(machine, "reachable")
     for now in (1e3, 1e4, 1e5):
         tell(machine, "tick", now)
-    waits_for_script = machine.fate is Fate.OPEN and machine.healing is machine.settled
-    assert not machine.in_step or machine.settled or machine.verdict_known or waits_for_script
+    waits_for_script = machine.fate is Fate.OPEN and machine.healing is machine.is_decidable
+    assert not machine.in_step or machine.is_decidable or machine.verdict_known or waits_for_script
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -210,7 +210,7 @@ def test_who_has_left_is_deaf(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in EVERY if situation(name).in_step])
 def test_nobody_is_left_waiting_by_who_leaves(name: str) -> None:
     machine = situation(name)
-    was_handed = (machine.settled and machine.fate is Fate.OPEN) or machine.reduced is not None
+    was_handed = (machine.is_decidable and machine.fate is Fate.OPEN) or machine.reduced is not None
     instructions = tell(machine, "go away: finished")
     assert was_handed or any(isinstance(i, e.FailOperations) for i in instructions)
 
@@ -225,9 +225,9 @@ def test_the_facts_of_a_step() -> None:
         tell(machine, text)
     assert machine.in_step and machine.may_issue and machine.tag == Tag(attempt_of("1.5#1"), 5)
     tell(machine, "issue")
-    assert not machine.settled and machine.reduced is None
+    assert not machine.is_decidable and machine.reduced is None
     tell(machine, "done 1.5#1 0")
-    assert machine.settled and machine.reduced == machine.tag
+    assert machine.is_decidable and machine.reduced == machine.tag
     tell(machine, "decide commit")
     assert machine.state == state_of("6/A+1.5#1") and machine.position == 6
     assert machine.tag is None and machine.reduced is None

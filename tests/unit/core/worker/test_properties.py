@@ -270,7 +270,7 @@ class World:
         machine.check()
         assert machine.may_issue == (machine.fate is Fate.OPEN)
         assert list(machine.contributors()) == sorted(set(machine.contributors()))
-        assert not (machine.settled and machine.isolated)
+        assert not (machine.is_decidable and machine.isolated)
 
     # ------------------------------------------------------------ what happens next
 
@@ -294,7 +294,7 @@ class World:
         if machine.in_step:
             moves += [self.issue, self.issue, self.complete, self.complete_all]
             moves += [self.load, self.apply] if machine.healing else []
-            moves += [self.vote_and_decide] * 3 if machine.settled else []
+            moves += [self.vote_and_decide] * 3 if machine.is_decidable else []
         return moves
 
     def anything(self) -> list[Move]:
@@ -316,7 +316,7 @@ class World:
             self.now += FAR_S
             self.feed(e.Ticked())
         waits_for_script = machine.fate in (Fate.OPEN, Fate.STANDS, Fate.VOID)
-        assert waits_for_script or machine.settled or machine.verdict_known
+        assert waits_for_script or machine.is_decidable or machine.verdict_known
         self.feed(e.Decided(False))
         assert not machine.in_step
         self.feed(e.WentAway("left"))

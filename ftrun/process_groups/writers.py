@@ -30,7 +30,7 @@ LIMIT_S = 2.0
 BLIND_LIMIT_S = 0.2
 
 
-def settle(works: Iterable[Work], sleep: Callable[[], bool | None]) -> bool:
+def wait_for_writers(works: Iterable[Work], sleep: Callable[[], bool | None]) -> bool:
     """Wait until none of ``works``, all of one aborted group, can write any more.
 
     Args:

@@ -13,9 +13,9 @@ import pytest
 import torch
 from torch.distributed import Work
 
-from ftrun.process_groups import settling
+from ftrun.process_groups import writers as settling
 from ftrun.process_groups.gloo import GlooGroup, ProcessGroupGloo
-from ftrun.process_groups.settling import LOOKS, all_sleep, foreign_threads, settle
+from ftrun.process_groups.writers import LOOKS, all_sleep, foreign_threads, wait_for_writers
 from tests.unit.process_groups.ranks import HOST, call_each, open_store, started
 
 
@@ -33,21 +33,21 @@ def endless() -> Iterator[Work]:
 
 def test_who_never_ends_is_left_when_all_threads_sleep(endless: Work) -> None:
     looks = iter([True, False, False, *[True] * LOOKS])
-    assert settle([endless], lambda: next(looks))
+    assert wait_for_writers([endless], lambda: next(looks))
     assert next(looks, None) is None  # it was looked at so often
 
 
 def test_nothing_is_looked_at_for_nothing() -> None:
-    assert settle([], lambda: pytest.fail("looked"))
+    assert wait_for_writers([], lambda: pytest.fail("looked"))
 
 
 def test_busy_threads_are_not_waited_for_without_end(
     endless: Work, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(settling, "LIMIT_S", 0.05)
-    assert not settle([endless], lambda: False)
+    assert not wait_for_writers([endless], lambda: False)
     monkeypatch.setattr(settling, "LIMIT_S", 1e9)
-    assert settle([endless], lambda: None)  # nothing is known of them
+    assert wait_for_writers([endless], lambda: None)  # nothing is known of them
 
 
 def test_a_built_group_knows_its_threads_and_whether_they_sleep() -> None:

@@ -107,9 +107,9 @@ class Report:
     (its results stand); ``voted``: the tag of a vote within the group whose outcome it does not
     know yet. ``local_step_index``: which step, counted from its start, it works on or would begin
     next; ``repairable``: with a next quorum it can go on with that step and lose nothing. ``torn``:
-    a heal broke off, and ``state`` is half written over: it holds none. ``holds``: at its step the
-    script lets nobody join; ``too_few``: too few contributed to its step, which it repeats, so that
-    whoever is ready is needed.
+    a heal broke off, and ``state`` is half written over: it holds none. ``freezes_membership``: at
+    its step the script lets nobody join; ``too_few``: too few contributed to its step, which it
+    repeats, so that whoever is ready is needed.
     """
 
     state: StateId
@@ -127,7 +127,7 @@ class Report:
     local_step_index: int = 0
     repairable: bool = False
     torn: bool = False
-    holds: bool = False
+    freezes_membership: bool = False
     too_few: bool = False
 
 

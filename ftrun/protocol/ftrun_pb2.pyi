@@ -183,7 +183,7 @@ class AskReport(_message.Message):
     def __init__(self) -> None: ...
 
 class Report(_message.Message):
-    __slots__ = ("state", "endpoint", "interrupted", "in_force", "pending", "pending_step", "promised", "confirmed", "reduced", "voted", "healing", "operations", "local_step_index", "repairable", "torn", "holds", "too_few")
+    __slots__ = ("state", "endpoint", "interrupted", "in_force", "pending", "pending_step", "promised", "confirmed", "reduced", "voted", "healing", "operations", "local_step_index", "repairable", "torn", "freezes_membership", "too_few")
     STATE_FIELD_NUMBER: _ClassVar[int]
     ENDPOINT_FIELD_NUMBER: _ClassVar[int]
     INTERRUPTED_FIELD_NUMBER: _ClassVar[int]
@@ -199,7 +199,7 @@ class Report(_message.Message):
     LOCAL_STEP_INDEX_FIELD_NUMBER: _ClassVar[int]
     REPAIRABLE_FIELD_NUMBER: _ClassVar[int]
     TORN_FIELD_NUMBER: _ClassVar[int]
-    HOLDS_FIELD_NUMBER: _ClassVar[int]
+    FREEZES_MEMBERSHIP_FIELD_NUMBER: _ClassVar[int]
     TOO_FEW_FIELD_NUMBER: _ClassVar[int]
     state: StateId
     endpoint: Endpoint
@@ -216,9 +216,9 @@ class Report(_message.Message):
     local_step_index: int
     repairable: bool
     torn: bool
-    holds: bool
+    freezes_membership: bool
     too_few: bool
-    def __init__(self, state: _Optional[_Union[StateId, _Mapping]] = ..., endpoint: _Optional[_Union[Endpoint, _Mapping]] = ..., interrupted: _Optional[_Union[Attempt, _Mapping]] = ..., in_force: _Optional[_Union[Quorum, _Mapping]] = ..., pending: _Optional[_Union[Quorum, _Mapping]] = ..., pending_step: _Optional[int] = ..., promised: bool = ..., confirmed: bool = ..., reduced: _Optional[_Union[Tag, _Mapping]] = ..., voted: _Optional[_Union[Tag, _Mapping]] = ..., healing: bool = ..., operations: _Optional[int] = ..., local_step_index: _Optional[int] = ..., repairable: bool = ..., torn: bool = ..., holds: bool = ..., too_few: bool = ...) -> None: ...
+    def __init__(self, state: _Optional[_Union[StateId, _Mapping]] = ..., endpoint: _Optional[_Union[Endpoint, _Mapping]] = ..., interrupted: _Optional[_Union[Attempt, _Mapping]] = ..., in_force: _Optional[_Union[Quorum, _Mapping]] = ..., pending: _Optional[_Union[Quorum, _Mapping]] = ..., pending_step: _Optional[int] = ..., promised: bool = ..., confirmed: bool = ..., reduced: _Optional[_Union[Tag, _Mapping]] = ..., voted: _Optional[_Union[Tag, _Mapping]] = ..., healing: bool = ..., operations: _Optional[int] = ..., local_step_index: _Optional[int] = ..., repairable: bool = ..., torn: bool = ..., freezes_membership: bool = ..., too_few: bool = ...) -> None: ...
 
 class Built(_message.Message):
     __slots__ = ("attempt",)

@@ -151,9 +151,9 @@ class Engine:
         with self.changed:
             self._offer_if_due()
             self._reductions.append(reduction)
-            issued = e.OperationIssued(reduction.held, reduction.closes, reduction.shape)
+            issued = e.OperationIssued(reduction.batched, reduction.closes, reduction.shape)
             self._events.append(issued)
-            self._issuing = reduction.held
+            self._issuing = reduction.batched
             self._drain()
             self._issuing = False
         if self._afterwards:
@@ -418,7 +418,7 @@ class Engine:
         """At once, unless the main thread may be in a forward pass, which changes buffers (S3)."""
         is_at_boundary = self.machine.begun != self._begun
         last = self._reductions[-1] if self._reductions else None
-        if is_at_boundary or (last is not None and (last.closes or not last.held)):
+        if is_at_boundary or (last is not None and (last.closes or not last.batched)):
             self._offer(instruction)
         else:
             self._offer_due = instruction

@@ -255,9 +255,9 @@ class Healing:
     def _stepped_memory(self) -> Iterator[tuple[int, int]]:
         """Where what the optimizers step lies: address and length in bytes."""
         for optimizer in self._optimizers:
-            held = [list(state.values()) for state in optimizer.state.values()]
+            batched = [list(state.values()) for state in optimizer.state.values()]
             stepped = [p for group in optimizer.param_groups for p in group["params"]]
-            for tensor in [*(p for p in stepped if p.requires_grad), *chain.from_iterable(held)]:
+            for tensor in [*(p for p in stepped if p.requires_grad), *chain.from_iterable(batched)]:
                 if isinstance(tensor, torch.Tensor):
                     local = local_of(tensor).detach()
                     yield local.data_ptr(), local.nbytes

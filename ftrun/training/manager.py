@@ -254,7 +254,7 @@ class Manager:
             self._healing.begin()
             trains(self._leave_at_once)
         engine.register()
-        engine.feed(e.BoundaryReached(hold_members=shrink_only or not allow_heal))
+        engine.feed(e.BoundaryReached(freeze_membership=shrink_only or not allow_heal))
         engine.raise_fatal()
         if not machine.in_step:
             engine.wait_until(
@@ -328,7 +328,7 @@ class Manager:
         """
         keep = self._keeps_inputs
         bucket = Reduction(
-            buffer, ReduceOp.AVG, restore, divided_by, keep, held=True, closes=is_last
+            buffer, ReduceOp.AVG, restore, divided_by, keep, batched=True, closes=is_last
         )
         return self._issue(bucket)
 

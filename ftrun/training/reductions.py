@@ -53,7 +53,7 @@ class Reduction:
         divided_by: int | None = None,
         keep: bool = True,
         *,
-        held: bool = False,
+        batched: bool = False,
         closes: bool = False,
     ) -> None:
         if tensor.layout != torch.strided or not _is_dense(tensor):
@@ -62,7 +62,7 @@ class Reduction:
         self.data = tensor.detach()  # the same memory; a parameter itself refuses to be written
         self.average = op == ReduceOp.AVG
         self.op = ReduceOp.SUM if self.average else op
-        self.held = held
+        self.batched = batched
         self.closes = closes
         devices: list[int | str | torch.device] | None = [tensor.device] if tensor.is_cuda else None
         self.future: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=devices)

@@ -56,9 +56,9 @@ class Result:
 class Reduction:
     """One operation of a worker's step. ``final``: what was handed out, and its divisor."""
 
-    def __init__(self, held: bool, closes: bool, base: int, value: int, shape: Shape) -> None:
+    def __init__(self, batched: bool, closes: bool, base: int, value: int, shape: Shape) -> None:
         self.shape = shape
-        self.held = held
+        self.batched = batched
         self.closes = closes
         self.base = base
         self.value = value

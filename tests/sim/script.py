@@ -147,9 +147,9 @@ class Script:
         worker.error = ""
         worker.register()
         yield INSTANT_S
-        hold = self._world.holds.at(machine.state.step, self._world.rng)
+        hold = self._world.freezes.at(machine.state.step, self._world.rng)
         before = machine.state
-        worker.feed(e.BoundaryReached(hold_members=hold))
+        worker.feed(e.BoundaryReached(freeze_membership=hold))
         yield Until(
             lambda: machine.in_step or machine.phase is StepPhase.LEFT, QUORUM_TIMEOUT_S, "a quorum"
         )
@@ -177,11 +177,11 @@ class Script:
             yield job.step_s * rng.uniform(0.3, 0.5) / job.operations
             if not worker.machine.in_step:
                 raise Violation("BUG", f"{worker.name} is in no step while it computes")
-            held = job.held and number <= last_held
-            closes = held and number == last_held
+            batched = job.batched and number <= last_held
+            closes = batched and number == last_held
             value = worker.mix(base, int(worker.key.incarnation, 16), self._batch, number)
-            worker.issue(Reduction(held, closes, base, value, shape))
-            if job.waits_each and not job.held:
+            worker.issue(Reduction(batched, closes, base, value, shape))
+            if job.waits_each and not job.batched:
                 yield self._released(number)
         yield Until(
             lambda: all(reduction.released for reduction in worker.reductions),

@@ -16,8 +16,8 @@ from ftrun.core.worker import events as e
 from ftrun.core.worker.machine import NOBODY_JOINS, StepMachine, StepPhase
 from tests.sim import comparing
 from tests.sim.actor import OPERATION_TIMEOUT_S, QUORUM_TIMEOUT_S, Actor
+from tests.sim.freezes import Barred, enters
 from tests.sim.healing import Fetch, Fetched, Offer
-from tests.sim.holds import Barred, enters
 from tests.sim.network import Pipe
 from tests.sim.rings import Ballot, Contribution, End, Reduction, Result
 from tests.sim.script import Script
@@ -284,7 +284,7 @@ class Worker(Actor):
         elif isinstance(message, m.Report):
             self.world.invariants.gave_up(self.key, message.interrupted)
             self.world.invariants.too_few(self.key, message.too_few)
-            if message.holds:
+            if message.freezes_membership:
                 for incarnation in self._joining():
                     self.world.invariants.excuse(incarnation, "its join was taken back")
         elif isinstance(message, m.Errored) and message.reason == NOBODY_JOINS:
@@ -328,7 +328,7 @@ class Worker(Actor):
     def issue(self, reduction: Reduction) -> None:
         """One more reduction: out now, or kept until a group stands."""
         self.reductions.append(reduction)
-        self.feed(e.OperationIssued(reduction.held, reduction.closes, reduction.shape))
+        self.feed(e.OperationIssued(reduction.batched, reduction.closes, reduction.shape))
 
     def _launch(self, index: int, reduction: Reduction) -> None:
         tag, end = self.machine.tag, self._end

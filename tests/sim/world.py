@@ -36,7 +36,7 @@ from tests.sim.actor import (
 from tests.sim.coverage import Coverage
 from tests.sim.fault_kinds import LATE_KINDS
 from tests.sim.faults import Faults
-from tests.sim.holds import Holds
+from tests.sim.freezes import Freezes
 from tests.sim.invariants import Invariants, Violation
 from tests.sim.lighthouse import LighthouseProcess
 from tests.sim.node import Agent, Host
@@ -65,7 +65,7 @@ class Job:
     workers: int
     agents: int
     operations: int
-    held: bool
+    batched: bool
     waits_each: bool
     heal_first: bool
     init_sync: bool
@@ -86,7 +86,7 @@ class Job:
             workers=2 if rng.random() < 0.25 else 1,
             agents=rng.choice((1, 2, 2, 3)),
             operations=rng.choice((1, 2, 2, 3)),
-            held=rng.random() < 0.6,
+            batched=rng.random() < 0.6,
             waits_each=rng.random() < 0.3,
             heal_first=rng.random() < 0.3,
             init_sync=rng.random() < 0.7,
@@ -159,7 +159,7 @@ class World:
         )
         # Who is right must be able to commit alone: nobody else comes to the step that it repeats.
         self.shapes = Shapes.draw(seed, may_err=self.job.min_replicas == 1)
-        self.holds = Holds.draw(random.Random(f"{seed}/holds"))
+        self.freezes = Freezes.draw(random.Random(f"{seed}/holds"))
         self.rings = Rings(self)
         self.endpoints: dict[str, Any] = {}
         self.disk = JournalState()

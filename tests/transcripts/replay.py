@@ -244,7 +244,7 @@ class Replay:
             torn="torn" in options,
             local_step_index=int(options.get("local_step_index", 1)),
             repairable="lame" not in options,
-            holds="holds" in options,
+            freezes_membership="freezes" in options,
             too_few="toofew" in options,
         )
 

@@ -19,7 +19,7 @@ class LighthouseSettings:
     ``attempts_max``: attempts in a row without a commit in between before the replica that failed
     most often is replaced. ``switch_failures_max``: failures of a switch before whoever held it up
     is replaced. ``switch_retry_max_s``: the longest pause between two tries of a switch.
-    ``hold_timeout_s``: so long a switch waits for a step at which the script lets members join,
+    ``freeze_timeout_s``: so long a switch waits for a step at which the script lets members join,
     before it is begun again. ``http``: what agents are told of where people are answered.
     """
 
@@ -27,7 +27,7 @@ class LighthouseSettings:
     rejoin_timeout_s: float = 5.0
     build_timeout_s: float = 10.0
     promise_timeout_s: float = 10.0
-    hold_timeout_s: float = 600.0
+    freeze_timeout_s: float = 600.0
     assign_gather_s: float = 0.2
     reassign_grace_s: float = 5.0
     join_gather_s: float = 0.05

@@ -367,4 +367,6 @@ def _holds(replica: Replica, quorum: Quorum) -> bool:
 
 def _bars(replica: Replica, quorum: Quorum) -> bool:
     """It is at the step at which ``quorum`` was to begin, and lets nobody join there."""
-    return any(x.holds and x.state.step == quorum.step for x in replica.reports.values())
+    return any(
+        x.freezes_membership and x.state.step == quorum.step for x in replica.reports.values()
+    )

@@ -31,7 +31,7 @@ RULES_MAX = 100
 
 
 class Membership:
-    """The phase machine. What follows from an event is in the stage's outbox after ``run_rules``."""
+    """The phase machine. ``run_rules`` puts what follows from an event into the outbox."""
 
     def __init__(self, state: MembershipState, journal: JournalState) -> None:
         self.state = state

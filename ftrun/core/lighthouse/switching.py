@@ -227,15 +227,15 @@ class Switching:
         """Who has not answered is blamed, but not who answers when its script lets members join."""
         state = self._state
         silent = tuple(r for r in state.waiting.silent() if r not in state.waiting.later)
-        hold_ends_at = state.since + state.settings.hold_timeout_s
+        freeze_ends_at = state.since + state.settings.freeze_timeout_s
         if silent:
             self._fail(silent, f"no answer of {replicas(silent)}")
-        elif state.now < hold_ends_at:
-            state.deadline = hold_ends_at
+        elif state.now < freeze_ends_at:
+            state.deadline = freeze_ends_at
             return False
         else:
-            held_s = state.settings.hold_timeout_s
-            self._fail((), f"no step at which members may join within {held_s:g} s")
+            freeze_s = state.settings.freeze_timeout_s
+            self._fail((), f"no step at which members may join within {freeze_s:g} s")
         return True
 
     def _gone(self, plan: Plan) -> list[str]:

@@ -22,7 +22,7 @@ from ftrun.core.lighthouse.phases import IN_QUORUM, Phase
 from ftrun.core.lighthouse.state import MembershipState
 
 SAY_AFTER_S = 3.0
-NODES, GATHER, PEERS, ANSWERS, HELD = "nodes", "gather", "peers", "answers", "held"
+NODES, GATHER, PEERS, ANSWERS, BOUNDARY = "nodes", "gather", "peers", "answers", "boundary"
 TOO_FEW = "too few"
 ASKED = {
     Phase.BUILD: "to build the process group",
@@ -165,7 +165,7 @@ class Waits:
                 f"the script lets replicas join: it calls start_quorum() with allow_heal=False or "
                 f"shrink_only=True"
             )
-            return Wait(HELD, silent, words, self._since)
+            return Wait(BOUNDARY, silent, words, self._since)
         words = f"the lighthouse waits for {replicas(silent)} {ASKED[state.phase]}"
         return Wait(ANSWERS, silent, words, self._since, state.deadline)
 

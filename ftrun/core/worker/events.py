@@ -32,20 +32,20 @@ from ftrun.core.worker.comparison import USUAL, Entry, Question, Shape
 
 @dataclass(frozen=True, slots=True)
 class BoundaryReached:
-    """The script wants to begin its next step. ``hold_members``: no switch at this step."""
+    """The script wants to begin its next step. ``freeze_membership``: no switch at this step."""
 
-    hold_members: bool = False
+    freeze_membership: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class OperationIssued:
     """One more reduction of this step.
 
-    ``held``: its result is handed out with those of its batch only, of which ``closes`` marks the
-    last one. ``shape``: what it must have in common with the other replicas'.
+    ``batched``: its result is handed out with those of its batch only, of which ``closes`` marks
+    the last one. ``shape``: what it must have in common with the other replicas'.
     """
 
-    held: bool = False
+    batched: bool = False
     closes: bool = False
     shape: Shape = USUAL
 

@@ -264,7 +264,7 @@ class StepMachine:
         workers: a mate may not have it (C1).
         """
         step = self._step
-        if step is None or (step.fate is Fate.HELD and not step.stood):
+        if step is None or (step.fate is Fate.INTERRUPTED and not step.stood):
             return None
         lacks_state = self.healing and (self.loaded is None or self._workers > 1)
         return step.results if not lacks_state else None
@@ -276,7 +276,7 @@ class StepMachine:
             return True
         if self.isolated or self._step is None:
             return False  # Q3: nobody commits who may have been left behind
-        if self.fate is Fate.HELD:
+        if self.fate is Fate.INTERRUPTED:
             may_stand = self._workers == 1 and not self._step.is_blind
             return may_stand and self.reduced is not None
         if self.fate is Fate.OPEN:
@@ -294,7 +294,7 @@ class StepMachine:
 
         Isolation forbids to begin a vote; what is voted for then, a mate may have committed (C1).
         """
-        if self.fate is Fate.HELD:
+        if self.fate is Fate.INTERRUPTED:
             return self._vote_stands
         return self.fate is not Fate.REPAIR
 
@@ -332,7 +332,7 @@ class StepMachine:
         and before that its own: only so is it a newcomer again, with zeros to add (C4).
         """
         reduced, step, pending = self.reduced, self._step, self.pending
-        can_repair = step is None or (step.fate is Fate.HELD and self._is_whole(step))
+        can_repair = step is None or (step.fate is Fate.INTERRUPTED and self._is_whole(step))
         stands = self.loaded if reduced is not None and self.loaded is not None else self.state
         return m.Report(
             state=stands,
@@ -350,7 +350,7 @@ class StepMachine:
             operations=step.operations.issued if step is not None else 0,
             local_step_index=self.begun + (step is None),
             repairable=can_repair,
-            holds=self._quorums.holds_members,
+            freezes_membership=self._quorums.freezes_membership,
             too_few=self._is_stuck,
         )
 
@@ -358,7 +358,7 @@ class StepMachine:
         """Assert what must hold between events (INVARIANTS.md: C3, Q2, Q5)."""
         self._quorums.check()
         quorum, tag = self.in_force, self.tag
-        assert self.fate is not Fate.HELD or quorum is None, "held, and yet in a quorum"
+        assert self.fate is not Fate.INTERRUPTED or quorum is None, "held, and yet in a quorum"
         assert not self.torn or self.healing or tag is None or self.fate is not Fate.OPEN, (
             "S3: trains from a torn state"
         )
@@ -376,7 +376,7 @@ class StepMachine:
     def _on_boundary(self, event: e.BoundaryReached) -> None:
         if self._step is not None:  # the script went on without deciding: the step is abandoned
             self._end_step(self._step, False, False, "the step was not decided")
-        self._quorums.at_boundary(event.hold_members)
+        self._quorums.at_boundary(event.freeze_membership)
         self._between_steps = StepPhase.WAITING
         self._between_since = self._now
         self._advance()
@@ -494,7 +494,7 @@ class StepMachine:
             return False
         if self._workers == 1:
             return self.is_decidable
-        if step.fate is Fate.HELD:
+        if step.fate is Fate.INTERRUPTED:
             return self._vote_stands
         return step.operations.complete and step.voted == step.tag  # C1, C3
 
@@ -544,7 +544,7 @@ class StepMachine:
         if step is None:
             self._out.append(e.FailOperations("no step is under way"))
             return
-        step.operations.issue(event.held, event.closes)
+        step.operations.issue(event.batched, event.closes)
         step.comparison.add(event.shape)
         step.touched_at = self._now
         if step.fate is Fate.STANDS:
@@ -685,9 +685,9 @@ class StepMachine:
         self._abort_groups(self._quorums.give_up(attempt))
         step = self._step
         if step is not None:
-            if step.fate not in (Fate.HELD, Fate.REPAIR):
+            if step.fate not in (Fate.INTERRUPTED, Fate.REPAIR):
                 step.touched_at = self._now
-            step.hold(self._now + self._quorum_timeout_s, self.reduced is not None)
+            step.interrupt(self._now + self._quorum_timeout_s, self.reduced is not None)
 
     def _abort_groups(self, attempts: Iterable[Attempt]) -> None:
         self._out += [e.AbortGroup(attempt) for attempt in attempts]
@@ -749,7 +749,7 @@ class StepMachine:
         if self.in_force is not None or self.pending is not None:
             self._abort(self.seen)  # the Interrupt was lost on the way
         self._take(quorum, is_switch=False)
-        if self._step is not None and self._step.fate is Fate.HELD:
+        if self._step is not None and self._step.fate is Fate.INTERRUPTED:
             self._judge(self._step, quorum)
 
     def _is_new(self, quorum: Quorum) -> bool:
@@ -779,7 +779,7 @@ class StepMachine:
         if joins and self.in_force is not None:
             self._abort(self.seen)  # the others have gone on without us
         self._abort_groups(self._quorums.drop_pending())
-        is_open = self._step is not None and self._step.fate in (Fate.HELD, Fate.REPAIR)
+        is_open = self._step is not None and self._step.fate in (Fate.INTERRUPTED, Fate.REPAIR)
         if self._step is not None and is_open and not self._vote_stands:  # C1
             # No quorum will tell any more.
             self._void(self._step, f"interrupted; this replica joins quorum {quorum.attempt} anew")
@@ -870,7 +870,7 @@ class StepMachine:
         reason = f"this replica leaves: {self._leaves_for}"
         if self.activity()[0] is Activity.WAITING:
             self._give_up(reason)
-        if step.fate in (Fate.HELD, Fate.REPAIR):
+        if step.fate in (Fate.INTERRUPTED, Fate.REPAIR):
             self._void(step, reason)
 
     # ------------------------------------------------------------ time
@@ -931,7 +931,7 @@ class StepMachine:
             return Activity.TOO_FEW, self._too_few_since
         if step is None:
             return self._activity_between()
-        if step.fate in (Fate.HELD, Fate.REPAIR) or self.isolated:
+        if step.fate in (Fate.INTERRUPTED, Fate.REPAIR) or self.isolated:
             return Activity.QUORUM, step.touched_at
         if self.healing:
             return Activity.HEALING, step.began_at

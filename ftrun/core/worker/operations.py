@@ -17,7 +17,7 @@ class OperationLedger:
     def __init__(self) -> None:
         self.issued = 0
         self._done: set[int] = set()
-        self._held: set[int] = set()
+        self._batched: set[int] = set()
         self._handed: set[int] = set()
         self._batch_open = False
 
@@ -41,12 +41,12 @@ class OperationLedger:
         """Nobody waits for anything."""
         return len(self._handed) == self.issued
 
-    def issue(self, held: bool, closes: bool) -> int:
+    def issue(self, batched: bool, closes: bool) -> int:
         """One more operation; returns its index."""
         index = self.issued
         self.issued += 1
-        if held:
-            self._held.add(index)
+        if batched:
+            self._batched.add(index)
             self._batch_open = not closes
         return index
 
@@ -59,9 +59,9 @@ class OperationLedger:
 
     def take_ready(self) -> tuple[int, ...]:
         """What can be handed out now and was not before."""
-        ready = self._done - self._held
-        if not self._batch_open and self._held <= self._done:
-            ready |= self._held
+        ready = self._done - self._batched
+        if not self._batch_open and self._batched <= self._done:
+            ready |= self._batched
         ready -= self._handed
         self._handed |= ready
         return tuple(sorted(ready))

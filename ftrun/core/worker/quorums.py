@@ -50,7 +50,7 @@ class Quorums:
     """One worker's quorums.
 
     ``interrupted``: the highest attempt that was given up. ``seen``: the highest heard of; neither
-    ever falls, and ``interrupted`` < pending, in force ≤ ``seen`` (Q2). ``holds_members``: the
+    ever falls, and ``interrupted`` < pending, in force ≤ ``seen`` (Q2). ``freezes_membership``: the
     script lets nobody join at the boundary that it came to last.
     """
 
@@ -59,8 +59,8 @@ class Quorums:
         self.pending: Pending | None = None
         self.interrupted: Attempt = NO_ATTEMPT
         self.seen: Attempt = NO_ATTEMPT
-        self.holds_members = False
-        self._has_held = False
+        self.freezes_membership = False
+        self._has_frozen = False
         self._key = key
         self._entered: Attempt = NO_ATTEMPT
         self._begun = 0  # the last step that was begun under the quorum entered
@@ -122,21 +122,21 @@ class Quorums:
         begun = self.last_begun
         return begun is None or step > begun
 
-    def at_boundary(self, holds_members: bool) -> None:
+    def at_boundary(self, freezes_membership: bool) -> None:
         """The script has come to a boundary, and says whether members may join there."""
-        self.holds_members = holds_members
-        self._has_held |= holds_members
+        self.freezes_membership = freezes_membership
+        self._has_frozen |= freezes_membership
 
     def promises_late(self, pending: Pending) -> bool:
         """Whether a promise must wait for its boundary: this script does not let all join at any.
 
         Only the boundary tells. Newcomers have no say, and who only leaves is never held.
         """
-        return self._has_held and self._is_joined(pending)
+        return self._has_frozen and self._is_joined(pending)
 
     def bars(self, pending: Pending) -> bool:
         """Nobody may join at this boundary, and by this switch somebody would."""
-        return self.holds_members and self._is_joined(pending)
+        return self.freezes_membership and self._is_joined(pending)
 
     def _is_joined(self, pending: Pending) -> bool:
         return self.in_force is not None and bool(pending.quorum.newcomers)

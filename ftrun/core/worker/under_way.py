@@ -18,7 +18,7 @@ class Fate(Enum):
     """What becomes of the step under way; the table is in machine.py."""
 
     OPEN = "open"
-    HELD = "held"
+    INTERRUPTED = "interrupted"
     STANDS = "stands"
     REPAIR = "repair"
     VOID = "void"
@@ -68,10 +68,12 @@ class StepUnderWay:
     def vote(self) -> None:
         """The ranks of the group are asked; what cannot stand will not be voted for."""
         self.is_voting = True
-        may_stand = self.fate in (Fate.OPEN, Fate.STANDS) or (self.fate is Fate.HELD and self.stood)
+        may_stand = self.fate in (Fate.OPEN, Fate.STANDS) or (
+            self.fate is Fate.INTERRUPTED and self.stood
+        )
         self.voted = self.tag if may_stand and self.is_enough else None
 
-    def hold(self, deadline: float, stands: bool) -> None:
+    def interrupt(self, deadline: float, stands: bool) -> None:
         """Interrupted: the next quorum tells, by ``deadline``.
 
         ``stands``: the results stand as it is. What is reported then binds: nothing that comes
@@ -79,8 +81,8 @@ class StepUnderWay:
         """
         if self.fate is Fate.VOID:
             return
-        self.stood = stands and (self.stood or self.fate is not Fate.HELD)
-        self.fate = Fate.HELD
+        self.stood = stands and (self.stood or self.fate is not Fate.INTERRUPTED)
+        self.fate = Fate.INTERRUPTED
         self.deadline = deadline
 
     def stand(self) -> None:

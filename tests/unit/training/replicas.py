@@ -96,8 +96,8 @@ class StandIn:
         future: Future[torch.Tensor] = Future()
         self._held.append((future, buffer))
         if is_last:
-            held, self._held = self._held, []
-            for waiting, tensor in held:
+            batched, self._held = self._held, []
+            for waiting, tensor in batched:
                 waiting.set_result(tensor)
         return future
 

@@ -160,11 +160,11 @@ def test_what_a_repair_needs_takes_no_memory_or_that_of_one_gradient(
             if slot == "0":
                 _at_first_gradient(replica.model, partial(looked[step].wait, DEADLINE_S))
             else:
-                _at_last_bucket(replica.manager, lambda: found.append(held(ddp)), looked[step])
+                _at_last_bucket(replica.manager, lambda: found.append(batched(ddp)), looked[step])
             loss.backward()
             assert replica.manager.should_commit()
             del own
-            found.append(held(ddp))
+            found.append(batched(ddp))
         return found
 
     looked = [threading.Event(), threading.Event()]
@@ -195,14 +195,16 @@ def _at_last_bucket(manager: Manager, look: Any, done: threading.Event) -> None:
     manager.allreduce_bucket = watched  # type: ignore[method-assign]
 
 
-def held(ddp: DistributedDataParallel) -> int:
+def batched(ddp: DistributedDataParallel) -> int:
     """Bytes of all tensors that this replica's Manager leads to, beside torch's own buckets."""
     manager = ddp._buckets._manager
     seen: set[int] = set()
     storages: dict[int, int] = {}
     torchs = {p.grad.untyped_storage().data_ptr() for p in ddp.parameters() if p.grad is not None}
     torchs |= {p.untyped_storage().data_ptr() for p in ddp.parameters()}
-    torchs |= {r.data.untyped_storage().data_ptr() for r in manager._engine._reductions if r.held}
+    torchs |= {
+        r.data.untyped_storage().data_ptr() for r in manager._engine._reductions if r.batched
+    }
     todo: list[Any] = [manager._engine._reductions, manager._engine._afterwards]
     while todo:
         thing = todo.pop()

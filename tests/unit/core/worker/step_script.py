@@ -97,8 +97,10 @@ def machine_of(line: str) -> StepMachine:
 QUORUM = r"(\S+)(?: at (\S+))?:((?: \d+)*)(?: newcomers((?: \d+)+))?(?: recomputes((?: \d+)+))?"
 
 EVENTS: dict[str, Callable[..., e.Event]] = {
-    r"boundary( hold)?": lambda hold: e.BoundaryReached(bool(hold)),
-    r"issue( held)?( closes)?": lambda held, closes: e.OperationIssued(bool(held), bool(closes)),
+    r"boundary( freeze)?": lambda freeze: e.BoundaryReached(bool(freeze)),
+    r"issue( batched)?( closes)?": lambda batched, closes: e.OperationIssued(
+        bool(batched), bool(closes)
+    ),
     r"done (\S+) (\d+)": lambda a, i: e.OperationCompleted(attempt_of(a), int(i)),
     r"failed (\S+) (\d+): (.*)": lambda a, i, why: e.OperationFailed(attempt_of(a), int(i), why),
     r"vote": e.VoteStarted,
@@ -238,7 +240,7 @@ def _report(report: m.Report, name: Names) -> str:
         words.append("healing")
     if report.torn:
         words.append("torn")
-    if report.holds:
+    if report.freezes_membership:
         words.append("nobody joins")
     if report.too_few:
         words.append("too few")

@@ -252,8 +252,8 @@ def test_who_waits_for_an_answer_for_too_long_gives_up() -> None:
     machine.handle(e.Ticked(), 59.0)
     assert machine.fate is Fate.OPEN
     machine.handle(e.Ticked(), 61.0)
-    assert machine.fate is Fate.HELD
+    assert machine.fate is Fate.INTERRUPTED
     machine = member(1)
     machine.handle(e.OperationsEnded(), 0.0)
     machine.handle(e.Ticked(), 61.0)
-    assert machine.fate is Fate.HELD
+    assert machine.fate is Fate.INTERRUPTED

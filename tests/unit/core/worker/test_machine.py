@@ -24,7 +24,7 @@ from tests.unit.core.worker.step_script import (
 )
 
 FORMED = ["boundary", "new quorum 1.5#1 at 5/A: 0 1 2", "built 1.5#1"]
-WORKING = [*FORMED, "issue held closes"]
+WORKING = [*FORMED, "issue batched closes"]
 REDUCED = [*FORMED, "issue", "done 1.5#1 0"]
 PREPARED = [*WORKING, "prepare 1.6#1: 0 1 2 3 newcomers 3", "built 1.6#1"]
 PROMISED = [*PREPARED, "propose 1.6#1@6"]
@@ -144,7 +144,7 @@ def test_an_interrupt_ends_everything_up_to_it(name: str) -> None:
     assert isinstance(report, m.Report) and report.interrupted == attempt_of("1.7#1")
     assert report.in_force is None and report.pending is None and not report.promised
     assert not machine.may_issue and machine.contributors() == ()
-    assert machine.fate in (Fate.HELD, Fate.VOID)
+    assert machine.fate in (Fate.INTERRUPTED, Fate.VOID)
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -251,9 +251,9 @@ def test_the_story_is_told_and_does_not_grow_for_ever() -> None:
     machine = machine_of("worker 0 holds 5/A")
     for second in range(3 * STORY_LINES_MAX):
         tell(machine, "tick", float(second))
-    tell(machine, "boundary hold", 500.0)
+    tell(machine, "boundary freeze", 500.0)
     assert len(machine.story()) == STORY_LINES_MAX
-    assert machine.story()[-1] == "500.000 BoundaryReached(hold_members=True)"
+    assert machine.story()[-1] == "500.000 BoundaryReached(freeze_membership=True)"
 
 
 def test_a_promise_is_kept_to_the_word() -> None:

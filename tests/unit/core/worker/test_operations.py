@@ -10,7 +10,7 @@ from ftrun.core.worker.operations import OperationLedger
 
 
 def issued(*kinds: str) -> OperationLedger:
-    """``plain``, ``held``, or ``closes``: held, and the last one of its batch."""
+    """``plain``, ``batched``, or ``closes``: held, and the last one of its batch."""
     ledger = OperationLedger()
     for kind in kinds:
         ledger.issue(kind != "plain", kind == "closes")
@@ -37,18 +37,18 @@ def test_plain_operations_are_handed_out_one_by_one() -> None:
 
 
 def test_a_batch_is_handed_out_as_a_whole() -> None:
-    ledger = issued("held", "held")
+    ledger = issued("batched", "batched")
     assert ledger.finish(0) and ledger.finish(1)
     assert not ledger.outstanding
     assert not ledger.complete, "more of the batch is to come"
     assert ledger.take_ready() == ()
-    ledger.issue(held=True, closes=True)
+    ledger.issue(batched=True, closes=True)
     assert ledger.take_ready() == ()
     assert ledger.finish(2) and ledger.take_ready() == (0, 1, 2)
 
 
 def test_a_batch_does_not_hold_up_plain_operations() -> None:
-    ledger = issued("held", "plain", "closes")
+    ledger = issued("batched", "plain", "closes")
     assert ledger.finish(1) and ledger.take_ready() == (1,)
     assert ledger.finish(2) and ledger.take_ready() == ()
     assert ledger.finish(0) and ledger.take_ready() == (0, 2)
@@ -57,9 +57,9 @@ def test_a_batch_does_not_hold_up_plain_operations() -> None:
 def test_a_second_batch_waits_for_itself_only() -> None:
     ledger = issued("closes")
     assert ledger.finish(0) and ledger.take_ready() == (0,)
-    ledger.issue(held=True, closes=False)
+    ledger.issue(batched=True, closes=False)
     assert ledger.finish(1) and ledger.take_ready() == ()
-    ledger.issue(held=True, closes=True)
+    ledger.issue(batched=True, closes=True)
     assert ledger.finish(2) and ledger.take_ready() == (1, 2)
 
 
@@ -77,12 +77,12 @@ def test_what_is_done_is_done_once() -> None:
 
 
 def test_a_repair_begins_from_nothing() -> None:
-    ledger = issued("held", "held")
+    ledger = issued("batched", "batched")
     ledger.finish(0)
     ledger.start_again()
     assert ledger.outstanding and ledger.issued == 2
     assert ledger.finish(0), "it is to be done anew"
-    ledger.issue(held=True, closes=True)
+    ledger.issue(batched=True, closes=True)
     assert ledger.finish(1) and ledger.finish(2) and ledger.take_ready() == (0, 1, 2)
 
 
@@ -96,7 +96,7 @@ def test_what_was_handed_out_cannot_be_repaired() -> None:
 
 MOVES = st.lists(
     st.one_of(
-        st.tuples(st.just("issue"), st.sampled_from(["plain", "held", "closes"])),
+        st.tuples(st.just("issue"), st.sampled_from(["plain", "batched", "closes"])),
         st.tuples(st.just("finish"), st.integers(0, 6)),
     ),
     max_size=20,

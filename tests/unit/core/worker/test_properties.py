@@ -46,7 +46,7 @@ class Watch:
         self.offered: Tag | None = None
         self.tag: Tag | None = None
         self.state = machine.state
-        self.has_held = False  # the job's state, not only the one it started with
+        self.has_held_state = False  # the job's state, not only the one it started with
         self.reset_step()
 
     def reset_step(self) -> None:
@@ -144,7 +144,7 @@ class Watch:
                 self.offered = None
             case e.LoadState(tag, quorum, in_place):
                 assert machine.key.replica_id in quorum.newcomers and tag.step == quorum.step
-                assert not (in_place and self.has_held), "C6: writes over the job's state"
+                assert not (in_place and self.has_held_state), "C6: writes over the job's state"
             case e.Send(message):
                 self.sent(message)
 
@@ -220,9 +220,9 @@ class Watch:
             assert tag is not None
             spoiled = machine.healing and machine.state.step == self.state.step
             assert spoiled or machine.state.step == tag.step, "C2: jumps by a heal only"
-            self.has_held |= not spoiled
+            self.has_held_state |= not spoiled
             return
-        self.has_held = True
+        self.has_held_state = True
         assert isinstance(event, e.Decided) and event.commit and tag is not None
         assert machine.state == self.state.committed(tag), "C2"
         assert self.state.step == tag.step, "S1: commits on top of another step"
@@ -335,10 +335,10 @@ class World:
     def states(self) -> list[StateId]:
         """What a quorum may begin with: what is held, what follows, and what nobody here holds."""
         machine = self.machine
-        tag, held = machine.tag or self.last_tag, machine.state
-        after = held.committed(replace(tag, step=held.step))
+        tag, batched = machine.tag or self.last_tag, machine.state
+        after = batched.committed(replace(tag, step=batched.step))
         loaded = [machine.loaded, machine.loaded.committed(tag)] if machine.loaded else []
-        return [held, held, held, after, after, held_otherwise(held), *loaded]
+        return [batched, batched, batched, after, after, held_otherwise(batched), *loaded]
 
     def quorum(self) -> Quorum:
         ids = [name for name in ("0", *OTHERS) if name == "0" or self.choose([True, False])]
@@ -395,8 +395,8 @@ class World:
         self.feed(e.BoundaryReached(self.choose([False, False, True])))
 
     def issue(self) -> None:
-        held = self.choose([True, False])
-        self.feed(e.OperationIssued(held, held and self.choose([True, False])))
+        batched = self.choose([True, False])
+        self.feed(e.OperationIssued(batched, batched and self.choose([True, False])))
 
     def vote(self) -> None:
         self.feed(e.VoteStarted())
@@ -439,7 +439,7 @@ class World:
 
     def overwrite(self) -> None:
         self.feed(e.OverwriteBegun(self.last_tag))
-        assert not (self.machine.torn and self.watch.has_held), "C6"
+        assert not (self.machine.torn and self.watch.has_held_state), "C6"
         if self.machine.may_overwrite(self.last_tag):
             assert self.machine.torn and self.machine.tag == self.last_tag, "S3"
 

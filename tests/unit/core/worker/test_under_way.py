@@ -19,7 +19,7 @@ def step_of(tag: Tag, repeats: bool = False) -> StepUnderWay:
 
 def reduced() -> StepUnderWay:
     step = step_of(TAG)
-    step.operations.issue(held=False, closes=False)
+    step.operations.issue(batched=False, closes=False)
     step.operations.finish(0)
     step.operations.take_ready()
     return step
@@ -28,7 +28,7 @@ def reduced() -> StepUnderWay:
 def test_it_has_results_when_all_is_complete() -> None:
     step = step_of(TAG)
     assert step.results is None, "nothing was issued"
-    step.operations.issue(held=False, closes=False)
+    step.operations.issue(batched=False, closes=False)
     assert step.results is None
     step.operations.finish(0)
     assert step.results == TAG
@@ -39,7 +39,7 @@ def test_it_has_results_when_all_is_complete() -> None:
 def test_operations_count_under_its_tag_and_while_it_is_open() -> None:
     step = step_of(TAG)
     assert step.counts(TAG.attempt) and not step.counts(attempt_of("1.1#2"))
-    step.hold(1.0, stands=False)
+    step.interrupt(1.0, stands=False)
     assert not step.counts(TAG.attempt)
 
 
@@ -48,7 +48,7 @@ def test_a_vote_alone_may_decide_a_step_without_operations() -> None:
     assert step.decisive is None
     step.vote()
     assert step.is_voting and step.decisive == TAG
-    step.operations.issue(held=False, closes=False)
+    step.operations.issue(batched=False, closes=False)
     assert step.decisive is None
 
 
@@ -67,15 +67,15 @@ def test_what_is_void_is_not_voted_for() -> None:
 def test_an_interrupt_holds_all_but_what_is_void(fate: Fate) -> None:
     step = reduced()
     step.fate = fate
-    step.hold(60.0, stands=False)
-    assert step.fate is (Fate.VOID if fate is Fate.VOID else Fate.HELD)
+    step.interrupt(60.0, stands=False)
+    assert step.fate is (Fate.VOID if fate is Fate.VOID else Fate.INTERRUPTED)
     assert step.deadline == (None if fate is Fate.VOID else 60.0)
 
 
 def test_it_goes_out_again_under_another_attempt() -> None:
     step = step_of(TAG, repeats=True)
-    step.operations.issue(held=True, closes=True)
-    step.hold(60.0, stands=False)
+    step.operations.issue(batched=True, closes=True)
+    step.interrupt(60.0, stands=False)
     step.repair()
     assert step.fate is Fate.REPAIR
     step.go_out_again(quorum_of("1.2#1", None, "0 1"), deadline=9.0)
@@ -85,23 +85,23 @@ def test_it_goes_out_again_under_another_attempt() -> None:
 
 def test_there_is_no_deadline_for_nothing() -> None:
     step = step_of(TAG)
-    step.hold(60.0, stands=False)
+    step.interrupt(60.0, stands=False)
     step.go_out_again(quorum_of("1.2#1", None, "0 1"), deadline=9.0)
     assert step.deadline is None
 
 
 def test_what_an_interrupt_found_standing_may_be_voted_for_and_nothing_else() -> None:
     step = reduced()
-    step.hold(60.0, stands=True)
+    step.interrupt(60.0, stands=True)
     step.vote()
     assert step.stood and step.voted == TAG
     step = reduced()
-    step.hold(60.0, stands=False)
-    step.hold(61.0, stands=True)  # asked again: what was reported first may be known already
+    step.interrupt(60.0, stands=False)
+    step.interrupt(61.0, stands=True)  # asked again: what was reported first may be known already
     step.vote()
     assert not step.stood and step.voted is None
     step = step_of(TAG)
-    step.hold(60.0, stands=False)
+    step.interrupt(60.0, stands=False)
     step.go_out_again(quorum_of("1.2#1", None, "0 1"), deadline=9.0)
     step.vote()
     assert step.voted == step.tag

@@ -16,7 +16,7 @@ ODD_HOLDS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Holds:
+class Freezes:
     """Of every ``period`` steps members may join at the ``free``-th only, from ``begin`` on.
 
     With a period of 1 they may at all; of 0, each script decides by chance, which is no use that
@@ -28,15 +28,15 @@ class Holds:
     begin: int = 0
 
     @staticmethod
-    def draw(rng: random.Random) -> Holds:
+    def draw(rng: random.Random) -> Freezes:
         """Half of the scripts never hold anybody off."""
         kind = rng.random()
         if kind < 0.5:
-            return Holds()
+            return Freezes()
         if kind < 0.65:
-            return Holds(period=0)
+            return Freezes(period=0)
         period = rng.choice((2, 2, 3, 4))
-        return Holds(period, rng.randrange(period), rng.choice((0, 0, 2, 5)))
+        return Freezes(period, rng.randrange(period), rng.choice((0, 0, 2, 5)))
 
     def at(self, step: int, rng: random.Random) -> bool:
         """Whether nobody may join at this step."""

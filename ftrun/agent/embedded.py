@@ -77,7 +77,7 @@ class EmbeddedLighthouse:
         self._process: subprocess.Popen[bytes] | None = None
         self._pidfd = -1
         self._stderr_fd = -1
-        self._said = bytearray()
+        self._received = bytearray()
         self._address = LighthouseAddress(ANY_PORT, ANY_PORT)
         self._failures = 0
         self._started_at = 0.0
@@ -95,7 +95,7 @@ class EmbeddedLighthouse:
         """Start the child; ``on_ready`` follows, or ``on_end`` and another try."""
         self._retry = None
         self._ready = False
-        self._said.clear()
+        self._received.clear()
         self._ended.clear()
         self._started_at = clock.now()
         with contextlib.suppress(FileNotFoundError):
@@ -158,13 +158,13 @@ class EmbeddedLighthouse:
         if not data:
             self._loop.remove_reader(self._stderr_fd)
             return
-        self._said += data
+        self._received += data
         with contextlib.suppress(OSError), open(self._log_path, "ab") as log:
             log.write(data)
-        if not self._ready and READY_WORDS in self._said:
+        if not self._ready and READY_WORDS in self._received:
             self._ready = True
             self._published()
-        del self._said[:-LINES_KEPT_BYTES]
+        del self._received[:-LINES_KEPT_BYTES]
 
     def _published(self) -> None:
         facts = json.loads((self._state_dir / ADDRESS_FILE).read_text(encoding="utf-8"))
@@ -198,6 +198,6 @@ class EmbeddedLighthouse:
     def _why(self, status: int) -> str:
         if status < 0:
             return f"died: {signal_name(-status)}"
-        lines = self._said.decode(errors="replace").strip().splitlines()
+        lines = self._received.decode(errors="replace").strip().splitlines()
         last = f": {lines[-1]}" if lines else ""
         return f"ended with exit code {status}{last}"

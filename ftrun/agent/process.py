@@ -105,7 +105,7 @@ class SpawnerProcess:
         self._loop.add_reader(self._pidfd, self._exited)
         self._loop.add_reader(self._channel.fileno(), self._read_channel)
         self._loop.add_reader(self._stores.fileno(), self._read_stores)
-        self._say(
+        self._send(
             {
                 "op": "configure",
                 "token": token,
@@ -119,27 +119,27 @@ class SpawnerProcess:
 
     def start_worker(self, task: StartWorker) -> None:
         """Fork one worker; ``worker_started`` or ``worker_exited`` with pid 0 follows."""
-        self._say({"op": "start", **asdict(task)})
+        self._send({"op": "start", **asdict(task)})
 
     def start_standby(self, name: str, threads: int) -> None:
         """Fork a worker that waits for its part; ``standby_exited`` follows if it ends so."""
-        self._say({"op": "standby", "name": name, "threads": threads})
+        self._send({"op": "standby", "name": name, "threads": threads})
 
     def signal_replica(self, incarnation: str, number: int) -> None:
         """Signal the process groups of the workers of ``incarnation``."""
-        self._say({"op": "signal", "incarnation": incarnation, "signal": number})
+        self._send({"op": "signal", "incarnation": incarnation, "signal": number})
 
     def ask_to_stop(self, incarnation: str) -> None:
         """Ask the workers of ``incarnation`` to stop (inject/stopping.py)."""
-        self._say({"op": "ask_to_stop", "incarnation": incarnation})
+        self._send({"op": "ask_to_stop", "incarnation": incarnation})
 
     def open_store(self, name: str) -> None:
         """Open a TCPStore; ``store_opened`` follows."""
-        self._say_stores({"op": "open", "name": name})
+        self._send_to_stores({"op": "open", "name": name})
 
     def close_store(self, name: str) -> None:
         """Drop a TCPStore."""
-        self._say_stores({"op": "close", "name": name})
+        self._send_to_stores({"op": "close", "name": name})
 
     async def stop(self) -> None:
         """Have the spawner kill what is left and end; at most ``SPAWNER_STOP_S``, then by force."""
@@ -160,12 +160,12 @@ class SpawnerProcess:
             os.close(self._spawner_pidfd)
             self._spawner_pidfd = -1
 
-    def _say(self, message: dict[str, Any]) -> None:
+    def _send(self, message: dict[str, Any]) -> None:
         if not self._channel.closed:
             with contextlib.suppress(OSError):  # It has ended: ``_exited`` tells.
                 self._channel.send(message)
 
-    def _say_stores(self, message: dict[str, Any]) -> None:
+    def _send_to_stores(self, message: dict[str, Any]) -> None:
         if not self._stores.closed:
             with contextlib.suppress(OSError):
                 self._stores.send(message)
@@ -173,7 +173,7 @@ class SpawnerProcess:
     def _read_channel(self) -> None:
         try:
             for frame in self._channel.receive():
-                self._heard(frame)
+                self._receive(frame)
         except DescriptorsLost as error:
             self._lost(str(error), usable=False)
         except ProtocolError as error:
@@ -181,7 +181,7 @@ class SpawnerProcess:
         if self._channel.closed:
             self._loop.remove_reader(self._channel.fileno())
 
-    def _heard(self, frame: Frame) -> None:
+    def _receive(self, frame: Frame) -> None:
         message = frame.message
         match message["op"]:
             case "started":

@@ -41,10 +41,13 @@ from ftrun.core.agent.events import (
     Instruction,
     JobEnded,
     LighthouseGone,
-    LighthouseSpoke,
+    LighthouseSent,
     NoManagerMade,
     RestartAsked,
-    Say,
+    SendToLighthouse,
+    SendToReplica,
+    SendToWorkers,
+    ShowNotice,
     SignalReplica,
     SlotsAssigned,
     SpawnerLost,
@@ -55,13 +58,10 @@ from ftrun.core.agent.events import (
     StartStandby,
     StopAsked,
     SweepReplica,
-    TellLighthouse,
-    TellReplica,
-    TellWorkers,
     TimerFired,
     WorkerDisconnected,
     WorkerExited,
-    WorkerSaid,
+    WorkerSent,
     WorkerUsed,
 )
 from ftrun.core.agent.restarts import RestartRules
@@ -88,7 +88,7 @@ from ftrun.core.messages import (
 from ftrun.errors import ExitCode, UserError
 from ftrun.protocol.rpc import Disconnected
 
-UNREACHABLE_SAY_S = 5.0
+UNREACHABLE_AGAIN_S = 5.0
 TEMP_DIR_BYTES_MAX = 80
 
 
@@ -196,7 +196,7 @@ class Agent:
         self._own_slots: frozenset[str] = frozenset()
         self._epoch = 0
         self._tries = 0
-        self._said_unreachable_at: float | None = None
+        self._unreachable_shown_at: float | None = None
 
     async def run(self) -> int:
         """Start everything, and wait for the supervisor's last word."""
@@ -217,7 +217,7 @@ class Agent:
         await self._link.close()
         stuck, _ = await asyncio.gather(self._fleet.stop(), self._stop_lighthouse())
         await self._server.close()
-        self._say_end(stuck)
+        self._show_end(stuck)
         await self._loop.run_in_executor(None, self._terminal.close)
 
     async def _stop_lighthouse(self) -> None:
@@ -317,7 +317,7 @@ class Agent:
 
     def _carry_out(self, instruction: Instruction) -> None:
         match instruction:
-            case TellLighthouse(message):
+            case SendToLighthouse(message):
                 self._link.send(message)
             case SignalReplica(_, incarnation, number):
                 self._fleet.signal_replica(incarnation, number)
@@ -329,25 +329,25 @@ class Agent:
                 self._fleet.ask_to_stop(incarnation)
             case SweepReplica(_, incarnation):
                 self._fleet.sweep_replica(incarnation)
-            case TellWorkers(message):
+            case SendToWorkers(message):
                 self._server.broadcast(message)
-            case TellReplica(replica_id, incarnation, message):
+            case SendToReplica(replica_id, incarnation, message):
                 self._server.send(replica_id, incarnation, message)
             case AskWorker(key):
                 self._server.send_to(key, AskReport())
-                self._loop.call_soon(self._tell_use, key)
-            case Say():
-                self._say(instruction)
+                self._loop.call_soon(self._show_use, key)
+            case ShowNotice():
+                self._show_notice(instruction)
             case EndAgent():
                 if not self._done.done():
                     self._done.set_result(instruction)
 
-    def _tell_use(self, key: WorkerKey) -> None:
+    def _show_use(self, key: WorkerKey) -> None:
         process = self._fleet.process_of(key)
         if process is not None:
             self._handle(WorkerUsed(key, process.pid, process.cpu_s))
 
-    def _say(self, line: Say) -> None:
+    def _show_notice(self, line: ShowNotice) -> None:
         text = line.text
         if line.log is not None:
             life = line.log
@@ -355,7 +355,7 @@ class Agent:
             text += f" Log: {log_path(directory, life.replica_id, life.group_rank, life.restarts)}"
         self._terminal.event_line(text)
 
-    def _say_end(self, stuck: list[int]) -> None:
+    def _show_end(self, stuck: list[int]) -> None:
         if stuck:
             self._terminal.event_line(f"stuck in the kernel, not ended: pids {stuck}")
         if not self._done.done():
@@ -421,10 +421,10 @@ class Agent:
                 self._handle(NoManagerMade(key, has_stepped))
             case Progress():
                 self._link.note_progress(key, message)
-                self._handle(WorkerSaid(key, message))
+                self._handle(WorkerSent(key, message))
             case _:
                 self._link.send(WorkerMessage(key, message))
-                self._handle(WorkerSaid(key, message))
+                self._handle(WorkerSent(key, message))
 
     # ------------------------------------------------------------ the lighthouse speaks
 
@@ -478,9 +478,9 @@ class Agent:
         if isinstance(message, ToWorkers):
             for target in message.targets:
                 self._server.send(target.replica_id, target.incarnation, message.message)
-        if self._said_unreachable_at is not None and not self._supervisor.has_heard:
+        if self._unreachable_shown_at is not None and not self._supervisor.was_answered:
             self._terminal.event_line(f"The lighthouse at {self._address} answers.")
-        self._handle(LighthouseSpoke(asked_at))
+        self._handle(LighthouseSent(asked_at))
         match message:
             case AssignSlots(replica_ids):
                 self._own_slots = frozenset(replica_ids)
@@ -510,22 +510,22 @@ class Agent:
 
     def link_failed(self, ending: Disconnected) -> None:
         """Say it, with a count, as long as there never was a lighthouse."""
-        if ending.refused and not self._supervisor.has_heard:
+        if ending.refused and not self._supervisor.was_answered:
             self._terminal.event_line(
                 f"The lighthouse at {self._address} does not accept the token. Give both the "
                 "same one: --token-file FILE."
             )
             self._handle(JobEnded(ExitCode.REFUSED, "the token was refused"))
-        elif not self._supervisor.has_heard and self._lighthouse is None:
-            self._say_unreachable(ending)
+        elif not self._supervisor.was_answered and self._lighthouse is None:
+            self._show_unreachable(ending)
         self._handle(LighthouseGone(ending.reason, ending.failures))
 
-    def _say_unreachable(self, ending: Disconnected) -> None:
+    def _show_unreachable(self, ending: Disconnected) -> None:
         self._tries += 1
-        said_at, now = self._said_unreachable_at, clock.now()
-        if said_at is not None and now - said_at < UNREACHABLE_SAY_S:
+        shown_at, now = self._unreachable_shown_at, clock.now()
+        if shown_at is not None and now - shown_at < UNREACHABLE_AGAIN_S:
             return
-        self._said_unreachable_at = now
+        self._unreachable_shown_at = now
         until = self._supervisor.gives_up_at
         how_long = "again" if until is None else f"for {max(0.0, until - now):.0f} s more"
         self._terminal.event_line(

@@ -125,7 +125,7 @@ class Spawner:
         try:
             self._imports.preload(self._job.preload)
         except Unimportable as error:
-            self._tell({"op": "unusable", "reason": str(error)})
+            self._send({"op": "unusable", "reason": str(error)})
             sys.exit(BAD_PRELOAD_EXIT)
         if self._job.heal_tls:
             self._imports.make_ready_for_tls()
@@ -150,10 +150,10 @@ class Spawner:
         linux.title_process("ftrun spawner")
         self._store_channel.close()
         pidfd = os.pidfd_open(self._pid)
-        self._tell({"op": "ready", "pid": self._pid}, (pidfd,))
+        self._send({"op": "ready", "pid": self._pid}, (pidfd,))
         os.close(pidfd)
         if self._imports.are_done:
-            self._tell({"op": "warmed"})
+            self._send({"op": "warmed"})
         return None
 
     def _become_stores(self, spawner_pid: int) -> None:
@@ -202,7 +202,7 @@ class Spawner:
         except _AgentGone:
             self._channel.closed = True
         if self._imports.are_done:
-            self._tell({"op": "warmed"})
+            self._send({"op": "warmed"})
 
     def _see_to_exits(self) -> None:
         """Between two imports: nothing may be forked here, but exits are told and guarded."""
@@ -245,7 +245,7 @@ class Spawner:
         if pid > 0:
             self._note_started(name, pid, fds)
         else:
-            self._tell({"op": "unstarted", **name, "reason": os.strerror(-pid)})
+            self._send({"op": "unstarted", **name, "reason": os.strerror(-pid)})
         return None
 
     def _note_started(self, name: dict[str, Any], pid: int, fds: tuple[int, ...]) -> None:
@@ -253,7 +253,7 @@ class Spawner:
             self._warm_at = clock.now() + WARM_DELAY_S
         pidfd, out_fd, err_fd = fds
         self._workers[pid] = _Worker(**name, pid=pid, pidfd=pidfd)
-        self._tell({"op": "started", **name, "pid": pid}, fds)
+        self._send({"op": "started", **name, "pid": pid}, fds)
         os.close(out_fd)
         os.close(err_fd)
 
@@ -261,7 +261,7 @@ class Spawner:
         try:
             own, theirs = socket.socketpair()
         except OSError as error:
-            self._tell({"op": "standby_exited", "name": name, "status": error.errno or 1})
+            self._send({"op": "standby_exited", "name": name, "status": error.errno or 1})
             return None
         pid, fds, born = self._fork()
         if born is not None:
@@ -270,7 +270,7 @@ class Spawner:
         theirs.close()
         if pid < 0:
             own.close()
-            self._tell({"op": "standby_exited", "name": name, "status": -pid})
+            self._send({"op": "standby_exited", "name": name, "status": -pid})
             return None
         own.setblocking(False)
         pidfd, out_fd, err_fd = fds
@@ -331,7 +331,7 @@ class Spawner:
                 self._report(worker, seen)
             elif (standby := self._standbys.forget(seen.si_pid)) is not None:
                 status = _status(seen)
-                self._tell({"op": "standby_exited", "name": standby.name, "status": status})
+                self._send({"op": "standby_exited", "name": standby.name, "status": status})
             os.waitid(os.P_PID, seen.si_pid, os.WEXITED)
 
     def _report(self, worker: _Worker, seen: os.waitid_result) -> None:
@@ -341,11 +341,11 @@ class Spawner:
         """
         status = _status(seen)
         name = {"incarnation": worker.incarnation, "group_rank": worker.group_rank}
-        self._tell({"op": "exited", **name, "pid": worker.pid, "status": status})
+        self._send({"op": "exited", **name, "pid": worker.pid, "status": status})
         _signal_group(worker.pid, signal.SIGTERM if status == 0 else signal.SIGKILL)
         os.close(worker.pidfd)
 
-    def _tell(self, message: dict[str, Any], fds: tuple[int, ...] = ()) -> None:
+    def _send(self, message: dict[str, Any], fds: tuple[int, ...] = ()) -> None:
         """Speak to the agent; if it is gone, ``_serve`` ends at its next turn."""
         try:
             self._channel.send(message, fds)
@@ -362,7 +362,7 @@ class Spawner:
             self._give_up("has a CUDA context, made by a module of --preload")
 
     def _give_up(self, what: str) -> NoReturn:
-        self._tell(
+        self._send(
             {
                 "op": "unusable",
                 "reason": f"the spawner {what}, and may not fork so: leave that module out",

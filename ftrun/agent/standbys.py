@@ -51,10 +51,10 @@ class Standbys:
             return None
         data = encode(assignment)
         try:
-            is_told = os.write(standby.part_fd, data) == len(data)
+            is_sent = os.write(standby.part_fd, data) == len(data)
         except OSError:  # It has died and is not reaped yet, or it does not read.
-            is_told = False
-        if not is_told:
+            is_sent = False
+        if not is_sent:
             signal.pidfd_send_signal(standby.pidfd, signal.SIGKILL)
             return None
         del self._waiting[name]

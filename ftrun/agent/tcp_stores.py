@@ -85,12 +85,12 @@ class StoreProcess:
         try:
             store = _listen(self._host)
         except (OSError, RuntimeError) as error:  # RuntimeError: torch's own errors
-            self._tell({"op": "unusable", "reason": _why_no_store(self._host, error)})
+            self._send({"op": "unusable", "reason": _why_no_store(self._host, error)})
             return
         self._stores[name] = store
-        self._tell({"op": "store", "name": name, "port": store.port})
+        self._send({"op": "store", "name": name, "port": store.port})
 
-    def _tell(self, message: dict[str, Any]) -> None:
+    def _send(self, message: dict[str, Any]) -> None:
         """Speak to the agent; if it is gone, the spawner or the sweep ends this process."""
         try:
             self._channel.send(message)

@@ -112,7 +112,7 @@ class WorkerServer:
         self._listener.worker_attached(hello.key)
         return True
 
-    def said(self, key: WorkerKey, message: Any) -> None:
+    def received(self, key: WorkerKey, message: Any) -> None:
         """Pass a message on."""
         self._listener.worker_message(key, message)
 
@@ -183,7 +183,7 @@ class _Link(asyncio.Protocol):
                 raise ProtocolError("the hello is not accepted")
             self._key = message.key
             return
-        self._server.said(self._key, message)
+        self._server.received(self._key, message)
         if isinstance(message, (FailureReport, NoManager)):
             # The worker waits for this before it goes on: its word is here before its exit is.
             self.close()

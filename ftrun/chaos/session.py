@@ -58,14 +58,14 @@ class JobEnded(Exception):
     """Nobody is left to be killed."""
 
 
-def run_chaos(settings: ChaosSettings, say: Callable[[str], None] = print) -> int:
+def run_chaos(settings: ChaosSettings, show: Callable[[str], None] = print) -> int:
     """Kill until the time or the kills are over, or the job has ended; returns the exit code.
 
     Raises:
         UserError: no such job runs here, it is another user's, or the replica is not its.
         LighthouseUnreachable: its lighthouse has not answered from the start.
     """
-    session = Session(settings, find_job(settings.job_id, "ftrun chaos"), say)
+    session = Session(settings, find_job(settings.job_id, "ftrun chaos"), show)
     return session.run()
 
 
@@ -73,11 +73,11 @@ class Session:
     """One ``ftrun chaos`` and the job it torments."""
 
     def __init__(
-        self, settings: ChaosSettings, job: RunningJob, say: Callable[[str], None]
+        self, settings: ChaosSettings, job: RunningJob, show: Callable[[str], None]
     ) -> None:
         self._settings = settings
         self._job = job
-        self._say = say
+        self._print = show
         self._token = load_token(settings.token_file or Path(job.token_file))
         self._seed = secrets.randbelow(1 << 31) if settings.seed is None else settings.seed
         self._draws = Draws(settings.mtbf_s, self._seed)
@@ -94,9 +94,9 @@ class Session:
             while self._has_kills_left() and self._pause(self._draws.pause_s(), until):
                 self._kill_one(until)
         except JobEnded as ending:
-            self._say(f"{ending}.")
+            self._print(f"{ending}.")
         except KeyboardInterrupt:
-            self._say("Ctrl-C.")
+            self._print("Ctrl-C.")
         self._sum_up()
         return ExitCode.OK
 
@@ -113,7 +113,7 @@ class Session:
                 "more, or an older ftrun has started it. Nothing was killed."
             )
         whom = "a random worker" if only is None else f"a worker of replica {only}"
-        self._say(
+        self._print(
             f"Job {self._job.job_id}: {settings.signal.name} to {whom} on this machine every "
             f"{duration(settings.mtbf_s)} on average, {self._length()} (seed {self._seed}). "
             "Ctrl-C ends that; the job goes on."
@@ -145,7 +145,7 @@ class Session:
 
     def _await_target(self, until: float | None) -> tuple[Target | None, dict[str, Any]]:
         """Somebody to kill; a job's last member is spared, for the state would die with it."""
-        told = False
+        shown = False
         while True:
             status = self._status()
             if len(_members(status)) > 1:
@@ -153,8 +153,8 @@ class Session:
                 targets = find_targets(status, self._job.pid, only)
                 if targets:
                     return self._draws.victim(targets), status
-            if not told:
-                told = True
+            if not shown:
+                shown = True
                 self._line("nobody to kill now (a job's last member is spared); waiting")
             if not self._pause(LOOK_S * 4, until):
                 return None, status
@@ -226,7 +226,7 @@ class Session:
         return until is None or clock.now() < until
 
     def _line(self, text: str) -> None:
-        self._say(f"{clock.now() - self._began:8.2f} s  {plain(text)}")
+        self._print(f"{clock.now() - self._began:8.2f} s  {plain(text)}")
 
     def _sum_up(self) -> None:
         tally = self._tally
@@ -240,7 +240,7 @@ class Session:
             )
         if tally.missing:
             line += f"; {tally.missing} not replaced within {duration(REPLACED_S_MAX)}"
-        self._say(f"{line}. Seed {self._seed}.")
+        self._print(f"{line}. Seed {self._seed}.")
 
 
 def _members(status: dict[str, Any]) -> list[str]:

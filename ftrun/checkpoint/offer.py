@@ -78,7 +78,7 @@ class Offer:
         self._copied: bytearray | None = None
         self._retired = False
         self._receivers: dict[str, _Receiver] = {}
-        self._heard = clock.now()
+        self._heard_from_at = clock.now()
         self._finished = threading.Event()
 
     @property
@@ -89,7 +89,7 @@ class Offer:
     def admit(self, receiver: str) -> bool:
         """Note a receiver; False if the offer has been retired without it."""
         with self.gate.inside():
-            self._heard = clock.now()
+            self._heard_from_at = clock.now()
             if receiver in self._receivers:
                 self._receivers[receiver].finished = False
                 return not self._retired or self._copied is not None
@@ -114,7 +114,7 @@ class Offer:
         known = self._receivers[receiver]
         known.served[chunk] = 1
         known.position = chunk + 1
-        self._heard = clock.now()
+        self._heard_from_at = clock.now()
 
     def lacks(self, receiver: str, ranges: Sequence[tuple[int, int]]) -> None:
         """Note that ``receiver`` has everything but those chunks: some came from other donors."""
@@ -162,7 +162,7 @@ class Offer:
     def release_if_done(self) -> None:
         """Free the copy if nobody wants it any more, or nobody has asked for long."""
         with self.gate.closed():
-            quiet = clock.now() - self._heard > COPY_IDLE_S
+            quiet = clock.now() - self._heard_from_at > COPY_IDLE_S
             if self._retired and (quiet or not self._outstanding()):
                 self._free()
 

@@ -54,8 +54,8 @@ class Proofs:
         """The value of ``PROOF_FIELD`` for the next request; its other fields are ``fields``."""
         self._number += 1
         named = (part for name in sorted(fields) for part in (name, fields[name]))
-        said = _joined((*self._begin, str(self._number), line, *named))
-        return f"{SCHEME} {hmac.digest(self._key, said, 'sha256').hex()}"
+        signed = _joined((*self._begin, str(self._number), line, *named))
+        return f"{SCHEME} {hmac.digest(self._key, signed, 'sha256').hex()}"
 
     def holds_next(self, line: str, fields: Mapping[str, str]) -> bool:
         """True if the next request, with this head, carries its proof."""

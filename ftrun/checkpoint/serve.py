@@ -64,7 +64,7 @@ STALL_TIMEOUT_S = 30.0
 SWEEP_INTERVAL_S = 5.0
 ANSWER_TIMEOUT_S = 1.0
 
-Tell = Callable[[Question, float], "bytes | None"]
+LookUp = Callable[[Question, float], "bytes | None"]
 
 _log = logging.getLogger(__name__)
 
@@ -92,7 +92,7 @@ class StateServer:
         self._newest: Tag | None = None
         self._connections: set[socket.socket] = set()
         self._closed = False
-        self.tell: Tell | None = None
+        self.look_up: LookUp | None = None
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._listener = socket.create_server((host, 0), family=family, backlog=CONNECTIONS_MAX)
         self._listener.settimeout(SWEEP_INTERVAL_S)
@@ -269,11 +269,11 @@ class StateServer:
     # ------------------------------------------------------------ routes
 
     def _answer_question(self, pipe: wire.Pipe, question: Question) -> None:
-        told = self.tell(question, ANSWER_TIMEOUT_S) if self.tell is not None else None
-        if told is None:
+        answer = self.look_up(question, ANSWER_TIMEOUT_S) if self.look_up is not None else None
+        if answer is None:
             _send(pipe, "409 Conflict", b"that operation is not known here yet")
         else:
-            _send(pipe, "200 OK", told)
+            _send(pipe, "200 OK", answer)
 
     def _answer_header(self, pipe: wire.Pipe, request: Request, offer: Offer) -> None:
         _admit(request, offer)

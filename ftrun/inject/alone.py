@@ -11,11 +11,11 @@ import os
 import sys
 from typing import Any
 
-from ftrun.inject.report import tell_agent
+from ftrun.inject.report import send_to_agent
 from ftrun.training import context
 from ftrun.training.context import WorkerContext
 
-STEPS_TOLD = 2
+STEPS_REPORTED = 2
 """One step before the Manager is made may be there to give an optimizer its state."""
 
 
@@ -25,7 +25,7 @@ class Alone:
     def __init__(self, here: WorkerContext) -> None:
         self._here = here
         self._pid = os.getpid()
-        self._is_told = False
+        self._is_reported = False
         self._steps = 0
         self._hook: Any = None
         if "torch" in sys.modules:
@@ -36,19 +36,19 @@ class Alone:
     def ends(self, *, well: bool) -> None:
         """The script has ended; of one that has failed its failure is told, and no more."""
         if well:
-            self._tell(has_stepped=False)
+            self._send(has_stepped=False)
 
     def _stepped(self, *_: Any) -> None:
         """A step of any optimizer: there is a Manager by now, or the script trains without."""
         self._steps += 1
-        if self._steps == STEPS_TOLD:
+        if self._steps == STEPS_REPORTED:
             self._hook.remove()
-            self._tell(has_stepped=True)
+            self._send(has_stepped=True)
 
-    def _tell(self, *, has_stepped: bool) -> None:
-        if self._is_told or context.had_manager() or os.getpid() != self._pid:
+    def _send(self, *, has_stepped: bool) -> None:
+        if self._is_reported or context.had_manager() or os.getpid() != self._pid:
             return
         from ftrun.core.messages import NoManager
 
-        self._is_told = True
-        tell_agent(self._here, NoManager(has_stepped))
+        self._is_reported = True
+        send_to_agent(self._here, NoManager(has_stepped))

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from ftrun.inject import stopping
 from ftrun.inject.alone import Alone
-from ftrun.inject.report import tell_agent
+from ftrun.inject.report import send_to_agent
 from ftrun.training import context
 from ftrun.training.context import WorkerContext
 
@@ -189,7 +189,7 @@ def _note_exit(here: WorkerContext, leaving: SystemExit) -> None:
         from ftrun.core.messages import FailureReport
 
         message = str(leaving.code)[:MESSAGE_CHARS_MAX]
-        tell_agent(here, FailureReport("SystemExit", message, ""))
+        send_to_agent(here, FailureReport("SystemExit", message, ""))
 
 
 def _fail(here: WorkerContext, error: BaseException) -> NoReturn:
@@ -201,7 +201,7 @@ def _fail(here: WorkerContext, error: BaseException) -> NoReturn:
     sys.excepthook(type(error), error, own)
     with contextlib.suppress(OSError, ValueError):
         sys.stderr.flush()
-    tell_agent(here, failure_report(error, own))
+    send_to_agent(here, failure_report(error, own))
     sys.exit(EXIT_INTERRUPTED if isinstance(error, KeyboardInterrupt) else EXIT_UNCAUGHT)
 
 

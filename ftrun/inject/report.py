@@ -16,7 +16,7 @@ from ftrun.training.context import WorkerContext
 TIMEOUT_S = 1.0
 
 
-def tell_agent(here: WorkerContext, message: Any) -> None:
+def send_to_agent(here: WorkerContext, message: Any) -> None:
     """Send ``message`` and wait until the agent has read it: before this process's end is known.
 
     Without an agent nothing happens, since then nobody needs the message.

@@ -36,7 +36,7 @@ from ftrun.lighthouse.shell import Shell
 ADDRESS_FILE = "address.json"
 JOURNAL_FILE = "journal"
 LOCK_FILE = "lock"
-UNSAID = ("UnicodeDecodeError", "ExecuteBatchError")
+NOT_LOGGED = ("UnicodeDecodeError", "ExecuteBatchError")
 GC_THRESHOLD = 20_000
 EPOCH_ZERO = datetime(2026, 1, 1, tzinfo=timezone.utc)
 
@@ -63,7 +63,7 @@ def run_lighthouse(settings: ServiceSettings, announce: Callable[[str], None] = 
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s lighthouse: %(message)s")
     for name in ("grpc._cython.cygrpc", "asyncio"):
-        logging.getLogger(name).addFilter(_is_worth_saying)
+        logging.getLogger(name).addFilter(_is_worth_logging)
     settings.check()
     with _locked(settings.state_dir):
         _withdraw(settings.state_dir)  # what a killed one has left
@@ -216,13 +216,13 @@ def _stop_on_signals() -> asyncio.Event:
     return stopping
 
 
-def _is_worth_saying(record: logging.LogRecord) -> bool:
+def _is_worth_logging(record: logging.LogRecord) -> bool:
     """gRPC logs heads that are no UTF-8 as they are: a damaged call's token, too (X4).
 
     And it tells at length that a stream was cut before its last word was sent.
     """
     errors = record.msg, *(record.exc_info or ())
-    return not any(type(error).__name__ in UNSAID for error in errors)
+    return not any(type(error).__name__ in NOT_LOGGED for error in errors)
 
 
 @contextlib.contextmanager

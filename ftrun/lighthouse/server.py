@@ -226,9 +226,9 @@ async def _read(
     shell: Shell, session: Session, first: list[Any], requests: AsyncIterator[bytes]
 ) -> str:
     try:
-        _said(shell, session, first)
+        _received(shell, session, first)
         async for data in requests:
-            _said(shell, session, session.codec.decode(data))
+            _received(shell, session, session.codec.decode(data))
     except ProtocolError as error:
         why = str(error)
         log.warning("agent %s does not keep the protocol: %s", session.agent_id, why)
@@ -237,11 +237,11 @@ async def _read(
     return "the agent ended the stream"
 
 
-def _said(shell: Shell, session: Session, messages: list[Any]) -> None:
+def _received(shell: Shell, session: Session, messages: list[Any]) -> None:
     for message in messages:
         if not isinstance(message, FromAgent):
             raise ProtocolError(f"a {type(message).__name__} is not for a lighthouse")
-    shell.said(session, *messages)
+    shell.received(session, *messages)
 
 
 async def _write(session: Session, context: Any) -> str:

@@ -123,12 +123,12 @@ class Shell:
         log.info("agent %s attached (host %s)", session.agent_id, hello.host)
         self._feed(AgentAttached(session.agent_id, hello))
 
-    def said(self, session: Session, *messages: FromAgent) -> None:
+    def received(self, session: Session, *messages: FromAgent) -> None:
         """Messages came in on the session's stream, all at once."""
         if self._sessions.get(session.agent_id) is session:
             for message in messages:
-                said = message.message if type(message) is WorkerMessage else message
-                self._received[type(said).__name__] += 1
+                received = message.message if type(message) is WorkerMessage else message
+                self._received[type(received).__name__] += 1
             self._feed(AgentSaidMuch(session.agent_id, messages))
 
     def detached(self, session: Session, reason: str) -> None:

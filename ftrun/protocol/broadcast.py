@@ -48,7 +48,7 @@ class Broadcast:
         if length + ENVELOPE_BYTES_MAX > MESSAGE_BYTES_MAX:
             raise ProtocolError(f"ToWorkers is over {MESSAGE_BYTES_MAX} bytes")
         if quorum is not None:
-            memory.note_told(quorum)
+            memory.note_sent(quorum)
         return self._key + varint(length) + targets + part
 
     def _encode_once(self, message: object) -> bytes:

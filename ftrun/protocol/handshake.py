@@ -37,7 +37,7 @@ def check_handshake(host: str, port: int, tls: TlsFiles) -> None:
             with context.wrap_socket(raw, server_hostname=host) as secured:
                 # With TLS 1.3 the server looks at our certificate after we have looked at its own,
                 # and then a gRPC server speaks first. One that hangs up does not like us.
-                accepted = _says_something(secured)
+                accepted = _answers_with_bytes(secured)
         except ssl.SSLError as error:
             raise UserError(explain(f"{host}:{port}", error, tls)) from None
         except OSError:
@@ -46,7 +46,7 @@ def check_handshake(host: str, port: int, tls: TlsFiles) -> None:
         raise UserError(connection_closed(f"{host}:{port}", tls))
 
 
-def _says_something(secured: ssl.SSLSocket) -> bool:
+def _answers_with_bytes(secured: ssl.SSLSocket) -> bool:
     """False: it ends the connection, by an end or, as Python 3.13 tells it, by a reset."""
     try:
         return secured.recv(1) != b""

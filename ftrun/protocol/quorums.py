@@ -32,10 +32,10 @@ class QuorumMemory:
     """What the two ends of one stream have told each other, as one end remembers it."""
 
     def __init__(self) -> None:
-        self._told: dict[Attempt, Quorum] = {}
-        self._heard: dict[Attempt, Quorum] = {}
-        self._last_told: Quorum | None = None
-        self._last_heard: tuple[Quorum, Quorum] | None = None
+        self._sent: dict[Attempt, Quorum] = {}
+        self._received: dict[Attempt, Quorum] = {}
+        self._last_sent: Quorum | None = None
+        self._last_received: tuple[Quorum, Quorum] | None = None
         self._short: tuple[Quorum | None, Quorum | None, Quorum | None] = (None, None, None)
 
     def shorten(self, quorum: Quorum) -> Quorum:
@@ -49,35 +49,35 @@ class QuorumMemory:
 
     def base_for(self, quorum: Quorum) -> Quorum | None:
         """What the other end knows and ``quorum`` can be told by; None: it is told in full."""
-        recent = list(self._heard.values())[-RECENT:]
-        known = self._told.get(quorum.attempt)
+        recent = list(self._received.values())[-RECENT:]
+        known = self._sent.get(quorum.attempt)
         if known is None:
             known = next((q for q in recent if q.attempt == quorum.attempt), None)
-        newest = [*list(self._told.values())[-1:], *recent[-1:]]
+        newest = [*list(self._sent.values())[-1:], *recent[-1:]]
         return known or max(newest, key=lambda q: q.attempt, default=None)
 
-    def note_told(self, quorum: Quorum) -> None:
+    def note_sent(self, quorum: Quorum) -> None:
         """It is on its way: the other end will know it."""
-        if quorum is not self._last_told:
-            _keep(self._told, quorum)
-            self._last_told = quorum
+        if quorum is not self._last_sent:
+            _keep(self._sent, quorum)
+            self._last_sent = quorum
 
-    def hear(self, told: Quorum) -> Quorum:
+    def receive(self, sent: Quorum) -> Quorum:
         """The quorum that the other end means.
 
         Raises:
             ProtocolError: it names one that it has never told, or that was forgotten.
         """
-        if self._last_heard is not None and told is self._last_heard[0]:
-            return self._last_heard[1]
-        quorum = told
-        if told.base is not None:
-            base = self._heard.get(told.base) or self._told.get(told.base)
+        if self._last_received is not None and sent is self._last_received[0]:
+            return self._last_received[1]
+        quorum = sent
+        if sent.base is not None:
+            base = self._received.get(sent.base) or self._sent.get(sent.base)
             if base is None:
-                raise ProtocolError(f"quorum {told.attempt} is told by {told.base}, not known here")
-            quorum = restore(told, base)
-        _keep(self._heard, quorum)
-        self._last_heard = (told, quorum)
+                raise ProtocolError(f"quorum {sent.attempt} is told by {sent.base}, not known here")
+            quorum = restore(sent, base)
+        _keep(self._received, quorum)
+        self._last_received = (sent, quorum)
         return quorum
 
 

@@ -33,15 +33,15 @@ class StreamCodec:
         Raises:
             ProtocolError: it is not a message, or over a limit; then it is as if never told.
         """
-        told: list[Quorum] = []
+        sent: list[Quorum] = []
 
-        def tell(quorum: Quorum) -> Quorum:
-            told.append(quorum)
+        def shorten_noted(quorum: Quorum) -> Quorum:
+            sent.append(quorum)
             return self.memory.shorten(quorum)
 
-        data = encode(with_quorums(message, tell))
-        for quorum in told:
-            self.memory.note_told(quorum)
+        data = encode(with_quorums(message, shorten_noted))
+        for quorum in sent:
+            self.memory.note_sent(quorum)
         return data
 
     def decode(self, data: bytes) -> list[Any]:
@@ -53,7 +53,7 @@ class StreamCodec:
         idle = _IDLE.get(data)
         if idle is not None:
             return [idle]
-        return [with_quorums(message, self.memory.hear) for message in decode_batch(data)]
+        return [with_quorums(message, self.memory.receive) for message in decode_batch(data)]
 
 
 def take_batch(envelopes: deque[bytes]) -> bytes:

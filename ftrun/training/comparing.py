@@ -18,7 +18,7 @@ from ftrun.checkpoint.donor import DonorLink, DonorRefused
 from ftrun.checkpoint.proof import heal_key
 from ftrun.core.quorum import Endpoint, Member
 from ftrun.core.worker.comparison import Entry, Question, Shape
-from ftrun.core.worker.events import Event, OperationTold
+from ftrun.core.worker.events import Event, OperationAnswered
 from ftrun.errors import PeerError, ProtocolError
 from ftrun.training.context import WorkerContext
 
@@ -34,8 +34,8 @@ _Order = tuple[Question, Member]
 def encode(entry: Entry) -> bytes:
     """An answer, as JSON."""
     shape = entry.shape
-    told = None if shape is None else [shape.op, shape.dtype, list(shape.sizes)]
-    return json.dumps([told, entry.changed, entry.cleared]).encode()
+    fields = None if shape is None else [shape.op, shape.dtype, list(shape.sizes)]
+    return json.dumps([fields, entry.changed, entry.cleared]).encode()
 
 
 def decode(body: bytes) -> Entry:
@@ -45,8 +45,8 @@ def decode(body: bytes) -> Entry:
         ProtocolError: it is none.
     """
     try:
-        told, changed, cleared = json.loads(body)
-        shape = None if told is None else _shape(*told)
+        fields, changed, cleared = json.loads(body)
+        shape = None if fields is None else _shape(*fields)
     except (ValueError, TypeError, RecursionError) as error:
         raise ProtocolError(f"a peer told an operation that is none: {error}") from error
     if not (isinstance(changed, bool) and isinstance(cleared, bool)):
@@ -114,7 +114,7 @@ class Comparing:
                 continue
             entry = self._ask_once(question, member, links)
             if entry is not None:
-                self._feed(OperationTold(question, member.replica_id, entry))
+                self._feed(OperationAnswered(question, member.replica_id, entry))
             else:
                 self._orders.put(order)
         for link in links.values():

@@ -100,7 +100,7 @@ class Engine:
         self._groups = Groups(context, pg, self.feed, BUILD_TIMEOUT_S)
         self._link = AgentLink(context, self._on_message, self._on_link_lost)
         self._comparing = Comparing(context, self.feed, self._is_current)
-        healing.answer_with(self._tell)
+        healing.answer_with(self._look_up)
         self._issuing = False
         self._carry_out: dict[type, Callable[[Any], None]] = {
             e.Send: lambda i: self._link.send(i.message),
@@ -395,11 +395,11 @@ class Engine:
         """Whether an answer to ``question`` would still be of use (from any thread)."""
         return self.fatal is None and self.machine.counts(question.tag.attempt)
 
-    def _tell(self, question: Question, timeout_s: float) -> bytes | None:
+    def _look_up(self, question: Question, timeout_s: float) -> bytes | None:
         """What this worker answers to a peer; None: it does not know yet (from any thread)."""
         deadline = clock.now() + timeout_s
         with self.changed:
-            while (entry := self.machine.tell(question)) is None:
+            while (entry := self.machine.look_up(question)) is None:
                 left_s = deadline - clock.now()
                 if left_s <= 0:
                     return None

@@ -24,7 +24,7 @@ from ftrun.checkpoint.destination import Arrivals, Overwrite
 from ftrun.checkpoint.format import validate
 from ftrun.checkpoint.heal import FetchedState, fetch
 from ftrun.checkpoint.leaves import Leaf, local_of
-from ftrun.checkpoint.serve import StateServer, Tell
+from ftrun.checkpoint.serve import LookUp, StateServer
 from ftrun.core.ids import StateId, Tag
 from ftrun.core.quorum import Endpoint, Quorum
 from ftrun.core.worker.events import Event, HealFailed, LoadState, StateLoaded
@@ -72,9 +72,9 @@ class Healing:
         """Where this worker's peers reach it."""
         return Endpoint(self._context.host, self._server.address, self._server.certificate)
 
-    def answer_with(self, tell: Tell) -> None:
+    def answer_with(self, look_up: LookUp) -> None:
         """Let the state server answer questions about operations too."""
-        self._server.tell = tell
+        self._server.look_up = look_up
 
     def register(self, key: str, load: LoadFn, state: StateFn) -> None:
         """Add what travels under ``key``.

@@ -60,13 +60,13 @@ class OptimizerWrapper(torch.optim.Optimizer):
         self.committed = self.manager.should_commit()
         if not self.committed:
             return
-        told = vars(self)  # What a GradScaler has set for this call.
-        if "found_inf" not in told:
+        attributes = vars(self)  # What a GradScaler has set for this call.
+        if "found_inf" not in attributes:
             self.optim.step()
         elif getattr(self.optim, "_step_supports_amp_scaling", False):
-            self._step_by_itself(self.optim, told["grad_scale"], told["found_inf"])
-        elif not self.manager.any_in_group(bool(told["found_inf"])):
-            self._unscale(told["grad_scale"])
+            self._step_by_itself(self.optim, attributes["grad_scale"], attributes["found_inf"])
+        elif not self.manager.any_in_group(bool(attributes["found_inf"])):
+            self._unscale(attributes["grad_scale"])
             self.optim.step()
 
     def _step_by_itself(self, optim: Any, scale: Any, found_inf: Any) -> None:

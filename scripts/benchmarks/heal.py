@@ -108,9 +108,9 @@ def measure_tls(gib: float, repeats: int) -> Result:
     )
 
 
-def _rate_rows(rates: dict[int, Samples], path: str = "", said: str = "") -> Iterator[Row]:
+def _rate_rows(rates: dict[int, Samples], path: str = "", received: str = "") -> Iterator[Row]:
     for donors, samples in rates.items():
-        name = ("one donor" if donors == 1 else f"{donors} donors") + said
+        name = ("one donor" if donors == 1 else f"{donors} donors") + received
         yield Row(f"rate_{donors}{path}", f"from {name}", "GB/s", samples, True, 2)
         raw = sorted(samples["raw TCP"])[len(samples["raw TCP"]) // 2]
         shares = {way: [100 * rate / raw for rate in found] for way, found in samples.items()}

@@ -54,8 +54,8 @@ class Actor:
         self.was_paused = False
         self._held: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         self.crash_in: int | None = None
-        self.dies_before = ""
-        self.dies_after = ""
+        self.dies_before: type | None = None
+        self.dies_after: type | None = None
         self._dies_now = False
 
     def crash(self) -> None:
@@ -95,7 +95,7 @@ class Actor:
     def spare(self) -> None:
         """No planned death any more."""
         self.crash_in = None
-        self.dies_before = self.dies_after = ""
+        self.dies_before = self.dies_after = None
         self._dies_now = False
 
     def before_instruction(self, instruction: object) -> None:
@@ -106,12 +106,12 @@ class Actor:
         """
         if self.crash_in is None and not (self.dies_before or self.dies_after):
             return
-        kind = type(instruction).__name__
+        kind = type(instruction)
         if self.crash_in is not None:
             self.crash_in -= 1
         if self._dies_now or kind == self.dies_before or (self.crash_in or 0) < 0:
             if self.world.coverage is not None:
-                self.world.coverage.died(self.role, kind)
+                self.world.coverage.died(self.role, kind.__name__)
             self.crash()
             raise Crashed
         self._dies_now = kind == self.dies_after

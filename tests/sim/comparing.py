@@ -45,9 +45,9 @@ class _Asking:
         worker, order, world = self._worker, self._order, self._worker.world
         own, its = worker.agent.host, self._other.agent.host
         is_heard = own is its or max(own.deaf_until, its.mute_until) <= world.now
-        entry = self._other.machine.tell(order.question) if is_heard else None
+        entry = self._other.machine.look_up(order.question) if is_heard else None
         if entry is None:
             world.at(pause_s, worker, self.send, min(2 * pause_s, LONGEST_PAUSE_S))
             return
-        told = e.OperationTold(order.question, self._replica_id, entry)
+        told = e.OperationAnswered(order.question, self._replica_id, entry)
         world.at(world.rng.uniform(0.0002, 0.003), worker, worker.feed, told)

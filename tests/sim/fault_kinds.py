@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 from ftrun.core import messages as m
 from ftrun.core.agent import events as s
+from ftrun.core.lighthouse.events import Journal
+from ftrun.core.worker import events as e
 
 if TYPE_CHECKING:
     from tests.sim.actor import Actor
@@ -152,7 +154,7 @@ def _stall_down(world: World) -> None:
 def _drain(world: World) -> None:
     agent = _any_agent(world)
     if agent is not None and len(world.hosts) > 1:
-        if world.hears(agent):
+        if world.receives(agent):
             agent.host.excuse("it was asked to leave")
         agent.handle(s.DrainAsked("SIGTERM", 75))
 
@@ -208,24 +210,30 @@ FIRST_KINDS: Mapping[str, Callable[[World], None]] = {
 
 # ---------------------------------------------------------------- at a certain instruction
 
-WORKER_INSTRUCTIONS = (
-    "Send",
-    "BuildGroup",
-    "AbortGroup",
-    "DropGroup",
-    "UseGroup",
-    "Reissue",
-    "HandOut",
-    "FailOperations",
-    "LoadState",
-    "OfferState",
-    "RetireState",
+WORKER_INSTRUCTIONS: tuple[type, ...] = (
+    e.Send,
+    e.BuildGroup,
+    e.AbortGroup,
+    e.DropGroup,
+    e.UseGroup,
+    e.Reissue,
+    e.HandOut,
+    e.FailOperations,
+    e.LoadState,
+    e.OfferState,
+    e.RetireState,
 )
-AGENT_INSTRUCTIONS = ("TellLighthouse", "StartReplica", "SignalReplica", "TellWorkers", "Say")
+AGENT_INSTRUCTIONS: tuple[type, ...] = (
+    s.SendToLighthouse,
+    s.StartReplica,
+    s.SignalReplica,
+    s.SendToWorkers,
+    s.ShowNotice,
+)
 # (Those that came later are not among them: seeds go on to mean what they did.)
 
 
-def _doom(world: World, actor: Actor | None, instructions: tuple[str, ...]) -> None:
+def _doom(world: World, actor: Actor | None, instructions: tuple[type, ...]) -> None:
     if actor is not None:
         instruction = world.rng.choice(instructions)
         if world.rng.random() < 0.5:
@@ -243,7 +251,7 @@ def _kill_agent_at_instruction(world: World) -> None:
 
 
 def _kill_lighthouse_at_journal(world: World) -> None:
-    _doom(world, world.lighthouse, ("Journal",))
+    _doom(world, world.lighthouse, (Journal,))
 
 
 # ---------------------------------------------------------------- whole machines

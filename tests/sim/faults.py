@@ -18,8 +18,8 @@ from tests.sim.fault_kinds import FIRST_KINDS, KINDS, LATE_KINDS
 if TYPE_CHECKING:
     from tests.sim.world import World
 
-STRUCK_MESSAGES = ("Interrupt", "NewQuorum", "Prepare", "ProposeSwitch", "Switch", "Cancel")
-SWITCH_MESSAGES = ("Prepare", "ProposeSwitch", "Switch")
+SWITCH_MESSAGES: tuple[type, ...] = (m.Prepare, m.ProposeSwitch, m.Switch)
+STRUCK_MESSAGES: tuple[type, ...] = (m.Interrupt, m.NewQuorum, *SWITCH_MESSAGES, m.Cancel)
 FIRST_RATES = {"build_failure": 0.15, "reduction_error": 0.02, "script_error": 0.03}
 RATES = {**FIRST_RATES, "build_failure_at_all": 0.2, "heal_error": 0.3}
 """How likely it is, wherever it could happen, that it does."""
@@ -30,7 +30,7 @@ LATE_SHARE = 0.06
 class Trigger:
     """After the ``count``-th ``message`` of the lighthouse, ``delay_s`` later: ``kind``."""
 
-    message: str
+    message: type
     count: int
     delay_s: float
     kind: str
@@ -105,7 +105,7 @@ class Faults:
     def heard(self, world: World, message: m.ToWorker) -> None:
         """The lighthouse has said something: perhaps somebody waits for just that."""
         for trigger in self.triggers:
-            if trigger.message == type(message).__name__:
+            if trigger.message is type(message):
                 trigger.count -= 1
                 if trigger.count == 0:
                     world.at(trigger.delay_s, None, self._strike, world, trigger.kind)

@@ -45,7 +45,7 @@ class Invariants:
         """A worker's Report has reached the lighthouse."""
         self.quorums.back(now, key)
 
-    def lighthouse_said(self, now: float, message: m.ToWorker) -> None:
+    def lighthouse_sent(self, now: float, message: m.ToWorker) -> None:
         """It sends ``message`` to workers."""
         self.quorums.said(now, message)
 
@@ -54,7 +54,7 @@ class Invariants:
         self.quorums.switched(quorum)
         self.promises.confirmed(quorum.attempt, step)
 
-    def switch_heard(self, key: WorkerKey, attempt: Attempt) -> None:
+    def switch_received(self, key: WorkerKey, attempt: Attempt) -> None:
         """A worker has been told that the switch is confirmed."""
         self.promises.heard(key, attempt)
 

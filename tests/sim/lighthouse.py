@@ -108,7 +108,7 @@ class LighthouseProcess(Actor):
     def _send(self, agent_id: str, message: m.ToAgent) -> None:
         world = self.world
         if isinstance(message, m.ToWorkers):
-            world.invariants.lighthouse_said(world.now, message.message)
+            world.invariants.lighthouse_sent(world.now, message.message)
             world.faults.heard(world, message.message)
         elif isinstance(message, m.Notice) and message.kind == "moving":
             for incarnation in world.living(message.replica_ids[0]):

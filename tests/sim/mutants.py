@@ -217,7 +217,7 @@ def _chains_steps_only(lineage: str, tag: ids.Tag) -> str:
     return ids._digest(f"{lineage}|{tag.step}")
 
 
-def _hears_no_giving_up(self: Membership, replica: Any, rank: int, report: m.Report) -> None:
+def _ignores_giving_up(self: Membership, replica: Any, rank: int, report: m.Report) -> None:
     if self.state.phase is Phase.REJOIN:
         _member_reported(self, replica, rank, report)
 
@@ -245,11 +245,11 @@ def _takes_all_for_alike(self: Comparison, asked: Question, replica_id: str, _: 
     self._open.discard(replica_id)
 
 
-_tells = StepMachine.tell
+_sends = StepMachine.look_up
 
 
-def _tells_at_once(self: StepMachine, question: Question) -> Entry | None:
-    return _tells(self, replace(question, cleared=False))
+def _answers_at_once(self: StepMachine, question: Question) -> Entry | None:
+    return _sends(self, replace(question, cleared=False))
 
 
 MUTANTS: dict[str, Mutant] = {
@@ -290,10 +290,8 @@ MUTANTS: dict[str, Mutant] = {
     "no heartbeat timeout": Mutant(Lighthouse, "_sweep", _does_nothing, "L1", _SILENCE),
     "who hangs is kept": Mutant(Waiting, "silent", _nobody, "L1", _HANGS),
     "who is silent stays": Mutant(Silence, "asks", _never_asks, "L1", _HANGS),
-    "answers are not heard": Mutant(Silence, "heard", _does_nothing, "Q4", _HANGS),
-    "who gave up stays": Mutant(
-        Membership, "_member_reported", _hears_no_giving_up, "L1", _ONE_WAY
-    ),
+    "answers are not heard": Mutant(Silence, "received", _does_nothing, "Q4", _HANGS),
+    "who gave up stays": Mutant(Membership, "_member_reported", _ignores_giving_up, "L1", _ONE_WAY),
     "attempts not outrun": Mutant(AttemptCounter, "outrun", _never, "Q2", _EPOCHS),
     "a hold is not held": Mutant(Quorums, "bars", _never, "Q9"),
     "who is held off joins at once": Mutant(
@@ -302,7 +300,7 @@ MUTANTS: dict[str, Mutant] = {
     "too few for ever": Mutant(Membership, "_note_too_few", _does_nothing, "L1", _LOSSES),
     "nothing is compared": Mutant(Comparison, "_is_changed", _never, "C7"),
     "unlike goes out": Mutant(Comparison, "answer", _takes_all_for_alike, "C7"),
-    "the reference tells too early": Mutant(StepMachine, "tell", _tells_at_once, "C7"),
+    "the reference tells too early": Mutant(StepMachine, "look_up", _answers_at_once, "C7"),
     "the end is not compared": Mutant(Comparison, "end", _does_nothing, "C7"),
     "lineage without its tag": Mutant(ids, "extend_lineage", _chains_steps_only, "S1", _LOSSES),
 }

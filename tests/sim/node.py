@@ -198,7 +198,7 @@ class Agent(Actor):
 
     def _carry_out(self, instruction: s.Instruction) -> None:
         match instruction:
-            case s.TellLighthouse(message):
+            case s.SendToLighthouse(message):
                 self._tell(message)
             case s.StartReplica(replica_id, incarnation, _):
                 delay_s = self.world.rng.uniform(0.01, 0.05)
@@ -207,11 +207,11 @@ class Agent(Actor):
                 self._signal(incarnation, number)
             case s.AskToStop(_, incarnation):
                 self._ask_to_stop(incarnation)
-            case s.TellReplica(_, incarnation, message):
+            case s.SendToReplica(_, incarnation, message):
                 for worker in self.workers.values():
                     if worker.key.incarnation == incarnation:
                         worker.from_agent.send(message)
-            case s.TellWorkers(message):
+            case s.SendToWorkers(message):
                 for worker in self.workers.values():
                     worker.from_agent.send(message)
             case s.AskWorker(key):
@@ -229,7 +229,7 @@ class Agent(Actor):
 
     def _tell(self, message: m.FromAgent) -> None:
         if isinstance(message, m.AgentLeaving):
-            if self.world.hears(self):
+            if self.world.receives(self):
                 self.host.excuse("it was asked to leave")
         elif isinstance(message, m.ReplicaLost):
             if message.cause.startswith("hangs") and not self._stands_still(message.incarnation):
@@ -246,7 +246,7 @@ class Agent(Actor):
 
     def _start_replica(self, replica_id: str, incarnation: str) -> None:
         world = self.world
-        if world.hears(self):
+        if world.receives(self):
             world.invariants.starts(replica_id, world.living(replica_id))
         ranks = range(world.job.workers)
         keys = [WorkerKey(replica_id, incarnation, rank) for rank in ranks]
@@ -280,7 +280,7 @@ class Agent(Actor):
 
     # ------------------------------------------------------------ workers
 
-    def worker_said(self, worker: Worker, message: Any) -> None:
+    def worker_sent(self, worker: Worker, message: Any) -> None:
         """A frame of a worker came in."""
         if worker.key not in self.workers:
             return
@@ -289,13 +289,13 @@ class Agent(Actor):
             line = m.ReplicaProgress(key.replica_id, key.incarnation, message)
             self._progress[key.replica_id] = line
         if isinstance(message, m.Leaving):
-            if self.world.hears(self):
+            if self.world.receives(self):
                 self.world.invariants.excuse(worker.key.incarnation, "it has left")
             if message.reason == "drained":
                 self.world.invariants.left(worker.key)
             else:
                 self.world.invariants.slot_ends(worker.key.replica_id)
-        self.handle(s.WorkerSaid(worker.key, message))
+        self.handle(s.WorkerSent(worker.key, message))
         if not isinstance(message, m.Progress) and self.stream is not None:
             self.stream.up.send(m.WorkerMessage(worker.key, message))
 
@@ -356,7 +356,7 @@ class Agent(Actor):
             return
         is_answer = isinstance(message, (m.Welcome, m.HeartbeatAck)) and self._asked
         asked_at = self._asked.popleft() if is_answer else None
-        self.handle(s.LighthouseSpoke(asked_at))
+        self.handle(s.LighthouseSent(asked_at))
         match message:
             case m.Welcome(epoch):
                 self._epoch = epoch

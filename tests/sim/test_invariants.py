@@ -43,8 +43,8 @@ def commit(rules: Invariants, key: WorkerKey, seq: int, before: StateId, **chang
 
 
 def one_id_two_lists(rules: Invariants) -> None:
-    rules.lighthouse_said(0.0, m.NewQuorum(quorum(1, A, B)))
-    rules.lighthouse_said(0.0, m.NewQuorum(quorum(1, A, C, number=2)))
+    rules.lighthouse_sent(0.0, m.NewQuorum(quorum(1, A, B)))
+    rules.lighthouse_sent(0.0, m.NewQuorum(quorum(1, A, C, number=2)))
 
 
 def a_lower_attempt(rules: Invariants) -> None:
@@ -74,14 +74,14 @@ def left_behind_and_going_on(rules: Invariants) -> None:
 
 
 def left_out_for_nothing(rules: Invariants) -> None:
-    rules.lighthouse_said(0.0, m.NewQuorum(quorum(1, A, B)))
-    rules.lighthouse_said(0.0, m.NewQuorum(quorum(2, A)))
+    rules.lighthouse_sent(0.0, m.NewQuorum(quorum(1, A, B)))
+    rules.lighthouse_sent(0.0, m.NewQuorum(quorum(2, A)))
 
 
 def a_newcomer_among_survivors(rules: Invariants) -> None:
-    rules.lighthouse_said(0.0, m.NewQuorum(quorum(1, A, B)))
+    rules.lighthouse_sent(0.0, m.NewQuorum(quorum(1, A, B)))
     rules.excuse("bb", "it died")
-    rules.lighthouse_said(0.0, m.NewQuorum(quorum(2, A, C)))
+    rules.lighthouse_sent(0.0, m.NewQuorum(quorum(2, A, C)))
 
 
 def a_broken_promise(rules: Invariants) -> None:
@@ -97,7 +97,7 @@ def late_for_a_switch(rules: Invariants) -> None:
 
 def late_for_a_switch_that_one_was_told_of(rules: Invariants) -> None:
     rules.switch_confirmed(quorum(2, A, B, step=0), 0)
-    rules.switch_heard(B, attempt(2))
+    rules.switch_received(B, attempt(2))
     rules.journal_lost()
     rules.in_force(quorum(1, A))
     commit(rules, A, 1, StateId(0, "x"))
@@ -106,7 +106,7 @@ def late_for_a_switch_that_one_was_told_of(rules: Invariants) -> None:
 def no_grace(rules: Invariants) -> None:
     rules.takeover_began(0.0, 1.0, quorum(1, A, B))
     rules.back(0.2, A)
-    rules.lighthouse_said(0.5, m.Interrupt(attempt(1)))
+    rules.lighthouse_sent(0.5, m.Interrupt(attempt(1)))
 
 
 def ranks_at_odds(rules: Invariants) -> None:
@@ -165,10 +165,10 @@ def what_was_given_up(rules: Invariants) -> None:
 
 
 def disjoint_and_not_fenced(rules: Invariants) -> None:
-    rules.lighthouse_said(0.0, m.NewQuorum(quorum(1, A)))
+    rules.lighthouse_sent(0.0, m.NewQuorum(quorum(1, A)))
     rules.lease("aa", 3.0)
     rules.excuse("aa", "its stream broke")
-    rules.lighthouse_said(2.0, m.NewQuorum(quorum(2, B)))
+    rules.lighthouse_sent(2.0, m.NewQuorum(quorum(2, B)))
 
 
 def one_vote_of_two(rules: Invariants) -> None:
@@ -237,7 +237,7 @@ def test_a_broken_invariant_is_named(code: str, history: Callable[[Invariants], 
 def test_a_switch_that_only_a_lost_journal_and_the_dead_knew_of_was_never_confirmed() -> None:
     rules = Invariants(slots=3, workers=1, min_replicas=1)
     rules.switch_confirmed(quorum(2, A, B, step=0), 0)
-    rules.switch_heard(B, attempt(2))
+    rules.switch_received(B, attempt(2))
     rules.journal_lost()
     rules.died(B)
     rules.in_force(quorum(1, A))
@@ -246,11 +246,11 @@ def test_a_switch_that_only_a_lost_journal_and_the_dead_knew_of_was_never_confir
 
 def test_a_member_that_is_back_after_the_grace_is_no_survivor() -> None:
     rules = Invariants(slots=3, workers=1, min_replicas=1)
-    rules.lighthouse_said(0.0, m.NewQuorum(quorum(1, A, B)))
+    rules.lighthouse_sent(0.0, m.NewQuorum(quorum(1, A, B)))
     rules.takeover_began(1.0, 1.0, quorum(1, A, B))
     rules.back(2.5, A)
     rules.excuse(B.incarnation, "it was stopped")
-    rules.lighthouse_said(3.0, m.NewQuorum(quorum(2, A, C)))
+    rules.lighthouse_sent(3.0, m.NewQuorum(quorum(2, A, C)))
 
 
 def test_a_rank_that_is_late_for_one_try_forgets_no_vote_of_the_next() -> None:

@@ -208,7 +208,7 @@ class Worker(Actor):
         elif isinstance(event, m.NewQuorum):
             invariants.promise_void(self.key, event.quorum.attempt)
         elif isinstance(event, m.Switch):
-            invariants.switch_heard(self.key, event.attempt)
+            invariants.switch_received(self.key, event.attempt)
         elif isinstance(event, m.Isolation) and event.isolated:
             invariants.isolated(self.key)
         elif isinstance(event, m.Lease):
@@ -396,7 +396,7 @@ class Worker(Actor):
         self.script.wake()
 
     def _told_agent(self, message: Any) -> None:
-        self.agent.worker_said(self, message)
+        self.agent.worker_sent(self, message)
 
     def _from_agent(self, message: Any) -> None:
         if self.registered or isinstance(message, (m.Isolation, m.Lease, m.LeaveNow)):

@@ -303,7 +303,7 @@ class World:
         for host in self.hosts:
             host.mend()
 
-    def hears(self, agent: Agent) -> bool:
+    def receives(self, agent: Agent) -> bool:
         """The lighthouse and an agent have a stream that stands."""
         lighthouse, stream = self.lighthouse, agent.stream
         if lighthouse is None or not lighthouse.alive or stream is None or not stream.open:
@@ -313,7 +313,7 @@ class World:
     def living(self, replica_id: str) -> list[str]:
         """The incarnations of a slot that live where the lighthouse can see them."""
         agents = [host.agent for host in self.hosts if host.agent is not None]
-        heard = [agent for agent in agents if self.hears(agent)]
+        heard = [agent for agent in agents if self.receives(agent)]
         workers = [w for agent in heard for w in agent.workers.values() if w.alive]
         found = {w.key.incarnation: None for w in workers if w.key.replica_id == replica_id}
         return list(found)

@@ -56,7 +56,7 @@ class NoManagerMade:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerSaid:
+class WorkerSent:
     """A worker's message, as it is relayed."""
 
     key: WorkerKey
@@ -136,7 +136,7 @@ class SpawnerLost:
 
 
 @dataclass(frozen=True, slots=True)
-class LighthouseSpoke:
+class LighthouseSent:
     """Any word from the lighthouse; ``asked_at``: when what it answers was sent, if it does."""
 
     asked_at: float | None = None
@@ -160,7 +160,7 @@ Event: TypeAlias = (
     | WorkerExited
     | FailureReported
     | NoManagerMade
-    | WorkerSaid
+    | WorkerSent
     | WorkerDisconnected
     | WorkerUsed
     | RestartAsked
@@ -171,7 +171,7 @@ Event: TypeAlias = (
     | SpawnerWarmed
     | StandbyExited
     | SpawnerLost
-    | LighthouseSpoke
+    | LighthouseSent
     | LighthouseGone
     | TimerFired
 )
@@ -223,21 +223,21 @@ class SweepReplica:
 
 
 @dataclass(frozen=True, slots=True)
-class TellLighthouse:
+class SendToLighthouse:
     """Send, if there is a stream; a Hello says it again if there is none."""
 
     message: FromAgent
 
 
 @dataclass(frozen=True, slots=True)
-class TellWorkers:
+class SendToWorkers:
     """Send to every worker of this agent."""
 
     message: Isolation | Lease
 
 
 @dataclass(frozen=True, slots=True)
-class TellReplica:
+class SendToReplica:
     """Send to every worker of an incarnation."""
 
     replica_id: str
@@ -262,7 +262,7 @@ class WorkerLife:
 
 
 @dataclass(frozen=True, slots=True)
-class Say:
+class ShowNotice:
     """One line for people; ``log``: whose log tells more."""
 
     kind: str
@@ -285,10 +285,10 @@ Instruction: TypeAlias = (
     | SignalReplica
     | AskToStop
     | SweepReplica
-    | TellLighthouse
-    | TellWorkers
-    | TellReplica
+    | SendToLighthouse
+    | SendToWorkers
+    | SendToReplica
     | AskWorker
-    | Say
+    | ShowNotice
     | EndAgent
 )

@@ -38,11 +38,11 @@ class HangWatch:
         self._silences: dict[int, Silence] = {}
         self._gone: set[int] = set()
 
-    def heard(self, rank: int, now: float) -> None:
+    def received(self, rank: int, now: float) -> None:
         """It has said something: from its first word on it is watched."""
         silence = self._silences.get(rank)
         if silence is not None:
-            silence.heard(now)
+            silence.received(now)
         elif self._limit_s and rank not in self._gone:
             self._silences[rank] = Silence(self._limit_s, now)
 
@@ -66,7 +66,7 @@ class HangWatch:
         silence = self._silences.get(rank)
         if silence is None or not silence.used(cpu_s, now):
             return None
-        return now - silence.heard_at
+        return now - silence.last_message_at
 
     def deadlines(self) -> Iterator[float]:
         """When to look at them, at the latest."""
@@ -82,7 +82,7 @@ class Silence:
     """
 
     limit_s: float
-    heard_at: float
+    last_message_at: float
     look_at: float = 0.0
     _questions: int = 0
     _idle: int = 0
@@ -90,16 +90,16 @@ class Silence:
     _cpu_at: float = 0.0
 
     def __post_init__(self) -> None:
-        self.look_at = self.heard_at + ASK_SHARE * self.limit_s
+        self.look_at = self.last_message_at + ASK_SHARE * self.limit_s
 
-    def heard(self, now: float) -> None:
+    def received(self, now: float) -> None:
         """It has said something. (It is looked at no later for that: most events move no timer.)"""
-        self.heard_at = now
+        self.last_message_at = now
         self._questions = 0
 
     def asks(self, now: float) -> bool:
         """At ``look_at``: whether to ask it now; ``used`` then tells what it has used so far."""
-        due_at = self.heard_at + ASK_SHARE * self.limit_s
+        due_at = self.last_message_at + ASK_SHARE * self.limit_s
         if not self._questions and now < due_at:
             self.look_at = due_at
             return False

@@ -9,23 +9,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-SAY_AFTER_S = 20.0
+NOTICE_AFTER_S = 20.0
 LIMIT_S = 900.0
 """At least so long; a longer join timeout is one for imports too."""
 
 
 @dataclass
 class ImportDeadline:
-    """``is_done``: workers can be started. ``said``: people know that it takes long."""
+    """``is_done``: workers can be started. ``shown``: people know that it takes long."""
 
     started_at: float
     limit_s: float = LIMIT_S
     is_done: bool = False
-    said: bool = False
+    shown: bool = False
 
     def is_slow(self, now: float) -> bool:
         """True from the moment on at which people should be told why nothing happens."""
-        return not self.is_done and not self.said and now >= self.started_at + SAY_AFTER_S
+        return not self.is_done and not self.shown and now >= self.started_at + NOTICE_AFTER_S
 
     def is_over(self, now: float) -> bool:
         """True when it has had all the time that there is for it."""
@@ -35,4 +35,4 @@ class ImportDeadline:
         """When one of the two may become true."""
         if self.is_done:
             return None
-        return self.started_at + (self.limit_s if self.said else SAY_AFTER_S)
+        return self.started_at + (self.limit_s if self.shown else NOTICE_AFTER_S)

@@ -95,14 +95,14 @@ class NodeSlots:
         for slot in self._slots.values():
             phase = slot.phase
             runs = phase is SlotPhase.RUNNING or phase is SlotPhase.STOPPING
-            assert bool(slot.alive) == runs, self._told(slot)
-            assert (phase is SlotPhase.WAITING) == (slot.wake_at is not None), self._told(slot)
-            assert (phase is SlotPhase.ENDED) == (slot.outcome is not None), self._told(slot)
-            assert 0 <= slot.budget.spent <= self._rules.max_restarts, self._told(slot)
+            assert bool(slot.alive) == runs, self._described(slot)
+            assert (phase is SlotPhase.WAITING) == (slot.wake_at is not None), self._described(slot)
+            assert (phase is SlotPhase.ENDED) == (slot.outcome is not None), self._described(slot)
+            assert 0 <= slot.budget.spent <= self._rules.max_restarts, self._described(slot)
             # A script that has raised ends by itself, and has a deadline.
             has_raised = bool(slot.failure_reports) and slot.kill_at is not None
             ends = phase is SlotPhase.STOPPING or phase is SlotPhase.ENDED or has_raised
-            assert not is_ending or ends, self._told(slot)
+            assert not is_ending or ends, self._described(slot)
 
-    def _told(self, slot: SlotState) -> str:
+    def _described(self, slot: SlotState) -> str:
         return "\n".join([str(slot.phase), *self.story(slot.replica_id)])

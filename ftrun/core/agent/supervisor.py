@@ -43,10 +43,13 @@ from ftrun.core.agent.events import (
     Instruction,
     JobEnded,
     LighthouseGone,
-    LighthouseSpoke,
+    LighthouseSent,
     NoManagerMade,
     RestartAsked,
-    Say,
+    SendToLighthouse,
+    SendToReplica,
+    SendToWorkers,
+    ShowNotice,
     SignalReplica,
     SlotsAssigned,
     SpawnerLost,
@@ -57,17 +60,14 @@ from ftrun.core.agent.events import (
     StartStandby,
     StopAsked,
     SweepReplica,
-    TellLighthouse,
-    TellReplica,
-    TellWorkers,
     WorkerDisconnected,
     WorkerExited,
     WorkerLife,
-    WorkerSaid,
+    WorkerSent,
     WorkerUsed,
 )
 from ftrun.core.agent.failures import Failure, exit_code_of
-from ftrun.core.agent.imports import LIMIT_S, SAY_AFTER_S, ImportDeadline
+from ftrun.core.agent.imports import LIMIT_S, NOTICE_AFTER_S, ImportDeadline
 from ftrun.core.agent.lease import AgentLease
 from ftrun.core.agent.restarts import CrashLoop, Restart, RestartRules
 from ftrun.core.agent.slot_state import Outcome, SlotPhase, SlotState, SlotSummary
@@ -103,7 +103,7 @@ PRESS_SHARE = 0.5
 """A group that has not left when this share of the grace has passed leaves where it stands."""
 LEFT_WAIT_S = 1.0
 """So long a slot that was left waits for another start here: it may be given to another agent."""
-STANDS_SAY_S = 3.0
+STANDS_NOTICE_S = 3.0
 """So long training stands for want of a lighthouse until people are told."""
 
 REMEDY_APART = (
@@ -155,7 +155,7 @@ class Supervisor:
         self._end_at: float | None = None
         self._ended = False
         self._without_manager = False
-        self._stands_said = False
+        self._stands_shown = False
         self._gone_at: float | None = None
         self._stood_by = False
         self._now = now
@@ -176,8 +176,8 @@ class Supervisor:
                 self._failure_reported(key, report)
             case NoManagerMade(key, has_stepped):
                 self._no_manager_made(key, has_stepped)
-            case WorkerSaid(key, message):
-                self._worker_said(key, message)
+            case WorkerSent(key, message):
+                self._worker_sent(key, message)
             case WorkerDisconnected(key):
                 self._disconnected(key)
             case WorkerUsed():
@@ -199,8 +199,8 @@ class Supervisor:
                 self._standby_exited(name, status)
             case SpawnerLost(reason, exit_code):
                 self._spawner_lost(reason, exit_code)
-            case LighthouseSpoke(asked_at):
-                self._lighthouse_spoke(asked_at)
+            case LighthouseSent(asked_at):
+                self._lighthouse_sent(asked_at)
             case LighthouseGone(reason):
                 self._lighthouse_gone(reason)
             case _:
@@ -237,7 +237,7 @@ class Supervisor:
         return None if until_s is None else Lease(until_s)
 
     @property
-    def has_heard(self) -> bool:
+    def was_answered(self) -> bool:
         """True once a lighthouse has answered a Hello or a heartbeat."""
         return self._lease.renewed_at is not None
 
@@ -292,7 +292,7 @@ class Supervisor:
                 self._slots.add(replica_id, self._now)
         if not len(self._slots) and not self._stood_by:
             self._stood_by = True
-            self._say("idle", "", "All replicas have a node: this one stands by.")
+            self._notice("idle", "", "All replicas have a node: this one stands by.")
 
     def _forget(self, slot: SlotState) -> None:
         if not slot.alive:
@@ -321,7 +321,7 @@ class Supervisor:
         self._slots.note(self._now, slot, f"started as {incarnation}")
         standbys = self._standbys.take(settings.workers_per_replica, self._now)
         self._out.append(StartReplica(slot.replica_id, incarnation, restarts, standbys))
-        self._tell(ReplicaStarted(slot.replica_id, incarnation, restarts))
+        self._send(ReplicaStarted(slot.replica_id, incarnation, restarts))
 
     def _refill_standbys(self) -> None:
         if not self._wants_standbys():
@@ -337,7 +337,7 @@ class Supervisor:
         if self._standbys.died(name, self._now):
             times = self._settings.standbys.deaths_max
             words = f"A standby has ended {times} times before it was used, at last with status"
-            self._say("standby", "", f"{words} {status}. No more are kept; the job goes on.")
+            self._notice("standby", "", f"{words} {status}. No more are kept; the job goes on.")
 
     # ------------------------------------------------------------ workers' ends
 
@@ -372,7 +372,7 @@ class Supervisor:
         slot.outcome_ahead = Outcome.FAILED
         slot.stands(self._now)
         if self.is_ending:  # it had raised before the end came
-            self._say_lost(failure, "")
+            self._notice_loss(failure, "")
         else:
             self._judge(slot, failure)
 
@@ -389,7 +389,7 @@ class Supervisor:
         slot.lost = True
         self._slots.dead.append(Loss(slot.replica_id, slot.incarnation, cause, killed))
         start_failure = self._start_failure(slot, failure) if failure is not None else None
-        self._tell(ReplicaLost(slot.replica_id, slot.incarnation, cause, killed, start_failure))
+        self._send(ReplicaLost(slot.replica_id, slot.incarnation, cause, killed, start_failure))
 
     def _start_failure(self, slot: SlotState, failure: Failure) -> StartFailure | None:
         """What is compared between replicas; None: it has trained, or has died by chance."""
@@ -415,7 +415,7 @@ class Supervisor:
             self._wait(slot, LEFT_WAIT_S)
         elif was_running:
             slot.end(Outcome.FINISHED, self._now)
-            self._tell(ReplicaFinished(slot.replica_id, slot.incarnation))
+            self._send(ReplicaFinished(slot.replica_id, slot.incarnation))
         elif self.is_ending:
             self._has_stopped(slot)
         else:
@@ -430,7 +430,7 @@ class Supervisor:
             failure = _failure(slot, WorkerExited(slot.incarnation, rank, 0, 1))
             slot.failures.append(failure)
             outcome = Outcome.FAILED
-            self._say_lost(failure, "That was while it left: its checkpoint may be unfinished.")
+            self._notice_loss(failure, "That was while it left: its checkpoint may be unfinished.")
         self._lose(slot, outcome.value)
         slot.end(outcome, self._now)
 
@@ -445,7 +445,7 @@ class Supervisor:
                 is_usage = failure.status == USAGE_CODE
                 alike = "no replica has trained yet" if is_usage else "all replicas fail so"
                 unless = f", unless {alike}" if at_start else ""
-                self._say_lost(failure, f"Restart {number} of {budget} {when}{unless}.")
+                self._notice_loss(failure, f"Restart {number} of {budget} {when}{unless}.")
             case CrashLoop(strikes):
                 slot.outcome_ahead = Outcome.CRASH_LOOP
                 code = self._settings.crash_code if failure.report else failure.status
@@ -469,9 +469,9 @@ class Supervisor:
         slot.wake_at = self._now + delay_s
 
     def _give_up(self, failure: Failure, exit_code: int, reason: str) -> None:
-        self._say_lost(failure, "It is not restarted.")
-        self._say("failed", failure.replica_id, f"The job ends: {reason}.")
-        self._tell(JobFailed(exit_code, reason))
+        self._notice_loss(failure, "It is not restarted.")
+        self._notice("failed", failure.replica_id, f"The job ends: {reason}.")
+        self._send(JobFailed(exit_code, reason))
         self._end_job(exit_code, reason)
 
     def _give_incarnation_up(self, incarnation: str, reason: str) -> None:
@@ -510,19 +510,19 @@ class Supervisor:
         self._without_manager = True
         target, number = self._settings.target, self._settings.replicas
         does, each = ("trains", "trains") if has_stepped else ("has ended", "ran")
-        self._say(
+        self._notice(
             "apart",
             key.replica_id,
             f"{target} {does} without a Manager: its {number} replica groups are supervised, and "
             f"each {each} by itself. {REMEDY_APART}",
         )
 
-    def _worker_said(self, key: WorkerKey, message: FromWorker) -> None:
+    def _worker_sent(self, key: WorkerKey, message: FromWorker) -> None:
         slot = self._slots.of_incarnation(key.incarnation)
         if slot is None:
             return
         slot.has_manager = True
-        slot.hang_watch.heard(key.group_rank, self._now)
+        slot.hang_watch.received(key.group_rank, self._now)
         match message:
             case Progress():
                 if message.phase not in NOT_ITS_OWN:
@@ -605,7 +605,7 @@ class Supervisor:
         """
         if slot.has_manager and not slot.has_left:
             order = LeaveNow("drained", in_quorum)
-            self._out.append(TellReplica(slot.replica_id, slot.incarnation, order))
+            self._out.append(SendToReplica(slot.replica_id, slot.incarnation, order))
 
     def _begin_ending(self, exit_code: int, reason: str, outcome: Outcome) -> None:
         """The first word counts: what comes after it is its consequence."""
@@ -633,13 +633,13 @@ class Supervisor:
         if self.is_ending:
             return
         self._begin_ending(exit_code, reason, Outcome.DRAINED)
-        self._say("draining", "", f"{reason}: leaving within {self._settings.grace_s:g} s.")
+        self._notice("draining", "", f"{reason}: leaving within {self._settings.grace_s:g} s.")
         for slot in self._slots:
             if slot.phase is SlotPhase.RUNNING:
                 self._stop(slot)
                 if not self._lease.is_connected or self._settings.alone:
                     self._leave_now(slot, in_quorum=not self._lease.is_connected)
-        self._tell(AgentLeaving(reason, self.running()))
+        self._send(AgentLeaving(reason, self.running()))
 
     def _stop_now(self) -> None:
         """A second request: whatever still runs is killed, and called so."""
@@ -652,7 +652,7 @@ class Supervisor:
 
     def _spawner_lost(self, reason: str, exit_code: int) -> None:
         """The kernel kills the workers with their spawner; the shell sweeps the rest."""
-        self._say("failed", "", f"The job ends here: {reason}.")
+        self._notice("failed", "", f"The job ends here: {reason}.")
         self._begin_ending(exit_code, reason, Outcome.FAILED)
         for slot in self._slots:
             if slot.alive:
@@ -662,25 +662,25 @@ class Supervisor:
 
     # ------------------------------------------------------------ the lighthouse
 
-    def _lighthouse_spoke(self, asked_at: float | None) -> None:
+    def _lighthouse_sent(self, asked_at: float | None) -> None:
         if not self._lease.is_connected and self._lease.renewed_at is not None:
-            self._say("lighthouse", "", "The lighthouse is back.")
+            self._notice("lighthouse", "", "The lighthouse is back.")
         is_back = self._lease.received(self._now, asked_at)
         if asked_at is not None and self.lease is not None:
-            self._out.append(TellWorkers(self.lease))
+            self._out.append(SendToWorkers(self.lease))
         if is_back:
-            self._out.append(TellWorkers(Isolation(False)))
+            self._out.append(SendToWorkers(Isolation(False)))
         self._end_at = self._gone_at = None
 
     def _lighthouse_gone(self, reason: str) -> None:
         if self._lease.is_connected:
             self._gone_at = self._now
-            self._stands_said = False
+            self._stands_shown = False
             if not self.is_ending:
                 text = (
                     f"The lighthouse is gone ({reason}); training goes on until a replica is lost."
                 )
-                self._say("lighthouse", "", text)
+                self._notice("lighthouse", "", text)
             for slot in self._slots:
                 if self.is_ending and slot.phase is SlotPhase.STOPPING:
                     self._leave_now(slot)  # what was asked of it will not come about
@@ -689,19 +689,19 @@ class Supervisor:
     def _stands_at(self) -> float | None:
         """When to say that training stands for want of a lighthouse; None: it does not."""
         since = [s.lost_at for s in self._slots if s.lost_at is not None and s.has_trained]
-        if self._gone_at is None or self._stands_said or not since or self.is_ending:
+        if self._gone_at is None or self._stands_shown or not since or self.is_ending:
             return None
-        return max(min(since), self._gone_at) + STANDS_SAY_S
+        return max(min(since), self._gone_at) + STANDS_NOTICE_S
 
     def _standing_timer(self) -> None:
         if not _due(self._stands_at(), self._now):
             return
         assert self._gone_at is not None
-        self._stands_said = True
+        self._stands_shown = True
         step = max((slot.budget.mark for slot in self._slots), default=0)
         since = min(s.lost_at for s in self._slots if s.lost_at is not None and s.has_trained)
         stood_s = self._now - max(since, self._gone_at)
-        self._say(
+        self._notice(
             "lighthouse",
             "",
             f"There is no new quorum without the lighthouse: training stands at step {step} since "
@@ -718,11 +718,12 @@ class Supervisor:
                 f"within {self._import_deadline.limit_s:g} s (a longer --join-timeout allows more)",
             )
         elif self._import_deadline.is_slow(self._now):
-            self._import_deadline.said = True
-            self._say(
+            self._import_deadline.shown = True
+            self._notice(
                 "importing",
                 "",
-                f"torch and the --preload modules are still being imported after {SAY_AFTER_S:g} "
+                "torch and the --preload modules are still being imported after "
+                f"{NOTICE_AFTER_S:g} "
                 f"s; no worker can start before. That may take "
                 f"{self._import_deadline.limit_s:g} s.",
             )
@@ -734,9 +735,9 @@ class Supervisor:
             self._end_job(self._settings.unreachable_code, "no lighthouse has answered")
         elif self._lease.ends(self._now):
             self._lease.isolated = True
-            self._out.append(TellWorkers(Isolation(True)))
+            self._out.append(SendToWorkers(Isolation(True)))
             limit_s = self._settings.isolation_limit_s
-            self._say(
+            self._notice(
                 "isolated",
                 "",
                 f"No word from a lighthouse for {limit_s:g} s: workers stop committing until "
@@ -786,14 +787,14 @@ class Supervisor:
             f"did not end within --grace {self._settings.grace_s:g} s and was killed; its "
             "checkpoint may be unfinished"
         )
-        self._say("killed", slot.replica_id, f"replica {slot.replica_id} {slot.killed}.")
+        self._notice("killed", slot.replica_id, f"replica {slot.replica_id} {slot.killed}.")
         self._lose(slot, slot.killed, killed=True)
         self._kill(slot)
 
     def _stuck(self, slot: SlotState) -> None:
         slot.stuck_at = None
         ranks = ", ".join(str(rank) for rank in sorted(slot.alive))
-        self._say(
+        self._notice(
             "stuck",
             slot.replica_id,
             f"replica {slot.replica_id}: worker {ranks} was killed and does not end: it is stuck "
@@ -820,25 +821,25 @@ class Supervisor:
                 return
             self._ending = EndAgent(0, "all replicas have finished")
         self._ended = True
-        self._tell(Goodbye())
+        self._send(Goodbye())
         self._out.append(self._ending)
 
     # ------------------------------------------------------------ small words
 
-    def _tell(self, message: FromAgent) -> None:
-        self._out.append(TellLighthouse(message))
+    def _send(self, message: FromAgent) -> None:
+        self._out.append(SendToLighthouse(message))
 
-    def _say(self, kind: str, replica_id: str, text: str) -> None:
-        self._out.append(Say(kind, (replica_id,) if replica_id else (), text))
+    def _notice(self, kind: str, replica_id: str, text: str) -> None:
+        self._out.append(ShowNotice(kind, (replica_id,) if replica_id else (), text))
 
-    def _say_lost(self, failure: Failure, then: str) -> None:
+    def _notice_loss(self, failure: Failure, then: str) -> None:
         who = f"replica {failure.replica_id}"
         if self._settings.workers_per_replica > 1:
             who += f", worker {failure.group_rank}"
         pid = f" (pid {failure.pid})" if failure.pid else ""
         text = f"{who}{pid} {failure.cause()}. {then}".rstrip()
         log = WorkerLife(failure.replica_id, failure.group_rank, failure.restarts)
-        self._out.append(Say("lost", (failure.replica_id,), text, log))
+        self._out.append(ShowNotice("lost", (failure.replica_id,), text, log))
 
 
 def _failure(slot: SlotState, event: WorkerExited) -> Failure:

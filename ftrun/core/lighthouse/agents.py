@@ -14,7 +14,7 @@ from ftrun.core.lighthouse.suspicion import SilenceCheck
 class Agent:
     """One node's agent. ``gone_at``: when its stream ended; None while it is attached.
 
-    ``told``: the slots that it was last told to be its own; None before it was told any.
+    ``assigned``: the slots that it was last told to be its own; None before it was told any.
     ``is_leaving``: it takes no slots any more, and what it runs leaves.
     """
 
@@ -22,9 +22,9 @@ class Agent:
     host: str
     store: str
     capacity: int
-    heard_at: float
+    last_message_at: float
     gone_at: float | None = None
-    told: tuple[str, ...] | None = None
+    assigned: tuple[str, ...] | None = None
     is_leaving: bool = False
     silence_check: SilenceCheck = field(default_factory=SilenceCheck)
 
@@ -32,4 +32,4 @@ class Agent:
         """When to look at it: whether it still speaks, or whether its slots are free for others."""
         if self.gone_at is not None:
             return self.gone_at + grace_s
-        return self.silence_check.overdue_at(self.heard_at, timeout_s)
+        return self.silence_check.overdue_at(self.last_message_at, timeout_s)

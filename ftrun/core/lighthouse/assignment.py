@@ -62,7 +62,7 @@ class Assignment:
             if is_over and slot.agent_id == agent.agent_id:
                 self.ended(slot.replica_id)  # while its agent was away
         if hello.running:
-            self.tell(agent)
+            self.send_slots(agent)
         else:
             self._state.reassigned.add(agent.agent_id)  # when the slots are shared out
 
@@ -89,8 +89,8 @@ class Assignment:
         heir = self._agents.get(slot.moves_to)
         if heir is not None and heir.gone_at is None and not heir.is_leaving:
             self._state.slots.give(replica_id, heir.agent_id)
-            self.tell(owner)
-            self.tell(heir)
+            self.send_slots(owner)
+            self.send_slots(heir)
         else:
             self._free(replica_id)
 
@@ -131,7 +131,7 @@ class Assignment:
         self._hand_on()
         if self._is_shared_out:
             for agent_id in sorted(state.reassigned & state.outbox.agents.keys()):
-                self.tell(self._agents[agent_id])
+                self.send_slots(self._agents[agent_id])
             state.reassigned.clear()
 
     def _hand_on(self) -> None:
@@ -149,14 +149,14 @@ class Assignment:
     def _share_out(self) -> None:
         state = self._state
         if self._is_shared_out or state.slots.free_count < state.slots.open_count:
-            told = state.slots.hand_out(self._capacities())
+            changed = state.slots.hand_out(self._capacities())
         else:
             state.slots.share_out(self._capacities())
-            told = set(state.outbox.agents)
+            changed = set(state.outbox.agents)
         self._is_shared_out = self._may_be_uneven = True
         slots = state.slots.by_agent()
-        for agent_id in sorted(told):
-            self.tell(self._agents[agent_id], tuple(slots.get(agent_id, ())))
+        for agent_id in sorted(changed):
+            self.send_slots(self._agents[agent_id], tuple(slots.get(agent_id, ())))
         self._note_homeless()
 
     def _note_homeless(self) -> None:
@@ -194,10 +194,10 @@ class Assignment:
         agents = (self._agents[agent_id] for agent_id in self._state.outbox.agents)
         return {agent.agent_id: agent.capacity for agent in agents if not agent.is_leaving}
 
-    def tell(self, agent: Agent, own: tuple[str, ...] | None = None) -> None:
+    def send_slots(self, agent: Agent, own: tuple[str, ...] | None = None) -> None:
         """Send an agent the list of its slots."""
         own = self._state.slots.of(agent.agent_id) if own is None else own
-        agent.told = own
+        agent.assigned = own
         self._state.reassigned.discard(agent.agent_id)
         self._state.outbox.to_agent(agent.agent_id, m.AssignSlots(own))
 

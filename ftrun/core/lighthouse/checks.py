@@ -62,4 +62,4 @@ def _check_bounds(state: MembershipState, agents: Collection[str], next_job: Nex
     waiting = set(next_job.waiting)
     assert set(state.outbox.agents) <= set(agents) | waiting
     assert len(waiting) <= next_job.wanted(state), "Q8: more wait than are wanted"
-    assert set(state.heard_at) == set(agents)
+    assert set(state.last_message_at) == set(agents)

@@ -18,10 +18,10 @@ FATES_PER_SLOT_MAX = 4
 
 @dataclass(slots=True)
 class _Fate:
-    """``store``: its node's. ``heard_at``: the last word of its agent. ``is_dead``: certainly."""
+    """``store``: its node's. ``last_message_at``: of its agent. ``is_dead``: it has ended."""
 
     store: str
-    heard_at: float
+    last_message_at: float
     is_dead: bool
 
 
@@ -38,10 +38,10 @@ class DepartedMembers:
     def __len__(self) -> int:
         return sum(map(len, self._fates.values()))
 
-    def add(self, member: Member | Replica, heard_at: float, is_dead: bool) -> None:
+    def add(self, member: Member | Replica, last_message_at: float, is_dead: bool) -> None:
         """A member is out of the quorum; unless it is dead it may train on where we cannot see."""
         fates = self._fates.setdefault(member.replica_id, {})
-        fates[member.incarnation] = _Fate(member.store, heard_at, is_dead)
+        fates[member.incarnation] = _Fate(member.store, last_message_at, is_dead)
         if len(fates) > FATES_PER_SLOT_MAX:
             del fates[next(iter(fates))]
 
@@ -84,7 +84,7 @@ class DepartedMembers:
         present = {(member.replica_id, member.incarnation) for member in members}
         for replica_id, incarnation, fate in list(self._each()):
             is_present = (replica_id, incarnation) in present
-            if is_present or fate.is_dead or fate.heard_at <= silent_since:
+            if is_present or fate.is_dead or fate.last_message_at <= silent_since:
                 self.release(replica_id, incarnation)
 
     def clear(self) -> None:
@@ -98,7 +98,7 @@ class DepartedMembers:
 
     def all_fenced_at(self, isolation_limit_s: float) -> float:
         """From when on none of them is waited for: all dead, or silent for the limit."""
-        alive = [f.heard_at + isolation_limit_s for _, _, f in self._each() if not f.is_dead]
+        alive = [f.last_message_at + isolation_limit_s for _, _, f in self._each() if not f.is_dead]
         return max(alive, default=-math.inf)
 
     def _each(self) -> Iterator[tuple[str, str, _Fate]]:

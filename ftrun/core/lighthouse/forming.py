@@ -66,7 +66,7 @@ class Forming:
         state.too_few.clear()
         state.enter(Phase.REJOIN, state.settings.rejoin_timeout_s)
         state.waiting.expect(state.live, state.workers)
-        state.tell(state.live, m.Interrupt(state.interrupt, lost))
+        state.send(state.live, m.Interrupt(state.interrupt, lost))
 
     def rejoin(self) -> bool:
         """All have answered and are enough → BUILD; nobody is left → FENCE."""
@@ -250,7 +250,7 @@ class Forming:
         state.enter(Phase.BUILD, state.settings.build_timeout_s)
         state.waiting.expect(ids, state.workers)
         state.journal()
-        state.tell(ids, m.NewQuorum(state.quorum))
+        state.send(ids, m.NewQuorum(state.quorum))
         self._notice_anew(choice.state.step)
         return True
 

@@ -77,7 +77,7 @@ class Lighthouse:
         self._settings = settings
         self.next_job = NextJob()
         self._set_up(journal, now)
-        self._said: dict[type, Callable[[Agent, Any], None]] = {
+        self._handlers: dict[type, Callable[[Agent, Any], None]] = {
             m.WorkerMessage: self._on_worker,
             m.Heartbeat: self._on_heartbeat,
             m.ReplicaStarted: self._on_started,
@@ -110,9 +110,9 @@ class Lighthouse:
         state = self.state
         state.now = now
         if isinstance(event, AgentSaidMuch):
-            self._on_said_much(event)
+            self._on_messages(event)
         elif isinstance(event, AgentSaid):
-            self._on_said(event.agent_id, event.message)
+            self._on_message(event.agent_id, event.message)
         elif isinstance(event, AgentAttached):
             self._on_attached(event)
         elif isinstance(event, AgentDetached):
@@ -181,7 +181,7 @@ class Lighthouse:
         agent = Agent(hello.agent_id, hello.host, hello.store, hello.capacity, state.now)
         agent.is_leaving = not hello.capacity
         self.agents[agent.agent_id] = agent
-        state.heard_at[agent.agent_id] = state.now
+        state.last_message_at[agent.agent_id] = state.now
         state.outbox.agents[agent.agent_id] = None
         if state.outcome is None:
             state.agents_seen = max(state.agents_seen, len(state.outbox.agents))
@@ -278,7 +278,7 @@ class Lighthouse:
         self.assignment.agent_is_known(agent, hello)
         for replica in back:
             replica.was_interrupted = state.phase is not Phase.TAKEOVER
-        state.tell([replica.replica_id for replica in back], m.AskReport())
+        state.send([replica.replica_id for replica in back], m.AskReport())
         if state.phase is Phase.TAKEOVER:
             self.membership.takeover.agent_came(self._nothing_ran)
 
@@ -332,7 +332,7 @@ class Lighthouse:
             cause = "a member of the last quorum is back in its slot"
             loss = m.Loss(replica_id, former.incarnation, cause)
             self.membership.lose([loss], is_dead=False)
-        self.assignment.tell(self.agents[agent_id])
+        self.assignment.send_slots(self.agents[agent_id])
 
     def _on_detached(self, agent_id: str, cause: str, is_dead: bool = False) -> None:
         state = self.state
@@ -364,7 +364,7 @@ class Lighthouse:
         late_s = state.now - self._sweep_at
         for agent in list(self.agents.values()):
             if agent.gone_at is None and agent.silence_check.ends(
-                agent.heard_at, timeout_s, state.now, late_s
+                agent.last_message_at, timeout_s, state.now, late_s
             ):
                 cause = f"no heartbeat for {timeout_s:g} s"
                 state.outbox.close(agent.agent_id, cause)
@@ -377,25 +377,25 @@ class Lighthouse:
     def _forget(self, agent_id: str) -> None:
         """It has been gone for long: its slots are free for others."""
         self.assignment.agent_gone(self.agents.pop(agent_id))
-        del self.state.heard_at[agent_id]
+        del self.state.last_message_at[agent_id]
 
     # ------------------------------------------------------------ what agents say
 
-    def _on_said_much(self, event: AgentSaidMuch) -> None:
+    def _on_messages(self, event: AgentSaidMuch) -> None:
         """One after the other; what follows is looked for only where something can follow."""
         for message in event.messages:
-            self._on_said(event.agent_id, message)
+            self._on_message(event.agent_id, message)
             if self.membership.may_move:
                 self._run_membership_rules()
 
-    def _on_said(self, agent_id: str, message: m.FromAgent) -> None:
+    def _on_message(self, agent_id: str, message: m.FromAgent) -> None:
         agent = self.agents.get(agent_id)
         if agent_id in self.next_job.waiting and isinstance(message, m.Heartbeat):
             self.state.outbox.to_agent(agent_id, m.HeartbeatAck())
         if agent is None or agent.gone_at is not None:
             return
-        agent.heard_at = self.state.heard_at[agent.agent_id] = self.state.now
-        handler = self._said.get(type(message))
+        agent.last_message_at = self.state.last_message_at[agent.agent_id] = self.state.now
+        handler = self._handlers.get(type(message))
         if handler is None:
             self.state.outbox.close(agent.agent_id, "a Hello comes first, and once")
             self._on_detached(agent.agent_id, "its agent does not keep to the protocol")
@@ -411,7 +411,7 @@ class Lighthouse:
             self.state.slots[key.replica_id].start_failure = None
         if 0 <= key.group_rank < self.state.workers:
             self._note(key.replica_id, word)
-            self.membership.heard(replica, key.group_rank, word.message)
+            self.membership.received(replica, key.group_rank, word.message)
 
     def _on_heartbeat(self, agent: Agent, heartbeat: m.Heartbeat) -> None:
         if not heartbeat.quiet:
@@ -419,7 +419,7 @@ class Lighthouse:
         for line in heartbeat.progress:
             replica = self.state.replicas.find(line.replica_id, line.incarnation)
             if replica is not None and replica.agent_id == agent.agent_id:
-                self.membership.heard(replica, 0, line.progress)
+                self.membership.received(replica, 0, line.progress)
 
     def _on_started(self, agent: Agent, started: m.ReplicaStarted) -> None:
         name = started.replica_id
@@ -427,10 +427,10 @@ class Lighthouse:
         if self._start(agent, running) is not None:
             self.state.slots[name].restarts = started.restarts
             self._note(name, started)
-            if agent.told is not None and name not in agent.told:
-                self.assignment.tell(agent)  # it stops it: we have crossed on the way
+            if agent.assigned is not None and name not in agent.assigned:
+                self.assignment.send_slots(agent)  # it stops it: we have crossed on the way
         elif name not in self.state.slots.of(agent.agent_id):
-            self.assignment.tell(agent)
+            self.assignment.send_slots(agent)
 
     def _on_lost(self, agent: Agent, lost: m.ReplicaLost) -> None:
         name = lost.replica_id

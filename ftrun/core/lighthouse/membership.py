@@ -145,7 +145,7 @@ class Membership:
 
     # ------------------------------------------------------------ what workers say
 
-    def heard(self, replica: Replica, rank: int, message: m.FromWorker) -> None:
+    def received(self, replica: Replica, rank: int, message: m.FromWorker) -> None:
         """One worker of a living replica has said something."""
         self._handlers[type(message)](replica, rank, message)
 
@@ -156,7 +156,7 @@ class Membership:
         if replica.replica_id in state.live:
             self._member_reported(replica, rank, report)
         elif state.phase is Phase.TAKEOVER:
-            self.takeover.heard(report)
+            self.takeover.received(report)
             state.is_dirty |= replica.is_known(state.workers)
         else:
             self._admit(replica)
@@ -183,7 +183,7 @@ class Membership:
         state.replicas.ready.discard(replica.replica_id)
         if not replica.was_interrupted:
             replica.was_interrupted = True
-            state.tell([replica.replica_id], m.Interrupt(state.attempts.highest))
+            state.send([replica.replica_id], m.Interrupt(state.attempts.highest))
 
     def _on_built(self, replica: Replica, rank: int, built: m.Built) -> None:
         self._answered(replica, rank, built.attempt, Phase.BUILD)
@@ -211,7 +211,7 @@ class Membership:
         state = self.state
         if state.phase is Phase.TAKEOVER:
             replica.reports.pop(rank, None)  # what it has said before is out of date
-            state.tell([replica.replica_id], m.AskReport())
+            state.send([replica.replica_id], m.AskReport())
         elif self._is_current(word.attempt):
             self._at_step(replica, word.step)
             self._answered(replica, rank, word.attempt, Phase.BUILD)

@@ -41,7 +41,7 @@ class Outbox:
         """Carry these out before all that has been collected so far."""
         self._out[:0] = instructions
 
-    def tell(self, replica_ids: Iterable[str], message: m.ToWorker) -> None:
+    def send(self, replica_ids: Iterable[str], message: m.ToWorker) -> None:
         """To every worker of these replicas, if they live."""
         targets: dict[str, list[m.RunningReplica]] = {}
         for replica_id in sorted(replica_ids, key=replica_order):

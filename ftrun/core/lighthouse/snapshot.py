@@ -42,7 +42,7 @@ def snapshot(
                 "host": agent.host,
                 "capacity": agent.capacity,
                 "attached": agent.gone_at is None,
-                "silent_s": round(now - agent.heard_at, 3),
+                "silent_s": round(now - agent.last_message_at, 3),
                 "slots": slots.get(agent.agent_id, []),
             }
             for agent in agents

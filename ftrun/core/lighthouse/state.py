@@ -81,7 +81,7 @@ class MembershipState:
         self.step_max = 0
         self.departed = DepartedMembers()
         self.waiting = Waiting()
-        self.heard_at: dict[str, float] = {}
+        self.last_message_at: dict[str, float] = {}
         self.removed: list[Loss] = []
         self.failure = ""
         self.replacements: list[Loss] = []
@@ -125,9 +125,9 @@ class MembershipState:
         self.spec = spec
         self.slots = SlotTable(spec.replicas)
 
-    def tell(self, replica_ids: Iterable[str], message: ToWorker) -> None:
+    def send(self, replica_ids: Iterable[str], message: ToWorker) -> None:
         """To every worker of these replicas, if they live."""
-        self.outbox.tell(replica_ids, message)
+        self.outbox.send(replica_ids, message)
 
     def journal(self) -> None:
         """Put on disk what a restarted lighthouse must know.
@@ -168,8 +168,8 @@ class MembershipState:
         self.stalled.pop(name, None)
         self.too_few.pop(name, None)
         self.waiting.drop(name)
-        heard_at = self.heard_at.get(replica.agent_id, self.since)
-        self.departed.add(replica, heard_at, is_dead)
+        last_message_at = self.last_message_at.get(replica.agent_id, self.since)
+        self.departed.add(replica, last_message_at, is_dead)
         self.is_dirty = True
 
     @property

@@ -22,22 +22,22 @@ LOOKS_MAX = 4
 
 @dataclass(slots=True)
 class SilenceCheck:
-    """With one silence at a time. ``heard_at``: when the one began that has had so many looks."""
+    """Tracks one silence. ``last_message_at``: when it began. ``looks``: checks of it so far."""
 
     looks: int = 0
-    heard_at: float = 0.0
+    last_message_at: float = 0.0
     next_look_at: float = 0.0
 
-    def overdue_at(self, heard_at: float, timeout_s: float) -> float:
+    def overdue_at(self, last_message_at: float, timeout_s: float) -> float:
         """When to look whether an agent last heard of then still speaks."""
-        return max(heard_at + timeout_s, self.next_look_at)
+        return max(last_message_at + timeout_s, self.next_look_at)
 
-    def ends(self, heard_at: float, timeout_s: float, now: float, late_s: float) -> bool:
+    def ends(self, last_message_at: float, timeout_s: float, now: float, late_s: float) -> bool:
         """Whether the agent is given up now, at a look that should have been ``late_s`` ago."""
-        if now < self.overdue_at(heard_at, timeout_s):
+        if now < self.overdue_at(last_message_at, timeout_s):
             return False
-        if self.heard_at != heard_at:
-            self.heard_at, self.looks = heard_at, 0
+        if self.last_message_at != last_message_at:
+            self.last_message_at, self.looks = last_message_at, 0
         self.looks += 1
         is_late = late_s >= LATE_SHARE * timeout_s
         if self.looks >= LOOKS_MAX or (self.looks > 1 and not is_late):

@@ -170,7 +170,7 @@ class Switching:
         state.history.begin(state.now, "switch", _purpose(newcomers, leavers))
         state.enter(Phase.PREPARE, state.settings.build_timeout_s)
         state.waiting.expect(everyone, state.workers)
-        state.tell(everyone, m.Prepare(quorum))
+        state.send(everyone, m.Prepare(quorum))
         return True
 
     @property
@@ -250,7 +250,7 @@ class Switching:
         plan.promised, plan.begun = None, 0
         state.enter(Phase.PROPOSE, state.settings.promise_timeout_s)
         state.waiting.expect(plan.everyone, state.workers)
-        state.tell(plan.everyone, m.ProposeSwitch(plan.attempt, plan.step))
+        state.send(plan.everyone, m.ProposeSwitch(plan.attempt, plan.step))
 
     def _confirm(self, plan: Plan) -> None:
         """Everybody has promised: it is certain as soon as it is on disk."""
@@ -274,7 +274,7 @@ class Switching:
         assert state.quorum is not None and state.switch_step is not None
         state.enter(Phase.SWITCH)
         state.waiting.expect(behind, state.workers)
-        state.tell(everyone, m.Switch(state.quorum.attempt, state.switch_step))
+        state.send(everyone, m.Switch(state.quorum.attempt, state.switch_step))
 
     def complete(self) -> bool:
         """Everyone trains under the next quorum, and the leavers have left → STEADY."""
@@ -298,7 +298,7 @@ class Switching:
         """The members are interrupted, which ends it for them; the newcomers must be told."""
         if self.plan is not None:
             newcomers = set(self.plan.quorum.newcomers)
-            self._state.tell(newcomers, m.Cancel(self.plan.attempt))
+            self._state.send(newcomers, m.Cancel(self.plan.attempt))
             self.plan = None
 
     def _cancel(self, why: str) -> None:
@@ -308,7 +308,7 @@ class Switching:
         self.plan = None
         state.enter(Phase.STEADY)
         state.history.complete(state.now, state.quorum, f"cancelled: {why}")
-        state.tell(plan.everyone, m.Cancel(plan.attempt))
+        state.send(plan.everyone, m.Cancel(plan.attempt))
 
     def _fail(self, culprits: tuple[str, ...], why: str) -> None:
         """It did not come about: try again after a pause, at last without the culprits.

@@ -94,7 +94,7 @@ class Takeover:
         """
         state = self._state
         until = self._began_at + state.silence_s
-        if self._has_journal or not self._ran_before or self._all_have_spoken:
+        if self._has_journal or not self._ran_before or self._all_have_reported:
             return False
         if state.now >= until:
             return False
@@ -109,11 +109,11 @@ class Takeover:
         return True
 
     @property
-    def _all_have_spoken(self) -> bool:
+    def _all_have_reported(self) -> bool:
         state = self._state
         return self._all_agents_here and all(r.is_known(state.workers) for r in state.replicas)
 
-    def heard(self, report: Report) -> None:
+    def received(self, report: Report) -> None:
         """Take one worker's word."""
         if report.in_force is not None:
             self._consider(report.in_force, None)
@@ -146,13 +146,15 @@ class Takeover:
         they have promised may be confirmed, and nobody but its newcomers knows (Q5).
         """
         quorum, state = self.quorum, self._state
-        if self._is_put_off and self._all_have_spoken:
+        if self._is_put_off and self._all_have_reported:
             return True
         if quorum is None or len(state.replicas) < len(quorum.members) or self._is_awaited(quorum):
             return False
         verdict = self.verdict()
         if verdict.phase in (Phase.STEADY, Phase.SWITCH):
-            return self._has_journal or self._all_have_spoken or not self._is_any_promised(verdict)
+            return (
+                self._has_journal or self._all_have_reported or not self._is_any_promised(verdict)
+            )
         is_latest = quorum.attempt == self._journaled and not verdict.missing
         live = [state.replicas[name] for name in verdict.live]
         return is_latest and bool(live) and all(r.is_known(state.workers) for r in live)
@@ -287,7 +289,7 @@ class Takeover:
             if report.pending is not None
         }
         for attempt in sorted(promised):
-            state.tell(state.live, Cancel(attempt))
+            state.send(state.live, Cancel(attempt))
 
 
 def _reason(lost: list[Loss]) -> str:

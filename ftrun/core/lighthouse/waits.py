@@ -1,7 +1,7 @@
 """Nobody waits in silence: what the job waits for, told when it lasts, and when it changes.
 
 After every event ``run_rules`` finds out, at the cost of a few comparisons, of which kind the wait
-under way is. One that lasts for ``SAY_AFTER_S`` is told to everyone; as long as it lasts it is
+under way is. One that lasts for ``NOTICE_AFTER_S`` is told to everyone; as long as it lasts it is
 looked at again after each such time, and told again if others are waited for by then. The status
 shows the wait under way at any time.
 
@@ -21,7 +21,7 @@ from ftrun.core.lighthouse.history import replicas, sentence
 from ftrun.core.lighthouse.phases import IN_QUORUM, Phase
 from ftrun.core.lighthouse.state import MembershipState
 
-SAY_AFTER_S = 3.0
+NOTICE_AFTER_S = 3.0
 NODES, GATHER, PEERS, ANSWERS, BOUNDARY = "nodes", "gather", "peers", "answers", "boundary"
 TOO_FEW = "too few"
 ASKED = {
@@ -80,7 +80,7 @@ class Waits:
         self._phase: Phase | None = None  # of a wait for answers
         self._since = 0.0
         self._look_at: float | None = None
-        self._told: Wait | None = None
+        self._shown: Wait | None = None
 
     def run_rules(self) -> None:
         """Look at what is waited for; tell it if it has lasted."""
@@ -88,15 +88,15 @@ class Waits:
         kind = self._kind_of_wait()
         phase = state.phase if kind == ANSWERS else None
         if (kind, phase) != (self._kind, self._phase):
-            self._tell_end()
+            self._notice_end()
             self._kind, self._phase, self._since = kind, phase, now
-            self._look_at = now + SAY_AFTER_S if kind else None
+            self._look_at = now + NOTICE_AFTER_S if kind else None
         if self._look_at is None or now < self._look_at:
             return
-        self._look_at = now + SAY_AFTER_S
+        self._look_at = now + NOTICE_AFTER_S
         wait = self.current()
-        if wait is not None and (self._told is None or wait.whom != self._told.whom):
-            self._told = wait
+        if wait is not None and (self._shown is None or wait.whom != self._shown.whom):
+            self._shown = wait
             whom = () if wait.kind == NODES else wait.whom
             self._state.outbox.notice("waiting", whom, wait.text(now))
 
@@ -115,12 +115,12 @@ class Waits:
         }.get(self._kind)
         return None if find is None else find()
 
-    def _tell_end(self) -> None:
-        told, self._told = self._told, None
-        if told is not None and told.kind == PEERS:
-            lasted_s = self._state.now - told.since
-            text = f"Nobody waits for {replicas(told.whom)} any more, after {lasted_s:.0f} s."
-            self._state.outbox.notice("goes_on", told.whom, text)
+    def _notice_end(self) -> None:
+        shown, self._shown = self._shown, None
+        if shown is not None and shown.kind == PEERS:
+            lasted_s = self._state.now - shown.since
+            text = f"Nobody waits for {replicas(shown.whom)} any more, after {lasted_s:.0f} s."
+            self._state.outbox.notice("goes_on", shown.whom, text)
 
     # ------------------------------------------------------------ what is waited for
 

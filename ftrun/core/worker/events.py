@@ -119,7 +119,7 @@ class OperationFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class OperationTold:
+class OperationAnswered:
     """A member has answered ``question``."""
 
     question: Question
@@ -188,7 +188,7 @@ Event: TypeAlias = (
     | WentAway
     | OperationCompleted
     | OperationFailed
-    | OperationTold
+    | OperationAnswered
     | GroupBuilt
     | GroupFailed
     | OverwriteBegun

@@ -107,7 +107,7 @@ class StepMachine:
         self.endpoint = endpoint
         self.state = state
         self.isolated = False
-        self.has_spoken = False  # asked for a Report at the first step; nothing is said before
+        self.has_reported = False  # asked for a Report at the first step; nothing is said before
         self.healing = False  # the script does not hold the quorum's state yet
         self.loaded: StateId | None = None  # arrived and verified, but not applied
         self.torn = False  # ``state`` is half written over
@@ -144,7 +144,7 @@ class StepMachine:
             e.BoundaryReached: self._on_boundary,
             e.OperationIssued: self._on_operation_issued,
             e.OperationsEnded: self._on_operations_ended,
-            e.OperationTold: self._on_operation_told,
+            e.OperationAnswered: self._on_operation_answered,
             e.OperationCompleted: self._on_operation_completed,
             e.OperationFailed: self._on_operation_failed,
             e.VoteStarted: self._on_vote_started,
@@ -240,7 +240,7 @@ class StepMachine:
         """Operations go out now; otherwise they are kept for the repair."""
         return self.fate is Fate.OPEN
 
-    def tell(self, question: Question) -> Entry | None:
+    def look_up(self, question: Question) -> Entry | None:
         """This worker's answer to another one's question; None: not yet."""
         known = [self._step.comparison] if self._step is not None else []
         known += [self._past] if self._past is not None else []
@@ -576,7 +576,7 @@ class StepMachine:
         if question is not None:
             self._out.append(e.Ask(question))
 
-    def _on_operation_told(self, event: e.OperationTold) -> None:
+    def _on_operation_answered(self, event: e.OperationAnswered) -> None:
         step = self._step
         if step is None or step.fate is not Fate.OPEN:
             return
@@ -732,7 +732,7 @@ class StepMachine:
     # ------------------------------------------------------------ the lighthouse
 
     def _send(self, message: m.FromWorker) -> None:
-        self.has_spoken = True
+        self.has_reported = True
         self._out.append(e.Send(message))
 
     def _on_interrupt(self, event: m.Interrupt) -> None:
@@ -900,7 +900,7 @@ class StepMachine:
         self.isolated = False
         if self._step is not None and self._step.deadline is not None:
             self._step.deadline += self._now - self._isolated_since  # that does not count
-        if self.has_spoken:  # a script on its way to its first step is not ready for a quorum
+        if self.has_reported:  # a script on its way to its first step is not ready for a quorum
             self._send(self.report())  # the stream may have stood all the while: nobody would ask
 
     def _on_ticked(self, event: e.Ticked) -> None:

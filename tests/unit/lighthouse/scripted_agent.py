@@ -17,7 +17,7 @@ from ftrun.core.ids import Attempt, StateId, Tag, WorkerKey, fresh_lineage
 from ftrun.core.quorum import Endpoint
 from ftrun.core.worker import events as e
 from ftrun.core.worker.comparison import Question
-from ftrun.core.worker.machine import Phase, StepMachine
+from ftrun.core.worker.machine import StepMachine, StepPhase
 from ftrun.protocol.rpc import Connected, Disconnected, LighthouseConnection
 
 TIMEOUT_S = 20.0
@@ -77,15 +77,15 @@ class ScriptedWorker:
         return state is not None
 
     def _go_on(self) -> None:
-        if self.machine.phase in (Phase.IDLE, Phase.WAITING):
+        if self.machine.phase in (StepPhase.IDLE, StepPhase.WAITING):
             self._feed(e.BoundaryReached())
 
     def _answer(self, question: Question) -> None:
         """All have the same operations."""
-        entry = self.machine.tell(replace(question, cleared=False))
+        entry = self.machine.look_up(replace(question, cleared=False))
         assert entry is not None
         for member in question.members:
-            self._feed(e.OperationTold(question, member.replica_id, entry))
+            self._feed(e.OperationAnswered(question, member.replica_id, entry))
 
     def _feed(self, event: Any) -> None:
         for instruction in self.machine.handle(event, clock.now()):

@@ -66,16 +66,16 @@ def test_a_session_that_was_replaced_or_ended_is_not_heard(tmp_path: Path) -> No
         shell.attached(first, HELLO)
         shell.attached(second, HELLO)
         assert first.closing == "the agent has come by another stream"
-        shell.said(first, Heartbeat())
+        shell.received(first, Heartbeat())
         shell.detached(first, "gone")
         assert shell.agents == 1
         assert shell.snapshot()["agents"][0]["attached"]
-        shell.said(second, Heartbeat())
-        said = await drain(second)
-        assert isinstance(said[0], Welcome)
-        assert said.count(HeartbeatAck()) == 1
+        shell.received(second, Heartbeat())
+        received = await drain(second)
+        assert isinstance(received[0], Welcome)
+        assert received.count(HeartbeatAck()) == 1
         shell.detached(second, "gone")
-        shell.said(second, Heartbeat())
+        shell.received(second, Heartbeat())
         assert shell.agents == 0
         assert not shell.snapshot()["agents"][0]["attached"]
 

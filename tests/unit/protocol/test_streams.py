@@ -124,8 +124,8 @@ def test_memory_is_bounded_and_both_ends_forget_the_same() -> None:
     for seq in [*range(1, 3 * KEPT), 1, 2 * KEPT + 1]:
         carry(sender, receiver, report(large(seq, without=seq)))
     for memory in (sender.memory, receiver.memory):
-        assert max(len(memory._told), len(memory._heard)) == KEPT
-    assert list(sender.memory._told) == list(receiver.memory._heard)
+        assert max(len(memory._sent), len(memory._received)) == KEPT
+    assert list(sender.memory._sent) == list(receiver.memory._received)
 
 
 def test_a_base_is_named_only_while_the_other_end_has_it() -> None:

@@ -33,7 +33,7 @@ from ftrun.core.lighthouse.machine import (
     TimerFired,
 )
 from ftrun.core.worker.comparison import Question
-from ftrun.core.worker.events import OperationTold
+from ftrun.core.worker.events import OperationAnswered
 from ftrun.errors import PeerError
 from ftrun.process_groups import ProcessGroupGloo
 from ftrun.protocol.frames import FrameSocket
@@ -219,13 +219,13 @@ class ScriptedAgent:
 def takes_peers_for_alike(manager: Manager) -> None:
     """Its operations go out, also in a first step in which its peers issue none."""
 
-    def tell(question: Question) -> None:
-        entry = manager._machine.tell(replace(question, cleared=False))
+    def look_up(question: Question) -> None:
+        entry = manager._machine.look_up(replace(question, cleared=False))
         assert entry is not None
         for member in question.members:
-            manager._engine.feed(OperationTold(question, member.replica_id, entry))
+            manager._engine.feed(OperationAnswered(question, member.replica_id, entry))
 
-    manager._engine._comparing.ask = tell  # type: ignore[method-assign]
+    manager._engine._comparing.ask = look_up  # type: ignore[method-assign]
 
 
 class Job:

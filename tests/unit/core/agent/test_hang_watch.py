@@ -13,7 +13,7 @@ def played(cpu_share: float, until_s: float, answers_at: float | None = None) ->
     while now < until_s:
         now = silence.look_at
         if answers_at is not None and now >= answers_at:
-            silence.heard(answers_at)
+            silence.received(answers_at)
             answers_at = None
         if silence.asks(now) and silence.used(cpu_share * now, now):
             return now
@@ -40,7 +40,7 @@ def test_who_speaks_is_never_asked() -> None:
     silence = Silence(LIMIT_S, 0.0)
     for tenth in range(1, 10_000):
         now = tenth / 10
-        silence.heard(now)
+        silence.received(now)
         if silence.look_at <= now:
             assert not silence.asks(now)
             assert silence.look_at > now

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from ftrun.core.agent.imports import LIMIT_S, SAY_AFTER_S, ImportDeadline
+from ftrun.core.agent.imports import LIMIT_S, NOTICE_AFTER_S, ImportDeadline
 from ftrun.lighthouse.server import HELLO_TIMEOUT_S
 
 
 def test_it_is_said_once_and_ends_at_the_limit() -> None:
     import_deadline = ImportDeadline(100.0)
-    assert import_deadline.deadline() == 100.0 + SAY_AFTER_S
+    assert import_deadline.deadline() == 100.0 + NOTICE_AFTER_S
     assert not import_deadline.is_slow(119.9)
     assert import_deadline.is_slow(120.0)
-    import_deadline.said = True
+    import_deadline.shown = True
     assert not import_deadline.is_slow(121.0)
     assert import_deadline.deadline() == 100.0 + LIMIT_S
     assert not import_deadline.is_over(999.9)

@@ -18,10 +18,13 @@ from ftrun.core.agent.events import (
     Instruction,
     JobEnded,
     LighthouseGone,
-    LighthouseSpoke,
+    LighthouseSent,
     NoManagerMade,
     RestartAsked,
-    Say,
+    SendToLighthouse,
+    SendToReplica,
+    SendToWorkers,
+    ShowNotice,
     SignalReplica,
     SlotsAssigned,
     SpawnerLost,
@@ -32,14 +35,11 @@ from ftrun.core.agent.events import (
     StartStandby,
     StopAsked,
     SweepReplica,
-    TellLighthouse,
-    TellReplica,
-    TellWorkers,
     TimerFired,
     WorkerDisconnected,
     WorkerExited,
     WorkerLife,
-    WorkerSaid,
+    WorkerSent,
     WorkerUsed,
 )
 from ftrun.core.agent.restarts import RestartRules
@@ -117,7 +117,7 @@ class Agent:
 
     def says(self, replica_id: str, message: Any, rank: int = 0) -> list[Instruction]:
         return self.on(
-            WorkerSaid(WorkerKey(replica_id, self.incarnations[replica_id], rank), message)
+            WorkerSent(WorkerKey(replica_id, self.incarnations[replica_id], rank), message)
         )
 
     def failure_reports(self, replica_id: str) -> list[Instruction]:
@@ -141,16 +141,16 @@ def asked(out: list[Instruction]) -> list[str]:
 
 
 def leaving(out: list[Instruction]) -> list[tuple[str, bool]]:
-    orders = [(i.replica_id, i.message) for i in out if isinstance(i, TellReplica)]
+    orders = [(i.replica_id, i.message) for i in out if isinstance(i, SendToReplica)]
     return [(replica_id, order.in_quorum) for replica_id, order in orders]
 
 
 def told(out: list[Instruction]) -> list[Any]:
-    return [i.message for i in out if isinstance(i, TellLighthouse)]
+    return [i.message for i in out if isinstance(i, SendToLighthouse)]
 
 
 def said(out: list[Instruction]) -> str:
-    return "\n".join(i.text for i in out if isinstance(i, Say))
+    return "\n".join(i.text for i in out if isinstance(i, ShowNotice))
 
 
 def ended(out: list[Instruction]) -> EndAgent | None:
@@ -176,7 +176,7 @@ def test_assigned_slots_are_started_in_order_and_told() -> None:
 
 def test_a_job_whose_scripts_all_end_well_ends_with_0_without_a_lighthouse_word() -> None:
     agent = Agent()
-    agent.on(LighthouseSpoke(agent.now))
+    agent.on(LighthouseSent(agent.now))
     agent.assign("0", "1")
     out = agent.exits("0", 0)
     assert told(out) == [ReplicaFinished("0", agent.incarnations["0"])]
@@ -196,7 +196,7 @@ def test_a_job_whose_scripts_all_end_well_ends_with_0_without_a_lighthouse_word(
 def test_an_end_by_itself_is_off_when_the_slots_change(given: tuple[str, ...]) -> None:
     """Seed 20012868: its time came, it could not be, and the timer fired again at once."""
     agent = Agent()
-    agent.on(LighthouseSpoke(agent.now))
+    agent.on(LighthouseSent(agent.now))
     agent.assign("0")
     agent.exits("0", 0)
     assert agent.core.next_deadline() == 2.0
@@ -207,10 +207,10 @@ def test_an_end_by_itself_is_off_when_the_slots_change(given: tuple[str, ...]) -
 
 def test_beside_other_agents_the_lighthouse_has_the_last_word() -> None:
     agent = Agent(alone=False)
-    agent.on(LighthouseSpoke(agent.now))
+    agent.on(LighthouseSent(agent.now))
     agent.assign("0")
     agent.exits("0", 0)
-    agent.on(LighthouseSpoke(agent.now))
+    agent.on(LighthouseSent(agent.now))
     assert ended(agent.wait(50.0)) is None
     assert starts(agent.assign("0", "1")) == [("1", 0)]
     agent.exits("1", 0)
@@ -219,7 +219,7 @@ def test_beside_other_agents_the_lighthouse_has_the_last_word() -> None:
 
 def test_beside_other_agents_without_a_lighthouse_the_end_comes_by_itself() -> None:
     agent = Agent(alone=False)
-    agent.on(LighthouseSpoke(agent.now))
+    agent.on(LighthouseSent(agent.now))
     agent.assign("0")
     agent.exits("0", 0)
     agent.on(LighthouseGone("cut", 1))
@@ -243,7 +243,7 @@ def test_a_loss_is_told_before_anything_else_and_the_restart_is_at_once() -> Non
     agent.assign("0", "1")
     first = agent.incarnations["0"]
     out = agent.exits("0", -9)
-    assert out[0] == TellLighthouse(ReplicaLost("0", first, "died: SIGKILL"))
+    assert out[0] == SendToLighthouse(ReplicaLost("0", first, "died: SIGKILL"))
     assert starts(out) == [("0", 1)]
     assert signals(out) == []
     assert agent.incarnations["0"] != first
@@ -263,7 +263,7 @@ def test_one_workers_death_kills_the_rest_of_its_group_only_and_restarts_when_al
     assert isinstance(out[0], SignalReplica)  # Q3: a loss that is told commits no more
     assert starts(out) == []
     assert "worker 1 (pid 1001) died: SIGSEGV. Restart 1 of 10 now." in said(out)
-    assert [i.log for i in out if isinstance(i, Say)] == [WorkerLife("0", 1, 0)]
+    assert [i.log for i in out if isinstance(i, ShowNotice)] == [WorkerLife("0", 1, 0)]
     out = agent.exits("0", -9, rank=0)
     assert starts(out) == [("0", 1)]
     assert told(out) == [ReplicaStarted("0", agent.incarnations["0"], 1)]
@@ -278,7 +278,7 @@ def test_a_late_or_repeated_exit_does_nothing() -> None:
     agent.exits("0", -9)
     assert agent.on(WorkerExited(old, 0, 1000, -9)) == []
     assert agent.on(FailureReported(WorkerKey("0", old, 0), RAISED)) == []
-    assert agent.on(WorkerSaid(WorkerKey("0", old, 0), Progress(1, 1, "step"))) == []
+    assert agent.on(WorkerSent(WorkerKey("0", old, 0), Progress(1, 1, "step"))) == []
     assert agent.on(RestartAsked("0", old, "silent")) == []
 
 
@@ -466,7 +466,7 @@ def test_seconds_in_which_a_replica_cannot_train_are_lost() -> None:
 
 def test_who_hangs_has_lost_all_the_time_since_its_last_word() -> None:
     agent = Agent(hang_timeout_s=40.0, isolation_limit_s=1000.0)
-    agent.on(LighthouseSpoke(agent.now))
+    agent.on(LighthouseSent(agent.now))
     agent.assign("0")
     agent.says("0", InForce(NO_ATTEMPT, 0))
     key = WorkerKey("0", agent.incarnations["0"], 0)
@@ -483,7 +483,7 @@ def test_who_hangs_has_lost_all_the_time_since_its_last_word() -> None:
 
 def test_training_that_stands_for_want_of_a_lighthouse_is_said_once() -> None:
     agent = Agent(alone=False)
-    agent.on(LighthouseSpoke(agent.now))
+    agent.on(LighthouseSent(agent.now))
     agent.assign("0")
     agent.says("0", InForce(NO_ATTEMPT, 0))
     agent.says("0", Progress(1023, 1023, "step"))
@@ -497,7 +497,7 @@ def test_training_that_stands_for_want_of_a_lighthouse_is_said_once() -> None:
     assert "There is no new quorum without the lighthouse: training stands at step 1023" in text
     assert "since 3 s" in text
     assert said(agent.wait(20.0)) == ""
-    assert "The lighthouse is back." in said(agent.on(LighthouseSpoke(agent.now)))
+    assert "The lighthouse is back." in said(agent.on(LighthouseSent(agent.now)))
 
 
 def test_a_node_without_replicas_says_so_once() -> None:
@@ -574,7 +574,7 @@ def test_a_script_that_has_raised_and_hangs_at_exit_is_killed_after_the_grace() 
 
 def test_a_drain_lets_managers_leave_and_ends_with_its_own_code() -> None:
     agent = Agent(alone=False)
-    agent.on(LighthouseSpoke(agent.now))
+    agent.on(LighthouseSent(agent.now))
     agent.assign("0", "1")
     agent.failure_reports("0")
     out = agent.on(DrainAsked("SIGTERM", 75))
@@ -592,7 +592,7 @@ def test_a_drain_lets_managers_leave_and_ends_with_its_own_code() -> None:
 
 def test_who_does_not_leave_is_pressed_and_then_killed_and_called_so() -> None:
     agent = Agent(alone=False)
-    agent.on(LighthouseSpoke(agent.now))
+    agent.on(LighthouseSent(agent.now))
     agent.assign("0", "1")
     agent.failure_reports("0")
     agent.failure_reports("1")
@@ -631,7 +631,7 @@ def test_a_drain_without_a_lighthouse_leaves_at_the_next_boundary() -> None:
 
 def test_a_drain_whose_lighthouse_dies_meanwhile_goes_on_without_it() -> None:
     agent = Agent(alone=False)
-    agent.on(LighthouseSpoke(agent.now))
+    agent.on(LighthouseSent(agent.now))
     agent.assign("0")
     agent.failure_reports("0")
     agent.on(DrainAsked("SIGTERM", 75))
@@ -641,7 +641,7 @@ def test_a_drain_whose_lighthouse_dies_meanwhile_goes_on_without_it() -> None:
 
 def test_a_job_of_one_node_leaves_at_once_where_no_quorum_stands() -> None:
     agent = Agent()
-    agent.on(LighthouseSpoke(agent.now))
+    agent.on(LighthouseSent(agent.now))
     agent.assign("0")
     agent.failure_reports("0")
     assert leaving(agent.on(DrainAsked("SIGTERM", 75))) == [("0", False)]
@@ -649,7 +649,7 @@ def test_a_job_of_one_node_leaves_at_once_where_no_quorum_stands() -> None:
 
 def test_a_script_that_fails_while_it_leaves_has_not_drained() -> None:
     agent = Agent()
-    agent.on(LighthouseSpoke(agent.now))
+    agent.on(LighthouseSent(agent.now))
     agent.assign("0")
     agent.failure_reports("0")
     agent.on(DrainAsked("SIGTERM", 75))
@@ -665,7 +665,7 @@ def test_a_script_that_fails_while_it_leaves_has_not_drained() -> None:
 def test_slots_are_not_taken_from_an_agent_that_leaves() -> None:
     """The lighthouse has given them away already; its scripts save, and are in its report."""
     agent = Agent(alone=False)
-    agent.on(LighthouseSpoke(agent.now))
+    agent.on(LighthouseSent(agent.now))
     agent.assign("0")
     agent.failure_reports("0")
     agent.on(DrainAsked("SIGTERM", 75))
@@ -677,7 +677,7 @@ def test_slots_are_not_taken_from_an_agent_that_leaves() -> None:
 
 def test_a_replica_that_moves_has_its_grace_too() -> None:
     agent = Agent(alone=False)
-    agent.on(LighthouseSpoke(agent.now))
+    agent.on(LighthouseSent(agent.now))
     agent.assign("0", "1")
     agent.failure_reports("1")
     first = agent.incarnations["1"]
@@ -691,7 +691,7 @@ def test_a_replica_that_moves_has_its_grace_too() -> None:
 
 def test_a_replica_that_has_left_is_started_again_if_its_slot_stays_here() -> None:
     agent = Agent(alone=False)
-    agent.on(LighthouseSpoke(agent.now))
+    agent.on(LighthouseSent(agent.now))
     agent.assign("0")
     agent.failure_reports("0")
     first = agent.incarnations["0"]
@@ -851,19 +851,19 @@ def test_a_long_join_timeout_is_one_for_imports_too() -> None:
 
 def test_silence_isolates_the_workers_until_a_word_comes() -> None:
     agent = Agent()
-    agent.on(LighthouseSpoke(agent.now))
+    agent.on(LighthouseSent(agent.now))
     agent.assign("0")
     out = agent.on(LighthouseGone("cut", 1))
     assert "training goes on" in said(out)
     out = agent.wait(60.0)
-    assert TellWorkers(Isolation(True)) in out
+    assert SendToWorkers(Isolation(True)) in out
     assert agent.core.isolated
     assert agent.wait(1.0) == []
-    out = agent.on(LighthouseSpoke(agent.now))
+    out = agent.on(LighthouseSent(agent.now))
     assert out == [
-        Say("lighthouse", (), "The lighthouse is back."),
-        TellWorkers(Lease(121.0)),
-        TellWorkers(Isolation(False)),
+        ShowNotice("lighthouse", (), "The lighthouse is back."),
+        SendToWorkers(Lease(121.0)),
+        SendToWorkers(Isolation(False)),
     ]
     assert not agent.core.isolated
 
@@ -888,7 +888,7 @@ def questions(agent: Agent, cpu_share: float = 0.0, until_s: float = 200.0) -> l
 def heard_agent(**changes: Any) -> Agent:
     agent = Agent(standbys=StandbyRules(0), **changes)
     agent.assign("0")
-    agent.on(LighthouseSpoke(1e9))  # for this time it is in contact
+    agent.on(LighthouseSent(1e9))  # for this time it is in contact
     agent.failure_reports("0")
     return agent
 
@@ -906,7 +906,7 @@ def test_a_worker_that_computes_is_left_alone_though_it_does_not_answer() -> Non
 def test_who_has_never_spoken_has_left_or_hung_up_is_not_asked() -> None:
     silent = Agent(standbys=StandbyRules(0))
     silent.assign("0")
-    silent.on(LighthouseSpoke(1e9))
+    silent.on(LighthouseSent(1e9))
     left, gone, off = heard_agent(), heard_agent(), heard_agent(hang_timeout_s=0.0)
     left.says("0", Leaving(StateId(3, "x"), "finished"))
     left.says("0", Progress(3, 3, "drained"))
@@ -985,10 +985,10 @@ def _one(agent: Agent, name: str, number: int) -> list[Instruction]:
         "drain": DrainAsked("SIGTERM", 75),
         "stop": StopAsked(),
         "end": JobEnded(0, "done"),
-        "spoke": LighthouseSpoke(agent.now - number),
+        "spoke": LighthouseSent(agent.now - number),
         "gone": LighthouseGone("cut", 1),
         "spawner": SpawnerLost("gone", 70),
-        "progress": WorkerSaid(key, Progress(number, number, "step")),
+        "progress": WorkerSent(key, Progress(number, number, "step")),
     }
     if name == "wait":
         agent.now += (0.1, 1.0, 10.0, 100.0)[number]
@@ -1000,8 +1000,8 @@ def test_every_answer_tells_the_workers_how_long_they_may_go_on() -> None:
     agent = Agent()
     assert agent.core.lease is None
     agent.now = 2.0
-    assert agent.on(LighthouseSpoke()) == []
-    assert agent.on(LighthouseSpoke(1.5)) == [TellWorkers(Lease(61.5))]
+    assert agent.on(LighthouseSent()) == []
+    assert agent.on(LighthouseSent(1.5)) == [SendToWorkers(Lease(61.5))]
     assert agent.core.lease == Lease(61.5)
 
 

@@ -64,8 +64,8 @@ def test_only_the_same_agent_starts_a_slot_that_it_has_seen_end() -> None:
 
 def test_a_new_quorum_leaves_those_as_strays_who_may_live_on() -> None:
     departed = DepartedMembers()
-    for name, heard_at in (("0a", 10.0), ("1a", 20.0), ("2a", 20.0), ("3a", 20.0)):
-        departed.add(member(name), heard_at, is_dead=name == "1a")
+    for name, last_message_at in (("0a", 10.0), ("1a", 20.0), ("2a", 20.0), ("3a", 20.0)):
+        departed.add(member(name), last_message_at, is_dead=name == "1a")
     departed.close_quorum([member("2a"), member("3b")], silent_since=10.0)
     assert [member.replica_id for member in departed.unaccounted()] == ["3"]
     assert departed.contains("3", "a")

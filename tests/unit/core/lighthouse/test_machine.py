@@ -431,7 +431,7 @@ def test_a_quiet_heartbeat_is_heard_and_not_answered() -> None:
     (agent,) = lighthouse.agents
     lines = (m.ReplicaProgress("1", "i1", m.Progress(7, 7, "forward")),)
     assert lighthouse.handle(AgentSaid(agent, m.Heartbeat(lines, quiet=True)), 3.0) == []
-    assert lighthouse.agents[agent].heard_at == 3.0
+    assert lighthouse.agents[agent].last_message_at == 3.0
     assert lighthouse.state.step_max == 7
     answer = lighthouse.handle(AgentSaid(agent, m.Heartbeat()), 4.0)
     assert answer == [SendToAgent(agent, m.HeartbeatAck())]

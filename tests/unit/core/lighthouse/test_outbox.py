@@ -21,7 +21,7 @@ def outbox() -> Outbox:
 def test_workers_are_told_through_their_agents_once_each() -> None:
     out = outbox()
     ask = m.AskReport()
-    out.tell({"10", "0", "2", "3", "7"}, ask)
+    out.send({"10", "0", "2", "3", "7"}, ask)
     a = (m.RunningReplica("0", "i0"), m.RunningReplica("10", "i10"))
     b = (m.RunningReplica("2", "i2"),)
     assert out.take() == [
@@ -52,7 +52,7 @@ def test_a_notice_of_very_many_replicas_names_none() -> None:
 def test_nothing_is_sent_to_an_agent_that_is_not_here() -> None:
     out = outbox()
     out.to_agent("C", m.HeartbeatAck())
-    out.tell(["3"], m.AskReport())
+    out.send(["3"], m.AskReport())
     assert out.take() == []
 
 

@@ -76,13 +76,13 @@ def test_who_is_late_at_every_look_gives_up_all_the_same() -> None:
 
 def test_each_silence_is_looked_at_anew() -> None:
     silence_check = SilenceCheck()
-    for heard_at in (0.0, 10.0):
-        first = heard_at + TIMEOUT_S
-        assert not silence_check.ends(heard_at, TIMEOUT_S, first - 0.1, 0.0)
-        assert not silence_check.ends(heard_at, TIMEOUT_S, first, 0.0)
+    for last_message_at in (0.0, 10.0):
+        first = last_message_at + TIMEOUT_S
+        assert not silence_check.ends(last_message_at, TIMEOUT_S, first - 0.1, 0.0)
+        assert not silence_check.ends(last_message_at, TIMEOUT_S, first, 0.0)
         assert not silence_check.ends(
-            heard_at, TIMEOUT_S, first, 0.0
+            last_message_at, TIMEOUT_S, first, 0.0
         )  # it is not time to look again
         assert silence_check.ends(
-            heard_at, TIMEOUT_S, silence_check.overdue_at(heard_at, TIMEOUT_S), 0.0
+            last_message_at, TIMEOUT_S, silence_check.overdue_at(last_message_at, TIMEOUT_S), 0.0
         )

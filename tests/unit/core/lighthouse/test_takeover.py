@@ -50,7 +50,7 @@ REPORTS = [
 def found(journal: JournalState, reports: list[Report]) -> Takeover:
     takeover = Takeover(MembershipState(LighthouseSettings(), journal, 0.0), journal)
     for one in reports:
-        takeover.heard(one)
+        takeover.received(one)
     return takeover
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ftrun.core.activity import Activity
 from ftrun.core.lighthouse.history import replicas, sentence
-from ftrun.core.lighthouse.waits import SAY_AFTER_S, Wait
+from ftrun.core.lighthouse.waits import NOTICE_AFTER_S, Wait
 from tests.transcripts.replay import Replay
 
 REPLICAS = ("0", "1", "2")
@@ -57,7 +57,7 @@ def test_what_was_told_last_is_true_after_a_while(schedule: list[tuple[str, str,
         activities[name] = activity
         lines += told(replay.line(f"{name}a: progress 5 {activity}"))
         lines += told(replay.line(f"+{pause_s}"))
-    lines += told(replay.line(f"+{2 * SAY_AFTER_S}"))
+    lines += told(replay.line(f"+{2 * NOTICE_AFTER_S}"))
     whom = dumb_whom(activities)
     last = lines[-1] if lines else ""
     assert ("<- waiting: " in last) == bool(whom), lines

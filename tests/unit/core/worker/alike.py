@@ -16,10 +16,10 @@ def handle(machine: StepMachine, event: e.Event, now: float) -> list[e.Instructi
         for instruction in machine.handle(events.pop(0), now):
             if isinstance(instruction, e.Ask):
                 question = instruction.question
-                entry = machine.tell(replace(question, cleared=False))
+                entry = machine.look_up(replace(question, cleared=False))
                 assert entry is not None, "it asks about what it does not have"
                 for member in question.members:
-                    events.append(e.OperationTold(question, member.replica_id, entry))
+                    events.append(e.OperationAnswered(question, member.replica_id, entry))
             elif not isinstance(instruction, e.Launch):
                 instructions.append(instruction)
     return instructions

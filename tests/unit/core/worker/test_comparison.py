@@ -186,9 +186,9 @@ def carry(to: StepMachine, instructions: list[e.Instruction], *peers: StepMachin
             rest.append(instruction)
             continue
         for peer in peers:
-            entry = peer.tell(instruction.question)
+            entry = peer.look_up(instruction.question)
             if entry is not None:
-                told = e.OperationTold(instruction.question, peer.key.replica_id, entry)
+                told = e.OperationAnswered(instruction.question, peer.key.replica_id, entry)
                 rest += carry(to, to.handle(told, 0.0), *peers)
     return rest
 
@@ -196,8 +196,8 @@ def carry(to: StepMachine, instructions: list[e.Instruction], *peers: StepMachin
 def test_two_that_are_alike_go_out_and_commit() -> None:
     one, two = member(0), member(1)
     asks = one.handle(e.OperationIssued(shape=TEN), 0.0)
-    assert one.tell(question(0)) is None, "before it knows that its own may be out"
-    assert one.tell(question(0, cleared=False)) == Entry(TEN, changed=True, cleared=False)
+    assert one.look_up(question(0)) is None, "before it knows that its own may be out"
+    assert one.look_up(question(0, cleared=False)) == Entry(TEN, changed=True, cleared=False)
     assert carry(one, asks, two) == [], "its peer has none yet"
     late = two.handle(e.OperationIssued(shape=TEN), 0.0)
     assert carry(one, asks, two) == [e.Launch(0, 1)]
@@ -206,7 +206,7 @@ def test_two_that_are_alike_go_out_and_commit() -> None:
         machine.handle(e.OperationCompleted(TAG.attempt, 0), 0.0)
         peer.handle(e.OperationsEnded(), 0.0)
     assert not one.is_decidable, "the other might have more"
-    assert one.tell(question(1, cleared=False)) == Entry(None, changed=True, cleared=False)
+    assert one.look_up(question(1, cleared=False)) == Entry(None, changed=True, cleared=False)
 
 
 def test_an_unlike_one_is_the_scripts_error_and_the_step_is_void() -> None:
@@ -237,13 +237,13 @@ def committed(shapes: list[Shape]) -> StepMachine:
 
 def test_who_has_gone_on_still_answers_for_the_step_before() -> None:
     machine = committed([TEN])
-    assert machine.tell(question(0)) == Entry(TEN, changed=True, cleared=True)
+    assert machine.look_up(question(0)) == Entry(TEN, changed=True, cleared=True)
     machine.handle(e.BoundaryReached(), 0.0)
-    assert machine.tell(question(1)) == Entry(None, changed=True, cleared=True)
+    assert machine.look_up(question(1)) == Entry(None, changed=True, cleared=True)
     long_ago = question(0, tag=Tag(TAG.attempt, 4))
-    assert machine.tell(long_ago) == Entry(None, changed=False, cleared=True)
-    assert machine.tell(question(0, tag=Tag(TAG.attempt, 6))) is None, "it has issued none there"
-    assert machine.tell(question(0, tag=tag_of("1.6#1@5"))) is None, "of another quorum"
+    assert machine.look_up(long_ago) == Entry(None, changed=False, cleared=True)
+    assert machine.look_up(question(0, tag=Tag(TAG.attempt, 6))) is None, "it has issued none there"
+    assert machine.look_up(question(0, tag=tag_of("1.6#1@5"))) is None, "of another quorum"
 
 
 def test_who_waits_for_an_answer_for_too_long_gives_up() -> None:

@@ -65,11 +65,11 @@ EVERY = [*SITUATIONS, *IN_GROUPS]
 def situation(name: str) -> StepMachine:
     machine = machine_of(f"worker 0 holds 5/A workers={2 if name in IN_GROUPS else 1}")
     for text in {**SITUATIONS, **IN_GROUPS}[name]:
-        tell(machine, text)
+        look_up(machine, text)
     return machine
 
 
-def tell(machine: StepMachine, text: str, now: float = 0.0) -> list[e.Instruction]:
+def look_up(machine: StepMachine, text: str, now: float = 0.0) -> list[e.Instruction]:
     instructions = alike.handle(machine, event_of(text), now)
     machine.check()
     return instructions
@@ -115,7 +115,7 @@ def test_what_is_over_changes_nothing(name: str, text: str) -> None:
     """Q2, C3: words under an attempt below the highest that was heard of."""
     machine = situation(name)
     before = all_of(machine)
-    assert tell(machine, text) == []
+    assert look_up(machine, text) == []
     assert all_of(machine) == before
 
 
@@ -123,10 +123,10 @@ def test_what_is_over_changes_nothing(name: str, text: str) -> None:
 def test_what_is_stale_and_must_be_answered(name: str) -> None:
     machine = situation(name)
     before = all_of(machine)
-    (refusal,) = sent(tell(machine, "propose 1.4#1@99"))
+    (refusal,) = sent(look_up(machine, "propose 1.4#1@99"))
     assert isinstance(refusal, m.Refused) and 0 <= refusal.current <= 7
-    assert tell(machine, "built 1.4#1") == [e.DropGroup(attempt_of("1.4#1"))]
-    assert sent(tell(machine, "ask")) == [machine.report()]
+    assert look_up(machine, "built 1.4#1") == [e.DropGroup(attempt_of("1.4#1"))]
+    assert sent(look_up(machine, "ask")) == [machine.report()]
     assert all_of(machine) == before
 
 
@@ -138,7 +138,7 @@ def test_an_interrupt_ends_everything_up_to_it(name: str) -> None:
     machine = situation(name)
     groups = {q.attempt for q in (machine.in_force, machine.report().pending) if q is not None}
     groups -= {attempt_of("1.6#1")} if name == "about to leave" else set()
-    instructions = tell(machine, "interrupt 1.7#1")
+    instructions = look_up(machine, "interrupt 1.7#1")
     assert {i.attempt for i in instructions if isinstance(i, e.AbortGroup)} == groups
     (report,) = sent(instructions)
     assert isinstance(report, m.Report) and report.interrupted == attempt_of("1.7#1")
@@ -150,9 +150,9 @@ def test_an_interrupt_ends_everything_up_to_it(name: str) -> None:
 @pytest.mark.parametrize("name", EVERY)
 def test_a_second_interrupt_is_answered_and_that_is_all(name: str) -> None:
     machine = situation(name)
-    tell(machine, "interrupt 1.7#1")
+    look_up(machine, "interrupt 1.7#1")
     before = all_of(machine)
-    assert sent(tell(machine, "interrupt 1.7#1")) == [machine.report()]
+    assert sent(look_up(machine, "interrupt 1.7#1")) == [machine.report()]
     assert all_of(machine) == before
 
 
@@ -160,8 +160,8 @@ def test_a_second_interrupt_is_answered_and_that_is_all(name: str) -> None:
 @pytest.mark.parametrize("late", ["built 1.5#1", "built 1.6#1"])
 def test_a_group_that_is_late_is_dropped(name: str, late: str) -> None:
     machine = situation(name)
-    tell(machine, "interrupt 1.7#1")
-    (instruction,) = tell(machine, late)
+    look_up(machine, "interrupt 1.7#1")
+    (instruction,) = look_up(machine, late)
     assert isinstance(instruction, e.DropGroup)
 
 
@@ -169,17 +169,17 @@ def test_a_group_that_is_late_is_dropped(name: str, late: str) -> None:
 def test_there_is_a_way_back_to_work(name: str) -> None:
     """Interrupted anywhere, with the state it holds then: one more quorum, one more step."""
     machine = situation(name)
-    tell(machine, "reachable")
-    (report,) = sent(tell(machine, "interrupt 1.7#1"))
+    look_up(machine, "reachable")
+    (report,) = sent(look_up(machine, "interrupt 1.7#1"))
     assert isinstance(report, m.Report)
     state = report.state.committed(report.reduced) if report.reduced else report.state
     quorum = quorum_of("1.7#2", "5/A", "0 1")
     quorum = Quorum(quorum.attempt, quorum.members, "s:1", state.step, state, (), ("0", "1"))
     machine.handle(m.NewQuorum(quorum), 0.0)
-    tell(machine, "built 1.7#2")
+    look_up(machine, "built 1.7#2")
     if machine.fate is not Fate.OPEN:
-        tell(machine, "decide commit")
-        tell(machine, "boundary")
+        look_up(machine, "decide commit")
+        look_up(machine, "boundary")
     assert machine.tag == Tag(quorum.attempt, state.step)
     assert machine.may_issue and machine.contributors() == (0, 1)
 
@@ -191,9 +191,9 @@ def test_there_is_a_way_back_to_work(name: str) -> None:
 def test_no_wait_is_without_a_deadline(name: str) -> None:
     """L2: in the end the script is asked, whatever did not come."""
     machine = situation(name)
-    tell(machine, "reachable")
+    look_up(machine, "reachable")
     for now in (1e3, 1e4, 1e5):
-        tell(machine, "tick", now)
+        look_up(machine, "tick", now)
     waits_for_script = machine.fate is Fate.OPEN and machine.healing is machine.is_decidable
     assert not machine.in_step or machine.is_decidable or machine.verdict_known or waits_for_script
 
@@ -201,17 +201,17 @@ def test_no_wait_is_without_a_deadline(name: str) -> None:
 @pytest.mark.parametrize("name", EVERY)
 def test_who_has_left_is_deaf(name: str) -> None:
     machine = situation(name)
-    assert isinstance(sent(tell(machine, "go away: finished"))[-1], m.Leaving)
+    assert isinstance(sent(look_up(machine, "go away: finished"))[-1], m.Leaving)
     assert machine.phase is StepPhase.LEFT
     for text in ("boundary", "ask", "interrupt 1.9#1", "new quorum 1.9#2 at 5/A: 0 1", "tick"):
-        assert tell(machine, text, 1e6) == []
+        assert look_up(machine, text, 1e6) == []
 
 
 @pytest.mark.parametrize("name", [name for name in EVERY if situation(name).in_step])
 def test_nobody_is_left_waiting_by_who_leaves(name: str) -> None:
     machine = situation(name)
     was_handed = (machine.is_decidable and machine.fate is Fate.OPEN) or machine.reduced is not None
-    instructions = tell(machine, "go away: finished")
+    instructions = look_up(machine, "go away: finished")
     assert was_handed or any(isinstance(i, e.FailOperations) for i in instructions)
 
 
@@ -222,13 +222,13 @@ def test_the_facts_of_a_step() -> None:
     machine = machine_of("worker 0 holds 5/A")
     assert not machine.in_step and machine.position == 5 and machine.contributors() == ()
     for text in FORMED:
-        tell(machine, text)
+        look_up(machine, text)
     assert machine.in_step and machine.may_issue and machine.tag == Tag(attempt_of("1.5#1"), 5)
-    tell(machine, "issue")
+    look_up(machine, "issue")
     assert not machine.is_decidable and machine.reduced is None
-    tell(machine, "done 1.5#1 0")
+    look_up(machine, "done 1.5#1 0")
     assert machine.is_decidable and machine.reduced == machine.tag
-    tell(machine, "decide commit")
+    look_up(machine, "decide commit")
     assert machine.state == state_of("6/A+1.5#1") and machine.position == 6
     assert machine.tag is None and machine.reduced is None
 
@@ -236,9 +236,9 @@ def test_the_facts_of_a_step() -> None:
 def test_heals_first_at_step_0_and_where_it_is_asked_for() -> None:
     def heals_first(worker: str, state: str) -> bool:
         machine = machine_of(worker)
-        tell(machine, "boundary")
-        tell(machine, f"new quorum 1.5#1 at {state}: 0 1 newcomers 0")
-        tell(machine, "built 1.5#1")
+        look_up(machine, "boundary")
+        look_up(machine, f"new quorum 1.5#1 at {state}: 0 1 newcomers 0")
+        look_up(machine, "built 1.5#1")
         assert machine.healing
         return machine.heals_first
 
@@ -250,8 +250,8 @@ def test_heals_first_at_step_0_and_where_it_is_asked_for() -> None:
 def test_the_story_is_told_and_does_not_grow_for_ever() -> None:
     machine = machine_of("worker 0 holds 5/A")
     for second in range(3 * STORY_LINES_MAX):
-        tell(machine, "tick", float(second))
-    tell(machine, "boundary freeze", 500.0)
+        look_up(machine, "tick", float(second))
+    look_up(machine, "boundary freeze", 500.0)
     assert len(machine.story()) == STORY_LINES_MAX
     assert machine.story()[-1] == "500.000 BoundaryReached(freeze_membership=True)"
 

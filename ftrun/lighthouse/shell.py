@@ -18,7 +18,7 @@ from ftrun import clock
 from ftrun.core.lighthouse.events import (
     AgentAttached,
     AgentDetached,
-    AgentSaidMuch,
+    AgentSent,
     CloseAgent,
     Event,
     Instruction,
@@ -129,7 +129,7 @@ class Shell:
             for message in messages:
                 received = message.message if type(message) is WorkerMessage else message
                 self._received[type(received).__name__] += 1
-            self._feed(AgentSaidMuch(session.agent_id, messages))
+            self._feed(AgentSent(session.agent_id, messages))
 
     def detached(self, session: Session, reason: str) -> None:
         """The session's stream is over; a session that was replaced says nothing."""

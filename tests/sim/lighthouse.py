@@ -11,8 +11,7 @@ from ftrun.core import messages as m
 from ftrun.core.lighthouse.events import (
     AgentAttached,
     AgentDetached,
-    AgentSaid,
-    AgentSaidMuch,
+    AgentSent,
     CloseAgent,
     Event,
     Instruction,
@@ -152,10 +151,7 @@ class LighthouseProcess(Actor):
             for word in (message, *rest):
                 if isinstance(word, m.WorkerMessage) and isinstance(word.message, m.Report):
                     self.world.invariants.back(self.world.now, word.key)
-            if self.world.batches:
-                self.feed(AgentSaidMuch(agent_id, (message, *rest)))
-            else:
-                self.feed(AgentSaid(agent_id, message))
+            self.feed(AgentSent(agent_id, (message, *rest)))
 
     def disconnected(self, stream: Stream) -> None:
         """The stream is over; one that was replaced says nothing."""

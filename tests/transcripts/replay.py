@@ -38,7 +38,7 @@ from ftrun.core.ids import NO_ATTEMPT, Attempt, StateId, Tag, WorkerKey, pack_qu
 from ftrun.core.lighthouse.machine import (
     AgentAttached,
     AgentDetached,
-    AgentSaid,
+    AgentSent,
     CloseAgent,
     Event,
     Instruction,
@@ -149,7 +149,7 @@ class Replay:
         elif words[0] == "attached":
             self._feed(AgentAttached(agent_id, self._hello(agent_id, _options(words[1:]))))
         else:
-            self._feed(AgentSaid(agent_id, self._said(agent_id, words[1:], text)))
+            self._feed(AgentSent(agent_id, (self._said(agent_id, words[1:], text),)))
 
     def _hello(self, agent_id: str, options: dict[str, str]) -> m.Hello:
         running = [_replica(name) for name in _listed(options.get("running"))]
@@ -196,7 +196,7 @@ class Replay:
         replica, _, rank = name.partition(".")
         key = WorkerKey(*_replica(replica), int(rank or 0))
         message = m.WorkerMessage(key, self._word(key, word))
-        self._feed(AgentSaid(self.agents[replica], message))
+        self._feed(AgentSent(self.agents[replica], (message,)))
 
     def _word(self, key: WorkerKey, text: str) -> m.FromWorker:
         head, _, detail = text.partition(": ")

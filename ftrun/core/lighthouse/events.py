@@ -78,16 +78,8 @@ class AgentAttached:
 
 
 @dataclass(frozen=True, slots=True)
-class AgentSaid:
-    """A message came in on the agent's stream."""
-
-    agent_id: str
-    message: FromAgent
-
-
-@dataclass(frozen=True, slots=True)
-class AgentSaidMuch:
-    """Several messages came at once on the agent's stream: as many ``AgentSaid``, in order."""
+class AgentSent:
+    """Messages arrived on the agent's stream: one, or several at once, in order."""
 
     agent_id: str
     messages: tuple[FromAgent, ...]
@@ -105,7 +97,7 @@ class TimerFired:
     """The deadline has come (or the lighthouse begins): look at the time."""
 
 
-Event: TypeAlias = AgentAttached | AgentSaid | AgentSaidMuch | AgentDetached | TimerFired
+Event: TypeAlias = AgentAttached | AgentSent | AgentDetached | TimerFired
 
 # ---------------------------------------------------------------- instructions
 

@@ -27,8 +27,7 @@ from ftrun.core.lighthouse.checks import check_lighthouse
 from ftrun.core.lighthouse.events import (
     AgentAttached,
     AgentDetached,
-    AgentSaid,
-    AgentSaidMuch,
+    AgentSent,
     CloseAgent,
     Event,
     Instruction,
@@ -51,8 +50,7 @@ from ftrun.core.messages import USAGE_CODE
 __all__ = [
     "AgentAttached",
     "AgentDetached",
-    "AgentSaid",
-    "AgentSaidMuch",
+    "AgentSent",
     "CloseAgent",
     "Event",
     "Instruction",
@@ -109,10 +107,8 @@ class Lighthouse:
         """Take one event; the instructions are to be carried out in order."""
         state = self.state
         state.now = now
-        if isinstance(event, AgentSaidMuch):
+        if isinstance(event, AgentSent):
             self._on_messages(event)
-        elif isinstance(event, AgentSaid):
-            self._on_message(event.agent_id, event.message)
         elif isinstance(event, AgentAttached):
             self._on_attached(event)
         elif isinstance(event, AgentDetached):
@@ -381,12 +377,12 @@ class Lighthouse:
 
     # ------------------------------------------------------------ what agents say
 
-    def _on_messages(self, event: AgentSaidMuch) -> None:
-        """One after the other; what follows is looked for only where something can follow."""
-        for message in event.messages:
-            self._on_message(event.agent_id, message)
-            if self.membership.may_move:
+    def _on_messages(self, event: AgentSent) -> None:
+        """The rules run between two messages where the first may have changed something."""
+        for number, message in enumerate(event.messages):
+            if number and self.membership.may_move:
                 self._run_membership_rules()
+            self._on_message(event.agent_id, message)
 
     def _on_message(self, agent_id: str, message: m.FromAgent) -> None:
         agent = self.agents.get(agent_id)

@@ -18,7 +18,7 @@ from ftrun.certs import write_certificates
 from ftrun.core.ids import StateId, WorkerKey
 from ftrun.core.lighthouse.events import (
     AgentAttached,
-    AgentSaid,
+    AgentSent,
     JournalState,
     LighthouseSettings,
     TimerFired,
@@ -52,7 +52,7 @@ def status() -> dict[str, Any]:
         WorkerMessage(key, Report(StateId(7, "ab"), Endpoint("h", "h:1"))),
         WorkerMessage(key, Progress(7, 7, "forward", (("loss", 0.5),))),
     ):
-        core.handle(AgentSaid("node", message), 1.0)
+        core.handle(AgentSent("node", (message,)), 1.0)
     service = {"uptime_s": 1.5, "agents_attached": 1, "journal_writes": 2, "journal_write_s": 0.01}
     return {"lighthouse": service, "messages_received": {"Report": 1}, **core.snapshot(2.0)}
 

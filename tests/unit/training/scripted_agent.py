@@ -25,7 +25,7 @@ from ftrun.core import messages as m
 from ftrun.core.ids import WorkerKey
 from ftrun.core.lighthouse.machine import (
     AgentAttached,
-    AgentSaid,
+    AgentSent,
     JournalState,
     Lighthouse,
     LighthouseSettings,
@@ -99,13 +99,13 @@ class ScriptedAgent:
     def lose(self, replica_id: str) -> None:
         """The worker of a slot has died."""
         lost = m.ReplicaLost(replica_id, self.incarnations[replica_id], "killed by the test")
-        self._inbox.put(AgentSaid(AGENT, lost))
+        self._inbox.put(AgentSent(AGENT, (lost,)))
 
     def restart(self, replica_id: str) -> None:
         """A new incarnation of a slot begins."""
         self.incarnations[replica_id] += "+"
         started = m.ReplicaStarted(replica_id, self.incarnations[replica_id], 1)
-        self._inbox.put(AgentSaid(AGENT, started))
+        self._inbox.put(AgentSent(AGENT, (started,)))
 
     def said(self, replica_id: str, kind: type) -> list[Any]:
         """What the workers of a slot have said, of one kind."""
@@ -163,7 +163,7 @@ class ScriptedAgent:
             return self._inbox.get(timeout=patience_s)
         except queue.Empty:
             is_due = deadline is not None and clock.now() >= deadline
-            return TimerFired() if is_due else AgentSaid(AGENT, m.Heartbeat())
+            return TimerFired() if is_due else AgentSent(AGENT, (m.Heartbeat(),))
 
     def _carry_out(self, message: Any) -> None:
         if isinstance(message, m.AssignSlots):
@@ -171,7 +171,9 @@ class ScriptedAgent:
                 if replica_id not in self.incarnations:
                     incarnation = f"i{replica_id}"
                     self.incarnations[replica_id] = incarnation
-                    self._inbox.put(AgentSaid(AGENT, m.ReplicaStarted(replica_id, incarnation, 0)))
+                    self._inbox.put(
+                        AgentSent(AGENT, (m.ReplicaStarted(replica_id, incarnation, 0),))
+                    )
         elif isinstance(message, m.ToWorkers):
             for target in message.targets:
                 key = WorkerKey(target.replica_id, target.incarnation, 0)
@@ -213,7 +215,7 @@ class ScriptedAgent:
                 return
             if message is not None:
                 self.heard.append((hello.key, message))
-                self._inbox.put(AgentSaid(AGENT, m.WorkerMessage(hello.key, message)))
+                self._inbox.put(AgentSent(AGENT, (m.WorkerMessage(hello.key, message),)))
 
 
 def takes_peers_for_alike(manager: Manager) -> None:

@@ -17,7 +17,7 @@ from ftrun.core.ids import SHARED_LINEAGE, Attempt, StateId, WorkerKey
 from ftrun.core.lighthouse.machine import (
     AgentAttached,
     AgentDetached,
-    AgentSaid,
+    AgentSent,
     Event,
     JournalState,
     Lighthouse,
@@ -73,7 +73,7 @@ class Site:
         node = self.nodes[name]
         node.is_leaving = True
         running = tuple(m.RunningReplica(*pair) for pair in node.running.items())
-        self._said.append(AgentSaid(name, m.AgentLeaving("SIGTERM", running)))
+        self._said.append(AgentSent(name, (m.AgentLeaving("SIGTERM", running),)))
         self._may_go(name)
 
     def kill(self, name: str) -> None:
@@ -146,22 +146,22 @@ class Site:
     def _start(self, name: str, replica_id: str) -> None:
         self._started += 1
         incarnation = self.nodes[name].running[replica_id] = f"i{self._started}"
-        self._said.append(AgentSaid(name, m.ReplicaStarted(replica_id, incarnation, 0)))
+        self._said.append(AgentSent(name, (m.ReplicaStarted(replica_id, incarnation, 0),)))
         self._says(name, replica_id, m.Report(STATE, Endpoint("h", "h:1")))
 
     def _end(self, name: str, replica_id: str, cause: str) -> None:
         incarnation = self.nodes[name].running.pop(replica_id)
-        self._said.append(AgentSaid(name, m.ReplicaLost(replica_id, incarnation, cause)))
+        self._said.append(AgentSent(name, (m.ReplicaLost(replica_id, incarnation, cause),)))
         self._may_go(name)
 
     def _may_go(self, name: str) -> None:
         if self.nodes[name].is_leaving and not self.nodes[name].running:
-            self._said.append(AgentSaid(name, m.Goodbye()))
+            self._said.append(AgentSent(name, (m.Goodbye(),)))
             del self.nodes[name]
 
     def _says(self, name: str, replica_id: str, word: m.FromWorker) -> None:
         key = WorkerKey(replica_id, self.nodes[name].running[replica_id], 0)
-        self._said.append(AgentSaid(name, m.WorkerMessage(key, word)))
+        self._said.append(AgentSent(name, (m.WorkerMessage(key, word),)))
 
     def _worker(self, name: str, replica_id: str, message: m.ToWorker) -> None:
         match message:

@@ -53,11 +53,11 @@ class Pair:
     def carry(self, name: str, messages: tuple[m.FromAgent, ...]) -> None:
         """One batch of one agent."""
         self.batches += len(messages) > 1
-        out = self.whole.handle(core.AgentSaidMuch(name, messages), self.now)
+        out = self.whole.handle(core.AgentSent(name, messages), self.now)
         singles = [
             instruction
             for message in messages
-            for instruction in self.single.handle(core.AgentSaid(name, message), self.now)
+            for instruction in self.single.handle(core.AgentSent(name, (message,)), self.now)
         ]
         assert out == singles
         assert self.whole.snapshot(self.now) == self.single.snapshot(self.now)

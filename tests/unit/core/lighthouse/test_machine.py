@@ -18,7 +18,7 @@ from ftrun.core.ids import NO_ATTEMPT, Attempt, StateId, Tag, WorkerKey
 from ftrun.core.lighthouse.machine import (
     AgentAttached,
     AgentDetached,
-    AgentSaid,
+    AgentSent,
     CloseAgent,
     Event,
     Instruction,
@@ -42,9 +42,9 @@ def hello(agent_id: str, spec: m.JobSpec = SPEC, **more: object) -> AgentAttache
     )
 
 
-def worker(agent_id: str, replica_id: str, message: m.FromWorker, rank: int = 0) -> AgentSaid:
+def worker(agent_id: str, replica_id: str, message: m.FromWorker, rank: int = 0) -> AgentSent:
     key = WorkerKey(replica_id, f"i{replica_id}", rank)
-    return AgentSaid(agent_id, m.WorkerMessage(key, message))
+    return AgentSent(agent_id, (m.WorkerMessage(key, message),))
 
 
 def report(**more: object) -> m.Report:
@@ -64,7 +64,7 @@ def formed(replicas: int, agents: int, spec: m.JobSpec = SPEC) -> Lighthouse:
     }
     for replica_id, agent_id in owners.items():
         started = m.ReplicaStarted(replica_id, f"i{replica_id}", 0)
-        lighthouse.handle(AgentSaid(agent_id, started), 0.5)
+        lighthouse.handle(AgentSent(agent_id, (started,)), 0.5)
         lighthouse.handle(worker(agent_id, replica_id, report()), 0.5)
     attempt = lighthouse.state.attempts.highest
     for replica_id, agent_id in owners.items():
@@ -139,8 +139,10 @@ def _hello(agent_id: str, runs: list[m.RunningReplica], dead: list[m.Loss]) -> A
 
 
 events = (
-    st.builds(AgentSaid, st.sampled_from(AGENTS), sayings)
-    | st.builds(AgentSaid, st.sampled_from(AGENTS), st.just(m.Goodbye()))
+    st.builds(
+        AgentSent, st.sampled_from(AGENTS), st.lists(sayings, min_size=1, max_size=3).map(tuple)
+    )
+    | st.builds(AgentSent, st.sampled_from(AGENTS), st.just((m.Goodbye(),)))
     | st.builds(_hello, st.sampled_from(AGENTS), st.lists(running), st.lists(losses, max_size=2))
     | st.builds(AgentDetached, st.sampled_from(AGENTS))
     | st.just(TimerFired())
@@ -200,7 +202,7 @@ class Crowd:
         owner = state.slots[name].agent_id
         self.started += 1
         incarnation = INCARNATIONS[self.started % len(INCARNATIONS)]
-        return [AgentSaid(owner, m.ReplicaStarted(name, incarnation, self.started))]
+        return [AgentSent(owner, (m.ReplicaStarted(name, incarnation, self.started),))]
 
     def answer(self, index: int) -> list[Event]:
         """One replica does what it is waited for, or reports."""
@@ -211,7 +213,7 @@ class Crowd:
         ranks = range(self.lighthouse.state.workers)
         keys = [WorkerKey(replica.replica_id, replica.incarnation, rank) for rank in ranks]
         message = self._expected(replica.replica_id)
-        return [AgentSaid(replica.agent_id, m.WorkerMessage(key, message)) for key in keys]
+        return [AgentSent(replica.agent_id, (m.WorkerMessage(key, message),)) for key in keys]
 
     def answer_all(self, index: int) -> list[Event]:
         """Everybody does."""
@@ -242,7 +244,7 @@ actions: st.SearchStrategy[Action] = st.one_of(
     st.tuples(st.just("answer_all"), st.just(1)),
     st.tuples(st.just("answer"), st.integers(0, 2)),
     st.tuples(st.just("start"), st.integers(0, 2)),
-    st.builds(AgentSaid, st.just("A"), sayings),
+    st.builds(AgentSent, st.just("A"), st.tuples(sayings)),
     events,
 )
 pauses = st.sampled_from([0.0, 0.0, 0.01, 0.06, 0.3, 2.0, 6.0])
@@ -326,7 +328,7 @@ def test_there_is_a_limit_to_agents() -> None:
 
 def test_what_no_agent_may_say_ends_its_stream() -> None:
     lighthouse = formed(2, 2)
-    twice = AgentSaid("a0", hello("a0").hello)
+    twice = AgentSent("a0", (hello("a0").hello,))
     instructions = lighthouse.handle(twice, 2.0)
     assert CloseAgent("a0", "a Hello comes first, and once") in instructions
     assert lighthouse.state.live == {"1"}
@@ -343,7 +345,7 @@ def test_a_worker_is_heard_through_its_own_agent_only() -> None:
 
 def test_a_story_tells_what_one_replica_went_through() -> None:
     lighthouse = formed(2, 1)
-    lighthouse.handle(AgentSaid("a0", m.ReplicaLost("1", "i1", "killed by SIGKILL")), 2.0)
+    lighthouse.handle(AgentSent("a0", (m.ReplicaLost("1", "i1", "killed by SIGKILL"),)), 2.0)
     story = lighthouse.story("1")
     assert "ReplicaStarted" in story[0]
     assert story[-1].startswith("2.000 steady: Loss(replica_id='1'")
@@ -379,10 +381,12 @@ def test_an_event_costs_the_same_whatever_the_number_of_replicas(kind: str) -> N
         owner = next(a for a in lighthouse.agents if "5" in lighthouse.state.slots.of(a))
         progress = m.Progress(3, 3, "forward")
         if kind == "report":  # all but the last answers to an Interrupt
-            lighthouse.handle(AgentSaid(owner, m.ReplicaLost("6", "i6", "killed")), 2.0)
+            lighthouse.handle(AgentSent(owner, (m.ReplicaLost("6", "i6", "killed"),)), 2.0)
         event = {
             "progress": worker(owner, "5", progress),
-            "heartbeat": AgentSaid(owner, m.Heartbeat((m.ReplicaProgress("5", "i5", progress),))),
+            "heartbeat": AgentSent(
+                owner, (m.Heartbeat((m.ReplicaProgress("5", "i5", progress),)),)
+            ),
             "report": worker(owner, "5", report(interrupted=lighthouse.state.interrupt)),
         }[kind]
         costs.append(calls(lighthouse, [event]))
@@ -419,7 +423,7 @@ def test_a_member_that_is_back_and_says_nothing_is_interrupted_when_the_grace_is
     after.handle(hello("a0", spec, running=running), 3.0)
     after.handle(worker("a0", "0", report(in_force=quorum)), 3.0)
     assert after.state.phase.value == "takeover"
-    after.handle(AgentSaid("a0", m.Heartbeat()), 6.9)
+    after.handle(AgentSent("a0", (m.Heartbeat(),)), 6.9)
     out = after.handle(TimerFired(), 7.0)
     assert after.state.phase.value == "rejoin"
     interrupt = m.Interrupt(after.state.interrupt)
@@ -430,17 +434,17 @@ def test_a_quiet_heartbeat_is_heard_and_not_answered() -> None:
     lighthouse = formed(2, 1)
     (agent,) = lighthouse.agents
     lines = (m.ReplicaProgress("1", "i1", m.Progress(7, 7, "forward")),)
-    assert lighthouse.handle(AgentSaid(agent, m.Heartbeat(lines, quiet=True)), 3.0) == []
+    assert lighthouse.handle(AgentSent(agent, (m.Heartbeat(lines, quiet=True),)), 3.0) == []
     assert lighthouse.agents[agent].last_message_at == 3.0
     assert lighthouse.state.step_max == 7
-    answer = lighthouse.handle(AgentSaid(agent, m.Heartbeat()), 4.0)
+    answer = lighthouse.handle(AgentSent(agent, (m.Heartbeat(),)), 4.0)
     assert answer == [SendToAgent(agent, m.HeartbeatAck())]
 
 
 def test_one_death_is_told_with_one_message_per_agent() -> None:
     lighthouse = formed(1000, 125)
     owner = next(a for a in lighthouse.agents if "5" in lighthouse.state.slots.of(a))
-    out = lighthouse.handle(AgentSaid(owner, m.ReplicaLost("5", "i5", "killed")), 2.0)
+    out = lighthouse.handle(AgentSent(owner, (m.ReplicaLost("5", "i5", "killed"),)), 2.0)
     told = [x for x in out if isinstance(x, SendToAgent) and isinstance(x.message, m.ToWorkers)]
     assert len(told) == 125
     messages = {id(x.message.message) for x in told if isinstance(x.message, m.ToWorkers)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ftrun.core import messages as m
 from ftrun.core.lighthouse.machine import (
     AgentAttached,
-    AgentSaid,
+    AgentSent,
     CloseAgent,
     Instruction,
     JournalState,
@@ -42,7 +42,7 @@ def closed(instructions: list[Instruction]) -> list[str]:
 
 def test_who_is_silent_is_given_up_at_the_second_look() -> None:
     lighthouse = attended()
-    lighthouse.handle(AgentSaid("A", m.Heartbeat()), 3.0)
+    lighthouse.handle(AgentSent("A", (m.Heartbeat(),)), 3.0)
     assert pass_until(lighthouse, 1.04 * TIMEOUT_S) == []
     assert pass_until(lighthouse, 1.06 * TIMEOUT_S) == ["B"]
 
@@ -51,7 +51,7 @@ def test_after_a_pause_of_its_own_what_lies_unread_is_read_first() -> None:
     lighthouse = attended()
     pass_until(lighthouse, 1.0)
     assert closed(lighthouse.handle(TimerFired(), 60.0)) == []
-    assert closed(lighthouse.handle(AgentSaid("A", m.Heartbeat()), 60.1)) == []
+    assert closed(lighthouse.handle(AgentSent("A", (m.Heartbeat(),)), 60.1)) == []
     # A was not silent. B may have been stopped with us, and has the time to say so.
     assert pass_until(lighthouse, 60.0 + 0.24 * TIMEOUT_S) == []
     assert pass_until(lighthouse, 60.0 + 0.26 * TIMEOUT_S) == ["B"]
@@ -62,8 +62,8 @@ def test_after_a_pause_of_its_own_what_lies_unread_is_read_first() -> None:
 def test_any_word_may_be_the_first_after_a_pause() -> None:
     lighthouse = attended()
     pass_until(lighthouse, 1.0)
-    assert closed(lighthouse.handle(AgentSaid("A", m.Heartbeat()), 60.0)) == []
-    assert closed(lighthouse.handle(AgentSaid("B", m.Heartbeat()), 60.0)) == []
+    assert closed(lighthouse.handle(AgentSent("A", (m.Heartbeat(),)), 60.0)) == []
+    assert closed(lighthouse.handle(AgentSent("B", (m.Heartbeat(),)), 60.0)) == []
     assert pass_until(lighthouse, 60.0 + TIMEOUT_S) == []
 
 

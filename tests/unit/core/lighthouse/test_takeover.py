@@ -11,7 +11,7 @@ from ftrun.core import messages as m
 from ftrun.core.ids import Attempt, StateId, WorkerKey, pack_quorum_id
 from ftrun.core.lighthouse.machine import (
     AgentAttached,
-    AgentSaid,
+    AgentSent,
     JournalState,
     Lighthouse,
     LighthouseSettings,
@@ -89,7 +89,7 @@ def test_a_quorum_of_slots_that_this_job_has_not_is_lost_like_any_other() -> Non
     lighthouse.handle(AgentAttached("A", hello), 0.0)
     from_afar = report(in_force=quorum(4, "0a", "7a"))
     key = WorkerKey("0", "a", 0)
-    lighthouse.handle(AgentSaid("A", m.WorkerMessage(key, from_afar)), 0.1)
+    lighthouse.handle(AgentSent("A", (m.WorkerMessage(key, from_afar),)), 0.1)
     lighthouse.handle(TimerFired(), 5.0)
     lighthouse.check()
     assert lighthouse.state.phase is Phase.REJOIN

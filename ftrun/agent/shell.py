@@ -74,7 +74,6 @@ from ftrun.core.messages import (
     EndJob,
     FailureReport,
     Hello,
-    Isolation,
     NoManager,
     Notice,
     Progress,
@@ -402,11 +401,9 @@ class Agent:
         return self._fleet.knows(key, pid)
 
     def worker_attached(self, key: WorkerKey) -> None:
-        """A worker must know from the start how long it may go on, or that it may not (Q3)."""
+        """A worker must know from the start how long it may commit (Q3)."""
         if self._supervisor.lease is not None:
             self._server.send_to(key, self._supervisor.lease)
-        if self._supervisor.isolated:
-            self._server.send_to(key, Isolation(True))
 
     def worker_disconnected(self, key: WorkerKey) -> None:
         """It has closed its connection."""

@@ -245,18 +245,12 @@ class WorkerHello:
 
 
 @dataclass(frozen=True, slots=True)
-class Isolation:
-    """``isolated``: no word from a lighthouse for the isolation limit, commits must stop (Q3)."""
-
-    isolated: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Lease:
-    """The worker may commit until then, if it hears nothing else (Q3).
+    """The worker may commit until ``until_s``, and not from then on (Q3).
 
-    ``until_s``: on the monotonic clock, which the agent and its workers share. An agent that is
-    stopped, or hangs, cannot say that it is isolated.
+    ``until_s``: on the monotonic clock, which the agent and its workers share. The agent sends each
+    new lease ahead of time, because a stopped agent cannot send anything later. When a lease ends
+    it sends the same one again, so that its workers notice at once and not at their next tick.
     """
 
     until_s: float

@@ -465,7 +465,7 @@ class Engine:
                 self.die(error)
 
     def _on_message(self, message: Any | None) -> None:
-        if not self._registered and not isinstance(message, (m.Isolation, m.Lease, m.LeaveNow)):
+        if not self._registered and not isinstance(message, (m.Lease, m.LeaveNow)):
             return  # what is said to all workers is of no use before the first Report
         if message is not None:
             self.feed(message)

@@ -254,7 +254,7 @@ class Agent(Actor):
         for key in keys:
             worker = self.workers[key] = Worker(world, self, key, ballot)
             worker.start()
-            world.at(0.0, worker, worker.attached, self.supervisor.lease, self.supervisor.isolated)
+            world.at(0.0, worker, worker.attached, self.supervisor.lease)
 
     def _signal(self, incarnation: str, number: int) -> None:
         for worker in list(self.workers.values()):

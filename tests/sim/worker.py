@@ -113,12 +113,10 @@ class Worker(Actor):
         self.script.start()
         self.world.at(TICK_S, self, self._tick)
 
-    def attached(self, lease: m.Lease | None, isolated: bool) -> None:
-        """Its agent's first words: how long it may go on, or that it may not (Q3)."""
+    def attached(self, lease: m.Lease | None) -> None:
+        """The agent's first message: how long the worker may commit (Q3)."""
         if lease is not None:
             self.feed(lease)
-        if isolated:
-            self.feed(m.Isolation(True))
 
     def crash(self, status: int = -9) -> None:
         """Die: the kernel tells the agent, and peers see broken connections or nothing."""
@@ -209,11 +207,11 @@ class Worker(Actor):
             invariants.promise_void(self.key, event.quorum.attempt)
         elif isinstance(event, m.Switch):
             invariants.switch_received(self.key, event.attempt)
-        elif isinstance(event, m.Isolation) and event.isolated:
-            invariants.isolated(self.key)
         elif isinstance(event, m.Lease):
             self._lease_until = event.until_s
             invariants.lease(self.key.incarnation, event.until_s)
+            if self.world.now >= event.until_s:
+                invariants.isolated(self.key)
             # Whatever happens to this process: from then on it commits nothing.
             left_s = max(0.0, event.until_s - self.world.now)
             self.world.at(left_s, None, self._lease_over, event.until_s)
@@ -399,7 +397,7 @@ class Worker(Actor):
         self.agent.worker_sent(self, message)
 
     def _from_agent(self, message: Any) -> None:
-        if self.registered or isinstance(message, (m.Isolation, m.Lease, m.LeaveNow)):
+        if self.registered or isinstance(message, (m.Lease, m.LeaveNow)):
             self.feed(message)
 
     def _tick(self) -> None:

@@ -13,7 +13,6 @@ from ftrun.core.messages import (
     FailureReport,
     FromAgent,
     FromWorker,
-    Isolation,
     Lease,
     LeaveNow,
 )
@@ -233,7 +232,7 @@ class SendToLighthouse:
 class SendToWorkers:
     """Send to every worker of this agent."""
 
-    message: Isolation | Lease
+    message: Lease
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,19 +48,13 @@ class AgentLease:
         """The agent can send a Hello. Later calls change nothing."""
         self.ready_at = now if self.ready_at is None else self.ready_at
 
-    def received(self, now: float, asked_at: float | None) -> bool:
-        """A message has arrived; ``asked_at``: when the request that it answers was sent, if any.
-
-        Returns:
-            True if that ends an isolation.
-        """
+    def received(self, now: float, asked_at: float | None) -> None:
+        """A message has arrived; ``asked_at``: when the request that it answers was sent."""
         self.is_connected = True
         if asked_at is None:
-            return False
+            return
         self.renewed_at = asked_at if self.renewed_at is None else max(asked_at, self.renewed_at)
-        ends = self.isolated and now < self.renewed_at + self.isolation_limit_s
-        self.isolated = self.isolated and not ends
-        return ends
+        self.isolated = self.isolated and now >= self.renewed_at + self.isolation_limit_s
 
     def until_s(self) -> float | None:
         """When the lease ends, or None before the first answer."""

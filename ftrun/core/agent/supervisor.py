@@ -83,7 +83,6 @@ from ftrun.core.messages import (
     Goodbye,
     Healed,
     InForce,
-    Isolation,
     JobFailed,
     Lease,
     LeaveNow,
@@ -665,11 +664,9 @@ class Supervisor:
     def _lighthouse_sent(self, asked_at: float | None) -> None:
         if not self._lease.is_connected and self._lease.renewed_at is not None:
             self._notice("lighthouse", "", "The lighthouse is back.")
-        is_back = self._lease.received(self._now, asked_at)
+        self._lease.received(self._now, asked_at)
         if asked_at is not None and self.lease is not None:
             self._out.append(SendToWorkers(self.lease))
-        if is_back:
-            self._out.append(SendToWorkers(Isolation(False)))
         self._end_at = self._gone_at = None
 
     def _lighthouse_gone(self, reason: str) -> None:
@@ -733,9 +730,9 @@ class Supervisor:
             return
         if self._lease.never_began(self._now):
             self._end_job(self._settings.unreachable_code, "no lighthouse has answered")
-        elif self._lease.ends(self._now):
+        elif self._lease.ends(self._now) and self.lease is not None:
             self._lease.isolated = True
-            self._out.append(SendToWorkers(Isolation(True)))
+            self._out.append(SendToWorkers(self.lease))
             limit_s = self._settings.isolation_limit_s
             self._notice(
                 "isolated",

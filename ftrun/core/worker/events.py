@@ -1,6 +1,6 @@
 """What happens to a worker (events) and what it has to do about it (instructions).
 
-Messages of the lighthouse (``messages.ToWorker``) and of the agent (``Isolation``, ``Lease``,
+Messages of the lighthouse (``messages.ToWorker``) and of the agent (``Lease``,
 ``LeaveNow``) are events of the machine too. Not here: the transitions (machine.py).
 """
 
@@ -16,7 +16,6 @@ from ftrun.core.messages import (
     Cancel,
     FromWorker,
     Interrupt,
-    Isolation,
     Lease,
     LeaveNow,
     NewQuorum,
@@ -203,7 +202,6 @@ Event: TypeAlias = (
     | Switch
     | Cancel
     | AskReport
-    | Isolation
     | Lease
     | LeaveNow
 )

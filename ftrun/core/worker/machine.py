@@ -166,7 +166,6 @@ class StepMachine:
             m.Switch: self._on_switch,
             m.Cancel: self._on_cancel,
             m.AskReport: self._on_ask_report,
-            m.Isolation: self._on_isolation,
             m.Lease: self._on_lease,
             m.LeaveNow: self._on_leave_now,
         }
@@ -875,18 +874,15 @@ class StepMachine:
 
     # ------------------------------------------------------------ time
 
-    def _on_isolation(self, event: m.Isolation) -> None:
-        if event.isolated and not self.isolated:
-            self._isolate()
-        elif self.isolated and not event.isolated and self._now < self._lease_until_s:
-            self._reach()
-        self._advance()
-
     def _on_lease(self, event: m.Lease) -> None:
         self._lease_until_s = event.until_s
-        if self.isolated and self._now < event.until_s:
-            self._reach()
-            self._advance()
+        if self.isolated == (self._now >= event.until_s):
+            return
+        if self.isolated:
+            self._end_isolation()
+        else:
+            self._isolate()
+        self._advance()
 
     def _isolate(self) -> None:
         self.isolated = True
@@ -895,7 +891,7 @@ class StepMachine:
         if self._step is not None:
             self._step.is_blind = True
 
-    def _reach(self) -> None:
+    def _end_isolation(self) -> None:
         """A lighthouse is there again."""
         self.isolated = False
         if self._step is not None and self._step.deadline is not None:

@@ -14,7 +14,7 @@ import pytest
 from ftrun.agent import workers
 from ftrun.agent.workers import WorkerServer
 from ftrun.core.ids import WorkerKey
-from ftrun.core.messages import AskReport, FailureReport, Isolation, Progress, WorkerHello
+from ftrun.core.messages import AskReport, FailureReport, Lease, Progress, WorkerHello
 from ftrun.errors import PeerError
 from ftrun.protocol.frames import FrameSocket
 
@@ -77,10 +77,10 @@ def test_messages_go_both_ways(tmp_path: Path) -> None:
         assert await listener.heard.get() == (KEY, Progress(3, 3, "step"))
         assert server.send("0", KEY.incarnation, AskReport()) == 1
         assert await receive(worker) == AskReport()
-        server.broadcast(Isolation(True))
-        assert await receive(worker) == Isolation(True)
-        server.send_to(KEY, Isolation(False))
-        assert await receive(worker) == Isolation(False)
+        server.broadcast(Lease(7.5))
+        assert await receive(worker) == Lease(7.5)
+        server.send_to(KEY, Lease(8.5))
+        assert await receive(worker) == Lease(8.5)
         assert server.send("0", "another", AskReport()) == 0
         worker.close()
 

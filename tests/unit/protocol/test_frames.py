@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftrun.core.ids import Attempt, WorkerKey
-from ftrun.core.messages import Built, Heartbeat, Isolation, Lease, Notice, WorkerHello
+from ftrun.core.messages import Built, Heartbeat, Lease, Notice, WorkerHello
 from ftrun.errors import PeerError, ProtocolError
 from ftrun.protocol.frames import FrameDecoder, FrameSocket, encode_frame, read_frame
 from ftrun.protocol.limits import MESSAGE_BYTES_MAX
@@ -24,7 +24,7 @@ MESSAGES = [
     Built(Attempt(1 << 32, 1)),
     Heartbeat(),
     Notice("lost", ("0",), "x" * 3000),
-    Isolation(True),
+    Lease(7.5),
     Lease(12345.678),
 ]
 STREAM = b"".join(encode_frame(message) for message in MESSAGES)
@@ -88,10 +88,10 @@ def test_what_has_arrived_together_is_pending(pair: tuple[FrameSocket, FrameSock
     """Who waits in select must look here first: these bytes have left the socket."""
     left, right = pair
     left.send(Heartbeat())
-    left.send(Isolation(False))
+    left.send(Lease(8.5))
     assert right.receive(1.0) == Heartbeat()
     assert right.pending
-    assert right.receive(0.0) == Isolation(False)
+    assert right.receive(0.0) == Lease(8.5)
 
 
 def test_receive_keeps_its_deadline(pair: tuple[FrameSocket, FrameSocket]) -> None:

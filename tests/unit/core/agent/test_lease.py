@@ -19,7 +19,7 @@ def test_an_agent_that_never_heard_one_gives_up_after_the_join_timeout() -> None
 
 def test_silence_after_a_word_isolates_once_and_a_word_ends_it() -> None:
     lease = AgentLease(join_timeout_s=30.0, isolation_limit_s=60.0)
-    assert not lease.received(110.0, 110.0)
+    lease.received(110.0, 110.0)
     assert lease.is_connected
     assert not lease.never_began(1e9)
     assert lease.deadline() == 170.0
@@ -30,7 +30,7 @@ def test_silence_after_a_word_isolates_once_and_a_word_ends_it() -> None:
     assert lease.deadline() is None
     lease.disconnected()
     assert not lease.is_connected
-    assert lease.received(180.0, 179.0)
+    lease.received(180.0, 179.0)
     assert not lease.isolated
     assert lease.deadline() == 239.0
 
@@ -43,7 +43,9 @@ def test_the_limit_counts_from_the_question_however_late_its_answer_comes() -> N
     assert lease.deadline() == 69.0
     assert lease.ends(69.0)
     lease.isolated = True
-    assert not lease.received(100.0, 20.0)
+    lease.received(100.0, 20.0)
     assert lease.isolated
-    assert not lease.received(101.0, None)
-    assert lease.received(101.0, 100.0)
+    lease.received(101.0, None)
+    assert lease.isolated
+    lease.received(101.0, 100.0)
+    assert not lease.isolated

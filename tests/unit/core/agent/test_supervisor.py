@@ -53,7 +53,6 @@ from ftrun.core.messages import (
     Goodbye,
     Healed,
     InForce,
-    Isolation,
     JobFailed,
     Lease,
     Leaving,
@@ -856,14 +855,13 @@ def test_silence_isolates_the_workers_until_a_word_comes() -> None:
     out = agent.on(LighthouseGone("cut", 1))
     assert "training goes on" in said(out)
     out = agent.wait(60.0)
-    assert SendToWorkers(Isolation(True)) in out
+    assert SendToWorkers(Lease(60.0)) in out, "the same again, now that it is over"
     assert agent.core.isolated
     assert agent.wait(1.0) == []
     out = agent.on(LighthouseSent(agent.now))
     assert out == [
         ShowNotice("lighthouse", (), "The lighthouse is back."),
         SendToWorkers(Lease(121.0)),
-        SendToWorkers(Isolation(False)),
     ]
     assert not agent.core.isolated
 

@@ -15,6 +15,7 @@ Not here: what must be the outcome of what (tests/transcripts/step).
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable
 
@@ -124,8 +125,8 @@ EVENTS: dict[str, Callable[..., e.Event]] = {
     r"switch (\S+)": lambda tag: m.Switch(tag_of(tag).attempt, tag_of(tag).step),
     r"cancel (\S+)": lambda attempt: m.Cancel(attempt_of(attempt)),
     r"ask": m.AskReport,
-    r"isolated": lambda: m.Isolation(True),
-    r"reachable": lambda: m.Isolation(False),
+    r"isolated": lambda: m.Lease(-math.inf),
+    r"reachable": lambda: m.Lease(math.inf),
     r"lease (\d+)": lambda until_s: m.Lease(float(until_s)),
     r"leave now( in a quorum)?": lambda in_quorum: m.LeaveNow("drained", bool(in_quorum)),
 }

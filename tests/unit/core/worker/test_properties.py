@@ -7,6 +7,7 @@ instructions amount to. Hypothesis finds short failures, the marathons cover muc
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -311,7 +312,7 @@ class World:
         machine = self.machine
         if machine.phase is StepPhase.LEFT:
             return
-        self.feed(m.Isolation(False))
+        self.feed(m.Lease(math.inf))
         for _ in range(3):
             self.now += FAR_S
             self.feed(e.Ticked())
@@ -387,7 +388,7 @@ class World:
         self.feed(m.AskReport())
 
     def isolation(self) -> None:
-        self.feed(m.Isolation(not self.machine.isolated))
+        self.feed(m.Lease(math.inf if self.machine.isolated else self.now))
 
     # ------------------------------------------------------------ the script
 

@@ -84,6 +84,7 @@ from ftrun.core.messages import (
     Welcome,
     WorkerMessage,
 )
+from ftrun.core.version import unlike_version
 from ftrun.errors import ExitCode, UserError
 from ftrun.protocol.rpc import Disconnected
 
@@ -492,11 +493,19 @@ class Agent:
                 self._handle(JobEnded(ExitCode.REFUSED, reason))
             case Notice():
                 self._notice(message)
-            case Welcome(epoch, http):
-                self._epoch = epoch
-                self._welcomed(http)
+            case Welcome(epoch, http, version):
+                unlike = unlike_version(version, "the lighthouse")
+                if unlike:
+                    self._refuse(unlike)
+                else:
+                    self._epoch = epoch
+                    self._welcomed(http)
             case _:
                 pass  # HeartbeatAck says that it lives, no more.
+
+    def _refuse(self, reason: str) -> None:
+        self._terminal.event_line(f"This agent refuses the lighthouse at {self._address}: {reason}")
+        self._handle(JobEnded(ExitCode.REFUSED, reason))
 
     def _welcomed(self, http: str) -> None:
         """An embedded lighthouse has told already where it answers people."""

@@ -16,6 +16,7 @@ from typing import TypeAlias
 
 from ftrun.core.ids import NO_ATTEMPT, Attempt, StateId, Tag, WorkerKey
 from ftrun.core.quorum import Endpoint, Quorum
+from ftrun.core.version import PROTOCOL_VERSION
 
 USAGE_CODE = 2
 """The exit code of a script that was called wrongly, by custom and by argparse."""
@@ -44,7 +45,6 @@ class Interrupt:
     """Abort everything up to and including ``attempt``; answer with a Report."""
 
     attempt: Attempt
-    lost: tuple[Loss, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,39 +96,55 @@ ToWorker: TypeAlias = Interrupt | NewQuorum | Prepare | ProposeSwitch | Switch |
 
 
 @dataclass(frozen=True, slots=True)
+class SwitchPromise:
+    """A worker begins ``step`` under the prepared quorum or never. ``confirmed``: a Switch came."""
+
+    step: int
+    confirmed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PendingQuorum:
+    """A quorum that a worker prepares, and what it has promised about it, if anything."""
+
+    quorum: Quorum
+    promise: SwitchPromise | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """All that the lighthouse must know of a worker: its first word, its answer to an Interrupt.
 
     ``state``: what it holds. ``interrupted``: the highest attempt that it has given up for good (by
     an Interrupt or an error of its own); NO_ATTEMPT for one that never was in a quorum.
     ``in_force`` / ``pending``: the quorums it trains in and prepares, records included, so that a
-    lighthouse without a journal can rebuild. ``pending_step``: the step of a confirmed switch, or
-    of a promise. ``reduced``: the tag under which all operations of its current step are complete
-    (its results stand); ``voted``: the tag of a vote within the group whose outcome it does not
-    know yet. ``local_step_index``: which step, counted from its start, it works on or would begin
-    next; ``repairable``: with a next quorum it can go on with that step and lose nothing. ``torn``:
-    a heal broke off, and ``state`` is half written over: it holds none. ``freezes_membership``: at
-    its step the script lets nobody join; ``too_few``: too few contributed to its step, which it
-    repeats, so that whoever is ready is needed.
+    lighthouse without a journal can rebuild. ``reduced``: the tag under which all operations of its
+    current step are complete (its results stand); ``voted``: the tag of a vote within the group
+    whose outcome it does not know yet. ``local_step_index``: which step, counted from its start, it
+    works on or would begin next; ``repairable``: with a next quorum it can go on with that step and
+    lose nothing. ``torn``: a heal broke off, and ``state`` is half written over: it holds none.
+    ``freezes_membership``: at its step the script lets nobody join; ``too_few``: too few
+    contributed to its step, which it repeats, so that whoever is ready is needed.
     """
 
     state: StateId
     endpoint: Endpoint
     interrupted: Attempt = NO_ATTEMPT
     in_force: Quorum | None = None
-    pending: Quorum | None = None
-    pending_step: int | None = None
-    promised: bool = False
-    confirmed: bool = False
+    pending: PendingQuorum | None = None
     reduced: Tag | None = None
     voted: Tag | None = None
     healing: bool = False
-    operations: int = 0
     local_step_index: int = 0
     repairable: bool = False
     torn: bool = False
     freezes_membership: bool = False
     too_few: bool = False
+
+    def quorums(self) -> list[Quorum]:
+        """The quorums that the worker trains in or prepares."""
+        pending = self.pending.quorum if self.pending is not None else None
+        return [quorum for quorum in (self.in_force, pending) if quorum is not None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +216,6 @@ class Healed:
 class Leaving:
     """The worker goes: ``reason`` is "finished" (script ended), "left" or "drained"."""
 
-    state: StateId
     reason: str
 
 
@@ -327,7 +342,7 @@ class Hello:
     ``capacity``: how many replica groups fit on the node. ``dead``: incarnations whose end this
     agent saw and cannot be sure that a lighthouse knows. ``finished``: slots that ended well.
     ``epoch``: of the lighthouse that has welcomed it last; 0: none has. ``age_s``: how long ago the
-    agent was started.
+    agent was started. ``version``: of this protocol; 0: from before it had one.
     """
 
     agent_id: str
@@ -340,6 +355,7 @@ class Hello:
     finished: tuple[str, ...] = ()
     epoch: int = 0
     age_s: float = 0.0
+    version: int = PROTOCOL_VERSION
 
 
 @dataclass(frozen=True, slots=True)
@@ -463,6 +479,7 @@ class Welcome:
 
     epoch: int
     http: str = ""
+    version: int = PROTOCOL_VERSION
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,8 +43,9 @@ class Quorum:
     the ``host:port`` of the TCPStore in which the process groups meet. ``step`` and ``state`` are
     what every member holds when it begins its first step here; a member that does not hold
     ``state`` heals. Both are None in a quorum that comes by a switch until the switch is confirmed:
-    then ``step`` is the step of the switch and those that heal are ``newcomers``. ``recomputes``:
-    groups of several workers that cannot all repair the step under way: they compute it again.
+    then ``step`` is the step of the switch. ``newcomers`` are the members that heal.
+    ``recomputes``: groups of several workers that cannot all repair the step under way: they
+    compute it again.
 
     ``base`` and ``left`` are only ever set on the way between an agent and the lighthouse, where a
     quorum is told by what is new in it (protocol/quorums.py). Nobody else meets such a record.
@@ -56,7 +57,6 @@ class Quorum:
     step: int | None = None
     state: StateId | None = None
     newcomers: tuple[str, ...] = ()
-    donors: tuple[str, ...] = ()
     recomputes: tuple[str, ...] = ()
     base: Attempt | None = None
     left: tuple[str, ...] = ()
@@ -66,6 +66,12 @@ class Quorum:
         """The step at which a quorum in force begins."""
         assert self.step is not None, "a quorum in force has its step"
         return self.step
+
+    @property
+    def donors(self) -> tuple[str, ...]:
+        """The members that need not heal, in order."""
+        heal = frozenset(self.newcomers)
+        return tuple([m.replica_id for m in self.members if m.replica_id not in heal])
 
     def index(self, replica_id: str, incarnation: str) -> int | None:
         """The replica_rank of this incarnation, or None if it is not a member."""

@@ -69,14 +69,13 @@ class Member(_message.Message):
     def __init__(self, replica_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., endpoints: _Optional[_Iterable[_Union[Endpoint, _Mapping]]] = ..., store: _Optional[str] = ...) -> None: ...
 
 class Quorum(_message.Message):
-    __slots__ = ("attempt", "members", "store", "step", "state", "newcomers", "donors", "base", "left", "recomputes")
+    __slots__ = ("attempt", "members", "store", "step", "state", "newcomers", "base", "left", "recomputes")
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     STORE_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     NEWCOMERS_FIELD_NUMBER: _ClassVar[int]
-    DONORS_FIELD_NUMBER: _ClassVar[int]
     BASE_FIELD_NUMBER: _ClassVar[int]
     LEFT_FIELD_NUMBER: _ClassVar[int]
     RECOMPUTES_FIELD_NUMBER: _ClassVar[int]
@@ -86,11 +85,10 @@ class Quorum(_message.Message):
     step: int
     state: StateId
     newcomers: _containers.RepeatedScalarFieldContainer[str]
-    donors: _containers.RepeatedScalarFieldContainer[str]
     base: Attempt
     left: _containers.RepeatedScalarFieldContainer[str]
     recomputes: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, attempt: _Optional[_Union[Attempt, _Mapping]] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., store: _Optional[str] = ..., step: _Optional[int] = ..., state: _Optional[_Union[StateId, _Mapping]] = ..., newcomers: _Optional[_Iterable[str]] = ..., donors: _Optional[_Iterable[str]] = ..., base: _Optional[_Union[Attempt, _Mapping]] = ..., left: _Optional[_Iterable[str]] = ..., recomputes: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, attempt: _Optional[_Union[Attempt, _Mapping]] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., store: _Optional[str] = ..., step: _Optional[int] = ..., state: _Optional[_Union[StateId, _Mapping]] = ..., newcomers: _Optional[_Iterable[str]] = ..., base: _Optional[_Union[Attempt, _Mapping]] = ..., left: _Optional[_Iterable[str]] = ..., recomputes: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Loss(_message.Message):
     __slots__ = ("replica_id", "incarnation", "cause", "killed")
@@ -137,12 +135,10 @@ class JobSpec(_message.Message):
     def __init__(self, job_id: _Optional[str] = ..., replicas: _Optional[int] = ..., workers_per_replica: _Optional[int] = ..., min_replicas: _Optional[int] = ..., join_timeout_s: _Optional[float] = ..., heartbeat_timeout_s: _Optional[float] = ..., isolation_limit_s: _Optional[float] = ..., nodes: _Optional[int] = ..., rebalance: bool = ...) -> None: ...
 
 class Interrupt(_message.Message):
-    __slots__ = ("attempt", "lost")
+    __slots__ = ("attempt",)
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
-    LOST_FIELD_NUMBER: _ClassVar[int]
     attempt: Attempt
-    lost: _containers.RepeatedCompositeFieldContainer[Loss]
-    def __init__(self, attempt: _Optional[_Union[Attempt, _Mapping]] = ..., lost: _Optional[_Iterable[_Union[Loss, _Mapping]]] = ...) -> None: ...
+    def __init__(self, attempt: _Optional[_Union[Attempt, _Mapping]] = ...) -> None: ...
 
 class NewQuorum(_message.Message):
     __slots__ = ("quorum",)
@@ -182,20 +178,32 @@ class AskReport(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class SwitchPromise(_message.Message):
+    __slots__ = ("step", "confirmed")
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    CONFIRMED_FIELD_NUMBER: _ClassVar[int]
+    step: int
+    confirmed: bool
+    def __init__(self, step: _Optional[int] = ..., confirmed: bool = ...) -> None: ...
+
+class PendingQuorum(_message.Message):
+    __slots__ = ("quorum", "promise")
+    QUORUM_FIELD_NUMBER: _ClassVar[int]
+    PROMISE_FIELD_NUMBER: _ClassVar[int]
+    quorum: Quorum
+    promise: SwitchPromise
+    def __init__(self, quorum: _Optional[_Union[Quorum, _Mapping]] = ..., promise: _Optional[_Union[SwitchPromise, _Mapping]] = ...) -> None: ...
+
 class Report(_message.Message):
-    __slots__ = ("state", "endpoint", "interrupted", "in_force", "pending", "pending_step", "promised", "confirmed", "reduced", "voted", "healing", "operations", "local_step_index", "repairable", "torn", "freezes_membership", "too_few")
+    __slots__ = ("state", "endpoint", "interrupted", "in_force", "pending", "reduced", "voted", "healing", "local_step_index", "repairable", "torn", "freezes_membership", "too_few")
     STATE_FIELD_NUMBER: _ClassVar[int]
     ENDPOINT_FIELD_NUMBER: _ClassVar[int]
     INTERRUPTED_FIELD_NUMBER: _ClassVar[int]
     IN_FORCE_FIELD_NUMBER: _ClassVar[int]
     PENDING_FIELD_NUMBER: _ClassVar[int]
-    PENDING_STEP_FIELD_NUMBER: _ClassVar[int]
-    PROMISED_FIELD_NUMBER: _ClassVar[int]
-    CONFIRMED_FIELD_NUMBER: _ClassVar[int]
     REDUCED_FIELD_NUMBER: _ClassVar[int]
     VOTED_FIELD_NUMBER: _ClassVar[int]
     HEALING_FIELD_NUMBER: _ClassVar[int]
-    OPERATIONS_FIELD_NUMBER: _ClassVar[int]
     LOCAL_STEP_INDEX_FIELD_NUMBER: _ClassVar[int]
     REPAIRABLE_FIELD_NUMBER: _ClassVar[int]
     TORN_FIELD_NUMBER: _ClassVar[int]
@@ -205,20 +213,16 @@ class Report(_message.Message):
     endpoint: Endpoint
     interrupted: Attempt
     in_force: Quorum
-    pending: Quorum
-    pending_step: int
-    promised: bool
-    confirmed: bool
+    pending: PendingQuorum
     reduced: Tag
     voted: Tag
     healing: bool
-    operations: int
     local_step_index: int
     repairable: bool
     torn: bool
     freezes_membership: bool
     too_few: bool
-    def __init__(self, state: _Optional[_Union[StateId, _Mapping]] = ..., endpoint: _Optional[_Union[Endpoint, _Mapping]] = ..., interrupted: _Optional[_Union[Attempt, _Mapping]] = ..., in_force: _Optional[_Union[Quorum, _Mapping]] = ..., pending: _Optional[_Union[Quorum, _Mapping]] = ..., pending_step: _Optional[int] = ..., promised: bool = ..., confirmed: bool = ..., reduced: _Optional[_Union[Tag, _Mapping]] = ..., voted: _Optional[_Union[Tag, _Mapping]] = ..., healing: bool = ..., operations: _Optional[int] = ..., local_step_index: _Optional[int] = ..., repairable: bool = ..., torn: bool = ..., freezes_membership: bool = ..., too_few: bool = ...) -> None: ...
+    def __init__(self, state: _Optional[_Union[StateId, _Mapping]] = ..., endpoint: _Optional[_Union[Endpoint, _Mapping]] = ..., interrupted: _Optional[_Union[Attempt, _Mapping]] = ..., in_force: _Optional[_Union[Quorum, _Mapping]] = ..., pending: _Optional[_Union[PendingQuorum, _Mapping]] = ..., reduced: _Optional[_Union[Tag, _Mapping]] = ..., voted: _Optional[_Union[Tag, _Mapping]] = ..., healing: bool = ..., local_step_index: _Optional[int] = ..., repairable: bool = ..., torn: bool = ..., freezes_membership: bool = ..., too_few: bool = ...) -> None: ...
 
 class Built(_message.Message):
     __slots__ = ("attempt",)
@@ -287,12 +291,10 @@ class Healed(_message.Message):
     def __init__(self, attempt: _Optional[_Union[Attempt, _Mapping]] = ..., step: _Optional[int] = ..., donors: _Optional[_Iterable[str]] = ..., nbytes: _Optional[int] = ..., duration_s: _Optional[float] = ...) -> None: ...
 
 class Leaving(_message.Message):
-    __slots__ = ("state", "reason")
-    STATE_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("reason",)
     REASON_FIELD_NUMBER: _ClassVar[int]
-    state: StateId
     reason: str
-    def __init__(self, state: _Optional[_Union[StateId, _Mapping]] = ..., reason: _Optional[str] = ...) -> None: ...
+    def __init__(self, reason: _Optional[str] = ...) -> None: ...
 
 class Scalar(_message.Message):
     __slots__ = ("name", "value")
@@ -357,7 +359,7 @@ class FailureReport(_message.Message):
     def __init__(self, error_type: _Optional[str] = ..., message: _Optional[str] = ..., traceback: _Optional[str] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("agent_id", "spec", "capacity", "host", "store", "running", "dead", "finished", "epoch", "age_s")
+    __slots__ = ("agent_id", "spec", "capacity", "host", "store", "running", "dead", "finished", "epoch", "age_s", "version")
     AGENT_ID_FIELD_NUMBER: _ClassVar[int]
     SPEC_FIELD_NUMBER: _ClassVar[int]
     CAPACITY_FIELD_NUMBER: _ClassVar[int]
@@ -368,6 +370,7 @@ class Hello(_message.Message):
     FINISHED_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     AGE_S_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
     agent_id: str
     spec: JobSpec
     capacity: int
@@ -378,7 +381,8 @@ class Hello(_message.Message):
     finished: _containers.RepeatedScalarFieldContainer[str]
     epoch: int
     age_s: float
-    def __init__(self, agent_id: _Optional[str] = ..., spec: _Optional[_Union[JobSpec, _Mapping]] = ..., capacity: _Optional[int] = ..., host: _Optional[str] = ..., store: _Optional[str] = ..., running: _Optional[_Iterable[_Union[RunningReplica, _Mapping]]] = ..., dead: _Optional[_Iterable[_Union[Loss, _Mapping]]] = ..., finished: _Optional[_Iterable[str]] = ..., epoch: _Optional[int] = ..., age_s: _Optional[float] = ...) -> None: ...
+    version: int
+    def __init__(self, agent_id: _Optional[str] = ..., spec: _Optional[_Union[JobSpec, _Mapping]] = ..., capacity: _Optional[int] = ..., host: _Optional[str] = ..., store: _Optional[str] = ..., running: _Optional[_Iterable[_Union[RunningReplica, _Mapping]]] = ..., dead: _Optional[_Iterable[_Union[Loss, _Mapping]]] = ..., finished: _Optional[_Iterable[str]] = ..., epoch: _Optional[int] = ..., age_s: _Optional[float] = ..., version: _Optional[int] = ...) -> None: ...
 
 class WorkerMessage(_message.Message):
     __slots__ = ("key", "report", "built", "build_failed", "promised", "refused", "in_force", "errored", "healed", "leaving", "progress")
@@ -487,12 +491,14 @@ class Goodbye(_message.Message):
     def __init__(self) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("epoch", "http")
+    __slots__ = ("epoch", "http", "version")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     HTTP_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     http: str
-    def __init__(self, epoch: _Optional[int] = ..., http: _Optional[str] = ...) -> None: ...
+    version: int
+    def __init__(self, epoch: _Optional[int] = ..., http: _Optional[str] = ..., version: _Optional[int] = ...) -> None: ...
 
 class AssignSlots(_message.Message):
     __slots__ = ("replica_ids",)

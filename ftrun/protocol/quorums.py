@@ -18,7 +18,7 @@ from operator import attrgetter
 from typing import Any
 
 from ftrun.core.ids import Attempt, replica_order
-from ftrun.core.messages import NewQuorum, Prepare, Report, ToWorkers, WorkerMessage
+from ftrun.core.messages import NewQuorum, PendingQuorum, Prepare, Report, ToWorkers, WorkerMessage
 from ftrun.core.quorum import Member, Quorum
 from ftrun.errors import ProtocolError
 
@@ -112,7 +112,8 @@ def _with_quorums(report: Report, change: Callable[[Quorum], Quorum]) -> Report:
         return report
     values: list[Any] = list(_report_values(report))
     values[_IN_FORCE] = None if in_force is None else change(in_force)
-    values[_PENDING] = None if pending is None else change(pending)
+    if pending is not None:
+        values[_PENDING] = PendingQuorum(change(pending.quorum), pending.promise)
     return Report(*values)
 
 
@@ -127,7 +128,7 @@ def shorten(quorum: Quorum, base: Quorum | None) -> Quorum:
     if base is None:
         return quorum
     if quorum.attempt == base.attempt:
-        short = replace(quorum, members=(), newcomers=(), donors=(), base=base.attempt)
+        short = replace(quorum, members=(), newcomers=(), base=base.attempt)
     else:
         short = _changes(quorum, base)
     is_exact = 2 * len(short.members) <= len(quorum.members) and restore(short, base) == quorum
@@ -139,7 +140,7 @@ def _changes(quorum: Quorum, base: Quorum) -> Quorum:
     before = {member.replica_id: member for member in base.members}
     new = tuple(m for m in quorum.members if not _is_same(before.get(m.replica_id), m))
     left = tuple(name for name in before if name not in stay)
-    return replace(quorum, members=new, donors=(), base=base.attempt, left=left)
+    return replace(quorum, members=new, base=base.attempt, left=left)
 
 
 def _is_same(one: Member | None, other: Member) -> bool:
@@ -147,17 +148,13 @@ def _is_same(one: Member | None, other: Member) -> bool:
 
 
 def restore(short: Quorum, base: Quorum) -> Quorum:
-    """The quorum that ``shorten`` was given. Donors are all members that are no newcomers."""
+    """The quorum that ``shorten`` was given."""
     if short.attempt == base.attempt:
         if (short.step, short.state, short.store) == (base.step, base.state, base.store):
             return base
         return replace(base, step=short.step, state=short.state, store=short.store)
     members = _merged(base.members, short.members, short.left)
-    donors = tuple([m.replica_id for m in members])
-    if short.newcomers:
-        heal = frozenset(short.newcomers)
-        donors = tuple([name for name in donors if name not in heal])
-    return replace(short, members=members, donors=donors, base=None, left=())
+    return replace(short, members=members, base=None, left=())
 
 
 def _merged(

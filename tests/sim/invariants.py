@@ -8,7 +8,7 @@ quorum_rules.py and commit_rules.py.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from ftrun.core import messages as m
 from ftrun.core.ids import NO_ATTEMPT, Attempt, StateId, Tag, WorkerKey
@@ -45,9 +45,11 @@ class Invariants:
         """A worker's Report has reached the lighthouse."""
         self.quorums.back(now, key)
 
-    def lighthouse_sent(self, now: float, message: m.ToWorker) -> None:
-        """It sends ``message`` to workers."""
-        self.quorums.said(now, message)
+    def lighthouse_sent(
+        self, now: float, message: m.ToWorker, removed: Collection[tuple[str, str]] = ()
+    ) -> None:
+        """It sends ``message``. ``removed``: former members that are not known to be dead."""
+        self.quorums.sent(now, message, removed)
 
     def switch_confirmed(self, quorum: Quorum, step: int) -> None:
         """The switch to ``quorum`` at ``step`` is in the journal."""

@@ -107,7 +107,9 @@ class LighthouseProcess(Actor):
     def _send(self, agent_id: str, message: m.ToAgent) -> None:
         world = self.world
         if isinstance(message, m.ToWorkers):
-            world.invariants.lighthouse_sent(world.now, message.message)
+            departed = self.core.state.departed.unaccounted()
+            removed = [(member.replica_id, member.incarnation) for member in departed]
+            world.invariants.lighthouse_sent(world.now, message.message, removed)
             world.faults.heard(world, message.message)
         elif isinstance(message, m.Notice) and message.kind == "moving":
             for incarnation in world.living(message.replica_ids[0]):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from ftrun.core import messages as m
 from ftrun.core.ids import NO_ATTEMPT, Attempt, Tag, WorkerKey, replica_order
@@ -72,14 +72,14 @@ class QuorumRules:
         else:
             self._struck.update(incarnations)
 
-    def said(self, now: float, message: m.ToWorker) -> None:
-        """Look at one message to workers."""
+    def sent(self, now: float, message: m.ToWorker, removed: Collection[Incarnation] = ()) -> None:
+        """Check one message to workers. ``removed``: old members that are not known to be dead."""
         if isinstance(message, m.AskReport):
             return
         text = f"{type(message).__name__} before the takeover grace is over"
         require(not self._listens(now), "Q6", text)
         if isinstance(message, m.Interrupt):
-            self._struck.update((x.replica_id, x.incarnation) for x in message.lost)
+            self._struck.update(removed)
         elif isinstance(message, m.NewQuorum):
             self._issue(now, message.quorum, by_switch=False)
         elif isinstance(message, m.Prepare):

@@ -206,7 +206,7 @@ class Replay:
         if kind == "progress":
             return m.Progress(int(words[0]), int(words[0]), " ".join(words[1:]) or "step")
         if kind == "leaving":
-            return m.Leaving(StateId(9, "end"), words[0])
+            return m.Leaving(words[0])
         attempt, step = _tagged(words[0])
         if kind == "built":
             return m.Built(attempt)
@@ -234,10 +234,12 @@ class Replay:
             if "interrupted" in options
             else NO_ATTEMPT,
             in_force=self.quorums[options["in"]] if "in" in options else None,
-            pending=self.quorums[options["pending"]] if "pending" in options else None,
-            pending_step=int(promise) if promise is not None else None,
-            promised=promise is not None,
-            confirmed="confirmed" in options,
+            pending=m.PendingQuorum(
+                self.quorums[options["pending"]],
+                m.SwitchPromise(int(promise), "confirmed" in options) if promise else None,
+            )
+            if "pending" in options
+            else None,
             reduced=Tag(*_tagged(options["reduced"])) if "reduced" in options else None,
             voted=Tag(*_tagged(options["voted"])) if "voted" in options else None,
             healing="healing" in options,
@@ -277,8 +279,7 @@ class Replay:
     def _to_worker(self, message: m.ToWorker) -> str:
         kind = type(message).__name__
         if isinstance(message, m.Interrupt):
-            lost = ", ".join(f"{x.replica_id}{x.incarnation} {x.cause}" for x in message.lost)
-            return f"{kind} {message.attempt}" + (f" lost: {lost}" if lost else "")
+            return f"{kind} {message.attempt}"
         if isinstance(message, m.NewQuorum | m.Prepare):
             self.quorums[str(message.quorum.attempt)] = message.quorum
             return f"{kind} {_quorum(message.quorum)}"

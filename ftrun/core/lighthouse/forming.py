@@ -58,7 +58,7 @@ class Forming:
 
     # ------------------------------------------------------------ REJOIN
 
-    def interrupt(self, lost: tuple[m.Loss, ...]) -> None:
+    def interrupt(self) -> None:
         """All survivors give up what they are in and say what they hold → REJOIN."""
         state = self._state
         state.interrupt = state.attempts.highest
@@ -66,7 +66,7 @@ class Forming:
         state.too_few.clear()
         state.enter(Phase.REJOIN, state.settings.rejoin_timeout_s)
         state.waiting.expect(state.live, state.workers)
-        state.send(state.live, m.Interrupt(state.interrupt, lost))
+        state.send(state.live, m.Interrupt(state.interrupt))
 
     def rejoin(self) -> bool:
         """All have answered and are enough → BUILD; nobody is left → FENCE."""
@@ -183,7 +183,7 @@ class Forming:
             state.live = back
             state.replicas.ready -= back
             state.outbox.notice("joined", back, sentence(f"{replicas(back)} back again."))
-            self.interrupt(())
+            self.interrupt()
             return True
         state.deadline = self._all_fenced_at()
         if lingering:
@@ -302,7 +302,6 @@ class Forming:
             step=choice.state.step,
             state=choice.state,
             newcomers=choice.newcomers,
-            donors=choice.donors,
             recomputes=tuple(cannot_repair),
         )
 

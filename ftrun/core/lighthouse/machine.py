@@ -46,6 +46,7 @@ from ftrun.core.lighthouse.snapshot import snapshot
 from ftrun.core.lighthouse.state import NO_SPEC, MembershipState
 from ftrun.core.lighthouse.waits import Waits
 from ftrun.core.messages import USAGE_CODE
+from ftrun.core.version import unlike_version
 
 __all__ = [
     "AgentAttached",
@@ -158,6 +159,10 @@ class Lighthouse:
     def _on_attached(self, event: AgentAttached) -> None:
         hello = event.hello
         self._on_detached(event.agent_id, "its agent has come by another stream")
+        unlike = unlike_version(hello.version, "this agent")
+        if unlike:
+            self.state.outbox.reject(event.agent_id, unlike)
+            return
         if self.next_job.begins_with(self.state, hello, is_deserted=self._is_deserted):
             self._begin_job(hello.spec)
         elif self.next_job.wants_another_run(self.state, hello):

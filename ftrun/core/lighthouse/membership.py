@@ -124,8 +124,8 @@ class Membership:
         kind = "shrink" if state.removed else "retry"
         state.history.begin(state.now, kind, "; ".join(causes) or state.failure)
         self._remove_finished()
-        lost, state.removed = tuple(state.removed), []
-        self.forming.interrupt(lost)
+        state.removed = []
+        self.forming.interrupt()
         return True
 
     def _are_others_here(self) -> bool:
@@ -140,7 +140,7 @@ class Membership:
         state = self.state
         self.switching.abandon()
         state.history.begin(state.now, "grow", f"too few contribute at step {state.step_max}")
-        self.forming.interrupt(())
+        self.forming.interrupt()
         return True
 
     # ------------------------------------------------------------ what workers say
@@ -347,7 +347,7 @@ class Membership:
         One that all have left is none: the next replicas that come begin another.
         """
         if not self.state.live:
-            self.forming.interrupt(())
+            self.forming.interrupt()
             return True
         late = self.state.drains - self.state.live
         if late:

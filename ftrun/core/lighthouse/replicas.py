@@ -72,8 +72,7 @@ class Replica:
 
 def is_in_quorum(report: Report) -> bool:
     """The worker is in a quorum, or prepares one, that it has not given up."""
-    quorums = (report.in_force, report.pending)
-    return any(q is not None and q.attempt > report.interrupted for q in quorums)
+    return any(quorum.attempt > report.interrupted for quorum in report.quorums())
 
 
 class Replicas:

@@ -150,7 +150,7 @@ class MembershipState:
     def outrun(self, report: Report) -> None:
         """Keep our attempts above everything that anybody has seen (Q1, Q2)."""
         seen = [report.interrupted]
-        seen += [q.attempt for q in (report.in_force, report.pending) if q is not None]
+        seen += [quorum.attempt for quorum in report.quorums()]
         if self.attempts.outrun(max(seen)):
             self.journal()
 

@@ -188,7 +188,6 @@ class Switching:
             members=members,
             store=state.replicas[donors[0]].store if donors else "",
             newcomers=tuple(sorted(newcomers, key=replica_order)),
-            donors=donors,
         )
 
     # ------------------------------------------------------------ PREPARE, PROPOSE

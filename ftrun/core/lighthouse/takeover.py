@@ -17,7 +17,7 @@ from ftrun.core.lighthouse.phases import Phase
 from ftrun.core.lighthouse.replicas import Replica
 from ftrun.core.lighthouse.state import MembershipState
 from ftrun.core.lighthouse.switching import Switching
-from ftrun.core.messages import Cancel, Loss, Report
+from ftrun.core.messages import Cancel, Loss, Report, SwitchPromise
 from ftrun.core.quorum import Member, Quorum
 
 
@@ -117,9 +117,10 @@ class Takeover:
         """Take one worker's word."""
         if report.in_force is not None:
             self._consider(report.in_force, None)
-        if report.pending is not None and report.confirmed:
-            quorum = replace(report.pending, step=report.pending_step)
-            self._consider(quorum, report.pending_step)
+        promise = _promise(report)
+        if report.pending is not None and promise is not None and promise.confirmed:
+            quorum = replace(report.pending.quorum, step=promise.step)
+            self._consider(quorum, promise.step)
 
     def _consider(self, quorum: Quorum, switch_step: int | None) -> None:
         known = self.quorum
@@ -180,7 +181,8 @@ class Takeover:
     def _is_any_promised(self, verdict: Verdict) -> bool:
         """Somebody is bound to a switch that nobody who is here knows to be confirmed."""
         live = [self._state.replicas[name] for name in verdict.live]
-        return any(r.promised and not r.confirmed for x in live for r in x.reports.values())
+        promises = [_promise(report) for replica in live for report in replica.reports.values()]
+        return any(promise is not None and not promise.confirmed for promise in promises)
 
     def verdict(self) -> Verdict:
         """How to go on with those that are here now."""
@@ -211,7 +213,7 @@ class Takeover:
         if not all(replica.is_known(self._state.workers) for replica in present):
             return Phase.REJOIN
         if not behind:
-            return Phase.REJOIN if any(map(_is_bound_blindly, present)) else Phase.STEADY
+            return Phase.STEADY
         if self.switch_step is None:
             return Phase.REJOIN
         late = [replica for replica in present if replica.replica_id in behind]
@@ -232,7 +234,7 @@ class Takeover:
         attempt = self.quorum.attempt
         return all(
             (r.in_force is not None and r.in_force.attempt == attempt)
-            or (r.pending is not None and r.pending.attempt == attempt and r.promised)
+            or (r.pending is not None and r.pending.quorum.attempt == attempt and _promise(r))
             for r in replica.reports.values()
         )
 
@@ -258,7 +260,7 @@ class Takeover:
             switching.carry_out(verdict.live, verdict.behind)
         else:
             state.history.begin(state.now, "takeover", _reason(lost))
-            forming.interrupt(tuple(lost))
+            forming.interrupt()
         if self.quorum is not None:
             text = f"The lighthouse is back and knows of {replicas(state.live)}."
             state.outbox.notice("takeover", state.live, text)
@@ -283,7 +285,7 @@ class Takeover:
         assert self.quorum is not None
         state.enter(Phase.STEADY)
         promised = {
-            report.pending.attempt
+            report.pending.quorum.attempt
             for name in state.live
             for report in state.replicas[name].reports.values()
             if report.pending is not None
@@ -296,6 +298,5 @@ def _reason(lost: list[Loss]) -> str:
     return "; ".join(f"replica {x.replica_id}: {x.cause}" for x in lost) or "it was interrupted"
 
 
-def _is_bound_blindly(replica: Replica) -> bool:
-    """A worker is bound by a promise of which we cannot say to what: it cannot be cancelled."""
-    return any(r.promised and r.pending is None for r in replica.reports.values())
+def _promise(report: Report) -> SwitchPromise | None:
+    return report.pending.promise if report.pending is not None else None

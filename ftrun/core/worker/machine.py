@@ -338,15 +338,11 @@ class StepMachine:
             endpoint=self.endpoint,
             interrupted=self.interrupted,
             in_force=self.in_force,
-            pending=pending.quorum if pending is not None else None,
-            pending_step=pending.promise if pending is not None else None,
-            promised=pending is not None and pending.promise is not None,
-            confirmed=pending is not None and pending.confirmed,
+            pending=pending.reported() if pending is not None else None,
             reduced=reduced,
             voted=step.voted if step is not None else None,
             healing=self.healing and reduced is None,
             torn=self.torn and reduced is None,
-            operations=step.operations.issued if step is not None else 0,
             local_step_index=self.begun + (step is None),
             repairable=can_repair,
             freezes_membership=self._quorums.freezes_membership,
@@ -532,7 +528,7 @@ class StepMachine:
         self._retire()
         if self._step is not None and not self._step.operations.all_handed:
             self._out.append(e.FailOperations(f"the script leaves: {reason}"))
-        self._send(m.Leaving(self.state, reason))
+        self._send(m.Leaving(reason))
         self._step = None
         self._between_steps = StepPhase.LEFT
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ftrun.core.ids import NO_ATTEMPT, Attempt, Tag, WorkerKey
+from ftrun.core.messages import PendingQuorum, SwitchPromise
 from ftrun.core.quorum import Quorum
 
 
@@ -33,6 +34,11 @@ class Pending:
     def attempt(self) -> Attempt:
         """The attempt to bring it into force."""
         return self.quorum.attempt
+
+    def reported(self) -> PendingQuorum:
+        """What the lighthouse must know of it."""
+        promise = None if self.promise is None else SwitchPromise(self.promise, self.confirmed)
+        return PendingQuorum(self.quorum, promise)
 
     def may_be_promised(self, attempt: Attempt) -> bool:
         """Whether a proposal under ``attempt`` is about this one, and it is ready.
@@ -77,7 +83,7 @@ class Quorums:
 
     def is_donor(self, quorum: Quorum) -> bool:
         """This replica holds the state that others heal from in its first step."""
-        return self._key.replica_id in quorum.donors and bool(quorum.newcomers)
+        return bool(quorum.newcomers) and not self.is_newcomer(quorum)
 
     def has_built(self, attempt: Attempt) -> bool:
         """Its group stands, in use or prepared."""

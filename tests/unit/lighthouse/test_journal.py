@@ -23,7 +23,6 @@ QUORUM = Quorum(
     "127.0.0.1:2",
     41,
     StateId(41, "ab" * 16),
-    donors=("0",),
 )
 SPEC = JobSpec("job", 2, 1, 1, 5.0, 2.0, 60.0)
 STATE = JournalState(3, QUORUM, 44, SPEC, ("1",), outcome=EndJob(1, "why"), agents_seen=2)

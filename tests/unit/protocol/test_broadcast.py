@@ -12,7 +12,6 @@ from ftrun.core.messages import (
     Cancel,
     HeartbeatAck,
     Interrupt,
-    Loss,
     NewQuorum,
     Prepare,
     RunningReplica,
@@ -26,7 +25,7 @@ from ftrun.protocol.limits import COUNT_MAX
 from ftrun.protocol.quorums import QuorumMemory
 from ftrun.protocol.streams import StreamCodec, take_batch
 
-INTERRUPT = Interrupt(Attempt(1 << 32, 1), (Loss("0", "aa", "SIGKILL"),))
+INTERRUPT = Interrupt(Attempt(1 << 32, 1))
 
 
 def targets(count: int) -> tuple[RunningReplica, ...]:
@@ -63,8 +62,7 @@ def quorum(seq: int, ids: range) -> Quorum:
     members = tuple(
         Member(str(i), f"incarnation{i}", (Endpoint("10.0.0.1", "10.0.0.1:1"),), "s") for i in ids
     )
-    donors = tuple(member.replica_id for member in members)
-    return Quorum(Attempt(1 << 32 | seq, 1), members, "s", 3, StateId(3, "aa"), (), donors)
+    return Quorum(Attempt(1 << 32 | seq, 1), members, "s", 3, StateId(3, "aa"))
 
 
 def test_limits_are_those_of_the_codec() -> None:

@@ -248,7 +248,7 @@ def test_the_same_quorum_is_read_once_and_never_mixed_up() -> None:
     ]
     for quorum in quorums * 2:
         report = Report(StateId(3, "ab"), Endpoint("h", "h:1"), in_force=quorum)
-        first, second = decode(encode(report)), decode(encode(replace(report, operations=1)))
+        first, second = decode(encode(report)), decode(encode(replace(report, local_step_index=1)))
         assert first == report
         assert second.in_force is first.in_force
 

@@ -581,7 +581,7 @@ def test_a_drain_lets_managers_leave_and_ends_with_its_own_code() -> None:
     assert told(out) == [AgentLeaving("SIGTERM", lives)]
     assert asked(out) == ["0", "1"]
     assert leaving(out) == []  # by an agreement, or where it stands at half of the grace
-    agent.says("0", Leaving(StateId(5, "x"), "drained"))
+    agent.says("0", Leaving("drained"))
     agent.exits("1", 143)
     out = agent.exits("0", 75)
     assert ended(out) == EndAgent(75, "SIGTERM")
@@ -596,7 +596,7 @@ def test_who_does_not_leave_is_pressed_and_then_killed_and_called_so() -> None:
     agent.failure_reports("0")
     agent.failure_reports("1")
     agent.on(DrainAsked("SIGTERM", 75))
-    agent.says("1", Leaving(StateId(5, "x"), "drained"))
+    agent.says("1", Leaving("drained"))
     assert agent.core.next_deadline() == 5.0
     out = agent.wait(5.0)
     assert asked(out) == ["0", "1"]
@@ -652,7 +652,7 @@ def test_a_script_that_fails_while_it_leaves_has_not_drained() -> None:
     agent.assign("0")
     agent.failure_reports("0")
     agent.on(DrainAsked("SIGTERM", 75))
-    agent.says("0", Leaving(StateId(5, "x"), "drained"))
+    agent.says("0", Leaving("drained"))
     agent.on(FailureReported(WorkerKey("0", agent.incarnations["0"], 0), RAISED))
     out = agent.exits("0", 1)
     assert "replica 0 failed: ValueError: no. That was while it left" in said(out)
@@ -668,7 +668,7 @@ def test_slots_are_not_taken_from_an_agent_that_leaves() -> None:
     agent.assign("0")
     agent.failure_reports("0")
     agent.on(DrainAsked("SIGTERM", 75))
-    agent.says("0", Leaving(StateId(5, "x"), "drained"))
+    agent.says("0", Leaving("drained"))
     assert signals(agent.assign()) == []
     agent.exits("0", 75)
     assert [slot.outcome for slot in agent.core.summary()] == [Outcome.DRAINED]
@@ -680,7 +680,7 @@ def test_a_replica_that_moves_has_its_grace_too() -> None:
     agent.assign("0", "1")
     agent.failure_reports("1")
     first = agent.incarnations["1"]
-    agent.says("1", Leaving(StateId(5, "x"), "drained"))
+    agent.says("1", Leaving("drained"))
     out = agent.assign("0")
     assert (signals(out), asked(out)) == ([], ["1"])
     out = agent.exits("1", 75)
@@ -694,7 +694,7 @@ def test_a_replica_that_has_left_is_started_again_if_its_slot_stays_here() -> No
     agent.assign("0")
     agent.failure_reports("0")
     first = agent.incarnations["0"]
-    agent.says("0", Leaving(StateId(5, "x"), "drained"))
+    agent.says("0", Leaving("drained"))
     out = agent.exits("0", 75)
     assert told(out) == [ReplicaLost("0", first, "it has left")]
     assert starts(agent.wait(1.0)) == [("0", 1)]
@@ -906,7 +906,7 @@ def test_who_has_never_spoken_has_left_or_hung_up_is_not_asked() -> None:
     silent.assign("0")
     silent.on(LighthouseSent(1e9))
     left, gone, off = heard_agent(), heard_agent(), heard_agent(hang_timeout_s=0.0)
-    left.says("0", Leaving(StateId(3, "x"), "finished"))
+    left.says("0", Leaving("finished"))
     left.says("0", Progress(3, 3, "drained"))
     gone.on(WorkerDisconnected(WorkerKey("0", gone.incarnations["0"], 0)))
     for agent in (silent, left, gone, off):

@@ -29,7 +29,9 @@ from ftrun.core.lighthouse.machine import (
     SendToAgent,
     TimerFired,
 )
+from ftrun.core.lighthouse.state import NO_SPEC
 from ftrun.core.quorum import Endpoint, Member, Quorum
+from ftrun.core.version import PROTOCOL_VERSION
 
 SPEC = m.JobSpec("job", 3, 1, 1, 10.0, 5.0, 20.0)
 SHARED = StateId(0, "shared")
@@ -88,16 +90,14 @@ members = st.lists(st.sampled_from(REPLICAS[:3]), unique=True, max_size=3).map(
     lambda ids: tuple(Member(r, "a", (Endpoint("h", "h:1"),), "A:1") for r in sorted(ids))
 )
 quorums = st.builds(Quorum, attempts, members, st.just("A:1"), st.none() | steps)
+promises = st.builds(m.SwitchPromise, steps, st.booleans())
 reports = st.builds(
     m.Report,
     states,
     st.just(Endpoint("h", "h:1")),
     st.just(NO_ATTEMPT) | attempts,
     st.none() | quorums,
-    st.none() | quorums,
-    st.none() | steps,
-    st.booleans(),
-    st.booleans(),
+    st.none() | st.builds(m.PendingQuorum, quorums, st.none() | promises),
     st.none() | tags,
     st.none() | tags,
 )
@@ -110,7 +110,7 @@ words = (
     | st.builds(m.InForce, attempts, steps)
     | st.builds(m.Errored, attempts, steps, st.just("why"))
     | st.builds(m.Healed, attempts, steps, st.just(("0",)), st.just(1), st.just(0.1))
-    | st.builds(m.Leaving, states, st.sampled_from(["finished", "drained", "left"]))
+    | st.builds(m.Leaving, st.sampled_from(["finished", "drained", "left"]))
     | st.builds(m.Progress, steps, steps, st.just("forward"))
 )
 replica_ids = st.sampled_from(REPLICAS)
@@ -234,7 +234,7 @@ class Crowd:
         stays = any(x.replica_id == replica_id for x in state.quorum.members)
         if phase == "switch":
             step = state.switch_step or 0
-            return m.InForce(attempt, step) if stays else m.Leaving(SHARED, "drained")
+            return m.InForce(attempt, step) if stays else m.Leaving("drained")
         return m.Built(attempt)
 
 
@@ -449,3 +449,18 @@ def test_one_death_is_told_with_one_message_per_agent() -> None:
     assert len(told) == 125
     messages = {id(x.message.message) for x in told if isinstance(x.message, m.ToWorkers)}
     assert len(messages) == 1, "one object, so that it is encoded once"
+
+
+@pytest.mark.parametrize(("version", "age"), [(0, "an older"), (PROTOCOL_VERSION + 1, "a newer")])
+def test_an_agent_of_another_version_is_refused_and_begins_no_job(version: int, age: str) -> None:
+    lighthouse = Lighthouse(LighthouseSettings(), JournalState(), 0.0)
+    event = hello("A")
+    event = replace(event, hello=replace(event.hello, version=version))
+    (rejected,) = [x.message for x in lighthouse.handle(event, 0.1) if isinstance(x, SendToAgent)]
+    assert isinstance(rejected, m.Rejected)
+    assert rejected.reason == (
+        f"this agent runs {age} ftrun (protocol {version}, and {PROTOCOL_VERSION} here). "
+        "Install the same ftrun on all nodes."
+    )
+    assert lighthouse.state.spec is NO_SPEC
+    assert not lighthouse.agents

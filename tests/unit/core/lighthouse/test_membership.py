@@ -110,7 +110,7 @@ def test_whoever_finishes_while_the_lighthouse_listens_is_struck_when_it_knows_e
         "0a: report 9/y in=1.1#1",
     )
     assert out[-1] == "= steady"
-    assert replay.line("+0.1")[0] == "A <- 0a: Interrupt 2.0#0 lost: 1a finished"
+    assert replay.line("+0.1")[0] == "A <- 0a: Interrupt 2.0#0"
 
 
 def test_rules_that_go_round_in_circles_are_caught() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from ftrun.core.ids import Attempt, StateId
 from ftrun.core.lighthouse.replicas import Replica, Replicas
-from ftrun.core.messages import Report
+from ftrun.core.messages import PendingQuorum, Report
 from ftrun.core.quorum import Endpoint, Quorum
 
 QUORUM = Quorum(Attempt(5, 2), (), "s:1")
@@ -59,10 +59,10 @@ def test_a_replica_is_known_when_all_its_workers_are() -> None:
     [
         ({}, False),
         ({"in_force": QUORUM}, True),
-        ({"pending": QUORUM}, True),
+        ({"pending": PendingQuorum(QUORUM)}, True),
         ({"in_force": QUORUM, "interrupted": Attempt(5, 1)}, True),
         ({"in_force": QUORUM, "interrupted": Attempt(5, 2)}, False),
-        ({"pending": QUORUM, "interrupted": Attempt(6, 1)}, False),
+        ({"pending": PendingQuorum(QUORUM), "interrupted": Attempt(6, 1)}, False),
     ],
 )
 def test_who_has_not_given_up_a_quorum_is_entangled(

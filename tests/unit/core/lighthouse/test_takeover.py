@@ -20,7 +20,7 @@ from ftrun.core.lighthouse.machine import (
 from ftrun.core.lighthouse.phases import Phase
 from ftrun.core.lighthouse.state import MembershipState
 from ftrun.core.lighthouse.takeover import Takeover
-from ftrun.core.messages import Report
+from ftrun.core.messages import PendingQuorum, Report, SwitchPromise
 from ftrun.core.quorum import Endpoint, Member, Quorum
 
 SPEC = m.JobSpec("job", 2, 1, 1, 10.0, 5.0, 20.0)
@@ -39,10 +39,10 @@ def report(**more: object) -> Report:
 OLD, NEXT, LATER = quorum(1, "0a"), quorum(2, "0a", "1a"), quorum(3, "1a")
 REPORTS = [
     report(in_force=OLD),
-    report(in_force=OLD, pending=NEXT, promised=True, pending_step=7),
-    report(in_force=OLD, pending=NEXT, promised=True, confirmed=True, pending_step=7),
+    report(in_force=OLD, pending=PendingQuorum(NEXT, SwitchPromise(7))),
+    report(in_force=OLD, pending=PendingQuorum(NEXT, SwitchPromise(7, confirmed=True))),
     report(in_force=NEXT),
-    report(pending=LATER, promised=True, pending_step=9),
+    report(pending=PendingQuorum(LATER, SwitchPromise(9))),
     report(),
 ]
 

@@ -71,7 +71,6 @@ def quorum_of(
         begins_with.step if begins_with is not None else None,
         begins_with,
         joins,
-        tuple(name for name in members.split() if name not in joins),
         tuple(recomputes.split()),
     )
 
@@ -217,8 +216,8 @@ def _message(message: m.FromWorker, name: Names) -> str:
             return _plain(f"errored {attempt}@{step}: {reason}", name)
         case m.Healed(attempt, step, donors):
             return f"healed {attempt}@{step} from {_row(donors)}"
-        case m.Leaving(state, reason):
-            return f"leaving {name(state)}: {reason}"
+        case m.Leaving(reason):
+            return f"leaving: {reason}"
         case m.Progress():
             raise ValueError("the machine does not send Progress")
 
@@ -230,10 +229,10 @@ def _report(report: m.Report, name: Names) -> str:
     if report.in_force is not None:
         words.append(f"in force {report.in_force.attempt}")
     if report.pending is not None:
-        words.append(f"pending {report.pending.attempt}")
-    if report.promised:
-        certain = "confirmed" if report.confirmed else "promised"
-        words.append(f"{certain} {report.pending_step}")
+        words.append(f"pending {report.pending.quorum.attempt}")
+        promise = report.pending.promise
+        if promise is not None:
+            words.append(f"{'confirmed' if promise.confirmed else 'promised'} {promise.step}")
     for word, tag in (("reduced", report.reduced), ("voted", report.voted)):
         if tag is not None:
             words.append(f"{word} {tag}")
@@ -245,9 +244,8 @@ def _report(report: m.Report, name: Names) -> str:
         words.append("nobody joins")
     if report.too_few:
         words.append("too few")
-    if report.operations:
-        words.append(f"operations {report.operations}")
-        words += ["repairable"] if report.repairable else []
+    if not report.repairable:
+        words.append("cannot repair")
     return ", ".join(words)
 
 

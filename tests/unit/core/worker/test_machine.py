@@ -136,13 +136,13 @@ def test_what_is_stale_and_must_be_answered(name: str) -> None:
 @pytest.mark.parametrize("name", EVERY)
 def test_an_interrupt_ends_everything_up_to_it(name: str) -> None:
     machine = situation(name)
-    groups = {q.attempt for q in (machine.in_force, machine.report().pending) if q is not None}
+    groups = {quorum.attempt for quorum in machine.report().quorums()}
     groups -= {attempt_of("1.6#1")} if name == "about to leave" else set()
     instructions = look_up(machine, "interrupt 1.7#1")
     assert {i.attempt for i in instructions if isinstance(i, e.AbortGroup)} == groups
     (report,) = sent(instructions)
     assert isinstance(report, m.Report) and report.interrupted == attempt_of("1.7#1")
-    assert report.in_force is None and report.pending is None and not report.promised
+    assert report.in_force is None and report.pending is None
     assert not machine.may_issue and machine.contributors() == ()
     assert machine.fate in (Fate.INTERRUPTED, Fate.VOID)
 
@@ -174,7 +174,7 @@ def test_there_is_a_way_back_to_work(name: str) -> None:
     assert isinstance(report, m.Report)
     state = report.state.committed(report.reduced) if report.reduced else report.state
     quorum = quorum_of("1.7#2", "5/A", "0 1")
-    quorum = Quorum(quorum.attempt, quorum.members, "s:1", state.step, state, (), ("0", "1"))
+    quorum = Quorum(quorum.attempt, quorum.members, "s:1", state.step, state)
     machine.handle(m.NewQuorum(quorum), 0.0)
     look_up(machine, "built 1.7#2")
     if machine.fate is not Fate.OPEN:

@@ -180,7 +180,7 @@ class Watch:
                 assert current >= 0, "no step has a negative number"
                 if later:
                     self.promise, self.is_confirmed = None, False
-            case m.Leaving(_, "drained"):
+            case m.Leaving("drained"):
                 assert self.is_confirmed, "leaves before it is certain"
             case m.Errored(attempt):
                 assert attempt <= gave_up
@@ -352,7 +352,6 @@ class World:
             tuple(map(member, ids)),
             "s:1",
             newcomers=tuple(sorted(newcomers)),
-            donors=tuple(x for x in ids if x not in newcomers),
         )
 
     def new_quorum(self) -> None:

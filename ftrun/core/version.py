@@ -1,0 +1,21 @@
+"""The version of the protocol that agents and lighthouse speak, and the words when two differ.
+
+A lighthouse and its agents refuse each other unless both have the same version, because a message
+that means something else to the receiver could break an invariant. Not here: the messages.
+"""
+
+from __future__ import annotations
+
+PROTOCOL_VERSION = 1
+"""Raised by every change after which an older peer would misunderstand a message."""
+
+
+def unlike_version(version: int, peer: str) -> str:
+    """Why ``peer``, which has this version, cannot take part; "": it can."""
+    if version == PROTOCOL_VERSION:
+        return ""
+    age = "an older" if version < PROTOCOL_VERSION else "a newer"
+    return (
+        f"{peer} runs {age} ftrun (protocol {version}, and {PROTOCOL_VERSION} here). "
+        "Install the same ftrun on all nodes."
+    )

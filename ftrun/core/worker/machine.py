@@ -4,14 +4,19 @@ The main thread walks IDLE → WAITING (start_quorum) → STEPPING (forward, bac
 (should_commit, groups of several workers only) → IDLE. Everything else happens beside it, and what
 becomes of the step under way is its *fate*:
 
-| fate   | means                                      | left by                             |
-|--------|--------------------------------------------|-------------------------------------|
-| OPEN   | its quorum is in force                     | an interrupt or error → HELD        |
-| HELD   | interrupted; the next quorum will tell     | NewQuorum → STANDS, REPAIR, VOID    |
-| STANDS | its results are complete; peers count on it| Decided; an interrupt → HELD;       |
-|        |                                            | one more operation → VOID           |
-| REPAIR | goes out again when the next group stands  | GroupBuilt → OPEN; interrupt → HELD |
-| VOID   | will not be committed; nobody waits for it | Decided                             |
+| fate                 | means                                      | left by                      |
+|----------------------|--------------------------------------------|------------------------------|
+| OPEN                 | its quorum is in force                     | an interrupt, an error       |
+| INTERRUPTED          | the next quorum decides                    | NewQuorum → STANDS, REPAIR,  |
+|                      |                                            | VOID                         |
+| INTERRUPTED_COMPLETE | the same; its results stood                | the same                     |
+| STANDS               | its results are complete; peers count on it| Decided; an interrupt; one   |
+|                      |                                            | more operation → VOID        |
+| REPAIR               | goes out again when the next group stands  | GroupBuilt → OPEN; an        |
+|                      |                                            | interrupt                    |
+| VOID                 | will not be committed                      | Decided                      |
+
+under_way.py asserts the table.
 
 Rules that the rest relies on:
 - An attempt that was given up (``interrupted``) counts for nothing afterwards: no completion, no
@@ -38,7 +43,6 @@ the books that are kept about quorums (quorums.py) and about the step under way 
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -47,10 +51,12 @@ from typing import Any
 
 from ftrun.core import messages as m
 from ftrun.core.activity import LONG_S, STOOD_STILL_S, Activity
-from ftrun.core.ids import Attempt, StateId, Tag, WorkerKey, extend_lineage
+from ftrun.core.ids import Attempt, StateId, Tag, WorkerKey
 from ftrun.core.quorum import Endpoint, Quorum, contributors
 from ftrun.core.worker import events as e
 from ftrun.core.worker.comparison import Comparison, Entry, Question, Shape
+from ftrun.core.worker.heal import HealState
+from ftrun.core.worker.lease import WorkerLease
 from ftrun.core.worker.quorums import Pending, Quorums
 from ftrun.core.worker.under_way import Fate, StepUnderWay
 
@@ -105,12 +111,9 @@ class StepMachine:
     ) -> None:
         self.key = key
         self.endpoint = endpoint
-        self.state = state
-        self.isolated = False
+        self._heal = HealState(state, heal_first)
+        self._lease = WorkerLease()
         self.has_reported = False  # asked for a Report at the first step; nothing is said before
-        self.healing = False  # the script does not hold the quorum's state yet
-        self.loaded: StateId | None = None  # arrived and verified, but not applied
-        self.torn = False  # ``state`` is half written over
         self.begun = 0  # how many steps, also those that were not committed
         self._quorums = Quorums(key)
         self._step: StepUnderWay | None = None
@@ -118,18 +121,14 @@ class StepMachine:
         self._committed: tuple[Shape, ...] | None = None  # the last committed step's operations
         self._too_few = 0  # so often in a row, under this quorum, too few contributed to a step
         self._too_few_since = 0.0
-        self._is_fresh = True  # holds what it started with, which a restart brings back
         self._between_steps = StepPhase.IDLE  # or WAITING or LEFT
         self._workers = workers_per_replica
         self._repair = repair
-        self._heal_first = heal_first
         self._contributors_max = contributors_max
         self._contributors_min = contributors_min
         self._operation_timeout_s = operation_timeout_s
         self._quorum_timeout_s = quorum_timeout_s
         self._offered: Tag | None = None
-        self._isolated_since = 0.0
-        self._lease_until_s = math.inf  # no agent has said yet
         self._leaves_for = ""  # why it shall leave at the next boundary by itself
         self._between_since = 0.0  # in the phase between steps
         self._ticked_at: float | None = None
@@ -178,14 +177,39 @@ class StepMachine:
         self._out = []
         self._story.append((now, event))
         if self.phase is not StepPhase.LEFT:
-            if self._lease_until_s <= now and not self.isolated:
-                self._isolate()  # Q3: its agent is stopped, or it would have told
+            if self._lease.ends(now):  # Q3: its agent is stopped, or it would have sent another
+                self._isolate()
             self._handlers[type(event)](event)
         return self._out
 
     def story(self) -> list[str]:
         """The last events, oldest first."""
         return [f"{when:.3f} {event}" for when, event in self._story]
+
+    @property
+    def state(self) -> StateId:
+        """What the script holds."""
+        return self._heal.state
+
+    @property
+    def healing(self) -> bool:
+        """The script does not hold the quorum's state yet."""
+        return self._heal.healing
+
+    @property
+    def loaded(self) -> StateId | None:
+        """The state that has arrived and is not applied yet."""
+        return self._heal.loaded
+
+    @property
+    def torn(self) -> bool:
+        """``state`` is half written over: there is nothing to save."""
+        return self._heal.torn
+
+    @property
+    def isolated(self) -> bool:
+        """No lighthouse has answered for the isolation limit: nothing may be committed (Q3)."""
+        return self._lease.isolated
 
     @property
     def phase(self) -> StepPhase:
@@ -263,7 +287,7 @@ class StepMachine:
         workers: a mate may not have it (C1).
         """
         step = self._step
-        if step is None or (step.fate is Fate.INTERRUPTED and not step.stood):
+        if step is None or step.fate is Fate.INTERRUPTED:
             return None
         lacks_state = self.healing and (self.loaded is None or self._workers > 1)
         return step.results if not lacks_state else None
@@ -275,7 +299,7 @@ class StepMachine:
             return True
         if self.isolated or self._step is None:
             return False  # Q3: nobody commits who may have been left behind
-        if self.fate is Fate.INTERRUPTED:
+        if self.fate is Fate.INTERRUPTED_COMPLETE:
             may_stand = self._workers == 1 and not self._step.is_blind
             return may_stand and self.reduced is not None
         if self.fate is Fate.OPEN:
@@ -293,7 +317,7 @@ class StepMachine:
 
         Isolation forbids to begin a vote; what is voted for then, a mate may have committed (C1).
         """
-        if self.fate is Fate.INTERRUPTED:
+        if self.fate.is_interrupted:
             return self._vote_stands
         return self.fate is not Fate.REPAIR
 
@@ -306,7 +330,7 @@ class StepMachine:
     @property
     def heals_first(self) -> bool:
         """The state must be applied before the forward pass of this step."""
-        return self.healing and (self._heal_first or self.position == 0)
+        return self.healing and (self._heal.heals_first or self.position == 0)
 
     def contributors(self) -> tuple[int, ...]:
         """The replica_ranks that count in the step under way (C4).
@@ -316,7 +340,7 @@ class StepMachine:
         quorum, step = self.in_force, self._step
         if quorum is None or step is None or step.tag.attempt != quorum.attempt:
             return ()
-        healed = self._heal_first or step.repeats
+        healed = self._heal.heals_first or step.repeats
         return contributors(quorum, step.tag.step, healed, self._contributors_max)
 
     @property
@@ -331,7 +355,7 @@ class StepMachine:
         and before that its own: only so is it a newcomer again, with zeros to add (C4).
         """
         reduced, step, pending = self.reduced, self._step, self.pending
-        can_repair = step is None or (step.fate is Fate.INTERRUPTED and self._is_whole(step))
+        can_repair = step is None or (step.fate.is_interrupted and self._is_whole(step))
         stands = self.loaded if reduced is not None and self.loaded is not None else self.state
         return m.Report(
             state=stands,
@@ -353,7 +377,7 @@ class StepMachine:
         """Assert what must hold between events (INVARIANTS.md: C3, Q2, Q5)."""
         self._quorums.check()
         quorum, tag = self.in_force, self.tag
-        assert self.fate is not Fate.INTERRUPTED or quorum is None, "held, and yet in a quorum"
+        assert not self.fate.is_interrupted or quorum is None, "interrupted, and yet in a quorum"
         assert not self.torn or self.healing or tag is None or self.fate is not Fate.OPEN, (
             "S3: trains from a torn state"
         )
@@ -433,8 +457,7 @@ class StepMachine:
             if unlike or self.state.step != number:
                 self._give_up(f"holds {self.state}, not what {quorum.attempt} begins with")
                 return
-        self.healing = heals
-        self.loaded = self.loaded if heals and self.loaded == quorum.state else None
+        self._heal.begin(heals, quorum.state)
         if heals:
             self._committed = None
         tag = Tag(quorum.attempt, number)
@@ -453,8 +476,8 @@ class StepMachine:
     def _announce(self, quorum: Quorum, tag: Tag) -> None:
         """The quorum is in force here: say so, and give or fetch the state. Once per attempt."""
         self._send(m.InForce(quorum.attempt, tag.step))
-        if self._must_heal:
-            self._out.append(e.LoadState(tag, quorum, in_place=self._is_fresh))
+        if self._heal.must_load:
+            self._out.append(e.LoadState(tag, quorum, in_place=self._heal.is_fresh))
         if self._quorums.is_donor(quorum):
             self._retire()
             self._offered = tag
@@ -489,7 +512,7 @@ class StepMachine:
             return False
         if self._workers == 1:
             return self.is_decidable
-        if step.fate is Fate.INTERRUPTED:
+        if step.fate.is_interrupted:
             return self._vote_stands
         return step.operations.complete and step.voted == step.tag  # C1, C3
 
@@ -499,8 +522,7 @@ class StepMachine:
         if not step.operations.all_handed and step.fate is not Fate.VOID:
             self._out.append(e.FailOperations(reason or "the step was not committed"))
         if commits:
-            self.state = self.state.committed(step.tag)  # C2
-            self._is_fresh = False
+            self._heal.commit(step.tag)
             self._committed = tuple(step.comparison.shapes)
         self._step = None
         self._past = step.comparison
@@ -515,7 +537,7 @@ class StepMachine:
 
     def _on_state_reset(self, event: e.StateReset) -> None:
         reason = "the script has set its step"
-        self.state = event.state
+        self._heal.state = event.state
         self._committed = None
         self._give_up(reason)
         if self._step is not None and self._step.fate is not Fate.VOID:
@@ -606,48 +628,36 @@ class StepMachine:
 
     # ------------------------------------------------------------ healing
 
-    @property
-    def _must_heal(self) -> bool:
-        return self.healing and self.loaded is None
-
     def _awaits_state(self, tag: Tag) -> bool:
-        return self._must_heal and self.fate is Fate.OPEN and tag == self.tag
+        return self._heal.must_load and self.fate is Fate.OPEN and tag == self.tag
 
     def may_overwrite(self, tag: Tag) -> bool:
         """Whether the state for ``tag`` may be written over the script's own from here on."""
         return self.torn and self._awaits_state(tag)
 
     def _on_overwrite_begun(self, event: e.OverwriteBegun) -> None:
-        if self._is_fresh and self._awaits_state(event.tag):
-            self.torn = True
+        if self._heal.is_fresh and self._awaits_state(event.tag):
+            self._heal.overwrite()
 
     def _on_state_loaded(self, event: e.StateLoaded) -> None:
         if not self._awaits_state(event.tag) or self.in_force is None:
             return
         wanted = self.in_force.state or event.state
         if event.state == wanted and event.state.step == event.tag.step:
-            self.loaded = event.state
+            self._heal.loaded = event.state
         else:
             self._give_up(f"heal: donors hold {event.state}, not what {event.tag} begins with")
 
     def _on_state_applied(self, event: e.StateApplied) -> None:
         if not self.healing or self.tag is None:
             return
-        if self.loaded is None:  # given up while it was applied: nobody else holds such a state
-            lineage = extend_lineage(self.state.lineage, self.tag)
-            self.state = replace(self.state, lineage=lineage)  # S1
+        if not self._heal.apply(self.tag):
             return
-        self.state = self.loaded
-        self.loaded = None
-        self.healing = self.torn = self._is_fresh = False
         attempt, number = self.tag.attempt, self.state.step
         self._send(m.Healed(attempt, number, event.donors, event.nbytes, event.duration_s))
 
     def _on_state_spoiled(self, event: e.StateSpoiled) -> None:
-        if self.loaded is None:
-            return  # it was given up while it was applied
-        self.loaded = None
-        if self.fate is Fate.OPEN:
+        if self._heal.spoil() and self.fate is Fate.OPEN:
             self._give_up(f"heal: {event.reason}")
 
     def _on_heal_failed(self, event: e.HealFailed) -> None:
@@ -680,7 +690,7 @@ class StepMachine:
         self._abort_groups(self._quorums.give_up(attempt))
         step = self._step
         if step is not None:
-            if step.fate not in (Fate.INTERRUPTED, Fate.REPAIR):
+            if not step.fate.awaits_quorum:
                 step.touched_at = self._now
             step.interrupt(self._now + self._quorum_timeout_s, self.reduced is not None)
 
@@ -691,12 +701,12 @@ class StepMachine:
         """The verdict of ``quorum`` on the step under way."""
         step.is_blind = self.isolated  # a quorum that comes then may have been replaced since (Q3)
         tag = self.reduced if self.healing else step.decisive
-        held = self.loaded if self.healing else self.state
+        held = self._heal.after
         if tag is not None and held is not None and quorum.state == held.committed(tag):
             step.stand()
         elif self._repairable(step, quorum):
             step.repair()
-            self.loaded = self.loaded if self.loaded == quorum.state else None
+            self._heal.keep_loaded_if(quorum.state)
         else:
             again = quorum.state == self.state
             fate = "is computed again" if again else f"is left out: it goes on from {quorum.state}"
@@ -744,7 +754,7 @@ class StepMachine:
         if self.in_force is not None or self.pending is not None:
             self._abort(self.seen)  # the Interrupt was lost on the way
         self._take(quorum, is_switch=False)
-        if self._step is not None and self._step.fate is Fate.INTERRUPTED:
+        if self._step is not None and self._step.fate.is_interrupted:
             self._judge(self._step, quorum)
 
     def _is_new(self, quorum: Quorum) -> bool:
@@ -774,7 +784,7 @@ class StepMachine:
         if joins and self.in_force is not None:
             self._abort(self.seen)  # the others have gone on without us
         self._abort_groups(self._quorums.drop_pending())
-        is_open = self._step is not None and self._step.fate in (Fate.INTERRUPTED, Fate.REPAIR)
+        is_open = self._step is not None and self._step.fate.awaits_quorum
         if self._step is not None and is_open and not self._vote_stands:  # C1
             # No quorum will tell any more.
             self._void(self._step, f"interrupted; this replica joins quorum {quorum.attempt} anew")
@@ -865,33 +875,31 @@ class StepMachine:
         reason = f"this replica leaves: {self._leaves_for}"
         if self.activity()[0] is Activity.WAITING:
             self._give_up(reason)
-        if step.fate in (Fate.INTERRUPTED, Fate.REPAIR):
+        if step.fate.awaits_quorum:
             self._void(step, reason)
 
     # ------------------------------------------------------------ time
 
     def _on_lease(self, event: m.Lease) -> None:
-        self._lease_until_s = event.until_s
-        if self.isolated == (self._now >= event.until_s):
-            return
-        if self.isolated:
-            self._end_isolation()
-        else:
+        self._lease.renew(event.until_s)
+        isolated_s = self._lease.begins_again(self._now)
+        if isolated_s is not None:
+            self._end_isolation(isolated_s)
+        elif self._lease.ends(self._now):
             self._isolate()
+        else:
+            return
         self._advance()
 
     def _isolate(self) -> None:
-        self.isolated = True
-        self._isolated_since = self._now
         self._abort(self.seen)  # Q3: from now on a quorum may be formed without us
         if self._step is not None:
             self._step.is_blind = True
 
-    def _end_isolation(self) -> None:
+    def _end_isolation(self, isolated_s: float) -> None:
         """A lighthouse is there again."""
-        self.isolated = False
         if self._step is not None and self._step.deadline is not None:
-            self._step.deadline += self._now - self._isolated_since  # that does not count
+            self._step.deadline += isolated_s  # that does not count
         if self.has_reported:  # a script on its way to its first step is not ready for a quorum
             self._send(self.report())  # the stream may have stood all the while: nobody would ask
 
@@ -923,7 +931,7 @@ class StepMachine:
             return Activity.TOO_FEW, self._too_few_since
         if step is None:
             return self._activity_between()
-        if step.fate in (Fate.INTERRUPTED, Fate.REPAIR) or self.isolated:
+        if step.fate.awaits_quorum or self.isolated:
             return Activity.QUORUM, step.touched_at
         if self.healing:
             return Activity.HEALING, step.began_at

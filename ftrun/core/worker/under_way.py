@@ -19,9 +19,33 @@ class Fate(Enum):
 
     OPEN = "open"
     INTERRUPTED = "interrupted"
+    INTERRUPTED_COMPLETE = "interrupted complete"
     STANDS = "stands"
     REPAIR = "repair"
     VOID = "void"
+
+    @property
+    def is_interrupted(self) -> bool:
+        """The next quorum decides."""
+        return self in (Fate.INTERRUPTED, Fate.INTERRUPTED_COMPLETE)
+
+    @property
+    def awaits_quorum(self) -> bool:
+        """Nothing goes on before a next quorum has come, or its group stands."""
+        return self.is_interrupted or self is Fate.REPAIR
+
+
+_INTERRUPTED = {Fate.INTERRUPTED, Fate.INTERRUPTED_COMPLETE}
+_VERDICTS = {Fate.STANDS, Fate.REPAIR, Fate.VOID}
+TRANSITIONS: dict[Fate, set[Fate]] = {
+    Fate.OPEN: {*_INTERRUPTED, Fate.VOID},
+    Fate.INTERRUPTED: {Fate.INTERRUPTED, *_VERDICTS},
+    Fate.INTERRUPTED_COMPLETE: {*_INTERRUPTED, *_VERDICTS},
+    Fate.STANDS: {*_INTERRUPTED, Fate.VOID},
+    Fate.REPAIR: {*_INTERRUPTED, Fate.OPEN, Fate.VOID},
+    Fate.VOID: {Fate.VOID},
+}
+"""What may follow upon what. INTERRUPTED never becomes complete: what was reported binds (C1)."""
 
 
 class StepUnderWay:
@@ -45,7 +69,6 @@ class StepUnderWay:
         self.operations = OperationLedger()
         self.is_voting = False
         self.is_blind = False
-        self.stood = False  # when it was interrupted
         self.voted: Tag | None = None
         self.deadline: float | None = None
         self.void_reason = ""
@@ -68,10 +91,12 @@ class StepUnderWay:
     def vote(self) -> None:
         """The ranks of the group are asked; what cannot stand will not be voted for."""
         self.is_voting = True
-        may_stand = self.fate in (Fate.OPEN, Fate.STANDS) or (
-            self.fate is Fate.INTERRUPTED and self.stood
-        )
+        may_stand = self.fate in (Fate.OPEN, Fate.STANDS, Fate.INTERRUPTED_COMPLETE)
         self.voted = self.tag if may_stand and self.is_enough else None
+
+    def _become(self, fate: Fate) -> None:
+        assert fate in TRANSITIONS[self.fate], f"{self.fate} → {fate}"
+        self.fate = fate
 
     def interrupt(self, deadline: float, stands: bool) -> None:
         """Interrupted: the next quorum tells, by ``deadline``.
@@ -81,17 +106,17 @@ class StepUnderWay:
         """
         if self.fate is Fate.VOID:
             return
-        self.stood = stands and (self.stood or self.fate is not Fate.INTERRUPTED)
-        self.fate = Fate.INTERRUPTED
+        is_complete = stands and self.fate is not Fate.INTERRUPTED
+        self._become(Fate.INTERRUPTED_COMPLETE if is_complete else Fate.INTERRUPTED)
         self.deadline = deadline
 
     def stand(self) -> None:
         """The results are complete and peers count on them."""
-        self.fate = Fate.STANDS
+        self._become(Fate.STANDS)
 
     def repair(self) -> None:
         """The operations go out again as soon as there is a group for them."""
-        self.fate = Fate.REPAIR
+        self._become(Fate.REPAIR)
 
     @property
     def is_awaited(self) -> bool:
@@ -108,12 +133,12 @@ class StepUnderWay:
         self.tag = Tag(quorum.attempt, self.tag.step)
         self.comparison.begin_again(quorum)
         self.repeats = False
-        self.fate = Fate.OPEN
+        self._become(Fate.OPEN)
         self.operations.start_again()
         self.deadline = deadline if self.is_awaited else None
 
     def void(self, reason: str) -> None:
         """It will not be committed."""
-        self.fate = Fate.VOID
+        self._become(Fate.VOID)
         self.void_reason = reason
         self.voted = None

@@ -148,7 +148,7 @@ def test_who_leaves_with_half_a_state_is_not_asked_to_save_it(tmp_path: Path) ->
     with job(tmp_path, 1) as alone:
         manager = alone.add("0")
         alone.step()
-        manager._machine.torn, manager._machine._between_steps = True, StepPhase.LEFT
+        manager._machine._heal.torn, manager._machine._between_steps = True, StepPhase.LEFT
         with pytest.raises(SystemExit) as ending:
             manager.start_quorum()
         assert not isinstance(ending.value, Drained)

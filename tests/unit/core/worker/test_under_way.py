@@ -6,7 +6,7 @@ import pytest
 
 from ftrun.core.ids import Tag, WorkerKey
 from ftrun.core.worker.comparison import Comparison
-from ftrun.core.worker.under_way import Fate, StepUnderWay
+from ftrun.core.worker.under_way import TRANSITIONS, Fate, StepUnderWay
 from tests.unit.core.worker.step_script import attempt_of, quorum_of, tag_of
 
 TAG = tag_of("1.1#1@5")
@@ -86,6 +86,7 @@ def test_it_goes_out_again_under_another_attempt() -> None:
 def test_there_is_no_deadline_for_nothing() -> None:
     step = step_of(TAG)
     step.interrupt(60.0, stands=False)
+    step.repair()
     step.go_out_again(quorum_of("1.2#1", None, "0 1"), deadline=9.0)
     assert step.deadline is None
 
@@ -94,14 +95,30 @@ def test_what_an_interrupt_found_standing_may_be_voted_for_and_nothing_else() ->
     step = reduced()
     step.interrupt(60.0, stands=True)
     step.vote()
-    assert step.stood and step.voted == TAG
+    assert step.fate is Fate.INTERRUPTED_COMPLETE and step.voted == TAG
     step = reduced()
     step.interrupt(60.0, stands=False)
     step.interrupt(61.0, stands=True)  # asked again: what was reported first may be known already
     step.vote()
-    assert not step.stood and step.voted is None
+    assert step.fate is Fate.INTERRUPTED and step.voted is None
     step = step_of(TAG)
     step.interrupt(60.0, stands=False)
+    step.repair()
     step.go_out_again(quorum_of("1.2#1", None, "0 1"), deadline=9.0)
     step.vote()
     assert step.voted == step.tag
+
+
+@pytest.mark.parametrize("fate", list(Fate))
+def test_only_what_the_table_allows_may_follow(fate: Fate) -> None:
+    allowed = TRANSITIONS[fate]
+    moves = {Fate.STANDS: StepUnderWay.stand, Fate.REPAIR: StepUnderWay.repair}
+    for after, move in moves.items():
+        step = step_of(TAG)
+        step.fate = fate
+        if after in allowed:
+            move(step)
+            assert step.fate is after
+        else:
+            with pytest.raises(AssertionError, match="→"):
+                move(step)

@@ -1,0 +1,79 @@
+"""The state that one worker holds, and how far it is with healing: getting its peers' state.
+
+A heal goes: a quorum names this replica a newcomer (``healing``); a thread fetches and verifies the
+state (``loaded``); the main thread applies it. In between the script's own state may be written
+over, and is *torn* until a heal has been applied (S3). Only a *fresh* state, the one that the
+worker started with, may be written over, because a restart brings it back. A state of the job that
+this worker once held is kept until the new one is complete (C6).
+
+Not here: when to heal and what a failed heal ends (machine.py), donors and bytes (checkpoint/).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ftrun.core.ids import StateId, Tag, extend_lineage
+
+
+class HealState:
+    """``state``: what the script holds. ``healing``: it is not yet what the quorum begins with.
+
+    ``loaded``: arrived and verified, but not applied. ``torn``: ``state`` is half written over.
+    ``is_fresh``: the worker holds what it started with. ``heals_first``: newcomers heal before
+    their forward pass (a synchronous quorum).
+    """
+
+    def __init__(self, state: StateId, heals_first: bool) -> None:
+        self.state = state
+        self.healing = False
+        self.loaded: StateId | None = None
+        self.torn = False
+        self.is_fresh = True
+        self.heals_first = heals_first
+
+    @property
+    def must_load(self) -> bool:
+        """A state is wanted and has not arrived."""
+        return self.healing and self.loaded is None
+
+    @property
+    def after(self) -> StateId | None:
+        """What this worker holds once it has healed, if it must; None: not known yet."""
+        return self.loaded if self.healing else self.state
+
+    def begin(self, heals: bool, wanted: StateId | None) -> None:
+        """A step begins; ``wanted``: what its quorum begins with."""
+        assert heals or not self.torn, "S3: trains from a torn state"
+        self.healing = heals
+        self.loaded = self.loaded if heals and self.loaded == wanted else None
+
+    def keep_loaded_if(self, wanted: StateId | None) -> None:
+        """The step is repaired under a quorum that begins with ``wanted``."""
+        self.loaded = self.loaded if self.loaded == wanted else None
+
+    def overwrite(self) -> None:
+        """Whoever fetches the state begins to write it over the script's own."""
+        assert self.is_fresh, "C6: writes over the job's state"
+        self.torn = True
+
+    def apply(self, tag: Tag) -> bool:
+        """The script has read what was loaded into itself; False: that was given up meanwhile."""
+        if self.loaded is None:  # nobody else holds such a state, so it gets a name of its own (S1)
+            lineage = extend_lineage(self.state.lineage, tag)
+            self.state = replace(self.state, lineage=lineage)
+            return False
+        self.state, self.loaded = self.loaded, None
+        self.healing = self.torn = self.is_fresh = False
+        return True
+
+    def spoil(self) -> bool:
+        """What was loaded cannot be applied; False: it was given up meanwhile."""
+        was_loaded, self.loaded = self.loaded is not None, None
+        return was_loaded
+
+    def commit(self, tag: Tag) -> None:
+        """The step under ``tag`` is committed."""
+        assert not self.healing and not self.torn, "S3: commits from a state that is not healed"
+        self.state = self.state.committed(tag)  # C2
+        self.is_fresh = False

@@ -33,7 +33,7 @@ COMMAND_S = 180.0
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from a copy: an earlier build's leftovers in the repository would hide missing files."""
+    """Built from a copy: leftovers of an earlier build could hide missing files."""
     source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
     for name in SOURCES:
         if (REPOSITORY / name).is_dir():

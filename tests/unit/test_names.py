@@ -9,7 +9,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 HOUSE = ("ftrun", "tests", "scripts", "examples", "docs")
-DOCUMENTS = ("README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "SECURITY.md", "docs/PROTOCOL.md")
+DOCUMENTS = (
+    *("README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "INVARIANTS.md", "SECURITY.md"),
+    *("docs/PROTOCOL.md", "docs/TESTING.md", "docs/GPU.md"),
+)
 NAME = re.compile(r"(?<![\w./$~<-])((?:[\w-]+/)*[\w-]+\.(?:py|proto)|(?:[a-z_]+/)+)(?![\w/<$.*{])")
 FUNCTIONS = re.compile(r"`((?:[\w-]+/)*[\w-]+\.py): ([^`]+)`")
 """In documents: a file of ftrun/, and functions, methods or classes in it."""

@@ -39,10 +39,10 @@ test, train = shuffled.split([TEST_SAMPLES, len(images) - TEST_SAMPLES])
 
 
 def batch(step: int, rank: int | None, contributors: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """What contributor ``rank`` learns from in ``step``.
+    """The samples of contributor ``rank`` in ``step``.
 
-    It depends on these numbers alone, so it does not matter who died or joined before. A replica
-    that still heals has no rank: what it computes counts for nothing, so any samples will do.
+    They depend on these numbers alone, so deaths and joins before do not matter. A replica that
+    still heals has no rank: what it computes does not count, so any samples will do.
     """
     generator = torch.Generator().manual_seed(SEED + step)
     drawn = torch.randint(len(train), (contributors, BATCH), generator=generator)
@@ -66,12 +66,12 @@ adam = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE)
 
 
 def state_dict() -> dict:
-    """What a replacement needs of its peers to be their equal."""
+    """All that a replacement needs to be equal to its peers."""
     return {"model": model.state_dict(), "optimizer": adam.state_dict()}
 
 
 def load_state_dict(state: dict) -> None:
-    """Become their equal."""
+    """Take over the state of a peer."""
     model.load_state_dict(state["model"])
     adam.load_state_dict(state["optimizer"])
 

@@ -2,7 +2,7 @@
 
     ftrun --replicas 2 --workers-per-replica 2 examples/train_fsdp.py
 
-When one worker dies its whole group restarts, for half a model is of no use, and each worker of
+When one worker dies its whole group restarts, because half a model is of no use. Each worker of
 the new group heals from its counterpart in another group. The other groups go on. Commits are
 decided per group: both workers step or neither does.
 """
@@ -42,7 +42,7 @@ labels = torch.tensor(labels)
 
 
 def batch(step: int, rank: int | None, contributors: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """What this worker learns from in ``step``, as a part of contributor ``rank``."""
+    """The samples of this worker in ``step``, as a part of contributor ``rank``."""
     generator = torch.Generator().manual_seed(SEED + step)
     drawn = torch.randint(len(images), (contributors, group_size, BATCH), generator=generator)
     mine = drawn[rank or 0, group_rank]

@@ -4,7 +4,7 @@
 
 Press Ctrl-C, send SIGTERM, or kill -9 everything: the next run starts at the last step in
 ``checkpoint.pt``, and ends with the same parameters as a run that nobody stopped. After a kill of
-one worker there is nothing to resume: it heals from its peers, whatever it has read from the file.
+one worker there is nothing to resume: it heals from its peers, whatever it read from the file.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ device = "cuda" if torch.cuda.is_available() else "cpu"  # ftrun shows each work
 
 
 def batch(step: int, rank: int | None, contributors: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """What contributor ``rank`` learns from in ``step``: it depends on these numbers alone.
+    """The samples of contributor ``rank`` in ``step``: they depend on these numbers alone.
 
     So the step is the whole position in the data. A script that reads from an iterator has to save
     and restore that as well.
@@ -53,12 +53,12 @@ adam = torch.optim.AdamW(model.parameters(), lr=2e-3)
 
 
 def state_dict() -> dict:
-    """What a replica needs to be the equal of its peers."""
+    """All that a replica needs to be equal to its peers."""
     return {"model": model.state_dict(), "optimizer": adam.state_dict()}
 
 
 def load_state_dict(state: dict) -> None:
-    """Become their equal."""
+    """Take over the state of a peer."""
     model.load_state_dict(state["model"])
     adam.load_state_dict(state["optimizer"])
 
@@ -71,7 +71,7 @@ network = DistributedDataParallel(manager, model)  # averages gradients over the
 
 
 def is_writer() -> bool:
-    """Whether this worker writes: one does in each step, but not the same one in all of them."""
+    """Whether this worker writes: one worker does in each step, not always the same one."""
     return manager.participating_rank() == 0 and os.environ["RANK"] == "0"
 
 
@@ -85,8 +85,8 @@ def save() -> None:
     print(f"saved step {manager.current_step()}", flush=True)
 
 
-# Before the first step, in every replica. The Manager's part is the step, and a digest of how the
-# state came about: replicas that hold the same begin at once, and one that holds less heals.
+# Before the first step, in every replica. The Manager's part is the step and a digest of the
+# commits before it: replicas that hold the same begin at once, and one that holds less heals.
 if CHECKPOINT.exists():
     saved = torch.load(CHECKPOINT, map_location=device, weights_only=True)
     load_state_dict(saved)

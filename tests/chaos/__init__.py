@@ -1,1 +1,1 @@
-"""Chaos: real jobs, real faults drawn by seed, and what must be true of the wreckage afterwards."""
+"""Chaos: real jobs, real faults drawn by seed, and checks of the outcome."""

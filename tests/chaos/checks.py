@@ -1,4 +1,4 @@
-"""What must be true of a run when it is over. Each check cites the invariant that it holds up.
+"""Checks of a finished run. Each cites its invariant.
 
 Not here: the replay (oracle.py), how a run goes (run.py).
 """
@@ -41,7 +41,7 @@ def check_history(job: Job, *, finished: bool) -> list[str]:
 
 
 def check_output(job: Job, causes: Iterable[str]) -> list[str]:
-    """P2, P3, P5, P6 from what was seen of the processes and what ``ftrun`` has printed."""
+    """P2, P3, P5, P6 from the samples of the processes and the output of ``ftrun``."""
     text = job.text()
     found = [f"P2: {line}" for line in job.family.stale]
     if job.bystander.poll() is not None:
@@ -55,7 +55,7 @@ def check_output(job: Job, causes: Iterable[str]) -> list[str]:
 
 
 def check_pids(before: dict[str, int], after: dict[str, int], may_go: set[str]) -> list[str]:
-    """P4: who was not struck runs in the process that it ran in."""
+    """P4: a replica that was not killed keeps its process."""
     return [
         f"P4: replica {replica} was pid {pid} and is {after.get(replica)}; nobody struck it"
         for replica, pid in sorted(before.items())
@@ -64,7 +64,7 @@ def check_pids(before: dict[str, int], after: dict[str, int], may_go: set[str]) 
 
 
 def check_flat(before: dict[str, dict[str, int]], after: dict[str, dict[str, int]]) -> list[str]:
-    """P7, coarse: over a few faults nobody gains descriptors or threads by the dozen."""
+    """P7, coarse: over a few faults no process gains dozens of descriptors or threads."""
     found = []
     for name in before.keys() & after.keys():
         for what, more_max in (("fds", FDS_MORE_MAX), ("threads", THREADS_MORE_MAX)):
@@ -84,7 +84,7 @@ def _one_state_per_lineage(processes: list[Process]) -> list[str]:
 
 
 def _heals(processes: list[Process]) -> list[str]:
-    """S3: what a heal has loaded is, to the bit, what its peers held where it went on from."""
+    """S3: a heal has loaded, to the bit, the state that its peers held at that step."""
     log = Log(processes)
     found = []
     for process in processes:
@@ -94,7 +94,7 @@ def _heals(processes: list[Process]) -> list[str]:
         # Of several before one commit, all but the last came to nothing.
         for number, healed in dict(process.heals).items():
             if number < len(commits):
-                with suppress(Unreplayable):  # which the replay tells
+                with suppress(Unreplayable):  # which the replay reports
                     held = log.hash(log.parent(commits[number]))
                     if healed != held:
                         found.append(f"S3: {process} has healed to {healed}, its donor held {held}")
@@ -117,7 +117,7 @@ def _steps_rise(processes: list[Process]) -> list[str]:
 
 
 def _divisors(processes: list[Process]) -> list[str]:
-    """C4: all who commit a state name the same contributors, and divide by their number."""
+    """C4: all that commit a state name the same contributors and divide by their number."""
     found = []
     named: dict[tuple[int, str], set[tuple[tuple[str, str], ...]]] = defaultdict(set)
     for process in processes:
@@ -132,7 +132,7 @@ def _divisors(processes: list[Process]) -> list[str]:
 def _one_history(processes: list[Process]) -> list[str]:
     """Q3: at each step one lineage goes on.
 
-    A commit off that line is legal while not all of its quorum have held it: whoever is alone with
+    A commit off that line is legal while not all of its quorum have held it: a replica alone with
     it has died or has healed away from it. Two in a row mean that two quorums made progress.
     """
     children: dict[int, set[str]] = defaultdict(set)
@@ -158,7 +158,7 @@ def _next(steps: set[int]) -> set[int]:
 
 
 def _last_commits(processes: list[Process]) -> list[Commit]:
-    """Of each process, by step and time."""
+    """The last commits of each process, by step and time."""
     last = [process.commits[-1] for process in processes if process.commits]
     return sorted(last, key=lambda commit: (commit.step, commit.at))
 

@@ -1,4 +1,4 @@
-"""The faults of a chaos run: what each one does, to whom, and what may follow of it.
+"""The faults of a chaos run: what each one does, to which process, and its allowed consequences.
 
 A stage is how a job is set up (``local``, ``disk``, ``service``, ``nodes``); a fault belongs to
 some of them. Not here: which are drawn (run.py), what is checked (checks.py).
@@ -25,7 +25,7 @@ from tests.chaos.proxy import BACKWARD, FORWARD, Proxy
 TRAP_S = 90.0
 LIGHTHOUSE_BACK_S = 90.0
 HANGS_S = 4.0
-"""Who is stopped for longer may be replaced: so long members wait for a word, nearly."""
+"""A worker stopped for longer may be replaced: members wait about this long for a message."""
 BACK = "The lighthouse is back"
 GRACE_S = 4.0
 EXIT_PREEMPTED, EXIT_BUG = 75, 70
@@ -33,7 +33,7 @@ EXIT_PREEMPTED, EXIT_BUG = 75, 70
 
 @dataclass
 class Stage:
-    """A job and what stands around it."""
+    """A job and its surroundings."""
 
     job: Job
     rng: random.Random
@@ -46,15 +46,15 @@ class Stage:
 
 
 class Nobody(Exception):
-    """There is no victim for this fault now."""
+    """No process can be the victim of this fault now."""
 
 
 @dataclass
 class Effect:
-    """What a fault has done and what may follow.
+    """A fault's action and its allowed consequences.
 
-    ``gone``: pids that must be replaced. ``may_go``: replicas whose processes may be. ``causes``:
-    patterns that the output must show (P6). ``codes``: the job ends by it, with these.
+    ``gone``: pids that must be replaced. ``may_go``: replicas whose processes may be replaced.
+    ``causes``: patterns that the output must show (P6). ``codes``: exit codes, if it ends the job.
     """
 
     gone: set[int] = field(default_factory=set)
@@ -72,7 +72,7 @@ class Effect:
 
 @dataclass(frozen=True)
 class Fault:
-    """``ends``: the job ends by it, so nothing can come after."""
+    """``ends``: it ends the job, so no other fault can follow."""
 
     name: str
     stages: tuple[str, ...]
@@ -84,7 +84,7 @@ class Fault:
 
 
 def _victims(stage: Stage, number: int) -> list[tuple[str, int]]:
-    """Whom nobody else strikes; one replica is always left, or the state would be lost.
+    """Replicas that no other fault has; one is always left, or the state would be lost.
 
     Raises:
         Nobody: too few are left.
@@ -107,12 +107,12 @@ def _kill(stage: Stage, number: int = 1) -> Effect:
 
 
 def _died(replica: str, pid: int, how: str) -> str:
-    # Whoever hangs at its exit is reported without a pid.
+    # A worker that hangs at its exit is reported without a pid.
     return rf"replica {replica}( \(pid {pid}\)|) [a-z ]+: {how}"
 
 
 def _signal(stage: Stage, pid: int, number: signal.Signals, who: str) -> None:
-    """By pidfd, and never a process that has just got the pid."""
+    """By pidfd, so never another process with a reused pid."""
     stage.job.tell(f"{number.name} to {who} (pid {pid})")
     row = linux.process_row(pid)
     fd = linux.send_signal(row, number) if row is not None else None
@@ -130,7 +130,7 @@ def _pause(stage: Stage) -> Effect:
 
 
 def _hang(stage: Stage) -> Effect:
-    """Stopped for ever; somebody's watchdog ends it."""
+    """Stopped for ever; a watchdog ends it."""
     ((replica, pid),) = _victims(stage, 1)
     _signal(stage, pid, signal.SIGSTOP, f"replica {replica}")
     stage.job.pause(stage.rng.uniform(0.3, 1.5))
@@ -151,7 +151,7 @@ def _trap(place: str, how: str) -> Callable[[Stage], Effect]:
 
 
 def _die_in_heal(stage: Stage) -> Effect:
-    """The newcomer dies while it loads what it was sent."""
+    """The newcomer dies while it loads the state."""
     ((replica, pid),) = _victims(stage, 1)
     _set_trap(stage.job, replica, "load")
     _signal(stage, pid, signal.SIGKILL, f"replica {replica}")
@@ -160,7 +160,7 @@ def _die_in_heal(stage: Stage) -> Effect:
 
 
 def _second(place: str) -> Callable[[Stage], Effect]:
-    """One dies, and by what follows another does."""
+    """One dies, and the consequence kills another."""
 
     def strike(stage: Stage) -> Effect:
         (one, pid), (other, other_pid) = _victims(stage, 2)
@@ -181,7 +181,7 @@ def _set_trap(job: Job, replica: str, place: str) -> None:
 
 
 def _await_traps(job: Job) -> None:
-    """Until somebody has fallen into each."""
+    """Until each trap has caught a worker."""
 
     def sprung() -> list[str]:
         return [path.name for path in job.out.glob("trap.*.sprung.*")]
@@ -237,7 +237,7 @@ def _lighthouse(lose: bool) -> Callable[[Stage], Effect]:
 
 
 def _service(lose: bool) -> Callable[[Stage], Effect]:
-    """The one that stands alone is killed and started again after a while."""
+    """The separate lighthouse is killed and started again after a while."""
 
     def strike(stage: Stage) -> Effect:
         if not stage.service.acquire(blocking=False):
@@ -268,7 +268,7 @@ def _kill_service(stage: Stage, lose: bool) -> None:
 
 
 def _node(stage: Stage) -> Effect:
-    """An agent is killed, with all that it ran; the other takes its slots over."""
+    """An agent is killed with all its processes; the other takes its slots over."""
     job = stage.job
     index = stage.rng.randrange(len(job.agents))
     there = {r: pid for r, pid in job.workers().items() if job.agent_of(pid) == index}
@@ -282,7 +282,7 @@ def _node(stage: Stage) -> Effect:
 
 
 def _freeze(what: str) -> Callable[[Stage], Effect]:
-    """An agent or the lighthouse stands still and comes back."""
+    """An agent or the lighthouse is stopped and continued."""
 
     def strike(stage: Stage) -> Effect:
         job, rng = stage.job, stage.rng
@@ -356,7 +356,7 @@ def _cut(outward: bool, inward: bool) -> Callable[[Stage], Effect]:
 
 
 def _full_disk(stage: Stage) -> Effect:
-    """Logs and the lighthouse's journal are on it; a death makes both be written."""
+    """Logs and the lighthouse's journal are on that disk; a death makes both be written."""
     assert stage.disk is not None
     filler = stage.disk / "filler"
     with open(filler, "wb", buffering=0) as file:

@@ -1,6 +1,6 @@
 """A job under chaos: agents, workers and, for several agents, a lighthouse of its own.
 
-Everything inherits ``CHAOS_OUT``, by which it is found again. Not here: faults (faults.py).
+Every process inherits ``CHAOS_OUT``, by which it is found again. Not here: faults (faults.py).
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ ISOLATION_LIMIT_S = 8.0
 
 
 class Job:
-    """One run's processes, its directory, and what was seen and done, with times.
+    """One run's processes, its directory, and its observations and actions with times.
 
-    ``replicas``: how many slots. ``lost_agents``: those that a fault has killed for good.
+    ``replicas``: the number of slots. ``lost_agents``: agents that a fault has killed for good.
     """
 
     def __init__(self, directory: Path, replicas: int, **environment: str) -> None:
@@ -91,7 +91,7 @@ class Job:
         self.tell(f"agent {number} started (pid {process.pid})")
 
     def start_service(self, bind: str = "", wrap: tuple[str, ...] = ()) -> str:
-        """A lighthouse of its own; returns where it listens, now and when it is started again."""
+        """A separate lighthouse; returns its address, now and after a restart."""
         bind = bind or f"127.0.0.1:{free_port()}"
         if not self._token.exists():
             self._token.touch(mode=0o600)
@@ -106,20 +106,20 @@ class Job:
 
     @property
     def service_dir(self) -> Path:
-        """The state directory of the lighthouse that stands alone."""
+        """The state directory of the separate lighthouse."""
         return self.directory / "lighthouse"
 
     def restart_service(self) -> None:
-        """The lighthouse again, at the same place."""
+        """Starts the lighthouse again, at the same address."""
         address, _ = self._serve()
         self.tell(f"the lighthouse is back at {address}")
 
     def agent_options(self, address: str, nodes: int) -> tuple[str, ...]:
-        """For agents of a lighthouse that stands alone."""
+        """Options for agents of a separate lighthouse."""
         return ("--lighthouse", address, "--nodes", str(nodes), "--token-file", str(self._token))
 
     def _serve(self) -> tuple[str, str]:
-        """Start it; for agents and for its status."""
+        """Starts it; returns its addresses for agents and for the status."""
         path = self.directory / "service.log"
         size = path.stat().st_size if path.exists() else 0
         with open(path, "ab") as log:
@@ -149,7 +149,7 @@ class Job:
         self.story.append(f"{time.monotonic() - self.began:7.3f}  {text}")
 
     def text(self) -> str:
-        """What all agents have printed so far."""
+        """The output of all agents so far."""
         logs = sorted(self.directory.glob("agent*.log"))
         return "\n".join(path.read_text(errors="replace") for path in logs)
 
@@ -158,11 +158,11 @@ class Job:
         return {replica: pid for replica, (pid, _) in self._newest().items()}
 
     def step(self) -> int:
-        """The highest step that anybody has committed."""
+        """The highest committed step of any worker."""
         return max((last_step(path) for path in self.out.glob("journal.*.*")), default=-1)
 
     def floor(self) -> int:
-        """The step that every replica's newest process has committed, -1 while one lacks."""
+        """The step that every replica's newest process has committed, -1 while one has none."""
         return self._floor(self._newest())
 
     def _floor(self, newest: dict[str, tuple[int, int]]) -> int:
@@ -171,7 +171,7 @@ class Job:
         return min(step for _, step in newest.values())
 
     def agent_of(self, pid: int) -> int:
-        """Which agent a worker descends from: an index into ``agents``."""
+        """The agent that a worker descends from: an index into ``agents``."""
         pids = [agent.pid for agent in self.agents]
         while pid > 1:
             if pid in pids:
@@ -200,7 +200,7 @@ class Job:
         """Until every replica has committed beyond ``goal`` and ``gone`` are replaced."""
 
         def recovered() -> bool:
-            newest = self._newest()  # once: who ends between two looks is in neither
+            newest = self._newest()  # once: a process that ends between two checks is in neither
             return self._floor(newest) > goal and not gone & {pid for pid, _ in newest.values()}
 
         took = wait(recovered, f"all replicas beyond step {goal}", timeout_s, self._watch)
@@ -236,7 +236,7 @@ class Job:
         return codes
 
     def await_nothing(self, timeout_s: float = GONE_S) -> float:
-        """P1: until no process of the job is left, but for a lighthouse of its own."""
+        """P1: until no process of the job is left but a separate lighthouse."""
         own = {self.service.pid} if self.service is not None else set()
         left = lambda: [row.pid for row in self.family.rows() if row.pid not in own]  # noqa: E731
         try:
@@ -245,7 +245,7 @@ class Job:
             raise AssertionError(f"P1: left are {[(p, command(p)) for p in left()]}") from error
 
     def close(self) -> None:
-        """Whatever still lives, and the directory's name in the process table."""
+        """Ends all living processes."""
         for process in [*self.agents, *([self.service] if self.service else [])]:
             if process.poll() is None:
                 process.kill()
@@ -263,7 +263,7 @@ class Job:
 
 
 def free_port() -> int:
-    """One that no outgoing connection is given by the kernel while its owner is away."""
+    """A port that the kernel gives to no outgoing connection while its owner is away."""
     first, last = PORTS
     for port in random.sample(range(first, last), PORT_TRIES):
         with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
@@ -272,7 +272,7 @@ def free_port() -> int:
 
 
 def _stranger() -> subprocess.Popen[bytes]:
-    """A process that looks like a worker in ``ps`` and is none; it ends with the test bed (P3)."""
+    """A process that looks like a worker in ``ps`` but is not; it ends with the test bed (P3)."""
     command_ = ["ftrun worker 0.0", "-c", "import sys; sys.stdin.read()"]
     return subprocess.Popen(
         command_, executable=sys.executable, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL

@@ -1,6 +1,6 @@
-"""What the script of a chaos run has written down, as records.
+"""The journals of a chaos run's script, as records.
 
-Not here: what must hold of it (checks.py, oracle.py).
+Not here: their checks (checks.py, oracle.py).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Commit:
 class Process:
     """One worker process from its first line to its last.
 
-    ``heals``: after how many commits of its own it loaded a peer's state, and the hash of that.
+    ``heals``: its number of commits before each load of a peer's state, and that state's hash.
     """
 
     replica: str
@@ -77,7 +77,7 @@ def read_journals(directory: Path) -> list[Process]:
 
 
 def last_step(path: Path) -> int:
-    """The step of the last commit in a journal, -1 without one: cheap enough to be asked often."""
+    """The step of the last commit in a journal, -1 without one: cheap enough to be called often."""
     with open(path, "rb") as lines:
         lines.seek(max(path.stat().st_size - 4096, 0))
         whole = lines.read().split(b"\n")[:-1]

@@ -58,7 +58,7 @@ class Trained:
         return found.hexdigest()[:16]
 
     def state(self) -> dict[str, Any]:
-        """What heals."""
+        """The state that heals."""
         optimizer = self.optimizer.state_dict()
         return {"model": self.model.state_dict(), "optim": optimizer, "ballast": self.ballast}
 
@@ -80,7 +80,7 @@ def sample_ids(step: int, replica: int) -> list[int]:
 
 
 def samples(ids: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Inputs and targets: they follow from the id alone."""
+    """Inputs and targets: they depend on the id alone."""
     rows = [
         torch.randn(INPUTS + 1, generator=torch.Generator().manual_seed(i), dtype=torch.float64)
         for i in ids

@@ -1,7 +1,7 @@
 """Network namespaces for a run: a hub with the lighthouse, and one for each agent.
 
 A cut is a token bucket too small for any packet at one end of a node's cable: what goes out there
-is lost, what comes in is not. Needs root and iproute2. Not here: when to cut (faults.py).
+is lost, incoming packets are not. Needs root and iproute2. Not here: when to cut (faults.py).
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ class Network:
             raise
 
     def inside(self, name: str) -> tuple[str, ...]:
-        """What goes before a command that shall run in a namespace."""
+        """The prefix of a command that is to run in a namespace."""
         return ("ip", "netns", "exec", name)
 
     def cut(self, node: int, outward: bool, inward: bool) -> None:
-        """Nothing that the node sends, or nothing that it is sent, arrives any more."""
+        """No packet from the node, or none to it, arrives any more."""
         if outward:
             self._lose(self.nodes[node], "eth0")
         if inward:
             self._lose(self.hub, f"port{node}")
 
     def mend(self, node: int) -> None:
-        """All arrives again."""
+        """All packets arrive again."""
         for name, device in ((self.nodes[node], "eth0"), (self.hub, f"port{node}")):
             command = [*self.inside(name), "tc", "qdisc", "del", "dev", device, "root"]
             subprocess.run(command, capture_output=True, timeout=10, check=False)

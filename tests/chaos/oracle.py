@@ -1,6 +1,6 @@
 """S6: one process replays the commit log of a job and must end bitwise where the job ended.
 
-The log says per step who contributed and with which samples; the oracle knows nothing else. It
+The log gives each step's contributors and their samples; the oracle knows nothing else. It
 computes each contributor's gradient by itself, averages, steps, and compares at every commit.
 Not here: what else must hold of a log (checks.py).
 """
@@ -52,7 +52,7 @@ def _step(trained: Trained, contributions: list[tuple[int, ...]]) -> None:
 
 
 class Log:
-    """All that was written down, by what it is looked up by."""
+    """All entries of the log, by their keys."""
 
     def __init__(self, processes: Iterable[Process]) -> None:
         self.starts: dict[str, Process] = {}
@@ -66,7 +66,7 @@ class Log:
                 self._tries.setdefault((process.member, try_.step), []).append(try_)
 
     def chain(self, goal: Commit) -> list[Commit]:
-        """The commits that lead to ``goal``, it included, the first one first."""
+        """The commits up to and including ``goal``, oldest first."""
         found = [goal]
         while (parent := self.parent(found[-1])) not in self.starts:
             if parent not in self._commits:
@@ -85,7 +85,7 @@ class Log:
         raise Unreplayable(f"S6: no contributor's state leads to step {commit.step} by {tag}")
 
     def hash(self, lineage: str) -> str:
-        """Of the state of that name, as whoever made it wrote it down."""
+        """The hash of the state of that name, as its maker logged it."""
         if lineage in self._commits:
             return self._commits[lineage].hash
         if lineage in self.starts:
@@ -93,7 +93,7 @@ class Log:
         raise Unreplayable(f"S6: nobody wrote down the state {lineage[:6]}")
 
     def ids(self, member: Member, commit: Commit) -> tuple[int, ...]:
-        """What ``member`` contributed; it says so before it computes."""
+        """The samples of ``member``, logged before it computes."""
         tries = self._tries.get((member, commit.step - 1))
         if not tries:
             raise Unreplayable(f"S6: {member} never began the step that became {commit.step}")

@@ -1,8 +1,8 @@
-"""What a launcher leaves behind: families of processes that are hard to end, and guards that die.
+"""Processes that a launcher leaves behind: families that are hard to end, and guards that die.
 
 Each case starts a job whose worker has children of every awkward kind, ends it in one way, and
-counts what still lives five seconds later. torchrun runs beside, on the same script, where the case
-means something for it. Not here: chaos by seed (run.py).
+counts what still lives five seconds later. torchrun runs the same script for comparison, where
+the case applies to it. Not here: chaos by seed (run.py).
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ CHILDREN = "2 data-loader workers, a setsid child, a double fork, a child that i
 
 @dataclass(frozen=True)
 class Row:
-    """``left``: processes that still lived after so long; ``gone_s``: when the last one went."""
+    """``left``: processes alive at the end of the time; ``gone_s``: when the last one ended."""
 
     case: str
     launcher: str
@@ -115,7 +115,7 @@ CASES: tuple[tuple[str, Callable[[_Running], None], tuple[str, ...]], ...] = (
 
 
 def measure(say: Callable[[str], None]) -> Iterator[Row]:
-    """Every case with every launcher that it means something for, one after another."""
+    """Every case with every launcher that it applies to, one after another."""
     for case, strike, launchers in CASES:
         for launcher in launchers:
             row = end_one(case, strike, launcher)
@@ -154,7 +154,7 @@ def end_one(
 
 
 def _count(running: _Running, within_s: float) -> tuple[float | None, list[str]]:
-    """When the last one went, or who is left."""
+    """When the last process ended, or the commands of those that are left."""
     try:
         began = time.monotonic()
         wait(lambda: not running.family.rows(), "the family to be gone", within_s)

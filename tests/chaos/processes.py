@@ -1,6 +1,6 @@
 """The processes of a chaos run, found by the marker that they inherit. Reads /proc only.
 
-Not here: who is killed (faults.py), what must hold (checks.py).
+Not here: the faults (faults.py), the checks (checks.py).
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ ZOMBIE_LOOK_S = 0.25
 
 
 class Late(AssertionError):
-    """Something that had to come did not come in time."""
+    """An awaited condition did not come in time."""
 
 
 class Family:
-    """Everything that belongs to one run."""
+    """All processes of one run."""
 
     def __init__(self, marker: str) -> None:
         self._marker = marker.encode()
@@ -35,7 +35,7 @@ class Family:
         self.stale: list[str] = []
 
     def rows(self) -> list[linux.ProcessRow]:
-        """Whoever lives."""
+        """The living processes."""
         return [
             row
             for row in linux.process_rows()
@@ -48,7 +48,7 @@ class Family:
         return [row.pid for row in sorted(rows, key=lambda row: row.start_ticks)]
 
     def look_for_zombies(self) -> None:
-        """P2: who is a zombie of this family for more than ``ZOMBIE_S`` is written down."""
+        """P2: note each process that is a zombie for more than ``ZOMBIE_S``."""
         now = time.monotonic()
         if now - self._looked_at < ZOMBIE_LOOK_S:
             return
@@ -73,7 +73,7 @@ def _is_stopped(pid: int) -> bool:
 
 
 def command(pid: int) -> str:
-    """What ``ps`` shows of it."""
+    """A process's command as ``ps`` shows it."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
     except OSError:
@@ -101,7 +101,7 @@ def wait(
     timeout_s: float,
     meanwhile: Callable[[], None] = lambda: None,
 ) -> float:
-    """Look until ``condition`` holds; returns how long that took.
+    """Check until ``condition`` holds; returns the seconds that it took.
 
     Raises:
         Late: it did not within ``timeout_s``.

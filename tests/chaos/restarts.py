@@ -1,6 +1,6 @@
-"""P7: a thousand restarts in one job, and what its long-lived processes hold all along.
+"""P7: a thousand restarts in one job, and the resources of its long-lived processes.
 
-Replica 0 is never struck; the others are killed in turn, each as soon as its replacement commits.
+Replica 0 is never killed; the others are killed in turn, each as soon as its replacement commits.
 Not here: the picture of it (plots.py).
 """
 
@@ -26,12 +26,12 @@ STEPS_OF_ITS_OWN = 4
 SAMPLE_EVERY = 10
 SIGNS = ("fds", "threads", "ports", "rss_kib")
 MORE_MAX = {"fds": 4, "threads": 3, "ports": 3, "rss_kib": 8 * 1024}
-"""P7: by so much may the median of the last fifth lie above that of the second one."""
+"""P7: the margin by which the median of the last fifth may exceed that of the second one."""
 
 
 @dataclass
 class LongRun:
-    """``signs[process][sign]``: a value per sample; ``restarts``: after how many it was taken."""
+    """``signs[process][sign]``: a value per sample; ``restarts``: their count at each sample."""
 
     restarts: list[int] = field(default_factory=list)
     signs: dict[str, dict[str, list[int]]] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class LongRun:
                 self.signs.setdefault(name, {}).setdefault(sign, []).append(signs[sign])
 
     def judge(self) -> None:
-        """P7, by medians: one incarnation more or less may be there at the moment of a look."""
+        """P7, by medians: one incarnation more or less may be there at the moment of a sample."""
         for name, sign, before, after in self.flat_lines():
             if after > before + MORE_MAX[sign]:
                 self.problems.append(f"P7: {name}: {sign} went from {before:g} to {after:g}")
@@ -129,7 +129,7 @@ def _torment(job: Job, count: int, found: LongRun, say: Callable[[str], None]) -
 
 
 def _kill(job: Job, replica: str, pid: int) -> tuple[int, float]:
-    """Kill, and wait until the replacement has committed steps; its pid, and how long that took."""
+    """Kill, and wait until the replacement has committed steps; returns its pid and the time."""
     row = linux.process_row(pid)
     fd = linux.send_signal(row, signal.SIGKILL) if row is not None else None
     assert fd is not None, (
@@ -151,7 +151,7 @@ def _kill(job: Job, replica: str, pid: int) -> tuple[int, float]:
     took_s = time.monotonic() - began
     path = newest()
     assert path is not None
-    # A group that fails without a step of its own is restarted ever later.
+    # A group that fails without a step of its own is restarted later each time.
     goal = last_step(path) + STEPS_OF_ITS_OWN
     wait(lambda: last_step(path) >= goal, "a few steps of its own", END_S)
     old.unlink()

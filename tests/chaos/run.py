@@ -1,4 +1,4 @@
-"""One chaos run by seed: what is drawn, how it goes, and what came of it.
+"""One chaos run by seed: its plan, its course and its outcome.
 
 The first fault goes through the table in turn; whether a second one comes, at once or after the
 first, and everything else is drawn. Not here: what faults do (faults.py), what is checked
@@ -47,7 +47,7 @@ BALLAST_BYTES = 4 << 20
 
 @dataclass(frozen=True)
 class Plan:
-    """What a seed stands for."""
+    """The plan of one seed."""
 
     seed: int
     stage: str
@@ -56,7 +56,7 @@ class Plan:
 
     @property
     def replicas(self) -> int:
-        """Enough that somebody is left."""
+        """The number of replicas: enough that one survives."""
         return 3 if self.stage in ("local", "disk") and len(self.faults) == 1 else 4
 
     def __str__(self) -> str:
@@ -66,7 +66,7 @@ class Plan:
 
 @dataclass
 class Outcome:
-    """What came of a run. ``skipped``: why it could not be made here."""
+    """The outcome of a run. ``skipped``: why it could not be made here."""
 
     plan: Plan
     problems: list[str] = field(default_factory=list)
@@ -95,14 +95,14 @@ class Outcome:
 
 
 def read(found: dict[str, Any]) -> Outcome:
-    """What ``Outcome.json`` has told."""
+    """The outcome that ``Outcome.json`` has written."""
     plan = Plan(**{**found["plan"], "faults": tuple(found["plan"]["faults"])})
     kept = {key: value for key, value in found.items() if key not in ("plan", "passed")}
     return Outcome(plan, **kept)
 
 
 def draw(seed: int) -> Plan:
-    """The plan of a seed: always the same one."""
+    """Draws the plan of a seed: always the same one."""
     rng = random.Random(f"plan {seed}")
     names = list(FAULTS)
     first = FAULTS[names[seed % len(names)]]
@@ -161,7 +161,7 @@ def _go(plan: Plan, stage: Stage, outcome: Outcome) -> None:
             break
         job.await_recovery(goal, effect.gone)
         outcome.recoveries_s[" + ".join(f.name for f in faults)] = time.monotonic() - struck_at
-        if plan.stage in ("service", "nodes"):  # whoever is silent is given up only later
+        if plan.stage in ("service", "nodes"):  # silent members are given up only later
             job.pause(HEARTBEAT_TIMEOUT_S)
             job.await_recovery(job.step(), effect.gone)
         outcome.problems += checks.check_pids(before, job.workers(), effect.may_go)
@@ -177,7 +177,7 @@ def _rounds(plan: Plan) -> list[list[Fault]]:
 
 
 def _strike(stage: Stage, faults: list[Fault]) -> Effect:
-    """Each in a thread of its own."""
+    """Injects the faults, each in a thread of its own."""
     effects: list[Effect] = []
     errors: list[BaseException] = []
 
@@ -229,7 +229,7 @@ def _signs(job: Job) -> dict[str, dict[str, int]]:
 
 
 class Unstageable(Exception):
-    """What the run needs cannot be had here."""
+    """This machine lacks something that the run needs."""
 
 
 @contextmanager
@@ -269,7 +269,7 @@ def _start_disk(stage: Stage) -> None:
 
 
 def _start_service(stage: Stage) -> None:
-    """Two agents, each by a proxy of its own to a lighthouse that stands alone."""
+    """Two agents, each behind a proxy of its own, and a separate lighthouse."""
     job = stage.job
     address = job.start_service()
     for index in range(2):
@@ -297,7 +297,7 @@ _START = {
 
 @contextmanager
 def _deadline(seconds: float) -> Iterator[None]:
-    """No run takes longer."""
+    """The hard deadline of a run."""
 
     def late(*_: object) -> None:
         raise AssertionError(f"the run took longer than {seconds:g} s")

@@ -29,7 +29,7 @@ def table(outcomes: Iterable[Outcome]) -> str:
             row.passed += outcome.passed
             row.skipped += bool(outcome.skipped)
         for names, seconds in outcome.recoveries_s.items():
-            if names in FAULTS:  # of two at once nobody can tell whose recovery it is
+            if names in FAULTS:  # the recovery from two at once cannot be told apart
                 rows[names].recoveries_s.append(seconds)
     lines = ["| fault | runs | passed | median recovery |", "|---|---:|---:|---:|"]
     lines += [_line(name, rows[name]) for name in FAULTS if name in rows]

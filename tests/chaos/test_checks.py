@@ -23,7 +23,7 @@ STEPS = 4
 
 
 def a_log() -> list[Process]:
-    """What two replicas that train together write; the second one has healed at step 0."""
+    """The log of two replicas that train together; the second one has healed at step 0."""
     first = Process("0", "a", 10, 10, 0, lineage="origin", hash="", started_at=0.0)
     second = Process("1", "b", 11, 11, 0, lineage="other", hash="", started_at=0.0)
     trained = Trained(10)
@@ -148,7 +148,7 @@ def test_survivors_with_other_pids_are_found() -> None:
 
 
 def test_gradients_divide_and_add_up_exactly() -> None:
-    """What the oracle rests on: nothing is rounded for 1 to 4 contributors."""
+    """The oracle relies on this: nothing is rounded for 1 to 4 contributors."""
     grains = torch.randint(-GRAINS_MAX, GRAINS_MAX, (100_000,)).to(torch.float64)
     for number in (1, 2, 3, 4):
         exact = grains * (12 // number) / 2**30
@@ -182,7 +182,7 @@ def test_what_a_run_tells_as_json_can_be_read_again() -> None:
 
 
 def test_who_ends_between_two_looks_has_not_recovered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Seed 6008: one that had raised still lived at the first look and was gone at the second."""
+    """Seed 6008: a worker that had raised lived at the first check and was gone at the second."""
     rest = {"1": (11, 5), "2": (12, 5)}
     looks = [{"0": (10, 5), **rest}, rest, {"0": (20, 5), **rest}]
     job = object.__new__(Job)

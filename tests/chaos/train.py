@@ -4,7 +4,7 @@
 backward pass, ``heal`` after a peer's state was taken and ``commit`` after each commit. ``stop``
 there holds the step at which all end.
 
-A trap is a file ``trap.<replica>``, which names where the process that comes first is to fall:
+A trap is a file ``trap.<replica>``, which names the place that catches the first process to come:
 ``exception``, ``memory``, ``segv``, ``deaf`` (hangs and ignores SIGTERM) at its next step;
 ``load`` and ``donate`` in a heal; ``build`` while it builds a process group; ``repair`` at the
 first reduction on a group built after the trap was set.
@@ -39,7 +39,7 @@ MEMORY_MORE_BYTES = 64 << 20
 
 
 def main() -> None:
-    """Train until told to stop."""
+    """Train until the stop file is there."""
     incarnation = require().key.incarnation
     trained = Trained(seed=os.getpid(), ballast_bytes=BALLAST_BYTES)
     timeout = timedelta(seconds=TIMEOUT_S)
@@ -84,13 +84,13 @@ def main() -> None:
 
 
 def note_heals(journal: TextIO, heals: list[str]) -> None:
-    """What was loaded since the last look."""
+    """Notes the states that were loaded since the last check."""
     while heals:
         note(journal, "heal", hash=heals.pop(0))
 
 
 def note_commit(journal: TextIO, manager: ftrun.Manager, held: dict[str, Any], digest: str) -> None:
-    """Who contributed is not in the Manager's public face beyond their number."""
+    """The Manager's public interface gives only the number of contributors."""
     quorum, ranks = manager._engine._stock
     assert quorum is not None
     tag = Tag(quorum.attempt, held["step"] - 1)
@@ -124,7 +124,7 @@ def stopped(step: int) -> bool:
 
 
 def trapped(*places: str) -> str:
-    """The trap that is set here for one of these places; it is taken away, so that one falls."""
+    """The trap that is set for one of these places; it is taken away, so that one worker falls."""
     try:
         place = TRAP.read_text().strip()
         if place in places:
@@ -142,7 +142,7 @@ def fall(place: str) -> None:
 
 
 def spring() -> None:
-    """The traps of a step's begin."""
+    """The traps at the beginning of a step."""
     match trapped("exception", "memory", "segv", "deaf"):
         case "exception":
             raise ValueError("the trap of a chaos run")
@@ -170,7 +170,7 @@ class TrappedGloo(ftrun.ProcessGroupGloo):
     """Gloo, with a trap in ``build`` and one behind it."""
 
     def build(self, *arguments: Any, **named: Any) -> BuiltGroup:
-        """As Gloo's own."""
+        """Builds as Gloo does."""
         fall("build")
         group = super().build(*arguments, **named)
         if trapped("repair"):

@@ -21,13 +21,13 @@ STEPS_TO_END = 60
 
 
 class Job:
-    """One ``ftrun`` command and everything it has written.
+    """One ``ftrun`` command and all its output.
 
     Args:
-        directory: for its logs and the workers' records.
+        directory: of its logs and the workers' records.
         options: of ftrun, before the script.
         environment: more variables for the workers.
-        script: what is trained.
+        script: the training script.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Job:
         return found
 
     def step(self) -> int:
-        """The highest step that anybody has committed."""
+        """The highest committed step of any worker."""
         return max((r[-1][0] for r in self.records().values() if r), default=0)
 
     def processes(self) -> dict[int, str]:
@@ -105,7 +105,7 @@ class Job:
     def wait(
         self, condition: Callable[[], object], what: str, timeout_s: float = DEADLINE_S
     ) -> None:
-        """Look until ``condition`` holds; the output is in the failure."""
+        """Check until ``condition`` holds; the failure shows the output."""
         deadline = time.monotonic() + timeout_s
         while not condition():
             assert time.monotonic() < deadline, f"no {what} in {timeout_s:g} s:\n{self.text()}"
@@ -125,7 +125,7 @@ class Job:
         self.wait(lambda: self.step() >= goal, f"step {goal}")
 
     def end(self) -> int:
-        """Wait for the job's own end, as long as it gets on; its exit code."""
+        """Wait for the job's own end, as long as it makes progress; returns the exit code."""
         seen, changed_at = (0, 0), time.monotonic()
         while self.process.poll() is None:
             now = self.step(), len(self.text())
@@ -136,18 +136,18 @@ class Job:
         return self.process.returncode
 
     def finish(self) -> int:
-        """Let the script train some more steps and end; its exit code."""
+        """Let the script train some more steps and end; returns the exit code."""
         draft = self.out.with_name("stop.draft")
         draft.write_text(str(self.step() + STEPS_TO_END))
         draft.rename(self.out.with_name("stop"))
         return self.end()
 
     def wait_gone(self) -> None:
-        """P1: nothing of the job is left. `scripts/chaos.py orphans` asks how soon."""
+        """P1: nothing of the job is left. `scripts/chaos.py orphans` measures how soon."""
         self.wait(lambda: not self.processes(), "empty process table")
 
     def stop(self) -> int:
-        """SIGTERM: everybody leaves at a boundary."""
+        """SIGTERM: all workers leave at a boundary."""
         self.process.send_signal(signal.SIGTERM)
         return self.end()
 
@@ -161,7 +161,7 @@ def _records(path: Path) -> list[tuple[int, str, str]]:
 
 
 def assert_one_state_per_lineage(job: Job) -> None:
-    """S1: whoever holds the same lineage holds the same bits; steps rise by one, or heal (C2)."""
+    """S1: equal lineages, equal bits. C2: steps rise by one, or by a heal."""
     digests: dict[str, set[str]] = {}
     for name, records in job.records().items():
         rank = name.split(".")[1]

@@ -1,11 +1,11 @@
 """The script of the in-step repair tests: replica 2 kills itself in the middle of a step, per mode.
 
 A mode is a way to use DDP. In each, all three replicas train; replica 2 dies in its backward pass;
-the others go on, and once its successor takes part the next mode begins. Where a mode stands is
+the others go on, and once its successor takes part the next mode begins. The progress of a mode is
 state like the weights, so all replicas agree on it.
 
-``$E2E_OUT/<replica>.0.<pid>``: a line per commit: step, lineage, digest of what is held.
-``$E2E_OUT/verdict-<replica>-<mode>``: what the reduced gradients of the step of the death were.
+``$E2E_OUT/<replica>.0.<pid>``: a line per commit: step, lineage, digest of the state.
+``$E2E_OUT/verdict-<replica>-<mode>``: the reduced gradients of the step of the death.
 """
 
 import contextlib
@@ -69,7 +69,7 @@ def loss_of(net: nn.Module, mode: str, replica: int, step: int, part: int) -> to
     return loss
 
 
-torch.manual_seed(os.getpid())  # unlike weights everywhere: only healing makes them equal
+torch.manual_seed(os.getpid())  # different weights everywhere: only healing makes them equal
 nets = nn.ModuleDict({mode: Net() for mode in MODES})
 inner = torch.optim.Adam(nets.parameters(), lr=0.01)
 place = {"mode": 0, "steps": 0, "is_killed": 0}
@@ -95,7 +95,7 @@ def state() -> dict[str, Any]:
 manager = ftrun.manager(
     load,
     state,
-    use_async_quorum=False,  # who does not hold the state does not know the mode
+    use_async_quorum=False,  # a replica without the state does not know the mode
     timeout=timedelta(seconds=20),
     quorum_timeout=timedelta(seconds=60),
     repair=os.environ.get("E2E_REPAIR", "reissue"),
@@ -120,7 +120,7 @@ def gradients(net: nn.Module) -> torch.Tensor:
 
 
 def local(mode: str, net: nn.Module, replica: int, step: int) -> torch.Tensor:
-    """What ``replica`` contributes to ``step``: computed here, with the same weights."""
+    """The contribution of ``replica`` to ``step``, computed here with the same weights."""
     net = copy.deepcopy(net)
     net.zero_grad()
     for part in parts(mode):
@@ -170,7 +170,7 @@ def scalers() -> dict[str, torch.amp.GradScaler]:
 
 
 def finish(mode: str) -> None:
-    """From the gradients to the commit, as the mode's scripts do it."""
+    """From the gradients to the commit, as scripts of this mode do it."""
     scaler = scalers().get(mode)
     if scaler is None:
         if mode == "clip":
@@ -182,7 +182,7 @@ def finish(mode: str) -> None:
 
 
 def verdict(mode: str, step: int, found: torch.Tensor, before: nn.Module) -> str:
-    """Whose mean the reduced gradients are: that of all, of those who are left, or of nobody."""
+    """Classifies the reduced gradients: the mean of all, of the survivors, or of no known set."""
     if mode == "skipped":
         return "infinite" if not found.isfinite().all() else "finite"
     if mode in scalers():
@@ -196,10 +196,10 @@ def verdict(mode: str, step: int, found: torch.Tensor, before: nn.Module) -> str
 
 
 def note(participants: int) -> None:
-    """Where the mode stands after this step, which every replica sees alike.
+    """Notes the mode's progress after this step; every replica computes the same.
 
-    If somebody is missing who did not kill himself, as on a machine that stood still, it begins
-    anew.
+    If a replica is missing that did not kill itself, as after a pause of the machine, the count
+    begins again.
     """
     fatal = is_fatal()
     place["steps"] = place["steps"] + 1 if participants == REPLICAS else 0

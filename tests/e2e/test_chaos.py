@@ -1,4 +1,4 @@
-"""``ftrun chaos`` on a real job: it dies as told and trains on; what cannot be is said."""
+"""``ftrun chaos`` on a real job: workers die and the job trains on; errors are reported."""
 
 from __future__ import annotations
 

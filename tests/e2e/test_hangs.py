@@ -1,4 +1,4 @@
-"""Workers that stand still for good, and nobody is left who waits for them: their agent does."""
+"""Workers that hang for good while no other worker waits for them: their agent finds them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ step()
 
 
 def assert_no_hang(tmp_path: Path, timeout_s: float, then: str) -> None:
-    """One replica trains a step and does ``then``; nobody takes it for one that hangs."""
+    """One replica trains a step and does ``then``; it is not taken for hanging."""
     script = tmp_path / "train.py"
     script.write_text(f"{ONE_STEP}{then}print('done', flush=True)\n")
     with Job(tmp_path, "--hang-timeout", str(timeout_s), script=script) as job:
@@ -52,7 +52,7 @@ def test_workers_that_all_hang_at_once_are_replaced(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_long_call_that_keeps_pythons_lock_is_no_hang(tmp_path: Path) -> None:
-    """Nothing in such a worker can answer; but it uses the processor."""
+    """No thread of such a worker can answer, but it uses the processor."""
     then = (
         "took, n = 0.0, 10_000_000\n"
         f"while took < {2 * SHORT_S}:\n"
@@ -67,5 +67,5 @@ def test_a_long_call_that_keeps_pythons_lock_is_no_hang(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_script_that_is_done_with_its_manager_may_take_its_time(tmp_path: Path) -> None:
-    """It has left, and may write and evaluate for as long as it likes: it answers nothing."""
+    """It has left, and may write and evaluate for any time without answering."""
     assert_no_hang(tmp_path, TIMEOUT_S, f"manager.shutdown()\ntime.sleep({4 * TIMEOUT_S})\n")

@@ -63,7 +63,7 @@ def test_ten_kills_in_one_run(tmp_path: Path) -> None:
 
 
 def test_a_step_asks_the_lighthouse_nothing(tmp_path: Path) -> None:
-    """DESIGN: no call in the steady state. Heartbeats are the agents' and come by time alone."""
+    """The steady state makes no call. Heartbeats are the agents' and depend on time alone."""
     with Job(tmp_path, "--replicas", "2", E2E_STEP_S="0.001") as job:
         job.wait_members(2)
         job.wait_steps(5)
@@ -79,7 +79,7 @@ def test_a_step_asks_the_lighthouse_nothing(tmp_path: Path) -> None:
 
 
 def _received(directory: Path) -> dict[str, int]:
-    """What the job's lighthouse has been told so far, by kind."""
+    """Counts of the messages that the job's lighthouse has received, by kind."""
     environment = {**os.environ, "XDG_STATE_HOME": str(directory / "state")}
     told = subprocess.run(
         [FTRUN, "status", "--json"], env=environment, capture_output=True, text=True, timeout=120
@@ -208,7 +208,7 @@ def test_two_agents_share_the_slots_and_take_over(tmp_path: Path) -> None:
 
 
 def _agent_of(pid: int) -> int:
-    """The ancestor of a worker that is the ftrun command."""
+    """The ftrun command among a worker's ancestors."""
     while pid > 1:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         pid = int(fields[1])

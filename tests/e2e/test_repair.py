@@ -1,4 +1,4 @@
-"""Deaths in the middle of a step: what was reduced, that no step is lost, that all end equal."""
+"""Deaths in the middle of a step: the reduced sums, no lost step, equal replicas at the end."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def run(directory: Path, modes: tuple[str, ...], replicas: int = 3, **more: str)
     assert len(hashes(job)) == replicas and len(set(hashes(job))) == 1, job.text()
     assert_one_state_per_lineage(job)
     waits = re.findall(r"Restart \d+ of \d+ in [^.]*", job.text())
-    assert not waits, (waits, job.text())  # who has trained is started again at once
+    assert not waits, (waits, job.text())  # a replica that has trained is started again at once
     return job
 
 
 def verdicts(job: Job, mode: str) -> dict[str, list[str]]:
-    """By replica: whose mean the gradients of the step of the death were, and what became of it."""
+    """By replica: the kind of mean in the step of the death, and the outcome of that step."""
     found = sorted(job.out.glob(f"verdict-?-{mode}"))
     return {path.name.split("-")[1]: path.read_text().split("\n")[:-1] for path in found}
 
@@ -47,7 +47,7 @@ def verdicts(job: Job, mode: str) -> dict[str, list[str]]:
 def assert_no_step_is_lost(job: Job, replica: str) -> None:
     """A survivor's process has committed every step there was, one after the other.
 
-    But for one whose results had reached its peers only when somebody died: it has healed over it.
+    Except a step whose results had reached only its peers when a replica died: it healed over it.
     """
     (records,) = (r for name, r in job.records().items() if name.startswith(f"{replica}."))
     steps = [step for step, _, _ in records]

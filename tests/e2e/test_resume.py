@@ -49,7 +49,7 @@ def saved(job: Job) -> list[int]:
 
 
 def assert_resumed(job: Job, *steps: int) -> None:
-    """Every replica has begun at one of ``steps``, the same one; 0: there was no file."""
+    """All replicas have begun at the same one of ``steps``; 0: there was no file."""
     found = re.findall(r"\] resumed at step (\d+)\n", job.text())
     if steps == (0,):
         assert not found, job.text()
@@ -60,7 +60,7 @@ def assert_resumed(job: Job, *steps: int) -> None:
 
 
 def assert_left(job: Job) -> None:
-    """Both have left at a boundary, the last step is saved, and no line sounds like a failure."""
+    """Both have left at a boundary, the last step is saved, and no line reads like a failure."""
     steps = re.findall(r"replica \d: drained, (\d+) steps, .* exit status 75", job.text())
     assert steps == [str(saved(job)[-1])] * REPLICAS, job.text()
     assert "training begins again" not in job.text()
@@ -68,14 +68,14 @@ def assert_left(job: Job) -> None:
 
 
 def final(job: Job) -> str:
-    """The hash of the parameters that all replicas have ended with."""
+    """The hash of all replicas' final parameters."""
     found = re.findall(r"parameters ([0-9a-f]{16})", job.text())
     assert len(found) == REPLICAS and len(set(found)) == 1, job.text()
     return found[0]
 
 
 def kill_all(job: Job) -> None:
-    """SIGKILL to every process at once, the guards first, so that nobody saves or cleans up."""
+    """SIGKILL to every process at once, the guards first, so that nothing saves or cleans up."""
     job.process.kill()
     for pid in job.processes():
         try:
@@ -112,7 +112,7 @@ def test_a_job_that_is_stopped_goes_on_to_the_very_same_parameters(
                 assert_left(job)
             assert_resumed(job, *begins)
             last = saved(job)[-1]
-        # A kill may come between the file and the word that it is there.
+        # A kill may come between the file and the line that reports it.
         begins = [last, last + SAVE_EVERY] if name == "SIGKILL" else [last]
 
     goal = begins[-1] + MORE_STEPS
@@ -127,7 +127,7 @@ def test_a_job_that_is_stopped_goes_on_to_the_very_same_parameters(
 
 
 def test_a_writer_that_is_killed_heals_and_another_one_writes(tmp_path: Path) -> None:
-    """It finds a file that is older than its peers, and takes their state instead."""
+    """Its replacement finds a file older than its peers, and takes their state instead."""
     resume = Resume(tmp_path)
     with resume.run() as job:
         job.wait(lambda: saved(job), "checkpoint")

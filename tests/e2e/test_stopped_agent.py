@@ -1,4 +1,4 @@
-"""An agent that is stopped cannot tell its workers that they are isolated: they find out (Q3)."""
+"""A stopped agent cannot send Isolation to its workers: they isolate themselves (Q3)."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def test_workers_of_a_stopped_agent_stop_committing_and_go_on_with_it(tmp_path: 
 
 
 def last_commit(job: Job) -> float:
-    """When a worker has last written one, by the wall clock as files tell it."""
+    """The time of the last commit that a worker has written, by the files' wall clock."""
     return max(os.stat(path).st_mtime for path in job.out.glob("*.*.*"))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_machine_that_stands_still_for_a_while_loses_nobody(tmp_path: Path) -> None:
-    """A suspended host finds everybody overdue when it goes on, and nobody is at fault."""
+    """A host that was suspended finds all its peers overdue, and none of them is at fault."""
     with Job(tmp_path, "--replicas", "2", "--heartbeat-timeout", "5") as job:
         job.wait_members(2)
         before, pids = job.pids(), list(job.processes())

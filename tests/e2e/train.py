@@ -1,4 +1,4 @@
-"""The script of the whole-job tests: a tiny model; writes what it holds after every commit.
+"""The script of the whole-job tests: a tiny model; writes its state after every commit.
 
 ``$E2E_OUT/<replica>.<group_rank>.<pid>``: a line per commit: step, lineage, digest of the weights.
 ``$E2E_STOP``: when this file is there, the step to end at.
@@ -26,7 +26,7 @@ WIDTH = int(os.environ.get("E2E_WIDTH", "8")) + int(os.environ.get("E2E_ODD", "0
 
 VICTIM, _, DIES_AT = os.environ.get("E2E_DIES", "").partition("@")
 
-torch.manual_seed(os.getpid())  # unlike weights everywhere: only healing makes them equal
+torch.manual_seed(os.getpid())  # different weights everywhere: only healing makes them equal
 model = torch.nn.Sequential(torch.nn.Linear(16, WIDTH), torch.nn.ReLU(), torch.nn.Linear(WIDTH, 1))
 inner = torch.optim.Adam(model.parameters(), lr=0.01)
 
@@ -48,7 +48,7 @@ ddp = DistributedDataParallel(manager, model)
 
 
 def is_over(step: int) -> bool:
-    """All steps are trained: those that were asked for, or as many as the test has said since."""
+    """All steps are trained: as many as ordered, or as the test has set since."""
     with contextlib.suppress(FileNotFoundError), open(os.environ["E2E_STOP"]) as stop:
         return step >= int(stop.read())
     return step >= STEPS

@@ -1,4 +1,4 @@
-"""How a server is fed: what each kind has in common, and what goes over a socket.
+"""Feeds a server: the common part of all kinds, over sockets.
 
 Not here: which servers there are (servers.py).
 """
@@ -18,7 +18,7 @@ ANSWER_S = 10.0
 SILENCE_S = 0.05
 TRIES = 100
 TOGETHER = 16
-"""So many inputs are on their way at once."""
+"""Inputs that are under way at once."""
 FINDINGS_MAX = 100
 
 
@@ -43,7 +43,7 @@ class Server:
         """End it."""
 
     def pid(self) -> int:
-        """The process that is fed."""
+        """The pid of the server."""
         raise NotImplementedError
 
     def one(self, rng: Random) -> bool:
@@ -51,7 +51,7 @@ class Server:
         raise NotImplementedError
 
     def is_well(self) -> str:
-        """What is wrong with it now; empty: it serves whoever comes rightly."""
+        """Its present fault; empty: it serves valid clients."""
         raise NotImplementedError
 
     def feed(self, numbers: Iterable[int], seed: int) -> tuple[int, int]:
@@ -71,20 +71,20 @@ class Server:
         return found.count(True), found.count(False)
 
     def rss(self) -> int:
-        """Its resident memory; none if it has ended."""
+        """Its resident memory; 0 if it has ended."""
         try:
             return int(psutil.Process(self.pid()).memory_info().rss)
         except psutil.NoSuchProcess:
             return 0
 
     def findings(self) -> list[str]:
-        """What was not as declared."""
+        """Behaviour that was not as declared."""
         why = self.is_well()
         return [*self.wrong, *([why] if why else [])]
 
 
 def words(known: bool) -> str:
-    """For a server's name."""
+    """The words of a server's name."""
     return "with the token" if known else "without"
 
 
@@ -99,7 +99,7 @@ def connected(address: str) -> socket.socket:
 
 
 def listen(sock: socket.socket, data: bytes) -> bytes:
-    """Send all, and hear what comes before it falls silent: a server of these ends at our end."""
+    """Send all, and read until it is silent: these servers end the connection at our end."""
     answer = bytearray()
     with contextlib.suppress(ConnectionError, TimeoutError):
         sock.sendall(data)
@@ -110,7 +110,7 @@ def listen(sock: socket.socket, data: bytes) -> bytes:
 
 
 def exchange(sock: socket.socket, data: bytes) -> bytes:
-    """Send all, say that this is all, and read to the end."""
+    """Send all, shut the sending side, and read to the end."""
     answer = bytearray()
     sock.settimeout(ANSWER_S)
     try:

@@ -1,8 +1,8 @@
 """A worker's state server and an agent's Unix socket, each in a child process (hosts.py), fed with
 damaged bytes.
 
-What a state server is asked is damaged first and proved then, mostly, as somebody who has the token
-would do it: a damaged proof alone would hide all that lies behind it.
+Most requests to a state server are damaged first and proved then, as an attacker with the token
+would do it: a damaged proof alone would hide all code behind it.
 
 Not here: lighthouses (lighthouses.py).
 """
@@ -33,7 +33,7 @@ from tests.fuzz.mutations import mutate
 STATES = ("state server, HTTP", "state server, TLS")
 HOSTED = (*STATES, "agent, Unix socket")
 UNASKED = 0.1
-"""The share of inputs that come before the server has said how requests are proved."""
+"""The share of inputs that are sent before the server's challenge."""
 DAMAGED_PROOFS = 0.2
 REQUESTS = [
     f"GET /state/8.1.10/{rest}x-ftrun-receiver: r1\r\n\r\n".encode()
@@ -49,7 +49,7 @@ class HostedBytes(Server):
     """A worker's state server, or an agent's socket, in a child process (hosts.py).
 
     ``address``: HOST:PORT, or the socket's path. ``token``: the job's. ``certificate``: the
-    fingerprint of what a server with TLS shows.
+    fingerprint of the certificate of a server with TLS.
     """
 
     def __init__(self, directory: Path, kind: str, known: bool) -> None:
@@ -109,7 +109,7 @@ class HostedBytes(Server):
             return exchange(sock, data)
 
     def _ask(self, token: str, request: Callable[[Proofs], bytes]) -> bytes:
-        """What a state server answers to a request that has been made for its challenge."""
+        """A state server's answer to a request that was made for its challenge."""
         with self._connect() as plain, self._wrapped(plain) as sock:
             sock.sendall(b"GET / HTTP/1.1\r\n\r\n")
             refusal = b""
@@ -149,13 +149,13 @@ class HostedBytes(Server):
 
 
 def _words(token: str) -> list[bytes]:
-    """What a worker says to its agent."""
+    """A worker's messages to its agent."""
     hello = m.WorkerHello(WorkerKey("0", "aa", 0), psutil.Process().pid, token)
     return [encode_frame(hello) + encode_frame(m.Progress(3, 3, "step"))]
 
 
 def _proved(proofs: Proofs, data: bytes) -> bytes:
-    """A request with the proof of what it says; as it is if it cannot be read."""
+    """A request with a proof of its content; unchanged if it cannot be read."""
     said, end, rest = data.partition(b"\r\n\r\n")
     try:
         head = parse_head(said)
@@ -175,7 +175,7 @@ _TLS = _any_server()
 
 
 def _tls_hello() -> bytes:
-    """The first words of TLS."""
+    """The first message of TLS."""
     outgoing = ssl.MemoryBIO()
     session = _TLS.wrap_bio(ssl.MemoryBIO(), outgoing)
     with contextlib.suppress(ssl.SSLWantReadError):

@@ -1,7 +1,7 @@
 """``python -m tests.fuzz.hosts KIND DIR``: one server of a worker or an agent, by itself.
 
-The token comes on stdin; the address and a certificate's fingerprint go to stdout. What a thread or
-a callback raises is printed to stderr, as in a job; the feeder looks there for it.
+The token comes on stdin; the address and a certificate's fingerprint go to stdout. Errors of a
+thread or a callback are printed to stderr, as in a job; the feeder checks it.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from ftrun.core.ids import WorkerKey
 
 
 class Echo:
-    """An agent's callbacks: any worker is known, and what it says is said back."""
+    """An agent's callbacks: any worker is known, and its messages are sent back."""
 
     server: WorkerServer
 
     def worker_known(self, key: WorkerKey, pid: int) -> bool:
-        """Everybody who shows the token."""
+        """Everybody with the token is known."""
         return True
 
     def worker_attached(self, key: WorkerKey) -> None:
-        """Nothing to say."""
+        """Sends nothing."""
 
     def worker_disconnected(self, key: WorkerKey) -> None:
         """Nobody waits for it here."""
 
     def worker_message(self, key: WorkerKey, message: Any) -> None:
-        """Say it back."""
+        """Sends it back."""
         self.server.send_to(key, message)
 
 
@@ -61,7 +61,7 @@ async def serve_workers(token: str, directory: Path) -> None:
 
 
 def main() -> None:
-    """Serve what is asked for."""
+    """Serve the kind that the command line names."""
     kind, directory = sys.argv[1:]
     token = sys.stdin.readline().strip()
     if kind.startswith("state"):

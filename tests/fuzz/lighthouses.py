@@ -1,7 +1,7 @@
 """A lighthouse in a process of its own, fed over gRPC, HTTP/2 and HTTP.
 
-With the token, what is right must be accepted and what is damaged refused; without, nothing may be
-accepted. Not here: servers of agents and workers (hosted.py).
+With the token, valid input must be accepted and damaged input refused; without it, all must be
+refused. Not here: servers of agents and workers (hosted.py).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class _OfLighthouse(Server):
         self._reader.start()
 
     def _read_log(self) -> None:
-        """It says a line for each agent; a full pipe would stop it."""
+        """Drains the log: a line for each agent, and a full pipe would stop the lighthouse."""
         process = self._lighthouse.process
         assert process is not None and process.stdout is not None
         left = 0
@@ -133,7 +133,7 @@ class LighthouseMessages(_OfLighthouse):
         return counts[0], counts[1]
 
     async def _one(self, channel: Any, rng: Random) -> bool:
-        """One stream; it is accepted if the lighthouse says something, and goes on to the end."""
+        """One stream; accepted if the lighthouse sends anything and the stream goes to its end."""
         metadata = (("authorization", bearer(self._token)),)
         call = channel.stream_stream(ATTACH)(metadata=metadata)
         heard = False
@@ -144,7 +144,7 @@ class LighthouseMessages(_OfLighthouse):
             while await asyncio.wait_for(call.read(), ANSWER_S) is not grpc.aio.EOF:
                 heard = True
         except grpc.aio.AioRpcError as error:
-            # The client library's own word for a stream that was cut while it wrote.
+            # The client library's own error for a stream that was cut while it wrote.
             cut = "Internal error from Core" in (error.details() or "")
             assert cut or error.code() in REFUSALS, f"{error.code()}: {error.details()}"
             return False
@@ -180,14 +180,14 @@ _SAID = (
 
 
 class _OverSockets(_OfLighthouse):
-    """Bytes over a connection each; what comes back is read to its end."""
+    """Bytes over one connection each; the answer is read to its end."""
 
     def address(self) -> str:
-        """Where the bytes go."""
+        """The address that the bytes go to."""
         raise NotImplementedError
 
     def corpus(self) -> list[bytes]:
-        """Right ones."""
+        """Valid inputs."""
         raise NotImplementedError
 
     def one(self, rng: Random) -> bool:
@@ -251,7 +251,7 @@ class LighthouseHttp(_OverSockets):
 
 
 def record(address: str, token: str, agent_id: str) -> bytes:
-    """What an agent's connection sends, byte for byte, seen by a proxy."""
+    """The bytes that an agent's connection sends, seen by a proxy."""
     host, port = address.split(":")
     with socket.create_server(("127.0.0.1", 0)) as listener:
         seen = bytearray()
@@ -300,7 +300,7 @@ def _copy(source: socket.socket, sink: socket.socket, seen: bytearray) -> None:
 
 
 def _data_frame(answer: bytes) -> bool:
-    """True if there is an HTTP/2 DATA frame with something in it."""
+    """True if there is an HTTP/2 DATA frame that is not empty."""
     at = 0
     while at + 9 <= len(answer):
         length, kind = int.from_bytes(answer[at : at + 3], "big"), answer[at + 3]

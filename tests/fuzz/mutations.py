@@ -1,6 +1,6 @@
-"""Bytes that are almost right: what a hostile or broken peer would send. Seeded, so repeatable.
+"""Bytes that are almost valid, as from a hostile or broken peer. Seeded, so repeatable.
 
-Not here: who is fed with it (targets.py, servers.py).
+Not here: the readers that get them (targets.py, servers.py).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def mutate_json(rng: Random, document: Any) -> Any:
 
 
 def sample(cls: Any, rng: Random) -> Any:
-    """A record of ``cls`` with values that are allowed by type, and seldom by sense."""
+    """A record of ``cls`` with values that its types allow, but mostly senseless."""
     hints = typing.get_type_hints(cls)
     return cls(**{field.name: _value(hints[field.name], rng) for field in fields(cls)})
 

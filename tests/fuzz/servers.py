@@ -13,7 +13,7 @@ from tests.fuzz.lighthouses import LighthouseBytes, LighthouseHttp, LighthouseMe
 
 
 def servers(directory: Path) -> list[Server]:
-    """All of them; files go below ``directory``."""
+    """All servers; files go below ``directory``."""
     return [
         *(LighthouseMessages(directory, known) for known in (True, False)),
         *(LighthouseBytes(directory, known) for known in (True, False)),

@@ -58,7 +58,7 @@ TREE = {
 
 
 class Refused(Exception):
-    """The target said no by its answer and not by an exception."""
+    """The target refused by its answer, not by an exception."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Target:
 
 
 def targets(directory: Path | None = None) -> list[Target]:
-    """All of them; files go to ``directory``."""
+    """All targets; files go to ``directory``."""
     place = Path(tempfile.mkdtemp(prefix="ftrun-fuzz-")) if directory is None else directory
     messages = _messages()
     frames = [encode_frame(message) for message in messages]
@@ -133,7 +133,7 @@ def _messages() -> list[Any]:
 
 
 def _decode(data: bytes) -> None:
-    """What was accepted can be said again, and is the same then."""
+    """An accepted message can be encoded again, and is the same then."""
     again = encode(decode(data))
     assert encode(decode(again)) == again
 
@@ -187,12 +187,12 @@ def _journals() -> list[bytes]:
 
 
 def _sealed_journal(rng: Random, records: list[bytes] = _records()) -> bytes:  # noqa: B008
-    """A damaged record with a right digest, which somebody who writes the file could make."""
+    """A damaged record with a valid digest, which anybody who writes the file could make."""
     return _sealed(mutate(rng, records))
 
 
 def _journal(path: Path, data: bytes) -> None:
-    """What is read can be begun with; what cannot is kept aside, and the lighthouse starts."""
+    """A lighthouse starts with a readable journal, and without one that it must keep aside."""
     path.write_bytes(data)
     state = JournalFile(path).load()
     for aside in path.parent.glob(f"{path.name}.corrupt-*"):
@@ -254,7 +254,7 @@ def _proved_request(rng: Random) -> bytes:
 
 
 def _request(data: bytes) -> None:
-    """What a state server does with a head, until it knows what is asked for."""
+    """A state server's handling of a head, until the request is parsed."""
     head = parse_head(data)
     if not _proofs().holds_next(head.line, head.fields):
         raise Refused

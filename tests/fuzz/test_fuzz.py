@@ -1,4 +1,4 @@
-"""Each reader of outside bytes, fed with damaged ones: accepted, or refused as declared.
+"""Each reader of outside bytes, fed with damaged ones: it accepts, or refuses as declared.
 
 A few hundred inputs each. ``scripts/fuzz.py`` feeds as many as wanted and measures memory.
 """

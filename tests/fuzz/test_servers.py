@@ -25,5 +25,5 @@ def test_a_server_that_is_fed_lives_answers_and_stays_small(tmp_path: Path, numb
         assert server.findings() == []
         assert accepted + refused == INPUTS
         assert refused > 0
-        # A damaged Hello that makes sense may begin the next job: then those of ours are refused.
+        # A damaged but sensible Hello may begin the next job: then our own are refused.
         assert (first + accepted > 0) == server.name.endswith("with the token")

@@ -21,14 +21,14 @@ from ftrun.agent import linux, sweep
 START_S = 180.0
 END_S = 180.0
 GONE_S = 60.0
-"""P1 says 5 s; how soon it is, `scripts/chaos.py orphans` measures."""
+"""P1 allows 5 s; `scripts/chaos.py orphans` measures the actual time."""
 
 
 class Job:
     """``ftrun OPTIONS SCRIPT``; at the end of the ``with`` nothing of it may be left.
 
-    ``within``: a command that becomes the one that follows it, with less of something.
-    ``program``: an ftrun that is installed; by default it is the one beside these tests.
+    ``within``: a prefix command that starts the rest of the line with fewer resources.
+    ``program``: an installed ftrun; by default the one of the tests' own environment.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Job:
 
     @property
     def pid(self) -> int:
-        """The agent's."""
+        """The agent's pid."""
         return self.process.pid
 
     def expect(self, pattern: str, count: int = 1, timeout_s: float = START_S) -> list[str]:
@@ -101,11 +101,11 @@ class Job:
         return self.process.wait(max(0.1, deadline - clock.now()))
 
     def pids(self) -> list[int]:
-        """Every process of the job that runs."""
+        """Pids of every running process of the job."""
         return [row.pid for row in self._processes() if not row.is_zombie]
 
     def worker(self, replica_id: int, group_rank: int = 0) -> int:
-        """The pid of a worker that runs, by its title."""
+        """The pid of a running worker, by its title."""
         return self._titled(f"ftrun worker {replica_id}.{group_rank}: ")
 
     def spawner(self) -> int:
@@ -144,7 +144,7 @@ class Job:
         return (path / f"{restart}.log").read_text()
 
     def _processes(self) -> list[linux.ProcessRow]:
-        """Whoever was started by this job; each has inherited the test's own mark."""
+        """All processes of this job; each has inherited the test's own marker."""
         mark = f"FTRUN_TEST_MARK={self._mark}".encode()
         return [row for row in linux.process_rows() if mark in linux.process_environment(row.pid)]
 
@@ -159,7 +159,7 @@ class Job:
                 self._read(min(deadline, clock.now() + 0.02))
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
-        """Look until ``condition`` holds, and read on meanwhile."""
+        """Check until ``condition`` holds, and read output meanwhile."""
         deadline = clock.now() + END_S
         while not condition():
             assert clock.now() < deadline, f"not {what} in time:\n{self.output}"
@@ -184,7 +184,7 @@ class Job:
 
 
 def command_of(pid: int) -> bytes:
-    """Its title; empty if it is gone."""
+    """A process's title; empty if it is gone."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0")
     except OSError:

@@ -1,4 +1,4 @@
-"""Several groups without a Manager: said once it is a fact, with the remedy, and in the summary."""
+"""Several groups without a Manager: reported when certain, with the remedy, and in the summary."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def assert_said_once_and_in_the_summary(job: Job) -> None:
 
 @pytest.mark.parametrize("is_module", [False, True])
 def test_a_manager_that_a_library_makes_is_one(tmp_path: Path, is_module: bool) -> None:
-    """Nothing is read from the script's text."""
+    """The script's text is not searched for one."""
     (tmp_path / "library.py").write_text(LIBRARY)
     (tmp_path / "tool.py").write_text("import library\nlibrary.fit()\n")
     target = ("-m", "tool") if is_module else ()

@@ -54,7 +54,7 @@ def test_nothing_grows_over_a_hundred_restarts(tmp_path: Path) -> None:
         after = {name: vital_signs(pid) for name, pid in pids.items()}
         for name in pids:
             fds, threads, kib = (b - a for a, b in zip(before[name], after[name], strict=True))
-            # One incarnation more or less may be alive at the moment of the look.
+            # One incarnation more or less may be alive at the moment of the sample.
             assert abs(fds) <= 8, (name, before, after)
             assert abs(threads) <= 3, (name, before, after)
             assert kib <= KIB_GROWN_MAX, (name, before, after)

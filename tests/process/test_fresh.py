@@ -1,5 +1,5 @@
-"""What a worker starts with, forked or a standby: its own random numbers, its own descriptors, one
-thread, no CUDA; and what standbys cost a job that they do not help."""
+"""The start of a worker, forked or a standby: its own random numbers, its own descriptors, one
+thread, no CUDA; and the cost of standbys for a job that they do not help."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_a_standby_that_dies_is_replaced_and_none_outlives_its_spawner(tmp_path:
 
 @pytest.mark.slow
 def test_a_stopped_standby_is_not_waited_for_by_the_others(tmp_path: Path) -> None:
-    """Its part lies unread: the worker hangs like any that is stopped, and the job can be ended."""
+    """Its assignment lies unread: it hangs like any stopped worker, and the job can be ended."""
     with Job(tmp_path, TELLS + WARM, "--replicas", "2", "--standby", "1", args=("--x",)) as job:
         facts(job, 2)
         os.kill(job.expect_process(STANDBY_TITLE), signal.SIGSTOP)

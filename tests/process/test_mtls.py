@@ -1,4 +1,4 @@
-"""A job whose agent and lighthouse know each other by certificates, all of it real processes."""
+"""A job whose agent and lighthouse verify each other by certificates, all real processes."""
 
 from __future__ import annotations
 

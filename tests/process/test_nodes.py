@@ -1,4 +1,4 @@
-"""Nodes that leave and come back, jobs that follow one another, and who waits for whom."""
+"""Nodes that leave and come back, jobs that follow one another, and the waits of each."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ while not os.path.exists("end"):
 
 @dataclass
 class Lighthouse:
-    """``options``: with which agents find it. ``process``: may be killed."""
+    """``options``: those by which agents find it. ``process``: may be killed."""
 
     process: subprocess.Popen[bytes]
     address: str

@@ -1,4 +1,4 @@
-"""gRPC's own lines are not on the terminal, unless asked for; a script's gRPC is left alone."""
+"""gRPC's own lines are on the terminal only on request; a script's gRPC is left alone."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def frame(kind: int, body: bytes = b"") -> bytes:
 
 
 GREETING_AND_FAREWELL = frame(SETTINGS) + frame(GOAWAY, struct.pack(">II", 0, INTERNAL_ERROR))
-"""As a gRPC server that cancels all calls says it; the core has a line of its own for that."""
+"""As a gRPC server sends it that cancels all calls; gRPC's core logs a line of its own for that."""
 
 
 class GoesAway:
-    """Listens as a lighthouse does, and tells each client that it goes away."""
+    """Listens as a lighthouse does, and sends each client a GOAWAY."""
 
     def __init__(self) -> None:
         self.told = 0
@@ -87,7 +87,7 @@ def test_an_agent_whose_lighthouse_goes_away_says_it_in_its_own_words(
 
 @contextlib.contextmanager
 def lighthouse(directory: Path, token_file: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """``ftrun lighthouse``, as typed; gives its address."""
+    """``ftrun lighthouse`` from the command line; yields its address."""
     command = [sys.executable, "-m", "ftrun", "lighthouse", "--bind", "127.0.0.1:0"]
     command += ["--token-file", str(token_file), "--state-dir", str(directory / "house")]
     with subprocess.Popen(

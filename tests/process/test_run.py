@@ -93,7 +93,7 @@ def test_a_killed_worker_is_replaced_and_nobody_else_is_touched(tmp_path: Path) 
 
 @pytest.mark.slow
 def test_how_a_worker_died_is_known_while_the_spawner_cannot_say(tmp_path: Path) -> None:
-    """It may be busy with an import for seconds: the kernel knows, and nobody waits."""
+    """The spawner may be busy with an import for seconds: the kernel has the status meanwhile."""
     with Job(tmp_path, KILLABLE, "--replicas", "2") as job:
         job.expect(r"up \d+ 0", 2)
         spawner, victim = job.spawner(), job.worker(0)
@@ -130,7 +130,7 @@ def test_who_has_ended_well_is_not_failed_for_a_spawner_that_cannot_say(tmp_path
 
 
 def assert_the_token_is_nowhere(job: Job) -> None:
-    """X4: it is in the file that the job's own file names, and in no argv, environment or log."""
+    """X4: it is in the file that the job's file names, and in no argv, environment or log."""
     (job_file,) = job.directory.glob("state/ftrun/jobs/*.json")
     token_file = Path(json.loads(job_file.read_text())["token_file"])
     assert token_file.stat().st_mode & 0o777 == 0o600
@@ -342,7 +342,7 @@ dist.destroy_process_group()
 
 @pytest.mark.parametrize("how", ["killed", "raised"])
 def test_a_plain_script_that_trains_is_started_again(tmp_path: Path, how: str) -> None:
-    """Its optimizer has stepped: it is no failed start, and its mate's error is not the cause."""
+    """Its optimizer has stepped: no failed start, and the other worker's error is not the cause."""
     with Job(tmp_path, PLAIN, "-w", "2", args=(how,)) as job:
         assert job.end() == 0, job.output
         assert "ended 0" in job.log(0, 1, 0) and "ended 1" in job.log(0, 1, 1)

@@ -1,4 +1,4 @@
-"""What a machine lacks is said in one line, with exit code 2, and no traceback."""
+"""A machine's shortages are reported in one line, with exit code 2, and no traceback."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def no_loopback() -> tuple[str, ...]:
 
 
 def refusal(job: Job) -> str:
-    """The one line that a job which cannot start has said."""
+    """The one line of output of a job that cannot start."""
     assert job.end() == 2, job.output
     (line,) = job.output.splitlines()
     assert "Nothing was started." in line
@@ -80,7 +80,7 @@ def test_without_a_loopback_interface_the_job_ends_at_once_and_says_why(tmp_path
 
 
 def test_a_torch_that_cannot_be_imported_is_named_in_one_line(tmp_path: Path) -> None:
-    """As PyPI's is where CUDA's libraries are not; the one here stands before the real one."""
+    """Like PyPI's torch without CUDA's libraries; the test's torch shadows the real one."""
     (tmp_path / "torch").mkdir()
     words = "libcudnn.so.9: cannot open shared object file"
     (tmp_path / "torch" / "__init__.py").write_text(f"raise ImportError({words!r})")

@@ -1,4 +1,4 @@
-"""Two agents and a lighthouse of its own: slots are shared out, and taken over from the dead."""
+"""Two agents and a separate lighthouse: slots are assigned, and reassigned when an agent dies."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ signal.pause()
 
 @pytest.fixture
 def lighthouse(tmp_path: Path) -> Iterator[tuple[str, ...]]:
-    """A lighthouse that runs; yields the options with which agents find it."""
+    """A running lighthouse; yields the options by which agents find it."""
     token = tmp_path / "token"
     with listening(tmp_path, token, "127.0.0.1:0") as address:
         yield ("--lighthouse", address, "--token-file", str(token))
@@ -35,7 +35,7 @@ def lighthouse(tmp_path: Path) -> Iterator[tuple[str, ...]]:
 
 @contextlib.contextmanager
 def listening(tmp_path: Path, token: Path, bind: str) -> Iterator[str]:
-    """A lighthouse that runs, and its address for agents."""
+    """A running lighthouse, and its address for agents."""
     with serving(tmp_path, token, bind) as (_, address):
         yield address
 
@@ -105,7 +105,7 @@ def test_an_agent_with_another_token_is_refused(
 
 @pytest.mark.slow
 def test_an_agent_that_can_say_hello_when_it_is_refused_hears_it_too(tmp_path: Path) -> None:
-    """Its workers were ready before there was a lighthouse: it took the stream for accepted."""
+    """Its workers were ready before the lighthouse: the agent took the stream for accepted."""
     token, other = tmp_path / "token", tmp_path / "other"
     for path, letter in ((token, "a"), (other, "b")):
         path.write_text(letter * 64)

@@ -1,4 +1,4 @@
-"""A script whose all-reduce differs between replicas: one of them fails, and says in what."""
+"""A script whose all-reduce differs between replicas: one fails and names the difference."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ print("ended", mine, "after", int(weight[0]), "steps of", manager.current_step()
 def test_an_all_reduce_of_another_size_ends_one_replica_and_costs_no_step(
     tmp_path: Path, wrong: str
 ) -> None:
-    """Gloo aborts (SIGABRT) the process that gets more than it has asked for, or all of them."""
+    """Gloo aborts (SIGABRT) the process that receives more than it expects, or all of them."""
     with Job(tmp_path, UNLIKE, "--replicas", "3", args=(wrong,)) as job:
         assert job.end() == 0, job.output
         assert (

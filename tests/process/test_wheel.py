@@ -1,7 +1,7 @@
-"""What a stranger gets: the wheel, installed into a bare environment, away from this repository.
+"""The wheel as users get it: installed into a bare environment, away from this repository.
 
 Its dependencies are those of the environment that runs the tests, so nothing is downloaded; ftrun
-itself is the wheel's, and every test says so.
+itself is the wheel's, and every test checks that.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ COMMAND_S = 180.0
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from a copy: what an earlier build has left in the repository would hide what lacks."""
+    """Built from a copy: leftovers of an earlier build could hide missing files."""
     source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
     for name in SOURCES:
         if (REPOSITORY / name).is_dir():
@@ -60,7 +60,7 @@ class Installed:
     home: Path
 
     def run(self, directory: Path, program: str, *words: str) -> str:
-        """What a program of the environment prints, from ``directory``."""
+        """The output of a program of the environment, run in ``directory``."""
         state = str(directory / "state")
         environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
         done = subprocess.run(

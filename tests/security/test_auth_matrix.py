@@ -1,4 +1,4 @@
-"""X1, on real processes: nothing but the job's own token opens any way in."""
+"""X1, on real processes: only the job's own token opens any way in."""
 
 from __future__ import annotations
 

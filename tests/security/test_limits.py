@@ -1,4 +1,4 @@
-"""X3 against a real lighthouse: what is too large or too much is refused, and nobody else notices.
+"""X3 against a real lighthouse: excesses are refused, and no other client notices.
 
 Ids, counts and durations: tests/unit/protocol/test_codec.py. HTTP heads, bodies and connections:
 tests/unit/lighthouse/test_web.py. Frames: test_frames.py. States: tests/unit/checkpoint.
@@ -29,7 +29,7 @@ def run(main: Coroutine[Any, Any, None]) -> None:
 async def refusal(
     lighthouse: LighthouseProcess, data: bytes, *more: tuple[str, str]
 ) -> tuple[grpc.StatusCode, str]:
-    """What a stream with this one message ends with."""
+    """The end of a stream with this one message."""
     metadata = (("authorization", bearer(lighthouse.token)), *more)
     async with grpc.aio.insecure_channel(lighthouse.grpc) as channel:
         opened: Any = channel

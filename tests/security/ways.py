@@ -1,8 +1,8 @@
-"""Every way into a running job, and what it says to each kind of token (X1).
+"""Every way into a running job, and its answer to each kind of token (X1).
 
-The ways come from the service's descriptor and the route tables: a new one is asked without anybody
-adding it here. A lighthouse, a worker's state server, with TLS and without, and an agent's socket
-are real processes. A state server is asked with proofs (checkpoint/proof.py) under each token; and
+The ways come from the service's descriptor and the route tables: a new one is tried without
+being added here. A lighthouse, a worker's state server, with TLS and without, and an agent's socket
+are real processes. A state server is tried with proofs (checkpoint/proof.py) under each token, and
 with the tokens themselves, which open nothing there.
 """
 
@@ -37,12 +37,12 @@ from tests.unit.lighthouse.lighthouse_process import LighthouseProcess
 
 WAIT_S = 10.0
 Ask = Callable[[str | None], str]
-"""Asks with this token (None: with none at all); says what came back, in a word or two."""
+"""Sends a request with this token (None: without one); returns the answer in a word or two."""
 
 
 @dataclass(frozen=True)
 class Way:
-    """One way in: ``welcome`` is what it says to the job's token; ``is_open`` to everybody."""
+    """One way in. ``welcome``: its answer to the job's token. ``is_open``: it needs no token."""
 
     name: str
     token: str
@@ -67,7 +67,7 @@ def wrong_tokens(token: str) -> dict[str, str | None]:
 
 @contextmanager
 def all_ways(directory: Path) -> Iterator[list[Way]]:
-    """Start what there is to ask; gives every way into it."""
+    """Start all servers; yields every way into them."""
     with ExitStack() as stack:
         (directory / "lighthouse").mkdir()
         lighthouse = stack.enter_context(LighthouseProcess(directory / "lighthouse", new_token()))
@@ -106,7 +106,7 @@ def _call(address: str, name: str, token: str | None) -> str:
             opened: Any = channel
             stream = opened.stream_stream(name)(metadata=metadata)
             try:
-                await stream.done_writing()  # No Hello: who is let in is told so.
+                await stream.done_writing()  # No Hello: an admitted client is told so.
                 await asyncio.wait_for(stream.read(), WAIT_S)
                 await stream.read()
             except grpc.aio.AioRpcError as error:
@@ -147,7 +147,7 @@ def _state_routes(states: HostedBytes) -> Iterator[Way]:
 
 
 def _proved(states: HostedBytes, method: str, path: str, token: str | None) -> str:
-    """With a proof under this token; with none at all twice, for the first has none ever."""
+    """With a proof under this token; without one two requests: the first never has a proof."""
     with Caller(states.address, token or "", states.certificate) as caller:
         if token is not None:
             return str(caller.ask(path, method, x_ftrun_receiver="r1").status)
@@ -178,7 +178,7 @@ def _request(address: str, method: str, path: str, token: str | None) -> str:
 
 
 def _hello(path: str, token: str | None) -> str:
-    """A worker's first words; without any token it says something else first."""
+    """A worker's first frame; without any token another frame is first."""
     import socket
 
     sock = socket.socket(socket.AF_UNIX)

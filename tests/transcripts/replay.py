@@ -1,4 +1,4 @@
-"""Replays a transcript: what happens to a lighthouse, line by line, and exactly what it does.
+"""Replays a transcript: the events of a lighthouse, line by line, and its exact instructions.
 
 A line at the margin is an event; the indented lines below it are the instructions that follow, and
 ``= phase`` where the phase changes. ``#`` begins a comment. ``0a`` is replica 0, incarnation ``a``;
@@ -9,20 +9,20 @@ A line at the margin is an event; the indented lines below it are the instructio
     start                             a lighthouse with an empty journal
     restart [lost]                    kill -9 and a new one with the last journal, or without
     +0.25                             time passes; the timer fires when it is due
-    stopped 9                         the lighthouse is stopped for so long, and its timer late
-    drain 0,1                         these replicas shall leave (as one does that moves)
+    stopped 9                         the lighthouse is stopped for 9 s, and its timer is late
+    drain 0,1                         these replicas are to leave (as one that moves does)
     A attached [capacity=8 running=0a,1a dead=2a finished=3 job=other]
     A detached | A says goodbye | A says heartbeat [0a@5] | A says started 0a [restarts=1]
     A says lost 0a: cause | A says killed 0a: cause | A says failed 0a code: words (at its start)
     A says finished 0a | A says leaves | A says gives up 3: reason
     0a 1a: report 5/x [interrupted=1.1#1 in=1.1#1 pending=1.2#1 promised=7 confirmed healing torn
-                       reduced=1.1#1@5 voted=1.1#1@5 local_step_index=2 lame]
+                       reduced=1.1#1@5 voted=1.1#1@5 local_step_index=2 cannot_repair]
     0a: built 1.1#1 | buildfailed 1.1#1: reason | promised 1.2#1@7 | refused 1.2#1@7 current=8
     0a: inforce 1.1#1@0 | errored 1.1#1@5: reason | healed 1.1#1@5 from 0,2 | progress 5
     0a: leaving finished
 
-``python -m tests.transcripts.replay FILE…`` writes what the lighthouse does now into the files:
-read the difference before you commit it. Not here: any expectation of its own.
+``python -m tests.transcripts.replay FILE…`` writes the lighthouse's present instructions into the
+files: read the difference before you commit it. Not here: any expectation of its own.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ TIMERS_MAX = 200
 
 
 class Replay:
-    """One transcript's lighthouse and what the lines so far have named."""
+    """One transcript's lighthouse and the names of the lines so far."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -71,7 +71,7 @@ class Replay:
     # ------------------------------------------------------------ one line
 
     def line(self, text: str) -> list[str]:
-        """Play one event line; the lines that it gives."""
+        """Play one event line; returns the lines of its instructions."""
         self._out = []
         words = text.split()
         commands: dict[str, Callable[[list[str]], None]] = {
@@ -245,7 +245,7 @@ class Replay:
             healing="healing" in options,
             torn="torn" in options,
             local_step_index=int(options.get("local_step_index", 1)),
-            repairable="lame" not in options,
+            repairable="cannot_repair" not in options,
             freezes_membership="freezes" in options,
             too_few="toofew" in options,
         )
@@ -388,7 +388,7 @@ def _events(text: str) -> Iterator[str]:
 
 
 def main(paths: list[str]) -> None:
-    """Write each file anew."""
+    """Rewrite each file."""
     for path in map(Path, paths):
         path.write_text(play(path.read_text(encoding="utf-8")), encoding="utf-8")
 

@@ -1,4 +1,4 @@
-"""Every transcript in this directory is played and must come out as it is written."""
+"""Every transcript in this directory is replayed, and must equal its file."""
 
 from __future__ import annotations
 

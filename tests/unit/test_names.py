@@ -1,4 +1,4 @@
-"""Every file or room that a docstring or a document names is there, under that name."""
+"""Every file, room or function that a docstring or a document names is there, under that name."""
 
 from __future__ import annotations
 
@@ -9,8 +9,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 HOUSE = ("ftrun", "tests", "scripts", "examples", "docs")
-DOCUMENTS = ("README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "SECURITY.md", "docs/PROTOCOL.md")
+DOCUMENTS = (
+    *("README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "INVARIANTS.md", "SECURITY.md"),
+    *("docs/PROTOCOL.md", "docs/TESTING.md", "docs/GPU.md"),
+)
 NAME = re.compile(r"(?<![\w./$~<-])((?:[\w-]+/)*[\w-]+\.(?:py|proto)|(?:[a-z_]+/)+)(?![\w/<$.*{])")
+FUNCTIONS = re.compile(r"`((?:[\w-]+/)*[\w-]+\.py): ([^`]+)`")
+"""In documents: a file of ftrun/, and functions, methods or classes in it."""
 NOT_OURS = {"train.py", "utils.py"}
 """The reader's own script in examples of commands, and what CONTRIBUTING forbids."""
 
@@ -46,3 +51,28 @@ def test_what_docstrings_and_documents_name_is_there() -> None:
         if name not in NOT_OURS and not any(path.endswith(f"/{name}") for path in known)
     ]
     assert not missing, "\n".join(missing)
+
+
+def missing_functions(text: str) -> list[str]:
+    """Each pair of file and function in ``text`` whose file, below ftrun/, does not define it."""
+    kinds = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    missing = []
+    for file, names in FUNCTIONS.findall(text):
+        path = ROOT / "ftrun" / file
+        tree = ast.walk(ast.parse(path.read_text())) if path.is_file() else ()
+        defined = {node.name for node in tree if isinstance(node, kinds)}
+        missing += [f"{file}: {name}" for name in names.split(", ") if name not in defined]
+    return missing
+
+
+def test_each_function_that_documents_name_is_there() -> None:
+    texts = {name: (ROOT / name).read_text() for name in DOCUMENTS}
+    found = FUNCTIONS.findall(texts["ARCHITECTURE.md"])
+    assert len(found) >= 30, "the walks are not written as `path.py: function`"
+    missing = [f"{name}: {where}" for name in DOCUMENTS for where in missing_functions(texts[name])]
+    assert not missing, "\n".join(missing)
+
+
+def test_a_function_or_a_file_that_is_not_there_is_found() -> None:
+    text = "`core/quorum.py: Quorum, no_such` → `agent/no_such.py: run`, in `core/quorum.py`"
+    assert missing_functions(text) == ["core/quorum.py: no_such", "agent/no_such.py: run"]

@@ -10,7 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -42,10 +42,10 @@ def listening(tmp_path: Path, token: Path, bind: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def serving(
-    tmp_path: Path, token: Path, bind: str
+    tmp_path: Path, token: Path, bind: str, program: Sequence[str] = ("-m", "ftrun")
 ) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     """A lighthouse's process, which a test may end, and its address for agents."""
-    command = [sys.executable, "-m", "ftrun", "lighthouse", "--bind", bind]
+    command = [sys.executable, *program, "lighthouse", "--bind", bind]
     command += ["--token-file", str(token), "--state-dir", str(tmp_path / "state")]
     with subprocess.Popen(
         command,

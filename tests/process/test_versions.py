@@ -1,0 +1,49 @@
+"""Agents and a lighthouse of unlike versions of the protocol refuse each other, and say so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ftrun.core.version import PROTOCOL_VERSION
+from ftrun.errors import ExitCode
+from tests.process.job import Job
+from tests.process.test_two_agents import serving
+
+NEWER = f"""
+from ftrun.core import version
+version.PROTOCOL_VERSION = {PROTOCOL_VERSION + 1}
+from ftrun.cli import main
+main()
+"""
+OLDER = """
+from ftrun.core import version
+version.PROTOCOL_VERSION = 0
+version.unlike_version = lambda *_: ""  # from before it was checked
+from ftrun.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "text"),
+    [
+        (
+            NEWER,
+            f"The lighthouse refuses this agent: this agent runs an older ftrun (protocol "
+            f"{PROTOCOL_VERSION}, and {PROTOCOL_VERSION + 1} here)",
+        ),
+        (OLDER, "This agent refuses the lighthouse"),
+    ],
+    ids=["a newer lighthouse", "an older lighthouse"],
+)
+def test_another_version_is_refused_in_words(tmp_path: Path, program: str, text: str) -> None:
+    token = tmp_path / "token"
+    with serving(tmp_path, token, "127.0.0.1:0", ("-c", program)) as (_, address):
+        options = ("--replicas", "1", "--lighthouse", address, "--token-file", str(token))
+        with Job(tmp_path, "print('never')", *options) as job:
+            job.expect(text.replace("(", r"\(").replace(")", r"\)"))
+            job.expect("Install the same ftrun on all nodes")
+            assert job.end() == ExitCode.REFUSED
+            assert "never" not in job.output

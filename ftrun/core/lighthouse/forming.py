@@ -126,8 +126,7 @@ class Forming:
         late = state.live & set(quorum.newcomers)
         others = [state.replicas[name] for name in state.live - late]
         if len(others) >= state.needed and any(_bars(replica, quorum) for replica in others):
-            state.live -= late
-            state.replicas.ready |= late
+            state.put_off(late)
 
     def _too_few_count(self) -> bool:
         """The survivors cannot commit the step that they are at without others."""
@@ -167,9 +166,7 @@ class Forming:
         """Members that were struck and are here again, and have given up what they were in."""
         state = self._state
         back = {name for name in state.replicas.ready if self._was_member(state.replicas[name])}
-        self._release(back)
-        state.live |= back
-        state.replicas.ready -= back
+        state.readmit(back)
 
     # ------------------------------------------------------------ FENCE
 
@@ -179,9 +176,7 @@ class Forming:
         lingering = [r for r in state.replicas if r.leaving]
         back = {r.replica_id for r in state.replicas if not r.leaving and self._was_member(r)}
         if back:
-            self._release(back)
-            state.live = back
-            state.replicas.ready -= back
+            state.readmit(back)
             state.outbox.notice("joined", back, sentence(f"{replicas(back)} back again."))
             self.interrupt(())
             return True
@@ -194,7 +189,7 @@ class Forming:
             state.end(0, "some replicas have finished and nobody is left who could")
             return True
         state.departed.clear()
-        state.quorum = state.prior = state.switch_step = None
+        state.install(None, ())
         state.enter(Phase.EMPTY)
         state.journal()
         self._is_lost = True
@@ -215,10 +210,6 @@ class Forming:
     def _all_fenced_at(self) -> float:
         return self._state.departed.all_fenced_at(self._state.silence_s)
 
-    def _release(self, replica_ids: set[str]) -> None:
-        for name in replica_ids:
-            self._state.departed.release(name, self._state.replicas[name].incarnation)
-
     def _was_member(self, replica: Replica) -> bool:
         return self._state.departed.contains(replica.replica_id, replica.incarnation)
 
@@ -237,20 +228,17 @@ class Forming:
             # Those who held the job's state are done; the rest would train it all over again.
             state.end(0, "some replicas have finished and nobody who is left holds their work")
             return True
-        state.quorum = self._quorum(choice)
+        quorum = self._quorum(choice)
         for name in ids:
             replicas[name].joins(name in choice.newcomers)
-        state.prior = None
-        state.switch_step = None
-        state.live = set(ids)
-        replicas.ready -= ids
-        state.close_quorum(state.quorum)
+        state.install(quorum, ids)
+        state.close_quorum(quorum)
         state.step_max = choice.state.step
         self._count_try(choice.state.step)
         state.enter(Phase.BUILD, state.settings.build_timeout_s)
         state.waiting.expect(ids, state.workers)
         state.journal()
-        state.send(ids, m.NewQuorum(state.quorum))
+        state.send(ids, m.NewQuorum(quorum))
         self._notice_anew(choice.state.step)
         return True
 

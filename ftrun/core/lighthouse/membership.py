@@ -69,7 +69,7 @@ class Membership:
         """All of an event is noted: go on as far as the rules lead."""
         for _ in range(RULES_MAX):
             if self.state.phase is Phase.ENDED or not self._apply_rules():
-                self.state.is_dirty = False
+                self.state.rules_have_run()
                 return
         raise AssertionError(f"the rules of {self.state.phase} do not come to an end")
 
@@ -151,13 +151,11 @@ class Membership:
 
     def _on_report(self, replica: Replica, rank: int, report: m.Report) -> None:
         state = self.state
-        state.outrun(report)
-        replica.reports[rank] = report
+        state.note_report(replica, rank, report)
         if replica.replica_id in state.live:
             self._member_reported(replica, rank, report)
         elif state.phase is Phase.TAKEOVER:
             self.takeover.received(report)
-            state.is_dirty |= replica.is_known(state.workers)
         else:
             self._admit(replica)
 
@@ -239,9 +237,8 @@ class Membership:
         state, name = self.state, replica.replica_id
         if word.phase != Activity.TOO_FEW.value or name not in state.live:
             state.too_few.pop(name, None)
-        elif name not in state.too_few:
-            state.too_few[name] = state.now - word.since_s
-            state.is_dirty = True
+        else:
+            state.note_too_few(name, state.now - word.since_s)
 
     def _on_errored(self, replica: Replica, rank: int, error: m.Errored) -> None:
         if self.state.phase is Phase.TAKEOVER:
@@ -276,13 +273,11 @@ class Membership:
         ``is_dead``: their processes cannot act any more. ``restart``: their agents shall kill them.
         """
         state = self.state
-        state.is_dirty = True
+        state.note_losses(losses, is_dead=is_dead)
         known: list[m.Loss] = []
         news: list[m.Loss] = []  # that somebody has drained is told already
         members = set(state.live)
         for loss in losses:
-            if is_dead:
-                state.departed.died(loss.replica_id, loss.incarnation)
             replica = state.replicas.find(loss.replica_id, loss.incarnation)
             if replica is None:
                 continue
@@ -323,12 +318,12 @@ class Membership:
         when one does.
         """
         state = self.state
-        state.is_dirty = True
+        state.note_drains(())
         for replica_id in replica_ids:
             replica = state.replicas.at(replica_id)
             is_member = replica_id in state.live or state.phase is Phase.TAKEOVER
             if is_member or (replica is not None and self._may_be_needed(replica)):
-                state.drains.add(replica_id)
+                state.note_drains([replica_id])
             elif replica is not None:
                 loss = m.Loss(replica_id, replica.incarnation, "it was drained before it joined")
                 self.lose([loss], is_dead=False)
@@ -370,11 +365,9 @@ class Membership:
     def _drained(self, replica: Replica) -> None:
         """All its workers have stopped at a boundary; by an agreed switch that harms nobody."""
         state, name = self.state, replica.replica_id
-        replica.leaving = "drained"
-        state.is_dirty = True
+        state.note_leaving(replica, "drained")
         state.slots[name].has_left = True
         state.reassigned.add(replica.agent_id)
-        state.replicas.ready.discard(name)
         state.outbox.notice("drained", [name], f"Replica {name} has left: drained.")
         stays = state.quorum is not None and state.quorum.index(name, replica.incarnation)
         if name in state.live:
@@ -386,9 +379,7 @@ class Membership:
     def _finishing(self, replica: Replica) -> None:
         """The script has ended: strike it soon, but not before others had time to end too."""
         state = self.state
-        state.is_dirty = True
-        replica.leaving = replica.leaving or "finished"
-        state.replicas.ready.discard(replica.replica_id)
+        state.note_leaving(replica, replica.leaving or "finished")
         if self._finish_at is None:
             self._finish_at = state.now + state.settings.finish_grace_s
 
@@ -414,9 +405,7 @@ class Membership:
         replica = state.replicas.at(replica_id)
         if replica is not None and replica.incarnation != incarnation:
             return  # of old: another one runs in its slot
-        state.is_dirty = True
-        state.departed.died(replica_id, incarnation)
-        if state.slots.finish(replica_id):
+        if state.note_finished(replica_id, incarnation):
             state.outbox.notice("finished", [replica_id], f"Replica {replica_id} has finished.")
             state.journal()
         if replica is not None:

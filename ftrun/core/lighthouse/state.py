@@ -6,7 +6,7 @@ Plain data with the few operations that keep it consistent. Not here: any decisi
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from ftrun.core.ids import NO_ATTEMPT, Attempt, replica_order
 from ftrun.core.lighthouse.attempts import AttemptCounter
@@ -116,6 +116,33 @@ class MembershipState:
         self.is_dirty = True
         self.waiting.clear()
 
+    def install(
+        self,
+        quorum: Quorum | None,
+        live: Iterable[str],
+        prior: Quorum | None = None,
+        switch_step: int | None = None,
+    ) -> None:
+        """Set the quorum and its members: nothing else writes these four fields as a whole."""
+        self.quorum, self.prior, self.switch_step = quorum, prior, switch_step
+        self.live = set(live)
+        self.replicas.ready -= self.live
+        self.is_dirty = True
+
+    def readmit(self, replica_ids: Collection[str]) -> None:
+        """Members that were removed are back: they count as survivors again."""
+        for name in replica_ids:
+            self.departed.release(name, self.replicas[name].incarnation)
+        self.live |= set(replica_ids)
+        self.replicas.ready -= self.live
+        self.is_dirty = True
+
+    def put_off(self, replica_ids: Collection[str]) -> None:
+        """Members become newcomers again, which join at a later step."""
+        self.live -= set(replica_ids)
+        self.replicas.ready |= set(replica_ids)
+        self.is_dirty = True
+
     def timeout_for(self, timeout_s: float, replicas: int) -> float:
         """More time for very many: what they are told and answer goes through one process."""
         return timeout_s + max(0, replicas - LARGE_MEMBERS) * LARGE_MEMBER_S
@@ -153,6 +180,52 @@ class MembershipState:
         seen += [q.attempt for q in (report.in_force, report.pending) if q is not None]
         if self.attempts.outrun(max(seen)):
             self.journal()
+
+    def note_report(self, replica: Replica, rank: int, report: Report) -> None:
+        """Keep a worker's newest report; in a takeover the last one of a replica may end it."""
+        self.outrun(report)
+        replica.reports[rank] = report
+        if self.phase is Phase.TAKEOVER:
+            self.is_dirty |= replica.is_known(self.workers)
+
+    def note_too_few(self, replica_id: str, since: float) -> None:
+        """A member repeats its step, since then, because too few contribute to it."""
+        if replica_id not in self.too_few:
+            self.too_few[replica_id] = since
+            self.is_dirty = True
+
+    def note_later(self, replica_id: str) -> None:
+        """This replica will answer in its own time."""
+        self.waiting.later.add(replica_id)
+        self.is_dirty = True
+
+    def note_losses(self, losses: Iterable[Loss], *, is_dead: bool) -> None:
+        """These incarnations are lost; ``is_dead``: their processes cannot act any more."""
+        self.is_dirty = True
+        if is_dead:
+            for loss in losses:
+                self.departed.died(loss.replica_id, loss.incarnation)
+
+    def note_drains(self, replica_ids: Iterable[str]) -> None:
+        """These replicas have been asked to leave at a boundary."""
+        self.drains |= set(replica_ids)
+        self.is_dirty = True
+
+    def note_leaving(self, replica: Replica, how: str) -> None:
+        """A replica leaves, "drained" or "finished": it joins no quorum any more."""
+        replica.leaving = how
+        self.replicas.ready.discard(replica.replica_id)
+        self.is_dirty = True
+
+    def note_finished(self, replica_id: str, incarnation: str) -> bool:
+        """A replica's processes have ended well; False if its slot's part was over before."""
+        self.is_dirty = True
+        self.departed.died(replica_id, incarnation)
+        return self.slots.finish(replica_id)
+
+    def rules_have_run(self) -> None:
+        """Everything that follows from what was noted is done."""
+        self.is_dirty = False
 
     def attempts_of(self, replica: Replica) -> tuple[Attempt, ...]:
         """The attempts under which this live member may be training."""
@@ -202,7 +275,7 @@ class MembershipState:
         self.enter(Phase.ENDED)
         self.removed, self.replacements = [], []  # nothing follows from them any more
         if exit_code:
-            self.quorum = self.switch_step = None
+            self.install(None, self.live)
         self.outcome = EndJob(exit_code, reason)
         self.ended_at = self.now
         self.journal()

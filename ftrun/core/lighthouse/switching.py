@@ -98,8 +98,7 @@ class Switching:
         if plan is None or not self._is_proposed(refusal.attempt, refusal.step):
             return
         if refusal.later:
-            state.waiting.later.add(replica_id)
-            state.is_dirty = True
+            state.note_later(replica_id)
             plan.begun = max(plan.begun, refusal.current)
             if plan.promised is not None and plan.promised <= plan.begun:
                 self._fail((), MIXED)  # it waits for who has promised, and that one for it
@@ -255,13 +254,10 @@ class Switching:
     def _confirm(self, plan: Plan) -> None:
         """Everybody has promised: it is certain as soon as it is on disk."""
         state = self._state
-        state.prior = state.quorum
         step = plan.step if plan.promised is None else plan.promised
-        state.quorum = replace(plan.quorum, step=step)
-        state.switch_step = step
-        state.live |= plan.everyone
-        state.replicas.ready -= plan.everyone
-        state.close_quorum(state.quorum)
+        quorum = replace(plan.quorum, step=step)
+        state.install(quorum, state.live | plan.everyone, prior=state.quorum, switch_step=step)
+        state.close_quorum(quorum)
         state.journal()
         self.plan = None
         self.carry_out(plan.everyone, plan.everyone)
@@ -283,7 +279,7 @@ class Switching:
             return False
         assert state.quorum is not None
         self._failures = 0
-        state.prior = None
+        state.install(state.quorum, state.live, switch_step=state.switch_step)
         state.enter(Phase.STEADY)
         state.history.complete(state.now, state.quorum)
         joined = state.quorum.newcomers

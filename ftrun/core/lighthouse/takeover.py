@@ -241,20 +241,19 @@ class Takeover:
     def conclude(self, forming: Forming, switching: Switching) -> None:
         """The grace is over: go on as the verdict says."""
         state, verdict = self._state, self.verdict()
-        state.quorum, state.switch_step = self.quorum, self.switch_step
-        state.live = set(verdict.live)
+        prior = self.prior if verdict.phase is Phase.SWITCH else None
+        state.install(self.quorum, verdict.live, prior, self.switch_step)
         steps = [r.state.step for name in state.live for r in state.replicas[name].reports.values()]
         state.step_max = max(steps, default=0)
         lost = [self._strike(member) for member in verdict.missing]
         if verdict.phase is Phase.EMPTY:
             state.enter(Phase.EMPTY)
         elif not state.live and self.quorum is not None and not self.quorum.members:
-            state.quorum = state.switch_step = None  # all had left
+            state.install(None, ())  # all had left
             state.enter(Phase.EMPTY)
         elif verdict.phase is Phase.STEADY:
             self._adopt()
         elif verdict.phase is Phase.SWITCH:
-            state.prior = self.prior
             switching.carry_out(verdict.live, verdict.behind)
         else:
             state.history.begin(state.now, "takeover", _reason(lost))

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from ftrun.core import messages as m
-from ftrun.core.lighthouse.agents import Agent
+from ftrun.core.lighthouse.agents import Agent, Agents
 from ftrun.core.lighthouse.history import replicas, sentence
 from ftrun.core.lighthouse.membership import Membership
 from ftrun.core.lighthouse.phases import Phase
@@ -24,10 +24,10 @@ from ftrun.core.lighthouse.state import MembershipState
 
 
 class Assignment:
-    """Tells agents which slots are theirs. ``agents``: those that are known, by id."""
+    """Decides which agent runs which slots, and sends agents their slots."""
 
     def __init__(
-        self, state: MembershipState, membership: Membership, agents: dict[str, Agent], now: float
+        self, state: MembershipState, membership: Membership, agents: Agents, now: float
     ) -> None:
         self.share_at: float | None = None
         self._state = state

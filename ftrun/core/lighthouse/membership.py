@@ -8,16 +8,17 @@ restarted lighthouse in takeover.py. Not here: agents, streams, heartbeats and s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from ftrun.core import messages as m
 from ftrun.core.activity import Activity
-from ftrun.core.ids import Attempt, replica_order
-from ftrun.core.lighthouse.choice import group_state
+from ftrun.core.ids import Attempt
 from ftrun.core.lighthouse.events import JournalState
 from ftrun.core.lighthouse.forming import Forming
-from ftrun.core.lighthouse.history import replicas, sentence
+from ftrun.core.lighthouse.history import replicas
+from ftrun.core.lighthouse.leaving import Leaving
+from ftrun.core.lighthouse.losses import Losses
 from ftrun.core.lighthouse.phases import IN_QUORUM, Phase
 from ftrun.core.lighthouse.replicas import Replica
 from ftrun.core.lighthouse.state import MembershipState
@@ -38,17 +39,18 @@ class Membership:
         self.forming = Forming(state)
         self.switching = Switching(state)
         self.takeover = Takeover(state, journal)
-        self._finish_at: float | None = None
+        self.losses = Losses(state, self.takeover)
+        self.leaving = Leaving(state, self.losses)
         self._handlers: dict[type, Callable[[Replica, int, Any], None]] = {
             m.Report: self._on_report,
             m.Built: self._on_built,
             m.BuildFailed: self._on_build_failed,
-            m.Promised: self._on_promised,
-            m.Refused: self._on_refused,
+            m.Promised: self.switching.on_promised,
+            m.Refused: self.switching.on_refused,
             m.InForce: self._on_in_force,
             m.Errored: self._on_errored,
             m.Healed: self._on_healed,
-            m.Leaving: self._on_leaving,
+            m.Leaving: self.leaving.on_leaving,
             m.Progress: self._on_progress,
         }
         self._rules: dict[Phase, Callable[[], bool]] = {
@@ -62,6 +64,15 @@ class Membership:
             Phase.REJOIN: self.forming.rejoin,
             Phase.FENCE: self.forming.departed,
         }
+
+    def drain(self, replica_ids: Iterable[str]) -> None:
+        """These replicas shall leave (leaving.py)."""
+        self.leaving.drain(replica_ids)
+
+    def end(self, exit_code: int, reason: str) -> None:
+        """End the job; a switch under way is off."""
+        self.switching.abandon()
+        self.state.end(exit_code, reason)
 
     # ------------------------------------------------------------ the rules
 
@@ -91,14 +102,12 @@ class Membership:
         state = self.state
         if state.replacements:
             losses, state.replacements = state.replacements, []
-            self.lose(losses, is_dead=False, restart=True)
+            self.losses.lose(losses, is_dead=False, restart=True)
             return True
-        if self._is_over():
-            self.switching.abandon()
-            state.end(0, "all replicas have finished")
+        if self.leaving.is_over():
+            self.end(0, "all replicas have finished")
             return True
-        if self._finish_at is not None and state.now >= self._finish_at:
-            self._remove_finished()
+        self.leaving.remove_finished_in_time()
         if state.phase in IN_QUORUM and (state.removed or state.failure):
             return self._break_up()
         if state.too_few and self._are_others_here():
@@ -109,7 +118,7 @@ class Membership:
         """When time alone will make a rule apply."""
         if self.state.phase is Phase.ENDED:
             return None
-        times = [t for t in (self.state.deadline, self._finish_at) if t is not None]
+        times = [t for t in (self.state.deadline, self.leaving.finish_at) if t is not None]
         return min(times, default=None)
 
     def _break_up(self) -> bool:
@@ -123,7 +132,7 @@ class Membership:
         causes = [f"replica {loss.replica_id}: {loss.cause}" for loss in state.removed]
         kind = "shrink" if state.removed else "retry"
         state.history.begin(state.now, kind, "; ".join(causes) or state.failure)
-        self._remove_finished()
+        self.leaving.remove_finished()
         lost, state.removed = tuple(state.removed), []
         self.forming.interrupt(lost)
         return True
@@ -199,12 +208,6 @@ class Membership:
         if not was_of_switch and failure.attempt in self.state.attempts_of(replica):
             self._fail(replica, f"it could not build the group: {failure.reason}")
 
-    def _on_promised(self, replica: Replica, rank: int, promise: m.Promised) -> None:
-        self.switching.on_promised(replica.replica_id, rank, promise)
-
-    def _on_refused(self, replica: Replica, rank: int, refusal: m.Refused) -> None:
-        self.switching.on_refused(replica.replica_id, refusal)
-
     def _on_in_force(self, replica: Replica, rank: int, word: m.InForce) -> None:
         state = self.state
         if state.phase is Phase.TAKEOVER:
@@ -265,76 +268,7 @@ class Membership:
             self.forming.blame(replica.replica_id)
             state.failure = f"replica {replica.replica_id}: {reason}"
 
-    # ------------------------------------------------------------ who is lost
-
-    def lose(self, losses: Sequence[m.Loss], *, is_dead: bool, restart: bool = False) -> None:
-        """These incarnations are out; what is known already, or of old, changes nothing.
-
-        ``is_dead``: their processes cannot act any more. ``restart``: their agents shall kill them.
-        """
-        state = self.state
-        state.note_losses(losses, is_dead=is_dead)
-        known: list[m.Loss] = []
-        news: list[m.Loss] = []  # that somebody has drained is told already
-        members = set(state.live)
-        for loss in losses:
-            replica = state.replicas.find(loss.replica_id, loss.incarnation)
-            if replica is None:
-                continue
-            known.append(loss)
-            if replica.leaving != "drained" or loss.killed:
-                news.append(loss)
-            if restart:
-                state.outbox.restart(replica, loss.cause)
-            state.drains.discard(loss.replica_id)
-            if loss.replica_id in state.live:
-                state.remove_member(replica, loss.cause, is_dead=is_dead)
-            state.replicas.remove(loss.replica_id)
-        if state.phase is Phase.TAKEOVER and known:
-            self.takeover.is_disturbed = True
-        if state.phase is not Phase.ENDED:
-            self._notice_lost(news, bool(members - state.live))
-
-    def _notice_lost(self, losses: list[m.Loss], of_quorum: bool) -> None:
-        state = self.state
-        by_cause: dict[str, list[str]] = {}
-        for loss in losses:
-            by_cause.setdefault(loss.cause, []).append(loss.replica_id)
-        rest = ""
-        if of_quorum:
-            rest = f" Left in the quorum: {replicas(state.live)}."
-        killed = {loss.cause for loss in losses if loss.killed}
-        for cause, ids in by_cause.items():
-            verb = "" if cause in killed else "lost: "
-            text = f"{replicas(ids)} {verb}{cause}.{rest}"
-            state.outbox.notice("lost", ids, sentence(text))
-
-    # ------------------------------------------------------------ who leaves, and the end
-
-    def drain(self, replica_ids: Iterable[str]) -> None:
-        """These replicas shall leave at a boundary; those that are in no quorum leave now.
-
-        But where no quorum stands, who has trained may hold what the job goes on with: it leaves
-        when one does.
-        """
-        state = self.state
-        state.note_drains(())
-        for replica_id in replica_ids:
-            replica = state.replicas.at(replica_id)
-            is_member = replica_id in state.live or state.phase is Phase.TAKEOVER
-            if is_member or (replica is not None and self._may_be_needed(replica)):
-                state.note_drains([replica_id])
-            elif replica is not None:
-                loss = m.Loss(replica_id, replica.incarnation, "it was drained before it joined")
-                self.lose([loss], is_dead=False)
-
-    def _may_be_needed(self, replica: Replica) -> bool:
-        state = self.state
-        stands = state.phase not in (Phase.EMPTY, Phase.FENCE, Phase.REJOIN)
-        if stands or not replica.is_known(state.workers):
-            return False
-        held = group_state(replica.reports.values())
-        return held is not None and held.step > 0
+    # ------------------------------------------------------------ phases
 
     def _steady(self) -> bool:
         """A quorum stands: who was to leave and is not in it goes now, the others by a switch.
@@ -344,89 +278,7 @@ class Membership:
         if not self.state.live:
             self.forming.interrupt(())
             return True
-        late = self.state.drains - self.state.live
-        if late:
-            self.state.drains -= late
-            self.drain(sorted(late, key=replica_order))
-            return True
-        return self.switching.consider()
-
-    def _on_leaving(self, replica: Replica, rank: int, word: m.Leaving) -> None:
-        if word.reason == "finished":
-            self._finishing(replica)
-        elif word.reason == "drained":
-            replica.left.add(rank)
-            if len(replica.left) == self.state.workers and replica.leaving != "drained":
-                self._drained(replica)
-        else:
-            loss = m.Loss(replica.replica_id, replica.incarnation, f"it went away ({word.reason})")
-            self.lose([loss], is_dead=False)
-
-    def _drained(self, replica: Replica) -> None:
-        """All its workers have stopped at a boundary; by an agreed switch that harms nobody."""
-        state, name = self.state, replica.replica_id
-        state.note_leaving(replica, "drained")
-        state.slots[name].has_left = True
-        state.reassigned.add(replica.agent_id)
-        state.outbox.notice("drained", [name], f"Replica {name} has left: drained.")
-        stays = state.quorum is not None and state.quorum.index(name, replica.incarnation)
-        if name in state.live:
-            if state.phase is Phase.SWITCH and stays is None:
-                state.retire(replica, is_dead=True)
-            else:
-                state.remove_member(replica, "drained", is_dead=True)
-
-    def _finishing(self, replica: Replica) -> None:
-        """The script has ended: strike it soon, but not before others had time to end too."""
-        state = self.state
-        state.note_leaving(replica, replica.leaving or "finished")
-        if self._finish_at is None:
-            self._finish_at = state.now + state.settings.finish_grace_s
-
-    def _remove_finished(self) -> None:
-        """Take those who have finished out of the quorum: they commit no more.
-
-        When all have, there is nobody to interrupt: they stay, and the job ends with them.
-        """
-        state = self.state
-        self._finish_at = None
-        in_order = sorted(state.live, key=replica_order)
-        done = [r for name in in_order if (r := state.replicas[name]).leaving]
-        if state.phase in IN_QUORUM and len(done) == len(state.live) and not state.removed:
-            return
-        for replica in done:
-            state.remove_member(replica, "finished", is_dead=True)
-            if replica.has_ended:
-                state.replicas.remove(replica.replica_id)
-
-    def ended(self, replica_id: str, incarnation: str) -> None:
-        """All processes of a replica are gone, with exit code 0."""
-        state = self.state
-        replica = state.replicas.at(replica_id)
-        if replica is not None and replica.incarnation != incarnation:
-            return  # of old: another one runs in its slot
-        if state.note_finished(replica_id, incarnation):
-            state.outbox.notice("finished", [replica_id], f"Replica {replica_id} has finished.")
-            state.journal()
-        if replica is not None:
-            replica.has_ended = True
-            self._finishing(replica)
-            if replica_id not in state.live:
-                state.replicas.remove(replica_id)
-
-    def _is_over(self) -> bool:
-        """Nobody trains any more, and whoever has left is gone."""
-        state = self.state
-        if not state.is_dirty or state.phase is Phase.TAKEOVER or not len(state.slots):
-            return False
-        if any(r.leaving and not r.has_ended for r in state.replicas):
-            return False
-        if state.phase in IN_QUORUM:
-            trains = any(not state.replicas[name].has_ended for name in state.live)
-            return bool(state.live) and not trains and not state.removed
-        return state.slots.open_count == 0
-
-    # ------------------------------------------------------------ takeover
+        return self.leaving.drain_outsiders() or self.switching.consider()
 
     def _take_over(self) -> bool:
         """Once all are back, or the grace is over: the quorum in force, or what is left of it."""
@@ -444,6 +296,6 @@ class Membership:
             if replica.replica_id not in state.live:
                 self._admit(replica)
             elif replica.leaving:
-                self._finishing(replica)
-        self.drain(drains)
+                self.leaving.finishing(replica)
+        self.leaving.drain(drains)
         return True

@@ -47,10 +47,24 @@ class NextJob:
         return state.ended_at is None or state.now - hello.age_s >= state.ended_at
 
     def wait(self, state: MembershipState, hello: m.Hello) -> bool:
-        """One more agent is here for another run; True: that is enough for it to begin."""
+        """Let one more agent wait for another run; True: enough are here for it to begin."""
         until = state.now + state.spec.join_timeout_s
         self.waiting[hello.agent_id] = Waiting(hello, until)
-        return len(self.waiting) >= self.wanted(state)
+        if len(self.waiting) >= self.wanted(state):
+            return True
+        self._notice(state, hello.agent_id)
+        return False
+
+    def _notice(self, state: MembershipState, agent_id: str) -> None:
+        assert state.outcome is not None
+        state.outbox.agents[agent_id] = None
+        state.outbox.to_agent(agent_id, m.HeartbeatAck())  # a lighthouse is there
+        text = (
+            f"Job {state.spec.job_id} has ended ({state.outcome.reason}). {len(self.waiting)} of "
+            f"{self.wanted(state)} nodes are here to run it again: it begins with the last of "
+            f"them, or not at all if that is not here within {state.spec.join_timeout_s:g} s."
+        )
+        state.outbox.to_agent(agent_id, m.Notice("waiting", (), text))
 
     def take(self) -> list[m.Hello]:
         """Those who waited, with whom the next run begins."""
@@ -67,12 +81,14 @@ class NextJob:
         """An agent's stream has ended."""
         self.waiting.pop(agent_id, None)
 
-    def late(self, now: float) -> list[str]:
-        """The agents that have waited long enough, and wait no more."""
-        found = [agent_id for agent_id, waiting in self.waiting.items() if now >= waiting.until]
-        for agent_id in found:
+    def send_home(self, state: MembershipState) -> None:
+        """Too few have come in time: send those that have waited how the last run ended."""
+        late = [name for name, waiting in self.waiting.items() if state.now >= waiting.until]
+        for agent_id in late:
             del self.waiting[agent_id]
-        return found
+            if state.outcome is not None:
+                state.outbox.to_agent(agent_id, state.outcome)
+            state.outbox.agents.pop(agent_id, None)
 
     def next_deadline(self) -> float | None:
         """When the first of them has waited long enough."""

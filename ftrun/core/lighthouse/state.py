@@ -227,6 +227,10 @@ class MembershipState:
         """Everything that follows from what was noted is done."""
         self.is_dirty = False
 
+    def record(self, replica_id: str, what: object) -> None:
+        """Add a line to this replica's story."""
+        self.history.note(self.now, replica_id, self.phase, what)
+
     def attempts_of(self, replica: Replica) -> tuple[Attempt, ...]:
         """The attempts under which this live member may be training."""
         quorums = (self.prior, self.quorum)

@@ -7,42 +7,18 @@ does to a switch is decided in membership.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ftrun.core import messages as m
 from ftrun.core.ids import Attempt, replica_order
 from ftrun.core.lighthouse.history import replicas, sentence
 from ftrun.core.lighthouse.phases import Phase
+from ftrun.core.lighthouse.plan import Plan, purpose
 from ftrun.core.lighthouse.replicas import Replica
 from ftrun.core.lighthouse.state import MembershipState
 from ftrun.core.quorum import Quorum
 
 MIXED = "members do not let others join at the same steps"
-
-
-@dataclass(slots=True)
-class Plan:
-    """The switch under way. ``everyone``: members, newcomers and leavers; all have a say.
-
-    ``joining``: the newcomers as they were when it began. ``step``: proposed. ``promised``: what a
-    member has promised, which is later where scripts let members join at some steps only.
-    ``begun``: the last step that a member has begun because of that.
-    """
-
-    quorum: Quorum
-    leavers: frozenset[str]
-    everyone: frozenset[str]
-    joining: tuple[Replica, ...]
-    step: int = 0
-    promised: int | None = None
-    begun: int = 0
-    margin: int = 1
-    refusals: int = 0
-
-    @property
-    def attempt(self) -> Attempt:
-        """Under which the answers come."""
-        return self.quorum.attempt
 
 
 class Switching:
@@ -73,7 +49,7 @@ class Switching:
         self._fail(culprits, f"replica {replica_id} could not build it: {failure.reason}")
         return True
 
-    def on_promised(self, replica_id: str, rank: int, promise: m.Promised) -> None:
+    def on_promised(self, replica: Replica, rank: int, promise: m.Promised) -> None:
         """One worker will not begin the step under the old quorum (Q5).
 
         A member's may be later than what was proposed; they must all be the same. Newcomers begin
@@ -82,14 +58,14 @@ class Switching:
         plan = self.plan
         if plan is None or not self._is_asked(promise.attempt) or promise.step < plan.step:
             return
-        if replica_id not in plan.quorum.newcomers:
+        if replica.replica_id not in plan.quorum.newcomers:
             plan.promised = promise.step if plan.promised is None else plan.promised
             if promise.step != plan.promised or promise.step <= plan.begun:
                 self._fail((), MIXED)
                 return
-        self._state.waiting.answer(replica_id, rank)
+        self._state.waiting.answer(replica.replica_id, rank)
 
-    def on_refused(self, replica_id: str, refusal: m.Refused) -> None:
+    def on_refused(self, replica: Replica, rank: int, refusal: m.Refused) -> None:
         """One worker has begun the step already: propose a later one; or it promises later.
 
         The margin doubles, so that the proposal overtakes even quick steps.
@@ -98,13 +74,13 @@ class Switching:
         if plan is None or not self._is_proposed(refusal.attempt, refusal.step):
             return
         if refusal.later:
-            state.note_later(replica_id)
+            state.note_later(replica.replica_id)
             plan.begun = max(plan.begun, refusal.current)
             if plan.promised is not None and plan.promised <= plan.begun:
                 self._fail((), MIXED)  # it waits for who has promised, and that one for it
             return
         if refusal.current < refusal.step:
-            self._fail((), f"replica {replica_id} is not prepared for it")
+            self._fail((), f"replica {replica.replica_id} is not prepared for it")
             return  # a later step would not please it any better
         state.step_max = max(state.step_max, refusal.current)
         plan.refusals += 1
@@ -166,7 +142,7 @@ class Switching:
         for replica in joining:
             replica.joins(must_heal=True)
         self.plan = Plan(quorum, leavers, everyone, joining)
-        state.history.begin(state.now, "switch", _purpose(newcomers, leavers))
+        state.history.begin(state.now, "switch", purpose(newcomers, leavers))
         state.enter(Phase.PREPARE, state.settings.build_timeout_s)
         state.waiting.expect(everyone, state.workers)
         state.send(everyone, m.Prepare(quorum))
@@ -211,7 +187,7 @@ class Switching:
         """A newcomer has gone, or somebody takes too long."""
         state, plan = self._state, self.plan
         assert plan is not None
-        gone = self._gone(plan) if state.is_dirty else []
+        gone = plan.gone(state.replicas) if state.is_dirty else []
         if gone:
             self._cancel(f"{replicas(gone)} went away")
             return True
@@ -236,12 +212,6 @@ class Switching:
             freeze_s = state.settings.freeze_timeout_s
             self._fail((), f"no step at which members may join within {freeze_s:g} s")
         return True
-
-    def _gone(self, plan: Plan) -> list[str]:
-        """The newcomers that do not come after all, or were lost and are here again."""
-        replicas = self._state.replicas
-        gone = [r for r in plan.joining if r.leaving or replicas.at(r.replica_id) is not r]
-        return [replica.replica_id for replica in gone]
 
     def _propose(self, plan: Plan) -> None:
         state = self._state
@@ -325,9 +295,3 @@ class Switching:
             cause = f"it held up a switch {self._failures} times ({why})"
             state.replace(culprits, cause)
             self._failures = 0
-
-
-def _purpose(newcomers: set[str], leavers: frozenset[str]) -> str:
-    joins = f"{replicas(newcomers)} to join" if newcomers else ""
-    leaves = f"{replicas(leavers)} to leave" if leavers else ""
-    return ", ".join(part for part in (joins, leaves) if part)

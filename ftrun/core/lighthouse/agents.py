@@ -1,4 +1,4 @@
-"""The agents of one job: which are attached, and which are overdue.
+"""The agents of one job: the attached ones, and those that went away a short while ago.
 
 Not here: what follows when an agent falls silent (machine.py), which slots it runs (assignment.py).
 """
@@ -38,9 +38,9 @@ class Agent:
 
 
 class Agents(Mapping[str, Agent]):
-    """Agents by id, from their Hello until they have been gone for the grace of their slots.
+    """Agents by id; one that is gone stays for ``reassign_grace_s``, in case it comes back.
 
-    ``check_at``: when the first of them can be overdue; None: there is none.
+    ``check_at``: when the first of them can be overdue; None without any.
     """
 
     def __init__(self, state: MembershipState) -> None:

@@ -1,6 +1,7 @@
 """Quorums that begin from a standstill: EMPTY, REJOIN, FENCE and BUILD of phases.py.
 
-Each rule says whether it has changed anything. Not here: who is lost, and why (membership.py).
+Each rule returns whether it has changed anything. Not here: the decision after a loss
+(succession.py), how replicas are lost (losses.py).
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from ftrun.core.quorum import Quorum
 
 
 class Forming:
-    """Gathers who is left or who has come, chooses the state and issues the quorum."""
+    """Gathers newcomers or survivors and issues the quorum."""
 
     def __init__(self, state: MembershipState) -> None:
         self._state = state
         self._gathering_since: float | None = None
-        self._is_lost = False  # nobody holds the job's state: the next quorum begins anew
+        self._is_lost = False  # nobody holds the job's state: the next quorum starts over
         self._silence_check = SilenceCheck()
         self._tries = 0
         self._tried_step = -1
@@ -35,7 +36,7 @@ class Forming:
     # ------------------------------------------------------------ EMPTY
 
     def gather(self) -> bool:
-        """Begin with all, or after the join timeout with enough → BUILD."""
+        """All replicas are ready, or after the join timeout enough of them → BUILD."""
         state = self._state
         ready = state.replicas.ready
         if not ready:
@@ -61,7 +62,7 @@ class Forming:
     # ------------------------------------------------------------ REJOIN
 
     def interrupt(self, lost: tuple[m.Loss, ...]) -> None:
-        """All survivors give up what they are in and say what they hold → REJOIN."""
+        """Ask all survivors to give up their quorum and to report what they hold → REJOIN."""
         state = self._state
         state.interrupt = state.attempts.highest
         state.stalled.clear()
@@ -71,7 +72,7 @@ class Forming:
         state.send(state.live, m.Interrupt(state.interrupt, lost))
 
     def rejoin(self) -> bool:
-        """All have answered and are enough → BUILD; nobody is left → FENCE."""
+        """All survivors have answered and are enough → BUILD; nobody is left → FENCE."""
         state = self._state
         if not state.live:
             state.enter(Phase.FENCE)
@@ -88,7 +89,7 @@ class Forming:
         return False
 
     def _is_silence_over(self) -> bool:
-        """Whether who has not answered is given up: we may have been stopped, and they with us."""
+        """Whether silent survivors are given up: not at once, because we may have been paused."""
         state = self._state
         if state.deadline is None or not state.is_due:
             return False
@@ -100,7 +101,7 @@ class Forming:
         return False
 
     def _go_on(self) -> bool:
-        """The survivors decide, alone or when those that they wait for are fenced → BUILD."""
+        """The survivors decide, or replicas that they would need have been fenced → BUILD."""
         state, case = self._state, self._case()
         found = succeed(case)
         state.readmit(found.survivors - state.live)
@@ -134,7 +135,7 @@ class Forming:
     # ------------------------------------------------------------ FENCE
 
     def departed(self) -> bool:
-        """A member or stray is back → REJOIN; none can come any more → EMPTY (Q3, C6)."""
+        """A removed member is back → REJOIN; none can come any more → EMPTY (Q3, C6)."""
         state = self._state
         lingering = [r for r in state.replicas if r.leaving]
         back = {r.replica_id for r in state.replicas if not r.leaving and self._was_member(r)}
@@ -145,7 +146,7 @@ class Forming:
             return True
         state.deadline = self._all_fenced_at()
         if lingering:
-            state.deadline = None  # it has finished and does its last work
+            state.deadline = None  # a replica has finished and does its last work
         if not state.is_due:
             return False
         if state.slots.finished():
@@ -159,7 +160,7 @@ class Forming:
         return True
 
     def notice_wait(self, only: str | None = None) -> None:
-        """Nobody is left to go on with: who is waited for, and how long; to all or one agent."""
+        """Notice which lost replicas the job waits for, and how long; ``only``: to this agent."""
         state = self._state
         unaccounted = [member.replica_id for member in state.departed.unaccounted()]
         wait_s = self._all_fenced_at() - state.now
@@ -186,7 +187,7 @@ class Forming:
             state.replace(ids, cause)
             return True
         if found.survivors and not found.may_decide and state.slots.finished():
-            # Those who held the job's state are done; the rest would train it all over again.
+            # The holders of the job's state are done; the rest would train from the beginning.
             state.end(0, "some replicas have finished and nobody who is left holds their work")
             return True
         quorum = self._quorum(choice)
@@ -204,7 +205,7 @@ class Forming:
         return True
 
     def _notice_anew(self, step: int) -> None:
-        """Told when it is certain: a job that ends by that loss does not begin anew."""
+        """Notice that training starts over; only now, because the loss might have ended the job."""
         if self._is_lost:
             self._is_lost = False
             text = (
@@ -232,7 +233,7 @@ class Forming:
         )
 
     def build(self) -> bool:
-        """All have built it → STEADY."""
+        """All have built the group → STEADY."""
         state = self._state
         if state.is_due:
             silent = state.waiting.silent()
@@ -260,11 +261,11 @@ class Forming:
         self._errors[replica_id] += 1
 
     def is_exhausted(self) -> bool:
-        """So many attempts without progress that whoever failed most often must be replaced."""
+        """Whether so many attempts brought no progress that a replica must be replaced."""
         return self._tries >= self._state.settings.attempts_max
 
     def replace_worst(self) -> None:
-        """Replace the replica that failed most often; of equals the one that came last."""
+        """Replace the replica that failed most often; of equals the one with the highest id."""
         state = self._state
         worst = max(state.live, key=lambda name: (self._errors[name], replica_order(name)))
         cause = f"it failed most often in {self._tries} attempts without progress; it is replaced"

@@ -65,7 +65,7 @@ class Leaving:
     # ------------------------------------------------------------ replicas that have left
 
     def on_leaving(self, replica: Replica, rank: int, word: m.Leaving) -> None:
-        """One worker has stopped, for this reason."""
+        """One worker has stopped: its script finished, it was drained, or it went away."""
         if word.reason == "finished":
             self.finishing(replica)
         elif word.reason == "drained":
@@ -77,7 +77,7 @@ class Leaving:
             self._losses.lose([loss], is_dead=False)
 
     def _drained(self, replica: Replica) -> None:
-        """All its workers have stopped at a boundary; by an agreed switch that harms nobody."""
+        """All its workers have stopped; if it was at an agreed switch, nobody is interrupted."""
         state, name = self._state, replica.replica_id
         state.note_leaving(replica, "drained")
         state.slots[name].has_left = True
@@ -91,7 +91,7 @@ class Leaving:
                 state.remove_member(replica, "drained", is_dead=True)
 
     def finishing(self, replica: Replica) -> None:
-        """The script has ended: remove the replica soon, when others had time to end too."""
+        """The script has ended: remove the replica after a grace, in which others may end too."""
         state = self._state
         state.note_leaving(replica, replica.leaving or "finished")
         if self.finish_at is None:
@@ -125,7 +125,7 @@ class Leaving:
         state = self._state
         replica = state.replicas.at(replica_id)
         if replica is not None and replica.incarnation != incarnation:
-            return  # of old: another one runs in its slot
+            return  # an earlier one: another incarnation runs in its slot
         if state.note_finished(replica_id, incarnation):
             state.outbox.notice("finished", [replica_id], f"Replica {replica_id} has finished.")
             state.journal()

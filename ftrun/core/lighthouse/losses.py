@@ -1,4 +1,4 @@
-"""Replicas that are lost: out of the quorum, out of the table, and told to people.
+"""Removes lost replicas from the quorum and the table, and notices their loss.
 
 Not here: replicas that leave in order (leaving.py), how the rest goes on (forming.py), how long a
 lost member is waited for (departed.py).
@@ -17,7 +17,7 @@ from ftrun.core.messages import Loss
 
 
 class Losses:
-    """Removes lost replicas; the rules then find out what follows."""
+    """Removes lost replicas; the rules decide later what follows."""
 
     def __init__(self, state: MembershipState, takeover: Takeover) -> None:
         self._state = state
@@ -46,7 +46,7 @@ class Losses:
         if state.phase is Phase.TAKEOVER and known:
             self._takeover.is_disturbed = True
         if state.phase is not Phase.ENDED:
-            # That a replica was drained has been reported when it left.
+            # A drained replica was noticed when it left.
             news = [loss for loss, r in known if r.leaving != "drained" or loss.killed]
             self._notice(news, bool(members - state.live))
 

@@ -1,13 +1,12 @@
 """The lighthouse's decisions: ``handle(event, now) -> list[Instruction]``. Pure.
 
-This file knows agents: their streams, heartbeats and slots. What it learns of replicas it passes on
-to membership.py, whose theory of operation is in phases.py. All settings, events, instructions and
-the journal's record are in events.py and can be had from here.
+This file knows agents: their streams and heartbeats. What they report of replicas goes to
+running.py, what workers report to membership.py; the theory of operation is in phases.py. Settings,
+events, instructions and the journal's record are defined in events.py and exported here too.
 
 Rules for agents (running.py has those for what they run):
-- A replica is as good as its agent's stream: when that ends, or is silent for
-  ``heartbeat_timeout_s`` and still at a second look (suspicion.py), its replicas are lost, all in
-  one change.
+- When an agent's stream ends, or is silent for ``heartbeat_timeout_s`` and still at a second look
+  (suspicion.py), all its replicas are lost, in one change.
 - A job that is over makes room for the next one (next_job.py).
 
 Not here: sockets, files, clocks (lighthouse/).
@@ -66,8 +65,8 @@ __all__ = [
 class Lighthouse:
     """One job's authority on membership.
 
-    ``journal``: what the last life has left, or an empty state. Then its ``epoch`` should be a
-    number that no earlier life of this job can have reached (Q1).
+    ``journal``: what the lighthouse's last life has written, or an empty state. The ``epoch`` of an
+    empty one should be a number that no earlier life of this job can have reached (Q1).
     """
 
     def __init__(self, settings: LighthouseSettings, journal: JournalState, now: float) -> None:
@@ -76,7 +75,7 @@ class Lighthouse:
         self._set_up(journal, now)
 
     def _set_up(self, journal: JournalState, now: float) -> None:
-        """All that belongs to one job."""
+        """Create all that belongs to one job."""
         self.state = MembershipState(self._settings, journal, now)
         self.membership = Membership(self.state, journal)
         self.agents = Agents(self.state)
@@ -94,7 +93,7 @@ class Lighthouse:
             m.JobFailed: self._on_job_failed,
             m.Goodbye: self._on_goodbye,
         }
-        self.state.journal()  # our epoch, before anything is said
+        self.state.journal()  # our epoch, before anything is sent
 
     def _gathers_until(self) -> float | None:
         is_gathering = self.assignment.is_gathering
@@ -119,20 +118,20 @@ class Lighthouse:
         return self.state.outbox.take()
 
     def _run_rules(self) -> None:
-        """What follows from an event, when all of it is noted."""
+        """Draw the consequences of an event, once all of it is noted."""
         self.next_job.send_home(self.state)
         self._run_membership_rules()
         self.waits.run_rules()
 
     def _run_membership_rules(self) -> None:
-        """Slots follow the membership, and a replica that is to move is a drain of it."""
+        """Membership, then slots: moving a replica to another agent begins with a drain."""
         self.membership.run_rules()
         self.assignment.run_rules()
         if self.membership.may_move:
             self.membership.run_rules()
 
     def next_deadline(self) -> float | None:
-        """When TimerFired is due; None: never, as things are."""
+        """When TimerFired is due next; None: not before another event."""
         times = (
             self.membership.next_deadline(),
             self.assignment.share_at,
@@ -143,7 +142,7 @@ class Lighthouse:
         return min((t for t in times if t is not None), default=None)
 
     def story(self, replica_id: str) -> list[str]:
-        """What this replica and its slot went through of late, oldest first."""
+        """The last events of this replica and its slot, oldest first."""
         return self.state.history.story(replica_id)
 
     def snapshot(self, now: float) -> dict[str, Any]:
@@ -171,7 +170,7 @@ class Lighthouse:
         self._admit(hello)
 
     def _admit(self, hello: m.Hello) -> None:
-        """An agent is one of the job's."""
+        """Admit an agent to the job."""
         state = self.state
         if state.spec is NO_SPEC:
             state.open(hello.spec)
@@ -192,15 +191,15 @@ class Lighthouse:
 
     @property
     def _is_deserted(self) -> bool:
-        """Nobody runs any of the job, and nobody may be about to come back with some of it."""
+        """Whether no replica of the job runs, and none can be about to come back."""
         state = self.state
         is_empty = state.phase is Phase.EMPTY and not len(state.replicas)
         return is_empty and not self.agents and state.quorum is None
 
     def _begin_job(self, spec: m.JobSpec) -> None:
-        """Nothing is left of the job before, but the numbers that it has used (Q1).
+        """Begin another job; of the former one only the numbers that it has used stay (Q1).
 
-        Who still waits for another run of that one waits in vain.
+        Agents that still wait for another run of the former job are sent its outcome.
         """
         former = self.state
         for agent_id in self.next_job.waiting:
@@ -219,10 +218,10 @@ class Lighthouse:
             self._admit(waited)
 
     def _interrupt_first(self, agent_id: str, hello: m.Hello) -> None:
-        """Whatever it runs gives up what it is in before it hears anything else.
+        """Interrupt all that a new agent runs, before it is sent anything else.
 
-        None of it is a member any more. It may have been isolated, and any other word would let it
-        go on with a quorum that we have replaced (Q3).
+        None of its replicas is a member any more. They may have been isolated, and any other
+        message would let them go on with a quorum that we have replaced (Q3).
         """
         state = self.state
         if hello.running and state.phase not in (Phase.TAKEOVER, Phase.ENDED):
@@ -264,7 +263,7 @@ class Lighthouse:
     def _forget(self, agent_id: str) -> None:
         self.assignment.agent_gone(self.agents.forget(agent_id))
 
-    # ------------------------------------------------------------ what agents say
+    # ------------------------------------------------------------ messages of agents
 
     def _on_messages(self, event: AgentSaidMuch) -> None:
         """One after the other; what follows is looked for only where something can follow."""

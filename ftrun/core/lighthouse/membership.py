@@ -1,9 +1,10 @@
-"""Decides who trains together: takes what workers say and what becomes of replicas.
+"""Decides which replicas train together, from the messages of workers and the fate of replicas.
 
 The theory and the table of phases are in phases.py. Handlers only note what has happened;
 ``run_rules`` then applies the rules of the phase until nothing changes any more. The rules that
 start from a standstill are in forming.py, those of switches in switching.py, the first one of a
-restarted lighthouse in takeover.py. Not here: agents, streams, heartbeats and slots (machine.py).
+restarted lighthouse in takeover.py; leaving.py and losses.py take replicas out. Not here: agents,
+streams, heartbeats and slots (machine.py, running.py).
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ from ftrun.core.lighthouse.takeover import Takeover
 TRAINING = frozenset({Phase.STEADY, Phase.PREPARE, Phase.PROPOSE, Phase.SWITCH})
 HEALED_NOTICES_MAX = 16
 RULES_MAX = 100
-"""So many rules in a row mean that they go round in circles."""
+"""The rules go round in circles if this many in a row change something."""
 
 
 class Membership:
-    """The phase machine. ``run_rules`` puts what follows from an event into the outbox."""
+    """The phase machine. ``run_rules`` puts the consequences of an event into the outbox."""
 
     def __init__(self, state: MembershipState, journal: JournalState) -> None:
         self.state = state
@@ -77,7 +78,7 @@ class Membership:
     # ------------------------------------------------------------ the rules
 
     def run_rules(self) -> None:
-        """All of an event is noted: go on as far as the rules lead."""
+        """Apply rules until none changes anything, once all of an event is noted."""
         for _ in range(RULES_MAX):
             if self.state.phase is Phase.ENDED or not self._apply_rules():
                 self.state.rules_have_run()
@@ -86,9 +87,9 @@ class Membership:
 
     @property
     def may_move(self) -> bool:
-        """Whether ``run_rules`` has anything to do but to look at the time.
+        """Whether ``run_rules`` has anything to do apart from deadlines.
 
-        As long as answers are outstanding, one that is not the last one moves nothing.
+        While answers are outstanding, only the last of them moves anything.
         """
         state = self.state
         return (
@@ -98,7 +99,7 @@ class Membership:
         )
 
     def _apply_rules(self) -> bool:
-        """One rule; False if none had anything to do."""
+        """Apply one rule; False if none had anything to do."""
         state = self.state
         if state.replacements:
             losses, state.replacements = state.replacements, []
@@ -122,7 +123,7 @@ class Membership:
         return min(times, default=None)
 
     def _break_up(self) -> bool:
-        """The attempt cannot go on: interrupt everyone; or replace whoever is in the way."""
+        """The attempt cannot go on: interrupt everyone, or replace the replica that fails most."""
         state = self.state
         if not state.removed and self.forming.is_exhausted():
             state.failure = ""
@@ -138,24 +139,24 @@ class Membership:
         return True
 
     def _are_others_here(self) -> bool:
-        """A quorum stands that commits nothing, and there are more who would make it enough."""
+        """Whether other replicas could join a quorum that is too small to commit anything."""
         state = self.state
         if state.phase is Phase.SWITCH and state.quorum is not None and state.quorum.newcomers:
             return True
         return state.phase in TRAINING and bool(state.replicas.ready)
 
     def _take_others(self) -> bool:
-        """Nobody comes to a later step to switch at: who is ready joins at this one."""
+        """Ready replicas join at this step: the quorum reaches no later one to switch at."""
         state = self.state
         self.switching.abandon()
         state.history.begin(state.now, "grow", f"too few contribute at step {state.step_max}")
         self.forming.interrupt(())
         return True
 
-    # ------------------------------------------------------------ what workers say
+    # ------------------------------------------------------------ messages of workers
 
     def received(self, replica: Replica, rank: int, message: m.FromWorker) -> None:
-        """One worker of a living replica has said something."""
+        """Take a message of one worker of a living replica."""
         self._handlers[type(message)](replica, rank, message)
 
     def _on_report(self, replica: Replica, rank: int, report: m.Report) -> None:
@@ -178,7 +179,7 @@ class Membership:
             self._fail(replica, "a worker has given the quorum up")
 
     def _admit(self, replica: Replica) -> None:
-        """A replica outside the quorum has reported: is it ready to join one?"""
+        """A replica outside the quorum has reported: note whether it is ready to join one."""
         state, plan = self.state, self.switching.plan
         if plan is not None and replica.replica_id in plan.quorum.newcomers:
             return
@@ -211,7 +212,7 @@ class Membership:
     def _on_in_force(self, replica: Replica, rank: int, word: m.InForce) -> None:
         state = self.state
         if state.phase is Phase.TAKEOVER:
-            replica.reports.pop(rank, None)  # what it has said before is out of date
+            replica.reports.pop(rank, None)  # its former report is out of date
             state.send([replica.replica_id], m.AskReport())
         elif self._is_current(word.attempt):
             self._at_step(replica, word.step)
@@ -262,7 +263,7 @@ class Membership:
         self.state.outbox.notice("healed", [replica.replica_id], text)
 
     def _fail(self, replica: Replica, reason: str) -> None:
-        """The attempt has failed without a loss, so far; the first one to say so is blamed."""
+        """The attempt has failed, so far without a loss; blame the first replica to report it."""
         state = self.state
         if state.phase in IN_QUORUM and replica.replica_id in state.live and not state.failure:
             self.forming.blame(replica.replica_id)
@@ -271,9 +272,9 @@ class Membership:
     # ------------------------------------------------------------ phases
 
     def _steady(self) -> bool:
-        """A quorum stands: who was to leave and is not in it goes now, the others by a switch.
+        """A quorum stands: outsiders that were to leave do so now, members by a switch.
 
-        One that all have left is none: the next replicas that come begin another.
+        A quorum that all members have left is over: the next replicas that come begin another.
         """
         if not self.state.live:
             self.forming.interrupt(())
@@ -281,7 +282,7 @@ class Membership:
         return self.leaving.drain_outsiders() or self.switching.consider()
 
     def _take_over(self) -> bool:
-        """Once all are back, or the grace is over: the quorum in force, or what is left of it."""
+        """All are back or the grace is over: go on with what is left of the quorum in force."""
         state = self.state
         takeover = self.takeover
         may_end = (state.is_due and not takeover.put_off()) or (

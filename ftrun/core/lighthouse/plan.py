@@ -16,11 +16,11 @@ from ftrun.core.quorum import Quorum
 
 @dataclass(slots=True)
 class Plan:
-    """The switch under way. ``everyone``: members, newcomers and leavers; all have a say.
+    """The switch under way. ``everyone``: members, newcomers and leavers, who all must agree.
 
-    ``joining``: the newcomers as they were when it began. ``step``: proposed. ``promised``: what a
-    member has promised, which is later where scripts let members join at some steps only.
-    ``begun``: the last step that a member has begun because of that.
+    ``joining``: the newcomers as they were when it began. ``step``: the proposed one. ``promised``:
+    the step that members have promised, which is later where scripts let members join at some steps
+    only. ``begun``: the last step that a member has begun because of that.
     """
 
     quorum: Quorum
@@ -35,7 +35,7 @@ class Plan:
 
     @property
     def attempt(self) -> Attempt:
-        """Under which the answers come."""
+        """The attempt that answers name."""
         return self.quorum.attempt
 
     def gone(self, living: Replicas) -> list[str]:
@@ -45,7 +45,7 @@ class Plan:
 
 
 def purpose(newcomers: Collection[str], leavers: Collection[str]) -> str:
-    """Word for people what a switch is for."""
+    """Describe for people what a switch is for."""
     joins = f"{replicas(newcomers)} to join" if newcomers else ""
     leaves = f"{replicas(leavers)} to leave" if leavers else ""
     return ", ".join(part for part in (joins, leaves) if part)

@@ -41,7 +41,7 @@ class Running:
         self._agents = agents
 
     def take_hello(self, agent: Agent, hello: m.Hello) -> None:
-        """What it runs, what has ended; the slots are told when that is known."""
+        """Note what the agent runs and what has ended; then send it its slots."""
         state = self._state
         is_of_old = bool(hello.running or hello.dead or hello.finished)
         is_of_old = is_of_old or self._has_known_another(hello)
@@ -61,9 +61,9 @@ class Running:
             self._membership.takeover.agent_came(self.nothing_ran)
 
     def _has_known_another(self, hello: m.Hello) -> bool:
-        """It was in the job under an earlier lighthouse, if perhaps with no slot of its own.
+        """Whether the agent was in the job under an earlier lighthouse, even without a slot.
 
-        Where our journal is lost that tells that others may train on (Q3).
+        If our journal is lost, such an agent is the sign that others may train on (Q3).
         """
         return hello.epoch not in (0, self._state.attempts.epoch)
 
@@ -75,7 +75,7 @@ class Running:
         self._membership.losses.lose(known, is_dead=True)
 
     def _start(self, agent: Agent, running: m.RunningReplica) -> Replica | None:
-        """This agent runs this incarnation now; None if it may not, or we know."""
+        """Add an incarnation that the agent runs; None if it may not run it, or it is known."""
         state, name = self._state, running.replica_id
         if name not in state.slots:
             return None
@@ -95,7 +95,7 @@ class Running:
             self._died((m.Loss(name, former.incarnation, "it was started again"),))
         replica = Replica(name, running.incarnation, agent.agent_id, agent.store)
         state.replicas.add(replica)
-        if running.has_left:  # it trains no more, and its slot is not free before it has ended
+        if running.has_left:  # it trains no more, but its slot is not free until it has ended
             replica.leaving, slot.dead = "drained", running.incarnation
             state.departed.died(name, running.incarnation)
             return None
@@ -103,7 +103,7 @@ class Running:
         return replica
 
     def _take_back(self, agent_id: str, replica_id: str) -> None:
-        """The only living holder of the job's state is back: its slot is its own again."""
+        """Give a slot back to a member of the last quorum, which may hold the job's only state."""
         self._state.slots.give(replica_id, "")
         former = self._state.replicas.at(replica_id)
         if former is not None:

@@ -1,15 +1,14 @@
-"""Succession: who may decide after a loss, whose state the next quorum begins with, who is awaited.
+"""Succession: whether survivors may decide, with whose state, and which replicas they wait for.
 
 From INVARIANTS.md:
 
     Q3  for each step at most one lineage is ever confirmed; two disjoint quorums never both commit
     C6  a confirmed step is not rolled back while a holder lives
 
-All members take part in every reduction, so a quorum with one interrupted member commits no more:
-survivors of every quorum that may be in force rule out a second one (Q3). And a survivor that holds
-what the last quorum began with rules out that a lost member alone holds a confirmed step (C6).
-Where survivors cannot rule out both, the job waits: for members that may come back, until all of
-them are dead or have been silent for so long that they are isolated.
+All members take part in every reduction, so a quorum with an interrupted member commits no more.
+If every quorum that may be in force has a survivor, no lost member commits elsewhere (Q3). If a
+survivor holds what the last quorum began with, no lost member alone holds a confirmed step (C6).
+Otherwise the job waits until members come back, or until all of them are dead or isolated.
 
 Pure arithmetic over records. Not here: which state is the best of several (choice.py), how long
 removed members are waited for (departed.py), what is sent (forming.py).
@@ -54,7 +53,7 @@ class Case:
     """All that the decision depends on, once every survivor has answered.
 
     ``quorum``: the last one; ``prior``: in a switch the one before it, which may be in force too.
-    ``survivors``: their members that were interrupted. ``ready``: who else could join. ``needed``:
+    ``survivors``: their interrupted members. ``ready``: other replicas that could join. ``needed``:
     the least members of a quorum. ``is_switch``: ``quorum`` came by a switch. ``finishing``:
     replicas whose script has ended and whose processes have not. ``departed``: removed members that
     may live on and that are still waited for.

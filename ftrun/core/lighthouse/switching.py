@@ -1,7 +1,7 @@
 """A change without an interruption: newcomers join and leavers leave at one agreed step.
 
-PREPARE, PROPOSE and SWITCH of phases.py. Nothing here interrupts anybody; what the loss of a member
-does to a switch is decided in membership.py.
+PREPARE, PROPOSE and SWITCH of phases.py. Nothing here interrupts anybody. Not here: what the loss
+of a member does to a switch (membership.py), the record of a switch (plan.py).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Switching:
     """Plans, prepares, proposes and confirms switches.
 
     The ``on_…`` methods take the workers' answers; ``prepare``, ``propose``, ``confirm`` and
-    ``complete`` are the rules of the phases and say whether they have changed anything.
+    ``complete`` are the rules of the phases and return whether they have changed anything.
     """
 
     def __init__(self, state: MembershipState) -> None:
@@ -42,7 +42,7 @@ class Switching:
             self._state.waiting.answer(replica_id, rank)
 
     def on_build_failed(self, replica_id: str, failure: m.BuildFailed) -> bool:
-        """One worker could not prepare: try again later. False: it was about something else."""
+        """One worker could not prepare: try again later. False: it meant another attempt."""
         if self.plan is None or not self._is_ours(failure.attempt):
             return False
         culprits = self.plan.quorum.newcomers or (replica_id,)
@@ -52,8 +52,8 @@ class Switching:
     def on_promised(self, replica: Replica, rank: int, promise: m.Promised) -> None:
         """One worker will not begin the step under the old quorum (Q5).
 
-        A member's may be later than what was proposed; they must all be the same. Newcomers begin
-        nothing, and come at whichever step the members can.
+        A member's promise may be later than the proposal, but all members' must be equal. Newcomers
+        begin no step under the old quorum, so they accept any.
         """
         plan = self.plan
         if plan is None or not self._is_asked(promise.attempt) or promise.step < plan.step:
@@ -77,11 +77,11 @@ class Switching:
             state.note_later(replica.replica_id)
             plan.begun = max(plan.begun, refusal.current)
             if plan.promised is not None and plan.promised <= plan.begun:
-                self._fail((), MIXED)  # it waits for who has promised, and that one for it
+                self._fail((), MIXED)  # the two members would wait for each other
             return
         if refusal.current < refusal.step:
             self._fail((), f"replica {replica.replica_id} is not prepared for it")
-            return  # a later step would not please it any better
+            return  # it would refuse a later step too
         state.step_max = max(state.step_max, refusal.current)
         plan.refusals += 1
         plan.margin = min(2 * plan.margin, state.settings.margin_max)
@@ -104,7 +104,7 @@ class Switching:
     def consider(self) -> bool:
         """Set the time of the next switch, if there is something to do; begin when it comes.
 
-        Joins a moment apart share a switch. Whoever has finished is struck first.
+        Joins a moment apart share a switch. Replicas that have finished are removed first.
         """
         state = self._state
         if state.drains:
@@ -121,10 +121,10 @@ class Switching:
         return state.is_due and self._begin()
 
     def _begin(self) -> bool:
-        """Everyone builds the next group beside the one in force; leavers are told too.
+        """Everyone builds the next group next to the one in force; leavers are sent it too.
 
-        Who leaves does not wait until others may join, and goes first; but where nobody would stay
-        to heal from, who is ready joins first.
+        Leavers go first, because they need not wait until others may join. If nobody would stay to
+        heal from, the ready replicas join first.
         """
         state = self._state
         state.deadline = None
@@ -150,7 +150,7 @@ class Switching:
 
     @property
     def _leaves_first(self) -> bool:
-        """Somebody is to leave, and somebody stays."""
+        """Whether some members are to leave and others stay."""
         stayers = self._state.live - self._state.drains
         return bool(stayers) and len(stayers) < len(self._state.live)
 
@@ -184,7 +184,7 @@ class Switching:
         return True
 
     def _hindered(self) -> bool:
-        """A newcomer has gone, or somebody takes too long."""
+        """Cancel the switch if a newcomer has gone or an answer is late; True: it was cancelled."""
         state, plan = self._state, self.plan
         assert plan is not None
         gone = plan.gone(state.replicas) if state.is_dirty else []
@@ -199,7 +199,7 @@ class Switching:
         return False
 
     def _is_late(self, plan: Plan) -> bool:
-        """Who has not answered is blamed, but not who answers when its script lets members join."""
+        """Blame silent replicas, but not those that answer once their scripts let members join."""
         state = self._state
         silent = tuple(r for r in state.waiting.silent() if r not in state.waiting.later)
         freeze_ends_at = state.since + state.settings.freeze_timeout_s
@@ -222,7 +222,7 @@ class Switching:
         state.send(plan.everyone, m.ProposeSwitch(plan.attempt, plan.step))
 
     def _confirm(self, plan: Plan) -> None:
-        """Everybody has promised: it is certain as soon as it is on disk."""
+        """All have promised: the switch is certain once it is on disk."""
         state = self._state
         step = plan.step if plan.promised is None else plan.promised
         quorum = replace(plan.quorum, step=step)
@@ -235,7 +235,7 @@ class Switching:
     # ------------------------------------------------------------ SWITCH
 
     def carry_out(self, everyone: Collection[str], behind: Collection[str]) -> None:
-        """Tell everyone that the switch is confirmed; wait for those who are ``behind``."""
+        """Confirm the switch to everyone; wait for the replicas that are ``behind``."""
         state = self._state
         assert state.quorum is not None and state.switch_step is not None
         state.enter(Phase.SWITCH)
@@ -261,14 +261,14 @@ class Switching:
     # ------------------------------------------------------------ off
 
     def abandon(self) -> None:
-        """The members are interrupted, which ends it for them; the newcomers must be told."""
+        """The switch is off: an interrupt ends it for members, newcomers are sent a Cancel."""
         if self.plan is not None:
             newcomers = set(self.plan.quorum.newcomers)
             self._state.send(newcomers, m.Cancel(self.plan.attempt))
             self.plan = None
 
     def _cancel(self, why: str) -> None:
-        """The switch is off and the old quorum trains on; the next try may come."""
+        """The switch is off and the old quorum trains on, until the next try."""
         state, plan = self._state, self.plan
         assert plan is not None
         self.plan = None
@@ -277,16 +277,15 @@ class Switching:
         state.send(plan.everyone, m.Cancel(plan.attempt))
 
     def _fail(self, culprits: tuple[str, ...], why: str) -> None:
-        """It did not come about: try again after a pause, at last without the culprits.
+        """The switch has failed: try again after a pause, after some failures without the culprits.
 
-        Not at the first failures: a slow worker is no dead one, and replacing it costs more than
-        trying again.
+        A slow worker is not replaced at once, because that costs more than another try.
         """
         state, plan = self._state, self.plan
         assert plan is not None
         settings = state.settings
         if len(culprits) == len(plan.everyone):
-            culprits = plan.quorum.newcomers  # all wait for somebody: whoever came last
+            culprits = plan.quorum.newcomers  # all wait for each other: blame those that came last
         self._failures += 1
         pause_s = settings.join_gather_s * 2**self._failures
         self._retry_at = state.now + min(settings.switch_retry_max_s, pause_s)

@@ -1,8 +1,8 @@
-"""What a restarted lighthouse makes of its journal and of what comes back.
+"""A restarted lighthouse finds out which quorum is in force, from its journal and from reports.
 
-It listens, and issues nothing (Q6). ``Takeover.verdict`` then says which quorum is in force and
-what has become of its members, and ``conclude`` goes on from there. Not here: replicas that are in
-no quorum (membership.py).
+During a grace it collects reports and issues nothing (Q6). ``Takeover.verdict`` then finds the
+quorum in force and its members that are back, and ``conclude`` goes on with them. Not here:
+replicas that are in no quorum (membership.py).
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from ftrun.core.quorum import Member, Quorum
 class Verdict:
     """``phase``: how to go on. ``live``: members that are back; ``missing``: those that are not.
 
-    ``behind``: back and not yet under the quorum in force, to which a confirmed switch leads them.
+    ``behind``: members that are back and not in the quorum in force yet; a confirmed switch leads
+    them there.
     """
 
     phase: Phase
@@ -35,10 +36,10 @@ class Verdict:
 
 
 class Takeover:
-    """Finds the quorum in force: the highest of the journal's and of those reported.
+    """Finds the quorum in force: the one with the highest attempt in the journal and in reports.
 
-    A quorum that comes by a switch counts once the switch was confirmed, by the journal or by
-    anybody's report. ``is_disturbed``: somebody has failed meanwhile.
+    A quorum that comes by a switch counts once the journal or any report has its confirmation.
+    ``is_disturbed``: a replica was lost or reported an error during the grace.
     """
 
     def __init__(self, state: MembershipState, journal: JournalState) -> None:
@@ -58,10 +59,10 @@ class Takeover:
             state.departed.add(member, state.now, is_dead=False)
 
     def _set_deadline(self, journal: JournalState) -> None:
-        """What the journal makes certain needs no grace.
+        """Set the end of the grace, as far as the journal allows it.
 
-        It names a job and no quorum: then none was ever issued, for the journal is written first.
-        It names neither: the grace begins with the first agent, before whom nothing can be known.
+        A journal with a job and no quorum needs no grace: the journal is written before a quorum is
+        issued, so none ever was. With neither, the grace begins when the first agent comes.
         """
         state = self._state
         if journal.quorum is not None:
@@ -70,7 +71,7 @@ class Takeover:
             state.deadline = state.now
 
     def agent_came(self, nothing_ran: bool) -> None:
-        """An agent is here. ``nothing_ran``: neither on it nor on those that came before it."""
+        """An agent has come. ``nothing_ran``: no replica, on it or on any agent before it."""
         state = self._state
         self._ran_before = not nothing_ran
         if state.deadline is None:
@@ -79,7 +80,7 @@ class Takeover:
             state.deadline = state.now
 
     def _grace_over(self, replicas: int) -> float:
-        """After a restart every agent tells the whole quorum: of very many that takes longer."""
+        """When a grace that begins now is over; it is longer where agents report large quorums."""
         state = self._state
         return state.now + state.timeout_for(state.settings.takeover_grace_s, replicas)
 
@@ -88,9 +89,9 @@ class Takeover:
         return len(self._state.outbox.agents) >= self._state.spec.nodes
 
     def put_off(self) -> bool:
-        """Whether the grace is not enough: the journal is lost, and somebody has not spoken yet.
+        """Whether to prolong the grace: the journal is lost and some worker has not reported.
 
-        It may train in a quorum of which nobody who is here knows, until it is isolated (Q3).
+        That worker may train in a quorum that no other has reported, until it is isolated (Q3).
         """
         state = self._state
         until = self._began_at + state.silence_s
@@ -114,7 +115,7 @@ class Takeover:
         return self._all_agents_here and all(r.is_known(state.workers) for r in state.replicas)
 
     def received(self, report: Report) -> None:
-        """Take one worker's word."""
+        """Take one worker's report."""
         if report.in_force is not None:
             self._consider(report.in_force, None)
         if report.pending is not None and report.confirmed:
@@ -139,11 +140,11 @@ class Takeover:
         return self._prior if self.switch_step is not None else None
 
     def is_complete(self) -> bool:
-        """Every member of the quorum in force is back and has said all, or everybody there is.
+        """Whether all members of the quorum in force have reported, so that the grace can end.
 
-        If some have been interrupted, there may be a later quorum, of which they know nothing yet;
-        unless ours is the journal's, for that is written first. Without a journal a switch that
-        they have promised may be confirmed, and nobody but its newcomers knows (Q5).
+        Interrupted members may not know a later quorum yet. None is later than the journal's,
+        because the journal is written first. Without a journal a switch that the members have
+        promised may be confirmed, and only its newcomers may know that (Q5).
         """
         quorum, state = self.quorum, self._state
         if self._is_put_off and self._all_have_reported:
@@ -160,10 +161,9 @@ class Takeover:
         return is_latest and bool(live) and all(r.is_known(state.workers) for r in live)
 
     def _is_awaited(self, quorum: Quorum) -> bool:
-        """Some member is back and has not said all: then nothing can be complete.
+        """Whether a member is back and some of its workers have not reported.
 
-        One such is remembered, the last in order, for to look at all of them, or to come to a
-        verdict, at each of as many reports would take O(groups²).
+        Caches one such member: checking all of them at every report would be O(groups²).
         """
         replicas, workers = self._state.replicas, self._state.workers
         if self._silent is not None:
@@ -178,12 +178,12 @@ class Takeover:
         return False
 
     def _is_any_promised(self, verdict: Verdict) -> bool:
-        """Somebody is bound to a switch that nobody who is here knows to be confirmed."""
+        """Whether a worker has promised a switch that no report confirms."""
         live = [self._state.replicas[name] for name in verdict.live]
         return any(r.promised and not r.confirmed for x in live for r in x.reports.values())
 
     def verdict(self) -> Verdict:
-        """How to go on with those that are here now."""
+        """How to go on with the replicas that have reported so far."""
         quorum, find = self.quorum, self._state.replicas.find
         if quorum is None:
             return Verdict(Phase.EMPTY)
@@ -219,7 +219,7 @@ class Takeover:
         return Phase.SWITCH if can_switch else Phase.REJOIN
 
     def _is_under(self, replica: Replica, attempt: Attempt) -> bool:
-        """All its workers train under ``attempt`` and have not given it up."""
+        """Whether all its workers train under ``attempt`` and have not given it up."""
         reports = replica.reports.values()
         return replica.is_known(self._state.workers) and all(
             r.in_force is not None and r.in_force.attempt == attempt > r.interrupted
@@ -227,7 +227,7 @@ class Takeover:
         )
 
     def _has_promised(self, replica: Replica) -> bool:
-        """Each of its workers is under the quorum in force, or will switch to it when told."""
+        """Whether each worker is in the quorum in force or has promised to switch to it."""
         assert self.quorum is not None
         attempt = self.quorum.attempt
         return all(
@@ -239,7 +239,7 @@ class Takeover:
     # ------------------------------------------------------------ acting upon it
 
     def conclude(self, forming: Forming, switching: Switching) -> None:
-        """The grace is over: go on as the verdict says."""
+        """The grace is over: enter the phase of the verdict."""
         state, verdict = self._state, self.verdict()
         prior = self.prior if verdict.phase is Phase.SWITCH else None
         state.install(self.quorum, verdict.live, prior, self.switch_step)
@@ -270,7 +270,7 @@ class Takeover:
         return Loss(name, member.incarnation, cause)
 
     def _is_gone(self, member: Member) -> bool:
-        """It will not come back: it has died or ended well."""
+        """Whether it cannot come back, because it has died or ended well."""
         if member.replica_id not in self._state.slots:
             return False
         slot = self._state.slots[member.replica_id]
@@ -296,5 +296,5 @@ def _reason(lost: list[Loss]) -> str:
 
 
 def _is_bound_blindly(replica: Replica) -> bool:
-    """A worker is bound by a promise of which we cannot say to what: it cannot be cancelled."""
+    """Whether a worker has promised a switch that it does not name: we cannot cancel it."""
     return any(r.promised and r.pending is None for r in replica.reports.values())

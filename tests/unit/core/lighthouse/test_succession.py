@@ -1,4 +1,4 @@
-"""Succession, beside a deliberately dumb second implementation."""
+"""Succession, checked against a deliberately dumb second implementation."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from typing import Any
 from ftrun.core import ids
 from ftrun.core import messages as m
 from ftrun.core.agent.hang_watch import Silence
-from ftrun.core.lighthouse import forming, takeover
+from ftrun.core.lighthouse import forming, succession, takeover
 from ftrun.core.lighthouse.attempts import AttemptCounter
 from ftrun.core.lighthouse.choice import Choice
 from ftrun.core.lighthouse.departed import DepartedMembers
@@ -119,7 +119,7 @@ def _never(self: Any, *_: Any) -> bool:
     return False
 
 
-def _nobody(self: Any) -> tuple[str, ...]:
+def _nobody(*_: Any) -> tuple[str, ...]:
     return ()
 
 
@@ -132,7 +132,7 @@ def _any_is_enough(votes: Any) -> bool:
 _state_journal = MembershipState.journal
 _rejoin = forming.Forming.rejoin
 _write = LighthouseProcess._journal
-_choose = forming.choose
+_choose = succession.choose
 _member_reported = Membership._member_reported
 
 
@@ -179,7 +179,7 @@ def _numbers_by_attempt_only(self: AttemptCounter, members: Any) -> ids.Attempt:
 def _takes_newcomers_for_survivors(self: forming.Forming) -> bool:
     state = self._state
     if state.live and state.waiting.done and state.replicas.ready:
-        return self._issue(set(state.live) | state.replicas.ready)
+        return self._issue(succession.first(self._candidates(state.live | state.replicas.ready)))
     return _rejoin(self)
 
 
@@ -202,7 +202,7 @@ def _writes_later(self: LighthouseProcess, record: JournalState) -> None:
 
 def _begins_with_the_first_caller(self: forming.Forming) -> bool:
     ready = sorted(self._state.replicas.ready)
-    return bool(ready) and self._issue({ready[0]})
+    return bool(ready) and self._issue(succession.first(self._candidates(ready[:1])))
 
 
 def _chooses_the_lowest(group_states: Any) -> Choice | None:
@@ -264,10 +264,10 @@ MUTANTS: dict[str, Mutant] = {
     "lease ignored": Mutant(StepMachine, "_on_lease", _does_nothing, "Q3", _STOPPED),
     "vote ignored": Mutant(StepMachine, "_on_decided", _commits_without_the_vote, "C1"),
     "repair keeps old results": Mutant(OperationLedger, "start_again", _repairs_half, "C3"),
-    "lineage ignored": Mutant(forming, "choose", _ignores_lineage, "S2"),
-    "majority before step": Mutant(forming, "choose", _prefers_the_majority, "Q3", _LOSSES),
+    "lineage ignored": Mutant(succession, "choose", _ignores_lineage, "S2"),
+    "majority before step": Mutant(succession, "choose", _prefers_the_majority, "Q3", _LOSSES),
     "results that stand forgotten": Mutant(
-        forming, "group_state", _forgets_results_that_stand, "C1", _LOSSES
+        succession, "group_state", _forgets_results_that_stand, "C1", _LOSSES
     ),
     "epoch not persisted": Mutant(MembershipState, "journal", _journals_no_epoch, "Q1"),
     "journal not written": Mutant(MembershipState, "journal", _journals_nothing, "Q1"),
@@ -280,7 +280,7 @@ MUTANTS: dict[str, Mutant] = {
     "switch without promises": Mutant(Switching, "propose", _switches_without_promises, "Q5"),
     "journal not fsynced": Mutant(LighthouseProcess, "_journal", _writes_later, "Q1", _JOURNAL),
     "first caller alone": Mutant(forming.Forming, "gather", _begins_with_the_first_caller, "Q4"),
-    "lowest step wins": Mutant(forming, "choose", _chooses_the_lowest, "C6", _LOSSES),
+    "lowest step wins": Mutant(succession, "choose", _chooses_the_lowest, "C6", _LOSSES),
     "one voter's false ignored": Mutant(Ballot, "outcome", staticmethod(_any_is_enough), "C1"),
     "stale heal served": Mutant(Offer, "retire", _does_nothing, "S4"),
     "newcomer does not heal": Mutant(Quorums, "is_newcomer", _never, "C4"),
@@ -294,9 +294,7 @@ MUTANTS: dict[str, Mutant] = {
     "who gave up stays": Mutant(Membership, "_member_reported", _ignores_giving_up, "L1", _ONE_WAY),
     "attempts not outrun": Mutant(AttemptCounter, "outrun", _never, "Q2", _EPOCHS),
     "a hold is not held": Mutant(Quorums, "bars", _never, "Q9"),
-    "who is held off joins at once": Mutant(
-        forming.Forming, "_put_back_newcomers", _does_nothing, "Q9"
-    ),
+    "who is held off joins at once": Mutant(succession, "_held_off", _nobody, "Q9"),
     "too few for ever": Mutant(Membership, "_note_too_few", _does_nothing, "L1", _LOSSES),
     "nothing is compared": Mutant(Comparison, "_is_changed", _never, "C7"),
     "unlike goes out": Mutant(Comparison, "answer", _takes_all_for_alike, "C7"),

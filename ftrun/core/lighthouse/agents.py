@@ -1,12 +1,14 @@
-"""One node's agent, as the lighthouse knows it.
+"""The agents of one job: the attached ones, and those that went away a short while ago.
 
-Not here: what follows when it falls silent (machine.py), which slots it runs (assignment.py).
+Not here: what follows when an agent falls silent (machine.py), which slots it runs (assignment.py).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from ftrun.core.lighthouse.state import MembershipState
 from ftrun.core.lighthouse.suspicion import SilenceCheck
 
 
@@ -14,8 +16,8 @@ from ftrun.core.lighthouse.suspicion import SilenceCheck
 class Agent:
     """One node's agent. ``gone_at``: when its stream ended; None while it is attached.
 
-    ``assigned``: the slots that it was last told to be its own; None before it was told any.
-    ``is_leaving``: it takes no slots any more, and what it runs leaves.
+    ``assigned``: the slots that it was last sent; None before the first time. ``is_leaving``: it
+    takes no more slots, and what it runs leaves.
     """
 
     agent_id: str
@@ -29,7 +31,90 @@ class Agent:
     silence_check: SilenceCheck = field(default_factory=SilenceCheck)
 
     def due_at(self, timeout_s: float, grace_s: float) -> float:
-        """When to look at it: whether it still speaks, or whether its slots are free for others."""
+        """When to check whether it is silent or, once it is gone, to free its slots."""
         if self.gone_at is not None:
             return self.gone_at + grace_s
         return self.silence_check.overdue_at(self.last_message_at, timeout_s)
+
+
+class Agents(Mapping[str, Agent]):
+    """Agents by id; one that is gone stays for ``reassign_grace_s``, in case it comes back.
+
+    ``check_at``: when the first of them can be overdue; None without any.
+    """
+
+    def __init__(self, state: MembershipState) -> None:
+        self.check_at: float | None = None
+        self._agents: dict[str, Agent] = {}
+        self._state = state
+
+    def __getitem__(self, agent_id: str) -> Agent:
+        return self._agents[agent_id]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._agents)
+
+    def __len__(self) -> int:
+        return len(self._agents)
+
+    def attach(self, agent: Agent) -> None:
+        """An agent has come."""
+        state = self._state
+        self._agents[agent.agent_id] = agent
+        self.received(agent)
+        state.outbox.agents[agent.agent_id] = None
+        if state.outcome is None:
+            state.agents_seen = max(state.agents_seen, len(state.outbox.agents))
+        self._check_by(state.now + state.spec.heartbeat_timeout_s)
+
+    def received(self, agent: Agent) -> None:
+        """A message has come from it."""
+        agent.last_message_at = self._state.last_message_at[agent.agent_id] = self._state.now
+
+    def detach(self, agent_id: str) -> Agent | None:
+        """Its stream has ended; None if it is unknown or had ended before."""
+        agent = self._agents.get(agent_id)
+        if agent is None or agent.gone_at is not None:
+            return None
+        agent.gone_at = self._state.now
+        del self._state.outbox.agents[agent_id]
+        self._check_by(self._state.now + self._state.settings.reassign_grace_s)
+        return agent
+
+    def forget(self, agent_id: str) -> Agent:
+        """Remove an agent that will not come back."""
+        del self._state.last_message_at[agent_id]
+        return self._agents.pop(agent_id)
+
+    # ------------------------------------------------------------ who is overdue
+
+    @property
+    def is_due(self) -> bool:
+        """Whether any agent can be overdue: all are checked only then."""
+        return self.check_at is not None and self._state.now >= self.check_at
+
+    def silent(self) -> list[Agent]:
+        """The attached agents that are given up because they are silent."""
+        state, timeout_s = self._state, self._state.spec.heartbeat_timeout_s
+        late_s = 0.0 if self.check_at is None else state.now - self.check_at
+        return [
+            agent
+            for agent in self.values()
+            if agent.gone_at is None
+            and agent.silence_check.ends(agent.last_message_at, timeout_s, state.now, late_s)
+        ]
+
+    def long_gone(self) -> list[str]:
+        """The agents whose slots are for others now."""
+        now, grace_s = self._state.now, self._state.settings.reassign_grace_s
+        gone = (agent for agent in self.values() if agent.gone_at is not None)
+        return [agent.agent_id for agent in gone if now >= agent.due_at(0.0, grace_s)]
+
+    def plan_check(self) -> None:
+        """All have been checked: set the time of the next check."""
+        timeout_s = self._state.spec.heartbeat_timeout_s
+        grace_s = self._state.settings.reassign_grace_s
+        self.check_at = min((a.due_at(timeout_s, grace_s) for a in self.values()), default=None)
+
+    def _check_by(self, at: float) -> None:
+        self.check_at = at if self.check_at is None else min(self.check_at, at)

@@ -1,11 +1,11 @@
-"""Which agent runs which slots: shared out at first, handed on when free, evened out at leisure.
+"""Assigns slots to agents: shares them out, hands free ones on, evens the load.
 
 - At first the agents of a job are gathered, then each gets an equal part.
-- An agent that leaves (SIGTERM to it) has its slots taken over by others, each as soon as what ran
-  in it has ended; and by itself, when it is back.
+- When an agent leaves (SIGTERM to it), other agents take over each of its slots once the replica in
+  it has ended. If the agent comes back, it can get slots again.
 - A late agent gets its share: one replica after the other leaves its node at a boundary that all
-  have agreed on, as in a drain, and is started again there. One at a time, while all others train;
-  where that would leave too few, or the job does not want it, nothing is moved.
+  have agreed on, as in a drain, and is started on the late one. Only one moves at a time, while all
+  others train. Nothing moves if too few would be left, or if the job does not want it.
 
 Not here: streams and heartbeats (machine.py), the table of slots (slots.py), drains and switches
 (membership.py).
@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from ftrun.core import messages as m
-from ftrun.core.lighthouse.agents import Agent
+from ftrun.core.lighthouse.agents import Agent, Agents
 from ftrun.core.lighthouse.history import replicas, sentence
 from ftrun.core.lighthouse.membership import Membership
 from ftrun.core.lighthouse.phases import Phase
@@ -24,10 +24,10 @@ from ftrun.core.lighthouse.state import MembershipState
 
 
 class Assignment:
-    """Tells agents which slots are theirs. ``agents``: those that are known, by id."""
+    """Decides which agent runs which slots, and sends agents their slots."""
 
     def __init__(
-        self, state: MembershipState, membership: Membership, agents: dict[str, Agent], now: float
+        self, state: MembershipState, membership: Membership, agents: Agents, now: float
     ) -> None:
         self.share_at: float | None = None
         self._state = state
@@ -43,7 +43,7 @@ class Assignment:
     # ------------------------------------------------------------ agents
 
     def agent_came(self, agent: Agent, hello: m.Hello, *, is_of_old: bool) -> None:
-        """An agent is here. ``is_of_old``: it was in the job before this lighthouse was."""
+        """An agent has come. ``is_of_old``: it was in the job under an earlier lighthouse."""
         state = self._state
         if self._first_hello_at is None:
             self._first_hello_at = state.now
@@ -53,30 +53,30 @@ class Assignment:
         self._may_be_uneven = True
 
     def agent_is_known(self, agent: Agent, hello: m.Hello) -> None:
-        """What it runs is noted: it hears at once what of it is its own."""
+        """All that the agent runs is noted: send it its own slots."""
         running = {x.replica_id for x in hello.running}
         if agent.is_leaving:
             self.agent_leaves(agent, running)
         for slot in self._state.slots:
             is_over = slot.has_left and slot.replica_id not in running
             if is_over and slot.agent_id == agent.agent_id:
-                self.ended(slot.replica_id)  # while its agent was away
+                self.ended(slot.replica_id)  # it ended while its agent was away
         if hello.running:
             self.send_slots(agent)
         else:
-            self._state.reassigned.add(agent.agent_id)  # when the slots are shared out
+            self._state.reassigned.add(agent.agent_id)  # sent when the slots are shared out
 
     def agent_leaves(self, agent: Agent, running: Collection[str]) -> None:
-        """Its slots are for others as soon as what runs in them has ended."""
+        """Other agents get each of its slots once the replica in it has ended."""
         agent.is_leaving = True
         for replica_id in self._state.slots.of(agent.agent_id):
             if replica_id not in running:
                 self._free(replica_id)
 
     def ended(self, replica_id: str) -> None:
-        """What ran in a slot has ended: if it had left, the slot is another agent's now.
+        """The replica in a slot has ended: if it had left, another agent gets the slot.
 
-        If it died on the way, its agent starts it again already: nothing moves.
+        If it died before it left, its agent restarts it, and nothing moves.
         """
         slot = self._state.slots[replica_id]
         owner = self._agents.get(slot.agent_id)
@@ -95,7 +95,7 @@ class Assignment:
             self._free(replica_id)
 
     def agent_gone(self, agent: Agent) -> None:
-        """It will not come back: its slots are free."""
+        """The agent will not come back: its slots are free."""
         for slot in self._state.slots:
             if slot.agent_id != agent.agent_id:
                 continue
@@ -112,7 +112,7 @@ class Assignment:
 
     @property
     def is_gathering(self) -> bool:
-        """The first assignment waits for more agents, also while a new lighthouse has its grace."""
+        """Whether the first assignment waits for agents, even during a new lighthouse's grace."""
         state = self._state
         has_run = state.quorum is not None or self._is_resumed
         return (
@@ -123,7 +123,7 @@ class Assignment:
         )
 
     def run_rules(self) -> None:
-        """Share the slots out at first; afterwards hand free ones on, or even the load."""
+        """Share the slots out once; afterwards hand free ones on, or even the load."""
         state = self._state
         self.share_at = None
         if state.phase in (Phase.TAKEOVER, Phase.ENDED) or not state.outbox.agents:
@@ -160,9 +160,9 @@ class Assignment:
         self._note_homeless()
 
     def _note_homeless(self) -> None:
-        """Say once which replicas are not started again, for no node has room for them.
+        """Notice once which replicas stay down because no node has room for them.
 
-        Where every node leaves that is no news.
+        If every node leaves, nothing is noticed.
         """
         state = self._state
         if not self._capacities():
@@ -178,9 +178,9 @@ class Assignment:
         self._homeless = homeless
 
     def gathered_at(self) -> float:
-        """When the first assignment need not wait for further agents.
+        """When the first assignment stops waiting for agents.
 
-        In a resumed job the agents have slots already: who is absent is not waited for.
+        In a resumed job the agents already had slots, so those that are absent are not waited for.
         """
         state = self._state
         if self._is_shared_out or self._is_resumed or self._first_hello_at is None:
@@ -204,7 +204,7 @@ class Assignment:
     # ------------------------------------------------------------ evening out
 
     def _even_out(self) -> None:
-        """Move one replica, if all train and the load is uneven; the next one when it is back."""
+        """Move one replica if all train and the load is uneven; the next one once it is back."""
         state = self._state
         if not (self._may_be_uneven and state.spec.rebalance) or not self._may_spare_one():
             return

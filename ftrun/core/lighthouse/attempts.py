@@ -1,4 +1,4 @@
-"""Numbers for attempts: rising for ever, one quorum_id per member list (Q1, Q2).
+"""Numbers attempts: always rising, one quorum_id per member list (Q1, Q2).
 
 Not here: what an attempt is (ids.py), when one is made (membership.py).
 """
@@ -10,10 +10,10 @@ from ftrun.core.quorum import Member
 
 
 class AttemptCounter:
-    """Hands out attempts, each higher than every one that was ever seen.
+    """Issues attempts, each higher than every one that was ever seen.
 
-    ``highest``: the highest attempt that this lighthouse may have spoken of. Before the first one
-    it is ``(epoch, seq 0)``, above all that earlier lives can have issued.
+    ``highest``: the highest attempt that this lighthouse may have sent. Before the first it is
+    ``(epoch, seq 0)``, above all that earlier lives of the lighthouse can have issued.
     """
 
     def __init__(self, epoch: int) -> None:
@@ -22,7 +22,7 @@ class AttemptCounter:
         self._named: tuple[tuple[str, str], ...] | None = None
 
     def issue(self, members: tuple[Member, ...]) -> Attempt:
-        """The next attempt: the same list again takes the next number, another the next id."""
+        """The next attempt: the same members keep their quorum_id, others take the next one."""
         named = tuple((member.replica_id, member.incarnation) for member in members)
         epoch, seq = unpack_quorum_id(self.highest.quorum_id)
         if named == self._named:
@@ -33,7 +33,7 @@ class AttemptCounter:
         return self.highest
 
     def outrun(self, seen: Attempt) -> bool:
-        """Rise above an attempt that this life has not issued; True if the epoch has changed."""
+        """Rise above an attempt of another life; True if the epoch has changed."""
         epoch, _ = unpack_quorum_id(seen.quorum_id)
         if seen <= self.highest or epoch >= EPOCH_MAX:
             return False

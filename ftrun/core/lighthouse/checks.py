@@ -17,7 +17,7 @@ from ftrun.core.lighthouse.state import MembershipState
 def check_lighthouse(
     state: MembershipState, membership: Membership, agents: Collection[str], next_job: NextJob
 ) -> None:
-    """Assert what must hold between events; a failure tells the stories of those concerned."""
+    """Assert what must hold between events; a failure shows the replica's story."""
     _check_members(state)
     _check_bounds(state, agents, next_job)
     plan = membership.switching.plan
@@ -32,7 +32,7 @@ def check_lighthouse(
 
 
 def _check_members(state: MembershipState) -> None:
-    """Q4: one incarnation per slot, and who counts as a member is one and lives."""
+    """Q4: one incarnation per slot; every live member is in a quorum and lives."""
     for name in state.live:
         assert name in state.replicas, f"member {name} does not live: {state.history.story(name)}"
         replica = state.replicas[name]

@@ -1,6 +1,6 @@
-"""Which state a quorum begins with, and who gives it to whom.
+"""Chooses the state that a quorum begins with, and so its donors.
 
-Pure arithmetic over reports. Not here: who is in the quorum (membership.py).
+Pure arithmetic over reports. Not here: which replicas may choose (succession.py).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Choice:
 
 
 def choose(group_states: Mapping[str, StateId | None]) -> Choice | None:
-    """Choose among the replicas' standings: highest step, commonest lineage, lowest replica_id.
+    """Choose among the replicas' states: highest step, commonest lineage, lowest replica_id.
 
     Results that stand anywhere stand everywhere: the highest step wins (C6). None if nobody holds
     a whole state.
@@ -44,10 +44,10 @@ def choose(group_states: Mapping[str, StateId | None]) -> Choice | None:
 def group_state(reports: Collection[Report]) -> StateId | None:
     """The highest state that all workers of one replica hold or are certain to hold.
 
-    A worker whose results stand (``reduced``) will commit them; one that has voted will, if a
-    worker of its group has done so already, for then all votes were true (C1). None if its workers
-    share no state: some have healed and others have not, say, or one's is torn. Such a replica has
-    nothing to give.
+    A worker whose results stand (``reduced``) will commit them. A worker that has voted will too,
+    if a worker of its group has committed already, because then all votes were true (C1). None if
+    the workers share no state, as when only some have healed or one's state is torn: such a replica
+    cannot be a donor.
     """
     if any(report.torn for report in reports):
         return None
@@ -64,7 +64,7 @@ def group_state(reports: Collection[Report]) -> StateId | None:
 def can_repair(reports: Collection[Report]) -> bool:
     """Whether all workers of one replica can go on with the step that they were interrupted in.
 
-    They must be in the same one: a mate that is through with it would begin another beside them.
+    They must be in the same step: a worker that has ended it would begin the next one.
     """
     return all(r.repairable for r in reports) and len({r.local_step_index for r in reports}) == 1
 

@@ -1,6 +1,6 @@
-"""The fence between a quorum and a successor that shares no member with it (Q3, C6).
+"""Removed members that may live on: the fence before a successor without any of them (Q3, C6).
 
-Not here: when such a successor is wanted (membership.py).
+Not here: whether a successor has to wait for them (succession.py).
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from ftrun.core.lighthouse.replicas import Replica
 from ftrun.core.quorum import Member
 
 FATES_PER_SLOT_MAX = 4
-"""So many incarnations of one slot are watched; the oldest is forgotten for one more (Q8)."""
+"""How many incarnations of one slot are kept; one more replaces the oldest (Q8)."""
 
 
 @dataclass(slots=True)
 class _Fate:
-    """``store``: its node's. ``last_message_at``: of its agent. ``is_dead``: it has ended."""
+    """``store``: its node's. ``last_message_at``: its agent's. ``is_dead``: it has ended."""
 
     store: str
     last_message_at: float
@@ -26,10 +26,11 @@ class _Fate:
 
 
 class DepartedMembers:
-    """The members that were struck from a quorum and may live on where we cannot see.
+    """The members that were removed from a quorum and may live on unseen.
 
-    Those of the last quorum may still train in it (Q3). Those of earlier ones, the *strays*, cannot
-    any more, but each holds a state of the job: it is waited for before the job begins anew (C6).
+    Removed members of the last quorum may still train in it (Q3). Those of earlier quorums, the
+    *strays*, cannot any more, but each holds a state of the job: before the job starts over, it
+    waits for them (C6).
     """
 
     def __init__(self) -> None:
@@ -39,7 +40,7 @@ class DepartedMembers:
         return sum(map(len, self._fates.values()))
 
     def add(self, member: Member | Replica, last_message_at: float, is_dead: bool) -> None:
-        """A member is out of the quorum; unless it is dead it may train on where we cannot see."""
+        """Add a removed member; unless it is dead it may train on unseen."""
         fates = self._fates.setdefault(member.replica_id, {})
         fates[member.incarnation] = _Fate(member.store, last_message_at, is_dead)
         if len(fates) > FATES_PER_SLOT_MAX:
@@ -51,7 +52,7 @@ class DepartedMembers:
             self._fates[replica_id][incarnation].is_dead = True
 
     def hello(self, store: str, running: Collection[tuple[str, str]]) -> None:
-        """The agent with this store tells all that it runs: what is not named has ended.
+        """The agent with this store reports all that it runs: the rest of its node has ended.
 
         An agent has one store for as long as it lives, and its workers do not outlive it.
         """
@@ -60,26 +61,26 @@ class DepartedMembers:
                 fate.is_dead = True
 
     def started(self, store: str, replica_id: str, incarnation: str) -> None:
-        """The same agent has started the slot again, which it does when the former one is gone."""
+        """The agent with this store restarts the slot, so the former incarnation has ended."""
         for other, fate in self._fates.get(replica_id, {}).items():
             if fate.store == store and other != incarnation:
                 fate.is_dead = True
 
     def contains(self, replica_id: str, incarnation: str) -> bool:
-        """Whether this incarnation was struck from the last quorum, or is a stray."""
+        """Whether this incarnation was removed from the last quorum, or is a stray."""
         return incarnation in self._fates.get(replica_id, {})
 
     def release(self, replica_id: str, incarnation: str) -> None:
-        """A struck member is back and answers again."""
+        """A removed member is back and answers again."""
         fates = self._fates[replica_id]
         del fates[incarnation]
         if not fates:
             del self._fates[replica_id]
 
     def close_quorum(self, members: Iterable[Member], silent_since: float) -> None:
-        """A new quorum is issued: who is neither in it nor dead is a stray.
+        """A new quorum is issued: living members that are not in it become strays.
 
-        Those who were last heard of at ``silent_since`` or before are given up.
+        Those whose agents sent nothing after ``silent_since`` are given up.
         """
         present = {(member.replica_id, member.incarnation) for member in members}
         for replica_id, incarnation, fate in list(self._each()):
@@ -88,16 +89,16 @@ class DepartedMembers:
                 self.release(replica_id, incarnation)
 
     def clear(self) -> None:
-        """The job begins anew: nobody is waited for any longer."""
+        """The job starts over and waits for nobody."""
         self._fates.clear()
 
     def unaccounted(self) -> tuple[Member, ...]:
-        """Who may live on, for the journal: without endpoints, for nobody can reach them."""
+        """The removed members that may live on, for the journal; nobody needs their endpoints."""
         alive = ((name, key, fate) for name, key, fate in self._each() if not fate.is_dead)
         return tuple(Member(name, key, (), fate.store) for name, key, fate in alive)
 
     def all_fenced_at(self, isolation_limit_s: float) -> float:
-        """From when on none of them is waited for: all dead, or silent for the limit."""
+        """When all of them are fenced: dead, or silent for the limit."""
         alive = [f.last_message_at + isolation_limit_s for _, _, f in self._each() if not f.is_dead]
         return max(alive, default=-math.inf)
 

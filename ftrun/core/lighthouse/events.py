@@ -1,4 +1,4 @@
-"""What happens to a lighthouse (events), what it does about it (instructions), what it keeps.
+"""The lighthouse's events, instructions, settings and journal record.
 
 Not here: the decisions (machine.py, membership.py), how a journal is written (lighthouse/).
 """
@@ -17,10 +17,11 @@ class LighthouseSettings:
     """Every wait and every limit of the lighthouse that is not the job's own (``JobSpec``).
 
     ``attempts_max``: attempts in a row without a commit in between before the replica that failed
-    most often is replaced. ``switch_failures_max``: failures of a switch before whoever held it up
-    is replaced. ``switch_retry_max_s``: the longest pause between two tries of a switch.
-    ``freeze_timeout_s``: so long a switch waits for a step at which the script lets members join,
-    before it is begun again. ``http``: what agents are told of where people are answered.
+    most often is replaced. ``switch_failures_max``: failures of a switch before the replicas that
+    held it up are replaced. ``switch_retry_max_s``: the longest pause between two tries of a
+    switch. ``freeze_timeout_s``: how long a switch waits for a step at which the script lets
+    members join, before it is begun again. ``http``: where the lighthouse answers people, as agents
+    are sent it.
     """
 
     takeover_grace_s: float = 5.0
@@ -45,13 +46,13 @@ class LighthouseSettings:
 
 @dataclass(frozen=True, slots=True)
 class JournalState:
-    """What must survive the lighthouse, whole: one small record, the newest one wins.
+    """The record that must survive the lighthouse: small, written as a whole, the newest counts.
 
     ``epoch``: the highest epoch that was ever used. ``quorum``: the last one issued, or of which
     the switch was confirmed (then ``switch_step`` is its step). ``finished``: the slots whose part
-    is over. ``spec`` is None as long as no job has come. ``unaccounted``: who was struck from a
-    quorum and may live on with the job's state (departed.py). ``outcome``: how the job has ended,
-    if it has. ``agents_seen``: the most agents that were attached at once.
+    is over. ``spec`` is None until a job has come. ``unaccounted``: members that were
+    removed from a quorum and may live on with the job's state (departed.py). ``outcome``: how the
+    job has ended, if it has. ``agents_seen``: the most agents that were attached at once.
     """
 
     epoch: int = 0
@@ -71,7 +72,7 @@ JournalRecord: TypeAlias = JournalState
 
 @dataclass(frozen=True, slots=True)
 class AgentAttached:
-    """An agent's stream stands; a former one of the same agent is over."""
+    """An agent's stream is open; a former one of the same agent is over."""
 
     agent_id: str
     hello: Hello
@@ -94,7 +95,7 @@ class AgentDetached:
 
 @dataclass(frozen=True, slots=True)
 class TimerFired:
-    """The deadline has come (or the lighthouse begins): look at the time."""
+    """The deadline has come, or the lighthouse begins: check all deadlines."""
 
 
 Event: TypeAlias = AgentAttached | AgentSent | AgentDetached | TimerFired

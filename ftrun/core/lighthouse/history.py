@@ -1,4 +1,4 @@
-"""What has happened, for people: the history of changes and one replica's story.
+"""Keeps what has happened, for people: the history of changes and each replica's story.
 
 Everything is bounded (Q8) and decides nothing. Not here: the wording of notices (where they are
 sent), what is shown (status/).
@@ -56,7 +56,7 @@ class History:
         self._stories: dict[str, deque[tuple[float, Phase, object]]] = {}
 
     def note(self, now: float, replica_id: str, phase: Phase, what: object) -> None:
-        """A line of this replica's story; it is worded when somebody reads it."""
+        """Add a line to this replica's story; its text is made when it is read."""
         story = self._stories.get(replica_id)
         if story is None:
             story = self._stories[replica_id] = deque(maxlen=self._lines_max)
@@ -68,7 +68,7 @@ class History:
         return [f"{when:.3f} {phase.value}: {what}" for when, phase, what in lines]
 
     def begin(self, now: float, kind: str, reason: str) -> None:
-        """A change begins, or the one under way has one more reason and is now of this kind."""
+        """Begin a change, or add this reason to the one under way, which is now of this kind."""
         change = self.under_way
         if change is None:
             self.changes.append(Change(kind, [reason], now))
@@ -78,7 +78,7 @@ class History:
             change.reasons.append(reason)
 
     def complete(self, now: float, quorum: Quorum | None, what: str = "") -> None:
-        """The change under way has led to ``quorum``; or to nothing, and ``what`` says why."""
+        """The change under way has led to ``quorum``, or to nothing for the reason ``what``."""
         change = self.under_way
         if change is None:
             return

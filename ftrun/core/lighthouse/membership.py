@@ -1,23 +1,25 @@
-"""Decides who trains together: takes what workers say and what becomes of replicas.
+"""Decides which replicas train together, from the messages of workers and the fate of replicas.
 
 The theory and the table of phases are in phases.py. Handlers only note what has happened;
 ``run_rules`` then applies the rules of the phase until nothing changes any more. The rules that
 start from a standstill are in forming.py, those of switches in switching.py, the first one of a
-restarted lighthouse in takeover.py. Not here: agents, streams, heartbeats and slots (machine.py).
+restarted lighthouse in takeover.py; leaving.py and losses.py take replicas out. Not here: agents,
+streams, heartbeats and slots (machine.py, running.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from ftrun.core import messages as m
 from ftrun.core.activity import Activity
-from ftrun.core.ids import Attempt, replica_order
-from ftrun.core.lighthouse.choice import group_state
+from ftrun.core.ids import Attempt
 from ftrun.core.lighthouse.events import JournalState
 from ftrun.core.lighthouse.forming import Forming
-from ftrun.core.lighthouse.history import replicas, sentence
+from ftrun.core.lighthouse.history import replicas
+from ftrun.core.lighthouse.leaving import Leaving
+from ftrun.core.lighthouse.losses import Losses
 from ftrun.core.lighthouse.phases import IN_QUORUM, Phase
 from ftrun.core.lighthouse.replicas import Replica
 from ftrun.core.lighthouse.state import MembershipState
@@ -27,28 +29,29 @@ from ftrun.core.lighthouse.takeover import Takeover
 TRAINING = frozenset({Phase.STEADY, Phase.PREPARE, Phase.PROPOSE, Phase.SWITCH})
 HEALED_NOTICES_MAX = 16
 RULES_MAX = 100
-"""So many rules in a row mean that they go round in circles."""
+"""The rules go round in circles if this many in a row change something."""
 
 
 class Membership:
-    """The phase machine. ``run_rules`` puts what follows from an event into the outbox."""
+    """The phase machine. ``run_rules`` puts the consequences of an event into the outbox."""
 
     def __init__(self, state: MembershipState, journal: JournalState) -> None:
         self.state = state
         self.forming = Forming(state)
         self.switching = Switching(state)
         self.takeover = Takeover(state, journal)
-        self._finish_at: float | None = None
+        self.losses = Losses(state, self.takeover)
+        self.leaving = Leaving(state, self.losses)
         self._handlers: dict[type, Callable[[Replica, int, Any], None]] = {
             m.Report: self._on_report,
             m.Built: self._on_built,
             m.BuildFailed: self._on_build_failed,
-            m.Promised: self._on_promised,
-            m.Refused: self._on_refused,
+            m.Promised: self.switching.on_promised,
+            m.Refused: self.switching.on_refused,
             m.InForce: self._on_in_force,
             m.Errored: self._on_errored,
             m.Healed: self._on_healed,
-            m.Leaving: self._on_leaving,
+            m.Leaving: self.leaving.on_leaving,
             m.Progress: self._on_progress,
         }
         self._rules: dict[Phase, Callable[[], bool]] = {
@@ -63,21 +66,30 @@ class Membership:
             Phase.FENCE: self.forming.departed,
         }
 
+    def drain(self, replica_ids: Iterable[str]) -> None:
+        """These replicas shall leave (leaving.py)."""
+        self.leaving.drain(replica_ids)
+
+    def end(self, exit_code: int, reason: str) -> None:
+        """End the job; a switch under way is off."""
+        self.switching.abandon()
+        self.state.end(exit_code, reason)
+
     # ------------------------------------------------------------ the rules
 
     def run_rules(self) -> None:
-        """All of an event is noted: go on as far as the rules lead."""
+        """Apply rules until none changes anything, once all of an event is noted."""
         for _ in range(RULES_MAX):
             if self.state.phase is Phase.ENDED or not self._apply_rules():
-                self.state.is_dirty = False
+                self.state.rules_have_run()
                 return
         raise AssertionError(f"the rules of {self.state.phase} do not come to an end")
 
     @property
     def may_move(self) -> bool:
-        """Whether ``run_rules`` has anything to do but to look at the time.
+        """Whether ``run_rules`` has anything to do apart from deadlines.
 
-        As long as answers are outstanding, one that is not the last one moves nothing.
+        While answers are outstanding, only the last of them moves anything.
         """
         state = self.state
         return (
@@ -87,18 +99,16 @@ class Membership:
         )
 
     def _apply_rules(self) -> bool:
-        """One rule; False if none had anything to do."""
+        """Apply one rule; False if none had anything to do."""
         state = self.state
         if state.replacements:
             losses, state.replacements = state.replacements, []
-            self.lose(losses, is_dead=False, restart=True)
+            self.losses.lose(losses, is_dead=False, restart=True)
             return True
-        if self._is_over():
-            self.switching.abandon()
-            state.end(0, "all replicas have finished")
+        if self.leaving.is_over():
+            self.end(0, "all replicas have finished")
             return True
-        if self._finish_at is not None and state.now >= self._finish_at:
-            self._remove_finished()
+        self.leaving.remove_finished_in_time()
         if state.phase in IN_QUORUM and (state.removed or state.failure):
             return self._break_up()
         if state.too_few and self._are_others_here():
@@ -109,11 +119,11 @@ class Membership:
         """When time alone will make a rule apply."""
         if self.state.phase is Phase.ENDED:
             return None
-        times = [t for t in (self.state.deadline, self._finish_at) if t is not None]
+        times = [t for t in (self.state.deadline, self.leaving.finish_at) if t is not None]
         return min(times, default=None)
 
     def _break_up(self) -> bool:
-        """The attempt cannot go on: interrupt everyone; or replace whoever is in the way."""
+        """The attempt cannot go on: interrupt everyone, or replace the replica that fails most."""
         state = self.state
         if not state.removed and self.forming.is_exhausted():
             state.failure = ""
@@ -123,41 +133,39 @@ class Membership:
         causes = [f"replica {loss.replica_id}: {loss.cause}" for loss in state.removed]
         kind = "shrink" if state.removed else "retry"
         state.history.begin(state.now, kind, "; ".join(causes) or state.failure)
-        self._remove_finished()
+        self.leaving.remove_finished()
         state.removed = []
         self.forming.interrupt()
         return True
 
     def _are_others_here(self) -> bool:
-        """A quorum stands that commits nothing, and there are more who would make it enough."""
+        """Whether other replicas could join a quorum that is too small to commit anything."""
         state = self.state
         if state.phase is Phase.SWITCH and state.quorum is not None and state.quorum.newcomers:
             return True
         return state.phase in TRAINING and bool(state.replicas.ready)
 
     def _take_others(self) -> bool:
-        """Nobody comes to a later step to switch at: who is ready joins at this one."""
+        """Ready replicas join at this step: the quorum reaches no later one to switch at."""
         state = self.state
         self.switching.abandon()
         state.history.begin(state.now, "grow", f"too few contribute at step {state.step_max}")
         self.forming.interrupt()
         return True
 
-    # ------------------------------------------------------------ what workers say
+    # ------------------------------------------------------------ messages of workers
 
     def received(self, replica: Replica, rank: int, message: m.FromWorker) -> None:
-        """One worker of a living replica has said something."""
+        """Take a message of one worker of a living replica."""
         self._handlers[type(message)](replica, rank, message)
 
     def _on_report(self, replica: Replica, rank: int, report: m.Report) -> None:
         state = self.state
-        state.outrun(report)
-        replica.reports[rank] = report
+        state.note_report(replica, rank, report)
         if replica.replica_id in state.live:
             self._member_reported(replica, rank, report)
         elif state.phase is Phase.TAKEOVER:
             self.takeover.received(report)
-            state.is_dirty |= replica.is_known(state.workers)
         else:
             self._admit(replica)
 
@@ -171,7 +179,7 @@ class Membership:
             self._fail(replica, "a worker has given the quorum up")
 
     def _admit(self, replica: Replica) -> None:
-        """A replica outside the quorum has reported: is it ready to join one?"""
+        """A replica outside the quorum has reported: note whether it is ready to join one."""
         state, plan = self.state, self.switching.plan
         if plan is not None and replica.replica_id in plan.quorum.newcomers:
             return
@@ -201,16 +209,10 @@ class Membership:
         if not was_of_switch and failure.attempt in self.state.attempts_of(replica):
             self._fail(replica, f"it could not build the group: {failure.reason}")
 
-    def _on_promised(self, replica: Replica, rank: int, promise: m.Promised) -> None:
-        self.switching.on_promised(replica.replica_id, rank, promise)
-
-    def _on_refused(self, replica: Replica, rank: int, refusal: m.Refused) -> None:
-        self.switching.on_refused(replica.replica_id, refusal)
-
     def _on_in_force(self, replica: Replica, rank: int, word: m.InForce) -> None:
         state = self.state
         if state.phase is Phase.TAKEOVER:
-            replica.reports.pop(rank, None)  # what it has said before is out of date
+            replica.reports.pop(rank, None)  # its former report is out of date
             state.send([replica.replica_id], m.AskReport())
         elif self._is_current(word.attempt):
             self._at_step(replica, word.step)
@@ -239,9 +241,8 @@ class Membership:
         state, name = self.state, replica.replica_id
         if word.phase != Activity.TOO_FEW.value or name not in state.live:
             state.too_few.pop(name, None)
-        elif name not in state.too_few:
-            state.too_few[name] = state.now - word.since_s
-            state.is_dirty = True
+        else:
+            state.note_too_few(name, state.now - word.since_s)
 
     def _on_errored(self, replica: Replica, rank: int, error: m.Errored) -> None:
         if self.state.phase is Phase.TAKEOVER:
@@ -262,185 +263,26 @@ class Membership:
         self.state.outbox.notice("healed", [replica.replica_id], text)
 
     def _fail(self, replica: Replica, reason: str) -> None:
-        """The attempt has failed without a loss, so far; the first one to say so is blamed."""
+        """The attempt has failed, so far without a loss; blame the first replica to report it."""
         state = self.state
         if state.phase in IN_QUORUM and replica.replica_id in state.live and not state.failure:
             self.forming.blame(replica.replica_id)
             state.failure = f"replica {replica.replica_id}: {reason}"
 
-    # ------------------------------------------------------------ who is lost
-
-    def lose(self, losses: Sequence[m.Loss], *, is_dead: bool, restart: bool = False) -> None:
-        """These incarnations are out; what is known already, or of old, changes nothing.
-
-        ``is_dead``: their processes cannot act any more. ``restart``: their agents shall kill them.
-        """
-        state = self.state
-        state.is_dirty = True
-        known: list[m.Loss] = []
-        news: list[m.Loss] = []  # that somebody has drained is told already
-        members = set(state.live)
-        for loss in losses:
-            if is_dead:
-                state.departed.died(loss.replica_id, loss.incarnation)
-            replica = state.replicas.find(loss.replica_id, loss.incarnation)
-            if replica is None:
-                continue
-            known.append(loss)
-            if replica.leaving != "drained" or loss.killed:
-                news.append(loss)
-            if restart:
-                state.outbox.restart(replica, loss.cause)
-            state.drains.discard(loss.replica_id)
-            if loss.replica_id in state.live:
-                state.remove_member(replica, loss.cause, is_dead=is_dead)
-            state.replicas.remove(loss.replica_id)
-        if state.phase is Phase.TAKEOVER and known:
-            self.takeover.is_disturbed = True
-        if state.phase is not Phase.ENDED:
-            self._notice_lost(news, bool(members - state.live))
-
-    def _notice_lost(self, losses: list[m.Loss], of_quorum: bool) -> None:
-        state = self.state
-        by_cause: dict[str, list[str]] = {}
-        for loss in losses:
-            by_cause.setdefault(loss.cause, []).append(loss.replica_id)
-        rest = ""
-        if of_quorum:
-            rest = f" Left in the quorum: {replicas(state.live)}."
-        killed = {loss.cause for loss in losses if loss.killed}
-        for cause, ids in by_cause.items():
-            verb = "" if cause in killed else "lost: "
-            text = f"{replicas(ids)} {verb}{cause}.{rest}"
-            state.outbox.notice("lost", ids, sentence(text))
-
-    # ------------------------------------------------------------ who leaves, and the end
-
-    def drain(self, replica_ids: Iterable[str]) -> None:
-        """These replicas shall leave at a boundary; those that are in no quorum leave now.
-
-        But where no quorum stands, who has trained may hold what the job goes on with: it leaves
-        when one does.
-        """
-        state = self.state
-        state.is_dirty = True
-        for replica_id in replica_ids:
-            replica = state.replicas.at(replica_id)
-            is_member = replica_id in state.live or state.phase is Phase.TAKEOVER
-            if is_member or (replica is not None and self._may_be_needed(replica)):
-                state.drains.add(replica_id)
-            elif replica is not None:
-                loss = m.Loss(replica_id, replica.incarnation, "it was drained before it joined")
-                self.lose([loss], is_dead=False)
-
-    def _may_be_needed(self, replica: Replica) -> bool:
-        state = self.state
-        stands = state.phase not in (Phase.EMPTY, Phase.FENCE, Phase.REJOIN)
-        if stands or not replica.is_known(state.workers):
-            return False
-        held = group_state(replica.reports.values())
-        return held is not None and held.step > 0
+    # ------------------------------------------------------------ phases
 
     def _steady(self) -> bool:
-        """A quorum stands: who was to leave and is not in it goes now, the others by a switch.
+        """A quorum stands: outsiders that were to leave do so now, members by a switch.
 
-        One that all have left is none: the next replicas that come begin another.
+        A quorum that all members have left is over: the next replicas that come begin another.
         """
         if not self.state.live:
             self.forming.interrupt()
             return True
-        late = self.state.drains - self.state.live
-        if late:
-            self.state.drains -= late
-            self.drain(sorted(late, key=replica_order))
-            return True
-        return self.switching.consider()
-
-    def _on_leaving(self, replica: Replica, rank: int, word: m.Leaving) -> None:
-        if word.reason == "finished":
-            self._finishing(replica)
-        elif word.reason == "drained":
-            replica.left.add(rank)
-            if len(replica.left) == self.state.workers and replica.leaving != "drained":
-                self._drained(replica)
-        else:
-            loss = m.Loss(replica.replica_id, replica.incarnation, f"it went away ({word.reason})")
-            self.lose([loss], is_dead=False)
-
-    def _drained(self, replica: Replica) -> None:
-        """All its workers have stopped at a boundary; by an agreed switch that harms nobody."""
-        state, name = self.state, replica.replica_id
-        replica.leaving = "drained"
-        state.is_dirty = True
-        state.slots[name].has_left = True
-        state.reassigned.add(replica.agent_id)
-        state.replicas.ready.discard(name)
-        state.outbox.notice("drained", [name], f"Replica {name} has left: drained.")
-        stays = state.quorum is not None and state.quorum.index(name, replica.incarnation)
-        if name in state.live:
-            if state.phase is Phase.SWITCH and stays is None:
-                state.retire(replica, is_dead=True)
-            else:
-                state.remove_member(replica, "drained", is_dead=True)
-
-    def _finishing(self, replica: Replica) -> None:
-        """The script has ended: strike it soon, but not before others had time to end too."""
-        state = self.state
-        state.is_dirty = True
-        replica.leaving = replica.leaving or "finished"
-        state.replicas.ready.discard(replica.replica_id)
-        if self._finish_at is None:
-            self._finish_at = state.now + state.settings.finish_grace_s
-
-    def _remove_finished(self) -> None:
-        """Take those who have finished out of the quorum: they commit no more.
-
-        When all have, there is nobody to interrupt: they stay, and the job ends with them.
-        """
-        state = self.state
-        self._finish_at = None
-        in_order = sorted(state.live, key=replica_order)
-        done = [r for name in in_order if (r := state.replicas[name]).leaving]
-        if state.phase in IN_QUORUM and len(done) == len(state.live) and not state.removed:
-            return
-        for replica in done:
-            state.remove_member(replica, "finished", is_dead=True)
-            if replica.has_ended:
-                state.replicas.remove(replica.replica_id)
-
-    def ended(self, replica_id: str, incarnation: str) -> None:
-        """All processes of a replica are gone, with exit code 0."""
-        state = self.state
-        replica = state.replicas.at(replica_id)
-        if replica is not None and replica.incarnation != incarnation:
-            return  # of old: another one runs in its slot
-        state.is_dirty = True
-        state.departed.died(replica_id, incarnation)
-        if state.slots.finish(replica_id):
-            state.outbox.notice("finished", [replica_id], f"Replica {replica_id} has finished.")
-            state.journal()
-        if replica is not None:
-            replica.has_ended = True
-            self._finishing(replica)
-            if replica_id not in state.live:
-                state.replicas.remove(replica_id)
-
-    def _is_over(self) -> bool:
-        """Nobody trains any more, and whoever has left is gone."""
-        state = self.state
-        if not state.is_dirty or state.phase is Phase.TAKEOVER or not len(state.slots):
-            return False
-        if any(r.leaving and not r.has_ended for r in state.replicas):
-            return False
-        if state.phase in IN_QUORUM:
-            trains = any(not state.replicas[name].has_ended for name in state.live)
-            return bool(state.live) and not trains and not state.removed
-        return state.slots.open_count == 0
-
-    # ------------------------------------------------------------ takeover
+        return self.leaving.drain_outsiders() or self.switching.consider()
 
     def _take_over(self) -> bool:
-        """Once all are back, or the grace is over: the quorum in force, or what is left of it."""
+        """All are back or the grace is over: go on with what is left of the quorum in force."""
         state = self.state
         takeover = self.takeover
         may_end = (state.is_due and not takeover.put_off()) or (
@@ -455,6 +297,6 @@ class Membership:
             if replica.replica_id not in state.live:
                 self._admit(replica)
             elif replica.leaving:
-                self._finishing(replica)
-        self.drain(drains)
+                self.leaving.finishing(replica)
+        self.leaving.drain(drains)
         return True

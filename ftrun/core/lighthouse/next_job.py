@@ -1,10 +1,10 @@
 """A lighthouse outlives its jobs: when one is over, the next one may begin.
 
-Over: it has ended, or nobody is left who runs any of it. A job of another name or with other
-options is another job for certain, and begins at once. The same command again may be meant as
-another run, or be a node of the old one that comes late: only agents that were started after the
-end count as another run, and it begins when as many of them are here as took part in the last
-one. Those that are too few are told so, and after the join timeout how the old run has ended.
+A job is over when it has ended, or when no agent runs any of it. A job with another name or other
+options is another job, and begins at once. The same command again may be another run, or a late
+node of the old one: only agents that were started after the end count as another run. It begins
+when as many of them are here as took part in the last run. Until then they are sent a notice, and
+after the join timeout the outcome of the old run.
 
 Not here: how agents attach (machine.py), what a job is made of (state.py).
 """
@@ -19,14 +19,14 @@ from ftrun.core.lighthouse.state import NO_SPEC, MembershipState
 
 @dataclass(slots=True)
 class Waiting:
-    """An agent that is here for another run. ``until``: then it hears how the last one ended."""
+    """An agent that waits for another run; at ``until`` it is sent how the last one ended."""
 
     hello: m.Hello
     until: float
 
 
 class NextJob:
-    """Who waits for the next run of a job that is over."""
+    """The agents that wait for the next run of a job that is over."""
 
     def __init__(self) -> None:
         self.waiting: dict[str, Waiting] = {}
@@ -34,26 +34,40 @@ class NextJob:
     def begins_with(self, state: MembershipState, hello: m.Hello, *, is_deserted: bool) -> bool:
         """Whether this Hello begins another job at once.
 
-        ``is_deserted``: nobody runs any of the job any more, and nobody can come back with some.
+        ``is_deserted``: no agent runs any of the job, and none can come back with some of it.
         """
         is_over = state.outcome is not None or is_deserted
         is_another = hello.spec != state.spec and state.spec is not NO_SPEC
         return is_over and is_another and is_fresh(hello)
 
     def wants_another_run(self, state: MembershipState, hello: m.Hello) -> bool:
-        """Whether this Hello is of a run that comes after the end of the one before."""
+        """Whether this Hello is of a run that was started after the end of the last one."""
         if state.outcome is None or not is_fresh(hello) or hello.spec != state.spec:
             return False
         return state.ended_at is None or state.now - hello.age_s >= state.ended_at
 
     def wait(self, state: MembershipState, hello: m.Hello) -> bool:
-        """One more agent is here for another run; True: that is enough for it to begin."""
+        """Let one more agent wait for another run; True: enough are here for it to begin."""
         until = state.now + state.spec.join_timeout_s
         self.waiting[hello.agent_id] = Waiting(hello, until)
-        return len(self.waiting) >= self.wanted(state)
+        if len(self.waiting) >= self.wanted(state):
+            return True
+        self._notice(state, hello.agent_id)
+        return False
+
+    def _notice(self, state: MembershipState, agent_id: str) -> None:
+        assert state.outcome is not None
+        state.outbox.agents[agent_id] = None
+        state.outbox.to_agent(agent_id, m.HeartbeatAck())  # a lighthouse is there
+        text = (
+            f"Job {state.spec.job_id} has ended ({state.outcome.reason}). {len(self.waiting)} of "
+            f"{self.wanted(state)} nodes are here to run it again: it begins with the last of "
+            f"them, or not at all if that is not here within {state.spec.join_timeout_s:g} s."
+        )
+        state.outbox.to_agent(agent_id, m.Notice("waiting", (), text))
 
     def take(self) -> list[m.Hello]:
-        """Those who waited, with whom the next run begins."""
+        """The Hellos of the waiting agents, with which the next run begins."""
         hellos = [waiting.hello for waiting in self.waiting.values()]
         self.waiting.clear()
         return hellos
@@ -67,25 +81,27 @@ class NextJob:
         """An agent's stream has ended."""
         self.waiting.pop(agent_id, None)
 
-    def late(self, now: float) -> list[str]:
-        """The agents that have waited long enough, and wait no more."""
-        found = [agent_id for agent_id, waiting in self.waiting.items() if now >= waiting.until]
-        for agent_id in found:
+    def send_home(self, state: MembershipState) -> None:
+        """Too few came in time: send agents that have waited enough how the last run ended."""
+        late = [name for name, waiting in self.waiting.items() if state.now >= waiting.until]
+        for agent_id in late:
             del self.waiting[agent_id]
-        return found
+            if state.outcome is not None:
+                state.outbox.to_agent(agent_id, state.outcome)
+            state.outbox.agents.pop(agent_id, None)
 
     def next_deadline(self) -> float | None:
-        """When the first of them has waited long enough."""
+        """When the first of the agents has waited long enough."""
         return min((waiting.until for waiting in self.waiting.values()), default=None)
 
 
 def is_fresh(hello: m.Hello) -> bool:
-    """The agent has never been in any job."""
+    """Whether the agent has never been in any job."""
     return not (hello.running or hello.dead or hello.finished or hello.epoch)
 
 
 def refusal(state: MembershipState, hello: m.Hello) -> str:
-    """Why this agent cannot take part in the job of this lighthouse; "": it can."""
+    """Why this agent cannot take part in the lighthouse's job; "": it can."""
     spec, ours = hello.spec, state.spec
     if ours is NO_SPEC or spec == ours:
         return ""

@@ -1,6 +1,6 @@
-"""Collects what the lighthouse has to do, one message per agent and not per worker.
+"""Collects the lighthouse's instructions: one message per agent, not per worker.
 
-Not here: what to say (membership.py), how it is sent (lighthouse/).
+Not here: what to send (membership.py), how it is sent (lighthouse/).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NOTICE_REPLICAS_MAX = 64
 class Outbox:
     """The instructions of one event, in order.
 
-    ``agents``: those that are attached; nobody else can be told anything.
+    ``agents``: the attached ones; only they are sent anything.
     """
 
     def __init__(self, replicas: Replicas) -> None:
@@ -33,16 +33,16 @@ class Outbox:
         self._out: list[Instruction] = []
 
     def take(self) -> list[Instruction]:
-        """All that has been collected since the last time."""
+        """Return the instructions collected since the last call."""
         out, self._out = self._out, []
         return out
 
     def put_first(self, instructions: list[Instruction]) -> None:
-        """Carry these out before all that has been collected so far."""
+        """Put these before all that has been collected so far."""
         self._out[:0] = instructions
 
     def send(self, replica_ids: Iterable[str], message: m.ToWorker) -> None:
-        """To every worker of these replicas, if they live."""
+        """Send to every worker of these replicas, if they live."""
         targets: dict[str, list[m.RunningReplica]] = {}
         for replica_id in sorted(replica_ids, key=replica_order):
             replica = self._replicas.at(replica_id)
@@ -52,16 +52,16 @@ class Outbox:
             self.to_agent(agent_id, m.ToWorkers(tuple(of_agent), message))
 
     def restart(self, replica: Replica, reason: str) -> None:
-        """The agent shall kill this incarnation and start another."""
+        """Ask its agent to kill this incarnation and start another."""
         order = m.RestartReplica(replica.replica_id, replica.incarnation, reason)
         self.to_agent(replica.agent_id, order)
 
     def notice(
         self, kind: str, replica_ids: Iterable[str], text: str, only: str | None = None
     ) -> None:
-        """One line for people, on every agent's terminal, or on that of agent ``only``.
+        """Show one line to people, on every agent's terminal or on that of agent ``only``.
 
-        Of very many replicas the text says enough: naming each to every agent would be O(N²).
+        A notice about very many replicas leaves their ids out: N ids to N agents would be O(N²).
         """
         ids = tuple(sorted(replica_ids, key=replica_order))
         if len(ids) > NOTICE_REPLICAS_MAX:
@@ -73,17 +73,17 @@ class Outbox:
             self.to_agent(only, notice)
 
     def to_all(self, message: m.ToAgent) -> None:
-        """To every agent that is attached."""
+        """Send to every attached agent."""
         for agent_id in self.agents:
             self._out.append(SendToAgent(agent_id, message))
 
     def to_agent(self, agent_id: str, message: m.ToAgent) -> None:
-        """To one agent, if it is attached."""
+        """Send to one agent, if it is attached."""
         if agent_id in self.agents:
             self._out.append(SendToAgent(agent_id, message))
 
     def reject(self, agent_id: str, reason: str) -> None:
-        """Refuse an agent for good: the one that has not been attached."""
+        """Refuse for good an agent that has not been attached."""
         self._out.append(SendToAgent(agent_id, m.Rejected(reason)))
         self._out.append(CloseAgent(agent_id, reason))
 
@@ -92,5 +92,5 @@ class Outbox:
         self._out.append(CloseAgent(agent_id, reason))
 
     def journal(self, record: JournalRecord) -> None:
-        """On disk, before anything that follows leaves."""
+        """Write ``record`` to disk before anything that follows is sent."""
         self._out.append(Journal(record))

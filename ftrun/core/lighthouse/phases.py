@@ -2,20 +2,21 @@
 
 A quorum is in force until the lighthouse replaces it. There are three changes and no others:
 
-- *Form*: EMPTY → BUILD → STEADY. Nobody trains; whoever is ready begins.
-- *Shrink*: somebody is lost, or a group fails. REJOIN: all survivors are interrupted and say what
-  they hold. BUILD: the next quorum, of survivors only, with the state that its members shall have.
-- *Switch*: somebody joins or drains. PREPARE: the next group is built beside the one in force.
+- *Form*: EMPTY → BUILD → STEADY. Nobody trains; the replicas that are ready begin.
+- *Shrink*: a replica is lost, or a group fails. REJOIN: all survivors are interrupted and report
+  what they hold. BUILD: the next quorum, of survivors only, and the state that it begins with.
+- *Switch*: a replica joins or drains. PREPARE: the next group is built next to the one in force.
   PROPOSE: all promise not to begin step S under the old one. SWITCH: confirmed, on disk first.
   Until then it can be cancelled and costs nobody a step; a loss among the members cancels it.
 
 All members take part in every reduction, so one member that was interrupted stops the old quorum
-for the rest. Only if *no* member of it is left to interrupt must the lighthouse be certain that
-they cannot go on elsewhere: FENCE. A lighthouse that was restarted listens first: TAKEOVER.
+for the rest (succession.py). If *no* member is left to interrupt, the lighthouse waits until it is
+certain that the members cannot go on elsewhere: FENCE. A lighthouse that was restarted collects
+reports first: TAKEOVER.
 
 Every attempt has a number above all that were ever issued (attempts.py); an answer that names
-another one counts for nothing (Q2, C3). The unit of loss is an incarnation: whoever was lost and
-lives after all is a newcomer and is interrupted before anything else.
+another one counts for nothing (Q2, C3). The unit of loss is an incarnation: one that was lost and
+lives after all is a newcomer, and is interrupted before anything else.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from types import MappingProxyType
 
 
 class Phase(Enum):
-    """What the lighthouse waits for."""
+    """One for each thing that the lighthouse waits for."""
 
     TAKEOVER = "takeover"
     EMPTY = "empty"
@@ -43,7 +44,7 @@ class Phase(Enum):
 _P = Phase
 TRANSITIONS: Mapping[Phase, frozenset[Phase]] = MappingProxyType(
     {
-        # restarted: who is back, and what do they hold?
+        # restarted: reports of the members that are back
         _P.TAKEOVER: frozenset({_P.EMPTY, _P.STEADY, _P.SWITCH, _P.REJOIN, _P.FENCE, _P.ENDED}),
         # nobody trains: enough replicas that are ready
         _P.EMPTY: frozenset({_P.BUILD, _P.ENDED}),

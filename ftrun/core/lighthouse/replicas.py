@@ -16,13 +16,13 @@ from ftrun.core.quorum import Endpoint, Member
 
 @dataclass(slots=True)
 class Replica:
-    """One living incarnation and the newest word of each of its workers.
+    """One living incarnation and the newest report of each of its workers.
 
-    ``reports`` by group_rank. ``leaving``: "finished" or "drained" once its workers have said so.
-    ``left``: the group_ranks that have. ``has_ended``: its processes are gone, with exit code 0.
-    ``was_interrupted``: it has been told to give up what it was in before it came to us.
-    ``state_at_join``: what it held when it came into the quorum as one that has to heal.
-    ``target``: how its agent is told whom a message is for.
+    ``reports`` by group_rank. ``leaving``: "finished" or "drained" once its workers have reported
+    it. ``left``: the group_ranks that have. ``has_ended``: its processes are gone, with exit code
+    0. ``was_interrupted``: it was sent an Interrupt of the quorum that it came to us with.
+    ``state_at_join``: what it held when it joined the quorum as one that has to heal. ``target``:
+    its address in messages to its agent.
     """
 
     replica_id: str
@@ -51,27 +51,27 @@ class Replica:
         return self._member
 
     def is_known(self, workers_per_replica: int) -> bool:
-        """All its workers have reported."""
+        """Whether all its workers have reported."""
         return len(self.reports) == workers_per_replica
 
     def joins(self, must_heal: bool) -> None:
-        """It becomes a member of a quorum, whose state it holds or has to heal from."""
+        """It becomes a member of a quorum. ``must_heal``: it does not hold the quorum's state."""
         self.state_at_join = group_state(self.reports.values()) if must_heal else None
 
     def has_not_healed(self) -> bool:
-        """What it holds is not of its quorum's history: it has to heal and has not yet (Q3)."""
+        """Whether it has to heal and has not yet: its state is not of its quorum's history (Q3)."""
         reports = self.reports.values()
         if any(report.healing for report in reports):
             return True
         return self.state_at_join is not None and group_state(reports) == self.state_at_join
 
     def is_in_quorum(self) -> bool:
-        """Some worker trains in a quorum, or prepares one, that it has not given up."""
+        """Whether some worker trains in a quorum, or prepares one, that it has not given up."""
         return any(is_in_quorum(report) for report in self.reports.values())
 
 
 def is_in_quorum(report: Report) -> bool:
-    """The worker is in a quorum, or prepares one, that it has not given up."""
+    """Whether the worker is in a quorum, or prepares one, that it has not given up."""
     return any(quorum.attempt > report.interrupted for quorum in report.quorums())
 
 
@@ -103,7 +103,7 @@ class Replicas:
         return replica if replica is not None and replica.incarnation == incarnation else None
 
     def at(self, replica_id: str) -> Replica | None:
-        """Whatever incarnation lives in the slot."""
+        """The incarnation that lives in the slot, if any."""
         return self._replicas.get(replica_id)
 
     def add(self, replica: Replica) -> None:
@@ -112,7 +112,7 @@ class Replicas:
         self._replicas[replica.replica_id] = replica
 
     def remove(self, replica_id: str) -> None:
-        """This replica lives no more, or we do not know."""
+        """This replica has ended, or may have."""
         del self._replicas[replica_id]
         self.ready.discard(replica_id)
 

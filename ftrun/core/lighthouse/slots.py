@@ -1,7 +1,7 @@
-"""Whose slot is whose: the job's replica ids shared out among the agents.
+"""The table of slots: the job's replica ids, shared out among the agents.
 
-A slot belongs to at most one agent at a time. It is handed on when that agent is gone, or when what
-ran in it has left in order and has ended. Not here: what runs in the slots (replicas.py), when a
+A slot belongs to at most one agent at a time. It is handed on when that agent is gone, or when its
+replica has left in order and has ended. Not here: what runs in the slots (replicas.py), when a
 slot is to be handed on (assignment.py).
 """
 
@@ -28,10 +28,10 @@ class Slot:
     """One replica id.
 
     ``agent_id``: "" if it is free. ``is_finished``: its script has ended well, and nothing runs in
-    it any more. ``moves_to``: the agent that gets it once what runs in it has left; ``has_left``:
-    it has, and its processes end. ``was_drained``: free since an agent left. ``dead``: the last
-    incarnation that has certainly ended. ``restarts``: as its agent counts. ``start_failure``: how
-    its script has failed, if it has not come to its first step since.
+    it any more. ``moves_to``: the agent that gets it once its replica has left; ``has_left``: the
+    replica has left, and its processes end. ``was_drained``: free since an agent left. ``dead``:
+    the last incarnation that has certainly ended. ``restarts``: as its agent counts them.
+    ``start_failure``: how its script has failed, if it has not come to its first step since.
     """
 
     replica_id: str
@@ -46,7 +46,7 @@ class Slot:
 
     @property
     def runs_at(self) -> str:
-        """The agent that shall run it now; "": none."""
+        """The agent that runs it now, or should; "": none."""
         return "" if self.is_finished or self.has_left else self.agent_id
 
 
@@ -74,7 +74,7 @@ class SlotTable:
         return self._slots[replica_id]
 
     def finish(self, replica_id: str) -> bool:
-        """The slot's part is over; False if it was before, or is no slot of this job."""
+        """The slot's part is over; False if it was so before, or the job has no such slot."""
         slot = self._slots.get(replica_id)
         if slot is None or slot.is_finished:
             return False
@@ -100,7 +100,7 @@ class SlotTable:
         return tuple(slot.replica_id for slot in self if slot.runs_at == agent_id)
 
     def by_agent(self) -> dict[str, list[str]]:
-        """The slots that every agent shall run that has any, in order."""
+        """The slots to run, in order, by agent; agents without slots are left out."""
         slots: dict[str, list[str]] = {}
         for slot in self:
             if slot.runs_at:
@@ -110,7 +110,7 @@ class SlotTable:
     def share_out(self, capacities: Mapping[str, int]) -> None:
         """First assignment: equal parts, contiguous, in the agents' order, within their capacity.
 
-        What one agent has no room for goes to those after it, and at last to any that has room.
+        Slots for which an agent has no room go to later agents, and at last to any with room.
         """
         free = self._free()
         room = self._room(capacities)
@@ -123,7 +123,7 @@ class SlotTable:
         self.hand_out(capacities)
 
     def hand_out(self, capacities: Mapping[str, int]) -> set[str]:
-        """Free slots go, one by one, to the agent with the most room; those that got one."""
+        """Give free slots, one by one, to the agent with the most room; returns the receivers."""
         room = self._room(capacities)
         changed: set[str] = set()
         for slot in self._free():
@@ -138,7 +138,8 @@ class SlotTable:
     def uneven(self, capacities: Mapping[str, int]) -> Move | None:
         """The move that evens the load: from the agent with most slots to the one with fewest.
 
-        Where these differ by two or more, and the latter has room; its highest slot goes.
+        None unless the loads differ by two or more and the receiver has room. The highest slot
+        goes.
         """
         room = self._room(capacities)
         loads = {agent_id: capacities[agent_id] - left for agent_id, left in room.items()}

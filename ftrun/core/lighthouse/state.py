@@ -1,12 +1,12 @@
-"""What all phases share: the time, who is here, which quorum stands, what is waited for.
+"""The state that all phases share: the time, the replicas, the quorum, the outstanding answers.
 
-Plain data with the few operations that keep it consistent. Not here: any decision
-(membership.py, switching.py, takeover.py).
+Plain data with the operations that keep it consistent. Not here: any decision (membership.py,
+succession.py, switching.py, takeover.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from ftrun.core.ids import NO_ATTEMPT, Attempt, replica_order
 from ftrun.core.lighthouse.attempts import AttemptCounter
@@ -30,29 +30,29 @@ NO_SPEC = JobSpec(
     heartbeat_timeout_s=0.0,
     isolation_limit_s=0.0,
 )
-"""As long as no agent has brought a job."""
+"""Stands in until the first agent brings the job's."""
 
 LARGE_MEMBERS = 1000
 LARGE_MEMBER_S = 0.005
-"""Members above this number lengthen every wait for answers by so much each."""
+"""Each member above ``LARGE_MEMBERS`` lengthens every wait for answers by this time."""
 
 
 class MembershipState:
     """The lighthouse's memory of the membership.
 
     ``quorum``: in force or being built; in FENCE the last one. ``prior``: during SWITCH the one
-    before it. ``live``: the members of both that have not been struck. ``drains``: who has been
-    asked to leave at a boundary. ``interrupt``: what survivors must have given up in REJOIN.
-    ``step_max``: no member is known to be further. ``stalled``: the members that wait for peers,
-    and since when; ``too_few``: those that repeat their step since then, for too few contribute to
-    it. ``reassigned``: the agents whose slots have changed and that are not told yet.
-    ``ended_at``: when the job has ended; None: not yet, or under an earlier lighthouse.
-    ``agents_seen``: the most agents that were attached at once.
+    before it. ``live``: the members of both that have not been removed. ``drains``: replicas that
+    have been asked to leave at a boundary. ``interrupt``: the attempt that survivors must have
+    given up in REJOIN. ``step_max``: the highest step that a member is known to have come to.
+    ``stalled``: members that wait for peers, and since when. ``too_few``: members that repeat their
+    step because too few contribute to it, and since when. ``reassigned``: agents that have not been
+    sent their changed slots. ``ended_at``: when the job ended; None: not yet, or under an earlier
+    lighthouse. ``agents_seen``: the most agents that were attached at once.
 
-    Handlers note what has happened; what follows is decided once, when all of an event is noted:
-    ``removed``: members that are out since then; ``failure``: why the attempt cannot go on without
-    a loss; ``replacements``: who shall be killed and started again; ``is_dirty``: something
-    happened that may end a wait or the job.
+    Handlers note what has happened, and the rules decide once, when all of an event is noted.
+    ``removed``: members that were removed in this event; ``failure``: why the attempt cannot go on,
+    if nobody was lost; ``replacements``: replicas to be killed and restarted; ``is_dirty``:
+    something happened that may end a wait or the job.
     """
 
     def __init__(self, settings: LighthouseSettings, journal: JournalState, now: float) -> None:
@@ -100,11 +100,11 @@ class MembershipState:
 
     @property
     def needed(self) -> int:
-        """The smallest quorum that may be formed: those that have ended are not waited for."""
+        """The smallest quorum that may be formed; replicas that have finished do not count."""
         return max(1, min(self.spec.min_replicas, self.slots.open_count))
 
     def enter(self, phase: Phase, timeout_s: float | None = None) -> None:
-        """Change the phase; nobody is waited for until somebody is expected."""
+        """Change the phase; the new one waits for nobody until answers are expected."""
         assert phase in TRANSITIONS[self.phase], f"{self.phase} → {phase}"
         self._keeps_spec = True
         self.phase = phase
@@ -116,8 +116,35 @@ class MembershipState:
         self.is_dirty = True
         self.waiting.clear()
 
+    def install(
+        self,
+        quorum: Quorum | None,
+        live: Iterable[str],
+        prior: Quorum | None = None,
+        switch_step: int | None = None,
+    ) -> None:
+        """Set the quorum and its members: nothing else writes these four fields as a whole."""
+        self.quorum, self.prior, self.switch_step = quorum, prior, switch_step
+        self.live = set(live)
+        self.replicas.ready -= self.live
+        self.is_dirty = True
+
+    def readmit(self, replica_ids: Collection[str]) -> None:
+        """Members that were removed are back: they count as survivors again."""
+        for name in replica_ids:
+            self.departed.release(name, self.replicas[name].incarnation)
+        self.live |= set(replica_ids)
+        self.replicas.ready -= self.live
+        self.is_dirty = True
+
+    def put_off(self, replica_ids: Collection[str]) -> None:
+        """Members become newcomers again, which join at a later step."""
+        self.live -= set(replica_ids)
+        self.replicas.ready |= set(replica_ids)
+        self.is_dirty = True
+
     def timeout_for(self, timeout_s: float, replicas: int) -> float:
-        """More time for very many: what they are told and answer goes through one process."""
+        """Lengthen a timeout for very many replicas, whose messages all pass one process."""
         return timeout_s + max(0, replicas - LARGE_MEMBERS) * LARGE_MEMBER_S
 
     def open(self, spec: JobSpec) -> None:
@@ -126,14 +153,14 @@ class MembershipState:
         self.slots = SlotTable(spec.replicas)
 
     def send(self, replica_ids: Iterable[str], message: ToWorker) -> None:
-        """To every worker of these replicas, if they live."""
+        """Send to every worker of these replicas, if they live."""
         self.outbox.send(replica_ids, message)
 
     def journal(self) -> None:
-        """Put on disk what a restarted lighthouse must know.
+        """Write to disk what a restarted lighthouse must know.
 
-        During a takeover the job is left out: that there is a job and no quorum means that none
-        was ever issued, and that is not certain yet.
+        During a takeover the job is left out: a journal with a job and no quorum means that no
+        quorum was ever issued, which is not certain yet.
         """
         record = JournalState(
             epoch=self.attempts.epoch,
@@ -148,11 +175,61 @@ class MembershipState:
         self.outbox.journal(record)
 
     def outrun(self, report: Report) -> None:
-        """Keep our attempts above everything that anybody has seen (Q1, Q2)."""
+        """Keep our attempts above every attempt that a worker has seen (Q1, Q2)."""
         seen = [report.interrupted]
         seen += [quorum.attempt for quorum in report.quorums()]
         if self.attempts.outrun(max(seen)):
             self.journal()
+
+    def note_report(self, replica: Replica, rank: int, report: Report) -> None:
+        """Keep a worker's newest report; in a takeover the last one of a replica may end it."""
+        self.outrun(report)
+        replica.reports[rank] = report
+        if self.phase is Phase.TAKEOVER:
+            self.is_dirty |= replica.is_known(self.workers)
+
+    def note_too_few(self, replica_id: str, since: float) -> None:
+        """A member repeats its step, since then, because too few contribute to it."""
+        if replica_id not in self.too_few:
+            self.too_few[replica_id] = since
+            self.is_dirty = True
+
+    def note_later(self, replica_id: str) -> None:
+        """This replica will answer in its own time."""
+        self.waiting.later.add(replica_id)
+        self.is_dirty = True
+
+    def note_losses(self, losses: Iterable[Loss], *, is_dead: bool) -> None:
+        """These incarnations are lost; ``is_dead``: their processes cannot act any more."""
+        self.is_dirty = True
+        if is_dead:
+            for loss in losses:
+                self.departed.died(loss.replica_id, loss.incarnation)
+
+    def note_drains(self, replica_ids: Iterable[str]) -> None:
+        """These replicas have been asked to leave at a boundary."""
+        self.drains |= set(replica_ids)
+        self.is_dirty = True
+
+    def note_leaving(self, replica: Replica, how: str) -> None:
+        """A replica leaves, "drained" or "finished": it joins no quorum any more."""
+        replica.leaving = how
+        self.replicas.ready.discard(replica.replica_id)
+        self.is_dirty = True
+
+    def note_finished(self, replica_id: str, incarnation: str) -> bool:
+        """A replica's processes have ended well; False if its slot's part was over before."""
+        self.is_dirty = True
+        self.departed.died(replica_id, incarnation)
+        return self.slots.finish(replica_id)
+
+    def rules_have_run(self) -> None:
+        """Everything that follows from what was noted is done."""
+        self.is_dirty = False
+
+    def record(self, replica_id: str, what: object) -> None:
+        """Add a line to this replica's story."""
+        self.history.note(self.now, replica_id, self.phase, what)
 
     def attempts_of(self, replica: Replica) -> tuple[Attempt, ...]:
         """The attempts under which this live member may be training."""
@@ -161,7 +238,7 @@ class MembershipState:
         return tuple(q.attempt for q in quorums if q is not None and q.index(*key) is not None)
 
     def retire(self, replica: Replica, *, is_dead: bool) -> None:
-        """A member is out of the quorum, and nobody has to be interrupted for it."""
+        """Take a member out of the quorum without interrupting the others."""
         name = replica.replica_id
         self.live.discard(name)
         self.drains.discard(name)
@@ -174,35 +251,35 @@ class MembershipState:
 
     @property
     def silence_s(self) -> float:
-        """After so long without a word of its agent nobody trains on, and nobody is waited for.
+        """How long an agent must be silent before its replicas are fenced: they train no more.
 
-        Its lease is over by the isolation limit, which it counts from when it asked; the heartbeat
-        timeout is margin, for clocks that do not run alike.
+        By the isolation limit their lease is over, which they count from when they asked for it.
+        The heartbeat timeout is a margin for clocks that run at different speeds.
         """
         return self.spec.isolation_limit_s + self.spec.heartbeat_timeout_s
 
     def close_quorum(self, quorum: Quorum) -> None:
-        """``quorum`` is issued: what its predecessor's members do counts no more."""
+        """``quorum`` is issued: whatever its predecessor's members do does not count any more."""
         self.departed.close_quorum(quorum.members, self.now - self.silence_s)
 
     def remove_member(self, replica: Replica, cause: str, *, is_dead: bool) -> None:
-        """A member is out of the quorum, which cannot go on."""
+        """Take a member out of the quorum, which cannot go on without it."""
         self.retire(replica, is_dead=is_dead)
         if self.phase in IN_QUORUM:
             self.removed.append(Loss(replica.replica_id, replica.incarnation, cause))
 
     def replace(self, replica_ids: Iterable[str], cause: str) -> None:
-        """These replicas are of no use as they are: their agents shall kill and restart them."""
+        """These replicas are useless as they are: have their agents kill and restart them."""
         found = (self.replicas.at(name) for name in sorted(replica_ids, key=replica_order))
         self.replacements += [Loss(r.replica_id, r.incarnation, cause) for r in found if r]
 
     def end(self, exit_code: int, reason: str) -> None:
-        """The job is complete or has failed: tell everyone. A failed one leaves no quorum."""
+        """The job is complete or has failed: inform all agents. A failed job leaves no quorum."""
         self.history.complete(self.now, None, reason)
         self.enter(Phase.ENDED)
         self.removed, self.replacements = [], []  # nothing follows from them any more
         if exit_code:
-            self.quorum = self.switch_step = None
+            self.install(None, self.live)
         self.outcome = EndJob(exit_code, reason)
         self.ended_at = self.now
         self.journal()

@@ -1,10 +1,10 @@
-"""Whether an agent, or a survivor that is to answer, is silent, or the lighthouse was deaf.
+"""Tells a silent peer from a lighthouse that was itself paused.
 
-A lighthouse that was stopped for a while (a suspended machine, a starved process) finds all agents
-overdue when it goes on, although what they have said lies unread before it. So nobody is given up
-at the first look: the second one, soon after, comes when that has been read. Where we are late
-ourselves the second look gives the agents time to speak, for they may have been stopped with us.
-Below they are all called agents. Not here: what follows for whoever is given up (machine.py,
+A lighthouse that was paused (a suspended machine, a starved process) finds every peer overdue,
+although their messages lie unread in its sockets. So no peer is given up at the first look: the
+second look, soon after, comes when those messages have been read. If the lighthouse itself is late,
+the second look comes later, because the peers may have been paused with it. A peer is an agent, or
+a survivor that has to report. Not here: what follows for a peer that is given up (machine.py,
 forming.py).
 """
 
@@ -13,11 +13,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 LATE_SHARE = 0.05
-"""A look that comes by this share of the timeout too late: we were stopped."""
+"""A look that is late by this share of the timeout means that we were paused."""
 SECOND_LOOK_SHARE = 0.05
 SECOND_LOOK_IF_LATE_SHARE = 0.25
 LOOKS_MAX = 4
-"""So many looks at one silence: who is always late gives an agent up nonetheless."""
+"""The last look at one silence gives the peer up, even if we are late every time."""
 
 
 @dataclass(slots=True)
@@ -29,11 +29,11 @@ class SilenceCheck:
     next_look_at: float = 0.0
 
     def overdue_at(self, last_message_at: float, timeout_s: float) -> float:
-        """When to look whether an agent last heard of then still speaks."""
+        """When to look at a peer whose last message came at ``last_message_at``."""
         return max(last_message_at + timeout_s, self.next_look_at)
 
     def ends(self, last_message_at: float, timeout_s: float, now: float, late_s: float) -> bool:
-        """Whether the agent is given up now, at a look that should have been ``late_s`` ago."""
+        """Whether the peer is given up now, at a look that should have been ``late_s`` ago."""
         if now < self.overdue_at(last_message_at, timeout_s):
             return False
         if self.last_message_at != last_message_at:

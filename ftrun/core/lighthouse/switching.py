@@ -1,18 +1,19 @@
 """A change without an interruption: newcomers join and leavers leave at one agreed step.
 
-PREPARE, PROPOSE and SWITCH of phases.py. Nothing here interrupts anybody; what the loss of a member
-does to a switch is decided in membership.py.
+PREPARE, PROPOSE and SWITCH of phases.py. Nothing here interrupts anybody. Not here: what the loss
+of a member does to a switch (membership.py), the record of a switch (plan.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ftrun.core import messages as m
 from ftrun.core.ids import Attempt, replica_order
 from ftrun.core.lighthouse.history import replicas, sentence
 from ftrun.core.lighthouse.phases import Phase
+from ftrun.core.lighthouse.plan import Plan, purpose
 from ftrun.core.lighthouse.replicas import Replica
 from ftrun.core.lighthouse.state import MembershipState
 from ftrun.core.quorum import Quorum
@@ -20,36 +21,11 @@ from ftrun.core.quorum import Quorum
 MIXED = "members do not let others join at the same steps"
 
 
-@dataclass(slots=True)
-class Plan:
-    """The switch under way. ``everyone``: members, newcomers and leavers; all have a say.
-
-    ``joining``: the newcomers as they were when it began. ``step``: proposed. ``promised``: what a
-    member has promised, which is later where scripts let members join at some steps only.
-    ``begun``: the last step that a member has begun because of that.
-    """
-
-    quorum: Quorum
-    leavers: frozenset[str]
-    everyone: frozenset[str]
-    joining: tuple[Replica, ...]
-    step: int = 0
-    promised: int | None = None
-    begun: int = 0
-    margin: int = 1
-    refusals: int = 0
-
-    @property
-    def attempt(self) -> Attempt:
-        """Under which the answers come."""
-        return self.quorum.attempt
-
-
 class Switching:
     """Plans, prepares, proposes and confirms switches.
 
     The ``on_…`` methods take the workers' answers; ``prepare``, ``propose``, ``confirm`` and
-    ``complete`` are the rules of the phases and say whether they have changed anything.
+    ``complete`` are the rules of the phases and return whether they have changed anything.
     """
 
     def __init__(self, state: MembershipState) -> None:
@@ -66,30 +42,30 @@ class Switching:
             self._state.waiting.answer(replica_id, rank)
 
     def on_build_failed(self, replica_id: str, failure: m.BuildFailed) -> bool:
-        """One worker could not prepare: try again later. False: it was about something else."""
+        """One worker could not prepare: try again later. False: it meant another attempt."""
         if self.plan is None or not self._is_ours(failure.attempt):
             return False
         culprits = self.plan.quorum.newcomers or (replica_id,)
         self._fail(culprits, f"replica {replica_id} could not build it: {failure.reason}")
         return True
 
-    def on_promised(self, replica_id: str, rank: int, promise: m.Promised) -> None:
+    def on_promised(self, replica: Replica, rank: int, promise: m.Promised) -> None:
         """One worker will not begin the step under the old quorum (Q5).
 
-        A member's may be later than what was proposed; they must all be the same. Newcomers begin
-        nothing, and come at whichever step the members can.
+        A member's promise may be later than the proposal, but all members' must be equal. Newcomers
+        begin no step under the old quorum, so they accept any.
         """
         plan = self.plan
         if plan is None or not self._is_asked(promise.attempt) or promise.step < plan.step:
             return
-        if replica_id not in plan.quorum.newcomers:
+        if replica.replica_id not in plan.quorum.newcomers:
             plan.promised = promise.step if plan.promised is None else plan.promised
             if promise.step != plan.promised or promise.step <= plan.begun:
                 self._fail((), MIXED)
                 return
-        self._state.waiting.answer(replica_id, rank)
+        self._state.waiting.answer(replica.replica_id, rank)
 
-    def on_refused(self, replica_id: str, refusal: m.Refused) -> None:
+    def on_refused(self, replica: Replica, rank: int, refusal: m.Refused) -> None:
         """One worker has begun the step already: propose a later one; or it promises later.
 
         The margin doubles, so that the proposal overtakes even quick steps.
@@ -98,15 +74,14 @@ class Switching:
         if plan is None or not self._is_proposed(refusal.attempt, refusal.step):
             return
         if refusal.later:
-            state.waiting.later.add(replica_id)
-            state.is_dirty = True
+            state.note_later(replica.replica_id)
             plan.begun = max(plan.begun, refusal.current)
             if plan.promised is not None and plan.promised <= plan.begun:
-                self._fail((), MIXED)  # it waits for who has promised, and that one for it
+                self._fail((), MIXED)  # the two members would wait for each other
             return
         if refusal.current < refusal.step:
-            self._fail((), f"replica {replica_id} is not prepared for it")
-            return  # a later step would not please it any better
+            self._fail((), f"replica {replica.replica_id} is not prepared for it")
+            return  # it would refuse a later step too
         state.step_max = max(state.step_max, refusal.current)
         plan.refusals += 1
         plan.margin = min(2 * plan.margin, state.settings.margin_max)
@@ -129,7 +104,7 @@ class Switching:
     def consider(self) -> bool:
         """Set the time of the next switch, if there is something to do; begin when it comes.
 
-        Joins a moment apart share a switch. Whoever has finished is struck first.
+        Joins a moment apart share a switch. Replicas that have finished are removed first.
         """
         state = self._state
         if state.drains:
@@ -146,10 +121,10 @@ class Switching:
         return state.is_due and self._begin()
 
     def _begin(self) -> bool:
-        """Everyone builds the next group beside the one in force; leavers are told too.
+        """Everyone builds the next group next to the one in force; leavers are sent it too.
 
-        Who leaves does not wait until others may join, and goes first; but where nobody would stay
-        to heal from, who is ready joins first.
+        Leavers go first, because they need not wait until others may join. If nobody would stay to
+        heal from, the ready replicas join first.
         """
         state = self._state
         state.deadline = None
@@ -167,7 +142,7 @@ class Switching:
         for replica in joining:
             replica.joins(must_heal=True)
         self.plan = Plan(quorum, leavers, everyone, joining)
-        state.history.begin(state.now, "switch", _purpose(newcomers, leavers))
+        state.history.begin(state.now, "switch", purpose(newcomers, leavers))
         state.enter(Phase.PREPARE, state.settings.build_timeout_s)
         state.waiting.expect(everyone, state.workers)
         state.send(everyone, m.Prepare(quorum))
@@ -175,7 +150,7 @@ class Switching:
 
     @property
     def _leaves_first(self) -> bool:
-        """Somebody is to leave, and somebody stays."""
+        """Whether some members are to leave and others stay."""
         stayers = self._state.live - self._state.drains
         return bool(stayers) and len(stayers) < len(self._state.live)
 
@@ -208,10 +183,10 @@ class Switching:
         return True
 
     def _hindered(self) -> bool:
-        """A newcomer has gone, or somebody takes too long."""
+        """Cancel the switch if a newcomer has gone or an answer is late; True: it was cancelled."""
         state, plan = self._state, self.plan
         assert plan is not None
-        gone = self._gone(plan) if state.is_dirty else []
+        gone = plan.gone(state.replicas) if state.is_dirty else []
         if gone:
             self._cancel(f"{replicas(gone)} went away")
             return True
@@ -223,7 +198,7 @@ class Switching:
         return False
 
     def _is_late(self, plan: Plan) -> bool:
-        """Who has not answered is blamed, but not who answers when its script lets members join."""
+        """Blame silent replicas, but not those that answer once their scripts let members join."""
         state = self._state
         silent = tuple(r for r in state.waiting.silent() if r not in state.waiting.later)
         freeze_ends_at = state.since + state.settings.freeze_timeout_s
@@ -237,12 +212,6 @@ class Switching:
             self._fail((), f"no step at which members may join within {freeze_s:g} s")
         return True
 
-    def _gone(self, plan: Plan) -> list[str]:
-        """The newcomers that do not come after all, or were lost and are here again."""
-        replicas = self._state.replicas
-        gone = [r for r in plan.joining if r.leaving or replicas.at(r.replica_id) is not r]
-        return [replica.replica_id for replica in gone]
-
     def _propose(self, plan: Plan) -> None:
         state = self._state
         plan.step = max(state.step_max + plan.margin, plan.step + 1)
@@ -252,15 +221,12 @@ class Switching:
         state.send(plan.everyone, m.ProposeSwitch(plan.attempt, plan.step))
 
     def _confirm(self, plan: Plan) -> None:
-        """Everybody has promised: it is certain as soon as it is on disk."""
+        """All have promised: the switch is certain once it is on disk."""
         state = self._state
-        state.prior = state.quorum
         step = plan.step if plan.promised is None else plan.promised
-        state.quorum = replace(plan.quorum, step=step)
-        state.switch_step = step
-        state.live |= plan.everyone
-        state.replicas.ready -= plan.everyone
-        state.close_quorum(state.quorum)
+        quorum = replace(plan.quorum, step=step)
+        state.install(quorum, state.live | plan.everyone, prior=state.quorum, switch_step=step)
+        state.close_quorum(quorum)
         state.journal()
         self.plan = None
         self.carry_out(plan.everyone, plan.everyone)
@@ -268,7 +234,7 @@ class Switching:
     # ------------------------------------------------------------ SWITCH
 
     def carry_out(self, everyone: Collection[str], behind: Collection[str]) -> None:
-        """Tell everyone that the switch is confirmed; wait for those who are ``behind``."""
+        """Confirm the switch to everyone; wait for the replicas that are ``behind``."""
         state = self._state
         assert state.quorum is not None and state.switch_step is not None
         state.enter(Phase.SWITCH)
@@ -282,7 +248,7 @@ class Switching:
             return False
         assert state.quorum is not None
         self._failures = 0
-        state.prior = None
+        state.install(state.quorum, state.live, switch_step=state.switch_step)
         state.enter(Phase.STEADY)
         state.history.complete(state.now, state.quorum)
         joined = state.quorum.newcomers
@@ -294,14 +260,14 @@ class Switching:
     # ------------------------------------------------------------ off
 
     def abandon(self) -> None:
-        """The members are interrupted, which ends it for them; the newcomers must be told."""
+        """The switch is off: an interrupt ends it for members, newcomers are sent a Cancel."""
         if self.plan is not None:
             newcomers = set(self.plan.quorum.newcomers)
             self._state.send(newcomers, m.Cancel(self.plan.attempt))
             self.plan = None
 
     def _cancel(self, why: str) -> None:
-        """The switch is off and the old quorum trains on; the next try may come."""
+        """The switch is off and the old quorum trains on, until the next try."""
         state, plan = self._state, self.plan
         assert plan is not None
         self.plan = None
@@ -310,16 +276,15 @@ class Switching:
         state.send(plan.everyone, m.Cancel(plan.attempt))
 
     def _fail(self, culprits: tuple[str, ...], why: str) -> None:
-        """It did not come about: try again after a pause, at last without the culprits.
+        """The switch has failed: try again after a pause, after some failures without the culprits.
 
-        Not at the first failures: a slow worker is no dead one, and replacing it costs more than
-        trying again.
+        A slow worker is not replaced at once, because that costs more than another try.
         """
         state, plan = self._state, self.plan
         assert plan is not None
         settings = state.settings
         if len(culprits) == len(plan.everyone):
-            culprits = plan.quorum.newcomers  # all wait for somebody: whoever came last
+            culprits = plan.quorum.newcomers  # all wait for each other: blame those that came last
         self._failures += 1
         pause_s = settings.join_gather_s * 2**self._failures
         self._retry_at = state.now + min(settings.switch_retry_max_s, pause_s)
@@ -328,9 +293,3 @@ class Switching:
             cause = f"it held up a switch {self._failures} times ({why})"
             state.replace(culprits, cause)
             self._failures = 0
-
-
-def _purpose(newcomers: set[str], leavers: frozenset[str]) -> str:
-    joins = f"{replicas(newcomers)} to join" if newcomers else ""
-    leaves = f"{replicas(leavers)} to leave" if leavers else ""
-    return ", ".join(part for part in (joins, leaves) if part)

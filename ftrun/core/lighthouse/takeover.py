@@ -1,8 +1,8 @@
-"""What a restarted lighthouse makes of its journal and of what comes back.
+"""A restarted lighthouse finds out which quorum is in force, from its journal and from reports.
 
-It listens, and issues nothing (Q6). ``Takeover.verdict`` then says which quorum is in force and
-what has become of its members, and ``conclude`` goes on from there. Not here: replicas that are in
-no quorum (membership.py).
+During a grace it collects reports and issues nothing (Q6). ``Takeover.verdict`` then finds the
+quorum in force and its members that are back, and ``conclude`` goes on with them. Not here:
+replicas that are in no quorum (membership.py).
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from ftrun.core.quorum import Member, Quorum
 class Verdict:
     """``phase``: how to go on. ``live``: members that are back; ``missing``: those that are not.
 
-    ``behind``: back and not yet under the quorum in force, to which a confirmed switch leads them.
+    ``behind``: members that are back and not in the quorum in force yet; a confirmed switch leads
+    them there.
     """
 
     phase: Phase
@@ -35,10 +36,10 @@ class Verdict:
 
 
 class Takeover:
-    """Finds the quorum in force: the highest of the journal's and of those reported.
+    """Finds the quorum in force: the one with the highest attempt in the journal and in reports.
 
-    A quorum that comes by a switch counts once the switch was confirmed, by the journal or by
-    anybody's report. ``is_disturbed``: somebody has failed meanwhile.
+    A quorum that comes by a switch counts once the journal or any report has its confirmation.
+    ``is_disturbed``: a replica was lost or reported an error during the grace.
     """
 
     def __init__(self, state: MembershipState, journal: JournalState) -> None:
@@ -58,10 +59,10 @@ class Takeover:
             state.departed.add(member, state.now, is_dead=False)
 
     def _set_deadline(self, journal: JournalState) -> None:
-        """What the journal makes certain needs no grace.
+        """Set the end of the grace, as far as the journal allows it.
 
-        It names a job and no quorum: then none was ever issued, for the journal is written first.
-        It names neither: the grace begins with the first agent, before whom nothing can be known.
+        A journal with a job and no quorum needs no grace: the journal is written before a quorum is
+        issued, so none ever was. With neither, the grace begins when the first agent comes.
         """
         state = self._state
         if journal.quorum is not None:
@@ -70,7 +71,7 @@ class Takeover:
             state.deadline = state.now
 
     def agent_came(self, nothing_ran: bool) -> None:
-        """An agent is here. ``nothing_ran``: neither on it nor on those that came before it."""
+        """An agent has come. ``nothing_ran``: no replica, on it or on any agent before it."""
         state = self._state
         self._ran_before = not nothing_ran
         if state.deadline is None:
@@ -79,7 +80,7 @@ class Takeover:
             state.deadline = state.now
 
     def _grace_over(self, replicas: int) -> float:
-        """After a restart every agent tells the whole quorum: of very many that takes longer."""
+        """When a grace that begins now is over; it is longer where agents report large quorums."""
         state = self._state
         return state.now + state.timeout_for(state.settings.takeover_grace_s, replicas)
 
@@ -88,9 +89,9 @@ class Takeover:
         return len(self._state.outbox.agents) >= self._state.spec.nodes
 
     def put_off(self) -> bool:
-        """Whether the grace is not enough: the journal is lost, and somebody has not spoken yet.
+        """Whether to prolong the grace: the journal is lost and some worker has not reported.
 
-        It may train in a quorum of which nobody who is here knows, until it is isolated (Q3).
+        That worker may train in a quorum that no other has reported, until it is isolated (Q3).
         """
         state = self._state
         until = self._began_at + state.silence_s
@@ -114,7 +115,7 @@ class Takeover:
         return self._all_agents_here and all(r.is_known(state.workers) for r in state.replicas)
 
     def received(self, report: Report) -> None:
-        """Take one worker's word."""
+        """Take one worker's report."""
         if report.in_force is not None:
             self._consider(report.in_force, None)
         promise = _promise(report)
@@ -140,11 +141,11 @@ class Takeover:
         return self._prior if self.switch_step is not None else None
 
     def is_complete(self) -> bool:
-        """Every member of the quorum in force is back and has said all, or everybody there is.
+        """Whether all members of the quorum in force have reported, so that the grace can end.
 
-        If some have been interrupted, there may be a later quorum, of which they know nothing yet;
-        unless ours is the journal's, for that is written first. Without a journal a switch that
-        they have promised may be confirmed, and nobody but its newcomers knows (Q5).
+        Interrupted members may not know a later quorum yet. None is later than the journal's,
+        because the journal is written first. Without a journal a switch that the members have
+        promised may be confirmed, and only its newcomers may know that (Q5).
         """
         quorum, state = self.quorum, self._state
         if self._is_put_off and self._all_have_reported:
@@ -161,10 +162,9 @@ class Takeover:
         return is_latest and bool(live) and all(r.is_known(state.workers) for r in live)
 
     def _is_awaited(self, quorum: Quorum) -> bool:
-        """Some member is back and has not said all: then nothing can be complete.
+        """Whether a member is back and some of its workers have not reported.
 
-        One such is remembered, the last in order, for to look at all of them, or to come to a
-        verdict, at each of as many reports would take O(groups²).
+        Caches one such member: checking all of them at every report would be O(groups²).
         """
         replicas, workers = self._state.replicas, self._state.workers
         if self._silent is not None:
@@ -179,13 +179,13 @@ class Takeover:
         return False
 
     def _is_any_promised(self, verdict: Verdict) -> bool:
-        """Somebody is bound to a switch that nobody who is here knows to be confirmed."""
+        """Whether a worker has promised a switch that no report confirms."""
         live = [self._state.replicas[name] for name in verdict.live]
         promises = [_promise(report) for replica in live for report in replica.reports.values()]
         return any(promise is not None and not promise.confirmed for promise in promises)
 
     def verdict(self) -> Verdict:
-        """How to go on with those that are here now."""
+        """How to go on with the replicas that have reported so far."""
         quorum, find = self.quorum, self._state.replicas.find
         if quorum is None:
             return Verdict(Phase.EMPTY)
@@ -221,7 +221,7 @@ class Takeover:
         return Phase.SWITCH if can_switch else Phase.REJOIN
 
     def _is_under(self, replica: Replica, attempt: Attempt) -> bool:
-        """All its workers train under ``attempt`` and have not given it up."""
+        """Whether all its workers train under ``attempt`` and have not given it up."""
         reports = replica.reports.values()
         return replica.is_known(self._state.workers) and all(
             r.in_force is not None and r.in_force.attempt == attempt > r.interrupted
@@ -229,7 +229,7 @@ class Takeover:
         )
 
     def _has_promised(self, replica: Replica) -> bool:
-        """Each of its workers is under the quorum in force, or will switch to it when told."""
+        """Whether each worker is in the quorum in force or has promised to switch to it."""
         assert self.quorum is not None
         attempt = self.quorum.attempt
         return all(
@@ -241,22 +241,21 @@ class Takeover:
     # ------------------------------------------------------------ acting upon it
 
     def conclude(self, forming: Forming, switching: Switching) -> None:
-        """The grace is over: go on as the verdict says."""
+        """The grace is over: enter the phase of the verdict."""
         state, verdict = self._state, self.verdict()
-        state.quorum, state.switch_step = self.quorum, self.switch_step
-        state.live = set(verdict.live)
+        prior = self.prior if verdict.phase is Phase.SWITCH else None
+        state.install(self.quorum, verdict.live, prior, self.switch_step)
         steps = [r.state.step for name in state.live for r in state.replicas[name].reports.values()]
         state.step_max = max(steps, default=0)
         lost = [self._strike(member) for member in verdict.missing]
         if verdict.phase is Phase.EMPTY:
             state.enter(Phase.EMPTY)
         elif not state.live and self.quorum is not None and not self.quorum.members:
-            state.quorum = state.switch_step = None  # all had left
+            state.install(None, ())  # all had left
             state.enter(Phase.EMPTY)
         elif verdict.phase is Phase.STEADY:
             self._adopt()
         elif verdict.phase is Phase.SWITCH:
-            state.prior = self.prior
             switching.carry_out(verdict.live, verdict.behind)
         else:
             state.history.begin(state.now, "takeover", _reason(lost))
@@ -273,7 +272,7 @@ class Takeover:
         return Loss(name, member.incarnation, cause)
 
     def _is_gone(self, member: Member) -> bool:
-        """It will not come back: it has died or ended well."""
+        """Whether it cannot come back, because it has died or ended well."""
         if member.replica_id not in self._state.slots:
             return False
         slot = self._state.slots[member.replica_id]

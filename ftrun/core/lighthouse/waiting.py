@@ -1,6 +1,6 @@
-"""Who has not answered yet: the counters behind every phase that waits.
+"""Counts outstanding answers, for every phase that waits.
 
-Not here: for what, and for how long (membership.py).
+Not here: what is waited for, and how long (membership.py).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from ftrun.core.ids import replica_order
 
 
 class Waiting:
-    """The workers whose answer is outstanding, by replica. Answers cost O(1).
+    """The workers whose answer is outstanding, by replica. An answer costs O(1).
 
     ``later``: replicas that will answer by themselves, in their own time.
     """
@@ -21,13 +21,13 @@ class Waiting:
         self._ranks: dict[str, set[int]] = {}
 
     def expect(self, replica_ids: Iterable[str], workers_per_replica: int) -> None:
-        """Wait for every worker of these replicas, and for nobody else."""
+        """Wait for every worker of these replicas, and for no other."""
         ranks = range(workers_per_replica)
         self._ranks = {replica_id: set(ranks) for replica_id in replica_ids}
         self.later.clear()
 
     def answer(self, replica_id: str, group_rank: int) -> None:
-        """One worker has answered; again, or unasked, changes nothing."""
+        """One worker has answered; a repeated or unasked answer changes nothing."""
         ranks = self._ranks.get(replica_id)
         if ranks is None:
             return
@@ -36,20 +36,20 @@ class Waiting:
             del self._ranks[replica_id]
 
     def drop(self, replica_id: str) -> None:
-        """Nobody waits for this replica any more."""
+        """Stop waiting for this replica."""
         self._ranks.pop(replica_id, None)
         self.later.discard(replica_id)
 
     def clear(self) -> None:
-        """Nobody waits."""
+        """Wait for nobody."""
         self._ranks = {}
         self.later.clear()
 
     @property
     def done(self) -> bool:
-        """Everybody has answered."""
+        """Whether all have answered."""
         return not self._ranks
 
     def silent(self) -> tuple[str, ...]:
-        """The replicas of which a worker has not answered."""
+        """The replicas with a worker that has not answered, in order."""
         return tuple(sorted(self._ranks, key=replica_order))

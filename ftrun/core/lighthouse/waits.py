@@ -1,12 +1,10 @@
-"""Nobody waits in silence: what the job waits for, told when it lasts, and when it changes.
+"""Notices what the job waits for, when a wait lasts and when its subject changes.
 
-After every event ``run_rules`` finds out, at the cost of a few comparisons, of which kind the wait
-under way is. One that lasts for ``NOTICE_AFTER_S`` is told to everyone; as long as it lasts it is
-looked at again after each such time, and told again if others are waited for by then. The status
-shows the wait under way at any time.
+After every event ``run_rules`` finds the kind of the wait under way, in a few comparisons. A wait
+that has lasted for ``NOTICE_AFTER_S`` is noticed to everyone. It is checked again after each such
+time, and noticed again if it is for others by then. The status shows the wait at any time.
 
-Not here: deciding anything; waiting for a lighthouse (the agent tells that:
-core/agent/supervisor.py).
+Not here: deciding anything; an agent's wait for a lighthouse (core/agent/supervisor.py).
 """
 
 from __future__ import annotations
@@ -68,7 +66,7 @@ class Wait:
 
 
 class Waits:
-    """What is waited for now, and what of it has been told.
+    """The wait under way, and the one that was noticed last.
 
     ``gathers_until``: until when the first assignment waits for agents; None: it does not.
     """
@@ -83,7 +81,7 @@ class Waits:
         self._shown: Wait | None = None
 
     def run_rules(self) -> None:
-        """Look at what is waited for; tell it if it has lasted."""
+        """Find the wait under way; notice it if it has lasted."""
         state, now = self._state, self._state.now
         kind = self._kind_of_wait()
         phase = state.phase if kind == ANSWERS else None
@@ -101,7 +99,7 @@ class Waits:
             self._state.outbox.notice("waiting", whom, wait.text(now))
 
     def next_deadline(self) -> float | None:
-        """When to look at the wait under way; None: there is none."""
+        """When to check the wait under way; None without a wait."""
         return self._look_at
 
     def current(self) -> Wait | None:
@@ -144,7 +142,7 @@ class Waits:
         return Wait(NODES, here, words, self._since, self._gathers_until())
 
     def _gathering(self) -> Wait:
-        """Some are ready for the first quorum, and others are not."""
+        """Ready replicas wait for the rest before the first quorum."""
         state = self._state
         ready = state.replicas.ready
         late = {slot.replica_id for slot in state.slots if not slot.is_finished} - ready
@@ -179,7 +177,7 @@ class Waits:
         return Wait(TOO_FEW, _ordered(late), words, min(state.too_few.values()))
 
     def _peers(self) -> Wait:
-        """Members whose reductions are not answered, and those that do not answer them."""
+        """Members wait in a reduction for members that have not joined it."""
         state = self._state
         stalled = set(state.stalled)
         since = min(state.stalled.values())

@@ -34,7 +34,7 @@ AGENTS_MAX = 4
 
 @dataclass
 class Node:
-    """An agent that does what it is told, at once. ``running``: replica id → incarnation."""
+    """An agent that carries out its orders at once. ``running``: replica id → incarnation."""
 
     capacity: int
     running: dict[str, str] = field(default_factory=dict)
@@ -42,7 +42,7 @@ class Node:
 
 
 class Site:
-    """A lighthouse and its nodes; what they say waits in one queue."""
+    """A lighthouse and its nodes; their messages wait in one queue."""
 
     def __init__(self, replicas: int, *, needed: int = 1, rebalance: bool = True) -> None:
         spec = m.JobSpec("job", replicas, 1, 1, 1e6, 1e6, 60.0)
@@ -90,7 +90,7 @@ class Site:
                     self._start(name, replica_id)
 
     def play(self, events: int = EVENTS_MAX) -> None:
-        """Hand over what was said, and what follows from it, up to so many events."""
+        """Deliver queued messages, and those that follow, up to so many events."""
         for _ in range(events):
             if not self._said:
                 return
@@ -98,7 +98,7 @@ class Site:
         assert events < EVENTS_MAX, f"no end: {self.lighthouse.snapshot(self.now)}"
 
     def settle(self, seconds: float = 30.0) -> None:
-        """Until all has been said and the timers of so many seconds have fired."""
+        """Deliver all messages and fire the timers of so many seconds."""
         end = self.now + seconds
         for _ in range(EVENTS_MAX):
             self.play()
@@ -178,7 +178,7 @@ class Site:
                 self._says(name, replica_id, m.Leaving("drained"))
                 if self.nodes[name].is_leaving:
                     self._end(name, replica_id, "drained")
-                # Else its agent ends it when it hears that the slot is not its own any more.
+                # Otherwise its agent ends it once AssignSlots takes the slot from it.
 
 
 acts = st.one_of(

@@ -1,4 +1,4 @@
-"""What comes at once is decided as if it had come one by one, only with less work."""
+"""Messages in one batch lead to the same decisions as one by one, with less work."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Pair:
         self.answer(out)
 
     def settle(self) -> None:
-        """Until nobody has anything to say; at the end timers that are due soon."""
+        """Run until no messages are left; at the end fire timers that are due soon."""
         while True:
             for name in AGENTS:
                 messages, self.said[name] = tuple(self.said[name]), []
@@ -65,7 +65,7 @@ class Pair:
         self.answer(out)
 
     def answer(self, out: list[Instruction]) -> None:
-        """What agents and workers say to it, in whole batches."""
+        """The messages of agents and workers, in whole batches."""
         for instruction in out:
             if not isinstance(instruction, core.SendToAgent):
                 continue
@@ -93,7 +93,7 @@ class Pair:
 
 
 def answers(message: m.ToWorker) -> list[m.FromWorker]:
-    """What a worker at step 0 says."""
+    """The report of a worker at step 0."""
     match message:
         case m.Interrupt(attempt):
             return [m.Report(STATE, Endpoint("h", "h:1"), attempt)]

@@ -1,4 +1,4 @@
-"""The choice of a quorum's state, beside a deliberately dumb second implementation."""
+"""The choice of a quorum's state, checked against a deliberately dumb second implementation."""
 
 from __future__ import annotations
 

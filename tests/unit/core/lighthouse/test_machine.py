@@ -189,7 +189,7 @@ class Watch:
 
 
 class Crowd:
-    """Agents and workers that mostly say what they are asked for; else the fuzz gets nowhere."""
+    """Agents and workers that mostly answer as asked; otherwise the fuzz gets nowhere."""
 
     def __init__(self, lighthouse: Lighthouse) -> None:
         self.lighthouse = lighthouse
@@ -302,7 +302,7 @@ def test_nothing_that_is_said_breaks_it(schedule: Schedule, replicas: int, worke
 
 
 def sent(instructions: list[Instruction], agent_id: str) -> list[m.ToAgent]:
-    """What one agent is told."""
+    """The messages sent to one agent."""
     sends = [x for x in instructions if isinstance(x, SendToAgent)]
     return [x.message for x in sends if x.agent_id == agent_id]
 

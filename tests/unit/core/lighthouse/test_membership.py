@@ -1,4 +1,4 @@
-"""Membership where a transcript would not say it well: crowds, broken states, bounds.
+"""Membership where a transcript would be a bad test: crowds, broken states, bounds.
 
 The cases are in tests/transcripts.
 """

@@ -1,4 +1,4 @@
-"""The roster: one incarnation per slot, and what each of its workers has said last."""
+"""The roster: one incarnation per slot, and the last report of each of its workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all phases share."""
+"""The state that all phases share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is silent and who was not heard: a lighthouse that was stopped itself gives nobody up."""
+"""Silence: a lighthouse that was itself paused gives nobody up."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def attended() -> Lighthouse:
 
 
 def pass_until(lighthouse: Lighthouse, end: float) -> list[str]:
-    """Fire the timer whenever it is due; who was closed."""
+    """Fire the timer whenever it is due; returns the agents that were closed."""
     found: list[str] = []
     while (due := lighthouse.next_deadline()) is not None and due <= end:
         found += closed(lighthouse.handle(TimerFired(), due))
@@ -52,7 +52,7 @@ def test_after_a_pause_of_its_own_what_lies_unread_is_read_first() -> None:
     pass_until(lighthouse, 1.0)
     assert closed(lighthouse.handle(TimerFired(), 60.0)) == []
     assert closed(lighthouse.handle(AgentSent("A", (m.Heartbeat(),)), 60.1)) == []
-    # A was not silent. B may have been stopped with us, and has the time to say so.
+    # A was not silent. B may have been paused with us, and has time to report.
     assert pass_until(lighthouse, 60.0 + 0.24 * TIMEOUT_S) == []
     assert pass_until(lighthouse, 60.0 + 0.26 * TIMEOUT_S) == ["B"]
     assert pass_until(lighthouse, 60.1 + 1.04 * TIMEOUT_S) == []

@@ -1,4 +1,4 @@
-"""Counters of who has not answered: exact under repetition and in any order."""
+"""Counters of outstanding answers: exact under repetition and in any order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who waits for whom is told: as JSON at any time, and in the end always what is true then.
+"""Waits are shown: as JSON at any time, and by notices, of which the last one is true.
 
 The words of each wait are in tests/transcripts (waits.txt and others).
 """
@@ -30,12 +30,12 @@ def formed() -> Replay:
 
 
 def told(lines: list[str]) -> list[str]:
-    """What people are told of waits."""
+    """The notices of waits."""
     return [line for line in lines if line.startswith(("A <- waiting: ", "A <- goes_on: "))]
 
 
 def dumb_whom(activities: dict[str, str]) -> set[str]:
-    """Who is waited for, by a look at all."""
+    """The replicas that are waited for, found by looking at all."""
     waiting = {name for name, activity in activities.items() if activity == Activity.WAITING.value}
     return (set(REPLICAS) - waiting or waiting) if waiting else set()
 

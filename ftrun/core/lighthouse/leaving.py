@@ -1,0 +1,148 @@
+"""Replicas that leave in order: drained at a boundary or finished; and the end of the job.
+
+A drain is a switch without the replica (switching.py). A replica whose script has ended is removed
+a moment later, so that others can end too; when all have ended, the job ends with them. Not here:
+replicas that are lost (losses.py), which slots an agent hands on (assignment.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ftrun.core import messages as m
+from ftrun.core.ids import replica_order
+from ftrun.core.lighthouse.choice import group_state
+from ftrun.core.lighthouse.losses import Losses
+from ftrun.core.lighthouse.phases import IN_QUORUM, Phase
+from ftrun.core.lighthouse.replicas import Replica
+from ftrun.core.lighthouse.state import MembershipState
+
+
+class Leaving:
+    """Takes leavers out of the quorum. ``finish_at``: when those that have finished are removed."""
+
+    def __init__(self, state: MembershipState, losses: Losses) -> None:
+        self.finish_at: float | None = None
+        self._state = state
+        self._losses = losses
+
+    # ------------------------------------------------------------ drains
+
+    def drain(self, replica_ids: Iterable[str]) -> None:
+        """These replicas shall leave at a boundary; those that are in no quorum leave now.
+
+        While no quorum stands, a replica that has trained may hold the state that the job goes on
+        with: it leaves once a quorum stands.
+        """
+        state = self._state
+        state.note_drains(())
+        for replica_id in replica_ids:
+            replica = state.replicas.at(replica_id)
+            is_member = replica_id in state.live or state.phase is Phase.TAKEOVER
+            if is_member or (replica is not None and self._may_be_needed(replica)):
+                state.note_drains([replica_id])
+            elif replica is not None:
+                loss = m.Loss(replica_id, replica.incarnation, "it was drained before it joined")
+                self._losses.lose([loss], is_dead=False)
+
+    def _may_be_needed(self, replica: Replica) -> bool:
+        state = self._state
+        stands = state.phase not in (Phase.EMPTY, Phase.FENCE, Phase.REJOIN)
+        if stands or not replica.is_known(state.workers):
+            return False
+        held = group_state(replica.reports.values())
+        return held is not None and held.step > 0
+
+    def drain_outsiders(self) -> bool:
+        """A quorum stands: replicas that were to leave and are not in it leave now."""
+        late = self._state.drains - self._state.live
+        if not late:
+            return False
+        self._state.drains -= late
+        self.drain(sorted(late, key=replica_order))
+        return True
+
+    # ------------------------------------------------------------ replicas that have left
+
+    def on_leaving(self, replica: Replica, rank: int, word: m.Leaving) -> None:
+        """One worker has stopped: its script finished, it was drained, or it went away."""
+        if word.reason == "finished":
+            self.finishing(replica)
+        elif word.reason == "drained":
+            replica.left.add(rank)
+            if len(replica.left) == self._state.workers and replica.leaving != "drained":
+                self._drained(replica)
+        else:
+            loss = m.Loss(replica.replica_id, replica.incarnation, f"it went away ({word.reason})")
+            self._losses.lose([loss], is_dead=False)
+
+    def _drained(self, replica: Replica) -> None:
+        """All its workers have stopped; if it was at an agreed switch, nobody is interrupted."""
+        state, name = self._state, replica.replica_id
+        state.note_leaving(replica, "drained")
+        state.slots[name].has_left = True
+        state.reassigned.add(replica.agent_id)
+        state.outbox.notice("drained", [name], f"Replica {name} has left: drained.")
+        stays = state.quorum is not None and state.quorum.index(name, replica.incarnation)
+        if name in state.live:
+            if state.phase is Phase.SWITCH and stays is None:
+                state.retire(replica, is_dead=True)
+            else:
+                state.remove_member(replica, "drained", is_dead=True)
+
+    def finishing(self, replica: Replica) -> None:
+        """The script has ended: remove the replica after a grace, in which others may end too."""
+        state = self._state
+        state.note_leaving(replica, replica.leaving or "finished")
+        if self.finish_at is None:
+            self.finish_at = state.now + state.settings.finish_grace_s
+
+    def remove_finished_in_time(self) -> None:
+        """Remove replicas that have finished, once the grace for others is over."""
+        if self.finish_at is not None and self._state.now >= self.finish_at:
+            self.remove_finished()
+
+    def remove_finished(self) -> None:
+        """Take replicas that have finished out of the quorum, because they commit no more.
+
+        When all have, there is nobody to interrupt: they stay, and the job ends with them.
+        """
+        state = self._state
+        self.finish_at = None
+        in_order = sorted(state.live, key=replica_order)
+        done = [r for name in in_order if (r := state.replicas[name]).leaving]
+        if state.phase in IN_QUORUM and len(done) == len(state.live) and not state.removed:
+            return
+        for replica in done:
+            state.remove_member(replica, "finished", is_dead=True)
+            if replica.has_ended:
+                state.replicas.remove(replica.replica_id)
+
+    # ------------------------------------------------------------ the end
+
+    def ended(self, replica_id: str, incarnation: str) -> None:
+        """All processes of a replica are gone, with exit code 0."""
+        state = self._state
+        replica = state.replicas.at(replica_id)
+        if replica is not None and replica.incarnation != incarnation:
+            return  # an earlier one: another incarnation runs in its slot
+        if state.note_finished(replica_id, incarnation):
+            state.outbox.notice("finished", [replica_id], f"Replica {replica_id} has finished.")
+            state.journal()
+        if replica is not None:
+            replica.has_ended = True
+            self.finishing(replica)
+            if replica_id not in state.live:
+                state.replicas.remove(replica_id)
+
+    def is_over(self) -> bool:
+        """Whether nobody trains any more, and all that have left are gone."""
+        state = self._state
+        if not state.is_dirty or state.phase is Phase.TAKEOVER or not len(state.slots):
+            return False
+        if any(r.leaving and not r.has_ended for r in state.replicas):
+            return False
+        if state.phase in IN_QUORUM:
+            trains = any(not state.replicas[name].has_ended for name in state.live)
+            return bool(state.live) and not trains and not state.removed
+        return state.slots.open_count == 0

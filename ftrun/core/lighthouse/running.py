@@ -1,0 +1,164 @@
+"""What runs on the agents: which incarnations begin, die and end, as their agents report it.
+
+Rules:
+- A Hello is the whole truth about what an agent runs: an incarnation that it does not name has
+  ended.
+- A slot has one owner: an agent that starts another agent's slot is sent AssignSlots, by which it
+  stops it.
+
+Not here: streams and heartbeats (machine.py), what follows for the quorum (membership.py).
+"""
+
+from __future__ import annotations
+
+from ftrun.core import messages as m
+from ftrun.core.lighthouse.agents import Agent, Agents
+from ftrun.core.lighthouse.assignment import Assignment
+from ftrun.core.lighthouse.membership import Membership
+from ftrun.core.lighthouse.phases import Phase
+from ftrun.core.lighthouse.replicas import Replica
+from ftrun.core.lighthouse.state import MembershipState
+from ftrun.core.messages import USAGE_CODE
+
+
+class Running:
+    """Passes on what agents report of replicas.
+
+    ``nothing_ran``: neither the journal nor any agent knows of a replica that has run.
+    """
+
+    def __init__(
+        self,
+        state: MembershipState,
+        membership: Membership,
+        assignment: Assignment,
+        agents: Agents,
+    ) -> None:
+        self.nothing_ran = True
+        self._state = state
+        self._membership = membership
+        self._assignment = assignment
+        self._agents = agents
+
+    def take_hello(self, agent: Agent, hello: m.Hello) -> None:
+        """Note what the agent runs and what has ended; then send it its slots."""
+        state = self._state
+        is_of_old = bool(hello.running or hello.dead or hello.finished)
+        is_of_old = is_of_old or self._has_known_another(hello)
+        self.nothing_ran = self.nothing_ran and not is_of_old
+        self._assignment.agent_came(agent, hello, is_of_old=is_of_old)
+        for replica_id in hello.finished:
+            state.slots.finish(replica_id)
+        lives = {(x.replica_id, x.incarnation) for x in hello.running if not x.has_left}
+        state.departed.hello(hello.store, lives)
+        self._died(hello.dead)
+        back = [r for x in hello.running if (r := self._start(agent, x)) is not None]
+        self._assignment.agent_is_known(agent, hello)
+        for replica in back:
+            replica.was_interrupted = state.phase is not Phase.TAKEOVER
+        state.send([replica.replica_id for replica in back], m.AskReport())
+        if state.phase is Phase.TAKEOVER:
+            self._membership.takeover.agent_came(self.nothing_ran)
+
+    def _has_known_another(self, hello: m.Hello) -> bool:
+        """Whether the agent was in the job under an earlier lighthouse, even without a slot.
+
+        If our journal is lost, such an agent is the sign that others may train on (Q3).
+        """
+        return hello.epoch not in (0, self._state.attempts.epoch)
+
+    def _died(self, losses: tuple[m.Loss, ...]) -> None:
+        known = [loss for loss in losses if loss.replica_id in self._state.slots]
+        for loss in known:
+            self._state.slots[loss.replica_id].dead = loss.incarnation
+            self._state.record(loss.replica_id, loss)
+        self._membership.losses.lose(known, is_dead=True)
+
+    def _start(self, agent: Agent, running: m.RunningReplica) -> Replica | None:
+        """Add an incarnation that the agent runs; None if it may not run it, or it is known."""
+        state, name = self._state, running.replica_id
+        if name not in state.slots:
+            return None
+        slot = state.slots[name]
+        wanted = state.phase is Phase.FENCE and state.departed.contains(name, running.incarnation)
+        if wanted and slot.agent_id not in ("", agent.agent_id):
+            self._take_back(slot.agent_id, name)
+        if slot.is_finished or slot.agent_id not in ("", agent.agent_id):
+            return None
+        if slot.agent_id != agent.agent_id:
+            state.slots.give(name, agent.agent_id)
+        slot.has_left = running.has_left
+        former = state.replicas.at(name)
+        if running.incarnation in (slot.dead, former.incarnation if former else None):
+            return None
+        if former is not None:
+            self._died((m.Loss(name, former.incarnation, "it was started again"),))
+        replica = Replica(name, running.incarnation, agent.agent_id, agent.store)
+        state.replicas.add(replica)
+        if running.has_left:  # it trains no more, but its slot is not free until it has ended
+            replica.leaving, slot.dead = "drained", running.incarnation
+            state.departed.died(name, running.incarnation)
+            return None
+        state.departed.started(agent.store, name, running.incarnation)
+        return replica
+
+    def _take_back(self, agent_id: str, replica_id: str) -> None:
+        """Give a slot back to a member of the last quorum, which may hold the job's only state."""
+        self._state.slots.give(replica_id, "")
+        former = self._state.replicas.at(replica_id)
+        if former is not None:
+            cause = "a member of the last quorum is back in its slot"
+            loss = m.Loss(replica_id, former.incarnation, cause)
+            self._membership.losses.lose([loss], is_dead=False)
+        self._assignment.send_slots(self._agents[agent_id])
+
+    def on_started(self, agent: Agent, started: m.ReplicaStarted) -> None:
+        name = started.replica_id
+        running = m.RunningReplica(name, started.incarnation)
+        if self._start(agent, running) is not None:
+            self._state.slots[name].restarts = started.restarts
+            self._state.record(name, started)
+            if agent.assigned is not None and name not in agent.assigned:
+                self._assignment.send_slots(agent)  # it stops it: we have crossed on the way
+        elif name not in self._state.slots.of(agent.agent_id):
+            self._assignment.send_slots(agent)
+
+    def on_lost(self, agent: Agent, lost: m.ReplicaLost) -> None:
+        name = lost.replica_id
+        if name not in self._state.slots:
+            return
+        slot = self._state.slots[name]
+        if slot.agent_id == agent.agent_id:
+            slot.start_failure = lost.start_failure
+        self._died((m.Loss(name, lost.incarnation, lost.cause, lost.killed),))
+        if slot.agent_id == agent.agent_id:
+            self._assignment.ended(name)
+        if lost.start_failure is not None:
+            self._judge_start(lost.start_failure)
+
+    def _judge_start(self, failure: m.StartFailure) -> None:
+        """End a job that never got going, if its script is to blame: once, not after all restarts.
+
+        A wrong usage is wrong everywhere; any other failure, if it is the same in all replicas.
+        """
+        state = self._state
+        if state.step_max > 0 or state.outcome is not None or state.slots.finished():
+            return
+        failures = [s.start_failure for s in state.slots]
+        is_everywhere = all(f is not None and f.signature == failure.signature for f in failures)
+        if not (is_everywhere or failure.exit_code == USAGE_CODE):
+            return
+        whose = "the replica" if len(failures) == 1 else f"all {len(failures)} replicas"
+        whom = whose if is_everywhere else "the script"
+        reason = f"{whom} failed before the first step: {failure.words}"
+        self._membership.end(failure.exit_code or 1, reason)
+
+    def on_finished(self, agent: Agent, finished: m.ReplicaFinished) -> None:
+        name = finished.replica_id
+        if name not in self._state.slots or self._state.slots[name].agent_id != agent.agent_id:
+            return
+        if self._state.slots[name].has_left:  # it ends well, but its part is not over
+            self.on_lost(agent, m.ReplicaLost(name, finished.incarnation, "drained"))
+            return
+        self._state.record(name, finished)
+        self._membership.leaving.ended(name, finished.incarnation)

@@ -65,8 +65,10 @@ from ftrun.core.agent.events import (
     WorkerUsed,
 )
 from ftrun.core.agent.restarts import RestartRules
+from ftrun.core.agent.settings import SupervisorSettings
 from ftrun.core.agent.standby import StandbyRules
-from ftrun.core.agent.supervisor import REMEDY_APART, Supervisor, SupervisorSettings
+from ftrun.core.agent.supervisor import Supervisor
+from ftrun.core.agent.words import REMEDY_APART
 from ftrun.core.ids import WorkerKey
 from ftrun.core.messages import (
     AskReport,

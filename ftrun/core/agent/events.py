@@ -6,7 +6,7 @@ Not here: what is decided (supervisor.py).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NoReturn, TypeAlias
 
 from ftrun.core.ids import WorkerKey
 from ftrun.core.messages import (
@@ -292,3 +292,8 @@ Instruction: TypeAlias = (
     | ShowNotice
     | EndAgent
 )
+
+
+def assert_never(value: NoReturn) -> NoReturn:
+    """The last case of a ``match``: mypy rejects it if a class of the union has no case."""
+    raise AssertionError(f"no case for {value!r}")

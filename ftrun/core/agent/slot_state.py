@@ -10,10 +10,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
+from ftrun.core.activity import STANDING_STILL, Activity
 from ftrun.core.agent.failures import Failure
 from ftrun.core.agent.hang_watch import HangWatch
 from ftrun.core.agent.restarts import RestartBudget
-from ftrun.core.messages import FailureReport
+from ftrun.core.messages import FailureReport, Progress
 
 FAILURES_KEPT = 16
 
@@ -155,6 +156,15 @@ class SlotState:
         if self.lost_at is not None:
             self.lost_s += max(0.0, now - self.lost_at)
             self.lost_at = None
+
+    def account(self, progress: Progress, now: float) -> None:
+        """Count as lost the seconds in which it has trained before and cannot now."""
+        if not self.has_trained or self.lost:
+            return
+        if progress.phase in STANDING_STILL:
+            self.stands(now - progress.since_s)
+        if progress.phase not in STANDING_STILL or progress.phase == Activity.STOPPED.value:
+            self.goes_on(now)
 
     def summary(self) -> SlotSummary:
         """What became of it."""

@@ -43,9 +43,11 @@ from ftrun.core.agent.events import (
     WorkerUsed,
 )
 from ftrun.core.agent.restarts import RestartRules
+from ftrun.core.agent.settings import SupervisorSettings
 from ftrun.core.agent.slot_state import Outcome, SlotPhase
 from ftrun.core.agent.standby import StandbyRules
-from ftrun.core.agent.supervisor import SIGKILL, Supervisor, SupervisorSettings
+from ftrun.core.agent.stopping import SIGKILL
+from ftrun.core.agent.supervisor import Supervisor
 from ftrun.core.ids import NO_ATTEMPT, StateId, WorkerKey
 from ftrun.core.messages import (
     AgentLeaving,
@@ -1071,3 +1073,8 @@ def test_a_job_that_ends_starts_no_standby() -> None:
     agent.exits("0", -9)
     agent.on(DrainAsked("SIGTERM", 75))
     assert standbys(agent.wait(0.5)) == []
+
+
+def test_an_event_without_a_case_is_refused() -> None:
+    with pytest.raises(AssertionError, match="no case"):
+        Agent().core.handle("no event", 0.0)  # type: ignore[arg-type]

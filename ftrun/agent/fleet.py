@@ -8,10 +8,11 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from ftrun import clock
 from ftrun.agent import linux, sweep
@@ -22,10 +23,9 @@ from ftrun.agent.logs import Terminal, WorkerLog, log_path
 from ftrun.agent.process import SpawnerProcess, StartWorker, sweeper
 from ftrun.agent.workers import SOCKET_NAME
 from ftrun.config import RunSettings
-from ftrun.core.agent.events import StartReplica, WorkerExited
+from ftrun.core.agent.events import Event, SpawnerReady, StartReplica, WorkerExited
 from ftrun.core.agent.imports import LIMIT_S
 from ftrun.core.ids import WorkerKey
-from ftrun.errors import ExitCode
 
 QUORUM_STORE = "quorum"
 SPARE_STORES = 2
@@ -39,25 +39,6 @@ LOG_DRAIN_S = 1.0
 NEVER_STARTED = -9
 FORM_MARGIN_S = 30.0
 """A worker waits longer for its first quorum than the lighthouse gathers members for it."""
-
-
-class FleetListener(Protocol):
-    """What the agent does when its processes come and go."""
-
-    def fleet_ready(self, store: str) -> None:
-        """Workers can be started; ``store``: host:port of the node's quorum store."""
-
-    def fleet_warmed(self) -> None:
-        """What is started from now on has all imported."""
-
-    def worker_exited(self, event: WorkerExited) -> None:
-        """A worker has ended."""
-
-    def standby_exited(self, name: str, status: int) -> None:
-        """A standby has ended before it had a part."""
-
-    def fleet_lost(self, reason: str, exit_code: int) -> None:
-        """Nothing can be started any more."""
 
 
 @dataclass
@@ -78,11 +59,15 @@ class _Group:
 
 
 class Fleet:
-    """Carries out starts, signals and sweeps; tells exits. All in the event loop's thread."""
+    """Carries out starts, signals and sweeps; emits what happens. All in the event loop's thread.
+
+    ``lighthouse``: its address, for workers. ``store``: host:port of the node's quorum store, known
+    once ``SpawnerReady`` is emitted.
+    """
 
     def __init__(
         self,
-        listener: FleetListener,
+        emit: Callable[[Event], None],
         settings: RunSettings,
         machine: Machine,
         token: str,
@@ -90,7 +75,7 @@ class Fleet:
         runtime_dir: Path,
         terminal: Terminal,
     ) -> None:
-        self._listener = listener
+        self._emit = emit
         self._settings = settings
         self._machine = machine
         self._token = token
@@ -100,7 +85,7 @@ class Fleet:
         self.guard_id = launch.guard_id
         children = {row.pid for row in linux.process_rows() if row.ppid == os.getpid()}
         self._before = frozenset(children - {launch.process.pid})
-        self._spawner = SpawnerProcess(self, launch)
+        self._spawner = SpawnerProcess(self, emit, launch)
         self._slices = DeviceSlices(machine.devices, settings.workers_per_replica)
         self._ports: dict[str, int] = {}
         self._spare: deque[str] = deque()
@@ -111,11 +96,12 @@ class Fleet:
         self._sweeps: set[asyncio.Task[None]] = set()
         self._logs: set[WorkerLog] = set()
         self.lighthouse = ""
+        self.store = ""
 
     # ------------------------------------------------------------ what the agent asks
 
     def start(self) -> None:
-        """Tell the spawner and the store process what they are; ``fleet_ready`` follows."""
+        """Configure the spawner and order the first stores; ``SpawnerReady`` follows."""
         self._spawner.start(
             token=self._token,
             host=self._machine.host,
@@ -158,7 +144,7 @@ class Fleet:
                 self._waiting.remove(start)
                 for rank in range(self._settings.workers_per_replica):
                     gone = WorkerExited(incarnation, rank, 0, NEVER_STARTED, "was never started")
-                    self._loop.call_soon(self._listener.worker_exited, gone)
+                    self._loop.call_soon(self._emit, gone)
                 return True
         return False
 
@@ -206,14 +192,6 @@ class Fleet:
         self._ready = True
         self._announce_ready()
 
-    def spawner_warmed(self) -> None:
-        """Nothing is left to import."""
-        self._listener.fleet_warmed()
-
-    def standby_exited(self, name: str, status: int) -> None:
-        """What becomes of that is the supervisor's to say."""
-        self._listener.standby_exited(name, status)
-
     def store_opened(self, name: str, port: int) -> None:
         """A store listens."""
         self._ports[name] = port
@@ -250,18 +228,14 @@ class Fleet:
             self._forget_worker(group, group_rank)
         if not group.workers and not group.expected:
             self._close_group(incarnation)
-        self._listener.worker_exited(WorkerExited(incarnation, group_rank, pid, status, reason))
-
-    def spawner_lost(self, reason: str, usable: bool) -> None:
-        """Without it nothing can be started or reaped."""
-        code = ExitCode.BUG if usable else ExitCode.USAGE
-        self._listener.fleet_lost(reason, code)
+        self._emit(WorkerExited(incarnation, group_rank, pid, status, reason))
 
     # ------------------------------------------------------------ starting
 
     def _announce_ready(self) -> None:
         if self._ready and QUORUM_STORE in self._ports:
-            self._listener.fleet_ready(self._store_address(QUORUM_STORE))
+            self.store = self._store_address(QUORUM_STORE)
+            self._emit(SpawnerReady())
             self._start_waiting()
 
     def _store_address(self, name: str) -> str:

@@ -19,8 +19,9 @@ from typing import Any, Protocol
 from ftrun.agent import linux, sweep
 from ftrun.agent.channel import Channel, DescriptorsLost, Frame
 from ftrun.agent.launch import SpawnerLaunch
+from ftrun.core.agent.events import Event, SpawnerLost, SpawnerWarmed, StandbyExited
 from ftrun.core.ids import WorkerKey
-from ftrun.errors import ProtocolError
+from ftrun.errors import ExitCode, ProtocolError
 
 SPAWNER_STOP_S = 5.0
 
@@ -44,16 +45,10 @@ class StartWorker:
 
 
 class SpawnerListener(Protocol):
-    """What the agent does when the spawner or the store process says something."""
+    """What the fleet does on a message of the spawner or of the store process."""
 
     def spawner_ready(self) -> None:
         """Torch is imported; workers can be started."""
-
-    def spawner_warmed(self) -> None:
-        """It has imported all that it ever will."""
-
-    def standby_exited(self, name: str, status: int) -> None:
-        """A standby has ended before it had a part, or could not be started."""
 
     def store_opened(self, name: str, port: int) -> None:
         """A TCPStore listens on ``port``."""
@@ -68,15 +63,18 @@ class SpawnerListener(Protocol):
     ) -> None:
         """``status``: exit code or minus the signal; ``pid`` 0: could not be started."""
 
-    def spawner_lost(self, reason: str, usable: bool) -> None:
-        """It has ended, or must. ``usable`` False: --preload or a limit of the node is to blame."""
-
 
 class SpawnerProcess:
-    """A running spawner. All methods belong to the event loop's thread."""
+    """A running spawner. All methods belong to the event loop's thread.
 
-    def __init__(self, listener: SpawnerListener, launch: SpawnerLaunch) -> None:
+    ``listener`` gets what concerns the fleet's tables; ``emit`` the supervisor's other events.
+    """
+
+    def __init__(
+        self, listener: SpawnerListener, emit: Callable[[Event], None], launch: SpawnerLaunch
+    ) -> None:
         self._listener = listener
+        self._emit = emit
         self._loop = asyncio.get_running_loop()
         self._ended = asyncio.Event()
         self._closing = False
@@ -96,7 +94,7 @@ class SpawnerProcess:
         heal_tls: bool,
         runtime_dir: Path,
     ) -> None:
-        """Say what it is to be; ``spawner_ready`` or ``spawner_lost`` follows.
+        """Send its configuration; ``spawner_ready`` or ``SpawnerLost`` follows.
 
         ``eager``: import also what torch imports late before the first worker is forked.
         ``heal_tls``: workers will make certificates.
@@ -122,7 +120,7 @@ class SpawnerProcess:
         self._send({"op": "start", **asdict(task)})
 
     def start_standby(self, name: str, threads: int) -> None:
-        """Fork a worker that waits for its part; ``standby_exited`` follows if it ends so."""
+        """Fork a worker that waits for its part; ``StandbyExited`` follows if it ends so."""
         self._send({"op": "standby", "name": name, "threads": threads})
 
     def signal_replica(self, incarnation: str, number: int) -> None:
@@ -205,9 +203,9 @@ class SpawnerProcess:
                 self._watch_spawner(message["pid"], frame.fds[0])
                 self._listener.spawner_ready()
             case "warmed":
-                self._listener.spawner_warmed()
+                self._emit(SpawnerWarmed())
             case "standby_exited":
-                self._listener.standby_exited(message["name"], message["status"])
+                self._emit(StandbyExited(message["name"], message["status"]))
             case "unusable":
                 self._lost(message["reason"], usable=False)
 
@@ -244,9 +242,10 @@ class SpawnerProcess:
         self._lost(words if self._spawner_pidfd >= 0 else f"the spawner did not start: {words}")
 
     def _lost(self, reason: str, *, usable: bool = True) -> None:
+        """``usable`` False: --preload or a limit of the node is to blame."""
         if not self._closing:
             self._closing = True
-            self._listener.spawner_lost(reason, usable)
+            self._emit(SpawnerLost(reason, ExitCode.BUG if usable else ExitCode.USAGE))
 
     def _close_channels(self) -> None:
         for channel in (self._channel, self._stores):

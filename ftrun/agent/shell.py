@@ -50,17 +50,13 @@ from ftrun.core.agent.events import (
     ShowNotice,
     SignalReplica,
     SlotsAssigned,
-    SpawnerLost,
     SpawnerReady,
-    SpawnerWarmed,
-    StandbyExited,
     StartReplica,
     StartStandby,
     StopAsked,
     SweepReplica,
     TimerFired,
     WorkerDisconnected,
-    WorkerExited,
     WorkerSent,
     WorkerUsed,
 )
@@ -189,12 +185,13 @@ class Agent:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at: float | None = None
         self._terminal = Terminal()
-        self._fleet = Fleet(self, settings, machine, token, launch, runtime_dir, self._terminal)
+        self._fleet = Fleet(
+            self._fleet_event, settings, machine, token, launch, runtime_dir, self._terminal
+        )
         self._server = WorkerServer(self, token, runtime_dir)
         self._link = LighthouseLink(self, self._hello, token, settings.spec(), settings.tls)
         self._lighthouse = self._embedded(token, runtime_dir)
         self._address = settings.lighthouse or ""
-        self._store = ""
         self._own_slots: frozenset[str] = frozenset()
         self._epoch = 0
         self._tries = 0
@@ -373,31 +370,13 @@ class Agent:
             used = self._supervisor.standbys_used
             self._terminal.event_line(f"  standbys: {self._settings.standbys} kept, {used} used")
 
-    # ------------------------------------------------------------ the fleet speaks
-
-    def fleet_ready(self, store: str) -> None:
-        """Workers can be started: now the lighthouse may hear of this agent."""
-        self._store = store
-        self._handle(SpawnerReady())
-        self._link.announce()
-
-    def fleet_warmed(self) -> None:
-        """What is started from now on has all imported."""
-        self._handle(SpawnerWarmed())
-
-    def standby_exited(self, name: str, status: int) -> None:
-        """A standby has ended before it had a part."""
-        self._handle(StandbyExited(name, status))
-
-    def worker_exited(self, event: WorkerExited) -> None:
-        """A worker has ended."""
+    def _fleet_event(self, event: Event) -> None:
+        """Once workers can be started, the lighthouse may know of this agent."""
         self._handle(event)
+        if isinstance(event, SpawnerReady):
+            self._link.announce()
 
-    def fleet_lost(self, reason: str, exit_code: int) -> None:
-        """Nothing can be started any more."""
-        self._handle(SpawnerLost(reason, exit_code))
-
-    # ------------------------------------------------------------ workers speak
+    # ------------------------------------------------------------ from workers
 
     def worker_known(self, key: WorkerKey, pid: int) -> bool:
         """True if ``key`` is a worker that runs now, with this pid."""
@@ -428,7 +407,7 @@ class Agent:
                 self._link.send(WorkerMessage(key, message))
                 self._handle(WorkerSent(key, message))
 
-    # ------------------------------------------------------------ the lighthouse speaks
+    # ------------------------------------------------------------ from the lighthouse
 
     def _lighthouse_ready(self, address: LighthouseAddress) -> None:
         self._address = address.grpc
@@ -456,14 +435,14 @@ class Agent:
             self._link.start([self._address])
 
     def _hello(self) -> Hello | None:
-        if not self._store:
+        if not self._fleet.store:
             return None
         return Hello(
             agent_id=self._agent_id,
             spec=self._settings.spec(),
             capacity=0 if self._supervisor.is_ending else self._machine.capacity,
             host=self._machine.host,
-            store=self._store,
+            store=self._fleet.store,
             running=self._supervisor.running(),
             dead=self._supervisor.dead(),
             finished=self._supervisor.finished(),

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from ftrun.agent import linux
+from ftrun import linux
 from ftrun.agent.channel import Channel
 from ftrun.agent.env_markers import OWNER_NAME
 from ftrun.core.ids import WorkerKey

@@ -14,8 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ftrun import clock
-from ftrun.agent import linux, sweep
+from ftrun import clock, linux
+from ftrun.agent import sweep
 from ftrun.agent.devices import DeviceSlices, Machine
 from ftrun.agent.environment import Place, threads_per_worker, worker_environment
 from ftrun.agent.launch import SpawnerLaunch

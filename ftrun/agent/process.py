@@ -16,7 +16,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from ftrun.agent import linux, sweep
+from ftrun import linux
+from ftrun.agent import sweep
 from ftrun.agent.channel import Channel, DescriptorsLost, Frame
 from ftrun.agent.launch import SpawnerLaunch
 from ftrun.core.agent.events import Event, SpawnerLost, SpawnerWarmed, StandbyExited

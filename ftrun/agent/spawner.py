@@ -27,8 +27,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NoReturn
 
-from ftrun import clock
-from ftrun.agent import linux, sweep, tcp_stores
+from ftrun import clock, linux
+from ftrun.agent import sweep, tcp_stores
 from ftrun.agent.channel import Channel
 from ftrun.agent.child import ChildSetup, become_standby, become_worker, close, open_pipes
 from ftrun.agent.env_markers import GUARD_NAME

@@ -13,10 +13,9 @@ import select
 import signal
 from collections.abc import Callable, Iterable
 
-from ftrun import clock
-from ftrun.agent import linux
+from ftrun import clock, linux
 from ftrun.agent.env_markers import GUARD_NAME, OWNER_NAME
-from ftrun.agent.linux import ProcessRow
+from ftrun.linux import ProcessRow
 
 RESCAN_S = 0.2
 DESCRIPTORS_HELD_BACK = 8

@@ -21,7 +21,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from ftrun.agent import linux, sweep
+from ftrun import linux
+from ftrun.agent import sweep
 from ftrun.agent.channel import Channel
 
 SWEEP_DEADLINE_S = 4.0

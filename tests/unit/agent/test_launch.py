@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from ftrun import clock
-from ftrun.agent import env_markers, linux
+from ftrun import clock, linux
+from ftrun.agent import env_markers
 from ftrun.agent.launch import SpawnerLaunch, spawner_environment
 
 ROOT = Path(__file__).parents[3]

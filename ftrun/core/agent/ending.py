@@ -52,7 +52,7 @@ class Ending:
 
     @property
     def has_begun(self) -> bool:
-        """True once this agent is to end, for whatever cause."""
+        """True once this agent is to end, by any cause."""
         return self._result is not None
 
     def end_job(self, exit_code: int, reason: str) -> None:
@@ -82,7 +82,7 @@ class Ending:
         self._out.send(AgentLeaving(reason, self._slots.running()))
 
     def stop_now(self) -> None:
-        """A second request to stop: kill whatever still runs, and say so in its summary."""
+        """Kill every group that still runs, at a second request to stop; the report says so."""
         self._begin(exit_code_of(-SIGTERM), "stopped", Outcome.STOPPED)
         for slot in self._slots:
             if slot.alive:

@@ -1,4 +1,4 @@
-"""What follows when a slot's workers fail: its loss is reported, then a restart or the job's end.
+"""A slot's failures: its loss is reported; then comes a restart, or the job's end.
 
 Not here: the budget and the crash loop (restarts.py), when the restart begins (supervisor.py).
 """
@@ -77,7 +77,7 @@ def failure_of(slot: SlotState, event: WorkerExited) -> Failure:
 
 
 def _start_failure(slot: SlotState, failure: Failure) -> StartFailure | None:
-    """What is compared between replicas; None: it has trained, or has died by chance."""
+    """What is compared between replicas; None: the slot has trained, or died by chance."""
     signature = failure.signature()
     if signature is None or not slot.is_at_start:
         return None

@@ -1,8 +1,8 @@
-"""The lighthouse's absence as this agent sees it: what its workers and people are told.
+"""The lighthouse's absence as this agent sees it: what its workers and people receive.
 
 Three limits. A lease that runs out isolates the workers (lease.py). A replica that was lost while
 the lighthouse is gone makes training stand, because there is no new quorum. An agent that never
-had an answer gives up. Not here: the stream and its next tries (agent/link.py).
+had an answer gives up. Not here: the stream and the next attempts (agent/link.py).
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Outage:
             self._out.add(words.no_quorum(step, self._out.now - since))
 
     def _stands_since(self) -> float | None:
-        """Since when training stands; None: it goes on, or people know."""
+        """Since when training stands; None: it goes on, or the notice was shown."""
         since = [s.lost_at for s in self._slots if s.lost_at is not None and s.has_trained]
         if self._gone_at is None or self._stands_shown or not since:
             return None

@@ -1,7 +1,7 @@
 """Supervision of one node's replica groups: spawn, watch, restart, stop.
 
-Theory of operation. The agent's shell tells what has happened (``handle``) and carries out what
-comes back. Each slot that the lighthouse has assigned is in one phase:
+Theory of operation. The agent's shell passes each event to ``handle`` and carries out the
+instructions that it returns. Each slot that the lighthouse has assigned is in one phase:
 
 | event \\ phase    | WAITING | RUNNING                 | STOPPING        | ENDED     |
 |------------------|---------|-------------------------|-----------------|-----------|
@@ -16,9 +16,9 @@ comes back. Each slot that the lighthouse has assigned is in one phase:
 | stop time        |         | (raised, hangs) lost    | asked, then kill|           |
 | silent for long  |         | lost; kill: STOPPING    |                 |           |
 
-"Next" after STOPPING is WAITING for a restart, ENDED, or the slot's removal. Who is asked to stop
-is told so at once and has the whole grace (inject/stopping.py); whoever has to be killed then is
-called killed. A group that is broken is killed first, and its loss is told right after that (Q3).
+"Next" after STOPPING is WAITING for a restart, ENDED, or the slot's removal. A group that is asked
+to stop has the whole grace (inject/stopping.py); if it must be killed then, the report says so. The
+rest of a broken group is killed first, and its loss is reported right after that (Q3).
 
 Not here: the agent's end (ending.py), what follows a failure (failed_slots.py, restarts.py), how a
 slot is stopped (stopping.py), the lighthouse's absence (outage.py, lease.py), silent workers
@@ -114,7 +114,7 @@ class Supervisor:
     # ------------------------------------------------------------ the interface
 
     def handle(self, event: Event, now: float) -> list[Instruction]:
-        """Take one event; what it returns is to be carried out in order."""
+        """Take one event and return its instructions, to be carried out in order."""
         self._out.begin(now)
         match event:
             case SlotsAssigned(replica_ids):
@@ -154,7 +154,7 @@ class Supervisor:
             case LighthouseGone(reason):
                 self._outage.disconnected(reason)
             case TimerFired():
-                pass  # The time that has passed is all that counts.
+                pass  # ``_timers`` does all there is to do.
             case _:
                 assert_never(event)
         self._timers()
@@ -179,12 +179,12 @@ class Supervisor:
 
     @property
     def isolated(self) -> bool:
-        """True while workers may not commit, for want of a word from a lighthouse (Q3)."""
+        """True while workers may not commit, because no lighthouse has renewed the lease (Q3)."""
         return self._lease.isolated
 
     @property
     def lease(self) -> Lease | None:
-        """Until when workers may commit without another word; None: nobody has heard us yet."""
+        """Until when workers may commit without another answer; None: no answer so far."""
         return self._outage.lease()
 
     @property
@@ -194,21 +194,21 @@ class Supervisor:
 
     @property
     def gives_up_at(self) -> float | None:
-        """When it will end because no lighthouse has answered; None: not known yet, or one has."""
+        """When the agent ends without an answer; None: not known yet, or there was an answer."""
         return self._lease.deadline() if self._lease.renewed_at is None else None
 
     @property
     def is_ending(self) -> bool:
-        """True once the job is to end here, whatever for."""
+        """True once the job is to end here, for any cause."""
         return self._ending.has_begun
 
     def summary(self) -> tuple[SlotSummary, ...]:
-        """What became of each slot."""
+        """Each slot's part in the final report."""
         return self._slots.summary()
 
     @property
     def ran_apart(self) -> bool:
-        """Whether the replica groups were several trainings: the script has made no Manager."""
+        """True if the replica groups were several trainings: the script has made no Manager."""
         has_manager = any(slot.has_manager or slot.has_trained for slot in self._slots)
         return self._without_manager and not has_manager
 
@@ -230,7 +230,7 @@ class Supervisor:
 
     def _assign(self, replica_ids: tuple[str, ...]) -> None:
         if self.is_ending:
-            return  # all that runs here is being stopped, and keeps its place in the report
+            return  # every slot here is being stopped, and keeps its place in the report
         for slot in self._slots:
             if slot.replica_id not in replica_ids:
                 self._forget(slot)
@@ -255,15 +255,15 @@ class Supervisor:
         if slot.has_left:
             self._stopping.ask(slot)  # its script saves, perhaps
         elif slot.failure_reports:
-            # Not running any more for a lighthouse that has come back, but a failure of ours (P6).
+            # The lighthouse no longer counts it as running, but it failed here: report that (P6).
             self._fail(slot, WorkerExited(slot.incarnation, min(slot.failure_reports), 0, 1))
         else:
             self._stopping.kill(slot)
 
     def _start(self, slot: SlotState) -> None:
         restarts = slot.started
-        # Unforeseeable, for the agent's id is random, and never used again: a slot may be taken
-        # away and come back, and then it counts its restarts anew.
+        # The agent's id is random, so nobody can foresee an incarnation. The agent's count of starts
+        # makes it unique: a slot that was taken away and comes back counts restarts from zero.
         self._starts += 1
         text = f"{self._settings.agent_id}|{slot.replica_id}|{self._starts}"
         incarnation = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
@@ -281,7 +281,7 @@ class Supervisor:
             self._out.add(StartStandby(name))
 
     def _wants_standbys(self) -> bool:
-        """They are for what runs here: nothing runs, nothing is kept ready."""
+        """Standbys replace workers that run here: without any, none is kept."""
         return not self.is_ending and any(slot.alive for slot in self._slots)
 
     def _standby_exited(self, name: str, status: int) -> None:
@@ -299,7 +299,7 @@ class Supervisor:
         slot.hang_watch.gone(event.group_rank)
         self._slots.note(self._out.now, slot, f"worker {event.group_rank} exited {event.status}")
         if slot.phase is SlotPhase.RUNNING:
-            # Who has raised has failed, whatever an exit handler of the script makes of it.
+            # A script that raised has failed, even if its exit handler ends it with status 0.
             status = event.status or int(event.group_rank in slot.failure_reports)
             slot.status = status
             if status != 0 and event.group_rank not in slot.left:
@@ -310,9 +310,9 @@ class Supervisor:
             self._group_ended(slot)
 
     def _fail(self, slot: SlotState, event: WorkerExited) -> None:
-        """The group is broken: the rest of it is killed, and then its loss is told.
+        """Kill the rest of a broken group, and then report its loss.
 
-        In this order: who hears of the loss may count on it that no worker of it commits (Q3).
+        In this order, because a peer may rely on a reported group committing nothing more (Q3).
         """
         failure = failure_of(slot, event)
         if slot.alive:
@@ -321,7 +321,7 @@ class Supervisor:
         slot.failures.append(failure)
         slot.outcome_ahead = Outcome.FAILED
         slot.stands(self._out.now)
-        if self.is_ending:  # it had raised before the end came
+        if self.is_ending:  # it raised before the end began
             self._failures.show(failure)
         else:
             self._failures.judge(slot, failure)
@@ -350,7 +350,7 @@ class Supervisor:
             self._wait(slot, 0.0)
 
     def _has_stopped(self, slot: SlotState) -> None:
-        """It was asked to stop, and all its workers have ended."""
+        """All workers of a group that was asked to stop have ended."""
         outcome = Outcome.KILLED if slot.killed else self._ending.outcome
         if slot.failure_reports and not slot.killed:
             rank = min(slot.failure_reports)
@@ -373,7 +373,7 @@ class Supervisor:
             why = f"was given up: {reason}"
             self._fail(slot, WorkerExited(incarnation, min(slot.alive), 0, -SIGKILL, why))
 
-    # ------------------------------------------------------------ workers' words
+    # ------------------------------------------------------------ workers' messages
 
     def _failure_reported(self, key: WorkerKey, report: FailureReport) -> None:
         slot = self._slots.of_incarnation(key.incarnation)
@@ -381,7 +381,7 @@ class Supervisor:
             return
         slot.failure_reports[key.group_rank] = report
         if slot.is_at_start and self._settings.workers_per_replica > 1:
-            return  # nobody trains with it yet; and it may have raised because a mate has died
+            return  # no peer trains with it yet, and its cause may be another worker's death
         if slot.phase is SlotPhase.RUNNING:
             # Its peers need not wait while the interpreter ends, which takes half a second.
             gone = WorkerExited(key.incarnation, key.group_rank, 0, 1)
@@ -393,7 +393,7 @@ class Supervisor:
                 slot.kill_at = self._out.now + self._settings.grace_s
 
     def _no_manager_made(self, key: WorkerKey, has_stepped: bool) -> None:
-        """Several groups without a Manager are several trainings: said once, when it is a fact."""
+        """Several groups without a Manager are several trainings: show that once it is a fact."""
         slot = self._slots.of_incarnation(key.incarnation)
         if slot is not None and has_stepped:
             slot.steps_alone = True

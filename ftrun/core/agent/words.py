@@ -1,6 +1,6 @@
 """Sentences for people: the supervisor's notices and the reasons with which a job ends.
 
-Pure functions; a notice says what happened, to which replica, what follows, what the user can do.
+Pure functions. A text has what happened, to which replica, what follows, what the user can do.
 Not here: when one is shown (supervisor.py, ending.py), a failure's cause (failures.py).
 """
 

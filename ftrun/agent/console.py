@@ -75,7 +75,7 @@ class Console:
         )
 
     def unreachable(self, address: str, reason: str) -> None:
-        """A try to reach the first lighthouse has failed: one line per ``UNREACHABLE_AGAIN_S``."""
+        """No lighthouse has ever answered: one line per ``UNREACHABLE_AGAIN_S``."""
         self._tries += 1
         shown_at, now = self._unreachable_shown_at, clock.now()
         if shown_at is not None and now - shown_at < UNREACHABLE_AGAIN_S:
@@ -91,7 +91,7 @@ class Console:
         )
 
     def answered(self, address: str) -> None:
-        """The first answer, if people were told before that there is none."""
+        """The first answer, if the lack of one was shown before."""
         if self._unreachable_shown_at is not None and not self._supervisor.was_answered:
             self._terminal.event_line(f"The lighthouse at {address} answers.")
 

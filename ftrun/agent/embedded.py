@@ -38,7 +38,7 @@ LINES_KEPT_BYTES = 16 * 1024
 class EmbeddedLighthouse:
     """Runs ``python -m ftrun.lighthouse`` until ``stop``.
 
-    ``on_end`` is told how a child has ended, and False if another try would end so too.
+    ``on_end`` gets how a child has ended, and False if a restart would end in the same way.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class EmbeddedLighthouse:
         return 0 if self._process is None else self._process.pid
 
     def start(self) -> None:
-        """Start the child; ``on_ready`` follows, or ``on_end`` and another try."""
+        """Start the child; ``on_ready`` follows, or ``on_end`` and a restart."""
         self._retry = None
         self._ready = False
         self._received.clear()
@@ -100,7 +100,7 @@ class EmbeddedLighthouse:
         self._watch(stderr_read)
 
     async def stop(self) -> None:
-        """End the child: asked first, then by force."""
+        """End the child: by SIGTERM, and after ``STOP_S`` by SIGKILL."""
         self._stopping = True
         if self._retry is not None:
             self._retry.cancel()
@@ -167,7 +167,7 @@ class EmbeddedLighthouse:
             self._on_end(self._why(status), False)
             return
         if not self._ready:
-            # Perhaps somebody has taken the ports meanwhile.
+            # Another process may have taken the ports.
             self._address = ServiceAddress(ANY_PORT, ANY_PORT)
         if clock.now() - self._started_at >= HEALTHY_S:
             self._failures = 0

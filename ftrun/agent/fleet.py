@@ -32,13 +32,13 @@ SPARE_STORES = 2
 SWEEP_DEADLINE_S = 4.0
 STATUS_LATE_S = 0.5
 STATUS_LOOKS = 20
-"""So often it is looked for a worker's status that the spawner has reaped and not told."""
+"""Polls for the status of a worker that the spawner reaped without reporting it."""
 STATUS_WAIT_S = LIMIT_S
-"""So long it may be busy with an import before it reaps and tells."""
+"""How long the spawner may be busy with an import before it reaps and reports."""
 LOG_DRAIN_S = 1.0
 NEVER_STARTED = -9
 FORM_MARGIN_S = 30.0
-"""A worker waits longer for its first quorum than the lighthouse gathers members for it."""
+"""A worker waits this much longer for its first quorum than the lighthouse gathers members."""
 
 
 @dataclass
@@ -50,7 +50,7 @@ class _Worker:
 
 @dataclass
 class _Group:
-    """One incarnation. ``workers`` holds those whose exit status is not known yet."""
+    """One incarnation. ``workers``: those whose exit status is not known yet."""
 
     start: StartReplica
     store: str
@@ -98,7 +98,7 @@ class Fleet:
         self.lighthouse = ""
         self.store = ""
 
-    # ------------------------------------------------------------ what the agent asks
+    # ------------------------------------------------------------ from the agent
 
     def start(self) -> None:
         """Configure the spawner and order the first stores; ``SpawnerReady`` follows."""
@@ -120,25 +120,25 @@ class Fleet:
     def start_replica(self, start: StartReplica) -> None:
         """Start all workers of an incarnation, as soon as there is a store for it."""
         self._waiting.append(start)
-        # What was told the lighthouse just now, a loss perhaps, is to go out first.
+        # A loss that is on its way to the lighthouse must leave first.
         self._loop.call_soon(self._start_waiting)
 
     def start_standby(self, name: str) -> None:
-        """Start a worker that waits for its part."""
+        """Start a worker that waits for its assignment."""
         self._spawner.start_standby(name, threads_per_worker(self._settings, self._machine))
 
     def signal_replica(self, incarnation: str, number: int) -> None:
-        """Signal the process groups of its workers; one that waits to start never will."""
+        """Signal the process groups of its workers; an incarnation not started yet never starts."""
         if not self._takes_back(incarnation):
             self._spawner.signal_replica(incarnation, number)
 
     def ask_to_stop(self, incarnation: str) -> None:
-        """Ask its workers to stop; one that waits to start never will."""
+        """Ask its workers to stop; an incarnation not started yet never starts."""
         if not self._takes_back(incarnation):
             self._spawner.ask_to_stop(incarnation)
 
     def _takes_back(self, incarnation: str) -> bool:
-        """Whether the incarnation had not been started yet: then it never is."""
+        """True if the incarnation was not started yet: then it never is."""
         for start in list(self._waiting):
             if start.incarnation == incarnation:
                 self._waiting.remove(start)
@@ -149,7 +149,7 @@ class Fleet:
         return False
 
     def sweep_replica(self, incarnation: str) -> None:
-        """End what an ended incarnation has left behind, beside everything else."""
+        """End the processes that an ended incarnation has left behind, in the background."""
         task = self._loop.create_task(self._sweep(incarnation))
         self._sweeps.add(task)
         task.add_done_callback(self._sweeps.discard)
@@ -160,11 +160,11 @@ class Fleet:
         if group is None or group.start.replica_id != key.replica_id:
             return False
         worker = group.workers.get(key.group_rank)
-        # A quick worker connects before the spawner's word of its pid is here.
+        # A quick worker connects before the spawner's message with its pid arrives.
         return worker.pid == pid if worker is not None else key.group_rank in group.expected
 
     def process_of(self, key: WorkerKey) -> linux.ProcessRow | None:
-        """A worker's process as it is now; None: it has ended."""
+        """A worker's process, read now; None: it has ended."""
         group = self._groups.get(key.incarnation)
         worker = group.workers.get(key.group_rank) if group is not None else None
         return linux.process_row(worker.pid) if worker is not None else None
@@ -185,7 +185,7 @@ class Fleet:
             log.close()
         return stuck
 
-    # ------------------------------------------------------------ what the spawner says
+    # ------------------------------------------------------------ from the spawner
 
     def spawner_ready(self) -> None:
         """Torch is imported; the stores follow."""
@@ -219,7 +219,7 @@ class Fleet:
     def worker_exited(
         self, incarnation: str, group_rank: int, pid: int, status: int, reason: str
     ) -> None:
-        """The exit status of a worker; the first word of its end counts."""
+        """Note a worker's exit status and emit it; only the first report of an end counts."""
         group = self._groups.get(incarnation)
         if group is None:
             return
@@ -299,7 +299,7 @@ class Fleet:
     # ------------------------------------------------------------ ends
 
     def _ended(self, incarnation: str, group_rank: int) -> None:
-        """The kernel says a worker has ended; why is the spawner's to tell, at once as a rule."""
+        """A pidfd shows that a worker has ended; the spawner reports how, usually at once."""
         worker = self._groups[incarnation].workers[group_rank]
         self._loop.remove_reader(worker.pidfd)
         self._ask_later(incarnation, group_rank, STATUS_LOOKS, clock.now() + STATUS_WAIT_S)
@@ -309,7 +309,7 @@ class Fleet:
         self._loop.call_later(STATUS_LATE_S, late)
 
     def _status_late(self, incarnation: str, group_rank: int, looks: int, deadline: float) -> None:
-        """The spawner is busy, or stopped: the kernel tells who has failed, as long as it lies."""
+        """The spawner is busy or stopped: read the status of the zombie from /proc instead."""
         group = self._groups.get(incarnation)
         worker = group.workers.get(group_rank) if group is not None else None
         if worker is None:
@@ -318,18 +318,18 @@ class Fleet:
         if status:
             self.worker_exited(incarnation, group_rank, worker.pid, status, "")
         elif looks > 1 and clock.now() < deadline:
-            # Who lies there with 0 has ended well, if we may know: it is the spawner's to say.
+            # Status 0 may mean success or no permission to read it: wait for the spawner.
             looks -= status is None
             self._ask_later(incarnation, group_rank, looks, deadline)
         else:
-            reason = "has ended, and the spawner does not say how"
+            reason = "has ended, and the spawner does not report how"
             self.worker_exited(incarnation, group_rank, worker.pid, -9, reason)
 
     def _forget_worker(self, group: _Group, group_rank: int) -> None:
         worker = group.workers.pop(group_rank)
         self._loop.remove_reader(worker.pidfd)
         os.close(worker.pidfd)
-        # What it has written is in the pipe. A child of its may hold the pipe open for longer.
+        # The pipe has all of its output. A child of the worker may keep the pipe open for longer.
         worker.log.drain()
         self._loop.call_later(LOG_DRAIN_S, worker.log.close)
 

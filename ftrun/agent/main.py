@@ -1,4 +1,4 @@
-"""One agent from start to end: its runtime directory, its event loop, its place in the job's file.
+"""One agent from start to end: its token file, its runtime directory, its event loop.
 
 ``run_agent`` is called by the CLI. Not here: what the agent does while it runs (shell.py).
 """
@@ -26,7 +26,7 @@ TEMP_DIR_BYTES_MAX = 80
 
 @dataclass(frozen=True, slots=True)
 class Neighbours:
-    """What other rooms do for an agent; the CLI brings them together.
+    """Callbacks of other rooms, which the CLI passes to the agent.
 
     ``announce``: publishes where the lighthouse answers people and where the token is, at each
     change. ``withdraw``: takes that back at the end.

@@ -1,8 +1,8 @@
-"""The agent's end of the spawner: speaks with it and with the store process, and ends both.
+"""The agent's side of the spawner and of the store process: sends, receives, and ends both.
 
-The process that is started becomes the store process, and the spawner is its first child.
+The launched process becomes the store process, and the spawner is its first child.
 
-Not here: its launch (launch.py), what it does (spawner.py), what is to be started and when
+Not here: the launch (launch.py), the spawner's own work (spawner.py), which worker starts when
 (core/agent/supervisor.py).
 """
 
@@ -31,7 +31,7 @@ SPAWNER_STOP_S = 5.0
 class StartWorker:
     """One worker to start. ``context`` lacks the key and the token: the spawner adds them.
 
-    ``standby``: whose part it is to be, if that one waits; else one is forked.
+    ``standby``: the standby that becomes this worker, if it still waits; else one is forked.
     """
 
     key: WorkerKey
@@ -46,7 +46,7 @@ class StartWorker:
 
 
 class SpawnerListener(Protocol):
-    """What the fleet does on a message of the spawner or of the store process."""
+    """The fleet's callbacks for messages of the spawner and of the store process."""
 
     def spawner_ready(self) -> None:
         """Torch is imported; workers can be started."""
@@ -121,7 +121,7 @@ class SpawnerProcess:
         self._send({"op": "start", **asdict(task)})
 
     def start_standby(self, name: str, threads: int) -> None:
-        """Fork a worker that waits for its part; ``StandbyExited`` follows if it ends so."""
+        """Fork a standby; ``StandbyExited`` follows if it ends before it is used."""
         self._send({"op": "standby", "name": name, "threads": threads})
 
     def signal_replica(self, incarnation: str, number: int) -> None:
@@ -141,13 +141,13 @@ class SpawnerProcess:
         self._send_to_stores({"op": "close", "name": name})
 
     async def stop(self) -> None:
-        """Have the spawner kill what is left and end; at most ``SPAWNER_STOP_S``, then by force."""
+        """Have the spawner kill all workers and end; after ``SPAWNER_STOP_S``, kill it."""
         self._closing = True
         if self._pidfd < 0:
-            return  # Never spoken to: whoever has launched it ends it.
+            return  # It never got its configuration: the launch ends it (launch.py).
         self._close_channels()
         if self._spawner_pidfd < 0:
-            # Still importing, without a child of its own: it would look up only when it is done.
+            # Still importing, and without a child: it would notice only after its imports.
             self._process.kill()
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._ended.wait(), SPAWNER_STOP_S)
@@ -161,7 +161,7 @@ class SpawnerProcess:
 
     def _send(self, message: dict[str, Any]) -> None:
         if not self._channel.closed:
-            with contextlib.suppress(OSError):  # It has ended: ``_exited`` tells.
+            with contextlib.suppress(OSError):  # It has ended: ``_exited`` follows.
                 self._channel.send(message)
 
     def _send_to_stores(self, message: dict[str, Any]) -> None:
@@ -176,7 +176,7 @@ class SpawnerProcess:
         except DescriptorsLost as error:
             self._lost(str(error), usable=False)
         except ProtocolError as error:
-            self._lost(f"the spawner said what it may not: {error}")
+            self._lost(f"the spawner sent a message that is not valid: {error}")
         if self._channel.closed:
             self._loop.remove_reader(self._channel.fileno())
 
@@ -230,7 +230,7 @@ class SpawnerProcess:
         self._lost(f"the spawner (pid {pid}) has ended")
 
     def _exited(self) -> None:
-        # Its last words tell why, and may come to notice after its end.
+        # Its last messages have the reason, and may still be unread.
         if not self._stores.closed:
             self._read_stores()
         if not self._channel.closed:
@@ -256,6 +256,6 @@ class SpawnerProcess:
 
 
 def sweeper(guard_id: str, before: frozenset[int]) -> Callable[[], list[linux.ProcessRow]]:
-    """What of the job lives, seen from the agent; ``before``: children it had from the start."""
+    """Finds the job's live processes; ``before``: the agent's children from before the job."""
     own = os.getpid()
     return lambda: sweep.job_processes(guard_id, own, before | {own})

@@ -1,7 +1,8 @@
-"""The agent: receives, asks the supervisor, carries out, and decides nothing.
+"""The agent's shell: passes events to the supervisor, carries out its instructions.
 
-One event loop brings together the fleet of processes, the workers' socket, the lighthouse's stream,
-signals and one timer. Not here: decisions (core/agent/supervisor.py), and each part by itself.
+One event loop serves the fleet of processes, the workers' socket, the lighthouse's stream, signals
+and one timer. Not here: decisions (core/agent/supervisor.py), start and end (main.py), sentences
+(console.py), each part (fleet.py, workers.py, link.py, embedded.py).
 """
 
 from __future__ import annotations
@@ -84,7 +85,10 @@ from ftrun.timer import DeadlineTimer
 
 
 class Agent:
-    """The shell. Its public methods are the callbacks of the parts that it puts together."""
+    """The shell. Its public methods are the callbacks of its parts.
+
+    ``publish``: makes the lighthouse's HTTP address known to people.
+    """
 
     def __init__(
         self,
@@ -117,7 +121,7 @@ class Agent:
         self._epoch = 0
 
     async def run(self) -> int:
-        """Start everything, and wait for the supervisor's last word."""
+        """Start all parts, and wait for the supervisor's ``EndAgent``."""
         self._loop.set_exception_handler(self._broken)
         self._catch_signals()
         await self._server.start()
@@ -129,7 +133,7 @@ class Agent:
         return (await self._done).exit_code
 
     async def close(self) -> None:
-        """End everything that was started, and see that nothing is left (P1)."""
+        """End all parts, so that no process is left (P1)."""
         self._timer.close()
         await self._link.close()
         stuck, _ = await asyncio.gather(self._fleet.stop(), self._stop_lighthouse())
@@ -141,7 +145,7 @@ class Agent:
         await self._loop.run_in_executor(None, self._terminal.close)
 
     async def _stop_lighthouse(self) -> None:
-        """The spawner's sweep may be faster; a journal is whole at any moment."""
+        """The spawner's sweep may kill it first, which is safe: its journal is always complete."""
         if self._lighthouse is not None:
             await self._lighthouse.stop()
 
@@ -205,9 +209,9 @@ class Agent:
         self._timer.set(None if self._done.done() else self._supervisor.next_deadline())
 
     def _broken(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """An exception in a callback of ours is a bug: end the job and say so, at once.
+        """End the job at once on an exception in the agent's own code, because that is a bug.
 
-        What other libraries leave in the loop is logged as asyncio would.
+        Errors that other libraries leave in the loop are logged as asyncio logs them.
         """
         error = context.get("exception")
         if not is_own(error):
@@ -252,7 +256,7 @@ class Agent:
             self._handle(WorkerUsed(key, process.pid, process.cpu_s))
 
     def _fleet_event(self, event: Event) -> None:
-        """Once workers can be started, the lighthouse may know of this agent."""
+        """Handle an event of the fleet. Once workers can be started, send Hello."""
         self._handle(event)
         if isinstance(event, SpawnerReady):
             self._link.announce()
@@ -264,18 +268,18 @@ class Agent:
         return self._fleet.knows(key, pid)
 
     def worker_attached(self, key: WorkerKey) -> None:
-        """A worker must know from the start how long it may go on, or that it may not (Q3)."""
+        """Send a new worker the lease, and the isolation if there is one (Q3)."""
         if self._supervisor.lease is not None:
             self._server.send_to(key, self._supervisor.lease)
         if self._supervisor.isolated:
             self._server.send_to(key, Isolation(True))
 
     def worker_disconnected(self, key: WorkerKey) -> None:
-        """It has closed its connection."""
+        """A worker has closed its connection."""
         self._handle(WorkerDisconnected(key))
 
     def worker_message(self, key: WorkerKey, message: Any) -> None:
-        """Relay what is for the lighthouse, and let the supervisor know."""
+        """Relay a worker's message to the lighthouse, and pass it to the supervisor."""
         match message:
             case FailureReport():
                 self._handle(FailureReported(key, message))
@@ -328,11 +332,11 @@ class Agent:
         )
 
     def link_opened(self, address: str) -> None:
-        """Hello is said; every worker's Report follows."""
+        """Hello is sent; ask every worker for its Report."""
         self._server.broadcast(AskReport())
 
     def link_message(self, message: ToAgent, asked_at: float | None) -> None:
-        """What is for workers first: they may be waiting for the dead. Any word shows life."""
+        """Relay to workers first, because they may wait for a dead peer; then handle it."""
         if isinstance(message, ToWorkers):
             for target in message.targets:
                 self._server.send(target.replica_id, target.incarnation, message.message)
@@ -356,17 +360,17 @@ class Agent:
                 self._epoch = epoch
                 self._welcomed(http)
             case _:
-                pass  # HeartbeatAck says that it lives, no more.
+                pass  # A HeartbeatAck has no other meaning than ``LighthouseSent``.
 
     def _welcomed(self, http: str) -> None:
-        """An embedded lighthouse has told already where it answers people."""
+        """Publish the HTTP address; an embedded lighthouse's is published already."""
         if self._lighthouse is None:
             at = web_address(http, self._address)
             if at is not None:
                 self._announce(at)
 
     def link_failed(self, ending: Disconnected) -> None:
-        """Say it, with a count, as long as there never was a lighthouse."""
+        """Pass the failure on; show it, with a count, until a lighthouse has answered once."""
         if ending.refused and not self._supervisor.was_answered:
             self._console.token_refused(self._address)
             self._handle(JobEnded(ExitCode.REFUSED, "the token was refused"))

@@ -262,7 +262,7 @@ class Supervisor:
 
     def _start(self, slot: SlotState) -> None:
         restarts = slot.started
-        # The agent's id is random, so nobody can foresee an incarnation. The agent's count of starts
+        # The agent's id is random, so nobody can foresee an incarnation. The count of all starts
         # makes it unique: a slot that was taken away and comes back counts restarts from zero.
         self._starts += 1
         text = f"{self._settings.agent_id}|{slot.replica_id}|{self._starts}"

@@ -9,7 +9,7 @@ import hashlib
 
 from ftrun.core.agent import words
 from ftrun.core.agent.ending import Ending
-from ftrun.core.agent.events import WorkerExited
+from ftrun.core.agent.events import WorkerExited, assert_never
 from ftrun.core.agent.failures import Failure, exit_code_of
 from ftrun.core.agent.outbox import Outbox
 from ftrun.core.agent.restarts import BudgetSpent, CrashLoop, Restart
@@ -39,7 +39,8 @@ class FailedSlots:
         """Restart once all its workers have ended, or end the job and give the reason (P5)."""
         budget = self._settings.restarts.max_restarts
         at_start = slot.is_at_start and failure.signature() is not None
-        match slot.budget.failed(failure, at_start=at_start):
+        verdict = slot.budget.failed(failure, at_start=at_start)
+        match verdict:
             case Restart(delay_s, number):
                 slot.restart_in_s = delay_s
                 self.show(failure, words.restart(failure, delay_s, number, budget, at_start))
@@ -50,6 +51,8 @@ class FailedSlots:
             case BudgetSpent(first):
                 slot.outcome_ahead = Outcome.BUDGET_SPENT
                 self._give_up(failure, first.status, words.budget_spent(failure, budget))
+            case _:
+                assert_never(verdict)
 
     def show(self, failure: Failure, then: str = "") -> None:
         """Show people the failure; ``then``: what follows."""

@@ -1,4 +1,4 @@
-"""The agent's side of the conversation with the lighthouse: Hello, relay, heartbeats.
+"""The agent's side of the stream to the lighthouse: Hello, relay, heartbeats.
 
 Not here: the stream itself (protocol/rpc.py), what is decided on a message (core/).
 """

@@ -21,7 +21,7 @@ TOKEN_BYTES_MAX = 4096
 
 @dataclass(frozen=True)
 class Embedding:
-    """What the agent told its lighthouse."""
+    """The settings that the agent passed to its lighthouse."""
 
     state_dir: Path
     bind: str

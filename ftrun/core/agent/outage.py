@@ -21,7 +21,7 @@ from ftrun.core.agent.stopping import Stopping
 from ftrun.core.messages import Isolation, Lease
 
 STANDS_NOTICE_S = 3.0
-"""How long training stands for want of a lighthouse before people are told."""
+"""How long training stands for want of a lighthouse before people get the notice."""
 
 
 class Outage:

@@ -1,6 +1,6 @@
 """How a slot's workers are stopped, and how their loss is reported.
 
-Three steps, each harder than the last: ``ask`` tells the script to stop, ``press`` has it leave
+Three steps, each harder than the last: ``ask`` requests a stop, ``press`` has the script leave
 where it stands, ``kill`` ends it. Not here: when each is due (supervisor.py, ending.py), what a
 script does when asked (inject/stopping.py).
 """

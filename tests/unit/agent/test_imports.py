@@ -1,4 +1,4 @@
-"""What the spawner imports for heals with TLS, in processes of their own."""
+"""The spawner's imports for heals with TLS, in processes of their own."""
 
 from __future__ import annotations
 

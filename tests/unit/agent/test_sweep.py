@@ -1,4 +1,4 @@
-"""Who belongs to the job is found whatever it did to its session, parent or environment."""
+"""The job's processes are found, whatever their session, parent or environment is now."""
 
 from __future__ import annotations
 

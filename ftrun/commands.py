@@ -218,8 +218,7 @@ def _run(settings: Any, launch: Any | None) -> int:
     from ftrun.protocol.quiet import load_grpc_quietly
 
     load_grpc_quietly()
-    from ftrun.agent.shell import Neighbours, run_agent
-    from ftrun.lighthouse.embedded import child_environment
+    from ftrun.agent.main import Neighbours, run_agent
     from ftrun.protocol.auth import default_token_path, load_or_create_token, new_token
 
     token_file: Path | None = None
@@ -227,7 +226,7 @@ def _run(settings: Any, launch: Any | None) -> int:
     if settings.token_file is not None or settings.lighthouse is not None:
         token_file = (settings.token_file or default_token_path()).absolute()
         token = load_or_create_token(token_file)
-    neighbours = Neighbours(child_environment, *_job_file(settings))
+    neighbours = Neighbours(*_job_file(settings))
     return run_agent(settings, machine, token, token_file, launch, neighbours)
 
 

@@ -1,4 +1,4 @@
-"""The agent: one per node; starts, watches, restarts and stops the workers, and speaks for them.
+"""The agent of a node: starts, watches, restarts and stops workers, and relays their messages.
 
-Nothing here imports torch but the spawner, which is a process of its own.
+Only the spawner, a process of its own, imports torch.
 """

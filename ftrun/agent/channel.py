@@ -1,7 +1,7 @@
 """Messages and descriptors between the agent and its own children, over a Unix socket pair.
 
-Frames are a 4-byte length and JSON; descriptors travel beside the first byte of their frame. Both
-ends are ftrun's own processes, so there is no token here; the limits are there all the same.
+Frames are a 4-byte length and JSON; descriptors travel with the first byte of their frame. Both
+ends are ftrun's own processes, so there is no token; there are limits all the same.
 
 Not here: what the messages mean (process.py, spawner.py, tcp_stores.py).
 """
@@ -36,17 +36,17 @@ class Frame:
 
 
 def encode(message: dict[str, Any], fds: int = 0) -> bytes:
-    """A frame, with so many descriptors beside it."""
+    """The bytes of a frame that comes with ``fds`` descriptors."""
     body = json.dumps({**message, "fds": fds}).encode()
     return _LENGTH.pack(len(body)) + body
 
 
 class DescriptorsLost(ProtocolError):
-    """There was no room here for the descriptors that were sent; to whom they belong is lost."""
+    """This process had no room for descriptors that were sent: which frame has which is lost."""
 
 
 class Channel:
-    """One end of the pair. ``send`` blocks; ``receive`` takes what is there, without waiting."""
+    """One end of the pair. ``send`` blocks; ``receive`` reads what has arrived, without waiting."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
@@ -72,11 +72,11 @@ class Channel:
             self._sock.sendall(data)
 
     def receive(self) -> list[Frame]:
-        """The whole messages that have come; at the end of the stream ``closed`` is set.
+        """The complete messages that have arrived; the end of the stream sets ``closed``.
 
         Raises:
-            DescriptorsLost: there was no room for the descriptors that came.
-            ProtocolError: what came is no frame.
+            DescriptorsLost: this process may open no more files.
+            ProtocolError: a frame is too long.
         """
         # socket.recv_fds drops its flags, at least up to Python 3.13.
         try:
@@ -98,7 +98,7 @@ class Channel:
         return self._frames()
 
     def close(self) -> None:
-        """Close this end and whatever descriptors nobody has taken."""
+        """Close this end and the descriptors that were not handed out."""
         self.closed = True
         self._sock.close()
         while self._fds:

@@ -1,7 +1,7 @@
-"""From the spawner's fork to the script: whose the process is, what it lets go, what it waits for.
+"""A forked process between the spawner's fork and the script.
 
-A worker knows its part from the start. A standby waits for it at the end of a socket, with all
-done that every part needs; the wait ends with the part, or with the spawner.
+A worker has its assignment from the start. A standby has done all that every assignment needs, and
+waits for its own at the end of a socket; the wait ends with the assignment or with the spawner.
 
 Not here: the fork itself (spawner.py), what makes a fork look fresh (inject/bootstrap.py).
 """
@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from ftrun.agent import linux
+from ftrun import linux
 from ftrun.agent.channel import Channel
 from ftrun.agent.env_markers import OWNER_NAME
 from ftrun.core.ids import WorkerKey
@@ -27,7 +27,7 @@ from ftrun.training.context import WorkerContext
 
 @dataclass(frozen=True, slots=True)
 class ChildSetup:
-    """What a fork of the spawner starts with. ``inherited``: the spawner's own descriptors."""
+    """A fork's start. ``inherited``: the spawner's own descriptors, for the fork to close."""
 
     spawner_pid: int
     token: str
@@ -44,7 +44,7 @@ def become_worker(setup: ChildSetup, assignment: dict[str, Any]) -> None:
 
 
 def become_standby(setup: ChildSetup, name: str, threads: int, waiting: socket.socket) -> None:
-    """Get ready, wait for a part, and run the script; end if the spawner closes its end."""
+    """Prepare, wait for an assignment, and run the script; end if the spawner closes its end."""
     _detach(setup)
     linux.title_process(f"ftrun {name}")
     bootstrap.prepare(threads)
@@ -60,7 +60,7 @@ def become_standby(setup: ChildSetup, name: str, threads: int, waiting: socket.s
 
 
 def _detach(setup: ChildSetup) -> None:
-    """Be the leader of a session, with no descriptor and no signal handler of the spawner's."""
+    """Lead a session of its own, without the spawner's descriptors and signal handlers."""
     if not linux.die_with_parent(setup.spawner_pid):
         os._exit(0)
     os.setsid()
@@ -74,16 +74,16 @@ def _detach(setup: ChildSetup) -> None:
 
 
 def close(fds: Iterable[int]) -> None:
-    """Close them all."""
+    """Close all of ``fds``."""
     for fd in fds:
         os.close(fd)
 
 
 def open_pipes() -> tuple[int, ...]:
-    """Two pipes, and a descriptor in reserve: the pidfd must not lack one after the fork.
+    """Two pipes, and a descriptor in reserve, so that the pidfd can be opened after the fork.
 
     Raises:
-        OSError: there are not as many; then none of them is open.
+        OSError: there are too few descriptors; then none of these is open.
     """
     fds: list[int] = []
     try:

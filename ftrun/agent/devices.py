@@ -1,6 +1,6 @@
-"""What this node has: cores, CUDA devices, its address. Asked without torch and without CUDA.
+"""This node's cores, CUDA devices and address, found without torch and without CUDA.
 
-Not here: who gets which device for how long (DeviceSlices only counts).
+Not here: which slots run on this node, and for how long (DeviceSlices only counts).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NVIDIA_DEVICE = re.compile(r"nvidia\d+")
 class Machine:
     """The node as the job sees it. ``devices``: CUDA ids or UUIDs, empty on cpu.
 
-    ``threads_wished``: OMP_NUM_THREADS as ftrun was started with, if it was.
+    ``threads_wished``: OMP_NUM_THREADS of ftrun's own environment, if it is set.
     """
 
     device: str
@@ -36,10 +36,10 @@ class Machine:
 
 
 def inspect_machine(settings: RunSettings, environ: Mapping[str, str]) -> Machine:
-    """Resolve ``--device`` and count what fits.
+    """Resolve ``--device`` and count the replica groups that fit.
 
     Raises:
-        UserError: no CUDA device although one was asked for, or W does not divide them.
+        UserError: ``--device cuda`` without a CUDA device, or W does not divide their number.
     """
     devices = () if settings.device == "cpu" else cuda_devices(environ)
     if settings.device == "cuda" and not devices:
@@ -86,7 +86,7 @@ def cuda_devices(environ: Mapping[str, str]) -> tuple[str, ...]:
     visible = environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         names = [name.strip() for name in visible.split(",")]
-        # As the driver does: the list ends at the first invalid entry, "-1" by custom.
+        # As in the driver, the list ends at the first invalid entry, "-1" by custom.
         valid = names[: names.index("-1")] if "-1" in names else names
         return tuple(name for name in valid if name)
     try:
@@ -106,7 +106,7 @@ def _torch_has_cuda() -> bool:
 def own_address(lighthouse: str | None) -> str:
     """The numeric address on which other nodes reach this one.
 
-    It is that of the interface that routes to the lighthouse; a host name may resolve to another.
+    The address of the interface that routes to the lighthouse; a host name may resolve to another.
     """
     if lighthouse is None:
         return "127.0.0.1"
@@ -126,10 +126,10 @@ def own_address(lighthouse: str | None) -> str:
 
 
 def check_own_address(host: str) -> None:
-    """See that processes of this node can meet at ``host``, by meeting one there.
+    """Check that processes of this node can connect at ``host``, by one connection.
 
     Raises:
-        UserError: nothing can listen there, or not be reached; without a word, all would wait.
+        UserError: nothing can listen or be reached there. Unchecked, all workers would just wait.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
@@ -139,7 +139,7 @@ def check_own_address(host: str) -> None:
         remedy = (
             "Bring the loopback interface up: ip link set lo up"
             if is_loopback(host)
-            else "Look at the interface that has this address, and at the firewall."
+            else "Check the interface that has this address, and the firewall."
         )
         raise UserError(
             f"This node cannot reach itself at {host} ({error.strerror or error}), where its "
@@ -148,7 +148,7 @@ def check_own_address(host: str) -> None:
 
 
 class DeviceSlices:
-    """Which part of the node each slot has; a slot keeps its part over restarts."""
+    """Each slot's devices; a slot keeps them over restarts."""
 
     def __init__(self, devices: tuple[str, ...], workers: int) -> None:
         self._devices = devices
@@ -165,7 +165,7 @@ class DeviceSlices:
         return self._devices[start : start + self._workers]
 
     def keep_only(self, replica_ids: tuple[str, ...]) -> None:
-        """Free the parts of all other slots."""
+        """Free the devices of all other slots."""
         self._places = {slot: at for slot, at in self._places.items() if slot in replica_ids}
 
 

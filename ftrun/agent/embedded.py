@@ -8,23 +8,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from ftrun import clock
 from ftrun.agent.env_markers import GUARD_NAME
 from ftrun.core.agent.failures import signal_name
 from ftrun.errors import ExitCode
+from ftrun.protocol.embedding import (
+    ANY_PORT,
+    ServiceAddress,
+    child_environment,
+    read_address,
+    withdraw_address,
+)
 from ftrun.protocol.frames import CHUNK_BYTES
 
-ADDRESS_FILE = "address.json"
-ANY_PORT = "127.0.0.1:0"
 READY_WORDS = b"lighthouse ready"
 STOP_S = 2.0
 BACKOFF_FIRST_S = 0.05
@@ -33,40 +35,21 @@ HEALTHY_S = 10.0
 LINES_KEPT_BYTES = 16 * 1024
 
 
-class ChildEnvironment(Protocol):
-    """``ftrun.lighthouse.embedded.child_environment``: the agent is handed it by the CLI."""
-
-    def __call__(
-        self, state_dir: Path, token_fd: int, *, parent_pid: int, bind: str, http: str
-    ) -> dict[str, str]:
-        """What to add to the child's environment."""
-
-
-@dataclass(frozen=True, slots=True)
-class LighthouseAddress:
-    """Where the child listens: ``host:port`` for agents, ``host:port`` for people."""
-
-    grpc: str
-    http: str
-
-
 class EmbeddedLighthouse:
     """Runs ``python -m ftrun.lighthouse`` until ``stop``.
 
-    ``on_end`` is told how a child has ended, and False if another try would end so too.
+    ``on_end`` gets how a child has ended, and False if a restart would end in the same way.
     """
 
     def __init__(
         self,
-        child_environment: ChildEnvironment,
         state_dir: Path,
         token: str,
         guard_id: str,
         log_path: Path,
-        on_ready: Callable[[LighthouseAddress], None],
+        on_ready: Callable[[ServiceAddress], None],
         on_end: Callable[[str, bool], None],
     ) -> None:
-        self._child_environment = child_environment
         self._state_dir = state_dir
         self._token = token
         self._guard_id = guard_id
@@ -78,7 +61,7 @@ class EmbeddedLighthouse:
         self._pidfd = -1
         self._stderr_fd = -1
         self._received = bytearray()
-        self._address = LighthouseAddress(ANY_PORT, ANY_PORT)
+        self._address = ServiceAddress(ANY_PORT, ANY_PORT)
         self._failures = 0
         self._started_at = 0.0
         self._ready = False
@@ -92,14 +75,13 @@ class EmbeddedLighthouse:
         return 0 if self._process is None else self._process.pid
 
     def start(self) -> None:
-        """Start the child; ``on_ready`` follows, or ``on_end`` and another try."""
+        """Start the child; ``on_ready`` follows, or ``on_end`` and a restart."""
         self._retry = None
         self._ready = False
         self._received.clear()
         self._ended.clear()
         self._started_at = clock.now()
-        with contextlib.suppress(FileNotFoundError):
-            (self._state_dir / ADDRESS_FILE).unlink()
+        withdraw_address(self._state_dir)
         token_read, token_write = os.pipe()
         stderr_read, stderr_write = os.pipe()
         self._process = subprocess.Popen(
@@ -118,7 +100,7 @@ class EmbeddedLighthouse:
         self._watch(stderr_read)
 
     async def stop(self) -> None:
-        """End the child: asked first, then by force."""
+        """End the child: by SIGTERM, and after ``STOP_S`` by SIGKILL."""
         self._stopping = True
         if self._retry is not None:
             self._retry.cancel()
@@ -133,7 +115,7 @@ class EmbeddedLighthouse:
             await self._ended.wait()
 
     def _environment(self, token_fd: int) -> dict[str, str]:
-        added = self._child_environment(
+        added = child_environment(
             self._state_dir,
             token_fd,
             parent_pid=os.getpid(),
@@ -167,8 +149,7 @@ class EmbeddedLighthouse:
         del self._received[:-LINES_KEPT_BYTES]
 
     def _published(self) -> None:
-        facts = json.loads((self._state_dir / ADDRESS_FILE).read_text(encoding="utf-8"))
-        self._address = LighthouseAddress(facts["grpc"], facts["http"])
+        self._address = read_address(self._state_dir)
         self._on_ready(self._address)
 
     def _exited(self) -> None:
@@ -186,8 +167,8 @@ class EmbeddedLighthouse:
             self._on_end(self._why(status), False)
             return
         if not self._ready:
-            # Perhaps somebody has taken the ports meanwhile.
-            self._address = LighthouseAddress(ANY_PORT, ANY_PORT)
+            # Another process may have taken the ports.
+            self._address = ServiceAddress(ANY_PORT, ANY_PORT)
         if clock.now() - self._started_at >= HEALTHY_S:
             self._failures = 0
         delay_s = min(BACKOFF_LAST_S, BACKOFF_FIRST_S * 2.0**self._failures)

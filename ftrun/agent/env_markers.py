@@ -1,6 +1,6 @@
-"""The marks by which a process of the job is known: variables of its environment.
+"""Environment variables that mark each process of the job.
 
-Not here: who looks for them (sweep.py). Nothing is imported: the spawner's launch needs them first.
+Imports nothing, because the spawner's launch needs these first. Not here: the search (sweep.py).
 """
 
 GUARD_NAME = "FTRUN_GUARD_ID"

@@ -1,6 +1,6 @@
-"""A worker's environment in explicit mode: the replica group's, as torchrun would set it.
+"""A worker's environment in explicit mode: torchrun's variables, for its replica group.
 
-The token is in none of it (X4). Not here: what the spawner's own environment is (launch.py).
+The token is in none of them (X4). Not here: the spawner's own environment (launch.py).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ftrun.core.ids import WorkerKey
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What differs between the workers of one agent."""
+    """One worker's part of the environment."""
 
     key: WorkerKey
     restarts: int
@@ -35,7 +35,7 @@ def threads_per_worker(settings: RunSettings, machine: Machine) -> int:
 def worker_environment(
     settings: RunSettings, machine: Machine, place: Place, threads: int
 ) -> dict[str, str]:
-    """The variables of one worker, beside those that ftrun itself was started with."""
+    """The variables of one worker, in addition to ftrun's own environment."""
     rank, world = str(place.key.group_rank), str(settings.workers_per_replica)
     environment = {
         "RANK": rank,
@@ -49,7 +49,7 @@ def worker_environment(
         "ROLE_WORLD_SIZE": world,
         "MASTER_ADDR": machine.host,
         "MASTER_PORT": str(place.master_port),
-        # The group's store is there already: no worker has to be its server.
+        # The group's store is open already, so no worker must serve it.
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "TORCHELASTIC_RESTART_COUNT": str(place.restarts),
         "TORCHELASTIC_MAX_RESTARTS": str(settings.max_restarts),
@@ -70,7 +70,7 @@ def worker_environment(
     if place.devices:
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(place.devices)
     if len(set(machine.devices)) < len(machine.devices):
-        # A device listed twice is shared: NCCL refuses that unless the ranks look like two hosts.
+        # A device listed twice is shared, which NCCL refuses unless the ranks seem on two hosts.
         environment["NCCL_HOSTID"] = f"{settings.job_id}.{place.key}"
     if machine.device == "cpu":
         environment["CUDA_VISIBLE_DEVICES"] = ""

@@ -8,13 +8,14 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from ftrun import clock
-from ftrun.agent import linux, sweep
+from ftrun import clock, linux
+from ftrun.agent import sweep
 from ftrun.agent.devices import DeviceSlices, Machine
 from ftrun.agent.environment import Place, threads_per_worker, worker_environment
 from ftrun.agent.launch import SpawnerLaunch
@@ -22,42 +23,22 @@ from ftrun.agent.logs import Terminal, WorkerLog, log_path
 from ftrun.agent.process import SpawnerProcess, StartWorker, sweeper
 from ftrun.agent.workers import SOCKET_NAME
 from ftrun.config import RunSettings
-from ftrun.core.agent.events import StartReplica, WorkerExited
+from ftrun.core.agent.events import Event, SpawnerReady, StartReplica, WorkerExited
 from ftrun.core.agent.imports import LIMIT_S
 from ftrun.core.ids import WorkerKey
-from ftrun.errors import ExitCode
 
 QUORUM_STORE = "quorum"
 SPARE_STORES = 2
 SWEEP_DEADLINE_S = 4.0
 STATUS_LATE_S = 0.5
 STATUS_LOOKS = 20
-"""So often it is looked for a worker's status that the spawner has reaped and not told."""
+"""Polls for the status of a worker that the spawner reaped without reporting it."""
 STATUS_WAIT_S = LIMIT_S
-"""So long it may be busy with an import before it reaps and tells."""
+"""How long the spawner may be busy with an import before it reaps and reports."""
 LOG_DRAIN_S = 1.0
 NEVER_STARTED = -9
 FORM_MARGIN_S = 30.0
-"""A worker waits longer for its first quorum than the lighthouse gathers members for it."""
-
-
-class FleetListener(Protocol):
-    """What the agent does when its processes come and go."""
-
-    def fleet_ready(self, store: str) -> None:
-        """Workers can be started; ``store``: host:port of the node's quorum store."""
-
-    def fleet_warmed(self) -> None:
-        """What is started from now on has all imported."""
-
-    def worker_exited(self, event: WorkerExited) -> None:
-        """A worker has ended."""
-
-    def standby_exited(self, name: str, status: int) -> None:
-        """A standby has ended before it had a part."""
-
-    def fleet_lost(self, reason: str, exit_code: int) -> None:
-        """Nothing can be started any more."""
+"""A worker waits this much longer for its first quorum than the lighthouse gathers members."""
 
 
 @dataclass
@@ -69,7 +50,7 @@ class _Worker:
 
 @dataclass
 class _Group:
-    """One incarnation. ``workers`` holds those whose exit status is not known yet."""
+    """One incarnation. ``workers``: those whose exit status is not known yet."""
 
     start: StartReplica
     store: str
@@ -78,11 +59,15 @@ class _Group:
 
 
 class Fleet:
-    """Carries out starts, signals and sweeps; tells exits. All in the event loop's thread."""
+    """Carries out starts, signals and sweeps; emits what happens. All in the event loop's thread.
+
+    ``lighthouse``: its address, for workers. ``store``: host:port of the node's quorum store, known
+    once ``SpawnerReady`` is emitted.
+    """
 
     def __init__(
         self,
-        listener: FleetListener,
+        emit: Callable[[Event], None],
         settings: RunSettings,
         machine: Machine,
         token: str,
@@ -90,7 +75,7 @@ class Fleet:
         runtime_dir: Path,
         terminal: Terminal,
     ) -> None:
-        self._listener = listener
+        self._emit = emit
         self._settings = settings
         self._machine = machine
         self._token = token
@@ -100,7 +85,7 @@ class Fleet:
         self.guard_id = launch.guard_id
         children = {row.pid for row in linux.process_rows() if row.ppid == os.getpid()}
         self._before = frozenset(children - {launch.process.pid})
-        self._spawner = SpawnerProcess(self, launch)
+        self._spawner = SpawnerProcess(self, emit, launch)
         self._slices = DeviceSlices(machine.devices, settings.workers_per_replica)
         self._ports: dict[str, int] = {}
         self._spare: deque[str] = deque()
@@ -111,11 +96,12 @@ class Fleet:
         self._sweeps: set[asyncio.Task[None]] = set()
         self._logs: set[WorkerLog] = set()
         self.lighthouse = ""
+        self.store = ""
 
-    # ------------------------------------------------------------ what the agent asks
+    # ------------------------------------------------------------ from the agent
 
     def start(self) -> None:
-        """Tell the spawner and the store process what they are; ``fleet_ready`` follows."""
+        """Configure the spawner and order the first stores; ``SpawnerReady`` follows."""
         self._spawner.start(
             token=self._token,
             host=self._machine.host,
@@ -134,36 +120,36 @@ class Fleet:
     def start_replica(self, start: StartReplica) -> None:
         """Start all workers of an incarnation, as soon as there is a store for it."""
         self._waiting.append(start)
-        # What was told the lighthouse just now, a loss perhaps, is to go out first.
+        # A loss that is on its way to the lighthouse must leave first.
         self._loop.call_soon(self._start_waiting)
 
     def start_standby(self, name: str) -> None:
-        """Start a worker that waits for its part."""
+        """Start a worker that waits for its assignment."""
         self._spawner.start_standby(name, threads_per_worker(self._settings, self._machine))
 
     def signal_replica(self, incarnation: str, number: int) -> None:
-        """Signal the process groups of its workers; one that waits to start never will."""
+        """Signal the process groups of its workers; an incarnation not started yet never starts."""
         if not self._takes_back(incarnation):
             self._spawner.signal_replica(incarnation, number)
 
     def ask_to_stop(self, incarnation: str) -> None:
-        """Ask its workers to stop; one that waits to start never will."""
+        """Ask its workers to stop; an incarnation not started yet never starts."""
         if not self._takes_back(incarnation):
             self._spawner.ask_to_stop(incarnation)
 
     def _takes_back(self, incarnation: str) -> bool:
-        """Whether the incarnation had not been started yet: then it never is."""
+        """True if the incarnation was not started yet: then it never is."""
         for start in list(self._waiting):
             if start.incarnation == incarnation:
                 self._waiting.remove(start)
                 for rank in range(self._settings.workers_per_replica):
                     gone = WorkerExited(incarnation, rank, 0, NEVER_STARTED, "was never started")
-                    self._loop.call_soon(self._listener.worker_exited, gone)
+                    self._loop.call_soon(self._emit, gone)
                 return True
         return False
 
     def sweep_replica(self, incarnation: str) -> None:
-        """End what an ended incarnation has left behind, beside everything else."""
+        """End the processes that an ended incarnation has left behind, in the background."""
         task = self._loop.create_task(self._sweep(incarnation))
         self._sweeps.add(task)
         task.add_done_callback(self._sweeps.discard)
@@ -174,11 +160,11 @@ class Fleet:
         if group is None or group.start.replica_id != key.replica_id:
             return False
         worker = group.workers.get(key.group_rank)
-        # A quick worker connects before the spawner's word of its pid is here.
+        # A quick worker connects before the spawner's message with its pid arrives.
         return worker.pid == pid if worker is not None else key.group_rank in group.expected
 
     def process_of(self, key: WorkerKey) -> linux.ProcessRow | None:
-        """A worker's process as it is now; None: it has ended."""
+        """A worker's process, read now; None: it has ended."""
         group = self._groups.get(key.incarnation)
         worker = group.workers.get(key.group_rank) if group is not None else None
         return linux.process_row(worker.pid) if worker is not None else None
@@ -199,20 +185,12 @@ class Fleet:
             log.close()
         return stuck
 
-    # ------------------------------------------------------------ what the spawner says
+    # ------------------------------------------------------------ from the spawner
 
     def spawner_ready(self) -> None:
         """Torch is imported; the stores follow."""
         self._ready = True
         self._announce_ready()
-
-    def spawner_warmed(self) -> None:
-        """Nothing is left to import."""
-        self._listener.fleet_warmed()
-
-    def standby_exited(self, name: str, status: int) -> None:
-        """What becomes of that is the supervisor's to say."""
-        self._listener.standby_exited(name, status)
 
     def store_opened(self, name: str, port: int) -> None:
         """A store listens."""
@@ -241,7 +219,7 @@ class Fleet:
     def worker_exited(
         self, incarnation: str, group_rank: int, pid: int, status: int, reason: str
     ) -> None:
-        """The exit status of a worker; the first word of its end counts."""
+        """Note a worker's exit status and emit it; only the first report of an end counts."""
         group = self._groups.get(incarnation)
         if group is None:
             return
@@ -250,18 +228,14 @@ class Fleet:
             self._forget_worker(group, group_rank)
         if not group.workers and not group.expected:
             self._close_group(incarnation)
-        self._listener.worker_exited(WorkerExited(incarnation, group_rank, pid, status, reason))
-
-    def spawner_lost(self, reason: str, usable: bool) -> None:
-        """Without it nothing can be started or reaped."""
-        code = ExitCode.BUG if usable else ExitCode.USAGE
-        self._listener.fleet_lost(reason, code)
+        self._emit(WorkerExited(incarnation, group_rank, pid, status, reason))
 
     # ------------------------------------------------------------ starting
 
     def _announce_ready(self) -> None:
         if self._ready and QUORUM_STORE in self._ports:
-            self._listener.fleet_ready(self._store_address(QUORUM_STORE))
+            self.store = self._store_address(QUORUM_STORE)
+            self._emit(SpawnerReady())
             self._start_waiting()
 
     def _store_address(self, name: str) -> str:
@@ -325,7 +299,7 @@ class Fleet:
     # ------------------------------------------------------------ ends
 
     def _ended(self, incarnation: str, group_rank: int) -> None:
-        """The kernel says a worker has ended; why is the spawner's to tell, at once as a rule."""
+        """A pidfd shows that a worker has ended; the spawner reports how, usually at once."""
         worker = self._groups[incarnation].workers[group_rank]
         self._loop.remove_reader(worker.pidfd)
         self._ask_later(incarnation, group_rank, STATUS_LOOKS, clock.now() + STATUS_WAIT_S)
@@ -335,7 +309,7 @@ class Fleet:
         self._loop.call_later(STATUS_LATE_S, late)
 
     def _status_late(self, incarnation: str, group_rank: int, looks: int, deadline: float) -> None:
-        """The spawner is busy, or stopped: the kernel tells who has failed, as long as it lies."""
+        """The spawner is busy or stopped: read the status of the zombie from /proc instead."""
         group = self._groups.get(incarnation)
         worker = group.workers.get(group_rank) if group is not None else None
         if worker is None:
@@ -344,18 +318,18 @@ class Fleet:
         if status:
             self.worker_exited(incarnation, group_rank, worker.pid, status, "")
         elif looks > 1 and clock.now() < deadline:
-            # Who lies there with 0 has ended well, if we may know: it is the spawner's to say.
+            # Status 0 may mean success or no permission to read it: wait for the spawner.
             looks -= status is None
             self._ask_later(incarnation, group_rank, looks, deadline)
         else:
-            reason = "has ended, and the spawner does not say how"
+            reason = "has ended, and the spawner does not report how"
             self.worker_exited(incarnation, group_rank, worker.pid, -9, reason)
 
     def _forget_worker(self, group: _Group, group_rank: int) -> None:
         worker = group.workers.pop(group_rank)
         self._loop.remove_reader(worker.pidfd)
         os.close(worker.pidfd)
-        # What it has written is in the pipe. A child of its may hold the pipe open for longer.
+        # The pipe has all of its output. A child of the worker may keep the pipe open for longer.
         worker.log.drain()
         self._loop.call_later(LOG_DRAIN_S, worker.log.close)
 

@@ -1,8 +1,8 @@
-"""What the spawner imports, and when: before the first word, on demand, and in between.
+"""The spawner's imports: before the first message, on demand, and when it is idle.
 
-What torch itself imports late costs a script that trains in parallel more than a second, so such a
-script is waited with until the spawner has it; for another it is imported when nothing else is to
-be done. No garbage is looked for meanwhile: that took a tenth of the time. Not here: forking.
+The modules that torch imports late cost a script that trains in parallel more than a second. So
+such a script starts after these imports; otherwise they run when the spawner is idle. The garbage
+collector, a tenth of the time, is off during imports. Not here: forking.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 
 FIRST = ("numpy", "torch", "torch.distributed")
 LATE = (
-    # What torch itself imports late: at the first DistributedDataParallel, 823 modules in 1.1 s.
+    # Imported by torch at the first DistributedDataParallel: 823 modules in 1.1 s.
     "torch._dynamo",
     "torch.distributed.fsdp",
     "torch.distributed.checkpoint",
@@ -27,14 +27,14 @@ LATE = (
 
 
 class Unimportable(Exception):
-    """A module that the job cannot do without, and what it raised."""
+    """The job needs a module that cannot be imported; the text has what it raised."""
 
 
 def import_first() -> None:
-    """What every job needs.
+    """Import the modules that every job needs.
 
     Raises:
-        Unimportable: it is not installed, or a library that it needs is not.
+        Unimportable: one of them, or a library that it needs, is not installed.
     """
     with _collecting_nothing():
         for name in FIRST:
@@ -48,7 +48,7 @@ def import_first() -> None:
 
 
 class Imports:
-    """The modules that are still to be imported."""
+    """The modules that the spawner has yet to import."""
 
     def __init__(self) -> None:
         self._late = list(LATE)
@@ -62,7 +62,7 @@ class Imports:
         """Import the user's modules.
 
         Raises:
-            Unimportable: one that cannot be.
+            Unimportable: one of them cannot be imported.
         """
         with _collecting_nothing():
             for name in names:
@@ -73,9 +73,9 @@ class Imports:
                     raise Unimportable(reason) from error
 
     def make_ready_for_tls(self) -> None:
-        """Do what the first certificate of a process takes most of its time for.
+        """Make one certificate here, so that no worker pays for the first one of a process.
 
-        60 ms of imports and 25 of OpenSSL's own, in each worker before its first step.
+        That saves each worker 60 ms of imports and 25 ms of OpenSSL's own before its first step.
         """
         with _collecting_nothing():
             from ftrun.checkpoint.tls import ServerIdentity
@@ -91,7 +91,7 @@ class Imports:
         """Import the next, calling ``pause`` between the modules that it pulls in.
 
         Raises:
-            BaseException: what ``pause`` raises, if no module's own ``except`` keeps it.
+            BaseException: raised by ``pause``, unless a module's own ``except`` catches it.
         """
         finder = _ImportPause(pause)
         sys.meta_path.insert(0, finder)
@@ -101,14 +101,14 @@ class Imports:
             sys.meta_path.remove(finder)
 
     def _one_more(self) -> None:
-        # A module that this torch does not have is no error: it is then imported by nobody.
+        # A module that this version of torch lacks is no error, because no script imports it.
         with contextlib.suppress(ImportError), _collecting_nothing():
             importlib.import_module(self._late.pop(0))
 
 
 @contextlib.contextmanager
 def _collecting_nothing() -> Iterator[None]:
-    """What is imported stays: no collection in a worker needs to look at it, and so copy it."""
+    """Import without the collector, and freeze: no worker scans, and so copies, these modules."""
     gc.disable()
     try:
         yield
@@ -118,7 +118,7 @@ def _collecting_nothing() -> Iterator[None]:
 
 
 class _ImportPause:
-    """A finder that finds nothing: it is asked before every import, and lets others be served."""
+    """A finder that finds nothing; the import system calls it, and so ``pause``, at each import."""
 
     def __init__(self, pause: Callable[[], None]) -> None:
         self._pause = pause

@@ -1,8 +1,7 @@
-"""The spawner's launch: the first thing that a run does, for nothing takes as long as torch.
+"""The spawner's launch: the first act of a run, because importing torch takes longest.
 
-So what the user asked for is checked, and the agent's own libraries are loaded, while torch is
-being imported. What goes wrong meanwhile ends the spawner again. Not here: what is said to it
-(process.py), what it does (spawner.py).
+Meanwhile the agent checks the user's options and loads its own libraries; an error there ends the
+spawner again. Not here: messages to it (process.py), its work (spawner.py).
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ SINGLE_THREADED = {
 
 
 class SpawnerLaunch:
-    """A spawner that imports torch already, and that nobody has spoken to yet.
+    """A spawner that imports torch already and has received no message yet.
 
     ``guard_id``: the random marker that every process of the job carries in its environment.
-    ``channel``, ``stores``: this end of its two socket pairs, for whoever takes it over.
+    ``channel``, ``stores``: this end of its two socket pairs, for process.py.
     """
 
     def __init__(self) -> None:
@@ -48,7 +47,7 @@ class SpawnerLaunch:
             )
 
     def end(self) -> None:
-        """End it, if the agent has not done so or has never come to it."""
+        """Kill the spawner, unless the agent has ended it already."""
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
@@ -57,13 +56,13 @@ class SpawnerLaunch:
 def spawner_environment(guard_id: str) -> dict[str, str]:
     """The environment of the spawner, and so the base of every worker's.
 
-    The libraries' threads are held at one because forking beside threads is unsafe; a worker gets
+    The libraries get one thread because a fork of a process with threads is unsafe; a worker gets
     its own number after the fork.
     """
     return {
         **os.environ,
         **SINGLE_THREADED,
-        # Asked whether there is CUDA, torch looks by NVML: no context, so that forking stays safe.
+        # Makes torch check for CUDA by NVML, without a context, so that forking stays safe.
         "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
         env_markers.GUARD_NAME: guard_id,
         env_markers.OWNER_NAME: env_markers.NO_OWNER,

@@ -1,4 +1,4 @@
-"""Bytes of a worker's output to lines for people: pure, bounded.
+"""Turns bytes of a worker's output into lines for people: pure, bounded.
 
 A progress bar redraws its line with carriage returns; here only its newest state is shown, at most
 once a second, and for good when the line ends. A line longer than ``LINE_BYTES_MAX`` is cut in
@@ -12,7 +12,7 @@ REDRAW_INTERVAL_S = 1.0
 
 
 class LineSplitter:
-    """Feed it bytes as they come; it returns the lines to show, without their ends."""
+    """Takes bytes as they arrive; returns the lines to show, without their ends."""
 
     def __init__(self) -> None:
         self._pending = bytearray()
@@ -32,20 +32,20 @@ class LineSplitter:
         return lines + self._redrawn(now)
 
     def flush(self) -> list[bytes]:
-        """What has no end yet; for the end of the stream."""
+        """The unfinished last line, at the end of the stream."""
         rest = _last_drawn(self._pending)
         self._pending = bytearray()
         return _parts(rest) if rest else []
 
     def _redrawn(self, now: float) -> list[bytes]:
-        """A progress bar's newest state, if it is time to show one."""
+        """A progress bar's newest state, if it is time to show it."""
         head, separator, tail = self._pending.rpartition(b"\r")
         if not separator:
             return []
         drawn = _last_drawn(head)
         if not tail and not drawn:
             return []
-        # The state before the last return is whole; what follows it may still be being written.
+        # The state before the last return is complete; the one after it may be half written.
         self._pending = bytearray(b"\r" + tail) if now >= self._redraw_at else self._pending
         if now < self._redraw_at:
             self._pending = bytearray(drawn + b"\r" + tail)
@@ -57,7 +57,7 @@ class LineSplitter:
 
 
 def _last_drawn(line: bytes | bytearray) -> bytearray:
-    """What a terminal would show of a line with carriage returns in it."""
+    """The part of a line with carriage returns that a terminal would show."""
     drawn = [part for part in bytearray(line).split(b"\r") if part]
     return drawn[-1] if drawn else bytearray()
 

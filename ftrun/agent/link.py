@@ -1,4 +1,4 @@
-"""The agent's side of the conversation with the lighthouse: Hello, relay, heartbeats.
+"""The agent's side of the stream to the lighthouse: Hello, relay, heartbeats.
 
 Not here: the stream itself (protocol/rpc.py), what is decided on a message (core/).
 """
@@ -32,16 +32,16 @@ ANY_HOST = ("0.0.0.0", "::")
 
 
 class LinkListener(Protocol):
-    """What the agent does when the lighthouse speaks or falls silent."""
+    """The agent's callbacks for the stream to the lighthouse."""
 
     def link_opened(self, address: str) -> None:
-        """The stream stands and Hello is said: let the workers report."""
+        """The stream is open and Hello is sent: the workers report next."""
 
     def link_message(self, message: ToAgent, asked_at: float | None) -> None:
-        """The lighthouse says something; ``asked_at``: when what it answers was sent."""
+        """A message has arrived; ``asked_at``: when the request that it answers was sent."""
 
     def link_failed(self, ending: Disconnected) -> None:
-        """The stream, or a try to open one, has failed; the next try follows."""
+        """The stream, or an attempt to open one, has failed; the next attempt follows."""
 
 
 class LighthouseLink:
@@ -68,7 +68,7 @@ class LighthouseLink:
         self._address = ""
 
     def start(self, addresses: Sequence[str]) -> None:
-        """Connect, and keep connected; called again, it moves to other addresses."""
+        """Connect, and stay connected; a second call moves to other addresses."""
         if self._connection is not None:
             self._connection.move(addresses)
             return
@@ -84,7 +84,7 @@ class LighthouseLink:
             task.add_done_callback(self._ended)
 
     def announce(self) -> None:
-        """Say Hello if there is a stream and all that it must hold is known by now."""
+        """Send Hello if there is a stream and all of Hello's fields are known."""
         hello = self._hello()
         if hello is None or self._connection is None or self._open or not self._address:
             return
@@ -94,11 +94,11 @@ class LighthouseLink:
 
     @property
     def is_open(self) -> bool:
-        """True while a stream stands on which Hello was said."""
+        """True while a stream is open on which Hello was sent."""
         return self._open
 
     def send(self, message: FromAgent) -> None:
-        """Send if there is a stream; what is lost without one is in the next Hello."""
+        """Send if there is a stream; the next Hello makes up for a message that is not sent."""
         if self._open and self._connection is not None:
             self._connection.send(message)
 
@@ -134,13 +134,13 @@ class LighthouseLink:
                 self._listener.link_message(event, None)
 
     def _ask(self, question: Hello | Heartbeat) -> None:
-        """Send what is answered one for one and in order, and note when."""
+        """Send a request, and note when; requests are answered one by one, in order."""
         assert self._connection is not None
         if self._connection.send(question):
             self._requests.sent(clock.now())
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """Neither task ends by itself: an exception in one is an exception of the agent."""
+        """Pass a task's exception to the event loop, as one of the agent's own."""
         error = None if task.cancelled() else task.exception()
         if error is not None:
             words = {"message": "the link to the lighthouse", "exception": error}
@@ -164,10 +164,10 @@ class LighthouseLink:
 
 
 def web_address(http: str, grpc: str) -> str | None:
-    """Where this node may ask a lighthouse that is bound to ``http`` and was reached at ``grpc``.
+    """The HTTP address for this node of a lighthouse bound to ``http`` and reached at ``grpc``.
 
-    Bound to every address, it is where it was reached. None: it answers people of its own host
-    only, or nobody.
+    A lighthouse bound to every address answers where it was reached. None: it answers people of its
+    own host only, or no HTTP at all.
     """
     if not http:
         return None

@@ -1,10 +1,10 @@
-"""Workers' output: whole to files, prefixed to the terminal.
+"""Workers' output: complete in files, prefixed on the terminal.
 
-Files are never deleted and never cut: a restart gets a file of its own. The terminal is written by
-a thread behind a bounded queue, so that a terminal that stands still (Ctrl-S) stops nobody; what
-does not fit is in the file, and a line says so.
+Files are never deleted and never cut: a restart gets a file of its own. A thread behind a bounded
+queue writes to the terminal, so that a stopped terminal (Ctrl-S) delays no worker. Lines that do
+not fit are in the file only, and a line on the terminal counts them.
 
-Not here: lines out of bytes (lines.py), what events say (shell.py).
+Not here: lines out of bytes (lines.py), the agent's own sentences (console.py).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Terminal:
         self._put(1 if error else 0, label.encode() + b" " + line + b"\n")
 
     def event_line(self, text: str) -> None:
-        """One line of ftrun's own; on stderr, so that stdout is the script's."""
+        """One line of ftrun's own, on stderr, because stdout is the script's."""
         label = "\x1b[1mftrun:\x1b[0m" if self.is_tty else "ftrun:"
         self._put(1, f"{label} {text}\n".encode(errors="replace"))
 
@@ -89,7 +89,7 @@ class Terminal:
             _write(self._fds[stream], data)
 
     def _take(self) -> tuple[int, bytes]:
-        """As many queued lines of one stream as go out in one write."""
+        """The queued lines of one stream that one write takes."""
         stream = self._queue[0][0]
         parts: list[bytes] = []
         while self._queue and self._queue[0][0] == stream and len(parts) < 512:
@@ -100,7 +100,7 @@ class Terminal:
 
 
 class WorkerLog:
-    """One worker's two pipes: to its file, and line by line to the terminal."""
+    """Copies one worker's two pipes to its file, and line by line to the terminal."""
 
     def __init__(
         self,
@@ -123,27 +123,27 @@ class WorkerLog:
             self._file_fd = os.open(path, flags, 0o644)
 
     def follow(self, out_fd: int, err_fd: int) -> None:
-        """Read both pipes until their ends; owns them from now on."""
+        """Read both pipes until their ends, and close them then."""
         for fd, error in ((out_fd, False), (err_fd, True)):
             os.set_blocking(fd, False)
             self._splitters[fd] = (LineSplitter(), error)
             self._loop.add_reader(fd, self._read, fd)
 
     def drain(self) -> None:
-        """Take what is there now, a pipe's content at most."""
+        """Read the output that is there now, at most a pipe's capacity."""
         for fd in list(self._splitters):
             for _ in range(PIPE_READS_MAX):
                 if fd not in self._splitters or not self._read(fd):
                     break
 
     def close(self) -> None:
-        """Take what is there and close."""
+        """Read the output that is there, and close."""
         self.drain()
         for fd in list(self._splitters):
             self._end(fd)
 
     def _read(self, fd: int) -> bool:
-        """True if there was something."""
+        """Read once; True if there was output."""
         try:
             data = os.read(fd, READ_BYTES)
         except BlockingIOError:
@@ -191,7 +191,7 @@ def log_path(directory: Path, replica_id: str, group_rank: int, restarts: int) -
 
 
 def last_lines(path: Path, count: int, bytes_max: int = 16 * 1024) -> list[str]:
-    """The end of a log, for a report."""
+    """The last lines of a log."""
     try:
         with open(path, "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - bytes_max))
@@ -202,7 +202,7 @@ def last_lines(path: Path, count: int, bytes_max: int = 16 * 1024) -> list[str]:
 
 
 def _write(fd: int, data: bytes) -> None:
-    """Write all of it; a reader that is gone (``ftrun … | head``) costs the output only."""
+    """Write all of ``data``; a reader that is gone (``ftrun … | head``) costs the output only."""
     view = memoryview(data)
     while view:
         try:
@@ -212,7 +212,7 @@ def _write(fd: int, data: bytes) -> None:
 
 
 def flush_python_streams() -> None:
-    """What was printed before the Terminal took over comes first."""
+    """Write Python's buffered output before the Terminal writes its first line."""
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:  # Python has none for a descriptor that was closed from the start.
             with contextlib.suppress(OSError, ValueError):

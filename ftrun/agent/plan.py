@@ -1,6 +1,6 @@
-"""``--dry-run``: what would be started, resolved, without starting it.
+"""``--dry-run``: shows all resolved settings of a run, and starts nothing.
 
-Not here: the resolving (config.py, devices.py, environment.py).
+Not here: their resolution (config.py, devices.py, environment.py).
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _slots(settings: RunSettings, machine: Machine) -> Table:
 
 
 def _environment(settings: RunSettings, machine: Machine) -> Table:
-    """Of the first worker; ports are known only once they are bound."""
+    """The first worker's environment; ports are known only once they are bound."""
     table = Table("variable", "value", title="environment of worker 0.0", title_justify="left")
     devices = DeviceSlices(machine.devices, settings.workers_per_replica).take("0")
     place = Place(WorkerKey("0", "(random)", 0), 0, 0, devices, settings.lighthouse or "(embedded)")

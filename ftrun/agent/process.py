@@ -1,8 +1,8 @@
-"""The agent's end of the spawner: speaks with it and with the store process, and ends both.
+"""The agent's side of the spawner and of the store process: sends, receives, and ends both.
 
-The process that is started becomes the store process, and the spawner is its first child.
+The launched process becomes the store process, and the spawner is its first child.
 
-Not here: its launch (launch.py), what it does (spawner.py), what is to be started and when
+Not here: the launch (launch.py), the spawner's own work (spawner.py), which worker starts when
 (core/agent/supervisor.py).
 """
 
@@ -16,11 +16,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from ftrun.agent import linux, sweep
+from ftrun import linux
+from ftrun.agent import sweep
 from ftrun.agent.channel import Channel, DescriptorsLost, Frame
 from ftrun.agent.launch import SpawnerLaunch
+from ftrun.core.agent.events import Event, SpawnerLost, SpawnerWarmed, StandbyExited
 from ftrun.core.ids import WorkerKey
-from ftrun.errors import ProtocolError
+from ftrun.errors import ExitCode, ProtocolError
 
 SPAWNER_STOP_S = 5.0
 
@@ -29,7 +31,7 @@ SPAWNER_STOP_S = 5.0
 class StartWorker:
     """One worker to start. ``context`` lacks the key and the token: the spawner adds them.
 
-    ``standby``: whose part it is to be, if that one waits; else one is forked.
+    ``standby``: the standby that becomes this worker, if it still waits; else one is forked.
     """
 
     key: WorkerKey
@@ -44,16 +46,10 @@ class StartWorker:
 
 
 class SpawnerListener(Protocol):
-    """What the agent does when the spawner or the store process says something."""
+    """The fleet's callbacks for messages of the spawner and of the store process."""
 
     def spawner_ready(self) -> None:
         """Torch is imported; workers can be started."""
-
-    def spawner_warmed(self) -> None:
-        """It has imported all that it ever will."""
-
-    def standby_exited(self, name: str, status: int) -> None:
-        """A standby has ended before it had a part, or could not be started."""
 
     def store_opened(self, name: str, port: int) -> None:
         """A TCPStore listens on ``port``."""
@@ -68,15 +64,18 @@ class SpawnerListener(Protocol):
     ) -> None:
         """``status``: exit code or minus the signal; ``pid`` 0: could not be started."""
 
-    def spawner_lost(self, reason: str, usable: bool) -> None:
-        """It has ended, or must. ``usable`` False: --preload or a limit of the node is to blame."""
-
 
 class SpawnerProcess:
-    """A running spawner. All methods belong to the event loop's thread."""
+    """A running spawner. All methods belong to the event loop's thread.
 
-    def __init__(self, listener: SpawnerListener, launch: SpawnerLaunch) -> None:
+    ``listener`` gets what concerns the fleet's tables; ``emit`` the supervisor's other events.
+    """
+
+    def __init__(
+        self, listener: SpawnerListener, emit: Callable[[Event], None], launch: SpawnerLaunch
+    ) -> None:
         self._listener = listener
+        self._emit = emit
         self._loop = asyncio.get_running_loop()
         self._ended = asyncio.Event()
         self._closing = False
@@ -96,7 +95,7 @@ class SpawnerProcess:
         heal_tls: bool,
         runtime_dir: Path,
     ) -> None:
-        """Say what it is to be; ``spawner_ready`` or ``spawner_lost`` follows.
+        """Send its configuration; ``spawner_ready`` or ``SpawnerLost`` follows.
 
         ``eager``: import also what torch imports late before the first worker is forked.
         ``heal_tls``: workers will make certificates.
@@ -122,7 +121,7 @@ class SpawnerProcess:
         self._send({"op": "start", **asdict(task)})
 
     def start_standby(self, name: str, threads: int) -> None:
-        """Fork a worker that waits for its part; ``standby_exited`` follows if it ends so."""
+        """Fork a standby; ``StandbyExited`` follows if it ends before it is used."""
         self._send({"op": "standby", "name": name, "threads": threads})
 
     def signal_replica(self, incarnation: str, number: int) -> None:
@@ -142,13 +141,13 @@ class SpawnerProcess:
         self._send_to_stores({"op": "close", "name": name})
 
     async def stop(self) -> None:
-        """Have the spawner kill what is left and end; at most ``SPAWNER_STOP_S``, then by force."""
+        """Have the spawner kill all workers and end; after ``SPAWNER_STOP_S``, kill it."""
         self._closing = True
         if self._pidfd < 0:
-            return  # Never spoken to: whoever has launched it ends it.
+            return  # It never got its configuration: the launch ends it (launch.py).
         self._close_channels()
         if self._spawner_pidfd < 0:
-            # Still importing, without a child of its own: it would look up only when it is done.
+            # Still importing, and without a child: it would notice only after its imports.
             self._process.kill()
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._ended.wait(), SPAWNER_STOP_S)
@@ -162,7 +161,7 @@ class SpawnerProcess:
 
     def _send(self, message: dict[str, Any]) -> None:
         if not self._channel.closed:
-            with contextlib.suppress(OSError):  # It has ended: ``_exited`` tells.
+            with contextlib.suppress(OSError):  # It has ended: ``_exited`` follows.
                 self._channel.send(message)
 
     def _send_to_stores(self, message: dict[str, Any]) -> None:
@@ -177,7 +176,7 @@ class SpawnerProcess:
         except DescriptorsLost as error:
             self._lost(str(error), usable=False)
         except ProtocolError as error:
-            self._lost(f"the spawner said what it may not: {error}")
+            self._lost(f"the spawner sent a message that is not valid: {error}")
         if self._channel.closed:
             self._loop.remove_reader(self._channel.fileno())
 
@@ -205,9 +204,9 @@ class SpawnerProcess:
                 self._watch_spawner(message["pid"], frame.fds[0])
                 self._listener.spawner_ready()
             case "warmed":
-                self._listener.spawner_warmed()
+                self._emit(SpawnerWarmed())
             case "standby_exited":
-                self._listener.standby_exited(message["name"], message["status"])
+                self._emit(StandbyExited(message["name"], message["status"]))
             case "unusable":
                 self._lost(message["reason"], usable=False)
 
@@ -231,7 +230,7 @@ class SpawnerProcess:
         self._lost(f"the spawner (pid {pid}) has ended")
 
     def _exited(self) -> None:
-        # Its last words tell why, and may come to notice after its end.
+        # Its last messages have the reason, and may still be unread.
         if not self._stores.closed:
             self._read_stores()
         if not self._channel.closed:
@@ -244,9 +243,10 @@ class SpawnerProcess:
         self._lost(words if self._spawner_pidfd >= 0 else f"the spawner did not start: {words}")
 
     def _lost(self, reason: str, *, usable: bool = True) -> None:
+        """``usable`` False: --preload or a limit of the node is to blame."""
         if not self._closing:
             self._closing = True
-            self._listener.spawner_lost(reason, usable)
+            self._emit(SpawnerLost(reason, ExitCode.BUG if usable else ExitCode.USAGE))
 
     def _close_channels(self) -> None:
         for channel in (self._channel, self._stores):
@@ -256,6 +256,6 @@ class SpawnerProcess:
 
 
 def sweeper(guard_id: str, before: frozenset[int]) -> Callable[[], list[linux.ProcessRow]]:
-    """What of the job lives, seen from the agent; ``before``: children it had from the start."""
+    """Finds the job's live processes; ``before``: the agent's children from before the job."""
     own = os.getpid()
     return lambda: sweep.job_processes(guard_id, own, before | {own})

@@ -1,15 +1,14 @@
-"""The spawner: has torch imported once, forks workers, reaps them, and guards the job.
+"""The spawner: imports torch once, forks workers, reaps them, and guards the job.
 
-Single-threaded for ever, and without a CUDA context: a fork copies only the calling thread, and a
-lock held by another would be held for ever in the child. That is asserted before each fork.
+It never has a second thread or a CUDA context: a fork copies only the calling thread, and a lock
+that another thread holds would stay locked in the child for ever. Each fork asserts that.
 
-torch is imported before the agent has said a word: nothing takes as long, and every job needs it.
-
-A fork returns from ``Spawner.run`` in the child with what the child shall do, so that a worker's
+It imports torch before the agent's first message, because that takes longest and every job needs
+it. In the child of a fork, ``Spawner.run`` returns what the child does next, so that a worker's
 script runs on an empty stack and ends as any interpreter ends.
 
-Not here: decisions (core/agent/supervisor.py), what is imported (imports.py), what a fork does
-first (child.py).
+Not here: decisions (core/agent/supervisor.py), the imports (imports.py), a fork's first steps
+(child.py).
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NoReturn
 
-from ftrun import clock
-from ftrun.agent import linux, sweep, tcp_stores
+from ftrun import clock, linux
+from ftrun.agent import sweep, tcp_stores
 from ftrun.agent.channel import Channel
 from ftrun.agent.child import ChildSetup, become_standby, become_worker, close, open_pipes
 from ftrun.agent.env_markers import GUARD_NAME
@@ -53,7 +52,7 @@ class _Worker:
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """What the agent says once, over the channel: the token is in no argv and no environment."""
+    """The agent's configuration, sent over the channel: the token is in no argv or environment."""
 
     token: str
     host: str
@@ -64,7 +63,7 @@ class _Job:
 
 
 class Spawner:
-    """Forks on request, reaps at once, and kills everything when the agent is gone."""
+    """Forks on request, reaps at once, and kills the whole job when the agent is gone."""
 
     def __init__(self, channel: Channel, store_channel: Channel, guard_id: str) -> None:
         self._channel = channel
@@ -85,7 +84,7 @@ class Spawner:
         """Serve the agent until it is gone.
 
         Returns:
-            None in the spawner, at its end; in another process, what that shall do.
+            None in the spawner, at its end; in another process, what that process does next.
         """
         if not self._configure():
             return None
@@ -131,14 +130,14 @@ class Spawner:
             self._imports.make_ready_for_tls()
         if self._job.eager:
             self._imports.finish()
-        # From the first fork on it is the guard itself: there are children to end first.
+        # From the first fork on this process is a guard, and must end its children first.
         linux.live_without_parent()
 
     def _split(self) -> Child | None:
-        """Fork the spawner proper; what was started first becomes the store process.
+        """Fork the spawner proper; the launched process becomes the store process.
 
-        So the store process is an ancestor of every worker, and as a subreaper it inherits
-        what both guards leave behind when they die at once, whatever that has done to itself.
+        So the store process is an ancestor of every worker. As a subreaper it inherits all that the
+        two other guards leave behind if they die at once, in whatever session or group that is.
         """
         self._assert_forkable()
         spawner_pid = os.fork()
@@ -189,14 +188,14 @@ class Spawner:
     def _warm_in_ms(self) -> float | None:
         """When the late imports may go on; None: not yet, or nothing is left to import.
 
-        A script that seems to do without them is not to be slowed down by them at its start.
+        The delay keeps them from slowing down the start of a script that may not need them.
         """
         if self._imports.are_done or self._warm_at is None:
             return None
         return max(0.0, self._warm_at - clock.now()) * 1000
 
     def _warm(self) -> None:
-        """Import the next late module, seeing to exits between the modules that it pulls in."""
+        """Import the next late module; reap between the modules that it imports in turn."""
         try:
             self._imports.go_on(self._see_to_exits)
         except _AgentGone:
@@ -205,7 +204,7 @@ class Spawner:
             self._send({"op": "warmed"})
 
     def _see_to_exits(self) -> None:
-        """Between two imports: nothing may be forked here, but exits are told and guarded."""
+        """Between two imports: report exits, and notice the agent's end. Never fork here."""
         self._reap()
         poll = select.poll()
         poll.register(self._agent_pidfd, select.POLLIN)
@@ -233,7 +232,7 @@ class Spawner:
     # ------------------------------------------------------------------ workers
 
     def _start(self, assignment: dict[str, Any]) -> Child | None:
-        """A standby or a fork plays this part; the agent gets its pidfd and its output."""
+        """Give the assignment to a standby or a fork; the agent gets its pidfd and its output."""
         name = {key: assignment["key"][key] for key in ("incarnation", "group_rank")}
         standby = self._standbys.give(assignment["standby"], assignment)
         if standby is not None:
@@ -281,8 +280,8 @@ class Spawner:
         """Fork one process with pipes for its output.
 
         Returns:
-            Its pid (minus the error number if there is none), its pidfd and the read ends of its
-            output; in the process itself, what it starts with.
+            In the spawner: the pid (minus the error number if the fork failed), the pidfd and the
+            read ends of the output. In the child: 0 and its ``ChildSetup``.
         """
         self._assert_forkable()
         pipes: tuple[int, ...] = ()
@@ -306,14 +305,14 @@ class Spawner:
     def _signal(self, incarnation: str, number: int) -> None:
         """Signal the process groups of one incarnation's workers.
 
-        A pid in ``_workers`` is not reaped yet, so neither it nor its group can be another's (P3).
+        A pid in ``_workers`` is not reaped yet, so its number and its group's are its own (P3).
         """
         for worker in self._workers.values():
             if worker.incarnation == incarnation:
                 _signal_group(worker.pid, number)
 
     def _ask_to_stop(self, incarnation: str) -> None:
-        """Ask the workers themselves; what they have forked is theirs to end."""
+        """Ask the workers only; each must end the processes that it has forked."""
         for worker in self._workers.values():
             if worker.incarnation == incarnation:
                 os.kill(worker.pid, STOP_SIGNAL)
@@ -335,9 +334,9 @@ class Spawner:
             os.waitid(os.P_PID, seen.si_pid, os.WEXITED)
 
     def _report(self, worker: _Worker, seen: os.waitid_result) -> None:
-        """Tell the agent, then end what is left of the worker's process group.
+        """Report the exit to the agent, then end the rest of the worker's process group.
 
-        The leader is still a zombie here: its group's number is not anybody else's yet.
+        The leader is still a zombie here, so its group's number is not in use again.
         """
         status = _status(seen)
         name = {"incarnation": worker.incarnation, "group_rank": worker.group_rank}
@@ -346,14 +345,14 @@ class Spawner:
         os.close(worker.pidfd)
 
     def _send(self, message: dict[str, Any], fds: tuple[int, ...] = ()) -> None:
-        """Speak to the agent; if it is gone, ``_serve`` ends at its next turn."""
+        """Send to the agent; if the agent is gone, ``_serve`` ends in its next round."""
         try:
             self._channel.send(message, fds)
         except OSError:
             self._channel.closed = True
 
     def _assert_forkable(self) -> None:
-        """A thread or a CUDA context here would be a lottery in every worker."""
+        """Refuse to fork with a thread or a CUDA context: workers might then fail at random."""
         threads = linux.thread_count()
         torch = sys.modules.get("torch")
         if threads != 1:
@@ -371,7 +370,7 @@ class Spawner:
         sys.exit(BAD_PRELOAD_EXIT)
 
     def _end(self) -> None:
-        """The agent is gone or lets go: nothing of the job may be left (P1)."""
+        """End all of the job (P1): the agent is gone, or has closed the channel."""
         close(self._held_back)
         stuck = sweep.kill_all(self._whole_job, SWEEP_DEADLINE_S)
         with contextlib.suppress(OSError):
@@ -386,7 +385,7 @@ class Spawner:
 
 
 class _AgentGone(BaseException):
-    """Breaks off an import; no module's ``except Exception`` may keep it."""
+    """Ends an import. A BaseException, so that no module's ``except Exception`` catches it."""
 
 
 def _status(seen: os.waitid_result) -> int:
@@ -398,7 +397,7 @@ def _signal_group(leader: int, number: int) -> None:
     try:
         os.killpg(leader, number)
     except ProcessLookupError:
-        # Forked a moment ago: it leads no group yet.
+        # Forked a moment ago: the process leads no group yet.
         with contextlib.suppress(ProcessLookupError):
             os.kill(leader, number)
 
@@ -430,7 +429,7 @@ def main() -> None:
     if child is not None:
         child()
     else:
-        # Nothing is left to flush, and tidying torch away takes longer than all the rest.
+        # Nothing is left to flush, and torch's own clean-up would take longest.
         os._exit(0)
 
 

@@ -1,6 +1,6 @@
 """The spawner's side of its standbys: forks that wait, each at the end of a socket.
 
-Not here: what one does while it waits (child.py), how many there are (core/agent/standby.py).
+Not here: the standby's side (child.py), how many there are (core/agent/standby.py).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ftrun.agent.channel import encode
 
 @dataclass(frozen=True, slots=True)
 class Standby:
-    """One of them. ``part_fd``: this end of its socket, which never blocks."""
+    """One standby. ``part_fd``: this end of its socket, which never blocks."""
 
     name: str
     pid: int
@@ -26,25 +26,25 @@ class Standby:
     part_fd: int
 
     def fds(self) -> tuple[int, ...]:
-        """The descriptors of it that the spawner holds."""
+        """The spawner's descriptors for it."""
         return (self.pidfd, self.out_fd, self.err_fd, self.part_fd)
 
 
 class Standbys:
-    """Those that wait, by name."""
+    """The standbys that wait, by name."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, Standby] = {}
 
     def add(self, standby: Standby) -> None:
-        """One more waits."""
+        """Add a standby that waits."""
         self._waiting[standby.name] = standby
 
     def give(self, name: str, assignment: dict[str, Any]) -> Standby | None:
-        """Hand it its part; it is a worker from now on and no more in this table.
+        """Send a standby its assignment and remove it from this table: it is a worker now.
 
         Returns:
-            None if there is none of that name, or it cannot take it: one is to be forked instead.
+            None if no standby has that name, or it cannot receive: fork a worker instead.
         """
         standby = self._waiting.get(name)
         if standby is None:
@@ -62,7 +62,7 @@ class Standbys:
         return standby
 
     def forget(self, pid: int) -> Standby | None:
-        """The one with this pid has ended: its descriptors are closed."""
+        """Close the descriptors of the standby with this pid, which has ended."""
         for standby in self._waiting.values():
             if standby.pid == pid:
                 del self._waiting[standby.name]
@@ -72,6 +72,6 @@ class Standbys:
         return None
 
     def fds(self) -> Iterator[int]:
-        """What a fork must close."""
+        """The descriptors that a fork must close."""
         for standby in self._waiting.values():
             yield from standby.fds()

@@ -1,6 +1,6 @@
-"""The last lines of a run: what became of each replica, and the first cause of a bad end.
+"""The last lines of a run: each replica's outcome, and the first cause of a bad end.
 
-Not here: how failures are put in words (core/agent/failures.py).
+Not here: a failure's cause as text (core/agent/failures.py).
 """
 
 from __future__ import annotations

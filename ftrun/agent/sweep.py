@@ -1,9 +1,9 @@
-"""Nobody outlives the job (P1): find what belongs to it, and kill that and nothing else (P3).
+"""No process outlives the job (P1): finds the job's processes, and kills no others (P3).
 
-A process belongs to the job if it descends from one of its processes, or if it carries the job's
-random marker in its environment. All of it is by pidfd, with the start time checked again.
+A process belongs to the job if it descends from one of the job's processes, or if it carries the
+job's random marker in its environment. Signals go by pidfd, after a check of the start time.
 
-Not here: when to sweep (spawner.py, tcp_stores.py, shell.py).
+Not here: when to sweep (spawner.py, tcp_stores.py, fleet.py).
 """
 
 from __future__ import annotations
@@ -13,25 +13,24 @@ import select
 import signal
 from collections.abc import Callable, Iterable
 
-from ftrun import clock
-from ftrun.agent import linux
+from ftrun import clock, linux
 from ftrun.agent.env_markers import GUARD_NAME, OWNER_NAME
-from ftrun.agent.linux import ProcessRow
+from ftrun.linux import ProcessRow
 
 RESCAN_S = 0.2
 DESCRIPTORS_HELD_BACK = 8
-"""A sweep reads /proc and holds a pidfd of everyone that it waits for: with few, in more rounds."""
+"""A sweep reads /proc and holds a pidfd of each process it waits for: with few, in more rounds."""
 
 Selection = Callable[[], list[ProcessRow]]
 
 
 def kill_all(selection: Selection, deadline_s: float) -> list[int]:
-    """SIGKILL what ``selection`` finds, again and again, until it finds nothing.
+    """SIGKILL all that ``selection`` finds, again and again, until it finds nothing.
 
-    Repeated because a process that forks faster than we look has children we have not seen.
+    Repeated because a process may fork between one listing and its death.
 
     Returns:
-        The pids that are still there when ``deadline_s`` has passed: stuck in the kernel.
+        The pids that are left when ``deadline_s`` has passed: stuck in the kernel.
     """
     deadline = clock.now() + deadline_s
     while True:
@@ -45,13 +44,13 @@ def kill_all(selection: Selection, deadline_s: float) -> list[int]:
 
 
 def hold_back_descriptors() -> tuple[int, ...]:
-    """Descriptors for a guard to close before it sweeps: it must not lack them then (P1)."""
+    """Descriptors that a guard closes before it sweeps, so that the sweep has enough (P1)."""
     flags = os.O_RDONLY | os.O_CLOEXEC
     return tuple(os.open(os.devnull, flags) for _ in range(DESCRIPTORS_HELD_BACK))
 
 
 def job_processes(guard_id: str, root_pid: int, spare: frozenset[int]) -> list[ProcessRow]:
-    """The descendants of ``root_pid`` and whoever carries the marker, without ``spare``."""
+    """The descendants of ``root_pid`` and all carriers of the marker, without ``spare``."""
     rows = linux.process_rows()
     descendants = _descendants(rows, {root_pid})
     marker = f"{GUARD_NAME}={guard_id}".encode()
@@ -63,10 +62,10 @@ def job_processes(guard_id: str, root_pid: int, spare: frozenset[int]) -> list[P
 
 
 def owned_processes(incarnation: str) -> list[ProcessRow]:
-    """What one incarnation of a replica group has started, its workers included.
+    """The processes of one incarnation of a replica group: its workers and all that they started.
 
-    Every worker carries its incarnation in its environment, and so do its forks, whatever session
-    or parent they have given themselves.
+    Every worker carries its incarnation in its environment, and so do its forks, whatever their
+    session or parent is.
     """
     rows = linux.process_rows()
     marker = f"{OWNER_NAME}={incarnation}".encode()

@@ -1,12 +1,12 @@
 """The store process: the node's TCPStores, and the third guard.
 
-TCPStores have threads, and the spawner must never have any, so they live here: one store in which
-the quorums' process groups meet, and one per incarnation of a replica group for MASTER_ADDR and
-MASTER_PORT. All bind port 0 and are published.
+TCPStores have threads, and the spawner must never have any, so they live here: one store for the
+rendezvous of the quorums' process groups, and one per incarnation of a replica group for
+MASTER_ADDR and MASTER_PORT. All bind port 0, and their ports are published.
 
-It is the guard of last resort (P1): the spawner's parent, and a subreaper. When agent and spawner
-are both gone, the remaining processes are its descendants, and it kills them. Not here: which group
-gets which store (fleet.py).
+The store process is the guard of last resort (P1): the spawner's parent, and a subreaper. When
+agent and spawner are both gone, the remaining processes are its descendants, and it kills them. Not
+here: which group gets which store (fleet.py).
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from ftrun.agent import linux, sweep
+from ftrun import linux
+from ftrun.agent import sweep
 from ftrun.agent.channel import Channel
 
 SWEEP_DEADLINE_S = 4.0
@@ -40,7 +41,7 @@ class Guards:
 
 
 class StoreProcess:
-    """Holds the stores and watches both guards; ``run`` returns when the process shall end."""
+    """Holds the stores and watches both guards; the process ends when ``run`` returns."""
 
     def __init__(self, channel: Channel, host: str, guard_id: str, guards: Guards) -> None:
         self._channel = channel
@@ -50,7 +51,7 @@ class StoreProcess:
         self._stores: dict[str, Any] = {}
 
     def run(self) -> None:
-        """Serve until the spawner is gone and the agent is gone or lets go, then sweep."""
+        """Serve until the spawner is gone and the agent is gone or closes its end; then sweep."""
         held_back = sweep.hold_back_descriptors()
         linux.look_names_up_in_files_only()
         self._open("quorum")
@@ -72,7 +73,7 @@ class StoreProcess:
         sweep.kill_all(self._whole_job, SWEEP_DEADLINE_S)
 
     def _serve(self) -> bool:
-        """Do what the agent asks. False: the agent's end is closed."""
+        """Carry out the agent's requests. False: the agent's end is closed."""
         for frame in self._channel.receive():
             name = str(frame.message["name"])
             if frame.message["op"] == "open":
@@ -91,7 +92,7 @@ class StoreProcess:
         self._send({"op": "store", "name": name, "port": store.port})
 
     def _send(self, message: dict[str, Any]) -> None:
-        """Speak to the agent; if it is gone, the spawner or the sweep ends this process."""
+        """Send to the agent; if it is gone, the spawner or the sweep ends this process."""
         try:
             self._channel.send(message)
         except OSError:
@@ -103,7 +104,7 @@ class StoreProcess:
 
 
 def _why_no_store(host: str, error: Exception) -> str:
-    """One line for the agent: what torch says goes on with a backtrace."""
+    """One line for the agent: the first of torch's text, whose rest is a backtrace."""
     words = getattr(error, "strerror", None) or str(error).strip().partition("\n")[0]
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return (
@@ -119,7 +120,7 @@ def ignore_signals() -> None:
 
 
 def _listen(host: str) -> Any:
-    """A TCPStore on ``host`` alone; left to itself it would listen on every interface.
+    """A TCPStore that listens on ``host`` alone; torch's own socket would use every interface.
 
     Raises:
         OSError, RuntimeError: the system's refusal, or torch's.
@@ -141,10 +142,10 @@ def _listen(host: str) -> Any:
 
 
 def _see_that_there_is_room() -> None:
-    """Fail here rather than in torch, which lacks a descriptor for minutes and prints backtraces.
+    """Fail here, because torch without a descriptor retries for minutes and prints backtraces.
 
     Raises:
-        OSError: this process may not open as many descriptors as a store takes.
+        OSError: this process may not open as many descriptors as a store needs.
     """
     with contextlib.ExitStack() as held:
         for _ in range(DESCRIPTORS_PER_STORE):

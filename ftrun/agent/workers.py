@@ -1,7 +1,7 @@
 """The agent's Unix socket: frames to and from its workers.
 
-A connection counts once its first frame, a WorkerHello, has shown the job's token and names a
-worker that this agent runs, with the pid that the kernel vouches for. Everything else is closed.
+A connection counts once its first frame, a WorkerHello, has the job's token and names a worker
+that this agent runs, with the pid that the kernel reports. Any other connection is closed.
 
 Not here: what the messages mean (shell.py, core/).
 """
@@ -30,13 +30,13 @@ _UCRED = struct.Struct("3i")
 
 
 class WorkerListener(Protocol):
-    """What the agent does with its workers' words."""
+    """The agent's callbacks for its workers' connections."""
 
     def worker_known(self, key: WorkerKey, pid: int) -> bool:
         """True if ``key`` is a worker that runs now, with this pid."""
 
     def worker_attached(self, key: WorkerKey) -> None:
-        """A connection of ``key`` stands."""
+        """``key`` has connected."""
 
     def worker_disconnected(self, key: WorkerKey) -> None:
         """The last connection of ``key`` is closed, and was not cut by us."""
@@ -93,7 +93,7 @@ class WorkerServer:
                 link.write(frame)
         return len(links)
 
-    # The links' side.
+    # Callbacks of the links.
 
     def opened(self, link: _Link) -> bool:
         """False: too many connections."""
@@ -162,7 +162,7 @@ class _Link(asyncio.Protocol):
         self._server.closed(self, self._key)
 
     def write(self, frame: bytes) -> None:
-        """Queue a frame; a worker that does not read is cut, and so found by the lighthouse."""
+        """Queue a frame; a worker that does not read is cut, so that the lighthouse notices."""
         assert self._transport is not None
         if self._transport.get_write_buffer_size() > OUT_BYTES_MAX:
             self.is_cut = True
@@ -185,7 +185,7 @@ class _Link(asyncio.Protocol):
             return
         self._server.received(self._key, message)
         if isinstance(message, (FailureReport, NoManager)):
-            # The worker waits for this before it goes on: its word is here before its exit is.
+            # The worker waits for this end, so that its message arrives before its exit.
             self.close()
 
     def _too_late(self) -> None:

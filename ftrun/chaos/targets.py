@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ftrun.agent import linux
+from ftrun import linux
 from ftrun.agent.env_markers import OWNER_NAME
-from ftrun.agent.linux import ProcessRow
+from ftrun.linux import ProcessRow
 
 MEMBER = "member"
 

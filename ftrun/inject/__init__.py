@@ -1,1 +1,4 @@
-"""What happens inside a worker process before and around the user's script."""
+"""A worker process before and around the user's script.
+
+Not here: the fork (agent/), the Manager (training/).
+"""

@@ -1,8 +1,7 @@
-"""Tells the agent of a script that makes no Manager: then its replica groups train apart.
+"""Reports a script without a Manager to the agent: its replica groups train apart.
 
-That is a fact when optimizers step and no Manager has been made, or when the script ends and none
-ever was. Nothing is read from the script's text. Not here: what people are told
-(core/agent/supervisor.py).
+That is certain when optimizers step before any Manager is made, or when the script ends without
+one. The script's text is not read. Not here: the notice for people (core/agent/words.py).
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ from ftrun.training import context
 from ftrun.training.context import WorkerContext
 
 STEPS_REPORTED = 2
-"""One step before the Manager is made may be there to give an optimizer its state."""
+"""A script may take one step before it makes the Manager, to give an optimizer its state."""
 
 
 class Alone:
-    """Watches one script. One that trains, with or without a Manager, is past its start."""
+    """Watches one script. Optimizer steps show that it trains, and so is past its start."""
 
     def __init__(self, here: WorkerContext) -> None:
         self._here = here
@@ -34,12 +33,12 @@ class Alone:
             self._hook = register_optimizer_step_post_hook(self._stepped)
 
     def ends(self, *, well: bool) -> None:
-        """The script has ended; of one that has failed its failure is told, and no more."""
+        """The script has ended. A failed one is not reported here, because its failure is."""
         if well:
             self._send(has_stepped=False)
 
     def _stepped(self, *_: Any) -> None:
-        """A step of any optimizer: there is a Manager by now, or the script trains without."""
+        """Any optimizer has stepped: by now a Manager is made, or the script trains without one."""
         self._steps += 1
         if self._steps == STEPS_REPORTED:
             self._hook.remove()

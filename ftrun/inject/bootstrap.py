@@ -1,9 +1,9 @@
 """The first thing in a forked worker: make it look like a fresh ``python script.py``.
 
-The worker is a fork of the spawner, which has torch imported; everything that a fork shares and a
-fresh interpreter would not is renewed here: stdio, random seeds, thread counts, arguments.
-Then the script runs as ``__main__``. An uncaught exception is told to the agent before the process
-ends, so that the report names it without any decorator in the script.
+The worker is a fork of the spawner, which has torch imported. This module renews all that a fork
+shares with its parent and a fresh interpreter would not: stdio, random seeds, thread counts,
+arguments. Then the script runs as ``__main__``. An uncaught exception is sent to the agent before
+the process ends, so that the report names it without any decorator in the script.
 
 Not here: the fork itself, signals and descriptors of the spawner (agent/child.py), and the
 Manager (training/).
@@ -48,7 +48,7 @@ EXIT_INTERRUPTED = 130
 
 @dataclass(frozen=True, slots=True)
 class WorkerTask:
-    """Who one worker is and what it runs. ``inject``: the script may have the Manager."""
+    """One worker's identity and script. ``inject``: the script may have the Manager."""
 
     context: WorkerContext
     target: str
@@ -59,7 +59,7 @@ class WorkerTask:
 
 
 def prepare(threads: int) -> None:
-    """Renew what does not depend on which worker this will be."""
+    """Renew all that is the same for every worker."""
     _renew_stdio()
     _renew_torch(threads)
     _renew_numpy()
@@ -69,10 +69,10 @@ def prepare(threads: int) -> None:
 
 
 def run(task: WorkerTask) -> NoReturn:
-    """Become the worker of ``task`` and run its script; ``prepare`` has been called.
+    """Become the worker of ``task`` and run its script; call ``prepare`` before.
 
     Raises:
-        SystemExit: always; the caller lets it end the interpreter as a script's end would.
+        SystemExit: always. The caller lets it end the interpreter, as at a script's end.
     """
     os.environ.update(task.environment)
     if task.inject:
@@ -87,7 +87,7 @@ def run(task: WorkerTask) -> NoReturn:
         alone.ends(well=not context.has_failed())
         raise
     except BaseException as error:  # noqa: BLE001
-        # Whatever the script raised: this is the top of its stack, as the interpreter's is.
+        # This is the top of the script's stack, so any exception ends here.
         stopping.script_has_ended()
         _fail(task.context, error)
     stopping.script_has_ended()
@@ -98,7 +98,7 @@ def run(task: WorkerTask) -> NoReturn:
 def _renew_stdio() -> None:
     """Fresh text streams on descriptors 0, 1 and 2, unbuffered as with ``python -u``.
 
-    What was printed, with or without a newline, survives a SIGKILL.
+    Printed text survives a SIGKILL, with or without a newline at its end.
     """
     sys.stdin = io.TextIOWrapper(io.FileIO(0, closefd=False), encoding="utf-8")
     sys.stdout = _text_stream(1, errors="strict")
@@ -116,7 +116,7 @@ def _renew_torch(threads: int) -> None:
     torch = sys.modules.get("torch")
     if torch is None:
         return
-    # The libraries read OMP_NUM_THREADS when the spawner loaded them, with 1 in it.
+    # The libraries read OMP_NUM_THREADS when the spawner loaded them, and it was 1.
     torch.set_num_threads(threads)
     # A new interpreter draws a seed of its own. CUDA's generators do so later, at their first use.
     torch.default_generator.seed()
@@ -130,7 +130,7 @@ def _renew_numpy() -> None:
 
 
 def _renew_blas(threads: int) -> None:
-    """Numpy's OpenBLAS was loaded with one thread too, and torch knows nothing of it."""
+    """Numpy's OpenBLAS was loaded with one thread too, and torch cannot set its number."""
     for path in _loaded_libraries("openblas"):
         library = ctypes.CDLL(path)
         for name in OPENBLAS_SETTERS:
@@ -162,14 +162,14 @@ def _run_target(task: WorkerTask) -> None:
 
 
 def _absolute(target: str) -> str:
-    """The path as the interpreter makes ``__file__`` of it: absolute, and otherwise as given."""
+    """The path as the interpreter sets ``__file__``: absolute, and otherwise unchanged."""
     return os.path.join(os.getcwd(), target)
 
 
 def _run_file(path: str) -> None:
     """Run a script as the interpreter does.
 
-    ``runpy.run_path`` would take ``__main__`` away again when the script has ended; its exit
+    ``runpy.run_path`` would remove ``__main__`` when the script ends, but the script's exit
     handlers, threads and pickles still need it.
     """
     main = types.ModuleType("__main__")
@@ -181,7 +181,7 @@ def _run_file(path: str) -> None:
 
 
 def _note_exit(here: WorkerContext, leaving: SystemExit) -> None:
-    """``sys.exit("words")`` ends with 1 and its words are the cause."""
+    """Report the text of ``sys.exit("text")``, which ends with 1, as the cause."""
     if leaving.code is None or leaving.code == 0:
         return
     context.mark_failed()
@@ -206,8 +206,8 @@ def _fail(here: WorkerContext, error: BaseException) -> NoReturn:
 
 
 def failure_report(error: BaseException, trace: types.TracebackType | None) -> FailureReport:
-    """What the agent needs to know of an exception, bounded."""
-    # The messages are imported when there is one: a worker's first line does not wait for them.
+    """An exception's type, message and traceback for the agent, each cut to its limit."""
+    # Imported only for an exception, so that a worker's first line does not wait for it.
     from ftrun.core.messages import FailureReport
 
     lines = traceback.format_exception(type(error), error, trace)
@@ -227,7 +227,7 @@ def _words(error: BaseException) -> str:
 
 
 def _script_frames(trace: types.TracebackType | None) -> types.TracebackType | None:
-    """The traceback from the script's own first frame on: what is above is ftrun's and runpy's."""
+    """The traceback from the script's own first frame on, without ftrun's and runpy's frames."""
     for frame in _frames(trace):
         if frame.tb_frame.f_code.co_filename not in (__file__, runpy.__file__, "<frozen runpy>"):
             return frame

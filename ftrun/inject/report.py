@@ -1,4 +1,4 @@
-"""One message of a worker to its agent that waits for no Manager: what the bootstrap has to say.
+"""Sends one message of a worker's bootstrap to the agent, with or without a Manager.
 
 Not here: the Manager's own link (training/link.py).
 """
@@ -17,11 +17,11 @@ TIMEOUT_S = 1.0
 
 
 def send_to_agent(here: WorkerContext, message: Any) -> None:
-    """Send ``message`` and wait until the agent has read it: before this process's end is known.
+    """Send ``message`` and wait until the agent has read it, which is before it sees this exit.
 
-    Without an agent nothing happens, since then nobody needs the message.
+    Without an agent nothing happens, because the message has no reader.
     """
-    # Imported when there is something to say: a worker's first line does not wait for it.
+    # Imported only for a message, so that a worker's first line does not wait for it.
     from ftrun.core.messages import WorkerHello
     from ftrun.protocol.frames import FrameSocket
 

@@ -1,7 +1,7 @@
 """How a worker is asked to stop, so that its script can save what it has.
 
-The agent sends a signal of ftrun's own: SIGTERM stays the script's, and whoever looks finds it as
-the interpreter has it (frameworks install handlers of their own only then). What follows:
+The agent sends a signal of ftrun's own. SIGTERM stays the script's, with the interpreter's default
+handler, because frameworks install handlers of their own only then. What follows:
 
 | the script                   | first request                 | second one, at half of the grace |
 |------------------------------|-------------------------------|----------------------------------|
@@ -9,11 +9,11 @@ the interpreter has it (frameworks install handlers of their own only then). Wha
 | has a Manager that trains    | ``Drained`` at a boundary     | ``Drained`` where it stands      |
 | neither                      | ``SystemExit`` where it stands| the same                         |
 
-"Where it stands" is a safe place: not inside an optimizer, which would leave half a step to be
-saved, not while a checkpoint is written, and not in ftrun itself. A place that is not safe is left
-in milliseconds as a rule; the request is made again then.
+"Where it stands" must be a safe place: not inside an optimizer, where half a step would be saved,
+not while a checkpoint is written, and not in ftrun itself. In any other place the request is
+repeated every ``RETRY_S``, because a script usually leaves such a place within milliseconds.
 
-Not here: when the agent asks, and when it kills (core/agent/supervisor.py).
+Not here: when the agent asks, and when it kills (core/agent/stopping.py).
 """
 
 from __future__ import annotations
@@ -43,21 +43,21 @@ _NOT_WITHIN = (
 
 
 class _Requests:
-    """How often this process was asked; ``script_is_over``: there is nothing left to raise in."""
+    """The requests so far; ``script_is_over``: no script is left to raise an exception in."""
 
     first_is_over = False
     script_is_over = False
 
 
 def install() -> None:
-    """Take the agent's requests from here on; children that are forked later do not."""
+    """Handle the agent's requests from now on; children that are forked later ignore them."""
     signal.signal(STOP_SIGNAL, _asked)
     os.register_at_fork(after_in_child=_ignore)
-    atexit.register(_ignore)  # after all exit handlers: the interpreter takes ours away next
+    atexit.register(_ignore)  # runs last; after it the interpreter removes this handler
 
 
 def script_has_ended() -> None:
-    """What still runs, exit handlers and threads, has the whole grace and is not disturbed."""
+    """Exit handlers and threads that still run have the whole grace and are not disturbed."""
     _Requests.script_is_over = True
 
 
@@ -78,7 +78,7 @@ def _asked(number: int, frame: FrameType | None) -> None:
     if leave is not None and not _Requests.first_is_over:
         _Requests.first_is_over = True
         context.request_stop()
-        return  # the Manager tells the script at its next boundary
+        return  # the Manager raises ``Drained`` at the script's next boundary
     if not _is_safe(frame):
         again = threading.Timer(RETRY_S, os.kill, (os.getpid(), STOP_SIGNAL))
         again.daemon = True
@@ -92,7 +92,7 @@ def _asked(number: int, frame: FrameType | None) -> None:
 
 
 def _is_safe(frame: FrameType | None) -> bool:
-    """Whether an exception may come up in this frame without leaving half of something."""
+    """True if an exception in this frame leaves nothing half done."""
     return not any(
         name.startswith(_OWN) or any(part in name for part in _NOT_WITHIN) for name in _files(frame)
     )

@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 import sys
 
-from ftrun.lighthouse.embedded import PARENT_PID, take_embedding, tie_to_parent
+from ftrun.lighthouse.embedded import take_embedding, tie_to_parent
+from ftrun.protocol.embedding import PARENT_PID
 
 
 def main() -> int:

@@ -11,14 +11,13 @@ import contextlib
 import fcntl
 import gc
 import importlib
-import json
 import logging
 import os
 import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -32,8 +31,8 @@ from ftrun.lighthouse.journal import JournalFile
 from ftrun.lighthouse.server import MembershipServer, listen
 from ftrun.lighthouse.settings import EMBEDDED, ServiceSettings
 from ftrun.lighthouse.shell import Shell
+from ftrun.protocol.embedding import ServiceAddress, publish_address, withdraw_address
 
-ADDRESS_FILE = "address.json"
 JOURNAL_FILE = "journal"
 LOCK_FILE = "lock"
 NOT_LOGGED = ("UnicodeDecodeError", "ExecuteBatchError")
@@ -41,15 +40,6 @@ GC_THRESHOLD = 20_000
 EPOCH_ZERO = datetime(2026, 1, 1, tzinfo=timezone.utc)
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class ServiceAddress:
-    """Where a lighthouse is: what ``address.json`` holds."""
-
-    grpc: str
-    http: str
-    pid: int
 
 
 def run_lighthouse(settings: ServiceSettings, announce: Callable[[str], None] = print) -> int:
@@ -66,7 +56,7 @@ def run_lighthouse(settings: ServiceSettings, announce: Callable[[str], None] = 
         logging.getLogger(name).addFilter(_is_worth_logging)
     settings.check()
     with _locked(settings.state_dir):
-        _withdraw(settings.state_dir)  # what a killed one has left
+        withdraw_address(settings.state_dir)  # what a killed one has left
         return asyncio.run(_run(settings, announce))
 
 
@@ -106,14 +96,14 @@ async def _run(settings: ServiceSettings, announce: Callable[[str], None]) -> in
             http=http,
             pid=os.getpid(),
         )
-        _publish(settings.state_dir, address)
+        publish_address(settings.state_dir, address)
         announce(_hello_line(settings, address))
         try:
             return await _until_stopped(settings, shell, journal, listener, stopping)
         finally:
             shell.stop()
             await server.stop()
-            _withdraw(settings.state_dir)
+            withdraw_address(settings.state_dir)
 
 
 def _collect_seldom() -> None:
@@ -237,19 +227,6 @@ def _locked(state_dir: Path) -> Iterator[None]:
                 "This one was not started. Give another directory, or stop the other one."
             ) from None
         yield
-
-
-def _publish(state_dir: Path, address: ServiceAddress) -> None:
-    """Write ``address.json`` whole under its name."""
-    draft = state_dir / f"{ADDRESS_FILE}.draft"
-    facts = {"grpc": address.grpc, "http": address.http, "pid": address.pid}
-    draft.write_text(json.dumps(facts) + "\n", encoding="utf-8")
-    os.replace(draft, state_dir / ADDRESS_FILE)
-
-
-def _withdraw(state_dir: Path) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        (state_dir / ADDRESS_FILE).unlink()
 
 
 def _hello_line(settings: ServiceSettings, address: ServiceAddress) -> str:

@@ -12,6 +12,7 @@ import asyncio
 import logging
 import math
 from collections import Counter, deque
+from functools import partial
 from typing import Any
 
 from ftrun import clock
@@ -32,6 +33,7 @@ from ftrun.lighthouse.event_log import EventLog
 from ftrun.lighthouse.journal import JournalFile
 from ftrun.protocol.broadcast import Broadcast
 from ftrun.protocol.streams import StreamCodec, take_batch
+from ftrun.timer import DeadlineTimer
 
 OUTBOX_MESSAGES_MAX = 4096
 OUTBOX_BYTES_MAX = 32 * 1024 * 1024
@@ -98,8 +100,7 @@ class Shell:
         self._core = core
         self._journal = journal
         self._sessions: dict[str, Session] = {}
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_at: float | None = None
+        self._timer = DeadlineTimer(partial(self._feed, TimerFired()), TIMER_DELAY_MIN_S)
         self._broadcast = Broadcast()
         self._event_log = EventLog()
         self._received: Counter[str] = Counter()
@@ -153,8 +154,7 @@ class Shell:
 
     def stop(self) -> None:
         """Forget the timer and end all sessions."""
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timer.close()
         for session in self._sessions.values():
             session.close("the lighthouse stops")
 
@@ -164,7 +164,7 @@ class Shell:
         try:
             for instruction in self._core.handle(event, clock.now()):
                 self._carry_out(instruction)
-            self._arm()
+            self._timer.set(self._core.next_deadline())
         except Exception as error:  # noqa: BLE001 - the shell's edge: told, and the service ends.
             self.failed.set_exception(error)
 
@@ -188,20 +188,3 @@ class Shell:
         session = self._sessions.get(instruction.agent_id)
         if session is not None:
             session.put(self._broadcast.encode(message, session.codec.memory))
-
-    def _arm(self) -> None:
-        """Set the one timer to the core's next deadline; most events leave it as it is."""
-        at = self._core.next_deadline()
-        if at == self._timer_at:
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        self._timer_at = at
-        if at is not None:
-            delay_s = max(TIMER_DELAY_MIN_S, at - clock.now())
-            self._timer = asyncio.get_running_loop().call_later(delay_s, self._time_out)
-
-    def _time_out(self) -> None:
-        self._timer = self._timer_at = None
-        self._feed(TimerFired())

@@ -18,7 +18,8 @@ import sys
 import time
 from pathlib import Path
 
-from ftrun.agent import linux, sweep
+from ftrun import linux
+from ftrun.agent import sweep
 from tests.chaos.journal import last_step
 from tests.chaos.processes import SOCKET_TIMEOUT, Family, command, wait
 

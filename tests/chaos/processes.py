@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from ftrun.agent import linux
+from ftrun import linux
 
 LOOK_S = 0.02
 SOCKET_TIMEOUT = float(os.environ.get("CHAOS_PATIENCE", "1"))

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
-from ftrun import clock
-from ftrun.agent import linux, sweep
+from ftrun import clock, linux
+from ftrun.agent import sweep
 
 START_S = 180.0
 END_S = 180.0

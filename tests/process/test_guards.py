@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.agent import linux
+from ftrun import linux
 from tests.process.job import Job
 
 FAMILY = """

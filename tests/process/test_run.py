@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.agent import linux
+from ftrun import linux
 from ftrun.agent.fleet import STATUS_LATE_S, STATUS_LOOKS
 from tests.process.job import Job
 

@@ -1,6 +1,6 @@
-"""What the supervisor is told and what it answers: events in the past, instructions to carry out.
+"""The supervisor's events and its instructions.
 
-Not here: what is decided (supervisor.py).
+Events are in the past tense, instructions in the imperative. Not here: decisions (supervisor.py).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ftrun.core.messages import (
 
 @dataclass(frozen=True, slots=True)
 class SlotsAssigned:
-    """The slots this agent shall run, all of them."""
+    """All slots that this agent runs from now on."""
 
     replica_ids: tuple[str, ...]
 
@@ -56,7 +56,7 @@ class NoManagerMade:
 
 @dataclass(frozen=True, slots=True)
 class WorkerSent:
-    """A worker's message, as it is relayed."""
+    """A worker's message, as the lighthouse gets it too."""
 
     key: WorkerKey
     message: FromWorker
@@ -64,14 +64,14 @@ class WorkerSent:
 
 @dataclass(frozen=True, slots=True)
 class WorkerDisconnected:
-    """A worker has closed its connection: it can answer nothing, and need not."""
+    """A worker has closed its connection: it cannot answer, and need not."""
 
     key: WorkerKey
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerUsed:
-    """``cpu_s``: processor time of a worker's process when it was asked by ``AskWorker``."""
+    """``cpu_s``: processor time of a worker's process at the time of ``AskWorker``."""
 
     key: WorkerKey
     pid: int
@@ -80,7 +80,7 @@ class WorkerUsed:
 
 @dataclass(frozen=True, slots=True)
 class RestartAsked:
-    """The lighthouse has given this incarnation up."""
+    """The lighthouse has given up this incarnation."""
 
     replica_id: str
     incarnation: str
@@ -89,7 +89,7 @@ class RestartAsked:
 
 @dataclass(frozen=True, slots=True)
 class DrainAsked:
-    """SIGTERM or the first Ctrl-C: leave in order, then end with ``exit_code``."""
+    """SIGTERM or the first Ctrl-C: leave at a boundary, then end with ``exit_code``."""
 
     reason: str
     exit_code: int
@@ -110,17 +110,20 @@ class JobEnded:
 
 @dataclass(frozen=True, slots=True)
 class SpawnerReady:
-    """Workers can be started, and so the lighthouse can be told of this agent."""
+    """Workers can be started, so this agent can send its Hello."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpawnerWarmed:
-    """The spawner has imported all that it ever will: standbys have it too from now on."""
+    """The spawner has imported its last module: a standby forked from now on has all of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class StandbyExited:
-    """A standby has ended before it was used, or could not be started. ``status`` as above."""
+    """A standby has ended before it was used, or could not be started.
+
+    ``status``: as in ``WorkerExited``.
+    """
 
     name: str
     status: int
@@ -136,14 +139,14 @@ class SpawnerLost:
 
 @dataclass(frozen=True, slots=True)
 class LighthouseSent:
-    """Any word from the lighthouse; ``asked_at``: when what it answers was sent, if it does."""
+    """The lighthouse has sent a message; ``asked_at``: when the request it answers was sent."""
 
     asked_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class LighthouseGone:
-    """The stream, or a try to open one, has failed."""
+    """The stream, or an attempt to open one, has failed."""
 
     reason: str
     failures: int
@@ -181,7 +184,7 @@ Event: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class StartReplica:
-    """Start all workers of a new incarnation; the first of them take these standbys' places."""
+    """Start all workers of a new incarnation. The first of them are these standbys."""
 
     replica_id: str
     incarnation: str
@@ -191,7 +194,7 @@ class StartReplica:
 
 @dataclass(frozen=True, slots=True)
 class StartStandby:
-    """Start a worker that waits for its part."""
+    """Start a worker that waits for its assignment."""
 
     name: str
 
@@ -207,7 +210,7 @@ class SignalReplica:
 
 @dataclass(frozen=True, slots=True)
 class AskToStop:
-    """Ask the scripts of an incarnation to stop; asked once more, they are pressed."""
+    """Ask the scripts of an incarnation to stop; a second time: to leave where they stand."""
 
     replica_id: str
     incarnation: str
@@ -215,7 +218,7 @@ class AskToStop:
 
 @dataclass(frozen=True, slots=True)
 class SweepReplica:
-    """The workers of an incarnation have ended: end whatever they have left behind."""
+    """End the processes that an incarnation's workers have left behind."""
 
     replica_id: str
     incarnation: str
@@ -223,7 +226,7 @@ class SweepReplica:
 
 @dataclass(frozen=True, slots=True)
 class SendToLighthouse:
-    """Send, if there is a stream; a Hello says it again if there is none."""
+    """Send if there is a stream; if there is none, the next Hello has the same facts."""
 
     message: FromAgent
 
@@ -246,14 +249,14 @@ class SendToReplica:
 
 @dataclass(frozen=True, slots=True)
 class AskWorker:
-    """Ask for a Report, and say by ``WorkerUsed`` what its process has used by now."""
+    """Ask a worker for a Report, and answer with ``WorkerUsed``."""
 
     key: WorkerKey
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerLife:
-    """One life of one worker; it has a log of its own."""
+    """One life of one worker, with a log of its own."""
 
     replica_id: str
     group_rank: int
@@ -262,7 +265,7 @@ class WorkerLife:
 
 @dataclass(frozen=True, slots=True)
 class ShowNotice:
-    """One line for people; ``log``: whose log tells more."""
+    """One line for people; ``log``: the worker whose log has more."""
 
     kind: str
     replica_ids: tuple[str, ...]
@@ -272,7 +275,7 @@ class ShowNotice:
 
 @dataclass(frozen=True, slots=True)
 class EndAgent:
-    """Nothing runs any more: say goodbye and exit."""
+    """Nothing runs any more: exit."""
 
     exit_code: int
     reason: str

@@ -1,4 +1,4 @@
-"""One failure of a worker: its cause in words, its exit code, and when two are the same.
+"""One failure of a worker: its cause for people, its exit code, and when two are the same.
 
 Not here: what is done about it (supervisor.py).
 """
@@ -25,9 +25,9 @@ CRASH_SIGNALS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A worker's end that was no good end.
+    """A worker that did not end well.
 
-    ``status``: the exit code, or minus the signal. ``report``: its uncaught exception, if it had
+    ``status``: the exit code, or minus the signal. ``report``: its uncaught exception, if there was
     one. ``reason``: why it was given up, or could not be started.
     """
 
@@ -61,9 +61,9 @@ class Failure:
         return f"ended with {self.words()}"
 
     def signature(self) -> str | None:
-        """What tells a deterministic failure from chance; None for what comes from outside.
+        """Equal for failures with the same cause in the script; None for a cause outside of it.
 
-        The frames and the exception's type, not its message: that holds addresses, pids and times.
+        The frames and the exception's type, because a message has addresses, pids and times in it.
         """
         if self.report is not None:
             frames = [
@@ -80,7 +80,7 @@ class Failure:
 
 
 def exit_code_of(status: int) -> int:
-    """The exit code that passes a worker's end on: its own, or 128 + the signal."""
+    """The exit code for a worker's status: its own, or 128 + the signal."""
     return 128 - status if status < 0 else status
 
 

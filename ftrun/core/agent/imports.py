@@ -1,8 +1,7 @@
-"""How long an agent's imports take before it can start a worker, and what that means.
+"""How long the imports that come before the first worker may take.
 
-Torch and ``--preload`` come from a cold network disk in minutes. Until they are there the
-lighthouse cannot be told of the agent, so its silence means nothing (lease.py). Not here: who
-imports (agent/spawner.py).
+Torch and ``--preload`` may take minutes from a cold network disk. Before that the agent sends no
+Hello, so a missing answer means nothing (lease.py). Not here: the imports (agent/spawner.py).
 """
 
 from __future__ import annotations
@@ -11,12 +10,12 @@ from dataclasses import dataclass
 
 NOTICE_AFTER_S = 20.0
 LIMIT_S = 900.0
-"""At least so long; a longer join timeout is one for imports too."""
+"""The shortest limit; a longer join timeout is one for imports too."""
 
 
 @dataclass
 class ImportDeadline:
-    """``is_done``: workers can be started. ``shown``: people know that it takes long."""
+    """``is_done``: workers can be started. ``shown``: the notice about slow imports was shown."""
 
     started_at: float
     limit_s: float = LIMIT_S
@@ -24,15 +23,15 @@ class ImportDeadline:
     shown: bool = False
 
     def is_slow(self, now: float) -> bool:
-        """True from the moment on at which people should be told why nothing happens."""
+        """True when the notice is due and was not shown."""
         return not self.is_done and not self.shown and now >= self.started_at + NOTICE_AFTER_S
 
     def is_over(self, now: float) -> bool:
-        """True when it has had all the time that there is for it."""
+        """True when the imports have not ended within the limit."""
         return not self.is_done and now >= self.started_at + self.limit_s
 
     def deadline(self) -> float | None:
-        """When one of the two may become true."""
+        """When ``is_slow`` or ``is_over`` may become true."""
         if self.is_done:
             return None
         return self.started_at + (self.limit_s if self.shown else NOTICE_AFTER_S)

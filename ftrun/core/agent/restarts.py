@@ -1,9 +1,9 @@
 """Whether and when a replica group that has failed is started again: budget, backoff, crash loop.
 
-The first failure restarts at once; one of the script's own before its first step a little later,
-since all replicas may fail so (core/lighthouse/machine.py). As long as no new step is committed,
-each further one waits longer. ``refill_steps`` new steps give one restart of the budget back. The
-same signature ``strikes_max`` times without a new step in between is a crash loop (P5).
+The first failure restarts at once. The script's own failure before its first step restarts a little
+later, because all replicas may fail alike (core/lighthouse/machine.py). While no new step is
+committed, each further failure waits longer. ``refill_steps`` new steps give one restart of the
+budget back. The same signature ``strikes_max`` times without a new step is a crash loop (P5).
 
 Not here: starting (supervisor.py), what makes two failures the same (failures.py).
 """
@@ -30,7 +30,7 @@ class RestartRules:
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """Start it again after ``delay_s``; it is the ``number``-th of the budget."""
+    """Start the group again after ``delay_s``, by the ``number``-th restart of the budget."""
 
     delay_s: float
     number: int
@@ -38,7 +38,7 @@ class Restart:
 
 @dataclass(frozen=True, slots=True)
 class CrashLoop:
-    """It has failed ``strikes`` times in the same way without a new step."""
+    """The group has failed ``strikes`` times in the same way without a new step."""
 
     strikes: int
 
@@ -59,7 +59,7 @@ class RestartBudget:
 
     ``spent``: 0 <= spent <= max_restarts. ``row``: failures since the last new step. ``mark``: the
     highest step ever reached. ``baseline``: the step from which the running incarnation's own
-    commits count, None until it is known: what it has healed to is not its own progress.
+    commits count; None until it is known, because a step reached by healing is not its own.
     """
 
     rules: RestartRules
@@ -76,11 +76,11 @@ class RestartBudget:
         self.baseline = None
 
     def healed(self, step: int) -> None:
-        """It has taken its peers' state of ``step``; the step in which it did does not count."""
+        """The group has its peers' state of ``step``; the step of the heal does not count."""
         self.baseline = step + 1
 
     def progressed(self, step: int) -> None:
-        """It is at ``step``."""
+        """The group is at ``step``."""
         if self.baseline is None:
             self.baseline = step
         gained = step - max(self.mark, self.baseline)

@@ -10,10 +10,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
+from ftrun.core.activity import STANDING_STILL, Activity
 from ftrun.core.agent.failures import Failure
 from ftrun.core.agent.hang_watch import HangWatch
 from ftrun.core.agent.restarts import RestartBudget
-from ftrun.core.messages import FailureReport
+from ftrun.core.messages import FailureReport, Progress
 
 FAILURES_KEPT = 16
 
@@ -43,9 +44,9 @@ class Outcome(Enum):
 class SlotSummary:
     """One slot's part in the final report.
 
-    ``status``: the last worker's exit status. ``lost_s``: the time in which it could not train,
-    after it had begun to: dead, without a quorum, or waiting for a peer. ``killed``: how, if it
-    did not end when asked.
+    ``status``: the last worker's exit status. ``lost_s``: the time in which the slot could not
+    train after its first quorum: dead, without a quorum, or waiting for a peer. ``killed``: how, if
+    it did not end when asked.
     """
 
     replica_id: str
@@ -63,14 +64,13 @@ class SlotSummary:
 class SlotState:
     """``alive``: group_ranks whose process has not ended. Deadlines are None while they are off.
 
-    ``has_manager``: a worker of it has spoken, so it has a Manager. ``left``: the group_ranks that
-    left at a boundary. ``lost``: its loss is told. ``killed``: how, if it did not end
-    when asked.
-    ``has_trained``: it was in a quorum once. ``steps_alone``: an optimizer steps, and there is no
-    Manager. ``lost_at``: since when it cannot train; None while it can.
-    ``hang_watch``: of its workers that have spoken.
+    ``has_manager``: one of its workers has sent a message, so there is a Manager. ``left``: the
+    group_ranks that left at a boundary. ``lost``: the loss of this incarnation is reported.
+    ``killed``: how, if the group did not end when asked. ``has_trained``: the slot was in a quorum
+    once. ``steps_alone``: an optimizer steps, and there is no Manager. ``lost_at``: since when the
+    slot cannot train; None while it can. ``hang_watch``: watches this incarnation's workers.
     ``restart_in_s``, ``outcome_ahead``: what follows when all workers of a failed group have ended.
-    ``forgotten``: the slot is somebody else's as soon as the processes here have ended.
+    ``forgotten``: the slot is another agent's as soon as the processes here have ended.
     """
 
     replica_id: str
@@ -101,7 +101,7 @@ class SlotState:
     status: int | None = None
 
     def begin(self, incarnation: str, workers: int, hang_timeout_s: float) -> None:
-        """A new incarnation: nothing of the last one is left but the account."""
+        """Begin a new incarnation; only the account of the former one stays."""
         self.incarnation = incarnation
         self.phase = SlotPhase.RUNNING
         self.outcome = None
@@ -117,18 +117,18 @@ class SlotState:
         self.budget.started()
 
     def end(self, outcome: Outcome, now: float) -> None:
-        """It runs no more and is not started again."""
+        """The slot runs no more and is not started again."""
         self.phase = SlotPhase.ENDED
         self.outcome = outcome
         self.goes_on(now)
         self.clear_deadlines()
 
     def clear_deadlines(self) -> None:
-        """Nothing is waited for."""
+        """Turn all deadlines off."""
         self.wake_at = self.press_at = self.kill_at = self.stuck_at = None
 
     def deadlines(self) -> Iterator[float]:
-        """Those that are on."""
+        """The deadlines that are on."""
         for at in (self.wake_at, self.press_at, self.kill_at, self.stuck_at):
             if at is not None:
                 yield at
@@ -137,27 +137,36 @@ class SlotState:
 
     @property
     def is_at_start(self) -> bool:
-        """No step of this slot is known."""
+        """True while no step of this slot is known."""
         return self.budget.mark == 0 and not self.has_trained and not self.steps_alone
 
     @property
     def has_left(self) -> bool:
-        """All its workers that live, and those that have ended, left at an agreed boundary."""
+        """True if all its workers left at an agreed boundary, including those that still live."""
         return bool(self.left) and self.alive <= self.left
 
     def stands(self, since: float) -> None:
-        """It cannot train, and that began at ``since``."""
+        """The slot cannot train, and that began at ``since``."""
         if self.lost_at is None:
             self.lost_at = since
 
     def goes_on(self, now: float) -> None:
-        """It trains again, or has ended: the time in which it could not is counted."""
+        """The slot trains again, or has ended: count the time in which it could not train."""
         if self.lost_at is not None:
             self.lost_s += max(0.0, now - self.lost_at)
             self.lost_at = None
 
+    def account(self, progress: Progress, now: float) -> None:
+        """Count the seconds in which a slot that has trained cannot train."""
+        if not self.has_trained or self.lost:
+            return
+        if progress.phase in STANDING_STILL:
+            self.stands(now - progress.since_s)
+        if progress.phase not in STANDING_STILL or progress.phase == Activity.STOPPED.value:
+            self.goes_on(now)
+
     def summary(self) -> SlotSummary:
-        """What became of it."""
+        """Its part in the final report."""
         return SlotSummary(
             replica_id=self.replica_id,
             phase=self.phase,

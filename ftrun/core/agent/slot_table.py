@@ -1,4 +1,4 @@
-"""All slots of one agent, in order, with what a Hello and a report say of them.
+"""All slots of one agent, in order, as a Hello and the final report need them.
 
 Not here: what is done on an event (supervisor.py).
 """
@@ -20,7 +20,7 @@ DEAD_MAX = 64
 class NodeSlots:
     """Slots by replica_id; at most as many as the lighthouse has assigned.
 
-    ``dead``: the latest incarnations whose end was seen, for a lighthouse that may not know.
+    ``dead``: the latest incarnations whose end was seen; a lighthouse may have missed them.
     """
 
     def __init__(self, rules: RestartRules) -> None:
@@ -30,7 +30,7 @@ class NodeSlots:
         self.dead: deque[Loss] = deque(maxlen=DEAD_MAX)
 
     def __iter__(self) -> Iterator[SlotState]:
-        """In order; slots may come and go meanwhile."""
+        """In order of replica_id; slots may come and go during the iteration."""
         return iter(list(self._slots.values()))
 
     def __len__(self) -> int:
@@ -41,14 +41,14 @@ class NodeSlots:
         return self._slots.get(replica_id)
 
     def add(self, replica_id: str, wake_at: float) -> None:
-        """A new slot, to be started at ``wake_at``."""
+        """Add a slot, to be started at ``wake_at``."""
         budget = RestartBudget(self._rules)
         self._slots[replica_id] = SlotState(replica_id, budget, wake_at=wake_at)
         in_order = sorted(self._slots.items(), key=lambda item: replica_order(item[0]))
         self._slots = dict(in_order)
 
     def remove(self, slot: SlotState) -> None:
-        """The slot is another agent's."""
+        """Remove a slot that is another agent's now."""
         del self._slots[slot.replica_id]
 
     def of_incarnation(self, incarnation: str) -> SlotState | None:
@@ -71,7 +71,7 @@ class NodeSlots:
         return tuple(slot.replica_id for slot in self if slot.outcome is Outcome.FINISHED)
 
     def summary(self) -> tuple[SlotSummary, ...]:
-        """What became of each slot."""
+        """Each slot's part in the final report."""
         return tuple(slot.summary() for slot in self)
 
     def all_ended(self) -> bool:
@@ -90,7 +90,7 @@ class NodeSlots:
         """Assert what must hold between events.
 
         Raises:
-            AssertionError: it does not; the slot's story is in the text.
+            AssertionError: a rule is broken; the slot's story is in the text.
         """
         for slot in self._slots.values():
             phase = slot.phase

@@ -1,14 +1,14 @@
-"""Standbys: workers that have started up to the script's first line and wait for a part to play.
+"""Standbys: workers that have started up to the script's first line and wait for an assignment.
 
 Theory of operation. An agent keeps ``wanted`` of them. A start takes as many as it needs, the
-oldest first; what it lacks is forked as ever. Nobody waits for them: none is started before the
-spawner has imported all that it ever will, nor for a delay after a start, when the replacement
-needs the processor itself.
+oldest first; other workers are forked as usual. No start waits for standbys: they are forked only
+after the spawner's last import, and a delay after each start, because the replacement needs the
+processor first.
 
 | event            | what happens                                                |
 |------------------|-------------------------------------------------------------|
 | all is imported  | they are due                                                |
-| a group starts   | it takes some; what is missing is due after the delay       |
+| a group starts   | it takes some; the missing ones are due after the delay     |
 | one dies         | due after the delay; after ``deaths_max`` in a row: never   |
 | due              | all that are missing are started                            |
 
@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class StandbyRules:
-    """``deaths_max``: so many in a row, with none used between, and no more are kept."""
+    """``deaths_max``: after this many deaths in a row, with none used between, none is kept."""
 
     wanted: int = 0
     deaths_max: int = 5
@@ -43,12 +43,12 @@ class StandbyPool:
     _named: int = 0
 
     def open(self, now: float) -> None:
-        """The spawner has nothing left to import: what is forked from now on has it all."""
+        """The spawner's last import is over: what is forked from now on has all modules."""
         self._opened = True
         self._arm(now)
 
     def take(self, count: int, now: float) -> tuple[str, ...]:
-        """Up to ``count`` of them, for a start."""
+        """Give up to ``count`` of them to a start."""
         taken = tuple(self.idle[:count])
         del self.idle[:count]
         if taken:
@@ -58,13 +58,13 @@ class StandbyPool:
         return taken
 
     def died(self, name: str, now: float) -> bool:
-        """One has ended before it was used.
+        """A standby has ended before it was used.
 
         Returns:
-            True if from now on none is kept any more.
+            True if no more are kept from now on.
         """
         if name not in self.idle:
-            return False  # It was taken at the same moment: the start has seen to that.
+            return False  # It was taken at the same moment: the start deals with its end.
         self.idle.remove(name)
         if self.deaths == self.rules.deaths_max:
             return False
@@ -95,7 +95,7 @@ class StandbyPool:
         assert self.due_at is None or (self._opened and not given_up), self
 
     def _arm(self, at: float) -> None:
-        """Each new lack puts it off: in a row of starts the last one's delay counts."""
+        """Each start postpones it: in a row of starts the last one's delay counts."""
         is_wanted = self._opened and self.deaths < self.rules.deaths_max
         if is_wanted and len(self.idle) < self.rules.wanted:
             self.due_at = at

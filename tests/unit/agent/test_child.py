@@ -1,4 +1,4 @@
-"""What a fork of the spawner starts with."""
+"""A fork's pipes and descriptors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a node has, and who gets which part of it."""
+"""A node's devices, and each slot's share of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the spawner imports for heals with TLS, in processes of their own."""
+"""The spawner's imports for heals with TLS, in processes of their own."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_a_worker_of_a_ready_spawner_imports_nothing_for_its_certificate() -> No
             """
 import sys
 from ftrun.agent.imports import Imports
-from ftrun.agent.linux import thread_count
+from ftrun.linux import thread_count
 import ftrun.checkpoint.serve
 threads = thread_count()
 Imports().make_ready_for_tls()

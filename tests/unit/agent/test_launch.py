@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from ftrun import clock
-from ftrun.agent import env_markers, linux
+from ftrun import clock, linux
+from ftrun.agent import env_markers
 from ftrun.agent.launch import SpawnerLaunch, spawner_environment
 
 ROOT = Path(__file__).parents[3]
@@ -95,7 +95,7 @@ def test_a_run_that_is_refused_leaves_no_spawner(
 def test_a_command_that_is_killed_while_it_starts_leaves_nobody(
     tmp_path: Path, after_s: float
 ) -> None:
-    """P1 before there is an agent. ``after_s``: from the moment that there are two processes."""
+    """P1 before the agent starts. ``after_s``: from the moment at which both processes run."""
     mark = tmp_path.name
     script = tmp_path / "train.py"
     script.write_text("raise SystemExit('nobody comes to this')")
@@ -119,7 +119,7 @@ def environment(mark: str) -> dict[str, str]:
 
 
 def marked(mark: str) -> list[int]:
-    """The processes that were started with this mark and still run."""
+    """The live processes with this marker."""
     word = f"FTRUN_TEST_MARK={mark}".encode()
     pids = [int(name) for name in os.listdir("/proc") if name.isdecimal()]
     return [pid for pid in pids if word in linux.process_environment(pid)]

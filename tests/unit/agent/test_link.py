@@ -1,4 +1,4 @@
-"""What a node says by itself, and where it asks a lighthouse for people."""
+"""An agent's heartbeats, and the address at which people reach its lighthouse."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DEADLINE_S = 60.0
 
 
 class Listener:
-    """Notes when what was answered was asked."""
+    """Notes when each answered request was sent."""
 
     def __init__(self, answers: int) -> None:
         self.asked_at: list[float] = []
@@ -27,7 +27,7 @@ class Listener:
         self._answers = answers
 
     def link_opened(self, address: str) -> None:
-        """The Hello is the first question."""
+        """The Hello is the first request."""
 
     def link_message(self, message: ToAgent, asked_at: float | None) -> None:
         if asked_at is not None:

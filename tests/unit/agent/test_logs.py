@@ -1,4 +1,4 @@
-"""Logs: whole in the file, prefixed on the terminal, and a stuck terminal stops nobody."""
+"""Logs: complete in the file, prefixed on the terminal; a stuck terminal delays no worker."""
 
 from __future__ import annotations
 

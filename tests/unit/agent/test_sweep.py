@@ -1,4 +1,4 @@
-"""Who belongs to the job is found whatever it did to its session, parent or environment."""
+"""The job's processes are found, whatever their session, parent or environment is now."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from functools import partial
 
 import pytest
 
-from ftrun.agent import linux, sweep
+from ftrun import linux
+from ftrun.agent import sweep
 from ftrun.agent.env_markers import GUARD_NAME, OWNER_NAME
 
 FAMILY = """
 import os, signal, subprocess
-from ftrun.agent import linux
+from ftrun import linux
 linux.become_subreaper()
 subprocess.Popen(["sleep", "1000"])
 subprocess.Popen(["sleep", "1000"], start_new_session=True)

@@ -1,4 +1,4 @@
-"""The agent's socket: a worker is let in by token, name and the pid that the kernel vouches for."""
+"""The agent's socket accepts a worker by token, name and the pid that the kernel reports."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KEY = WorkerKey("0", "f" * 16, 0)
 
 
 class Listener:
-    """Runs one worker, ``KEY``, in this very process."""
+    """An agent whose one worker, ``KEY``, is this process."""
 
     def __init__(self) -> None:
         self.attached = asyncio.Event()

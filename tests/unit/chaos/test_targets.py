@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from ftrun.agent import linux
+from ftrun import linux
 from ftrun.agent.env_markers import OWNER_NAME
 from ftrun.chaos.targets import Target, find_targets
 
 INCARNATION = "0123456789abcdef"
 TITLED = """
 import os, sys
-from ftrun.agent import linux
+from ftrun import linux
 linux.title_process(sys.argv[1])
 if len(sys.argv) > 3 and os.fork() == 0:
     sys.stdin.read()

@@ -1,4 +1,4 @@
-"""Scripts in forks that become workers, as a spawner's forks do; and the agent that they tell.
+"""Scripts in forks that become workers, as a spawner's forks do, and the agent they report to.
 
 The parent imports torch once, for as many scripts as a test has.
 """
@@ -52,7 +52,7 @@ for turn, target in enumerate(facts["targets"]):
 
 
 def fork_and_run(tmp_path: Path, source: str, **changes: Any) -> subprocess.CompletedProcess[str]:
-    """Run one script, or whatever else ``changes`` name, in a fork each."""
+    """Run one script in a fork; ``changes`` replace what the parent process is given."""
     script = tmp_path / "script.py"
     script.write_text(textwrap.dedent(source))
     facts = {
@@ -70,7 +70,7 @@ def fork_and_run(tmp_path: Path, source: str, **changes: Any) -> subprocess.Comp
 
 
 def run_each(tmp_path: Path, sources: Mapping[str, str], **changes: Any) -> dict[str, list[str]]:
-    """Run scripts one after the other; what each has printed, with its exit status at last."""
+    """Run scripts one after the other; the lines of each, with its exit status as the last."""
     targets = []
     for index, source in enumerate(sources.values()):
         targets.append(str(tmp_path / f"script_{index}.py"))
@@ -82,23 +82,23 @@ def run_each(tmp_path: Path, sources: Mapping[str, str], **changes: Any) -> dict
 
 @contextlib.contextmanager
 def listening(tmp_path: Path) -> Iterator[tuple[str, list[tuple[int, Any]]]]:
-    """An agent; its socket's path, and what it is told: the number of the fork, and its message."""
-    told: list[tuple[int, Any]] = []
+    """An agent: its socket's path, and the messages that it receives, each with its fork."""
+    received: list[tuple[int, Any]] = []
     path = str(tmp_path / "agent.sock")
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(path)
         listener.listen()
-        agent = threading.Thread(target=_listen, args=(listener, told))
+        agent = threading.Thread(target=_listen, args=(listener, received))
         agent.start()
         try:
-            yield path, told
+            yield path, received
         finally:
             listener.shutdown(socket.SHUT_RDWR)
             agent.join()
 
 
-def _listen(listener: socket.socket, told: list[tuple[int, Any]]) -> None:
-    """One message of each connection, until the listener is shut down."""
+def _listen(listener: socket.socket, received: list[tuple[int, Any]]) -> None:
+    """Receive one message per connection, until the listener is shut down."""
     with contextlib.suppress(OSError):
         while True:
             accepted, _ = listener.accept()
@@ -106,5 +106,5 @@ def _listen(listener: socket.socket, told: list[tuple[int, Any]]) -> None:
             with contextlib.suppress(PeerError):
                 hello = frames.receive(DEADLINE_S)
                 assert isinstance(hello, WorkerHello) and hello.token == "a" * 64
-                told.append((int(hello.key.incarnation, 16), frames.receive(DEADLINE_S)))
+                received.append((int(hello.key.incarnation, 16), frames.receive(DEADLINE_S)))
             frames.close()

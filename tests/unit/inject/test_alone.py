@@ -1,4 +1,4 @@
-"""A script without a Manager, in a job of several groups: told when it is a fact, and once."""
+"""A script without a Manager, in a job of several groups: reported once, when it is certain."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ftrun.lighthouse.embedded import child_environment
+from ftrun.protocol.embedding import child_environment
 from ftrun.status.client import fetch_status
 
 DEADLINE_S = 60.0

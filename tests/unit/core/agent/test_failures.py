@@ -1,4 +1,4 @@
-"""A failure in words, as an exit code, and what makes two the same."""
+"""A failure's text, its exit code, and when two failures are the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a worker that says nothing is asked, and when it is taken to hang."""
+"""When a silent worker is asked, and when it counts as hanging."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ LIMIT_S = 60.0
 
 
 def played(cpu_share: float, until_s: float, answers_at: float | None = None) -> float | None:
-    """When a worker that uses this share of a core is taken to hang, looked at in time."""
+    """When a worker that uses this share of a core counts as hanging, if checked in time."""
     silence, now = Silence(LIMIT_S, 0.0), 0.0
     while now < until_s:
         now = silence.look_at

@@ -1,4 +1,4 @@
-"""How long imports may take: a word after a while, an end after a long one."""
+"""The deadline of imports: a notice first, the job's end much later."""
 
 from __future__ import annotations
 

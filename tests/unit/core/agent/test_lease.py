@@ -1,4 +1,4 @@
-"""A lighthouse's silence: before the first word, and after the last."""
+"""A lighthouse's silence: before its first answer, and after its last."""
 
 from __future__ import annotations
 

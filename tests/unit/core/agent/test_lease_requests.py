@@ -1,4 +1,4 @@
-"""Which heartbeats ask, and which tell progress."""
+"""Which heartbeats ask, and which carry progress."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ LARGE = SMALL_JOB_NODES + 1
 
 
 def questions(requests: LeaseRequests, seconds: range) -> list[int]:
-    """One heartbeat a second; every question is answered. The seconds at which it asked."""
+    """The seconds at which it asks, with a heartbeat a second and an answer to each request."""
     sent = []
     for second in seconds:
         now = second + 0.02 * (second % 3)  # timers are not exact
@@ -29,7 +29,7 @@ def test_a_short_isolation_limit_needs_an_answer_to_each() -> None:
 
 
 def test_all_ask_until_an_answer_comes() -> None:
-    """A lighthouse that was stopped: its first word ends the silence at once."""
+    """The first answer of a lighthouse that was stopped ends the silence at once."""
     requests = LeaseRequests(1.0, 60.0, LARGE)
     assert questions(requests, range(1)) == [0]
     for now in range(4, 8):

@@ -1,4 +1,4 @@
-"""Standbys: how many are started when, and when no more are."""
+"""Standbys: when they are started, how many, and when no more are."""
 
 from __future__ import annotations
 

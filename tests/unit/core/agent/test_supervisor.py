@@ -1,4 +1,4 @@
-"""The supervisor, event by event: who is started, killed, restarted, and what the job ends with."""
+"""The supervisor, event by event: starts, kills, restarts, and the job's end."""
 
 from __future__ import annotations
 
@@ -43,9 +43,11 @@ from ftrun.core.agent.events import (
     WorkerUsed,
 )
 from ftrun.core.agent.restarts import RestartRules
+from ftrun.core.agent.settings import SupervisorSettings
 from ftrun.core.agent.slot_state import Outcome, SlotPhase
 from ftrun.core.agent.standby import StandbyRules
-from ftrun.core.agent.supervisor import SIGKILL, Supervisor, SupervisorSettings
+from ftrun.core.agent.stopping import SIGKILL
+from ftrun.core.agent.supervisor import Supervisor
 from ftrun.core.ids import NO_ATTEMPT, StateId, WorkerKey
 from ftrun.core.messages import (
     AgentLeaving,
@@ -65,13 +67,14 @@ from ftrun.core.messages import (
     StartFailure,
 )
 from ftrun.core.quorum import Endpoint
+from ftrun.errors import Bug
 
 TRACE = 'Traceback:\n  File "train.py", line 3, in <module>\nValueError: no'
 RAISED = FailureReport("ValueError", "no", TRACE)
 
 
 class Agent:
-    """A supervisor with a clock that jumps, and the incarnations it has started."""
+    """A supervisor on a clock that jumps, with the incarnations that it has started."""
 
     def __init__(self, is_ready: bool = True, **changes: Any) -> None:
         rules: dict[str, Any] = {
@@ -97,7 +100,7 @@ class Agent:
         return out
 
     def assign(self, *replica_ids: str, is_at_start: bool = False) -> list[Instruction]:
-        """``is_at_start``: the scripts have not come to a step, of whatever kind."""
+        """``is_at_start``: the scripts have made no step, with or without a Manager."""
         before = set(self.incarnations)
         out = self.on(SlotsAssigned(replica_ids))
         for replica_id in self.incarnations.keys() - before:
@@ -193,7 +196,7 @@ def test_a_job_whose_scripts_all_end_well_ends_with_0_without_a_lighthouse_word(
 
 @pytest.mark.parametrize("given", [(), ("0", "1")])
 def test_an_end_by_itself_is_off_when_the_slots_change(given: tuple[str, ...]) -> None:
-    """Seed 20012868: its time came, it could not be, and the timer fired again at once."""
+    """Seed 20012868: the end was due and could not be, and the timer fired again at once."""
     agent = Agent()
     agent.on(LighthouseSent(agent.now))
     agent.assign("0")
@@ -348,7 +351,7 @@ def test_a_spent_budget_ends_the_job_with_the_first_causes_code() -> None:
 
 
 def test_steps_of_its_peers_are_not_a_newcomers_own() -> None:
-    """It waits for a quorum, joins one that is far ahead, and fails before it has healed."""
+    """A replica waits for a quorum, joins one that is far ahead, and fails before its heal."""
     agent = Agent(replicas=2)
     agent.assign("0", "1")
     for step in (100, 200, 300):
@@ -370,7 +373,7 @@ def test_a_wrong_usage_ends_a_job_in_which_nobody_has_trained() -> None:
 
 
 def test_a_script_that_fails_at_its_start_is_told_as_one_and_tried_again_a_little_later() -> None:
-    """In between the lighthouse may end the job: all replicas may fail so."""
+    """During the delay the lighthouse may end the job, if all replicas fail alike."""
     agent = Agent()
     agent.assign("0", is_at_start=True)
     out = agent.raises("0")
@@ -432,7 +435,7 @@ def test_one_that_trains_without_a_manager_has_lost_what_its_restart_took() -> N
 
 
 def test_an_error_at_the_start_of_a_group_of_several_is_the_first_ones_to_end() -> None:
-    """A worker is killed, and the exception of its mate comes faster than its end."""
+    """A worker is killed, and another worker's exception arrives before its exit."""
     agent = Agent(replicas=1, workers_per_replica=2)
     agent.assign("0", is_at_start=True)
     key = WorkerKey("0", agent.incarnations["0"], 0)
@@ -533,7 +536,7 @@ def test_a_script_that_has_raised_is_lost_before_its_interpreter_has_ended() -> 
 def test_a_failure_is_told_also_if_the_slot_is_taken_away_before_the_interpreter_has_ended() -> (
     None
 ):
-    """Chaos, seed 1164: a lighthouse that came back gave the slot away for a moment."""
+    """Chaos, seed 1164: a restarted lighthouse gave the slot away for a moment."""
     agent = Agent()
     agent.assign("0")
     agent.on(FailureReported(WorkerKey("0", agent.incarnations["0"], 0), RAISED))
@@ -662,7 +665,7 @@ def test_a_script_that_fails_while_it_leaves_has_not_drained() -> None:
 
 
 def test_slots_are_not_taken_from_an_agent_that_leaves() -> None:
-    """The lighthouse has given them away already; its scripts save, and are in its report."""
+    """The slots are another agent's already; their scripts save, and are in this report."""
     agent = Agent(alone=False)
     agent.on(LighthouseSent(agent.now))
     agent.assign("0")
@@ -867,7 +870,7 @@ def test_silence_isolates_the_workers_until_a_word_comes() -> None:
 
 
 def questions(agent: Agent, cpu_share: float = 0.0, until_s: float = 200.0) -> list[float]:
-    """When the agent asks slot 0's worker, which uses this share of a core and does not answer."""
+    """When the agent asks slot 0's worker, which uses this share of a core and answers nothing."""
     key = WorkerKey("0", agent.incarnations["0"], 0)
     asked = []
     while agent.now < until_s and (at := agent.core.next_deadline()) is not None:
@@ -994,7 +997,7 @@ def _one(agent: Agent, name: str, number: int) -> list[Instruction]:
 
 
 def test_every_answer_tells_the_workers_how_long_they_may_go_on() -> None:
-    """Counted from the question: an agent that is stopped tells them nothing more (Q3)."""
+    """The limit counts from the request, because a stopped agent cannot warn its workers (Q3)."""
     agent = Agent()
     assert agent.core.lease is None
     agent.now = 2.0
@@ -1015,7 +1018,7 @@ def parts(out: list[Instruction]) -> list[tuple[str, ...]]:
 
 
 def with_standbys(**changes: Any) -> Agent:
-    """Two slots run, and as many standbys wait."""
+    """Two slots run, and two standbys wait."""
     agent = Agent(standbys=StandbyRules(wanted=2, deaths_max=2), **changes)
     agent.on(SpawnerWarmed())
     assert parts(agent.assign("0", "1")) == [(), ()]
@@ -1069,3 +1072,8 @@ def test_a_job_that_ends_starts_no_standby() -> None:
     agent.exits("0", -9)
     agent.on(DrainAsked("SIGTERM", 75))
     assert standbys(agent.wait(0.5)) == []
+
+
+def test_an_event_without_a_case_is_refused() -> None:
+    with pytest.raises(Bug, match="no case"):
+        Agent().core.handle("no event", 0.0)  # type: ignore[arg-type]

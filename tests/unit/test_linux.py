@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from ftrun.agent import linux
+from ftrun import linux
 
 
 def run_python(code: str, **options: str) -> str:
@@ -48,7 +48,7 @@ def test_a_zombie_tells_how_it_ended(how: str, status: int) -> None:
 
 def test_a_name_with_spaces_and_brackets_is_read_right() -> None:
     code = (
-        "import os; from ftrun.agent import linux; linux.title_process('a) S 1 (b');"
+        "import os; from ftrun import linux; linux.title_process('a) S 1 (b');"
         "row = linux.process_row(os.getpid()); print(row.ppid == os.getppid())"
     )
     assert run_python(code) == "True\n"
@@ -72,7 +72,7 @@ def test_a_signal_reaches_the_process_of_the_row_and_no_later_one() -> None:
 
 def test_a_fork_can_change_what_proc_shows_of_its_environment() -> None:
     code = (
-        "import os; from ftrun.agent import linux\n"
+        "import os; from ftrun import linux\n"
         "pid = os.fork()\n"
         "if pid == 0:\n"
         "    linux.write_own_environment('MARK', 'abcd')\n"
@@ -91,7 +91,7 @@ def test_without_a_placeholder_the_environment_is_not_written() -> None:
 
 def test_a_title_replaces_the_command_that_ps_shows() -> None:
     code = (
-        "from ftrun.agent import linux; linux.title_process('ftrun worker 0.0: t.py');"
+        "from ftrun import linux; linux.title_process('ftrun worker 0.0: t.py');"
         "print(open('/proc/self/cmdline', 'rb').read().rstrip(b'\\0').decode());"
         "print(open('/proc/self/comm').read().strip())"
     )
@@ -100,7 +100,7 @@ def test_a_title_replaces_the_command_that_ps_shows() -> None:
 
 def test_a_child_dies_with_its_parent() -> None:
     code = (
-        "import os, signal, sys; from ftrun.agent import linux\n"
+        "import os, signal, sys; from ftrun import linux\n"
         "parent = os.getpid()\n"
         "if os.fork() == 0:\n"
         "    assert linux.die_with_parent(parent)\n"
@@ -123,7 +123,7 @@ def test_a_child_dies_with_its_parent() -> None:
 
 def test_an_orphan_is_reaped_and_a_child_of_before_is_not() -> None:
     code = (
-        "import os, subprocess; from ftrun.agent import linux\n"
+        "import os, subprocess; from ftrun import linux\n"
         "before = subprocess.Popen(['true'])\n"
         "linux.become_subreaper()\n"
         "r, w = os.pipe()\n"  # The orphan outlives its parent, or that one would reap it.

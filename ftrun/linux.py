@@ -1,6 +1,6 @@
-"""What Linux offers a supervisor: prctl, pidfds and /proc, as small typed functions.
+"""Linux's means of supervision: prctl, pidfds and /proc, as small typed functions.
 
-Not here: who is watched or killed (sweep.py, spawner.py).
+Not here: which process is watched or killed (agent/sweep.py, agent/spawner.py).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class ProcessRow:
 
     @property
     def is_zombie(self) -> bool:
-        """It has ended and only waits to be reaped."""
+        """True if the process has ended and only waits to be reaped."""
         return self.state in ZOMBIE_STATES
 
 
@@ -72,9 +72,9 @@ def live_without_parent() -> None:
 
 
 def title_process(title: str) -> None:
-    """What ``ps`` shows of this process instead of the command that started its parent.
+    """Set the title that ``ps`` shows, in place of the inherited command line.
 
-    The arguments' memory is overwritten, as long as it is; ``comm`` gets the first 15 bytes.
+    It overwrites the arguments' memory and cannot be longer; ``comm`` gets the first 15 bytes.
     """
     name = ctypes.create_string_buffer(title.encode()[:15])
     _libc().prctl(PR_SET_NAME, name, 0, 0, 0)
@@ -94,11 +94,11 @@ def thread_count() -> int:
 def write_own_environment(name: str, value: str) -> None:
     """Overwrite ``name``'s value in the memory that /proc/PID/environ shows.
 
-    A forked process shows its parent's environment there for ever, so the parent is started with a
-    placeholder of the same length. Forks of this process inherit what is written here.
+    A forked process shows its parent's environment there for ever, so the parent starts with a
+    placeholder of the same length. Forks of this process inherit the new value.
 
     Raises:
-        ValueError: there is no such placeholder, or its length is another.
+        ValueError: there is no such placeholder, or its length differs.
     """
     getenv = _libc().getenv
     getenv.restype = ctypes.c_void_p
@@ -128,9 +128,9 @@ def process_row(pid: int) -> ProcessRow | None:
 
 
 def status_of_zombie(pid: int) -> int | None:
-    """How a process ended that is not reaped yet: its exit code, or -signal; None if it is none.
+    """The exit code, or minus the signal, of a process that is not reaped yet; else None.
 
-    The kernel also says 0 to who may not know.
+    Without ptrace permission the kernel reports 0.
     """
     try:
         text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
@@ -156,10 +156,10 @@ def process_environment(pid: int) -> bytes:
 
 
 def send_signal(row: ProcessRow, number: int) -> int | None:
-    """Signal the very process of ``row``, never another that got its pid meanwhile.
+    """Signal the process of ``row``, and never a later one with the same pid.
 
     Returns:
-        A pidfd of it, for the caller to wait on and close; None if it is gone.
+        Its pidfd, which the caller closes; None if the process is gone.
     """
     try:
         pidfd = os.pidfd_open(row.pid)
@@ -178,7 +178,7 @@ def send_signal(row: ProcessRow, number: int) -> int | None:
 
 
 def reap_strays(spare: frozenset[int]) -> None:
-    """Reap ended children that nobody waits for: orphans that a subreaper has inherited."""
+    """Reap ended children that no parent waits for: orphans that a subreaper has inherited."""
     own = os.getpid()
     for row in process_rows():
         if row.ppid == own and row.is_zombie and row.pid not in spare:
@@ -187,10 +187,10 @@ def reap_strays(spare: frozenset[int]) -> None:
 
 
 def look_names_up_in_files_only() -> None:
-    """Make this process ask no name server: /etc/hosts is enough for it.
+    """Make this process resolve names by /etc/hosts only, without a name server.
 
-    torch's TCPStore looks every client's name up as it accepts it, in its one thread: a resolver
-    that does not answer stalls all clients for 5 s (seen with torch 2.13).
+    torch's TCPStore resolves each client's name in its one thread when it accepts the client: a
+    resolver that does not answer stalls all clients for 5 s (seen with torch 2.13).
     """
     configure = getattr(_libc(), "__nss_configure_lookup", None)  # glibc has it, others may not
     if configure is not None:

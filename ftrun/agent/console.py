@@ -1,0 +1,129 @@
+"""Sentences of the agent's shell on the terminal: the lighthouse's reachability, notices, the end.
+
+Not here: the terminal itself (logs.py), the supervisor's sentences (core/agent/words.py), the last
+lines (summary.py).
+"""
+
+from __future__ import annotations
+
+import traceback
+from pathlib import Path
+
+from ftrun import clock
+from ftrun.agent.logs import Terminal, log_path
+from ftrun.agent.summary import summary_lines
+from ftrun.config import RunSettings
+from ftrun.core.agent.events import EndAgent, ShowNotice
+from ftrun.core.agent.supervisor import Supervisor
+from ftrun.core.agent.words import REMEDY_APART
+from ftrun.core.messages import Notice
+
+UNREACHABLE_AGAIN_S = 5.0
+
+
+class Console:
+    """Puts the agent's own lines on the terminal."""
+
+    def __init__(self, settings: RunSettings, terminal: Terminal, supervisor: Supervisor) -> None:
+        self._settings = settings
+        self._terminal = terminal
+        self._supervisor = supervisor
+        self._started_at = clock.now()
+        self._tries = 0
+        self._unreachable_shown_at: float | None = None
+
+    def notice(self, notice: ShowNotice) -> None:
+        """The supervisor's line, with the path of the log that has more."""
+        text = notice.text
+        if notice.log is not None:
+            life, directory = notice.log, self._settings.job_log_dir
+            path = log_path(directory, life.replica_id, life.group_rank, life.restarts)
+            text += f" Log: {path}"
+        self._terminal.event_line(text)
+
+    def lighthouse_notice(self, notice: Notice, own_slots: frozenset[str]) -> None:
+        """The lighthouse's line, unless this agent shows the same with more to it.
+
+        An agent that ends does not print what becomes of the replicas that it takes with it: after
+        Ctrl-C "training begins again at step 0" reads like a failure.
+        """
+        own = bool(notice.replica_ids) and set(notice.replica_ids) <= own_slots
+        is_all = notice.kind == "lost" and not notice.replica_ids
+        if self._supervisor.is_ending and (is_all or notice.kind == "homeless"):
+            return
+        if notice.kind != "ended" and not (notice.kind == "lost" and own):
+            self._terminal.event_line(notice.text)
+
+    def embedded_ended(self, how: str, usable: bool) -> None:
+        """This agent's own lighthouse has ended; ``usable``: it is started again."""
+        then = "; it is started again. Training goes on." if usable else ""
+        self._terminal.event_line(f"The embedded lighthouse {how}{then}")
+
+    def unpublished(self, error: OSError) -> None:
+        """The job's file cannot be written."""
+        self._terminal.event_line(f"`ftrun status` will not find this job: {error}")
+
+    def refused(self, reason: str) -> None:
+        """The lighthouse refuses this agent."""
+        self._terminal.event_line(f"The lighthouse refuses this agent: {reason}")
+
+    def refuses(self, address: str, reason: str) -> None:
+        """This agent refuses the lighthouse."""
+        self._terminal.event_line(f"This agent refuses the lighthouse at {address}: {reason}")
+
+    def token_refused(self, address: str) -> None:
+        """The lighthouse refuses the token."""
+        self._terminal.event_line(
+            f"The lighthouse at {address} does not accept the token. Give both the same one: "
+            "--token-file FILE."
+        )
+
+    def unreachable(self, address: str, reason: str) -> None:
+        """No lighthouse has ever answered: one line per ``UNREACHABLE_AGAIN_S``."""
+        self._tries += 1
+        shown_at, now = self._unreachable_shown_at, clock.now()
+        if shown_at is not None and now - shown_at < UNREACHABLE_AGAIN_S:
+            return
+        self._unreachable_shown_at = now
+        until = self._supervisor.gives_up_at
+        how_long = "again" if until is None else f"for {max(0.0, until - now):.0f} s more"
+        self._terminal.event_line(
+            f"No lighthouse answers at {address} (try {self._tries}: {reason}). "
+            f"Trying {how_long}. "
+            f"Start one with: ftrun lighthouse --bind {address} --token-file FILE"
+            + ("" if self._settings.tls else " (or, if it is there with TLS, give --tls-ca PEM)")
+        )
+
+    def answered(self, address: str) -> None:
+        """The first answer, if the lack of one was shown before."""
+        if self._unreachable_shown_at is not None and not self._supervisor.was_answered:
+            self._terminal.event_line(f"The lighthouse at {address} answers.")
+
+    def bug(self, error: BaseException | None) -> None:
+        """An exception of ftrun's own."""
+        lines = traceback.format_exception(error)
+        self._terminal.event_line(
+            "ftrun contradicts itself. Please report this:\n" + "".join(lines)
+        )
+
+    def stuck(self, pids: list[int]) -> None:
+        """Processes that have survived SIGKILL."""
+        self._terminal.event_line(f"stuck in the kernel, not ended: pids {pids}")
+
+    def end(self, ending: EndAgent) -> None:
+        """The report of the whole run."""
+        elapsed_s = clock.now() - self._started_at
+        slots, log_dir = self._supervisor.summary(), self._settings.job_log_dir
+        for line in summary_lines(slots, ending, elapsed_s, log_dir):
+            self._terminal.event_line(line)
+        if self._supervisor.ran_apart:
+            self._terminal.event_line(f"  The replica groups ran apart. {REMEDY_APART}")
+        if self._settings.standbys:
+            used = self._supervisor.standbys_used
+            self._terminal.event_line(f"  standbys: {self._settings.standbys} kept, {used} used")
+
+
+def is_own(error: BaseException | None) -> bool:
+    """True if the agent's code is on the exception's stack; else another library raised it."""
+    frames = traceback.extract_tb(error.__traceback__) if error is not None else []
+    return any(Path(frame.filename).parent == Path(__file__).parent for frame in frames)

@@ -1,0 +1,95 @@
+"""One agent from start to end: its token file, its runtime directory, its event loop.
+
+``run_agent`` is called by the CLI. Not here: what the agent does while it runs (shell.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ftrun import linux
+from ftrun.agent.devices import Machine
+from ftrun.agent.launch import SpawnerLaunch
+from ftrun.agent.logs import flush_python_streams
+from ftrun.agent.shell import Agent
+from ftrun.config import RunSettings
+from ftrun.errors import UserError
+
+TEMP_DIR_BYTES_MAX = 80
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbours:
+    """Callbacks of other rooms, which the CLI passes to the agent.
+
+    ``announce``: publishes where the lighthouse answers people and where the token is, at each
+    change. ``withdraw``: takes that back at the end.
+    """
+
+    announce: Callable[[str, Path], None]
+    withdraw: Callable[[], None]
+
+
+def run_agent(
+    settings: RunSettings,
+    machine: Machine,
+    token: str,
+    token_file: Path | None,
+    launch: SpawnerLaunch,
+    neighbours: Neighbours,
+) -> int:
+    """Run one agent to its end; returns the exit code.
+
+    ``token_file``: holds the token already; None: the token is this job's alone, and is written to
+    the job's own directory until the job ends.
+    """
+    linux.become_subreaper()
+    flush_python_streams()
+    runtime_dir = _make_runtime_dir()
+    try:
+        if token_file is None:
+            token_file = runtime_dir / "token"
+            token_file.touch(mode=0o600)
+            token_file.write_text(token, encoding="ascii")
+        running = _run(settings, machine, token, token_file, launch, neighbours, runtime_dir)
+        return asyncio.run(running)
+    finally:
+        neighbours.withdraw()
+        shutil.rmtree(runtime_dir, ignore_errors=True)
+
+
+def _make_runtime_dir() -> Path:
+    """A directory of mode 0700 for the socket, whose path the kernel limits to 107 bytes."""
+    try:
+        if len(os.fsencode(tempfile.gettempdir())) <= TEMP_DIR_BYTES_MAX:
+            return Path(tempfile.mkdtemp(prefix="ftrun-"))
+        return Path(tempfile.mkdtemp(prefix="ftrun-", dir="/tmp"))
+    except OSError as error:
+        raise UserError(
+            f"No temporary directory can be made ({error}). Set TMPDIR to one that you may write."
+        ) from None
+
+
+async def _run(
+    settings: RunSettings,
+    machine: Machine,
+    token: str,
+    token_file: Path,
+    launch: SpawnerLaunch,
+    neighbours: Neighbours,
+    runtime_dir: Path,
+) -> int:
+    def announce(http: str) -> None:
+        neighbours.announce(http, token_file)
+
+    agent = Agent(settings, machine, token, launch, announce, runtime_dir)
+    try:
+        return await agent.run()
+    finally:
+        await agent.close()

@@ -1,0 +1,130 @@
+"""The end of this agent: by the job's end, a drain, a second request, or a lost spawner.
+
+The first cause counts, because later ones are its consequences. From then on nothing is started,
+and the agent ends when nothing runs any more. Without a cause it ends some seconds after its last
+slot has, but not while it is connected to a lighthouse that other agents share.
+
+Not here: how one slot is stopped (stopping.py), what a slot's end means before (supervisor.py).
+"""
+
+from __future__ import annotations
+
+import signal
+
+from ftrun.core.agent import words
+from ftrun.core.agent.events import EndAgent
+from ftrun.core.agent.failures import exit_code_of
+from ftrun.core.agent.lease import AgentLease
+from ftrun.core.agent.outbox import Outbox
+from ftrun.core.agent.settings import SupervisorSettings
+from ftrun.core.agent.slot_state import Outcome, SlotPhase
+from ftrun.core.agent.slot_table import NodeSlots
+from ftrun.core.agent.stopping import Stopping
+from ftrun.core.messages import AgentLeaving, Goodbye
+
+SIGTERM = int(signal.SIGTERM)
+
+
+class Ending:
+    """Whether and why this agent ends.
+
+    ``outcome``: of the slots that end by it. ``end_at``: when the agent ends without a cause; None:
+    not set. ``is_over``: ``EndAgent`` is given.
+    """
+
+    def __init__(
+        self,
+        settings: SupervisorSettings,
+        slots: NodeSlots,
+        stopping: Stopping,
+        lease: AgentLease,
+        out: Outbox,
+    ) -> None:
+        self._settings = settings
+        self._slots = slots
+        self._stopping = stopping
+        self._lease = lease
+        self._out = out
+        self._result: EndAgent | None = None
+        self.outcome = Outcome.STOPPED
+        self.end_at: float | None = None
+        self.is_over = False
+
+    @property
+    def has_begun(self) -> bool:
+        """True once this agent is to end, by any cause."""
+        return self._result is not None
+
+    def end_job(self, exit_code: int, reason: str) -> None:
+        """Ask all that runs to stop: no agreement on a boundary will come."""
+        self._begin(exit_code, reason, Outcome.STOPPED)
+        for slot in self._slots:
+            if slot.phase is SlotPhase.RUNNING and slot.alive:
+                self._stopping.ask(slot)
+                self._stopping.leave_now(slot)
+
+    def drain(self, reason: str, exit_code: int) -> None:
+        """Ask every script to stop; those with a Manager leave at a boundary that all agree on.
+
+        Without a lighthouse no agreement is possible, and each leaves at its own next boundary.
+        Without a quorum it depends on whether other nodes may go on with the state that is here:
+        where there are none, the group leaves at once.
+        """
+        if self.has_begun:
+            return
+        self._begin(exit_code, reason, Outcome.DRAINED)
+        self._out.add(words.draining(reason, self._settings.grace_s))
+        for slot in self._slots:
+            if slot.phase is SlotPhase.RUNNING:
+                self._stopping.ask(slot)
+                if not self._lease.is_connected or self._settings.alone:
+                    self._stopping.leave_now(slot, in_quorum=not self._lease.is_connected)
+        self._out.send(AgentLeaving(reason, self._slots.running()))
+
+    def stop_now(self) -> None:
+        """Kill every group that still runs, at a second request to stop; the report says so."""
+        self._begin(exit_code_of(-SIGTERM), "stopped", Outcome.STOPPED)
+        for slot in self._slots:
+            if slot.alive:
+                slot.killed = "was killed by a second request to stop"
+                self._stopping.report_lost(slot, slot.killed, killed=True)
+                self._stopping.kill(slot)
+
+    def spawner_lost(self, reason: str, exit_code: int) -> None:
+        """The kernel kills the workers with their spawner; the shell sweeps the rest."""
+        self._out.add(words.job_ends_here(reason))
+        self._begin(exit_code, reason, Outcome.FAILED)
+        for slot in self._slots:
+            if slot.alive:
+                self._stopping.report_lost(slot, reason)
+                slot.alive.clear()
+                slot.end(Outcome.FAILED, self._out.now)
+
+    def conclude(self) -> None:
+        """End when nothing runs: once there is a cause, or after a while without one."""
+        if self.is_over:
+            return
+        if not self._slots.all_ended():
+            self.end_at = None
+            return
+        if self._result is None:
+            if not self._slots or (self._lease.is_connected and not self._settings.alone):
+                self.end_at = None  # not by itself: slots may have been taken away since
+                return
+            if self.end_at is None:
+                self.end_at = self._out.now + self._settings.end_grace_s
+            if self._out.now < self.end_at:
+                return
+            self._result = EndAgent(0, "all replicas have finished")
+        self.is_over = True
+        self._out.send(Goodbye())
+        self._out.add(self._result)
+
+    def _begin(self, exit_code: int, reason: str, outcome: Outcome) -> None:
+        """Only the first cause counts: those that follow are its consequences."""
+        if self._result is None:
+            self._result = EndAgent(exit_code, reason)
+            self.outcome = outcome
+        for slot in self._slots:
+            if slot.phase is SlotPhase.WAITING:
+                slot.end(slot.outcome_ahead or outcome, self._out.now)

@@ -1,0 +1,108 @@
+"""The lighthouse's absence as this agent sees it: what its workers and people receive.
+
+Three limits. A lease that runs out isolates the workers (lease.py). A replica that was lost while
+the lighthouse is gone makes training stand, because there is no new quorum. An agent that never
+had an answer gives up. Not here: the stream and the next attempts (agent/link.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ftrun.core.agent import words
+from ftrun.core.agent.ending import Ending
+from ftrun.core.agent.events import SendToWorkers
+from ftrun.core.agent.lease import AgentLease
+from ftrun.core.agent.outbox import Outbox
+from ftrun.core.agent.settings import SupervisorSettings
+from ftrun.core.agent.slot_state import SlotPhase
+from ftrun.core.agent.slot_table import NodeSlots
+from ftrun.core.agent.stopping import Stopping
+from ftrun.core.messages import Lease
+
+STANDS_NOTICE_S = 3.0
+"""How long training stands for want of a lighthouse before people get the notice."""
+
+
+class Outage:
+    """``_gone_at``: when a connected lighthouse went; None while it is there, or never was."""
+
+    def __init__(
+        self,
+        settings: SupervisorSettings,
+        slots: NodeSlots,
+        lease: AgentLease,
+        stopping: Stopping,
+        ending: Ending,
+        out: Outbox,
+    ) -> None:
+        self._settings = settings
+        self._slots = slots
+        self._lease = lease
+        self._stopping = stopping
+        self._ending = ending
+        self._out = out
+        self._gone_at: float | None = None
+        self._stands_shown = False
+
+    def lease(self) -> Lease | None:
+        """Until when workers may commit without another message; None: no answer so far."""
+        until_s = self._lease.until_s()
+        return None if until_s is None else Lease(until_s)
+
+    def received(self, asked_at: float | None) -> None:
+        """The lighthouse has sent something: it is there. An answer renews the lease."""
+        if not self._lease.is_connected and self._lease.renewed_at is not None:
+            self._out.add(words.lighthouse_back())
+        self._lease.received(self._out.now, asked_at)
+        lease = self.lease()
+        if asked_at is not None and lease is not None:
+            self._out.add(SendToWorkers(lease))
+        self._gone_at = None
+
+    def disconnected(self, reason: str) -> None:
+        """The stream, or an attempt to open one, has failed."""
+        if self._lease.is_connected:
+            self._gone_at = self._out.now
+            self._stands_shown = False
+            if not self._ending.has_begun:
+                self._out.add(words.lighthouse_gone(reason))
+            for slot in self._slots:
+                if self._ending.has_begun and slot.phase is SlotPhase.STOPPING:
+                    self._stopping.leave_now(slot)  # the agreement that it waits for will not come
+        self._lease.disconnected()
+
+    def deadlines(self) -> Iterator[float]:
+        """When ``check`` may have something to do; none once the agent ends."""
+        if self._ending.has_begun:
+            return
+        ends_at, since = self._lease.deadline(), self._stands_since()
+        if ends_at is not None:
+            yield ends_at
+        if since is not None:
+            yield since + STANDS_NOTICE_S
+
+    def check(self) -> None:
+        """Act on the limits that have passed."""
+        if self._ending.has_begun:
+            return
+        if self._lease.never_began(self._out.now):
+            self._ending.end_job(self._settings.unreachable_code, "no lighthouse has answered")
+            return
+        lease = self.lease()
+        if self._lease.ends(self._out.now) and lease is not None:
+            self._lease.isolated = True
+            self._out.add(SendToWorkers(lease))
+            self._out.add(words.isolated(self._settings.isolation_limit_s))
+        since = self._stands_since()
+        if since is not None and since + STANDS_NOTICE_S <= self._out.now:
+            self._stands_shown = True
+            step = max((slot.budget.mark for slot in self._slots), default=0)
+            self._out.add(words.no_quorum(step, self._out.now - since))
+
+    def _stands_since(self) -> float | None:
+        """Since when training stands; None: it goes on, or the notice was shown."""
+        since = [s.lost_at for s in self._slots if s.lost_at is not None and s.has_trained]
+        if self._gone_at is None or self._stands_shown or not since:
+            return None
+        return max(min(since), self._gone_at)

@@ -1,0 +1,39 @@
+"""The rules of one agent's supervision.
+
+Not here: the options that they come from (config.py), what follows from them (supervisor.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ftrun.core.agent.restarts import RestartRules
+from ftrun.core.agent.standby import StandbyRules
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisorSettings:
+    """``alone``: the lighthouse is this agent's own, and no other agent will come.
+
+    ``crash_code``: the exit code of a crash loop of uncaught exceptions, whose own code, 1, would
+    explain nothing. ``unreachable_code``: if no lighthouse ever answered. ``unready_code``: if no
+    worker could ever be started. ``hang_timeout_s``: see hang_watch.py; 0: silent workers are left
+    alone. ``replicas``: of the whole job. ``target``: what the workers run, for people.
+    """
+
+    agent_id: str
+    workers_per_replica: int
+    restarts: RestartRules
+    grace_s: float
+    isolation_limit_s: float
+    join_timeout_s: float
+    alone: bool = True
+    end_grace_s: float = 2.0
+    stuck_after_s: float = 5.0
+    hang_timeout_s: float = 60.0
+    crash_code: int = 72
+    unreachable_code: int = 71
+    unready_code: int = 2
+    replicas: int = 1
+    target: str = "the script"
+    standbys: StandbyRules = field(default_factory=StandbyRules)

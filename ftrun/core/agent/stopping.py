@@ -1,0 +1,81 @@
+"""How a slot's workers are stopped, and how their loss is reported.
+
+Three steps, each harder than the last: ``ask`` requests a stop, ``press`` has the script leave
+where it stands, ``kill`` ends it. Not here: when each is due (supervisor.py, ending.py), what a
+script does when asked (inject/stopping.py).
+"""
+
+from __future__ import annotations
+
+import signal
+
+from ftrun.core.agent.events import AskToStop, SendToReplica, SignalReplica
+from ftrun.core.agent.outbox import Outbox
+from ftrun.core.agent.settings import SupervisorSettings
+from ftrun.core.agent.slot_state import SlotPhase, SlotState
+from ftrun.core.agent.slot_table import NodeSlots
+from ftrun.core.messages import LeaveNow, Loss, ReplicaLost, StartFailure
+
+SIGKILL = int(signal.SIGKILL)
+PRESS_SHARE = 0.5
+"""A group that has not left when this share of the grace has passed leaves where it stands."""
+
+
+class Stopping:
+    """Stops one slot at a time; it keeps no state of its own."""
+
+    def __init__(self, settings: SupervisorSettings, slots: NodeSlots, out: Outbox) -> None:
+        self._settings = settings
+        self._slots = slots
+        self._out = out
+
+    def ask(self, slot: SlotState) -> None:
+        """Ask its script to stop; from now on it has the whole grace.
+
+        A script that has raised ends by itself, and has its deadline.
+        """
+        if slot.failure_reports:
+            return
+        grace_s = self._settings.grace_s
+        slot.phase = SlotPhase.STOPPING
+        slot.press_at = self._out.now + PRESS_SHARE * grace_s
+        slot.kill_at = self._out.now + grace_s
+        self._out.add(AskToStop(slot.replica_id, slot.incarnation))
+
+    def press(self, slot: SlotState) -> None:
+        """The group has not left in half of its grace: it leaves where it stands."""
+        slot.press_at = None
+        self._out.add(AskToStop(slot.replica_id, slot.incarnation))
+        self.leave_now(slot)
+
+    def leave_now(self, slot: SlotState, *, in_quorum: bool = True) -> None:
+        """Have its Managers leave at their next boundary: no lighthouse will agree on one.
+
+        ``in_quorum`` False: only those that are in no quorum; the others leave by an agreement.
+        """
+        if slot.has_manager and not slot.has_left:
+            order = LeaveNow("drained", in_quorum)
+            self._out.add(SendToReplica(slot.replica_id, slot.incarnation, order))
+
+    def kill(self, slot: SlotState) -> None:
+        """Send SIGKILL to all that it runs."""
+        slot.phase = SlotPhase.STOPPING
+        slot.clear_deadlines()
+        slot.stuck_at = self._out.now + self._settings.stuck_after_s
+        self._out.add(SignalReplica(slot.replica_id, slot.incarnation, SIGKILL))
+
+    def report_lost(
+        self,
+        slot: SlotState,
+        cause: str,
+        *,
+        killed: bool = False,
+        start_failure: StartFailure | None = None,
+    ) -> None:
+        """Report the loss of its incarnation to the lighthouse, once."""
+        if slot.lost:
+            return
+        slot.lost = True
+        self._slots.dead.append(Loss(slot.replica_id, slot.incarnation, cause, killed))
+        loss = ReplicaLost(slot.replica_id, slot.incarnation, cause, killed, start_failure)
+        self._out.send(loss)

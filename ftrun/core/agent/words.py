@@ -1,0 +1,170 @@
+"""Sentences for people: the supervisor's notices and the reasons with which a job ends.
+
+Pure functions. A text has what happened, to which replica, what follows, what the user can do.
+Not here: when one is shown (supervisor.py, ending.py), a failure's cause (failures.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ftrun.core.agent.events import ShowNotice, WorkerLife
+from ftrun.core.agent.failures import Failure
+from ftrun.core.agent.imports import NOTICE_AFTER_S
+from ftrun.core.messages import USAGE_CODE
+
+REMEDY_APART = (
+    "For replicas that train together and heal, give the script a Manager (README: A script); for "
+    "one training of N workers, use --workers-per-replica N."
+)
+
+# ---------------------------------------------------------------- slots and workers
+
+
+def idle() -> ShowNotice:
+    """This agent has no slot."""
+    return _notice("idle", "All replicas have a node: this one stands by.")
+
+
+def lost(failure: Failure, workers_per_replica: int, then: str = "") -> ShowNotice:
+    """A worker has failed; ``then``: what follows."""
+    who = f"replica {failure.replica_id}"
+    if workers_per_replica > 1:
+        who += f", worker {failure.group_rank}"
+    pid = f" (pid {failure.pid})" if failure.pid else ""
+    text = f"{who}{pid} {failure.cause()}. {then}".rstrip()
+    log = WorkerLife(failure.replica_id, failure.group_rank, failure.restarts)
+    return ShowNotice("lost", (failure.replica_id,), text, log)
+
+
+def restart(failure: Failure, delay_s: float, number: int, budget: int, at_start: bool) -> str:
+    """What follows a failure that is answered by a restart, the ``number``-th of ``budget``."""
+    when = f"in {delay_s:g} s" if delay_s else "now"
+    is_usage = failure.status == USAGE_CODE
+    alike = "no replica has trained yet" if is_usage else "all replicas fail so"
+    unless = f", unless {alike}" if at_start else ""
+    return f"Restart {number} of {budget} {when}{unless}."
+
+
+def crash_loop(failure: Failure, strikes: int) -> str:
+    """The reason of a job that ends by a crash loop."""
+    return (
+        f"crash loop: replica {failure.replica_id} has failed {strikes} times in the same way "
+        f"({failure.words()}) without a new step in between"
+    )
+
+
+def budget_spent(failure: Failure, budget: int) -> str:
+    """The reason of a job that ends because a replica has no restart left."""
+    return (
+        f"replica {failure.replica_id} has failed ({failure.words()}) and no restart is left of "
+        f"{budget}"
+    )
+
+
+def job_ends(replica_id: str, reason: str) -> ShowNotice:
+    """A replica is not restarted, and so the job ends on all nodes."""
+    return _notice("failed", f"The job ends: {reason}.", replica_id)
+
+
+def job_ends_here(reason: str) -> ShowNotice:
+    """This node can start nothing any more."""
+    return _notice("failed", f"The job ends here: {reason}.")
+
+
+def killed(replica_id: str, how: str) -> ShowNotice:
+    """A replica did not end within its grace."""
+    return _notice("killed", f"replica {replica_id} {how}.", replica_id)
+
+
+def out_of_grace(grace_s: float) -> str:
+    """How a replica was killed at the end of its grace."""
+    return (
+        f"did not end within --grace {grace_s:g} s and was killed; its checkpoint may be unfinished"
+    )
+
+
+def stuck(replica_id: str, group_ranks: Iterable[int]) -> ShowNotice:
+    """Workers have survived SIGKILL."""
+    ranks = ", ".join(str(rank) for rank in sorted(group_ranks))
+    text = (
+        f"replica {replica_id}: worker {ranks} was killed and does not end: it is stuck in the "
+        "kernel. Its slot waits for it."
+    )
+    return _notice("stuck", text, replica_id)
+
+
+def apart(replica_id: str, target: str, replicas: int, has_stepped: bool) -> ShowNotice:
+    """A script without a Manager: its replica groups are several trainings."""
+    does, each = ("trains", "trains") if has_stepped else ("has ended", "ran")
+    text = (
+        f"{target} {does} without a Manager: its {replicas} replica groups are supervised, and "
+        f"each {each} by itself. {REMEDY_APART}"
+    )
+    return _notice("apart", text, replica_id)
+
+
+def no_more_standbys(deaths: int, status: int) -> ShowNotice:
+    """Standbys end before they are used."""
+    text = (
+        f"A standby has ended {deaths} times before it was used, at last with status {status}. No "
+        "more are kept; the job goes on."
+    )
+    return _notice("standby", text)
+
+
+def draining(reason: str, grace_s: float) -> ShowNotice:
+    """This agent leaves."""
+    return _notice("draining", f"{reason}: leaving within {grace_s:g} s.")
+
+
+# ---------------------------------------------------------------- imports and the lighthouse
+
+
+def imports_are_slow(limit_s: float) -> ShowNotice:
+    """No worker can start yet."""
+    text = (
+        f"torch and the --preload modules are still being imported after {NOTICE_AFTER_S:g} s; no "
+        f"worker can start before. That may take {limit_s:g} s."
+    )
+    return _notice("importing", text)
+
+
+def not_imported(limit_s: float) -> str:
+    """The reason of a job that ends because no worker could ever be started."""
+    return (
+        "no worker could be started: torch and the --preload modules were not imported within "
+        f"{limit_s:g} s (a longer --join-timeout allows more)"
+    )
+
+
+def lighthouse_back() -> ShowNotice:
+    """The stream is open again."""
+    return _notice("lighthouse", "The lighthouse is back.")
+
+
+def lighthouse_gone(reason: str) -> ShowNotice:
+    """The stream has ended."""
+    text = f"The lighthouse is gone ({reason}); training goes on until a replica is lost."
+    return _notice("lighthouse", text)
+
+
+def no_quorum(step: int, stood_s: float) -> ShowNotice:
+    """A replica was lost while the lighthouse is gone."""
+    text = (
+        f"There is no new quorum without the lighthouse: training stands at step {step} since "
+        f"{stood_s:.0f} s, and goes on when the lighthouse is back."
+    )
+    return _notice("lighthouse", text)
+
+
+def isolated(limit_s: float) -> ShowNotice:
+    """The lease is over."""
+    text = (
+        f"No word from a lighthouse for {limit_s:g} s: workers stop committing until one is back."
+    )
+    return _notice("isolated", text)
+
+
+def _notice(kind: str, text: str, replica_id: str = "") -> ShowNotice:
+    return ShowNotice(kind, (replica_id,) if replica_id else (), text)

@@ -1,0 +1,66 @@
+"""How an agent and its own lighthouse find each other: environment, token pipe, ``address.json``.
+
+The agent starts ``python -m ftrun.lighthouse`` with ``child_environment`` added to its own
+environment, and passes the read end of a pipe that holds the token (never argv: X4). The child
+publishes its ports in ``STATE_DIR/address.json`` and dies with its agent (P1).
+
+Imports nothing heavy, because the child is tied to its parent before it loads anything else. Not
+here: starting and restarting the child (agent/embedded.py), its start (lighthouse/embedded.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+STATE_DIR = "FTRUN_LIGHTHOUSE_STATE_DIR"
+BIND = "FTRUN_LIGHTHOUSE_BIND"
+HTTP = "FTRUN_LIGHTHOUSE_HTTP"
+TOKEN_FD = "FTRUN_LIGHTHOUSE_TOKEN_FD"
+PARENT_PID = "FTRUN_LIGHTHOUSE_PARENT_PID"
+
+ADDRESS_FILE = "address.json"
+ANY_PORT = "127.0.0.1:0"
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceAddress:
+    """Where a lighthouse listens: ``host:port`` for agents, ``host:port`` for people."""
+
+    grpc: str
+    http: str
+    pid: int = 0
+
+
+def child_environment(
+    state_dir: Path, token_fd: int, *, parent_pid: int, bind: str = ANY_PORT, http: str = ANY_PORT
+) -> dict[str, str]:
+    """What the agent adds to the environment of ``python -m ftrun.lighthouse``."""
+    return {
+        STATE_DIR: str(state_dir),
+        BIND: bind,
+        HTTP: http,
+        TOKEN_FD: str(token_fd),
+        PARENT_PID: str(parent_pid),
+    }
+
+
+def publish_address(state_dir: Path, address: ServiceAddress) -> None:
+    """Write ``address.json``; no reader ever sees a part of it."""
+    draft = state_dir / f"{ADDRESS_FILE}.draft"
+    draft.write_text(json.dumps(asdict(address)) + "\n", encoding="utf-8")
+    os.replace(draft, state_dir / ADDRESS_FILE)
+
+
+def read_address(state_dir: Path) -> ServiceAddress:
+    """The address of the lighthouse that runs on this state directory."""
+    return ServiceAddress(**json.loads((state_dir / ADDRESS_FILE).read_text(encoding="utf-8")))
+
+
+def withdraw_address(state_dir: Path) -> None:
+    """Remove ``address.json``, if it is there."""
+    with contextlib.suppress(FileNotFoundError):
+        (state_dir / ADDRESS_FILE).unlink()

@@ -9,39 +9,31 @@ Not here: what users call (manager.py), tensors (reductions.py), how groups come
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 from collections import deque
 from collections.abc import Callable
-from datetime import timedelta
-from functools import partial
 from typing import Any, Protocol
-
-import torch
-from torch.distributed import DistError, Work
 
 from ftrun import clock
 from ftrun.core import messages as m
 from ftrun.core.activity import Activity
-from ftrun.core.ids import Attempt, Tag
+from ftrun.core.ids import Tag
 from ftrun.core.quorum import Quorum
 from ftrun.core.worker import events as e
 from ftrun.core.worker.comparison import Question
 from ftrun.core.worker.machine import StepMachine, StepPhase
 from ftrun.errors import Bug, FtrunError, PeerError, UserError
-from ftrun.process_groups.base import BuiltGroup, ProcessGroup
-from ftrun.process_groups.writers import LIMIT_S, wait_for_writers
+from ftrun.process_groups.base import ProcessGroup
 from ftrun.training.comparing import Comparing, encode
 from ftrun.training.context import WorkerContext
 from ftrun.training.groups import Groups
 from ftrun.training.healing import Healing
+from ftrun.training.in_flight import InFlight
 from ftrun.training.link import AgentLink
 from ftrun.training.reductions import Reduction
 
 log = logging.getLogger(__name__)
-
-_Launched = tuple[Attempt, int, Work]
 
 
 class ProgressMaker(Protocol):
@@ -52,7 +44,6 @@ class ProgressMaker(Protocol):
 
 
 PROGRESS_INTERVAL_S = 0.1
-LOOK_AGAIN = timedelta(milliseconds=20)
 BUILD_TIMEOUT_S = 10.0
 ALIKE = (
     "All replicas must reduce the same tensors in the same order. This replica ends, before it "
@@ -73,10 +64,7 @@ class Engine:
     ) -> None:
         self.machine = machine
         self.fatal: Exception | None = None
-        self.error: Exception | None = None
         self._begun = machine.begun
-        self.divisor = 0
-        self.rank: int | None = None
         self.changed = threading.Condition(threading.RLock())
         self._context = context
         self._registered = False
@@ -84,35 +72,29 @@ class Engine:
         self._draining = False
         self._waiting = 0
         self._stock: tuple[Quorum | None, tuple[int, ...]] = (None, ())
-        self._afterwards: deque[Callable[[], None]] = deque()
-        self._reductions: list[Reduction] = []
-        self._batch: list[_Launched] = []
-        self._works: list[Work] = []
-        self._aborted: list[tuple[BuiltGroup, list[Work]]] = []
-        self._caller_waits = pg.caller_waits
         self._offer_due: e.OfferState | None = None
-        self._group: BuiltGroup | None = None
-        self._group_attempt: Attempt | None = None
         self._progress = progress
         self._progress_due = False
         self._progress_sent = 0.0
         self._healing = healing
         self._groups = Groups(context, pg, self.feed, BUILD_TIMEOUT_S)
+        self.in_flight = InFlight(
+            machine, self._groups, pg.caller_waits, self._events.append, self.feed, self.die
+        )
         self._link = AgentLink(context, self._on_message, self._on_link_lost)
         self._comparing = Comparing(context, self.feed, self._is_current)
         healing.answer_with(self._look_up)
-        self._issuing = False
         self._carry_out: dict[type, Callable[[Any], None]] = {
             e.Send: lambda i: self._link.send(i.message),
             e.BuildGroup: lambda i: self._groups.build(i.quorum),
-            e.AbortGroup: self._abort_group,
+            e.AbortGroup: lambda i: self.in_flight.abort_group(i.attempt),
             e.DropGroup: lambda i: self._groups.drop(i.attempt),
-            e.UseGroup: self._use_group,
-            e.Launch: self._launch_all,
+            e.UseGroup: lambda i: self.in_flight.use_group(i.quorum),
+            e.Launch: lambda i: self.in_flight.launch(i.first, i.stop),
             e.Ask: lambda i: self._comparing.ask(i.question),
             e.FailScript: lambda i: self.die(UserError(f"{i.reason}. {ALIKE}")),
             e.Reissue: self._reissue,
-            e.HandOut: self._hand_out,
+            e.HandOut: lambda i: self.in_flight.hand_out(i.indices),
             e.FailOperations: self._fail_operations,
             e.LoadState: lambda i: healing.load(i, self.feed, self.die, self._may_overwrite),
             e.OfferState: self._offer_state,
@@ -137,8 +119,8 @@ class Engine:
             if self._draining:
                 return  # by this thread: it comes to it
             self._drain()
-        if self._afterwards:
-            self._run_afterwards()
+        if self.in_flight.ready:
+            self.in_flight.run_ready()
 
     def issue(self, reduction: Reduction) -> None:
         """One more reduction of this step: out now, or kept until it has been compared.
@@ -150,54 +132,29 @@ class Engine:
         """
         with self.changed:
             self._offer_if_due()
-            self._reductions.append(reduction)
+            self.in_flight.reductions.append(reduction)
             issued = e.OperationIssued(reduction.batched, reduction.closes, reduction.shape)
             self._events.append(issued)
-            self._issuing = reduction.batched
+            self.in_flight.issues_batched = reduction.batched
             self._drain()
-            self._issuing = False
-        if self._afterwards:
-            self._run_afterwards()
+            self.in_flight.issues_batched = False
+        if self.in_flight.ready:
+            self.in_flight.run_ready()
         self.raise_fatal()
-
-    def await_batch(self) -> None:
-        """Wait for the batch that was issued, in the thread that has nothing else left to do.
-
-        A thread of the backend's that told of each operation would take the interpreter from this
-        one just when it goes on. An abort does not wake every wait (see gloo.py): so now and then
-        this thread looks whether the operation still means anything.
-        """
-        counts = self.machine.counts
-        batch, self._batch = self._batch, []
-        completed = False
-        for attempt, index, work in batch:
-            try:
-                while not work.is_completed() and self.fatal is None and counts(attempt):
-                    with contextlib.suppress(RuntimeError):  # also at the timeout
-                        work.wait(LOOK_AGAIN)
-                if not work.is_completed():
-                    break  # others hand out what this thread's futures wait for
-                work.wait()
-            except (RuntimeError, PeerError) as error:
-                self.feed(e.OperationFailed(attempt, index, str(error)[:500]))
-            else:
-                completed = True
-                self.feed(e.OperationCompleted(attempt, index))
-        if completed:
-            self._groups.release_dropped()
 
     @property
     def is_fresh(self) -> bool:
         """A step is under way in which nothing has happened yet."""
-        return self.machine.may_issue and not self._reductions and self.error is None
+        return (
+            self.machine.may_issue
+            and not self.in_flight.reductions
+            and self.in_flight.error is None
+        )
 
     def finish_results(self) -> None:
-        """What stands is in its tensor, and what is chained on it has run, when this returns."""
-        self._run_afterwards()
+        """Return when every result that stands is in its tensor and its callbacks have run."""
+        self.in_flight.complete_results()
         self._offer_if_due()
-        for reduction in self._reductions:
-            if reduction.is_claimed and not reduction.is_released:
-                reduction.wait()
 
     def wait_until(self, condition: Callable[[], bool], timeout_s: float, what: str) -> None:
         """Block the main thread until ``condition``; time spent in isolation does not count.
@@ -224,11 +181,11 @@ class Engine:
         """The main thread must raise ``error`` as soon as it comes by; it waits for no result."""
         with self.changed:
             self.fatal = self.fatal or error
-            self._release_all(error)
+            self.in_flight.end(error)
             self.changed.notify_all()
             is_draining = self._draining  # then by this thread: it comes to what is left to do
         if not is_draining:
-            self._run_afterwards()
+            self.in_flight.run_ready()
 
     def raise_fatal(self) -> None:
         """Raise what has ended this worker, in the main thread."""
@@ -277,12 +234,7 @@ class Engine:
     def _begin_step(self) -> None:
         """Nothing of the last step counts; before any other thread can touch the new one."""
         self._begun = self.machine.begun
-        self._reductions = []
-        self._batch = []
-        self._works = []
-        if self._aborted:
-            self._wait_for_writers()
-        self.error = None
+        self.in_flight.begin_step()
         self._take_stock()
 
     def _break(self, error: Exception) -> None:
@@ -294,91 +246,13 @@ class Engine:
             error = bug
         self.die(error)
 
-    def _abort_group(self, instruction: e.AbortGroup) -> None:
-        if self._group_attempt == instruction.attempt:  # else it is one that was only prepared
-            if self._group is not None and self._works:
-                self._aborted.append((self._group, self._works))
-            self._group = None
-            self._works = []
-        self._groups.abort(instruction.attempt)
-
-    def _use_group(self, instruction: e.UseGroup) -> None:
-        self._group = self._groups.use(instruction.quorum)
-        self._group_attempt = instruction.quorum.attempt
-
     def _reissue(self, instruction: e.Reissue) -> None:
-        self._wait_for_writers()
         self._take_stock()
-        self._batch = []
-        for reduction in self._reductions:
-            reduction.restore(self.divisor)
-
-    def _launch_all(self, instruction: e.Launch) -> None:
-        for index in range(instruction.first, instruction.stop):
-            is_awaited = self._issuing and index == len(self._reductions) - 1
-            self._launch(index, self._reductions[index], is_awaited)
-
-    def _wait_for_writers(self) -> None:
-        """Whoever writes for an aborted group ends: its tensors are about to be written again."""
-        aborted, self._aborted = self._aborted, []
-        for group, works in aborted:
-            if not wait_for_writers(works, group.threads_sleep):
-                raise PeerError(
-                    f"threads of an aborted group are still at work after {LIMIT_S:g} s and may "
-                    "write over gradients: this worker is replaced and heals"
-                )
-
-    def _launch(self, index: int, reduction: Reduction, is_awaited: bool) -> None:
-        tag, group = self.machine.tag, self._group
-        if tag is None or group is None:
-            raise Bug("an operation was issued without a group:\n" + self._story())
-        if self.rank is None:
-            reduction.add_nothing()
-        else:
-            reduction.divide_by(self.divisor)
-        if group.world_size == 1:
-            self._events.append(e.OperationCompleted(tag.attempt, index))
-            return
-        attempt = tag.attempt
-        try:
-            work = group.allreduce([reduction.data], reduction.op)
-        except (RuntimeError, TypeError, ValueError) as error:
-            if group.aborted or isinstance(error, DistError):
-                self._events.append(e.OperationFailed(attempt, index, str(error)[:500]))
-            else:
-                self.die(error)  # the script's mistake, which it would repeat
-            return
-        if self._caller_waits:
-            self._works.append(work)
-            if is_awaited:
-                self._batch.append((attempt, index, work))
-                return
-        work.get_future().add_done_callback(lambda f: self._on_done(attempt, index, f))
-
-    def _on_done(self, attempt: Attempt, index: int, future: torch.futures.Future[Any]) -> None:
-        try:
-            future.value()
-        except (RuntimeError, PeerError) as error:
-            self.feed(e.OperationFailed(attempt, index, str(error)[:500]))
-            return
-        self.feed(e.OperationCompleted(attempt, index))
-        self._groups.release_dropped()
-
-    def _hand_out(self, instruction: e.HandOut) -> None:
-        divisor = self.divisor
-        for index in instruction.indices:
-            reduction = self._reductions[index]
-            if reduction.claim():
-                self._afterwards.append(partial(reduction.hand_out, divisor))
+        self.in_flight.restore_inputs()
 
     def _fail_operations(self, instruction: e.FailOperations) -> None:
-        self._release_all(PeerError(f"step {self.machine.position}: {instruction.reason}"))
-
-    def _release_all(self, error: Exception) -> None:
-        self.error = self.error or error
-        for reduction in self._reductions:
-            if reduction.claim():
-                self._afterwards.append(reduction.release)
+        reason = f"step {self.machine.position}: {instruction.reason}"
+        self.in_flight.release_all(PeerError(reason))
 
     def _take_stock(self) -> None:
         """Who counts in the step under way, and which of them we are (C4)."""
@@ -388,8 +262,8 @@ class Engine:
         self._stock = stock
         key = self._context.key
         own = quorum.index(key.replica_id, key.incarnation)
-        self.divisor = len(ranks)
-        self.rank = ranks.index(own) if own in ranks else None
+        self.in_flight.divisor = len(ranks)
+        self.in_flight.rank = ranks.index(own) if own in ranks else None
 
     def _is_current(self, question: Question) -> bool:
         """Whether an answer to ``question`` would still be of use (from any thread)."""
@@ -417,7 +291,8 @@ class Engine:
     def _offer_state(self, instruction: e.OfferState) -> None:
         """At once, unless the main thread may be in a forward pass, which changes buffers (S3)."""
         is_at_boundary = self.machine.begun != self._begun
-        last = self._reductions[-1] if self._reductions else None
+        issued = self.in_flight.reductions
+        last = issued[-1] if issued else None
         if is_at_boundary or (last is not None and (last.closes or not last.batched)):
             self._offer(instruction)
         else:
@@ -452,17 +327,6 @@ class Engine:
             self._progress_sent = now
 
     # ------------------------------------------------------------ other threads
-
-    def _run_afterwards(self) -> None:
-        while self._afterwards:
-            try:
-                action = self._afterwards.popleft()
-            except IndexError:  # another thread was faster
-                return
-            try:
-                action()
-            except Exception as error:  # noqa: BLE001  # this may be any thread
-                self.die(error)
 
     def _on_message(self, message: Any | None) -> None:
         if not self._registered and not isinstance(message, (m.Isolation, m.Lease, m.LeaveNow)):

@@ -334,7 +334,7 @@ class Manager:
 
     def await_buckets(self) -> None:
         """Wait for what ``allreduce_bucket`` has issued; a failure leaves it to the repair."""
-        self._engine.await_batch()
+        self._engine.in_flight.await_batch()
 
     def _issue(self, reduction: Reduction) -> torch.futures.Future[torch.Tensor]:
         self._engine.raise_fatal()
@@ -449,7 +449,7 @@ class Manager:
 
     def errored(self) -> Exception | None:
         """The first error of the step under way."""
-        return self._error or self._engine.error
+        return self._error or self._engine.in_flight.error
 
     def wrap_future(
         self,
@@ -476,15 +476,15 @@ class Manager:
 
     def participating_rank(self) -> int | None:
         """The place among the contributors of this step; None for a spare or while healing."""
-        return self._engine.rank
+        return self._engine.in_flight.rank
 
     def num_participants(self) -> int:
         """How many contribute to this step: the divisor of its averages."""
-        return self._engine.divisor
+        return self._engine.in_flight.divisor
 
     def is_participating(self) -> bool:
         """Whether this replica's gradients count in this step."""
-        return self._engine.rank is not None
+        return self._engine.in_flight.rank is not None
 
     def is_healing(self) -> bool:
         """Whether this replica does not hold its peers' state yet."""

@@ -197,15 +197,13 @@ def _at_last_bucket(manager: Manager, look: Any, done: threading.Event) -> None:
 
 def batched(ddp: DistributedDataParallel) -> int:
     """Bytes of all tensors that this replica's Manager leads to, beside torch's own buckets."""
-    manager = ddp._buckets._manager
+    in_flight = ddp._buckets._manager._engine.in_flight
     seen: set[int] = set()
     storages: dict[int, int] = {}
     torchs = {p.grad.untyped_storage().data_ptr() for p in ddp.parameters() if p.grad is not None}
     torchs |= {p.untyped_storage().data_ptr() for p in ddp.parameters()}
-    torchs |= {
-        r.data.untyped_storage().data_ptr() for r in manager._engine._reductions if r.batched
-    }
-    todo: list[Any] = [manager._engine._reductions, manager._engine._afterwards]
+    torchs |= {r.data.untyped_storage().data_ptr() for r in in_flight.reductions if r.batched}
+    todo: list[Any] = [in_flight.reductions, in_flight.ready]
     while todo:
         thing = todo.pop()
         if id(thing) in seen or isinstance(thing, (type, nn.Module, Manager)):
@@ -396,7 +394,7 @@ def reduce_while_a_peer_is_lost(
             both.agent.lose("1")
             return True
         takes_peers_for_alike(manager)
-        group = manager._engine._group
+        group = manager._engine.in_flight._group
         assert group is not None
         group.allreduce = lambda *_: collective()  # type: ignore[method-assign]
         ddp(torch.ones(2, WIDTH)).sum().backward()

@@ -7,10 +7,8 @@ A script written for torchft moves by changing the import. Not here: any decisio
 from __future__ import annotations
 
 import atexit
-import logging
 import os
 import threading
-from collections.abc import Callable
 from datetime import timedelta
 from enum import Enum
 from typing import Any
@@ -22,8 +20,8 @@ from ftrun.core.activity import Activity
 from ftrun.core.ids import SHARED_LINEAGE, StateId, fresh_lineage
 from ftrun.core.messages import Progress
 from ftrun.core.worker import events as e
-from ftrun.core.worker.machine import Fate, StepMachine, StepPhase
-from ftrun.errors import ExitCode, PeerError, UserError
+from ftrun.core.worker.machine import StepMachine, StepPhase
+from ftrun.errors import ExitCode, UserError
 from ftrun.process_groups.base import ProcessGroup
 from ftrun.training.context import (
     claim,
@@ -37,14 +35,12 @@ from ftrun.training.engine import Engine
 from ftrun.training.futures import BoundedFuture
 from ftrun.training.healing import Healing, LoadFn, StateFn
 from ftrun.training.reductions import ManagedWork, Reduction, Restore
+from ftrun.training.step_flow import StepFlow, StepLimits
 from ftrun.training.vote import GroupVote
-
-log = logging.getLogger(__name__)
 
 DEFAULT_TIMEOUT = timedelta(seconds=60)
 DEFAULT_KEY = "default"
 SCALARS_MAX = 64
-FIRST_COMMITS = 2  # that of the step in which it heals, and the first of its own
 
 
 class Drained(SystemExit):
@@ -128,21 +124,16 @@ class Manager:
         heal_in_place: bool = True,
     ) -> None:
         self._context = context = require()
+        self.use_async_quorum = use_async_quorum
         if repair not in ("reissue", "discard"):
             raise UserError(f"repair={repair!r}: choose 'reissue' or 'discard'")
         if (load_state_dict is None) != (state_dict is None):
             raise UserError("give both load_state_dict and state_dict, or neither")
         spares = world_size_mode == WorldSizeMode.FIXED_WITH_SPARES
-        self._min_replica_size = min_replica_size
         self._timeout_s = timeout.total_seconds()
-        self._quorum_timeout_s = quorum_timeout.total_seconds()
-        self._max_retries = max_retries
+        quorum_timeout_s = quorum_timeout.total_seconds()
         self._keeps_inputs = repair == "reissue"
-        self._failures = 0
-        self._batches = 0
-        self._commits = 0  # since the start or the last heal
         self._scalars: dict[str, float] = {}  # replaced, never changed: other threads read it
-        self._error: Exception | None = None
         self._closed = False
         self._pid = os.getpid()
         self._healing = Healing(context, self.state_dict, self._timeout_s, in_place=heal_in_place)
@@ -159,11 +150,19 @@ class Manager:
             contributors_max=min_replica_size if spares else None,
             contributors_min=min_replica_size,
             operation_timeout_s=self._timeout_s,
-            quorum_timeout_s=self._quorum_timeout_s,
+            quorum_timeout_s=quorum_timeout_s,
         )
-        self._connect(pg, connect_timeout.total_seconds())
+        limits = StepLimits(
+            min_replica_size,
+            self._timeout_s,
+            quorum_timeout_s,
+            # Peers may take long to their first step: the launcher knows how long the job waits.
+            max(quorum_timeout_s, context.quorum_timeout_s),
+            max_retries,
+        )
+        self._connect(pg, connect_timeout.total_seconds(), limits)
 
-    def _connect(self, pg: ProcessGroup, timeout_s: float) -> None:
+    def _connect(self, pg: ProcessGroup, timeout_s: float, limits: StepLimits) -> None:
         context = self._context
         several = context.workers_per_replica > 1
         claim(context.key)
@@ -174,6 +173,7 @@ class Manager:
             self._healing.close()
             release(context.key)
             raise
+        self._flow = StepFlow(self._engine, self._machine, self._healing, self._vote, limits)
         self._engine.start()
         atexit.register(self.shutdown)
 
@@ -219,12 +219,16 @@ class Manager:
     def state_dict(self) -> dict[str, Any]:
         """The Manager's own state, for the script's checkpoint."""
         state = self._machine.state
-        return {"step": state.step, "batches_committed": self._batches, "lineage": state.lineage}
+        return {
+            "step": state.step,
+            "batches_committed": self._flow.batches,
+            "lineage": state.lineage,
+        }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from a checkpoint: before the first step. ``lineage`` may be missing."""
         lineage = state_dict.get("lineage") or fresh_lineage(self._context.key.incarnation)
-        self._batches = int(state_dict["batches_committed"])
+        self._flow.batches = int(state_dict["batches_committed"])
         self._engine.feed(e.StateReset(StateId(int(state_dict["step"]), lineage)))
 
     # ------------------------------------------------------------ a step
@@ -242,29 +246,15 @@ class Manager:
             UserError: at the first step: the registered state holds what cannot be carried.
             Drained: this replica was asked to leave and has left.
         """
-        engine, machine = self._engine, self._machine
-        engine.raise_fatal()
+        self._engine.raise_fatal()
         if self._closed:
             raise UserError("this Manager has left the job: it begins no further step")
-        self._error = None
-        if engine.is_fresh:
-            return  # zero_grad() twice: nothing has happened yet in the step under way
-        timeout_s = timeout.total_seconds() if timeout else self._start_timeout_s()
-        if not machine.begun:
+        if not self._machine.begun:
             self._healing.begin()
             trains(self._leave_at_once)
-        engine.register()
-        engine.feed(e.BoundaryReached(freeze_membership=shrink_only or not allow_heal))
-        engine.raise_fatal()
-        if not machine.in_step:
-            engine.wait_until(
-                lambda: machine.in_step or machine.phase is StepPhase.LEFT, timeout_s, "a quorum"
-            )
-        if machine.phase is StepPhase.LEFT:
-            self._engine.note_progress(at_once=True)
+        timeout_s = timeout.total_seconds() if timeout else None
+        if not self._flow.begin(shrink_only or not allow_heal, timeout_s):
             self._raise_drained()
-        if machine.heals_first:
-            self._heal(lambda: not machine.may_issue)
 
     def _raise_drained(self) -> None:
         if self._machine.torn:  # there is nothing to save: the script must not try
@@ -286,12 +276,6 @@ class Manager:
     def stop_requested(self) -> bool:
         """Whether this process was asked to stop: ``Drained`` follows at the next boundary."""
         return stop_requested()
-
-    def _start_timeout_s(self) -> float:
-        """Peers may take long to their first step: the launcher knows how long the job waits."""
-        if self._machine.begun:
-            return self._quorum_timeout_s
-        return max(self._quorum_timeout_s, self._context.quorum_timeout_s)
 
     def wait_quorum(self) -> None:
         """The quorum of this step is known. (``start_quorum`` has waited for it already.)"""
@@ -351,59 +335,11 @@ class Manager:
             TimeoutError: the results did not come within ``timeout``.
             UserError: no step is under way.
         """
-        machine, engine = self._machine, self._engine
-        engine.raise_fatal()
-        if not machine.in_step:
-            raise UserError(
-                "should_commit() outside a step: call start_quorum() (zero_grad()) first"
-            )
-        longest_s = self._timeout_s + self._quorum_timeout_s
-        deadline_s = (timeout.total_seconds() if timeout else 0) or longest_s
-        engine.feed(e.OperationsEnded())
-        if not machine.is_decidable:
-            engine.wait_until(
-                lambda: machine.is_decidable or not machine.in_step, deadline_s, "results"
-            )
-        engine.finish_results()
-        if machine.healing:
-            self._heal(lambda: not machine.may_issue)
-        enough = self.num_participants() >= self._min_replica_size
-        error = self.errored()
-        flag = enough and error is None and not machine.healing
-        outcome = flag if self._vote is None else self._ask_group(self._vote, flag, deadline_s)
-        before = machine.state.step
-        reason = str(error) if error is not None else "voted against"
-        torn = outcome is None
-        engine.feed(e.Decided(outcome is True, shared=not enough, reason=reason, torn=torn))
-        engine.raise_fatal()
-        return self._note_outcome(machine.state.step > before)
-
-    def _ask_group(self, vote: GroupVote, flag: bool, timeout_s: float) -> bool | None:
-        machine = self._machine
-        self._engine.feed(e.VoteStarted())
-        outcome = vote.decide(machine.tag, flag and machine.votes)
-        self._engine.wait_until(lambda: machine.verdict_known, timeout_s, "the verdict on a vote")
-        return outcome
+        return self._flow.decide(timeout.total_seconds() if timeout else None)
 
     def any_in_group(self, flag: bool) -> bool:
         """Whether ``flag`` is true on any rank of this replica group; all of them ask."""
         return flag if self._vote is None else self._vote.any(flag)
-
-    def _note_outcome(self, committed: bool) -> bool:
-        if committed:
-            self._failures = 0
-            self._batches += self.num_participants()
-            self._commits += 1
-            self._engine.note_progress(at_once=self._commits <= FIRST_COMMITS)
-            return True
-        self._failures += 1
-        self._engine.note_progress()
-        if self._max_retries is not None and self._failures > self._max_retries:
-            raise RuntimeError(
-                f"{self._failures} steps in a row were not committed (max_retries="
-                f"{self._max_retries}); the last error: {self._error}"
-            )
-        return False
 
     def heal_after_backward(self) -> None:
         """A healing replica takes its peers' state now, with the reduced gradients at hand.
@@ -411,45 +347,17 @@ class Manager:
         What stands between ``backward()`` and ``step()`` may depend on the state: a GradScaler
         divides by its scale. Our DDP calls this when a backward pass ends.
         """
-        machine = self._machine
-        while machine.healing and machine.in_step and machine.fate is not Fate.VOID:
-            self._heal(lambda: machine.fate is Fate.VOID)
-            if machine.loaded is not None:
-                return  # it is being replaced by another one: should_commit waits for that
-
-    def _heal(self, is_over: Callable[[], bool]) -> None:
-        machine = self._machine
-        self._commits = 0
-        self._engine.note_progress()
-        self._engine.wait_until(
-            lambda: machine.loaded is not None or is_over(),
-            self._timeout_s + self._quorum_timeout_s,
-            "the state to heal from",
-        )
-        with self._healing.applying:
-            fetched = self._healing.fetched
-            if machine.loaded is None or fetched is None or fetched.state_id != machine.loaded:
-                return  # interrupted: the next quorum tells whom to heal from
-            spoiled = self._healing.apply()
-            if spoiled:
-                log.warning("heal for %s: %s", machine.tag, spoiled)
-                self._engine.feed(e.StateSpoiled(spoiled))
-                if machine.fate is Fate.STANDS:  # peers count on it, and it does not hold it
-                    raise PeerError(f"heal: {spoiled}. This replica is started again")
-                return
-            self._batches = int(fetched.tree["torchft"]["batches_committed"])
-            self._engine.feed(e.StateApplied(fetched.donors, fetched.nbytes, fetched.duration_s))
+        self._flow.heal_after_backward()
 
     # ------------------------------------------------------------ errors
 
     def report_error(self, error: Exception) -> None:
         """The step under way must not be committed here."""
-        if self._error is None:
-            self._error = error
+        self._flow.report_error(error)
 
     def errored(self) -> Exception | None:
         """The first error of the step under way."""
-        return self._error or self._engine.in_flight.error
+        return self._flow.errored()
 
     def wrap_future(
         self,
@@ -472,7 +380,7 @@ class Manager:
 
     def batches_committed(self) -> int:
         """The sum of contributors over all committed steps."""
-        return self._batches
+        return self._flow.batches
 
     def participating_rank(self) -> int | None:
         """The place among the contributors of this step; None for a spare or while healing."""
@@ -504,7 +412,7 @@ class Manager:
         """Where this worker is; ``activity``: what it is at, by default by the latest event."""
         phase = activity or self._machine.activity()[0]
         scalars = tuple(self._scalars.items())
-        return Progress(self._machine.position, self._batches, phase.value, scalars, since_s)
+        return Progress(self._machine.position, self._flow.batches, phase.value, scalars, since_s)
 
     # ------------------------------------------------------------ the end
 

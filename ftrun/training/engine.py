@@ -72,7 +72,6 @@ class Engine:
         self._draining = False
         self._waiting = 0
         self._stock: tuple[Quorum | None, tuple[int, ...]] = (None, ())
-        self._offer_due: e.OfferState | None = None
         self._progress = progress
         self._progress_due = False
         self._progress_sent = 0.0
@@ -83,7 +82,7 @@ class Engine:
         )
         self._link = AgentLink(context, self._on_message, self._on_link_lost)
         self._comparing = Comparing(context, self.feed, self._is_current)
-        healing.answer_with(self._look_up)
+        healing.connect(self.feed, self.die, self._may_overwrite, self._look_up)
         self._carry_out: dict[type, Callable[[Any], None]] = {
             e.Send: lambda i: self._link.send(i.message),
             e.BuildGroup: lambda i: self._groups.build(i.quorum),
@@ -96,9 +95,9 @@ class Engine:
             e.Reissue: self._reissue,
             e.HandOut: lambda i: self.in_flight.hand_out(i.indices),
             e.FailOperations: self._fail_operations,
-            e.LoadState: lambda i: healing.load(i, self.feed, self.die, self._may_overwrite),
-            e.OfferState: self._offer_state,
-            e.RetireState: self._retire_state,
+            e.LoadState: lambda i: healing.load(i),
+            e.OfferState: lambda i: healing.offer(i),
+            e.RetireState: lambda i: healing.retire(i.tag),
             e.ShowProgress: self._show_progress,
         }
 
@@ -131,7 +130,7 @@ class Engine:
                 Of one that is compared first, later calls raise it.
         """
         with self.changed:
-            self._offer_if_due()
+            self._healing.forward_over(reduction.batched and not reduction.closes)
             self.in_flight.reductions.append(reduction)
             issued = e.OperationIssued(reduction.batched, reduction.closes, reduction.shape)
             self._events.append(issued)
@@ -154,7 +153,7 @@ class Engine:
     def finish_results(self) -> None:
         """Return when every result that stands is in its tensor and its callbacks have run."""
         self.in_flight.complete_results()
-        self._offer_if_due()
+        self._healing.forward_over()
 
     def wait_until(self, condition: Callable[[], bool], timeout_s: float, what: str) -> None:
         """Block the main thread until ``condition``; time spent in isolation does not count.
@@ -235,6 +234,7 @@ class Engine:
         """Nothing of the last step counts; before any other thread can touch the new one."""
         self._begun = self.machine.begun
         self.in_flight.begin_step()
+        self._healing.forward_may_run()
         self._take_stock()
 
     def _break(self, error: Exception) -> None:
@@ -287,34 +287,6 @@ class Engine:
         with self.changed:
             self.feed(e.OverwriteBegun(tag))
             return self.machine.may_overwrite(tag)
-
-    def _offer_state(self, instruction: e.OfferState) -> None:
-        """At once, unless the main thread may be in a forward pass, which changes buffers (S3)."""
-        is_at_boundary = self.machine.begun != self._begun
-        issued = self.in_flight.reductions
-        last = issued[-1] if issued else None
-        if is_at_boundary or (last is not None and (last.closes or not last.batched)):
-            self._offer(instruction)
-        else:
-            self._offer_due = instruction
-
-    def _offer_if_due(self) -> None:
-        """In the main thread, when a forward pass is over."""
-        if self._offer_due is not None:
-            with self.changed:
-                due, self._offer_due = self._offer_due, None
-                if due is not None:
-                    self._offer(due)
-
-    def _retire_state(self, instruction: e.RetireState) -> None:
-        self._offer_due = None
-        self._healing.retire(instruction.tag)
-
-    def _offer(self, instruction: e.OfferState) -> None:
-        try:
-            self._healing.offer(instruction.tag, instruction.state, instruction.receivers)
-        except Exception as error:  # noqa: BLE001  # whatever the script's own functions raise
-            self.die(error)
 
     def _show_progress(self, instruction: e.ShowProgress) -> None:
         self._link.send(self._progress(instruction.activity, instruction.since_s))

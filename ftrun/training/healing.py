@@ -25,9 +25,9 @@ from ftrun.checkpoint.format import validate
 from ftrun.checkpoint.heal import FetchedState, fetch
 from ftrun.checkpoint.leaves import Leaf, local_of
 from ftrun.checkpoint.serve import LookUp, StateServer
-from ftrun.core.ids import StateId, Tag
+from ftrun.core.ids import Tag
 from ftrun.core.quorum import Endpoint, Quorum
-from ftrun.core.worker.events import Event, HealFailed, LoadState, StateLoaded
+from ftrun.core.worker.events import Event, HealFailed, LoadState, OfferState, StateLoaded
 from ftrun.errors import PeerError, UserError
 from ftrun.training.context import WorkerContext
 
@@ -61,10 +61,11 @@ class Healing:
         self._has_begun = False
         self._buffers: list[torch.Tensor] = []
         self._readable = True
-        self._waiting_offer: tuple[Tag, StateId, int] | None = None
+        self._in_forward = False  # True also where the main thread only may be in one
+        self._offer: OfferState | None = None
+        self._offer_waits = False
         self._cancel = threading.Event()
-        self._offered: Tag | None = None
-        self._lock = threading.RLock()  # what is offered, what was fetched
+        self._lock = threading.RLock()  # the offer, what was fetched
         self._server = StateServer(context.host, context.token, tls=context.heal_tls)
 
     @property
@@ -72,8 +73,22 @@ class Healing:
         """Where this worker's peers reach it."""
         return Endpoint(self._context.host, self._server.address, self._server.certificate)
 
-    def answer_with(self, look_up: LookUp) -> None:
-        """Let the state server answer questions about operations too."""
+    def connect(
+        self,
+        feed: Callable[[Event], None],
+        die: Callable[[Exception], None],
+        may_overwrite: Callable[[Tag], bool],
+        look_up: LookUp,
+    ) -> None:
+        """Connect with the engine: called once, before any other thread comes here.
+
+        Args:
+            feed: takes StateLoaded and HealFailed.
+            die: takes what the script's own functions raise in another thread.
+            may_overwrite: asked before the script's own memory is written to.
+            look_up: answers peers' questions about operations.
+        """
+        self._feed, self._die, self._may_overwrite = feed, die, may_overwrite
         self._server.look_up = look_up
 
     def register(self, key: str, load: LoadFn, state: StateFn) -> None:
@@ -146,49 +161,67 @@ class Healing:
             "(a script that does so in its forward pass?): it is read into new memory from now on"
         )
 
-    def offer(self, tag: Tag, state: StateId, receivers: int) -> None:
-        """Serve the live state under ``tag``; later, if the script forbids to read it now."""
+    def offer(self, order: OfferState) -> None:
+        """Serve the live state until ``retire``, from the moment when it may be read."""
         with self._lock:
-            if not self._readable:
-                self._waiting_offer = (tag, state, receivers)
-                return
-            self._offered = tag
-            buffers = {buffer.data_ptr() for buffer in self._buffers}
-            self._server.offer(tag, state, self.tree(), receivers, copied=buffers)
+            self._offer, self._offer_waits = order, True
+        if not self._in_forward:
+            self._serve_or_die()
 
     def retire(self, tag: Tag) -> None:
         """The script's state is about to change: receivers go on from a copy."""
         with self._lock:
-            self._waiting_offer = self._offered = None
+            self._offer, self._offer_waits = None, False
             self._server.retire(tag, COPY_BYTES_MAX)
 
+    def forward_may_run(self) -> None:
+        """From now on the main thread may be in a forward pass, which changes buffers (S3)."""
+        self._in_forward = True
+
+    def forward_over(self, may_resume: bool = False) -> None:
+        """In the main thread: it is in no forward pass now, so an offer that waits is served.
+
+        ``may_resume``: it may be in one again, because backward passes with activation
+        checkpointing compute parts of the forward pass again.
+        """
+        self._in_forward = False
+        if self._offer_waits:
+            self._serve_or_die()
+        self._in_forward = may_resume
+
     def allow_read(self, allowed: bool) -> None:
-        """Whether the state may be read from other threads now. Waits for one who reads."""
+        """Whether the script allows to read its state now; it is in no forward pass at this call.
+
+        With False, returns only when no thread reads any more.
+        """
         with self._lock:
             self._readable = allowed
-            if not allowed and self._offered is not None:
-                self.retire(self._offered)
-            waiting, self._waiting_offer = self._waiting_offer, None
-            if allowed and waiting is not None:
-                self.offer(*waiting)
+            if allowed:
+                self._serve_if_readable()
+            elif self._offer is not None and not self._offer_waits:
+                self.retire(self._offer.tag)
 
-    def load(
-        self,
-        order: LoadState,
-        feed: Callable[[Event], None],
-        die: Callable[[Exception], None],
-        may_overwrite: Callable[[Tag], bool],
-    ) -> None:
-        """Fetch a state in the background; StateLoaded or HealFailed follows.
+    def _serve_or_die(self) -> None:
+        try:
+            with self._lock:
+                self._serve_if_readable()
+        except Exception as error:  # noqa: BLE001  # whatever the script's own functions raise
+            self._die(error)  # takes the engine's lock, which others take before this one
 
-        ``may_overwrite``: asked, where ``order`` allows it, before the script's own memory is
-        written to.
-        """
+    def _serve_if_readable(self) -> None:
+        order = self._offer
+        if order is None or not self._offer_waits or not self._readable:
+            return
+        self._offer_waits = False
+        buffers = {buffer.data_ptr() for buffer in self._buffers}
+        self._server.offer(order.tag, order.state, self.tree(), order.receivers, copied=buffers)
+
+    def load(self, order: LoadState) -> None:
+        """Fetch a state in the background; StateLoaded or HealFailed follows."""
         endpoints = self._donors(order.quorum)
         donors = {endpoint.heal: donor for donor, endpoint in endpoints.items()}
         shown = {endpoint.heal: endpoint.heal_certificate for endpoint in endpoints.values()}
-        certificates = shown if self._context.heal_tls else None
-        fetching = _Fetch(order, donors, certificates, feed, die, may_overwrite)
+        fetching = _Fetch(order, donors, shown if self._context.heal_tls else None)
         with self._lock:
             self._cancel.set()
             self._cancel = fetching.cancel
@@ -223,18 +256,18 @@ class Healing:
         except PeerError as error:
             if not order.cancel.is_set():
                 log.warning("heal for %s failed: %s", order.tag, error)
-            order.feed(HealFailed(order.tag, str(error)[:500]))
+            self._feed(HealFailed(order.tag, str(error)[:500]))
             return
         except Exception as error:  # noqa: BLE001
             # Unlike shapes, or whatever the script's own functions raise: the script must hear it.
-            order.die(error)
+            self._die(error)
             return
         with self._lock:
             if order.cancel.is_set():
                 return  # another one is being fetched, and must not be overwritten
             donors = tuple(order.donors[d] for d in fetched.donors)
             self.fetched = replace(fetched, donors=donors)
-        order.feed(StateLoaded(order.tag, fetched.state_id))
+        self._feed(StateLoaded(order.tag, fetched.state_id))
 
     def _overwrite(self, order: _Fetch) -> Overwrite | None:
         """The terms on which the script's own memory may be written to; None: not at all."""
@@ -248,7 +281,7 @@ class Healing:
 
         def begins() -> bool:
             with self.applying:
-                return not order.cancel.is_set() and order.may_overwrite(order.tag)
+                return not order.cancel.is_set() and self._may_overwrite(order.tag)
 
         return Overwrite(allows, begins)
 
@@ -279,9 +312,6 @@ class _Fetch:
     load: LoadState
     donors: dict[str, str]
     certificates: dict[str, str] | None
-    feed: Callable[[Event], None]
-    die: Callable[[Exception], None]
-    may_overwrite: Callable[[Tag], bool]
     cancel: threading.Event = field(default_factory=threading.Event)
 
     @property

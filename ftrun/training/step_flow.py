@@ -95,6 +95,7 @@ class StepFlow:
         if timeout_s is None:
             limits = self._limits
             timeout_s = limits.quorum_timeout_s if machine.begun else limits.first_timeout_s
+        self._healing.forward_over()
         engine.register()
         engine.feed(e.BoundaryReached(freeze_membership))
         engine.raise_fatal()

@@ -351,15 +351,17 @@ def test_an_offer_in_the_middle_of_a_step_waits_for_the_end_of_the_forward_pass(
             machine = manager._machine
             assert machine.tag is not None
             with engine.changed:
-                engine._offer_state(OfferState(machine.tag, machine.state, 1))
-            assert healing._offered is None
+                healing.offer(OfferState(machine.tag, machine.state, 1))
+            assert healing._offer_waits
             if ends_by_reducing:
                 manager.allreduce(torch.ones(1)).wait()
             else:
                 engine.finish_results()
-            assert healing._offered == machine.tag
+            assert not healing._offer_waits
+            assert machine.tag in healing._server._offers
+            tag = machine.tag
             manager.should_commit()
-            healing.retire(healing._offered)
+            healing.retire(tag)
 
 
 class _Unwoken(Work):

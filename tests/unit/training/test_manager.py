@@ -278,7 +278,7 @@ def test_max_retries(tmp_path: Path) -> None:
         for _ in range(2):
             manager.start_quorum()
             manager.report_error(ValueError("again"))
-            if manager.current_step() or manager._failures:
+            if manager.current_step() or manager._flow._failures:
                 with pytest.raises(RuntimeError, match=r"2 steps in a row.*again"):
                     manager.should_commit()
             else:

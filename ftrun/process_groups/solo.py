@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.distributed import ReduceOp, Work
 
-from ftrun.process_groups.base import (
+from ftrun.process_groups.built import (
     AbortSignal,
     BuiltGroup,
     FinishedWork,

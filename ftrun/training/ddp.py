@@ -39,7 +39,8 @@ from torch.distributed import Work
 from torch.nn.parallel import DistributedDataParallel as TorchDDP
 
 from ftrun.errors import UserError
-from ftrun.process_groups.base import AbortSignal, BuiltGroup, ProcessGroup
+from ftrun.process_groups.base import ProcessGroup
+from ftrun.process_groups.built import AbortSignal
 from ftrun.process_groups.solo import SoloGroup
 
 if TYPE_CHECKING:
@@ -221,10 +222,6 @@ class _Buckets(ProcessGroup):
     def begin(self) -> None:
         """A forward pass: the next bucket is the first one."""
         self._next = 0
-
-    def build(self, *args: Any, **kwargs: Any) -> BuiltGroup:
-        """It is built already."""
-        return self.current()
 
     def getSize(self) -> int:
         """What the reducer divides the gradients of this backward pass by."""

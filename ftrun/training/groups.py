@@ -14,7 +14,8 @@ from ftrun.core.ids import Attempt
 from ftrun.core.quorum import Quorum
 from ftrun.core.worker.events import GroupBuilt, GroupFailed
 from ftrun.errors import Bug, PeerError
-from ftrun.process_groups.base import AbortSignal, BuiltGroup, ProcessGroup
+from ftrun.process_groups.base import ProcessGroup
+from ftrun.process_groups.built import AbortSignal, BuiltGroup
 from ftrun.training.context import WorkerContext
 
 log = logging.getLogger(__name__)

@@ -24,7 +24,7 @@ from ftrun.core.quorum import Quorum
 from ftrun.core.worker import events as e
 from ftrun.core.worker.machine import StepMachine
 from ftrun.errors import Bug, PeerError
-from ftrun.process_groups.base import BuiltGroup
+from ftrun.process_groups.built import BuiltGroup
 from ftrun.process_groups.writers import LIMIT_S, wait_for_writers
 from ftrun.training.groups import Groups
 from ftrun.training.reductions import Reduction

@@ -19,7 +19,7 @@ import torch
 from torch.distributed import TCPStore
 
 from ftrun import clock
-from ftrun.process_groups.base import AbortSignal, BuiltGroup
+from ftrun.process_groups.built import AbortSignal, BuiltGroup
 from ftrun.process_groups.gloo import ProcessGroupGloo
 from ftrun.process_groups.writers import wait_for_writers
 

@@ -13,7 +13,7 @@ from torch.distributed import ReduceOp, TCPStore
 
 from ftrun import clock
 from ftrun.errors import Bug, PeerError
-from ftrun.process_groups.base import AbortSignal, GroupAborted
+from ftrun.process_groups.built import AbortSignal, GroupAborted
 from ftrun.process_groups.gloo import ProcessGroupGloo
 from tests.unit.process_groups.ranks import (
     HOST,

@@ -14,7 +14,7 @@ import torch
 from torch.distributed import ReduceOp, Work
 from torch.futures import Future
 
-from ftrun.process_groups.base import FinishedWork
+from ftrun.process_groups.built import FinishedWork
 
 DEADLINE_S = 20.0
 

@@ -1,4 +1,4 @@
-"""What users construct and hand to the Manager: a factory of groups, and the contract of one.
+"""The class that users construct and hand to the Manager, and the contract of a process group.
 
 Not here: one quorum's connections (built.py), how a backend connects (gloo.py, nccl.py), when to
 build, abort or release (training/groups.py).
@@ -140,7 +140,7 @@ class ProcessGroup(dist.ProcessGroup):
         self.use(built)
 
     def use(self, built: BuiltGroup | None) -> BuiltGroup | None:
-        """Make ``built`` the group that collectives go to; returns the one before."""
+        """Let collectives go to ``built``; returns the group in use before."""
         before, self._built = self._built, built
         return before
 
@@ -148,22 +148,22 @@ class ProcessGroup(dist.ProcessGroup):
         """The group in use.
 
         Raises:
-            Bug: there is none yet.
+            Bug: no group is in use yet.
         """
         if self._built is None:
             raise Bug(f"{type(self).__name__} was used before a quorum was formed")
         return self._built
 
     def size(self) -> int:
-        """The number of ranks of the group in use, 1 before there is one."""
+        """The number of ranks of the group in use; 1 if there is none."""
         return self._built.world_size if self._built is not None else 1
 
     def rank(self) -> int:
-        """The rank in the group in use, 0 before there is one."""
+        """The rank in the group in use; 0 if there is none."""
         return self._built.rank if self._built is not None else 0
 
     def getBackendName(self) -> str:
-        """The name by which torch knows it."""
+        """The name of this backend in torch."""
         return "ftrun"
 
     def abort(self) -> None:
@@ -178,7 +178,7 @@ class ProcessGroup(dist.ProcessGroup):
             built.shutdown()
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """The deadline of collectives of groups built from now on."""
+        """Set the deadline of collectives, for groups built from now on."""
         self.timeout = timeout
 
     def allreduce(self, tensors: Any, opts: Any = ReduceOp.SUM) -> Work:  # type: ignore[override]

@@ -21,14 +21,14 @@ DEFAULT_TIMEOUT = timedelta(seconds=60)
 
 
 class GroupAborted(PeerError):
-    """The group was aborted: by an interruption, or because nobody needs it any more."""
+    """The group was aborted: by an interrupt, or because it is needed no more."""
 
 
 class AbortSignal:
-    """Gives a group up from any thread, at any moment: unbuilt, half built or at work.
+    """Aborts a group from any thread, at any moment: unbuilt, half built or at work.
 
-    The Manager makes one, passes it to ``build`` and keeps it; ``trigger`` then ends a stuck build
-    or wakes every waiter of the finished group, whichever there is.
+    The Manager makes a signal, passes it to ``build`` and keeps it; ``trigger`` ends the build, or
+    wakes every waiter of the built group.
     """
 
     def __init__(self) -> None:
@@ -50,10 +50,10 @@ class AbortSignal:
             callback()
 
     def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Have ``callback`` called on ``trigger``, at once if that has been.
+        """Call ``callback`` on ``trigger``, or at once if the signal is triggered already.
 
         Returns:
-            What takes the subscription back.
+            A function that takes the subscription back.
         """
         with self._lock:
             if not self._triggered:
@@ -74,10 +74,10 @@ class AbortSignal:
 
 
 class BuiltGroup:
-    """One quorum's connections. Collectives are asynchronous; errors are in the Work, never raised
-    for a group that is broken or aborted, so that a caller has one path for them.
+    """One quorum's connections; ``native`` is the torch backend that does the work.
 
-    ``native`` is the torch backend that does the work.
+    Collectives are asynchronous. The error of an aborted group is in the Work and never raised, so
+    that a caller has one path for errors.
     """
 
     def __init__(self, rank: int, world_size: int, native: Any, signal: AbortSignal) -> None:
@@ -87,12 +87,12 @@ class BuiltGroup:
         self._signal = signal
 
     def size(self) -> int:
-        """How many ranks are in it."""
+        """The number of ranks."""
         return self.world_size
 
     @property
     def aborted(self) -> bool:
-        """True once it was aborted or shut down: every further collective fails."""
+        """True once the group was aborted or shut down: every further collective fails."""
         return self._signal.triggered
 
     def abort(self) -> None:
@@ -100,15 +100,15 @@ class BuiltGroup:
         self._signal.trigger()
 
     def threads_sleep(self) -> bool | None:
-        """Whether all threads that write on the host for its collectives sleep; None: unclear."""
+        """Whether all threads that write to host memory for this group sleep; None: unclear."""
         return None
 
     def shutdown(self) -> None:
         """Abort, and release descriptors, threads and memory.
 
-        May take tens of milliseconds (the backend's threads are joined): call it beside the
-        training thread. Peers that still wait for data of a collective which has ended here may
-        lose it, so shut an old group down only after the first collective of its successor.
+        May take tens of milliseconds (the backend's threads are joined): call it in another thread
+        than the training thread. Peers may lose data of a collective that has ended here only, so
+        shut an old group down after the first collective of the next group.
         """
         self._signal.trigger()
         self._native = None
@@ -155,7 +155,7 @@ class BuiltGroup:
         )
 
     def barrier(self, *options: Any) -> Work:
-        """Complete when every rank has come."""
+        """Complete when every rank has called it."""
         return self._issue("barrier", *options)
 
     def send(self, tensors: Tensors, destination: int, tag: int = 0) -> Work:
@@ -175,7 +175,7 @@ class BuiltGroup:
 
 
 class FinishedWork(Work):
-    """A Work that has ended already: with tensors, or with an error."""
+    """A Work that has ended already, with tensors or with an error."""
 
     def __init__(self, tensors: Tensors = (), error: Exception | None = None) -> None:
         super().__init__()
@@ -193,7 +193,7 @@ class FinishedWork(Work):
         return True
 
     def is_completed(self) -> bool:
-        """Always."""
+        """True."""
         return True
 
     def is_success(self) -> bool:

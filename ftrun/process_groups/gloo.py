@@ -1,14 +1,14 @@
 """Gloo groups that can be aborted: torch's own cannot wake a waiter.
 
-An abort shuts down the group's connections, which fails what waits on them, here and at the peers,
-but for one thing: a message that Gloo had begun to send or to receive (``tx_`` and ``rx_`` of its
-pair.cc) is told nothing, and its collective ends at its timeout only. That is rare and it happens,
-so no thread that matters may wait for nothing but a collective.
+An abort shuts down the group's connections, and all that waits on them fails, here and at the
+peers. There is one exception: a message that Gloo had begun to send or to receive (``tx_`` and
+``rx_`` of its pair.cc) gets no error, and its collective ends only at its timeout. That is rare,
+but it happens, so a thread that waits for a collective must also check for an abort.
 
-Connections are known by their ends: every Gloo pair connects to the listening port of one member's
-device, and those addresses are in the records by which the members found each other.
+An abort finds the connections by their addresses: every Gloo pair connects to the listening port of
+one member's device, and the members' records (rendezvous.py) name these ports.
 
-Not here: the records (rendezvous.py), the sockets (sockets.py), when to abort (manager).
+Not here: the records (rendezvous.py), sockets (sockets.py), when to abort (training/groups.py).
 """
 
 from __future__ import annotations
@@ -106,12 +106,12 @@ def _connect_pairs(rendezvous: Rendezvous, place: Place) -> Any:
 
 
 def _try_out(native: Any, place: Place) -> None:
-    """One all-reduce: when it ends every rank has read every record, and the pairs are warm."""
+    """All-reduce once: when that ends, all ranks have read all records, and pairs are warm."""
     native.allreduce([torch.ones(1)]).wait(place.remaining())
 
 
 def _abort_build(rendezvous: Rendezvous, rank: int) -> None:
-    """End a build under way, wherever it waits: for a record, a connection or a caller."""
+    """End a build under way, whether it awaits a record, a connection or a peer's call."""
     rendezvous.interrupt()
     records = dict(rendezvous.records)
     own = records.pop(rank, None)
@@ -124,9 +124,9 @@ def _abort_build(rendezvous: Rendezvous, rank: int) -> None:
 
 
 def _greet_in_place_of_peers(own: RankRecord) -> None:
-    """Connect to the own device as each peer would, and hang up.
+    """Connect to the own device as each peer would, and close.
 
-    A pair that waits to be called by a peer has no connection yet that could be shut down.
+    A pair that awaits its peer's connection has none yet that could be shut down.
     """
     for greeting in own.greetings:
         with (

@@ -1,6 +1,6 @@
-"""NCCL groups: torch's own can be aborted; here is only how one is built beside another.
+"""NCCL groups: torch's own can be aborted, but must be built while another group is in use.
 
-Needs CUDA when a group of two or more is built, not before.
+CUDA is needed when a group of two or more is built, not before.
 
 Not here: what the Manager does with a group (base.py).
 """
@@ -33,8 +33,8 @@ class ProcessGroupNCCL(ProcessGroup):
 
     def __init__(self, timeout: timedelta = DEFAULT_TIMEOUT) -> None:
         super().__init__(timeout)
-        # Blocking initialisation cannot be aborted, and a watchdog that kills the process when a
-        # collective fails would take away what the Manager is there to mend.
+        # Blocking initialisation cannot be aborted, and the watchdog would kill the process when a
+        # collective fails, which the Manager can repair.
         os.environ.setdefault("TORCH_NCCL_USE_COMM_NONBLOCKING", "1")
         os.environ.setdefault("TORCH_NCCL_NONBLOCKING_TIMEOUT", str(int(timeout.total_seconds())))
         os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
@@ -92,7 +92,7 @@ class _Watcher:
         threading.Thread(target=self._run, name="ftrun-nccl", daemon=True).start()
 
     def watch(self, work: Work, tensors: Tensors) -> Work:
-        """A Work that completes once the GPU has done ``work``, or with the error."""
+        """A Work that completes when the GPU has done ``work``, or with its error."""
         future: Future[Any] = Future(devices=[self._device])
         self._queue.put((work, tensors, future))
         return HostWork(future)
@@ -125,7 +125,7 @@ class HostWork(Work):
         self._future = future
 
     def wait(self, timeout: timedelta = DEFAULT_TIMEOUT) -> bool:
-        """Block the host until it is done; raises its error."""
+        """Block the host until the GPU is done, or raise the error; ignores ``timeout``."""
         self._future.wait()
         return True
 
@@ -134,7 +134,7 @@ class HostWork(Work):
         return self._future.done()
 
     def get_future(self) -> Future[Any]:
-        """Completes on the host."""
+        """The future, which completes when the GPU is done."""
         return self._future
 
 
@@ -148,7 +148,7 @@ def _native_class() -> Any:
 
 
 def _connect_store(store_addr: str, timeout: timedelta) -> TCPStore:
-    """torch's own client: NCCL uses more of a store than Gloo does."""
+    """Connect with torch's own client, because NCCL uses more of a store than Gloo does."""
     deadline = clock.now() + timeout.total_seconds()
     StoreClient(store_addr, deadline).close()  # Its errors are clearer than torch's.
     host, port = split_address(store_addr)

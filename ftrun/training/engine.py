@@ -1,10 +1,12 @@
 """The shell around one worker's step machine: carries out what core/worker/machine.py decides.
 
-Every event passes ``feed``: one lock, the machine's verdict, its instructions in order, and then,
-outside the lock, the futures that scripts and DDP wait for. Threads that feed it: the main thread,
-the link, builders, the backend's completion threads, the state loader.
+Every event passes ``feed``: under one lock the machine decides and its instructions are carried
+out in order; then, outside the lock, the futures complete that scripts and DDP wait for. Threads
+that feed events: the main thread, the link, builders, the backend's completion threads, the state
+loader.
 
-Not here: what users call (manager.py), tensors (reductions.py), how groups come about (groups.py).
+Not here: what users call (manager.py), the flow of a step (step_flow.py), its reductions
+(in_flight.py), groups (groups.py), state (healing.py).
 """
 
 from __future__ import annotations
@@ -37,10 +39,10 @@ log = logging.getLogger(__name__)
 
 
 class ProgressMaker(Protocol):
-    """Makes a Progress of what the worker is at."""
+    """Makes a Progress of the worker's activity."""
 
     def __call__(self, activity: Activity | None = None, since_s: float = 0.0) -> m.Progress:
-        """``activity``: None takes the step machine's; ``since_s``: how long it has lasted."""
+        """``activity``: None means the step machine's; ``since_s``: how long it has lasted."""
 
 
 PROGRESS_INTERVAL_S = 0.1
@@ -52,7 +54,7 @@ ALIKE = (
 
 
 class Engine:
-    """One worker at work. Thread-safe; ``fatal`` is what must be raised in the main thread."""
+    """Runs one worker. Thread-safe; the main thread must raise ``fatal``."""
 
     def __init__(
         self,
@@ -102,11 +104,11 @@ class Engine:
         }
 
     def start(self) -> None:
-        """Connect the link's receiving half: from here on messages arrive."""
+        """Start to receive messages from the agent."""
         self._link.start()
 
     def register(self) -> None:
-        """Say to the lighthouse that this worker is there, once, at the script's first step."""
+        """Report this worker to the lighthouse: once, at the script's first step."""
         if not self._registered:
             self._registered = True
             self.feed(m.AskReport())
@@ -116,18 +118,18 @@ class Engine:
         with self.changed:
             self._events.append(event)
             if self._draining:
-                return  # by this thread: it comes to it
+                return  # this thread is draining already, and comes to this event
             self._drain()
         if self.in_flight.ready:
             self.in_flight.run_ready()
 
     def issue(self, reduction: Reduction) -> None:
-        """One more reduction of this step: out now, or kept until it has been compared.
+        """Issue one more reduction of this step: it goes out now, or once it has been compared.
 
         Raises:
-            RuntimeError, TypeError, ValueError: what the backend says of a tensor or an operation
-                that it cannot take. It is ``fatal``: peers would wait for this operation for ever.
-                Of one that is compared first, later calls raise it.
+            RuntimeError, TypeError, ValueError: the backend cannot take the tensor or operation.
+                That is ``fatal``, because peers would wait for this operation for ever. If the
+                operation is compared first, later calls raise the error.
         """
         with self.changed:
             self._healing.forward_over(reduction.batched and not reduction.closes)
@@ -143,7 +145,7 @@ class Engine:
 
     @property
     def is_fresh(self) -> bool:
-        """A step is under way in which nothing has happened yet."""
+        """Whether a step is under way in which nothing has happened yet."""
         return (
             self.machine.may_issue
             and not self.in_flight.reductions
@@ -159,8 +161,8 @@ class Engine:
         """Block the main thread until ``condition``; time spent in isolation does not count.
 
         Raises:
-            TimeoutError: it did not come true within ``timeout_s``.
-            Exception: what is ``fatal`` to this worker.
+            TimeoutError: ``condition`` did not come true within ``timeout_s``.
+            Exception: the ``fatal`` error of this worker.
         """
         deadline = clock.now() + timeout_s
         with self.changed:
@@ -177,22 +179,22 @@ class Engine:
                 self.raise_fatal()
 
     def die(self, error: Exception) -> None:
-        """The main thread must raise ``error`` as soon as it comes by; it waits for no result."""
+        """Make ``error`` fatal: the main thread awaits nothing more and raises it."""
         with self.changed:
             self.fatal = self.fatal or error
             self.in_flight.end(error)
             self.changed.notify_all()
-            is_draining = self._draining  # then by this thread: it comes to what is left to do
+            is_draining = self._draining  # then ``feed`` completes the futures, outside the lock
         if not is_draining:
             self.in_flight.run_ready()
 
     def raise_fatal(self) -> None:
-        """Raise what has ended this worker, in the main thread."""
+        """Raise the error that has ended this worker, in the main thread."""
         if self.fatal is not None:
             raise self.fatal
 
     def note_progress(self, at_once: bool = False) -> None:
-        """There is progress to tell the agent: at most ten times a second, but in the end all."""
+        """Report progress to the agent: at most ten times a second, and the last one always."""
         self._progress_due = True
         if at_once or clock.now() - self._progress_sent >= PROGRESS_INTERVAL_S:
             with self.changed:
@@ -200,7 +202,7 @@ class Engine:
                 self._flush_progress()
 
     def close(self, reason: str | None) -> None:
-        """Leave the job for ``reason`` (None: the agent will tell) and release everything."""
+        """Leave the job for ``reason`` (None: the agent reports it) and release everything."""
         if reason and self._registered and self.machine.phase is not StepPhase.LEFT:
             with self.changed:
                 self._progress_sent = 0.0
@@ -214,7 +216,7 @@ class Engine:
     # ------------------------------------------------------------ under the lock
 
     def _drain(self) -> None:
-        """Decide about all that has come up, and carry it out."""
+        """Let the machine decide about all events, and carry its instructions out."""
         self._draining = True
         try:
             while self._events:
@@ -223,7 +225,7 @@ class Engine:
                 if self.machine.begun != self._begun:
                     self._begin_step()
         except Exception as error:  # noqa: BLE001
-            # The edge of a shell: this may be any thread, and the script must hear of it.
+            # The edge of a shell: this may be any thread, and the main thread must raise it.
             self._break(error)
         finally:
             self._draining = False
@@ -231,7 +233,7 @@ class Engine:
             self.changed.notify_all()
 
     def _begin_step(self) -> None:
-        """Nothing of the last step counts; before any other thread can touch the new one."""
+        """Forget the last step, before any other thread can touch the new one."""
         self._begun = self.machine.begun
         self.in_flight.begin_step()
         self._healing.forward_may_run()
@@ -255,7 +257,7 @@ class Engine:
         self.in_flight.release_all(PeerError(reason))
 
     def _take_stock(self) -> None:
-        """Who counts in the step under way, and which of them we are (C4)."""
+        """Note the number of contributors to this step, and this worker's rank among them (C4)."""
         stock = quorum, ranks = self.machine.in_force, self.machine.contributors()
         if quorum is None or not ranks or stock == self._stock:
             return
@@ -266,11 +268,11 @@ class Engine:
         self.in_flight.rank = ranks.index(own) if own in ranks else None
 
     def _is_current(self, question: Question) -> bool:
-        """Whether an answer to ``question`` would still be of use (from any thread)."""
+        """Whether an answer to ``question`` would still be of use. From any thread."""
         return self.fatal is None and self.machine.counts(question.tag.attempt)
 
     def _look_up(self, question: Question, timeout_s: float) -> bytes | None:
-        """What this worker answers to a peer; None: it does not know yet (from any thread)."""
+        """This worker's answer to a peer's question; None: not known yet. From any thread."""
         deadline = clock.now() + timeout_s
         with self.changed:
             while (entry := self.machine.look_up(question)) is None:
@@ -283,7 +285,7 @@ class Engine:
         return encode(entry)
 
     def _may_overwrite(self, tag: Tag) -> bool:
-        """The machine knows that its state is about to be torn, or forbids it (from any thread)."""
+        """Ask the machine whether the state may be torn; it notes that it is. From any thread."""
         with self.changed:
             self.feed(e.OverwriteBegun(tag))
             return self.machine.may_overwrite(tag)

@@ -1,7 +1,9 @@
 """The Manager: what a training script calls. torchft's names and arguments, ftrun's protocol.
 
-A script written for torchft moves by changing the import. Not here: any decision
-(core/worker/machine.py), carrying it out (engine.py).
+A script written for torchft moves by changing the import.
+
+Not here: any decision (core/worker/machine.py), the flow of a step (step_flow.py), threads
+(engine.py).
 """
 
 from __future__ import annotations
@@ -23,14 +25,7 @@ from ftrun.core.worker import events as e
 from ftrun.core.worker.machine import StepMachine, StepPhase
 from ftrun.errors import ExitCode, UserError
 from ftrun.process_groups.base import ProcessGroup
-from ftrun.training.context import (
-    claim,
-    has_failed,
-    release,
-    require,
-    stop_requested,
-    trains,
-)
+from ftrun.training.context import claim, has_failed, release, require, stop_requested, trains
 from ftrun.training.engine import Engine
 from ftrun.training.futures import BoundedFuture
 from ftrun.training.healing import Healing, LoadFn, StateFn
@@ -46,8 +41,8 @@ SCALARS_MAX = 64
 class Drained(SystemExit):
     """Raised by ``start_quorum`` when this replica has left at an agreed boundary.
 
-    A SystemExit: ``finally`` blocks and context managers run, so a script can save its checkpoint.
-    A replica that leaves in the middle of a heal has nothing to save: it raises a plain SystemExit.
+    It is a SystemExit: ``finally`` blocks and context managers run, so a script can save its
+    checkpoint. A replica that leaves during a heal has nothing to save and raises SystemExit.
     """
 
     def __init__(self) -> None:
@@ -55,10 +50,10 @@ class Drained(SystemExit):
 
 
 class WorldSizeMode(Enum):
-    """What happens to the number of contributors when replicas come and go.
+    """How many replicas of the quorum contribute.
 
     DYNAMIC: every replica of the quorum contributes.
-    FIXED_WITH_SPARES: ``min_replica_size`` contribute, the others add zeros and take over at once.
+    FIXED_WITH_SPARES: ``min_replica_size`` contribute; the others add zeros, and replace lost ones.
     """
 
     DYNAMIC = 0
@@ -69,24 +64,24 @@ class Manager:
     """One worker's part in a job that survives the death of others, step by step.
 
     Args:
-        pg: the process group across replica groups; ftrun builds it anew for each quorum.
-        load_state_dict, state_dict: the script's state, for healing; more by
-            ``register_state_dict_fn``. They are first called at the first ``start_quorum``.
+        pg: the process group across replica groups; ftrun builds one group per quorum with it.
+        load_state_dict, state_dict: the script's state, for healing; first called at the first
+            ``start_quorum``. ``register_state_dict_fn`` adds more.
         min_replica_size: a step with fewer contributors is not committed.
         use_async_quorum: a newcomer heals during its first forward and backward pass and adds
             zeros; False: it heals before its forward pass and counts at once.
         timeout: deadline of an operation, and of a heal.
-        quorum_timeout: how long ``start_quorum`` waits for a quorum.
-        connect_timeout: to reach the agent.
+        quorum_timeout: deadline of a quorum in ``start_quorum``.
+        connect_timeout: deadline for the workers of this replica group to connect, and of a vote.
         world_size_mode: DYNAMIC, or FIXED_WITH_SPARES (``min_replica_size`` contributors).
         checkpoint_transport: accepted; healing uses ftrun's own transfer.
         init_sync: False promises that all replicas start with equal weights.
         max_retries: steps in a row that may fail before ``should_commit`` raises.
         repair: "reissue" keeps a step that a death interrupts; "discard" computes it again and
             saves a gradient-sized buffer.
-        heal_in_place: a newcomer reads what its optimizer steps straight into its own memory, also
-            while it computes its first pass, whose results count for nothing; False: into new
-            memory, which costs a copy of the state and time.
+        heal_in_place: a newcomer reads what its optimizer steps straight into its own memory, while
+            it computes its first pass, which does not count; False: into new memory, which costs a
+            copy of the state and time.
         rank, world_size, store_addr, store_port, lighthouse_addr, replica_id, port, hostname,
             heartbeat_interval, quorum_retries: accepted; under ftrun the launcher's values win.
 
@@ -191,16 +186,16 @@ class Manager:
         self._healing.register(key, load_state_dict, state_dict)
 
     def watch_buffers(self, module: torch.nn.Module) -> None:
-        """Peers that heal get the module's buffers as they are between two forward passes.
+        """Give peers that heal the module's buffers as they are between two forward passes.
 
-        For modules that no DistributedDataParallel of ftrun wraps: those do it by themselves.
+        For modules without ftrun's DistributedDataParallel, which calls this by itself.
         """
         self._healing.watch_buffers(module)
 
     def watch_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        """What ``optimizer`` steps heals in place; it must step committed steps only.
+        """Heal in place what ``optimizer`` steps; it must step committed steps only.
 
-        For optimizers that no Optimizer of ftrun wraps: that one does it by itself.
+        For optimizers without ftrun's Optimizer, which calls this by itself.
         """
         self._healing.watch_optimizer(optimizer)
 
@@ -209,24 +204,21 @@ class Manager:
         self.register_state_dict_fn(DEFAULT_KEY, load_state_dict, state_dict)
 
     def allow_state_dict_read(self) -> None:
-        """Peers may read the state again."""
+        """Allow peers to read the state again."""
         self._healing.allow_read(True)
 
     def disallow_state_dict_read(self) -> None:
-        """Peers must not read the state until ``allow_state_dict_read``: it is in two halves."""
+        """Forbid peers to read the state until ``allow_state_dict_read``: it is being changed."""
         self._healing.allow_read(False)
 
     def state_dict(self) -> dict[str, Any]:
         """The Manager's own state, for the script's checkpoint."""
         state = self._machine.state
-        return {
-            "step": state.step,
-            "batches_committed": self._flow.batches,
-            "lineage": state.lineage,
-        }
+        batches = self._flow.batches
+        return {"step": state.step, "batches_committed": batches, "lineage": state.lineage}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from a checkpoint: before the first step. ``lineage`` may be missing."""
+        """Go on from a checkpoint. Call it before the first step; ``lineage`` may be missing."""
         lineage = state_dict.get("lineage") or fresh_lineage(self._context.key.incarnation)
         self._flow.batches = int(state_dict["batches_committed"])
         self._engine.feed(e.StateReset(StateId(int(state_dict["step"]), lineage)))
@@ -236,14 +228,15 @@ class Manager:
     def start_quorum(
         self, allow_heal: bool = True, shrink_only: bool = False, timeout: timedelta | None = None
     ) -> None:
-        """Begin a step: at once while the quorum in force stays, else when there is one.
+        """Begin a step: at once while the quorum in force stays, else with the next quorum.
 
         ``allow_heal=False`` or ``shrink_only=True``: nobody joins at this step.
 
         Raises:
             TimeoutError: no quorum within ``timeout`` (default ``quorum_timeout``, and at the first
                 step no less than the launcher's ``--join-timeout``).
-            UserError: at the first step: the registered state holds what cannot be carried.
+            UserError: this Manager has left the job; or, at the first step, the registered state
+                cannot be carried.
             Drained: this replica was asked to leave and has left.
         """
         self._engine.raise_fatal()
@@ -262,9 +255,9 @@ class Manager:
         raise Drained
 
     def _leave_at_once(self) -> None:
-        """Called by a signal's handler, wherever the main thread stands; raises unless it has left.
+        """Leave from a signal's handler, wherever the main thread stands; raise unless it has left.
 
-        The others hear of it from another thread, since this one may hold a lock of the link's.
+        Another thread sends it to the others, because this one may hold a lock of the link.
         """
         if self._machine.phase is StepPhase.LEFT or self._closed:
             return
@@ -278,14 +271,14 @@ class Manager:
         return stop_requested()
 
     def wait_quorum(self) -> None:
-        """The quorum of this step is known. (``start_quorum`` has waited for it already.)"""
+        """Do nothing: ``start_quorum`` has waited for the quorum of this step already."""
 
     def allreduce(
         self, tensor: torch.Tensor, should_quantize: bool = False, reduce_op: Any = ReduceOp.AVG
     ) -> Work:
         """Reduce ``tensor`` in place over the contributors; AVG divides by their number.
 
-        Never raises for a peer's failure: the result then does not count, see ``errored``.
+        Never raises for a peer's failure: ``errored`` reports it, and the step is not committed.
 
         Raises:
             UserError: ``should_quantize``, which ftrun does not offer on this device.
@@ -306,9 +299,9 @@ class Manager:
     ) -> torch.futures.Future[torch.Tensor]:
         """One of DDP's buckets, averaged in place; all complete together when the last one has.
 
-        ``restore`` writes the local gradients, divided by what it is given, into ``buffer`` again
-        (in-step repair). ``divided_by``: what they are divided by now; None: the Manager divides.
-        Who issues the last one calls ``await_buckets`` before waiting for any of them.
+        ``restore`` writes the local gradients, divided by its argument, into ``buffer`` again
+        (in-step repair). ``divided_by``: the number by which they are divided now; None: the
+        Manager divides. After the last bucket call ``await_buckets`` before any future's ``wait``.
         """
         keep = self._keeps_inputs
         bucket = Reduction(
@@ -317,7 +310,7 @@ class Manager:
         return self._issue(bucket)
 
     def await_buckets(self) -> None:
-        """Wait for what ``allreduce_bucket`` has issued; a failure leaves it to the repair."""
+        """Wait for all buckets that were issued; the repair deals with a failure."""
         self._engine.in_flight.await_batch()
 
     def _issue(self, reduction: Reduction) -> torch.futures.Future[torch.Tensor]:
@@ -338,21 +331,21 @@ class Manager:
         return self._flow.decide(timeout.total_seconds() if timeout else None)
 
     def any_in_group(self, flag: bool) -> bool:
-        """Whether ``flag`` is true on any rank of this replica group; all of them ask."""
+        """Whether ``flag`` is true on any rank of this replica group; all ranks must call it."""
         return flag if self._vote is None else self._vote.any(flag)
 
     def heal_after_backward(self) -> None:
-        """A healing replica takes its peers' state now, with the reduced gradients at hand.
+        """Apply the peers' state now, if this replica heals, with the reduced gradients at hand.
 
-        What stands between ``backward()`` and ``step()`` may depend on the state: a GradScaler
-        divides by its scale. Our DDP calls this when a backward pass ends.
+        The script's code between ``backward()`` and ``step()`` may depend on the state: a
+        GradScaler divides by its scale. ftrun's DDP calls this when a backward pass ends.
         """
         self._flow.heal_after_backward()
 
     # ------------------------------------------------------------ errors
 
     def report_error(self, error: Exception) -> None:
-        """The step under way must not be committed here."""
+        """Forbid to commit the step under way, because of ``error``."""
         self._flow.report_error(error)
 
     def errored(self) -> Exception | None:
@@ -365,9 +358,9 @@ class Manager:
         default: Any,
         timeout: timedelta | None = None,
     ) -> torch.futures.Future[Any]:
-        """A future that yields ``default`` where ``fut`` fails, and reports the error.
+        """A future that yields ``default`` and reports the error if ``fut`` fails.
 
-        So it does where ``fut`` is not done within ``timeout`` (default: the Manager's).
+        It does the same if ``fut`` is not done within ``timeout`` (default: the Manager's).
         """
         timeout_s = timeout.total_seconds() if timeout else self._timeout_s
         return BoundedFuture(fut, default, timeout_s, self.report_error).future
@@ -395,7 +388,7 @@ class Manager:
         return self._engine.in_flight.rank is not None
 
     def is_healing(self) -> bool:
-        """Whether this replica does not hold its peers' state yet."""
+        """Whether this replica lacks its peers' state."""
         return self._machine.healing
 
     def log(self, **scalars: float) -> None:
@@ -409,7 +402,7 @@ class Manager:
             raise UserError(f"log() keeps {SCALARS_MAX} scalars at most")
 
     def _progress(self, activity: Activity | None = None, since_s: float = 0.0) -> Progress:
-        """Where this worker is; ``activity``: what it is at, by default by the latest event."""
+        """This worker's progress; ``activity``: by default the step machine's."""
         phase = activity or self._machine.activity()[0]
         scalars = tuple(self._scalars.items())
         return Progress(self._machine.position, self._flow.batches, phase.value, scalars, since_s)
@@ -417,16 +410,16 @@ class Manager:
     # ------------------------------------------------------------ the end
 
     def leave(self) -> None:
-        """Leave the job from code, between two steps: the others go on at once, without a loss."""
+        """Leave the job, between two steps: the others go on at once, without a loss."""
         self._close("left")
 
     def shutdown(self, wait: bool = True) -> None:
-        """The script has finished. Called at exit as well; idempotent."""
+        """Leave because the script has finished. Called at exit as well; idempotent."""
         self._close(None if has_failed() else "finished")
 
     def _close(self, reason: str | None) -> None:
         if os.getpid() != self._pid or self._closed:
-            return  # a child that the script has forked must not speak for its parent
+            return  # a child that the script has forked must not close its parent's Manager
         self._closed = True
         atexit.unregister(self.shutdown)
         self._engine.close(reason)

@@ -15,11 +15,10 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from ftrun import clock
 from ftrun.core import messages as m
-from ftrun.core.activity import Activity
 from ftrun.core.ids import Tag
 from ftrun.core.quorum import Quorum
 from ftrun.core.worker import events as e
@@ -33,16 +32,10 @@ from ftrun.training.groups import Groups
 from ftrun.training.healing import Healing
 from ftrun.training.in_flight import InFlight
 from ftrun.training.link import AgentLink
+from ftrun.training.progress import WorkerProgress
 from ftrun.training.reductions import Reduction
 
 log = logging.getLogger(__name__)
-
-
-class ProgressMaker(Protocol):
-    """Makes a Progress of the worker's activity."""
-
-    def __call__(self, activity: Activity | None = None, since_s: float = 0.0) -> m.Progress:
-        """``activity``: None means the step machine's; ``since_s``: how long it has lasted."""
 
 
 PROGRESS_INTERVAL_S = 0.1
@@ -62,7 +55,7 @@ class Engine:
         pg: ProcessGroup,
         machine: StepMachine,
         healing: Healing,
-        progress: ProgressMaker,
+        progress: WorkerProgress,
     ) -> None:
         self.machine = machine
         self.fatal: Exception | None = None
@@ -291,12 +284,12 @@ class Engine:
             return self.machine.may_overwrite(tag)
 
     def _show_progress(self, instruction: e.ShowProgress) -> None:
-        self._link.send(self._progress(instruction.activity, instruction.since_s))
+        self._link.send(self._progress.make(instruction.activity, instruction.since_s))
 
     def _flush_progress(self) -> None:
         now = clock.now()
         if self._progress_due and now - self._progress_sent >= PROGRESS_INTERVAL_S:
-            self._link.send(self._progress())
+            self._link.send(self._progress.make())
             self._progress_due = False
             self._progress_sent = now
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import threading
 from datetime import timedelta
 from enum import Enum
 from typing import Any
@@ -18,35 +17,25 @@ from typing import Any
 import torch
 from torch.distributed import ReduceOp, Work
 
-from ftrun.core.activity import Activity
 from ftrun.core.ids import SHARED_LINEAGE, StateId, fresh_lineage
-from ftrun.core.messages import Progress
 from ftrun.core.worker import events as e
-from ftrun.core.worker.machine import StepMachine, StepPhase
-from ftrun.errors import ExitCode, UserError
+from ftrun.core.worker.machine import StepMachine
+from ftrun.errors import UserError
 from ftrun.process_groups.base import ProcessGroup
 from ftrun.training.context import claim, has_failed, release, require, stop_requested, trains
 from ftrun.training.engine import Engine
 from ftrun.training.futures import BoundedFuture
 from ftrun.training.healing import Healing, LoadFn, StateFn
+from ftrun.training.leaving import Drained, Leaving
+from ftrun.training.progress import WorkerProgress
 from ftrun.training.reductions import ManagedWork, Reduction, Restore
 from ftrun.training.step_flow import StepFlow, StepLimits
 from ftrun.training.vote import GroupVote
 
+__all__ = ["Drained", "Manager", "WorldSizeMode"]
+
 DEFAULT_TIMEOUT = timedelta(seconds=60)
 DEFAULT_KEY = "default"
-SCALARS_MAX = 64
-
-
-class Drained(SystemExit):
-    """Raised by ``start_quorum`` when this replica has left at an agreed boundary.
-
-    It is a SystemExit: ``finally`` blocks and context managers run, so a script can save its
-    checkpoint. A replica that leaves during a heal has nothing to save and raises SystemExit.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(int(ExitCode.PREEMPTED))
 
 
 class WorldSizeMode(Enum):
@@ -128,8 +117,6 @@ class Manager:
         self._timeout_s = timeout.total_seconds()
         quorum_timeout_s = quorum_timeout.total_seconds()
         self._keeps_inputs = repair == "reissue"
-        self._scalars: dict[str, float] = {}  # replaced, never changed: other threads read it
-        self._closed = False
         self._pid = os.getpid()
         self._healing = Healing(context, self.state_dict, self._timeout_s, in_place=heal_in_place)
         if load_state_dict is not None and state_dict is not None:
@@ -147,6 +134,7 @@ class Manager:
             operation_timeout_s=self._timeout_s,
             quorum_timeout_s=quorum_timeout_s,
         )
+        self._progress = WorkerProgress(self._machine)
         limits = StepLimits(
             min_replica_size,
             self._timeout_s,
@@ -168,7 +156,10 @@ class Manager:
             self._healing.close()
             release(context.key)
             raise
-        self._flow = StepFlow(self._engine, self._machine, self._healing, self._vote, limits)
+        self._leaving = Leaving(self._machine, self._engine.feed)
+        self._flow = StepFlow(
+            self._engine, self._machine, self._healing, self._progress, self._vote, limits
+        )
         self._engine.start()
         atexit.register(self.shutdown)
 
@@ -214,13 +205,13 @@ class Manager:
     def state_dict(self) -> dict[str, Any]:
         """The Manager's own state, for the script's checkpoint."""
         state = self._machine.state
-        batches = self._flow.batches
+        batches = self._progress.batches
         return {"step": state.step, "batches_committed": batches, "lineage": state.lineage}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from a checkpoint. Call it before the first step; ``lineage`` may be missing."""
         lineage = state_dict.get("lineage") or fresh_lineage(self._context.key.incarnation)
-        self._flow.batches = int(state_dict["batches_committed"])
+        self._progress.batches = int(state_dict["batches_committed"])
         self._engine.feed(e.StateReset(StateId(int(state_dict["step"]), lineage)))
 
     # ------------------------------------------------------------ a step
@@ -240,30 +231,14 @@ class Manager:
             Drained: this replica was asked to leave and has left.
         """
         self._engine.raise_fatal()
-        if self._closed:
+        if self._leaving.closed:
             raise UserError("this Manager has left the job: it begins no further step")
         if not self._machine.begun:
             self._healing.begin()
-            trains(self._leave_at_once)
+            trains(self._leaving.at_once)
         timeout_s = timeout.total_seconds() if timeout else None
         if not self._flow.begin(shrink_only or not allow_heal, timeout_s):
-            self._raise_drained()
-
-    def _raise_drained(self) -> None:
-        if self._machine.torn:  # there is nothing to save: the script must not try
-            raise SystemExit(int(ExitCode.PREEMPTED))
-        raise Drained
-
-    def _leave_at_once(self) -> None:
-        """Leave from a signal's handler, wherever the main thread stands; raise unless it has left.
-
-        Another thread sends it to the others, because this one may hold a lock of the link.
-        """
-        if self._machine.phase is StepPhase.LEFT or self._closed:
-            return
-        gone = e.WentAway("drained")
-        threading.Thread(target=self._engine.feed, args=(gone,), name="ftrun-leave").start()
-        self._raise_drained()
+            self._leaving.raise_drained()
 
     @property
     def stop_requested(self) -> bool:
@@ -373,7 +348,7 @@ class Manager:
 
     def batches_committed(self) -> int:
         """The sum of contributors over all committed steps."""
-        return self._flow.batches
+        return self._progress.batches
 
     def participating_rank(self) -> int | None:
         """The place among the contributors of this step; None for a spare or while healing."""
@@ -397,15 +372,7 @@ class Manager:
         Raises:
             UserError: more than 64 names.
         """
-        self._scalars = self._scalars | {name: float(value) for name, value in scalars.items()}
-        if len(self._scalars) > SCALARS_MAX:
-            raise UserError(f"log() keeps {SCALARS_MAX} scalars at most")
-
-    def _progress(self, activity: Activity | None = None, since_s: float = 0.0) -> Progress:
-        """This worker's progress; ``activity``: by default the step machine's."""
-        phase = activity or self._machine.activity()[0]
-        scalars = tuple(self._scalars.items())
-        return Progress(self._machine.position, self._flow.batches, phase.value, scalars, since_s)
+        self._progress.log(scalars)
 
     # ------------------------------------------------------------ the end
 
@@ -418,9 +385,9 @@ class Manager:
         self._close(None if has_failed() else "finished")
 
     def _close(self, reason: str | None) -> None:
-        if os.getpid() != self._pid or self._closed:
+        if os.getpid() != self._pid or self._leaving.closed:
             return  # a child that the script has forked must not close its parent's Manager
-        self._closed = True
+        self._leaving.closed = True
         atexit.unregister(self.shutdown)
         self._engine.close(reason)
         if self._vote is not None:

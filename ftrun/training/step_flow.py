@@ -24,6 +24,7 @@ from ftrun.core.worker.machine import Fate, StepMachine, StepPhase
 from ftrun.errors import PeerError, UserError
 from ftrun.training.engine import Engine
 from ftrun.training.healing import OWN, Healing
+from ftrun.training.progress import WorkerProgress
 from ftrun.training.vote import GroupVote
 
 log = logging.getLogger(__name__)
@@ -52,12 +53,9 @@ class StepFlow:
     """Begins, heals and decides one step after another. For the main thread only.
 
     Args:
-        engine, machine, healing: of this worker.
+        engine, machine, healing, progress: of this worker.
         vote: the vote of a replica group of several workers; None for one worker.
         limits: of each step.
-
-    Attributes:
-        batches: the sum of contributors over all committed steps.
     """
 
     def __init__(
@@ -65,13 +63,14 @@ class StepFlow:
         engine: Engine,
         machine: StepMachine,
         healing: Healing,
+        progress: WorkerProgress,
         vote: GroupVote | None,
         limits: StepLimits,
     ) -> None:
-        self.batches = 0
         self._engine = engine
         self._machine = machine
         self._healing = healing
+        self._progress = progress
         self._vote = vote
         self._limits = limits
         self._longest_s = limits.timeout_s + limits.quorum_timeout_s
@@ -171,7 +170,7 @@ class StepFlow:
     def _note_outcome(self, committed: bool) -> bool:
         if committed:
             self._failures = 0
-            self.batches += self._engine.in_flight.divisor
+            self._progress.batches += self._engine.in_flight.divisor
             self._commits += 1
             self._engine.note_progress(at_once=self._commits <= FIRST_COMMITS)
             return True
@@ -210,5 +209,5 @@ class StepFlow:
                 if machine.fate is Fate.STANDS:  # peers count on a state that is not held here
                     raise PeerError(f"heal: {spoiled}. This replica is started again")
                 return
-            self.batches = int(fetched.tree[OWN]["batches_committed"])
+            self._progress.batches = int(fetched.tree[OWN]["batches_committed"])
             self._engine.feed(e.StateApplied(fetched.donors, fetched.nbytes, fetched.duration_s))

@@ -16,7 +16,8 @@ from torch import nn
 from ftrun.core import messages as m
 from ftrun.core.worker.machine import StepPhase
 from ftrun.training.ddp import DistributedDataParallel
-from ftrun.training.manager import Drained, Manager
+from ftrun.training.leaving import Drained
+from ftrun.training.manager import Manager
 from ftrun.training.optim import OptimizerWrapper
 from tests.unit.training.scripted_agent import Job, job
 

@@ -564,7 +564,7 @@ def test_a_checkpoint_sets_the_step(tmp_path: Path) -> None:
 def test_scalars_are_told(alone: Manager, tmp_path: Path) -> None:
     alone.log(loss=0.5)
     alone.log(accuracy=torch.tensor(0.25), loss=0.75)
-    progress = alone._progress()
+    progress = alone._progress.make()
     assert dict(progress.scalars) == {"loss": 0.75, "accuracy": 0.25}
     with pytest.raises(UserError, match="64"):
         alone.log(**{f"s{i}": 0.0 for i in range(70)})

@@ -1,4 +1,4 @@
-"""Healing in place, on real Managers (scripted_agent.py): what is written over, and what is not."""
+"""Healing in place, on real Managers (scripted_agent.py): which memory is written over."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def steps(slot: str, replica: Replica, count: int) -> list[torch.Tensor]:
 
 
 def train(running: Job, replicas: dict[str, Replica], count: int) -> None:
-    """So many steps in both; then they hold the same."""
+    """``count`` steps in both; then both hold the same state."""
     found = running.run(lambda slot, _: steps(slot, replicas[slot], count))
     assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))  # S1
 

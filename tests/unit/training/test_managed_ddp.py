@@ -1,4 +1,4 @@
-"""DDP on real Managers (scripted_agent.py): overlap, memory, what heals after a backward pass."""
+"""DDP on real Managers (scripted_agent.py): overlap, memory, healing after a backward pass."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_a_lost_agent_wakes_a_backward_pass(tmp_path: Path, kwargs: dict[str, An
 def test_what_a_repair_needs_takes_no_memory_or_that_of_one_gradient(
     tmp_path: Path, kwargs: dict[str, Any], repair: str, gradients: int
 ) -> None:
-    """Looked at when every bucket is out and none is complete; and again after the step."""
+    """Memory when every bucket is out and none is complete, and again after the step."""
 
     def train(slot: str, _: Manager) -> list[int]:
         replica = replicas[slot]
@@ -196,7 +196,7 @@ def _at_last_bucket(manager: Manager, look: Any, done: threading.Event) -> None:
 
 
 def batched(ddp: DistributedDataParallel) -> int:
-    """Bytes of all tensors that this replica's Manager leads to, beside torch's own buckets."""
+    """Bytes of all tensors that this replica's Manager holds, without torch's own buckets."""
     in_flight = ddp._buckets._manager._engine.in_flight
     seen: set[int] = set()
     storages: dict[int, int] = {}
@@ -226,7 +226,7 @@ def batched(ddp: DistributedDataParallel) -> int:
 
 
 def test_skipped_steps_are_committed_and_cost_no_quorum(tmp_path: Path) -> None:
-    """More of them in a row than an agent lets errors go by: nobody is restarted."""
+    """More in a row than an agent tolerates as errors, yet no replica is restarted."""
 
     def train(slot: str, manager: Manager) -> tuple[list[float], float]:
         replica = replicas[slot]
@@ -342,7 +342,7 @@ def test_buffers_heal_as_they_were_before_the_forward_pass(tmp_path: Path) -> No
 def test_an_offer_in_the_middle_of_a_step_waits_for_the_end_of_the_forward_pass(
     tmp_path: Path,
 ) -> None:
-    """A repair may have somebody to heal while the main thread still computes."""
+    """A repair may bring a newcomer while the main thread still computes."""
     with job(tmp_path, 1) as single:
         manager = Replica(single, "0", nn.BatchNorm1d(WIDTH)).manager
         engine, healing = manager._engine, manager._healing
@@ -408,7 +408,7 @@ def reduce_while_a_peer_is_lost(
 
 
 def test_a_collective_that_no_abort_wakes_holds_up_nobody(tmp_path: Path) -> None:
-    """The survivor reduces again with a group of its own, whatever became of the first try."""
+    """The survivor reduces again with another group, however the first attempt ended."""
     began = threading.Event()
     reduce_while_a_peer_is_lost(tmp_path, lambda: _Unwoken(began), began)
     assert began.is_set()
@@ -459,7 +459,7 @@ def test_a_repair_writes_when_the_aborted_collectives_have_ended(
 def test_gradients_that_may_still_be_written_over_are_not_repaired(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """S1: rather this worker is replaced, and heals."""
+    """This worker is replaced, and heals, so that S1 holds."""
     monkeypatch.setattr("ftrun.process_groups.writers.LIMIT_S", 0.05)
     monkeypatch.setattr("ftrun.process_groups.gloo.all_sleep", lambda *threads: False)
     monkeypatch.setattr(Reduction, "restore", lambda *_: pytest.fail("it was repaired"))

@@ -470,7 +470,7 @@ def test_state_that_is_registered_later_is_checked_at_once(alone: Manager) -> No
 
 
 def test_the_model_may_be_made_after_the_manager(tmp_path: Path) -> None:
-    """As every script of torchft does: the state functions speak of what is not there yet."""
+    """The state functions use a model that is made later, as in every script of torchft."""
     models: dict[str, torch.nn.Linear] = {}
 
     def step(slot: str, manager: Manager) -> bool:
@@ -527,7 +527,7 @@ def test_what_state_functions_raise_comes_out_in_the_script(tmp_path: Path, side
 
 
 def _quietly(action: Any) -> None:
-    """For a peer that may or may not see the other one end."""
+    """Run ``action`` in a peer that may or may not see the other one end."""
     action()
 
 
@@ -599,7 +599,7 @@ def test_finishing_says_the_last_progress_first(pair: Job) -> None:
 
 
 def test_the_first_commits_are_told_at_once(pair: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who dies soon after a heal has trained all the same, and is started again at once."""
+    """A worker that dies soon after a heal has trained, and is started again at once."""
     monkeypatch.setattr(engine, "PROGRESS_INTERVAL_S", 60.0)
     for _ in range(4):
         assert pair.step() == [True, True]

@@ -47,15 +47,15 @@ class ProcessGroup(dist.ProcessGroup):
       group trains. It ends by the deadline, and ``place.signal`` wakes it wherever it waits
       (``signal.subscribe``). ``build`` does the rest: a group of one, an abort, errors.
     - **Use.** The Manager issues the same collectives in the same order on all ranks, under a lock:
-      a call returns at once with a Work. The error of a broken or aborted group is in the Work, or
-      a DistError; any other RuntimeError, TypeError or ValueError is the script's mistake, and ends
-      this worker.
+      a call returns at once with a Work. The error of a broken group is in the Work, or raised as a
+      DistError. Any other RuntimeError, TypeError or ValueError that is raised, unless the group is
+      aborted, counts as the script's mistake and ends this worker.
     - **Abort.** The signal's ``trigger``, from any thread, takes milliseconds: waits end with an
       error, here and, where the backend can, at the peers. Collectives issued later fail.
-    - **Who waits** (``caller_waits``). True: the issuing thread waits, by ``is_completed`` and
-      ``wait(timeout)``, in short waits that check for an abort, because an abort may leave a wait
-      unwoken. A complete Work has written its result. False: nobody waits in such a Work. Its
-      future completes in a thread of the group once the result is in memory, or has the error.
+    - **Who waits** (``caller_waits``). A Work's future completes in a thread of the group, once the
+      result is in memory, or with the error. True: for batches (DDP's buckets) the main thread
+      waits instead, by ``is_completed`` and ``wait(timeout)``, and checks for an abort now and
+      then, because an abort may leave a wait unwoken. False: the Manager uses futures only.
     - **Who waits for writers.** Before tensors of an aborted group are written again, the Manager
       waits until each Work has ended or all threads that write for the group sleep
       (``threads_sleep``, writers.py). With ``caller_waits = False`` it waits for nothing: nothing

@@ -24,7 +24,7 @@ from ftrun import clock
 from ftrun.errors import PeerError
 
 A_MOMENT_S = 0.001
-LOOKS = 2
+CHECKS = 2
 """Checks in a row, ``A_MOMENT_S`` apart, at which all threads must sleep: one may wake another."""
 LIMIT_S = 2.0
 BLIND_LIMIT_S = 0.2
@@ -44,11 +44,11 @@ def wait_for_writers(works: Iterable[Work], sleep: Callable[[], bool | None]) ->
     began = clock.now()
     for work in works:
         future = work.get_future()  # done before its callbacks, which may wait for us, run
-        looks = 0
+        checks = 0
         while not future.done():
             asleep = sleep()
-            looks = looks + 1 if asleep else 0
-            if looks == LOOKS:
+            checks = checks + 1 if asleep else 0
+            if checks == CHECKS:
                 return True
             if clock.now() >= began + (BLIND_LIMIT_S if asleep is None else LIMIT_S):
                 return asleep is None

@@ -42,7 +42,7 @@ class InFlight:
         machine: the step machine, only read here.
         groups: all groups of this worker.
         caller_waits: see ``ProcessGroup``.
-        note: appends an event to those that the engine is about to handle; under its lock.
+        note: queues an event that the engine handles next; called under its lock.
         feed: the engine's ``feed``, for completions in threads of the backend.
         die: the engine's ``die``.
 
@@ -50,9 +50,9 @@ class InFlight:
         reductions: in order of issue; the machine knows them by their place here.
         divisor: number of contributors to this step.
         rank: this worker's place among the contributors; None: its input does not count.
-        error: why reductions of this step were released without a result.
-        issues_batched: the main thread is issuing a batched reduction, and will await it.
-        ready: what completes futures, to be run outside the engine's lock.
+        error: the reason for which reductions of this step were released without a result.
+        issues_batched: the main thread is issuing a batched reduction, and awaits it later.
+        ready: calls that complete futures; they run outside the engine's lock.
     """
 
     def __init__(

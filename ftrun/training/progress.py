@@ -1,6 +1,6 @@
-"""What a worker reports of itself: its step, activity, commits and the script's scalars.
+"""A worker's report of itself: its step, activity, commits and the script's scalars.
 
-Not here: when it is reported (engine.py), who shows it (status/).
+Not here: when it is sent (engine.py), and its display (status/).
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from torch.distributed import Work
 
 from ftrun.process_groups import writers
 from ftrun.process_groups.gloo import GlooGroup, ProcessGroupGloo
-from ftrun.process_groups.writers import LOOKS, all_sleep, foreign_threads, wait_for_writers
+from ftrun.process_groups.writers import CHECKS, all_sleep, foreign_threads, wait_for_writers
 from tests.unit.process_groups.ranks import HOST, call_each, open_store, started
 
 
@@ -32,7 +32,7 @@ def endless() -> Iterator[Work]:
 
 
 def test_who_never_ends_is_left_when_all_threads_sleep(endless: Work) -> None:
-    looks = iter([True, False, False, *[True] * LOOKS])
+    looks = iter([True, False, False, *[True] * CHECKS])
     assert wait_for_writers([endless], lambda: next(looks))
     assert next(looks, None) is None  # it was looked at so often
 

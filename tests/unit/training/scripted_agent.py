@@ -55,7 +55,7 @@ class ScriptedAgent:
     def __init__(
         self, directory: Path, replicas: int, min_replicas: int, heal_tls: bool = False
     ) -> None:
-        self.heard: list[tuple[WorkerKey, Any]] = []
+        self.received: list[tuple[WorkerKey, Any]] = []
         self.ended: m.EndJob | None = None
         self.incarnations: dict[str, str] = {}
         self._replicas = replicas
@@ -108,10 +108,10 @@ class ScriptedAgent:
         started = m.ReplicaStarted(replica_id, self.incarnations[replica_id], 1)
         self._inbox.put(AgentSaid(AGENT, started))
 
-    def said(self, replica_id: str, kind: type) -> list[Any]:
+    def sent(self, replica_id: str, kind: type) -> list[Any]:
         """The messages of one kind that the workers of a slot have sent."""
         return [
-            x for key, x in list(self.heard) if key.replica_id == replica_id and type(x) is kind
+            x for key, x in list(self.received) if key.replica_id == replica_id and type(x) is kind
         ]
 
     def wait(self, condition: Callable[[], bool], what: str) -> None:
@@ -213,7 +213,7 @@ class ScriptedAgent:
                 link.close()
                 return
             if message is not None:
-                self.heard.append((hello.key, message))
+                self.received.append((hello.key, message))
                 self._inbox.put(AgentSaid(AGENT, m.WorkerMessage(hello.key, message)))
 
 

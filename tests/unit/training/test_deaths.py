@@ -65,9 +65,9 @@ def test_two_that_die_at_once_cost_no_step(tmp_path: Path) -> None:
 
 def test_one_that_dies_during_the_repair_costs_no_step(tmp_path: Path) -> None:
     def strike() -> None:
-        before = len(four.agent.said("2", Report))
+        before = len(four.agent.sent("2", Report))
         four.agent.lose("3")
-        four.agent.wait(lambda: len(four.agent.said("2", Report)) > before, "the interrupt")
+        four.agent.wait(lambda: len(four.agent.sent("2", Report)) > before, "the interrupt")
         four.agent.lose("2")
 
     with started(tmp_path, "0123") as four:
@@ -96,7 +96,7 @@ def test_a_group_that_cannot_be_built_is_built_once_more(tmp_path: Path) -> None
         groups._connect = refuse  # type: ignore[method-assign]
         assert Reduction(trio, "2").run(lambda: trio.agent.lose("2")) == [0.5, 0.5]
         assert trio.managers["0"].current_step() == 2
-        assert trio.agent.said("1", Built)[-1].attempt > refused[0]
+        assert trio.agent.sent("1", Built)[-1].attempt > refused[0]
 
 
 @pytest.mark.parametrize("in_place", [True, False], ids=["in place", "new memory"])
@@ -142,7 +142,7 @@ def test_a_donor_that_dies_during_a_heal_costs_nobody_a_step(
         weights["2"] = _add(trio, "2", in_place)
         monkeypatch.setattr(Stripes, "arrived", arrive)
         survivor, _, newcomer = trio.run(train)
-        [healed] = trio.agent.said("2", Healed)[-1:]
+        [healed] = trio.agent.sent("2", Healed)[-1:]
     assert all(survivor) and newcomer == [True, True]
     assert healed.donors == ("0",) and healed.nbytes >= BIG
     assert sorted(arrived) == list(range(-(-healed.nbytes // CHUNK_BYTES)))  # each chunk once

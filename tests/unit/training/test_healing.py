@@ -132,7 +132,7 @@ def test_where_the_job_has_tls_heals_use_it(tmp_path: Path, heal_tls: bool) -> N
         announced = {
             report.endpoint.heal_certificate
             for slot in "01"
-            for report in both.agent.said(slot, m.Report)
+            for report in both.agent.sent(slot, m.Report)
         }
         assert len(announced - {""}) == (2 if heal_tls else 0)
     assert replicas["1"].overwritten  # so it has healed

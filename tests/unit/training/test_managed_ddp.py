@@ -250,7 +250,7 @@ def test_skipped_steps_are_committed_and_cost_no_quorum(tmp_path: Path) -> None:
         assert one == other
         assert one[1] == 2.0 ** (4 - 12)  # slot 1 has healed slot 0's scale
         assert all(manager.current_step() == 15 for manager in both.managers.values())
-        assert len(both.agent.said("0", Built)) == 1
+        assert len(both.agent.sent("0", Built)) == 1
 
 
 @pytest.mark.parametrize("unscales", [False, True])

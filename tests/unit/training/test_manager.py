@@ -570,6 +570,12 @@ def test_scalars_are_told(alone: Manager, tmp_path: Path) -> None:
         alone.log(**{f"s{i}": 0.0 for i in range(70)})
 
 
+def test_a_manager_shows_how_newcomers_heal(tmp_path: Path) -> None:
+    with job(tmp_path, 2) as both:
+        assert both.add("0").use_async_quorum
+        assert not both.add("1", use_async_quorum=False).use_async_quorum
+
+
 # ------------------------------------------------------------ the end
 
 

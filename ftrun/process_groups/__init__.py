@@ -1,8 +1,9 @@
-"""Process groups that can be built beside one another and aborted at once.
+"""Process groups of which several can exist at once, and each can be aborted at any moment.
 
-``base`` says what one is, ``gloo`` and ``nccl`` are those that users construct and hand to the
-Manager. Not here: when a group is built, swapped or given up (the Manager,
-``core/worker/machine.py``).
+``gloo`` and ``nccl`` are those that users construct and hand to the Manager. The docstring of
+``base.ProcessGroup`` is the contract of one; ``built`` is one quorum's connections.
+
+Not here: when a group is built, used or aborted (training/groups.py, core/worker/machine.py).
 """
 
 from __future__ import annotations

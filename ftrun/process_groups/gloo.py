@@ -1,14 +1,14 @@
 """Gloo groups that can be aborted: torch's own cannot wake a waiter.
 
-An abort shuts down the group's connections, which fails what waits on them, here and at the peers,
-but for one thing: a message that Gloo had begun to send or to receive (``tx_`` and ``rx_`` of its
-pair.cc) is told nothing, and its collective ends at its timeout only. That is rare and it happens,
-so no thread that matters may wait for nothing but a collective.
+An abort shuts down the group's connections, and all that waits on them fails, here and at the
+peers. There is one exception: a message that Gloo had begun to send or to receive (``tx_`` and
+``rx_`` of its pair.cc) gets no error, and its collective ends only at its timeout. That is rare,
+but it happens, so a thread that waits for a collective must also check for an abort.
 
-Connections are known by their ends: every Gloo pair connects to the listening port of one member's
-device, and those addresses are in the records by which the members found each other.
+An abort finds the connections by their addresses: every Gloo pair connects to the listening port of
+one member's device, and the members' records (rendezvous.py) name these ports.
 
-Not here: the records (rendezvous.py), the sockets (sockets.py), when to abort (manager).
+Not here: the records (rendezvous.py), sockets (sockets.py), when to abort (training/groups.py).
 """
 
 from __future__ import annotations
@@ -22,12 +22,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ftrun import clock
 from ftrun.errors import PeerError
-from ftrun.process_groups.base import DEFAULT_TIMEOUT, AbortSignal, BuiltGroup, ProcessGroup
+from ftrun.process_groups.base import Place, ProcessGroup
+from ftrun.process_groups.built import DEFAULT_TIMEOUT, AbortSignal, BuiltGroup
 from ftrun.process_groups.rendezvous import RankRecord, Rendezvous
 from ftrun.process_groups.sockets import is_listening, shut_down_connections
-from ftrun.process_groups.solo import SoloGroup
 from ftrun.process_groups.writers import all_sleep, foreign_threads
 
 _WORKER_THREADS = 2
@@ -46,37 +45,26 @@ class ProcessGroupGloo(ProcessGroup):
     def getBackendName(self) -> str:
         return "ftrun-gloo"
 
-    def build(
-        self,
-        store_addr: str,
-        prefix: str,
-        rank: int,
-        world_size: int,
-        host: str,
-        timeout_s: float,
-        signal: AbortSignal | None = None,
-    ) -> BuiltGroup:
-        signal = signal or AbortSignal()
-        signal.check()
-        if world_size == 1:
-            return SoloGroup(signal)
-        deadline = clock.now() + timeout_s
-        rendezvous = Rendezvous(store_addr, prefix, world_size, deadline, signal)
-        unsubscribe = signal.subscribe(lambda: _abort_build(rendezvous, rank))
+    def _connect(self, place: Place) -> BuiltGroup:
+        rendezvous = Rendezvous(
+            place.store_addr, place.prefix, place.world_size, place.deadline, place.signal
+        )
+        unsubscribe = place.signal.subscribe(lambda: _abort_build(rendezvous, place.rank))
         try:
             before = foreign_threads()
-            native = _connect(rendezvous, rank, world_size, host, deadline)
+            native = _connect_pairs(rendezvous, place)
             tids = frozenset(foreign_threads() - before)
-            _try_out(native, deadline)
-        except (RuntimeError, PeerError) as error:
+            _try_out(native, place)
+        except (RuntimeError, PeerError):
             rendezvous.fail()
-            signal.check()
-            raise PeerError(f"rank {rank} of {world_size} could not connect: {error}") from error
+            raise
         finally:
             unsubscribe()
-        rendezvous.succeed(rank)
+        rendezvous.succeed(place.rank)
         native._set_default_timeout(self.timeout)
-        return GlooGroup(rank, world_size, native, signal, rendezvous.records, tids)
+        return GlooGroup(
+            place.rank, place.world_size, native, place.signal, rendezvous.records, tids
+        )
 
 
 class GlooGroup(BuiltGroup):
@@ -104,26 +92,26 @@ class GlooGroup(BuiltGroup):
         shut_down_connections(self._listening, self._peers)
 
 
-def _connect(rendezvous: Rendezvous, rank: int, world_size: int, host: str, deadline: float) -> Any:
+def _connect_pairs(rendezvous: Rendezvous, place: Place) -> Any:
     """Let Gloo connect all pairs; blocks until every peer has come, or the deadline."""
     options = _Native._Options()
-    options._timeout = timedelta(seconds=max(deadline - clock.now(), 0.001))
+    options._timeout = place.remaining()
     options._threads = _WORKER_THREADS
-    options._devices = [_Native.create_device(hostname=host, lazy_init=False)]
-    native = _Native(rendezvous, rank, world_size, options)
-    address = rendezvous.records[rank].address
+    options._devices = [_Native.create_device(hostname=place.host, lazy_init=False)]
+    native = _Native(rendezvous, place.rank, place.world_size, options)
+    address = rendezvous.records[place.rank].address
     if not is_listening(address):
         raise PeerError(f"Gloo published {address}, at which this process does not listen")
     return native
 
 
-def _try_out(native: Any, deadline: float) -> None:
-    """One all-reduce: when it ends every rank has read every record, and the pairs are warm."""
-    native.allreduce([torch.ones(1)]).wait(timedelta(seconds=max(deadline - clock.now(), 0.001)))
+def _try_out(native: Any, place: Place) -> None:
+    """All-reduce once: when that ends, all ranks have read all records, and pairs are warm."""
+    native.allreduce([torch.ones(1)]).wait(place.remaining())
 
 
 def _abort_build(rendezvous: Rendezvous, rank: int) -> None:
-    """End a build under way, wherever it waits: for a record, a connection or a caller."""
+    """End a build under way, whether it awaits a record, a connection or a peer's call."""
     rendezvous.interrupt()
     records = dict(rendezvous.records)
     own = records.pop(rank, None)
@@ -136,9 +124,9 @@ def _abort_build(rendezvous: Rendezvous, rank: int) -> None:
 
 
 def _greet_in_place_of_peers(own: RankRecord) -> None:
-    """Connect to the own device as each peer would, and hang up.
+    """Connect to the own device as each peer would, and close.
 
-    A pair that waits to be called by a peer has no connection yet that could be shut down.
+    A pair that awaits its peer's connection has none yet that could be shut down.
     """
     for greeting in own.greetings:
         with (

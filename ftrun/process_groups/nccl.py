@@ -1,6 +1,6 @@
-"""NCCL groups: torch's own can be aborted; here is only how one is built beside another.
+"""NCCL groups: torch's own can be aborted, but must be built while another group is in use.
 
-Needs CUDA when a group of two or more is built, not before.
+CUDA is needed when a group of two or more is built, not before.
 
 Not here: what the Manager does with a group (base.py).
 """
@@ -21,14 +21,8 @@ from torch.futures import Future
 
 from ftrun import clock
 from ftrun.errors import PeerError, UserError
-from ftrun.process_groups.base import (
-    DEFAULT_TIMEOUT,
-    AbortSignal,
-    BuiltGroup,
-    ProcessGroup,
-    Tensors,
-)
-from ftrun.process_groups.solo import SoloGroup
+from ftrun.process_groups.base import Place, ProcessGroup
+from ftrun.process_groups.built import DEFAULT_TIMEOUT, AbortSignal, BuiltGroup, Tensors
 from ftrun.process_groups.store import StoreClient, split_address
 
 
@@ -39,8 +33,8 @@ class ProcessGroupNCCL(ProcessGroup):
 
     def __init__(self, timeout: timedelta = DEFAULT_TIMEOUT) -> None:
         super().__init__(timeout)
-        # Blocking initialisation cannot be aborted, and a watchdog that kills the process when a
-        # collective fails would take away what the Manager is there to mend.
+        # Blocking initialisation cannot be aborted, and the watchdog would kill the process when a
+        # collective fails, which the Manager can repair.
         os.environ.setdefault("TORCH_NCCL_USE_COMM_NONBLOCKING", "1")
         os.environ.setdefault("TORCH_NCCL_NONBLOCKING_TIMEOUT", str(int(timeout.total_seconds())))
         os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
@@ -48,44 +42,29 @@ class ProcessGroupNCCL(ProcessGroup):
     def getBackendName(self) -> str:
         return "ftrun-nccl"
 
-    def build(
-        self,
-        store_addr: str,
-        prefix: str,
-        rank: int,
-        world_size: int,
-        host: str,
-        timeout_s: float,
-        signal: AbortSignal | None = None,
-    ) -> BuiltGroup:
-        signal = signal or AbortSignal()
-        signal.check()
-        if world_size == 1:
-            return SoloGroup(signal)
+    def _connect(self, place: Place) -> BuiltGroup:
         native_class = _native_class()
-        store = _connect_store(store_addr, timeout_s)
+        timeout = place.remaining()
+        store = _connect_store(place.store_addr, timeout)
         options = native_class.Options()
-        options._timeout = timedelta(seconds=timeout_s)
+        options._timeout = timeout
         device = torch.device("cuda", torch.cuda.current_device())
-        try:
-            native = native_class(PrefixStore(f"ftrun/{prefix}", store), rank, world_size, options)
-            built = NCCLGroup(rank, world_size, native, signal)
-            native.eager_connect_single_device(device)
-            native.allreduce([torch.ones(1, device=device)]).wait(timedelta(seconds=timeout_s))
-            torch.cuda.current_stream(device).synchronize()
-            native._set_default_timeout(self.timeout)
-        except RuntimeError as error:
-            signal.check()
-            raise PeerError(f"rank {rank} of {world_size} could not connect: {error}") from error
-        signal.check()
+        named = PrefixStore(f"ftrun/{place.prefix}", store)
+        native = native_class(named, place.rank, place.world_size, options)
+        built = NCCLGroup(place.rank, place.world_size, native, place.signal)
+        native.eager_connect_single_device(device)
+        native.allreduce([torch.ones(1, device=device)]).wait(timeout)
+        torch.cuda.current_stream(device).synchronize()
+        native._set_default_timeout(self.timeout)
         return built
 
 
 class NCCLGroup(BuiltGroup):
     """One quorum's NCCL communicator.
 
-    Its all-reduces complete on the host, as Gloo's do: a step is only committed, or repaired, by
-    what has really happened, and NCCL's own futures complete when a kernel is enqueued.
+    The future of an all-reduce completes when the GPU has done it. (NCCL's own future completes
+    when the kernel is enqueued, but a step is committed or repaired only by what has happened.) A
+    thread of the group waits for the kernels, so the caller does not (``caller_waits``).
     """
 
     def __init__(self, rank: int, world_size: int, native: Any, signal: AbortSignal) -> None:
@@ -113,7 +92,7 @@ class _Watcher:
         threading.Thread(target=self._run, name="ftrun-nccl", daemon=True).start()
 
     def watch(self, work: Work, tensors: Tensors) -> Work:
-        """A Work that completes once the GPU has done ``work``, or with the error."""
+        """A Work that completes when the GPU has done ``work``, or with its error."""
         future: Future[Any] = Future(devices=[self._device])
         self._queue.put((work, tensors, future))
         return HostWork(future)
@@ -146,7 +125,7 @@ class HostWork(Work):
         self._future = future
 
     def wait(self, timeout: timedelta = DEFAULT_TIMEOUT) -> bool:
-        """Block the host until it is done; raises its error."""
+        """Block the host until the GPU is done, or raise the error; ignores ``timeout``."""
         self._future.wait()
         return True
 
@@ -155,7 +134,7 @@ class HostWork(Work):
         return self._future.done()
 
     def get_future(self) -> Future[Any]:
-        """Completes on the host."""
+        """The future, which completes when the GPU is done."""
         return self._future
 
 
@@ -168,14 +147,15 @@ def _native_class() -> Any:
     return dist.ProcessGroupNCCL
 
 
-def _connect_store(store_addr: str, timeout_s: float) -> TCPStore:
-    """torch's own client: NCCL uses more of a store than Gloo does."""
-    StoreClient(store_addr, clock.now() + timeout_s).close()  # Says well what may be wrong.
+def _connect_store(store_addr: str, timeout: timedelta) -> TCPStore:
+    """Connect with torch's own client, because NCCL uses more of a store than Gloo does."""
+    deadline = clock.now() + timeout.total_seconds()
+    StoreClient(store_addr, deadline).close()  # Its errors are clearer than torch's.
     host, port = split_address(store_addr)
     return TCPStore(
         host,
         port,
         is_master=False,
         wait_for_workers=False,
-        timeout=timedelta(seconds=timeout_s),
+        timeout=timeout,
     )

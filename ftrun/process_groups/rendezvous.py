@@ -1,10 +1,10 @@
-"""How the ranks of one Gloo build find each other through a TCPStore, and how the search is ended.
+"""The search of a Gloo build's ranks for each other, through a TCPStore; it can be interrupted.
 
-Gloo publishes one record per rank in a store and waits for the others'. ``Rendezvous`` is that
-store: it hands the records on under the build's prefix, remembers the addresses in them (an abort
-knows the group's connections by those), and can be interrupted from another thread.
+Gloo publishes one record per rank in a store and waits for the others' records. ``Rendezvous`` is
+that store: it passes the records on under the build's prefix, remembers the addresses in them (by
+which an abort finds the group's connections), and can be interrupted from another thread.
 
-Not here: connecting, and what is done with the addresses (gloo.py, sockets.py).
+Not here: connecting (gloo.py), and the use of the addresses (sockets.py).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch._C._distributed_c10d import Store
 
 from ftrun import clock
 from ftrun.errors import PeerError
-from ftrun.process_groups.base import AbortSignal
+from ftrun.process_groups.built import AbortSignal
 from ftrun.process_groups.sockets import Address
 from ftrun.process_groups.store import StoreClient
 
@@ -31,7 +31,7 @@ _CLEAN_UP_S = 2.0
 
 @dataclass(frozen=True)
 class RankRecord:
-    """What a rank publishes: where its Gloo device listens, and how each peer shall name itself.
+    """The record of one rank: the address of its Gloo device, and each peer's greeting.
 
     ``greetings[i]`` is what rank i sends first on its connection to this rank.
     """
@@ -41,14 +41,14 @@ class RankRecord:
 
 
 class Rendezvous(Store):
-    """The store that one Gloo build sees. Its records are gone from the TCPStore when it is over.
+    """The store of one Gloo build. It removes its records from the TCPStore at the end.
 
     Args:
         store_addr: ``host:port`` of the TCPStore.
-        prefix: unlike that of every other build.
+        prefix: differs from that of every other build.
         world_size: how many ranks publish.
         deadline: of the whole build, on ftrun's clock.
-        signal: makes every call raise GroupAborted, also one that waits.
+        signal: makes later calls raise GroupAborted; ``interrupt`` wakes one that waits.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Rendezvous(Store):
             value = self._client.get(self._name(_rank_of(key)))
         except PeerError as error:
             self._signal.check()
-            raise PeerError(f"no word from rank {_rank_of(key)}: {error}") from error
+            raise PeerError(f"no record of rank {_rank_of(key)} came: {error}") from error
         self._remember(key, value)
         return value
 
@@ -89,18 +89,18 @@ class Rendezvous(Store):
         self._client.interrupt()
 
     def succeed(self, rank: int) -> None:
-        """Everybody has read this rank's record: remove it, hang up."""
+        """Remove this rank's record, which all ranks have read, and close."""
         self._remove((rank,), self._client)
 
     def fail(self) -> None:
-        """The build is over for everybody: remove all records, hang up."""
+        """Remove all records, because the build has failed for all ranks, and close."""
         self._client.close()
         with contextlib.suppress(PeerError):
             client = StoreClient(self._store_addr, clock.now() + _CLEAN_UP_S)
             self._remove(range(self._world_size), client)
 
     def _remove(self, ranks: Iterable[int], client: StoreClient) -> None:
-        # What cannot be removed now is a few hundred bytes in a store that is probably gone.
+        # A record that stays is a few hundred bytes in a store that is probably gone.
         with contextlib.closing(client), contextlib.suppress(PeerError):
             for rank in ranks:
                 client.delete(self._name(rank))
@@ -119,7 +119,7 @@ def parse_record(value: bytes) -> RankRecord:
     address (``sockaddr_storage`` and a sequence number), then a 64-bit number for each rank.
 
     Raises:
-        PeerError: it has another layout.
+        PeerError: the record has another layout.
     """
     try:
         (name_length,) = _LENGTH.unpack_from(value, 0)

@@ -1,7 +1,7 @@
 """Finds this process's connections by the addresses at their ends and shuts them down.
 
-Gloo has no call that wakes a waiter, but a dead connection does. The listening socket of a Gloo
-device must never be touched: Gloo terminates the process when accepting fails.
+Gloo has no call that wakes a waiter, but a closed connection wakes it. The listening socket of a
+Gloo device must never be touched: Gloo terminates the process when accepting fails.
 
 Not here: which addresses belong to a group (rendezvous.py).
 """
@@ -20,14 +20,14 @@ Address = tuple[str, int]
 
 
 def shut_down_connections(listening: Address | None, peers: Collection[Address]) -> int:
-    """Shut down every TCP connection of this process accepted at ``listening`` or made to a peer.
+    """Shut down each TCP connection of this process accepted at ``listening`` or made to a peer.
 
-    A descriptor is duplicated before it is looked at, so that it cannot come to name another socket
-    between the look and the shutdown. Descriptors that forked children share are no obstacle:
-    a shutdown concerns the connection.
+    A descriptor is duplicated before its socket is checked, so that it cannot name another socket
+    between the check and the shutdown. It does not matter whether forked children share the
+    descriptor, because a shutdown ends the connection.
 
     Returns:
-        How many connections were shut down.
+        The number of connections that were shut down.
     """
     count = 0
     for name in os.listdir("/proc/self/fd"):

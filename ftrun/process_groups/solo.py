@@ -1,6 +1,6 @@
-"""The group of one: every collective is a copy at most, no store, no sockets, no threads.
+"""The group of one: every collective is a copy at most, without store, sockets or threads.
 
-Not here: anything that talks to a peer.
+Not here: anything that needs a peer.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.distributed import ReduceOp, Work
 
-from ftrun.process_groups.base import (
+from ftrun.process_groups.built import (
     AbortSignal,
     BuiltGroup,
     FinishedWork,
@@ -21,7 +21,7 @@ from ftrun.process_groups.base import (
 
 
 class SoloGroup(BuiltGroup):
-    """A replica that trains alone: what it reduces is what it has."""
+    """The group of a replica that trains alone: a reduction's result is its input."""
 
     def __init__(self, signal: AbortSignal) -> None:
         super().__init__(0, 1, None, signal)

@@ -1,9 +1,9 @@
 """A client of torch's TCPStore on a socket of our own.
 
 torch's client asks the DNS for the name of every address that it connects to (5 s where no name
-server answers), prints stack traces where nobody listens, and cannot be woken. This one does none
-of that. It speaks the part of TCPStore's protocol that a build needs: one byte that says what is
-asked, then strings and lists, each after a 64-bit length, in the byte order of the host.
+server answers), prints stack traces if a connection is refused, and cannot be woken. This client
+does none of that. It implements the part of TCPStore's protocol that a build needs: one byte for
+the request's kind, then strings and lists, each after a 64-bit length, in the host's byte order.
 
 Not here: the server (torch's, in the launcher's store process), what is stored (rendezvous.py).
 """
@@ -26,14 +26,14 @@ _VALUE_BYTES_MAX = 1 << 20
 
 
 class StoreClient:
-    """One connection; for one thread, but ``interrupt`` is for any.
+    """One connection, for one thread; any thread may call ``interrupt``.
 
     Args:
         address: ``host:port``.
         deadline: on ftrun's clock; every call ends by then.
 
     Raises:
-        PeerError: nobody listens there, the deadline has passed, or it is no TCPStore.
+        PeerError: the connection is refused, the deadline has passed, or it is no TCPStore.
     """
 
     def __init__(self, address: str, deadline: float) -> None:
@@ -53,11 +53,11 @@ class StoreClient:
             raise
 
     def set(self, key: str, value: bytes) -> None:
-        """Store ``value``; those who wait for it go on."""
+        """Store ``value``, and wake the clients that wait for it."""
         self._send(bytes([_SET]) + _text(key) + _sized(value))
 
     def get(self, key: str) -> bytes:
-        """The value, as soon as there is one."""
+        """Wait for the value, and return it."""
         name = _text(key)
         self._send(bytes([_WAIT]) + _SIZE.pack(1) + name)
         self._receive(1)
@@ -68,7 +68,7 @@ class StoreClient:
         return self._receive(size)
 
     def delete(self, key: str) -> bool:
-        """Remove a key. False: there was none."""
+        """Remove a key. False: there was no such key."""
         self._send(bytes([_DELETE]) + _text(key))
         return self._receive(_SIZE.size) != _SIZE.pack(0)
 
@@ -78,7 +78,7 @@ class StoreClient:
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._socket.close()
 
     def _greet(self) -> None:
@@ -103,7 +103,7 @@ class StoreClient:
             except OSError as error:
                 raise self._lost(error) from error
             if not part:
-                raise self._lost("it hung up")
+                raise self._lost("it closed the connection")
             received += part
         return bytes(received)
 
@@ -121,7 +121,7 @@ def split_address(address: str) -> tuple[str, int]:
     """``host:port`` in two; the host of an IPv6 address may stand in brackets.
 
     Raises:
-        PeerError: it has another form.
+        PeerError: ``address`` has another form.
     """
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
@@ -134,5 +134,5 @@ def _sized(value: bytes) -> bytes:
 
 
 def _text(key: str) -> bytes:
-    # TCPStore marks ordinary keys by a slash, so that torch's own clients see them by their name.
+    # TCPStore marks ordinary keys by a slash; without it torch's own clients would not find them.
     return _sized(f"/{key}".encode())

@@ -1,11 +1,11 @@
-"""Waiting until nobody writes any more for collectives of a group that was aborted.
+"""Waits until no thread writes any more for collectives of an aborted group.
 
-A collective on the host whose connections were shut down may still be reducing what it had
-received, and the thread that does it may have to wait for a processor: its tensors must not be
-written again before. Some never end (a lost message, see gloo.py), until their timeout. What tells
-them apart is whether the group's threads sleep: those wait for connections that are shut down.
+A collective in host memory whose connections were shut down may still reduce what it had received,
+and its thread may have to wait for a processor. Its tensors must not be written again before. Other
+collectives end only at their timeout (a lost message, see gloo.py), and write no more. The group's
+threads tell the two apart: if all of them sleep, they wait for connections that are shut down.
 
-Not here: which collectives were under way (training/engine.py), how a group is aborted (gloo.py).
+Not here: the collectives under way (training/in_flight.py), how a group is aborted (gloo.py).
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from ftrun import clock
 from ftrun.errors import PeerError
 
 A_MOMENT_S = 0.001
-LOOKS = 2
-"""So often in a row, a moment apart, all threads must sleep: one may hand over to another."""
+CHECKS = 2
+"""Checks in a row, ``A_MOMENT_S`` apart, at which all threads must sleep: one may wake another."""
 LIMIT_S = 2.0
 BLIND_LIMIT_S = 0.2
 
@@ -34,21 +34,21 @@ def wait_for_writers(works: Iterable[Work], sleep: Callable[[], bool | None]) ->
     """Wait until none of ``works``, all of one aborted group, can write any more.
 
     Args:
-        works: collectives that have ended, are about to end, or wait for nothing.
-        sleep: whether all the group's threads sleep now; None: that cannot be told, and then
-            what has not ended after ``BLIND_LIMIT_S`` is taken to wait for nothing.
+        works: collectives that have ended, are about to end, or will end at their timeout only.
+        sleep: whether all the group's threads sleep now; None: unknown, and then a collective that
+            has not ended after ``BLIND_LIMIT_S`` counts as one that writes no more.
 
     Returns:
-        False if they were still at work after ``LIMIT_S``.
+        False if threads were still at work after ``LIMIT_S``.
     """
     began = clock.now()
     for work in works:
         future = work.get_future()  # done before its callbacks, which may wait for us, run
-        looks = 0
+        checks = 0
         while not future.done():
             asleep = sleep()
-            looks = looks + 1 if asleep else 0
-            if looks == LOOKS:
+            checks = checks + 1 if asleep else 0
+            if checks == CHECKS:
                 return True
             if clock.now() >= began + (BLIND_LIMIT_S if asleep is None else LIMIT_S):
                 return asleep is None
@@ -61,23 +61,23 @@ def _wait_a_moment(work: Work) -> None:
     with contextlib.suppress(RuntimeError, PeerError):
         work.wait(timedelta(seconds=A_MOMENT_S))
     if not work.get_future().done():
-        time.sleep(max(0.0, began + A_MOMENT_S - clock.now()))  # it may fail at once
+        time.sleep(max(0.0, began + A_MOMENT_S - clock.now()))  # the wait may fail at once
 
 
 def foreign_threads() -> set[int]:
-    """The threads of this process that Python has not started, by their ids.
+    """The ids of this process's threads that Python has not started.
 
-    Those that come between two calls are a backend's, and perhaps others' at the same time.
+    Threads that appear between two calls are a backend's, or started by something else meanwhile.
     """
     tids = {int(name) for name in os.listdir("/proc/self/task")}
     return tids - {thread.native_id for thread in threading.enumerate()}
 
 
 def all_sleep(tids: Iterable[int], names: frozenset[str]) -> bool | None:
-    """Whether those of these threads that have one of ``names`` (15 bytes at most each) sleep.
+    """Whether all of these threads sleep that have one of ``names`` (15 bytes at most each).
 
-    Where a name is missing, as in older torch, its kind goes by another one: then True if all
-    sleep, whoever they are, and else None.
+    Older torch names some threads otherwise. If a name is missing: True if all of ``tids`` sleep,
+    else None.
     """
     found = [(name, state) for name, state in map(_stat, tids) if state]
     ours = [(name, state) for name, state in found if name in names]

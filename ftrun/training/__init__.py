@@ -1,4 +1,4 @@
-"""What training scripts import: the Manager and what goes with it.
+"""The Manager, and all else that training scripts import.
 
 Reach it as ``from ftrun import Manager``; nothing is imported here.
 """

@@ -1,8 +1,9 @@
 """The questions that replicas ask one another about the operations of a step.
 
-A question goes to the peer's state server, which waits a while for an answer before it says that
-there is none yet; then it is asked again, as long as the step is the one under way. Connections are
-kept. Not here: what is asked, and what an answer means (core/worker/comparison.py).
+A question goes to the peer's state server, which waits a while for its answer. If there is none
+yet, the question is asked again while its step is the one under way. Connections are kept.
+
+Not here: the questions, and what an answer means (core/worker/comparison.py).
 """
 
 from __future__ import annotations
@@ -42,15 +43,15 @@ def decode(body: bytes) -> Entry:
     """The answer in ``body``.
 
     Raises:
-        ProtocolError: it is none.
+        ProtocolError: ``body`` is no answer.
     """
     try:
         fields, changed, cleared = json.loads(body)
         shape = None if fields is None else _shape(*fields)
     except (ValueError, TypeError, RecursionError) as error:
-        raise ProtocolError(f"a peer told an operation that is none: {error}") from error
+        raise ProtocolError(f"a peer sent an operation that cannot be read: {error}") from error
     if not (isinstance(changed, bool) and isinstance(cleared, bool)):
-        raise ProtocolError("a peer told an operation without its marks")
+        raise ProtocolError("a peer sent an operation without its marks")
     return Entry(shape, changed, cleared)
 
 
@@ -63,11 +64,11 @@ def _shape(op: object, dtype: object, sizes: object) -> Shape:
 
 
 class Comparing:
-    """Asks peers for their operations, in threads that end when nothing is to be asked.
+    """Asks peers for their operations, in threads that end at ``close``.
 
     Args:
-        context: who asks.
-        feed: takes an OperationTold of each who is asked.
+        context: of the worker that asks.
+        feed: takes an OperationAnswered of each peer.
         is_current: whether an answer to a question is still of any use.
     """
 
@@ -87,7 +88,7 @@ class Comparing:
         self._closed = threading.Event()
 
     def ask(self, question: Question) -> None:
-        """Ask all that ``question`` names. Returns at once."""
+        """Ask all members that ``question`` names. Returns at once."""
         wanted = min(ASKERS_MAX, len(question.members))
         with self._lock:
             if self._closed.is_set():
@@ -133,12 +134,12 @@ class Comparing:
             return decode(link.operation(question, clock.now() + ANSWER_TIMEOUT_S))
         except DonorRefused as refusal:
             if not refusal.ask_again:
-                log.warning("replica %s tells no operation: %s", member.replica_id, refusal)
+                log.warning("replica %s sends no operation: %s", member.replica_id, refusal)
                 self._closed.wait(RETRY_S)
         except (PeerError, OSError) as error:
-            log.debug("replica %s tells no operation: %s", member.replica_id, error)
+            log.debug("replica %s sends no operation: %s", member.replica_id, error)
             link.close()
-            if is_new:  # else it was closed while nobody asked
+            if is_new:  # else the peer closed it while it was idle
                 self._closed.wait(RETRY_S)
             else:
                 del links[endpoint.heal]
@@ -151,7 +152,7 @@ class Comparing:
 
 
 def _forget_others(links: dict[str, DonorLink], question: Question) -> None:
-    """Members change: connections to those that are no more are closed."""
+    """Close all connections if there are more than members: some belong to former members."""
     if len(links) <= len(question.members):
         return
     for link in links.values():

@@ -1,6 +1,6 @@
-"""Who this worker process is: installed once by the bootstrap, before the script runs.
+"""The identity of this worker process: the bootstrap installs it before the script runs.
 
-Not here: what is done with it (manager.py, link.py) and how it was decided (agent/).
+Not here: its use (manager.py, link.py) and how it was decided (agent/).
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from ftrun.errors import UserError
 
 @dataclass(frozen=True, slots=True)
 class WorkerContext:
-    """What the launcher tells a worker about itself and its job.
+    """The launcher's description of a worker and its job.
 
     ``host``: the numeric address on which peers reach this worker. ``socket_path``: the agent's
     Unix socket. ``device``: "cpu" or "cuda". ``heal_tls``: states are served and fetched with TLS.
-    ``restarts``: how often this slot was started before.
+    ``restarts``: earlier starts of this slot.
     """
 
     job_id: str
@@ -50,9 +50,10 @@ class WorkerContext:
 
 
 class _Process:
-    """Write-once: a process is one worker for all its life, whatever thread asks.
+    """The state of this process, which is one worker for all its life.
 
-    ``leave``: of the Manager that trains now. ``had_manager``: there was one, if not any more.
+    ``managed``: the worker whose Manager is open. ``had_manager``: there was one, open or closed.
+    ``leave``: see ``trains``.
     """
 
     context: WorkerContext | None = None
@@ -64,17 +65,17 @@ class _Process:
 
 
 def install(context: WorkerContext) -> None:
-    """Say who this process is. Called once, by the bootstrap."""
+    """Set the identity of this process. The bootstrap calls it once."""
     _Process.context = context
 
 
 def current() -> WorkerContext | None:
-    """Who this process is, or None where the script was started without ftrun."""
+    """The identity of this process; None if the script was started without ftrun."""
     return _Process.context
 
 
 def require() -> WorkerContext:
-    """Who this process is.
+    """The identity of this process.
 
     Raises:
         UserError: the script was started without ftrun.
@@ -88,10 +89,10 @@ def require() -> WorkerContext:
 
 
 def claim(key: WorkerKey) -> None:
-    """There is a Manager for this worker from now on.
+    """Note that this worker has a Manager from now on.
 
     Raises:
-        UserError: there was one already.
+        UserError: it has one already.
     """
     if _Process.managed == key:
         raise UserError(
@@ -103,7 +104,7 @@ def claim(key: WorkerKey) -> None:
 
 
 def release(key: WorkerKey) -> None:
-    """The Manager of this worker is closed."""
+    """Note that this worker's Manager is closed."""
     if _Process.managed == key:
         _Process.managed = None
         _Process.leave = None
@@ -115,17 +116,17 @@ def had_manager() -> bool:
 
 
 def trains(leave: Callable[[], None]) -> None:
-    """The Manager has come to its first step; ``leave`` raises ``Drained`` unless it has left."""
+    """Note that the Manager has begun its first step; ``leave`` raises ``Drained`` unless left."""
     _Process.leave = leave
 
 
 def leaver() -> Callable[[], None] | None:
-    """See ``trains``; None where no Manager trains."""
+    """The function given to ``trains``; None where no Manager trains."""
     return _Process.leave
 
 
 def request_stop() -> None:
-    """The agent has asked this process to stop."""
+    """Note that the agent has asked this process to stop."""
     _Process.stop_requested = True
 
 
@@ -135,10 +136,10 @@ def stop_requested() -> bool:
 
 
 def mark_failed() -> None:
-    """The script has raised or exits non-zero: this process will not end well."""
+    """Note that the script has raised or exits non-zero."""
     _Process.failed = True
 
 
 def has_failed() -> bool:
-    """For exit handlers: a failed script must not be reported as finished."""
+    """Whether the script has failed: then exit handlers must not report it as finished."""
     return _Process.failed

@@ -1,4 +1,7 @@
-"""Which samples a worker reads: one shard for each worker of each replica group."""
+"""The samples that a worker reads: one shard for each worker of each replica group.
+
+Not here: anything that follows membership; shards never move.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ class DistributedSampler(TorchSampler[Any]):
     an epoch with losses leaves samples out.
 
     Args:
-        dataset: what is sampled.
+        dataset: the samples.
         replica_rank: the place of this replica group, 0 to ``num_replica_groups`` - 1.
         num_replica_groups: how many replica groups the job has when it is complete.
         group_rank: this worker's rank inside its group.

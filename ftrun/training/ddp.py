@@ -1,23 +1,23 @@
 """Data parallelism across replica groups: torch's DDP whose buckets go through the Manager.
 
-**One bucket layout from the first step.** torch builds its buckets anew after the first backward
-pass, in the order in which gradients came. A newcomer in its first step would reduce other buckets
-than its peers. Here the layout is made final at construction: the reducer is given the parameters
-in reverse and told that their gradients came in that order, which is what most models do. So the
-layout follows from the model alone, and what comes after the first pass is as cheap as before it.
+**One bucket layout from the first step.** torch rebuilds its buckets after the first backward pass,
+in the order in which gradients came. A newcomer in its first step would reduce other buckets than
+its peers. Here the layout is final at construction: the reducer is given the parameters in reverse,
+with the information that their gradients came in that order, as they do in most models. So the
+layout follows from the model alone, and no step pays for a rebuild.
 
 **Dividing costs no pass over the gradients.** The reducer divides while it copies a gradient into
-its bucket, by the size of the group that it believes to reduce over: here the number of
-contributors at that moment. A communication hook would have to divide afterwards. If contributors
-change before the bucket goes out, it is written again from ``.grad``. Gradients that *are* the
-buckets (``gradient_as_bucket_view``) leave nothing to write again from: there the Manager divides.
+its bucket, by the size of its process group: here the number of contributors at that moment. A
+communication hook would have to divide afterwards. If contributors change before the bucket goes
+out, it is written again from ``.grad``. Gradients that *are* the buckets
+(``gradient_as_bucket_view``) leave nothing to write again from: there the Manager divides.
 
 **Unused parameters** (``find_unused_parameters=True``) are those that no contributor used. The map
 of uses is reduced as one more bucket of the same batch, so that gradients and map stand or fall
 together, and replicas never differ in what they step. ``static_graph=True`` promises that all
 replicas use the same parameters: its map stays local.
 
-Not here: reducing, repairing, dividing (manager.py, engine.py).
+Not here: reducing, repairing, dividing (manager.py, in_flight.py, reductions.py).
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ from torch.distributed import Work
 from torch.nn.parallel import DistributedDataParallel as TorchDDP
 
 from ftrun.errors import UserError
-from ftrun.process_groups.base import AbortSignal, BuiltGroup, ProcessGroup
+from ftrun.process_groups.base import ProcessGroup
+from ftrun.process_groups.built import AbortSignal
 from ftrun.process_groups.solo import SoloGroup
 
 if TYPE_CHECKING:
@@ -57,13 +58,13 @@ class DistributedDataParallel(TorchDDP):
     """torch's DistributedDataParallel across the replica groups of a Manager.
 
     ``no_sync``, gradient clipping and GradScaler work as they do with torch's. Constructing it
-    talks to nobody: replicas get equal weights by healing. Buffers are not broadcast across replica
+    sends nothing: replicas get equal weights by healing. Buffers are not broadcast across replica
     groups.
 
     Args:
         manager: the Manager of this process.
         module: the model.
-        kwargs: torch's own arguments, but none that names a process group.
+        kwargs: torch's own arguments, except those that name a process group.
 
     Raises:
         UserError: an argument that cannot be kept.
@@ -73,8 +74,8 @@ class DistributedDataParallel(TorchDDP):
         for name in _REFUSED:
             if kwargs.get(name):
                 raise UserError(
-                    f"DistributedDataParallel(manager, …) takes no {name}: what is "
-                    "reduced, and with whom, is the Manager's. Leave the argument out."
+                    f"DistributedDataParallel(manager, …) takes no {name}: the Manager decides "
+                    "what is reduced, and with whom. Leave the argument out."
                 )
         kwargs.pop("broadcast_buffers", None)
         kwargs.pop("init_sync", None)
@@ -95,7 +96,7 @@ class DistributedDataParallel(TorchDDP):
         return super().forward(*args, **kwargs)  # type: ignore[no-untyped-call]
 
     def register_comm_hook(self, *args: Any, **kwargs: Any) -> None:
-        """Not offered: what is reduced, and how, is the Manager's.
+        """Not offered: the Manager decides what is reduced, and how.
 
         Raises:
             UserError: always.
@@ -103,7 +104,7 @@ class DistributedDataParallel(TorchDDP):
         raise UserError("DistributedDataParallel(manager, …) takes no communication hook")
 
     def join(self, *args: Any, **kwargs: Any) -> Any:
-        """Not offered: every replica takes part in every step, and leaves by the Manager.
+        """Not offered: a replica takes part in every step, until it leaves by the Manager.
 
         Raises:
             UserError: always.
@@ -117,7 +118,7 @@ class DistributedDataParallel(TorchDDP):
         param_to_name_mapping: dict[int, str],
         static_graph: bool,
     ) -> None:
-        """torch's step that makes the reducer; here the layout becomes final at once."""
+        """Make the reducer, as torch does, but make its layout final at once."""
         if any(expect_sparse_gradient):
             raise UserError("sparse gradients cannot be managed; use Embedding(sparse=False)")
         if self.find_unused_parameters and not static_graph:  # torch keeps its first layout.
@@ -164,7 +165,7 @@ class PureDistributedDataParallel(nn.Module):
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Only accumulate gradients in backward passes within."""
+        """Only accumulate gradients in backward passes inside this context."""
         before, self._syncs = self._syncs, False
         try:
             yield
@@ -190,12 +191,12 @@ class PureDistributedDataParallel(nn.Module):
 
 
 class _Buckets(ProcessGroup):
-    """What the reducer takes for its process group: its buckets go through the Manager, in order.
+    """The reducer's process group: sends its buckets through the Manager, in order.
 
     Args:
-        manager: reduces.
+        manager: reduces the buckets.
         writes_again: a bucket can be written again from the parameters' gradients.
-        has_map: behind the buckets comes the map of uses; else a map stays here.
+        has_map: the map of uses follows the buckets; else a map is not reduced.
         is_static: the reducer waits for the buckets of its first pass as soon as they are issued.
     """
 
@@ -214,25 +215,21 @@ class _Buckets(ProcessGroup):
         self.use(SoloGroup(AbortSignal()))
 
     def learn(self, buckets: Sequence[GradBucket], parameters: list[nn.Parameter]) -> None:
-        """What the reducer's buckets are like, once that is final."""
+        """Learn the final layout of the reducer's buckets."""
         self._layouts = [_BucketLayout(bucket) for bucket in buckets]
         self._parameters = parameters
 
     def begin(self) -> None:
-        """A forward pass: the next bucket is the first one."""
+        """Begin a forward pass: the next bucket is the first one."""
         self._next = 0
 
-    def build(self, *args: Any, **kwargs: Any) -> BuiltGroup:
-        """It is built already."""
-        return self.current()
-
     def getSize(self) -> int:
-        """What the reducer divides the gradients of this backward pass by."""
+        """The number by which the reducer divides the gradients of this backward pass."""
         self._divided_by = max(self._manager.num_participants(), 1) if self._writes_again else 1
         return self._divided_by
 
     def allreduce(self, tensors: Any, opts: Any = None) -> Work:  # type: ignore[override]
-        """The reducer calls this for each bucket, and for the map of uses."""
+        """Reduce a bucket, or the map of uses. The reducer calls this for each."""
         (tensor,) = tensors
         if tensor.is_floating_point():
             return self._reduce_bucket(tensor)
@@ -240,7 +237,7 @@ class _Buckets(ProcessGroup):
             return super().allreduce(tensors)
         work = _UsesWork(self._manager, tensor)
         self._await()
-        if not self._manager.is_participating():  # Its uses do not count.
+        if not self._manager.is_participating():  # This replica's uses do not count.
             _after_the_reducer(lambda: self._forget_own(work))
         self._heal_afterwards()
         return work
@@ -263,7 +260,7 @@ class _Buckets(ProcessGroup):
         return work
 
     def _await(self) -> None:
-        """Right before the reducer would wait: other modules' gradients are computed till then."""
+        """Await the buckets as late as possible: other modules' gradients are computed before."""
         if self._is_static:
             self._manager.await_buckets()
         else:
@@ -274,7 +271,7 @@ class _Buckets(ProcessGroup):
             _after_the_reducer(self._manager.heal_after_backward)
 
     def _forget_own(self, work: _UsesWork) -> None:
-        """Drop gradients that no contributor has: the contributors do not step them either."""
+        """Drop gradients that no contributor has, because the contributors do not step them."""
         work.wait()
         for parameter, used in zip(self._parameters, work.uses.tolist(), strict=True):
             if not used:
@@ -282,7 +279,7 @@ class _Buckets(ProcessGroup):
 
 
 class _BucketLayout:
-    """Where each parameter's gradient lies in a bucket."""
+    """The place of each parameter's gradient in a bucket."""
 
     def __init__(self, bucket: GradBucket) -> None:
         self._parameters = bucket.parameters()
@@ -291,7 +288,7 @@ class _BucketLayout:
     def write(self, buffer: Tensor, divided_by: int) -> None:
         """Write the local gradients into the bucket again, divided as the reducer did.
 
-        Until a bucket's future completes they stand untouched in ``.grad``.
+        ``.grad`` holds them untouched until the bucket's future completes.
         """
         for parameter, place in zip(self._parameters, self._places, strict=True):
             view = buffer.as_strided(*place)
@@ -302,7 +299,7 @@ class _BucketLayout:
 
 
 class _UsesWork(Work):
-    """The reduction of the map of uses: an average of zeros and ones, used where it is above 0."""
+    """The reduction of the map of uses: an average of zeros and ones; above 0 means used."""
 
     def __init__(self, manager: Manager, uses: Tensor) -> None:
         super().__init__()
@@ -325,12 +322,12 @@ def _at_end_of_backward(callback: Callable[[], None]) -> None:
 
 
 def _after_the_reducer(callback: Callable[[], None]) -> None:
-    """Two rounds: the reducer's own end of backward, which waits for results, lies between."""
+    """Call back two rounds later: the reducer's own callback, which waits, lies between."""
     _at_end_of_backward(lambda: _at_end_of_backward(callback))
 
 
 def _no_buffer_broadcast() -> dict[str, bool]:
-    """torch 2.13 renamed the argument and warns of the old name."""
+    """Turn buffer broadcasts off; torch 2.13 renamed the argument and warns of the old name."""
     names = inspect.signature(TorchDDP.__init__).parameters
     name = "forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers"
     return {name: False}

@@ -14,9 +14,9 @@ from torch import cuda
 
 
 class BoundedFuture:
-    """``future`` yields what ``source`` does, or ``default`` where that fails or takes too long.
+    """``future`` yields the value of ``source``, or ``default`` if that fails or takes too long.
 
-    ``report`` is told why, at most once.
+    ``report`` then gets the error, at most once.
     """
 
     def __init__(
@@ -62,6 +62,6 @@ class BoundedFuture:
 
 
 def _devices() -> list[Any]:
-    """All devices that a value may be on: there is no asking a future for its own."""
+    """All devices that a value may be on, because a future does not show its own."""
     in_use = cuda.is_initialized()  # type: ignore[no-untyped-call]
     return list(range(cuda.device_count())) if in_use else []

@@ -1,6 +1,6 @@
 """The process groups of a worker: built in the background, aborted at once, dropped when safe.
 
-Not here: when (core/worker/machine.py decides), how (process_groups/).
+Not here: when that happens (core/worker/machine.py), how a group connects (process_groups/).
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from ftrun.core.ids import Attempt
 from ftrun.core.quorum import Quorum
 from ftrun.core.worker.events import GroupBuilt, GroupFailed
 from ftrun.errors import Bug, PeerError
-from ftrun.process_groups.base import AbortSignal, BuiltGroup, ProcessGroup
+from ftrun.process_groups.base import ProcessGroup
+from ftrun.process_groups.built import AbortSignal, BuiltGroup
 from ftrun.training.context import WorkerContext
 
 log = logging.getLogger(__name__)
@@ -23,7 +24,7 @@ CLOSE_TIMEOUT_S = 2.0
 
 
 class Groups:
-    """All groups that exist in this worker, by attempt: at most one in use and a few around it."""
+    """All groups that exist in this worker, by attempt: one in use, a few built or dropped."""
 
     def __init__(
         self,
@@ -43,14 +44,14 @@ class Groups:
         self._threads: set[threading.Thread] = set()
 
     def build(self, quorum: Quorum) -> None:
-        """Start to build; the outcome is reported from a thread of its own."""
+        """Start to build; a thread of its own reports GroupBuilt or GroupFailed."""
         signal = AbortSignal()
         with self._lock:
             self._signals[quorum.attempt] = signal
         self._start("ftrun-build", lambda: self._build(quorum, signal))
 
     def use(self, quorum: Quorum) -> BuiltGroup:
-        """The group of ``quorum``, which has been reported as built; collectives go there now."""
+        """Let collectives go to the group of ``quorum``, which was reported as built."""
         with self._lock:
             group = self._built.get(quorum.attempt)
         if group is None:
@@ -69,7 +70,7 @@ class Groups:
             self._release([group])
 
     def drop(self, attempt: Attempt) -> None:
-        """Nobody here uses the group any more, but peers may still wait for its last bytes."""
+        """Keep a group that is used no more here: peers may still wait for its last bytes."""
         with self._lock:
             self._signals.pop(attempt, None)
             group = self._built.pop(attempt, None)
@@ -77,14 +78,14 @@ class Groups:
                 self._dropped.append(group)
 
     def release_dropped(self) -> None:
-        """A collective of a later group is complete: every peer has left the dropped ones."""
+        """Release dropped groups: a later group's collective is complete, so no peer uses them."""
         if self._dropped:
             with self._lock:
                 groups, self._dropped = self._dropped, []
             self._release(groups)
 
     def close(self) -> None:
-        """Give everything up."""
+        """Abort all builds, and release all groups."""
         with self._lock:
             signals = list(self._signals.values())
             groups = [*self._built.values(), *self._dropped]
@@ -100,7 +101,7 @@ class Groups:
         with self._lock:
             threads = list(self._threads)
         for thread in threads:
-            # One that were in the backend when the interpreter ends would abort the process.
+            # A thread that is in the backend when the interpreter ends would abort the process.
             thread.join(max(0.0, deadline - clock.now()))
 
     def _start(self, name: str, work: Callable[[], None]) -> None:
@@ -145,7 +146,7 @@ class Groups:
         )
 
     def _release(self, groups: list[BuiltGroup]) -> None:
-        """Shutting down joins threads, which takes milliseconds: not on the caller's time."""
+        """Shut down in a thread of its own, because the backend joins threads for milliseconds."""
 
         def shut_down() -> None:
             for group in groups:

@@ -1,12 +1,16 @@
 """The script's state as it heals: gathered for peers, fetched from them, given to the script.
 
 A newcomer reads parameters and an optimizer's state straight into their own memory, while it
-computes a pass whose results nobody will use: it saves a copy of the state and the time to touch
-it. Only what a managed optimizer steps is read like that, for nobody else writes to it; and what
-lies there is looked at again when all has been given to the script. If something else has written
-to it, this worker reads into new memory from then on.
+computes a pass whose results nobody will use. That saves a copy of the state and the time to touch
+it. Only tensors that a managed optimizer steps are read like that, because nothing else writes to
+them. They are checked when the script has been given all state: if something else has written to
+them, this worker reads into new memory from then on.
 
-Not here: bytes on the wire (checkpoint/), when and from whom (core/worker/machine.py, membership).
+An offer of the live state has one owner here: it waits while the script forbids to read, or while
+the main thread may be in a forward pass.
+
+Not here: bytes on the wire (checkpoint/), when to heal and from whom (core/worker/machine.py,
+core/lighthouse/).
 """
 
 from __future__ import annotations
@@ -25,9 +29,9 @@ from ftrun.checkpoint.format import validate
 from ftrun.checkpoint.heal import FetchedState, fetch
 from ftrun.checkpoint.leaves import Leaf, local_of
 from ftrun.checkpoint.serve import LookUp, StateServer
-from ftrun.core.ids import StateId, Tag
+from ftrun.core.ids import Tag
 from ftrun.core.quorum import Endpoint, Quorum
-from ftrun.core.worker.events import Event, HealFailed, LoadState, StateLoaded
+from ftrun.core.worker.events import Event, HealFailed, LoadState, OfferState, StateLoaded
 from ftrun.errors import PeerError, UserError
 from ftrun.training.context import WorkerContext
 
@@ -49,7 +53,7 @@ class Healing:
     ) -> None:
         self.fetched: FetchedState | None = None
         self.applying = threading.Lock()
-        """Held while a state is applied: none is begun to be written over it."""
+        """Held while a state is applied: meanwhile no other state begins to be written over it."""
         self._in_place = in_place
         self._optimizers: list[torch.optim.Optimizer] = []
         self._arrivals = Arrivals()
@@ -61,26 +65,41 @@ class Healing:
         self._has_begun = False
         self._buffers: list[torch.Tensor] = []
         self._readable = True
-        self._waiting_offer: tuple[Tag, StateId, int] | None = None
+        self._in_forward = False  # True also where the main thread only may be in one
+        self._offer: OfferState | None = None
+        self._offer_waits = False
         self._cancel = threading.Event()
-        self._offered: Tag | None = None
-        self._lock = threading.RLock()  # what is offered, what was fetched
+        self._lock = threading.RLock()  # guards the offer and ``fetched``
         self._server = StateServer(context.host, context.token, tls=context.heal_tls)
 
     @property
     def endpoint(self) -> Endpoint:
-        """Where this worker's peers reach it."""
+        """The addresses at which peers reach this worker."""
         return Endpoint(self._context.host, self._server.address, self._server.certificate)
 
-    def answer_with(self, look_up: LookUp) -> None:
-        """Let the state server answer questions about operations too."""
+    def connect(
+        self,
+        feed: Callable[[Event], None],
+        die: Callable[[Exception], None],
+        may_overwrite: Callable[[Tag], bool],
+        look_up: LookUp,
+    ) -> None:
+        """Connect with the engine: called once, before any other thread comes here.
+
+        Args:
+            feed: takes StateLoaded and HealFailed.
+            die: takes what the script's own functions raise in another thread.
+            may_overwrite: asked before the script's own memory is written to.
+            look_up: answers peers' questions about operations.
+        """
+        self._feed, self._die, self._may_overwrite = feed, die, may_overwrite
         self._server.look_up = look_up
 
     def register(self, key: str, load: LoadFn, state: StateFn) -> None:
-        """Add what travels under ``key``.
+        """Add the state functions of ``key``.
 
-        The functions are not called before the first step: many scripts make the Manager first, and
-        then the model that the functions speak of.
+        They are not called before the first step, because many scripts make the Manager first, and
+        then the model that the functions use.
 
         Raises:
             UserError: the key is taken; or, in a later step, the state cannot be carried.
@@ -92,24 +111,24 @@ class Healing:
         self._functions[key] = (load, state)
 
     def begin(self) -> None:
-        """Check, at the first step, that all that is registered can be carried.
+        """Check, at the first step, that all registered state can be carried.
 
         Raises:
-            UserError: it cannot; key and path are named.
+            UserError: some cannot; key and path are named.
         """
         if not self._has_begun:
             validate({key: state() for key, (_, state) in self._functions.items()})
             self._has_begun = True
 
     def watch_buffers(self, module: torch.nn.Module) -> None:
-        """Its forward pass changes its buffers: peers get what they held when they were offered."""
+        """Give peers a copy of the module's buffers, because its forward pass changes them."""
         for part in module.modules():
             for name, buffer in part._buffers.items():
                 if buffer is not None and name not in part._non_persistent_buffers_set:
                     self._buffers.append(buffer)
 
     def watch_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        """What it steps is written by it alone, and only in a step that is committed."""
+        """Heal in place what ``optimizer`` steps: it alone writes there, in committed steps."""
         self._optimizers.append(optimizer)
 
     def tree(self) -> dict[str, Any]:
@@ -121,7 +140,7 @@ class Healing:
         """Give the fetched state to the script's functions. In the main thread.
 
         Returns:
-            Why the script does not hold that state now; None if it does.
+            The reason why the script does not hold that state now; None if it does.
         """
         fetched = self.fetched
         assert fetched is not None, "applies a state that has not arrived"
@@ -146,49 +165,67 @@ class Healing:
             "(a script that does so in its forward pass?): it is read into new memory from now on"
         )
 
-    def offer(self, tag: Tag, state: StateId, receivers: int) -> None:
-        """Serve the live state under ``tag``; later, if the script forbids to read it now."""
+    def offer(self, order: OfferState) -> None:
+        """Serve the live state until ``retire``, from the moment when it may be read."""
         with self._lock:
-            if not self._readable:
-                self._waiting_offer = (tag, state, receivers)
-                return
-            self._offered = tag
-            buffers = {buffer.data_ptr() for buffer in self._buffers}
-            self._server.offer(tag, state, self.tree(), receivers, copied=buffers)
+            self._offer, self._offer_waits = order, True
+        if not self._in_forward:
+            self._serve_or_die()
 
     def retire(self, tag: Tag) -> None:
-        """The script's state is about to change: receivers go on from a copy."""
+        """End an offer, because the script's state is about to change: receivers get a copy."""
         with self._lock:
-            self._waiting_offer = self._offered = None
+            self._offer, self._offer_waits = None, False
             self._server.retire(tag, COPY_BYTES_MAX)
 
+    def forward_may_run(self) -> None:
+        """From now on the main thread may be in a forward pass, which changes buffers (S3)."""
+        self._in_forward = True
+
+    def forward_over(self, may_resume: bool = False) -> None:
+        """In the main thread: it is in no forward pass now, so an offer that waits is served.
+
+        ``may_resume``: it may be in one again, because backward passes with activation
+        checkpointing compute parts of the forward pass again.
+        """
+        self._in_forward = False
+        if self._offer_waits:
+            self._serve_or_die()
+        self._in_forward = may_resume
+
     def allow_read(self, allowed: bool) -> None:
-        """Whether the state may be read from other threads now. Waits for one who reads."""
+        """Whether the script allows to read its state now; it is in no forward pass at this call.
+
+        With False, returns only when no thread reads any more.
+        """
         with self._lock:
             self._readable = allowed
-            if not allowed and self._offered is not None:
-                self.retire(self._offered)
-            waiting, self._waiting_offer = self._waiting_offer, None
-            if allowed and waiting is not None:
-                self.offer(*waiting)
+            if allowed:
+                self._serve_if_readable()
+            elif self._offer is not None and not self._offer_waits:
+                self.retire(self._offer.tag)
 
-    def load(
-        self,
-        order: LoadState,
-        feed: Callable[[Event], None],
-        die: Callable[[Exception], None],
-        may_overwrite: Callable[[Tag], bool],
-    ) -> None:
-        """Fetch a state in the background; StateLoaded or HealFailed follows.
+    def _serve_or_die(self) -> None:
+        try:
+            with self._lock:
+                self._serve_if_readable()
+        except Exception as error:  # noqa: BLE001  # whatever the script's own functions raise
+            self._die(error)  # takes the engine's lock, which others take before this one
 
-        ``may_overwrite``: asked, where ``order`` allows it, before the script's own memory is
-        written to.
-        """
+    def _serve_if_readable(self) -> None:
+        order = self._offer
+        if order is None or not self._offer_waits or not self._readable:
+            return
+        self._offer_waits = False
+        buffers = {buffer.data_ptr() for buffer in self._buffers}
+        self._server.offer(order.tag, order.state, self.tree(), order.receivers, copied=buffers)
+
+    def load(self, order: LoadState) -> None:
+        """Fetch a state in the background; StateLoaded or HealFailed follows."""
         endpoints = self._donors(order.quorum)
         donors = {endpoint.heal: donor for donor, endpoint in endpoints.items()}
         shown = {endpoint.heal: endpoint.heal_certificate for endpoint in endpoints.values()}
-        certificates = shown if self._context.heal_tls else None
-        fetching = _Fetch(order, donors, certificates, feed, die, may_overwrite)
+        fetching = _Fetch(order, donors, shown if self._context.heal_tls else None)
         with self._lock:
             self._cancel.set()
             self._cancel = fetching.cancel
@@ -206,7 +243,7 @@ class Healing:
 
     def _load(self, order: _Fetch, before: threading.Thread | None) -> None:
         if before is not None:
-            before.join(JOIN_TIMEOUT_S)  # both may write to the same memory
+            before.join(JOIN_TIMEOUT_S)  # both threads may write to the same memory
         try:
             fetched = fetch(
                 list(order.donors),
@@ -223,21 +260,21 @@ class Healing:
         except PeerError as error:
             if not order.cancel.is_set():
                 log.warning("heal for %s failed: %s", order.tag, error)
-            order.feed(HealFailed(order.tag, str(error)[:500]))
+            self._feed(HealFailed(order.tag, str(error)[:500]))
             return
         except Exception as error:  # noqa: BLE001
-            # Unlike shapes, or whatever the script's own functions raise: the script must hear it.
-            order.die(error)
+            # Shapes that differ, or an error of the script's functions: the main thread raises it.
+            self._die(error)
             return
         with self._lock:
             if order.cancel.is_set():
-                return  # another one is being fetched, and must not be overwritten
+                return  # another state is being fetched, and must not be replaced by this one
             donors = tuple(order.donors[d] for d in fetched.donors)
             self.fetched = replace(fetched, donors=donors)
-        order.feed(StateLoaded(order.tag, fetched.state_id))
+        self._feed(StateLoaded(order.tag, fetched.state_id))
 
     def _overwrite(self, order: _Fetch) -> Overwrite | None:
-        """The terms on which the script's own memory may be written to; None: not at all."""
+        """Which of the script's memory may be written to, and when; None: none."""
         if not (self._in_place and order.load.in_place and self._readable):
             return None
         own = set(self._stepped_memory())
@@ -248,12 +285,12 @@ class Healing:
 
         def begins() -> bool:
             with self.applying:
-                return not order.cancel.is_set() and order.may_overwrite(order.tag)
+                return not order.cancel.is_set() and self._may_overwrite(order.tag)
 
         return Overwrite(allows, begins)
 
     def _stepped_memory(self) -> Iterator[tuple[int, int]]:
-        """Where what the optimizers step lies: address and length in bytes."""
+        """Address and length in bytes of each tensor that the optimizers step."""
         for optimizer in self._optimizers:
             batched = [list(state.values()) for state in optimizer.state.values()]
             stepped = [p for group in optimizer.param_groups for p in group["params"]]
@@ -263,7 +300,7 @@ class Healing:
                     yield local.data_ptr(), local.nbytes
 
     def _donors(self, quorum: Quorum) -> dict[str, Endpoint]:
-        """By replica_id, who holds the state for this worker's group_rank."""
+        """The donors' endpoints for this worker's group_rank, by replica_id."""
         rank = self._context.group_rank
         members = (q for q in quorum.members if q.replica_id in quorum.donors)
         return {member.replica_id: member.endpoints[rank] for member in members}
@@ -279,12 +316,9 @@ class _Fetch:
     load: LoadState
     donors: dict[str, str]
     certificates: dict[str, str] | None
-    feed: Callable[[Event], None]
-    die: Callable[[Exception], None]
-    may_overwrite: Callable[[Tag], bool]
     cancel: threading.Event = field(default_factory=threading.Event)
 
     @property
     def tag(self) -> Tag:
-        """Of the attempt and the step that the state is for."""
+        """The attempt and the step that the state is for."""
         return self.load.tag

@@ -1,4 +1,7 @@
-"""``ftrun.manager()``: the Manager that the launcher has in store for this process."""
+"""``ftrun.manager()``: the one Manager of a process that the launcher has started.
+
+Not here: the Manager (manager.py), the process's identity (context.py).
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from ftrun.training.manager import Manager
 
 
 class _Process:
-    """One injected Manager in a process, whoever asks first."""
+    """Holds the Manager of this process."""
 
     manager: Manager | None = None
 
@@ -26,7 +29,7 @@ def manager(
     min_replica_size: int | None = None,
     **arguments: Any,
 ) -> Manager:
-    """The Manager of this process, connected, with a process group for the device at hand.
+    """The Manager of this process, connected, with a process group for its device.
 
     The first call makes it and may give every argument of ``Manager`` but ``pg``
     (``min_replica_size`` defaults to the launcher's ``--min-replicas``); later calls return the

@@ -1,7 +1,8 @@
 """The worker's link to its agent: one thread that receives, any thread may send.
 
-It ticks the step machine once a second, so that its deadlines are seen. Not here: what a message
-means (core/worker/machine.py).
+The receiving thread also ticks the step machine once a second, so that its deadlines are checked.
+
+Not here: what a message means (core/worker/machine.py).
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ class AgentLink:
     """Frames to and from the agent.
 
     Args:
-        context: who this worker is and where its agent listens.
+        context: names this worker, and the socket of its agent.
         deliver: called in the link thread with every message, and with None at every tick.
-        lost: called once if the agent goes away.
+        lost: called once if the agent goes away: the receiving thread sees it.
 
     Raises:
         PeerError: the agent cannot be reached.
@@ -53,7 +54,7 @@ class AgentLink:
         self._thread.start()
 
     def send(self, message: FromWorker) -> None:
-        """Send to the lighthouse; nothing happens once the agent is gone (``lost`` tells)."""
+        """Send to the lighthouse, through the agent; does nothing once the agent is gone."""
         try:
             self._frames.send(message)
         except ProtocolError as error:
@@ -61,7 +62,7 @@ class AgentLink:
         except PeerError as error:
             if not self._closing.is_set():
                 log.warning("could not reach the agent: %s", error)
-            # Half a frame may be out: the stream is of no more use, and the receiver tells.
+            # Half a frame may be out: end the stream; then the receiving thread calls ``lost``.
             self._frames.shut_down()
 
     def close(self) -> None:

@@ -35,15 +35,15 @@ class ManagedProcessGroup(dist.ProcessGroup):
         return self._manager.allreduce(tensor, reduce_op=op)
 
     def size(self) -> int:
-        """The contributors of the step under way."""
+        """The number of contributors to the step under way."""
         return self._manager.num_participants()
 
     def rank(self) -> int:
-        """The place among them; 0 for a spare or while healing."""
+        """The place among the contributors; 0 for a spare or while healing."""
         return self._manager.participating_rank() or 0
 
     def getBackendName(self) -> str:
-        """The name by which torch knows it."""
+        """The name of this backend in torch."""
         return "ftrun-managed"
 
 

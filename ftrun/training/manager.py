@@ -1,16 +1,15 @@
 """The Manager: what a training script calls. torchft's names and arguments, ftrun's protocol.
 
-A script written for torchft moves by changing the import. Not here: any decision
-(core/worker/machine.py), carrying it out (engine.py).
+A script written for torchft moves by changing the import.
+
+Not here: any decision (core/worker/machine.py), the flow of a step (step_flow.py), threads
+(engine.py).
 """
 
 from __future__ import annotations
 
 import atexit
-import logging
 import os
-import threading
-from collections.abc import Callable
 from datetime import timedelta
 from enum import Enum
 from typing import Any
@@ -18,51 +17,32 @@ from typing import Any
 import torch
 from torch.distributed import ReduceOp, Work
 
-from ftrun.core.activity import Activity
 from ftrun.core.ids import SHARED_LINEAGE, StateId, fresh_lineage
-from ftrun.core.messages import Progress
 from ftrun.core.worker import events as e
-from ftrun.core.worker.machine import Fate, StepMachine, StepPhase
-from ftrun.errors import ExitCode, PeerError, UserError
+from ftrun.core.worker.machine import StepMachine
+from ftrun.errors import UserError
 from ftrun.process_groups.base import ProcessGroup
-from ftrun.training.context import (
-    claim,
-    has_failed,
-    release,
-    require,
-    stop_requested,
-    trains,
-)
+from ftrun.training.context import claim, has_failed, release, require, stop_requested, trains
 from ftrun.training.engine import Engine
 from ftrun.training.futures import BoundedFuture
 from ftrun.training.healing import Healing, LoadFn, StateFn
+from ftrun.training.leaving import Drained, Leaving
+from ftrun.training.progress import WorkerProgress
 from ftrun.training.reductions import ManagedWork, Reduction, Restore
+from ftrun.training.step_flow import StepFlow, StepLimits
 from ftrun.training.vote import GroupVote
 
-log = logging.getLogger(__name__)
+__all__ = ["Drained", "Manager", "WorldSizeMode"]
 
 DEFAULT_TIMEOUT = timedelta(seconds=60)
 DEFAULT_KEY = "default"
-SCALARS_MAX = 64
-FIRST_COMMITS = 2  # that of the step in which it heals, and the first of its own
-
-
-class Drained(SystemExit):
-    """Raised by ``start_quorum`` when this replica has left at an agreed boundary.
-
-    A SystemExit: ``finally`` blocks and context managers run, so a script can save its checkpoint.
-    A replica that leaves in the middle of a heal has nothing to save: it raises a plain SystemExit.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(int(ExitCode.PREEMPTED))
 
 
 class WorldSizeMode(Enum):
-    """What happens to the number of contributors when replicas come and go.
+    """How many replicas of the quorum contribute.
 
     DYNAMIC: every replica of the quorum contributes.
-    FIXED_WITH_SPARES: ``min_replica_size`` contribute, the others add zeros and take over at once.
+    FIXED_WITH_SPARES: ``min_replica_size`` contribute; the others add zeros, and replace lost ones.
     """
 
     DYNAMIC = 0
@@ -73,24 +53,24 @@ class Manager:
     """One worker's part in a job that survives the death of others, step by step.
 
     Args:
-        pg: the process group across replica groups; ftrun builds it anew for each quorum.
-        load_state_dict, state_dict: the script's state, for healing; more by
-            ``register_state_dict_fn``. They are first called at the first ``start_quorum``.
+        pg: the process group across replica groups; ftrun builds one group per quorum with it.
+        load_state_dict, state_dict: the script's state, for healing; first called at the first
+            ``start_quorum``. ``register_state_dict_fn`` adds more.
         min_replica_size: a step with fewer contributors is not committed.
         use_async_quorum: a newcomer heals during its first forward and backward pass and adds
             zeros; False: it heals before its forward pass and counts at once.
         timeout: deadline of an operation, and of a heal.
-        quorum_timeout: how long ``start_quorum`` waits for a quorum.
-        connect_timeout: to reach the agent.
+        quorum_timeout: deadline of a quorum in ``start_quorum``.
+        connect_timeout: deadline for the workers of this replica group to connect, and of a vote.
         world_size_mode: DYNAMIC, or FIXED_WITH_SPARES (``min_replica_size`` contributors).
         checkpoint_transport: accepted; healing uses ftrun's own transfer.
         init_sync: False promises that all replicas start with equal weights.
         max_retries: steps in a row that may fail before ``should_commit`` raises.
         repair: "reissue" keeps a step that a death interrupts; "discard" computes it again and
             saves a gradient-sized buffer.
-        heal_in_place: a newcomer reads what its optimizer steps straight into its own memory, also
-            while it computes its first pass, whose results count for nothing; False: into new
-            memory, which costs a copy of the state and time.
+        heal_in_place: a newcomer reads what its optimizer steps straight into its own memory, while
+            it computes its first pass, which does not count; False: into new memory, which costs a
+            copy of the state and time.
         rank, world_size, store_addr, store_port, lighthouse_addr, replica_id, port, hostname,
             heartbeat_interval, quorum_retries: accepted; under ftrun the launcher's values win.
 
@@ -128,22 +108,15 @@ class Manager:
         heal_in_place: bool = True,
     ) -> None:
         self._context = context = require()
+        self.use_async_quorum = use_async_quorum
         if repair not in ("reissue", "discard"):
             raise UserError(f"repair={repair!r}: choose 'reissue' or 'discard'")
         if (load_state_dict is None) != (state_dict is None):
             raise UserError("give both load_state_dict and state_dict, or neither")
         spares = world_size_mode == WorldSizeMode.FIXED_WITH_SPARES
-        self._min_replica_size = min_replica_size
         self._timeout_s = timeout.total_seconds()
-        self._quorum_timeout_s = quorum_timeout.total_seconds()
-        self._max_retries = max_retries
+        quorum_timeout_s = quorum_timeout.total_seconds()
         self._keeps_inputs = repair == "reissue"
-        self._failures = 0
-        self._batches = 0
-        self._commits = 0  # since the start or the last heal
-        self._scalars: dict[str, float] = {}  # replaced, never changed: other threads read it
-        self._error: Exception | None = None
-        self._closed = False
         self._pid = os.getpid()
         self._healing = Healing(context, self.state_dict, self._timeout_s, in_place=heal_in_place)
         if load_state_dict is not None and state_dict is not None:
@@ -159,11 +132,20 @@ class Manager:
             contributors_max=min_replica_size if spares else None,
             contributors_min=min_replica_size,
             operation_timeout_s=self._timeout_s,
-            quorum_timeout_s=self._quorum_timeout_s,
+            quorum_timeout_s=quorum_timeout_s,
         )
-        self._connect(pg, connect_timeout.total_seconds())
+        self._progress = WorkerProgress(self._machine)
+        limits = StepLimits(
+            min_replica_size,
+            self._timeout_s,
+            quorum_timeout_s,
+            # Peers may take long to their first step: the launcher knows how long the job waits.
+            max(quorum_timeout_s, context.quorum_timeout_s),
+            max_retries,
+        )
+        self._connect(pg, connect_timeout.total_seconds(), limits)
 
-    def _connect(self, pg: ProcessGroup, timeout_s: float) -> None:
+    def _connect(self, pg: ProcessGroup, timeout_s: float, limits: StepLimits) -> None:
         context = self._context
         several = context.workers_per_replica > 1
         claim(context.key)
@@ -174,6 +156,10 @@ class Manager:
             self._healing.close()
             release(context.key)
             raise
+        self._leaving = Leaving(self._machine, self._engine.feed)
+        self._flow = StepFlow(
+            self._engine, self._machine, self._healing, self._progress, self._vote, limits
+        )
         self._engine.start()
         atexit.register(self.shutdown)
 
@@ -191,16 +177,16 @@ class Manager:
         self._healing.register(key, load_state_dict, state_dict)
 
     def watch_buffers(self, module: torch.nn.Module) -> None:
-        """Peers that heal get the module's buffers as they are between two forward passes.
+        """Give peers that heal the module's buffers as they are between two forward passes.
 
-        For modules that no DistributedDataParallel of ftrun wraps: those do it by themselves.
+        For modules without ftrun's DistributedDataParallel, which calls this by itself.
         """
         self._healing.watch_buffers(module)
 
     def watch_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        """What ``optimizer`` steps heals in place; it must step committed steps only.
+        """Heal in place what ``optimizer`` steps; it must step committed steps only.
 
-        For optimizers that no Optimizer of ftrun wraps: that one does it by itself.
+        For optimizers without ftrun's Optimizer, which calls this by itself.
         """
         self._healing.watch_optimizer(optimizer)
 
@@ -209,22 +195,23 @@ class Manager:
         self.register_state_dict_fn(DEFAULT_KEY, load_state_dict, state_dict)
 
     def allow_state_dict_read(self) -> None:
-        """Peers may read the state again."""
+        """Allow peers to read the state again."""
         self._healing.allow_read(True)
 
     def disallow_state_dict_read(self) -> None:
-        """Peers must not read the state until ``allow_state_dict_read``: it is in two halves."""
+        """Forbid peers to read the state until ``allow_state_dict_read``: it is being changed."""
         self._healing.allow_read(False)
 
     def state_dict(self) -> dict[str, Any]:
         """The Manager's own state, for the script's checkpoint."""
         state = self._machine.state
-        return {"step": state.step, "batches_committed": self._batches, "lineage": state.lineage}
+        batches = self._progress.batches
+        return {"step": state.step, "batches_committed": batches, "lineage": state.lineage}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from a checkpoint: before the first step. ``lineage`` may be missing."""
+        """Go on from a checkpoint. Call it before the first step; ``lineage`` may be missing."""
         lineage = state_dict.get("lineage") or fresh_lineage(self._context.key.incarnation)
-        self._batches = int(state_dict["batches_committed"])
+        self._progress.batches = int(state_dict["batches_committed"])
         self._engine.feed(e.StateReset(StateId(int(state_dict["step"]), lineage)))
 
     # ------------------------------------------------------------ a step
@@ -232,76 +219,41 @@ class Manager:
     def start_quorum(
         self, allow_heal: bool = True, shrink_only: bool = False, timeout: timedelta | None = None
     ) -> None:
-        """Begin a step: at once while the quorum in force stays, else when there is one.
+        """Begin a step: at once while the quorum in force stays, else with the next quorum.
 
         ``allow_heal=False`` or ``shrink_only=True``: nobody joins at this step.
 
         Raises:
             TimeoutError: no quorum within ``timeout`` (default ``quorum_timeout``, and at the first
                 step no less than the launcher's ``--join-timeout``).
-            UserError: at the first step: the registered state holds what cannot be carried.
+            UserError: this Manager has left the job; or, at the first step, the registered state
+                cannot be carried.
             Drained: this replica was asked to leave and has left.
         """
-        engine, machine = self._engine, self._machine
-        engine.raise_fatal()
-        if self._closed:
+        self._engine.raise_fatal()
+        if self._leaving.closed:
             raise UserError("this Manager has left the job: it begins no further step")
-        self._error = None
-        if engine.is_fresh:
-            return  # zero_grad() twice: nothing has happened yet in the step under way
-        timeout_s = timeout.total_seconds() if timeout else self._start_timeout_s()
-        if not machine.begun:
+        if not self._machine.begun:
             self._healing.begin()
-            trains(self._leave_at_once)
-        engine.register()
-        engine.feed(e.BoundaryReached(freeze_membership=shrink_only or not allow_heal))
-        engine.raise_fatal()
-        if not machine.in_step:
-            engine.wait_until(
-                lambda: machine.in_step or machine.phase is StepPhase.LEFT, timeout_s, "a quorum"
-            )
-        if machine.phase is StepPhase.LEFT:
-            self._engine.note_progress(at_once=True)
-            self._raise_drained()
-        if machine.heals_first:
-            self._heal(lambda: not machine.may_issue)
-
-    def _raise_drained(self) -> None:
-        if self._machine.torn:  # there is nothing to save: the script must not try
-            raise SystemExit(int(ExitCode.PREEMPTED))
-        raise Drained
-
-    def _leave_at_once(self) -> None:
-        """Called by a signal's handler, wherever the main thread stands; raises unless it has left.
-
-        The others hear of it from another thread, since this one may hold a lock of the link's.
-        """
-        if self._machine.phase is StepPhase.LEFT or self._closed:
-            return
-        gone = e.WentAway("drained")
-        threading.Thread(target=self._engine.feed, args=(gone,), name="ftrun-leave").start()
-        self._raise_drained()
+            trains(self._leaving.at_once)
+        timeout_s = timeout.total_seconds() if timeout else None
+        if not self._flow.begin(shrink_only or not allow_heal, timeout_s):
+            self._leaving.raise_drained()
 
     @property
     def stop_requested(self) -> bool:
         """Whether this process was asked to stop: ``Drained`` follows at the next boundary."""
         return stop_requested()
 
-    def _start_timeout_s(self) -> float:
-        """Peers may take long to their first step: the launcher knows how long the job waits."""
-        if self._machine.begun:
-            return self._quorum_timeout_s
-        return max(self._quorum_timeout_s, self._context.quorum_timeout_s)
-
     def wait_quorum(self) -> None:
-        """The quorum of this step is known. (``start_quorum`` has waited for it already.)"""
+        """Do nothing: ``start_quorum`` has waited for the quorum of this step already."""
 
     def allreduce(
         self, tensor: torch.Tensor, should_quantize: bool = False, reduce_op: Any = ReduceOp.AVG
     ) -> Work:
         """Reduce ``tensor`` in place over the contributors; AVG divides by their number.
 
-        Never raises for a peer's failure: the result then does not count, see ``errored``.
+        Never raises for a peer's failure: ``errored`` reports it, and the step is not committed.
 
         Raises:
             UserError: ``should_quantize``, which ftrun does not offer on this device.
@@ -322,9 +274,9 @@ class Manager:
     ) -> torch.futures.Future[torch.Tensor]:
         """One of DDP's buckets, averaged in place; all complete together when the last one has.
 
-        ``restore`` writes the local gradients, divided by what it is given, into ``buffer`` again
-        (in-step repair). ``divided_by``: what they are divided by now; None: the Manager divides.
-        Who issues the last one calls ``await_buckets`` before waiting for any of them.
+        ``restore`` writes the local gradients, divided by its argument, into ``buffer`` again
+        (in-step repair). ``divided_by``: the number by which they are divided now; None: the
+        Manager divides. After the last bucket call ``await_buckets`` before any future's ``wait``.
         """
         keep = self._keeps_inputs
         bucket = Reduction(
@@ -333,8 +285,8 @@ class Manager:
         return self._issue(bucket)
 
     def await_buckets(self) -> None:
-        """Wait for what ``allreduce_bucket`` has issued; a failure leaves it to the repair."""
-        self._engine.await_batch()
+        """Wait for all buckets that were issued; the repair deals with a failure."""
+        self._engine.in_flight.await_batch()
 
     def _issue(self, reduction: Reduction) -> torch.futures.Future[torch.Tensor]:
         self._engine.raise_fatal()
@@ -351,105 +303,29 @@ class Manager:
             TimeoutError: the results did not come within ``timeout``.
             UserError: no step is under way.
         """
-        machine, engine = self._machine, self._engine
-        engine.raise_fatal()
-        if not machine.in_step:
-            raise UserError(
-                "should_commit() outside a step: call start_quorum() (zero_grad()) first"
-            )
-        longest_s = self._timeout_s + self._quorum_timeout_s
-        deadline_s = (timeout.total_seconds() if timeout else 0) or longest_s
-        engine.feed(e.OperationsEnded())
-        if not machine.is_decidable:
-            engine.wait_until(
-                lambda: machine.is_decidable or not machine.in_step, deadline_s, "results"
-            )
-        engine.finish_results()
-        if machine.healing:
-            self._heal(lambda: not machine.may_issue)
-        enough = self.num_participants() >= self._min_replica_size
-        error = self.errored()
-        flag = enough and error is None and not machine.healing
-        outcome = flag if self._vote is None else self._ask_group(self._vote, flag, deadline_s)
-        before = machine.state.step
-        reason = str(error) if error is not None else "voted against"
-        torn = outcome is None
-        engine.feed(e.Decided(outcome is True, shared=not enough, reason=reason, torn=torn))
-        engine.raise_fatal()
-        return self._note_outcome(machine.state.step > before)
-
-    def _ask_group(self, vote: GroupVote, flag: bool, timeout_s: float) -> bool | None:
-        machine = self._machine
-        self._engine.feed(e.VoteStarted())
-        outcome = vote.decide(machine.tag, flag and machine.votes)
-        self._engine.wait_until(lambda: machine.verdict_known, timeout_s, "the verdict on a vote")
-        return outcome
+        return self._flow.decide(timeout.total_seconds() if timeout else None)
 
     def any_in_group(self, flag: bool) -> bool:
-        """Whether ``flag`` is true on any rank of this replica group; all of them ask."""
+        """Whether ``flag`` is true on any rank of this replica group; all ranks must call it."""
         return flag if self._vote is None else self._vote.any(flag)
 
-    def _note_outcome(self, committed: bool) -> bool:
-        if committed:
-            self._failures = 0
-            self._batches += self.num_participants()
-            self._commits += 1
-            self._engine.note_progress(at_once=self._commits <= FIRST_COMMITS)
-            return True
-        self._failures += 1
-        self._engine.note_progress()
-        if self._max_retries is not None and self._failures > self._max_retries:
-            raise RuntimeError(
-                f"{self._failures} steps in a row were not committed (max_retries="
-                f"{self._max_retries}); the last error: {self._error}"
-            )
-        return False
-
     def heal_after_backward(self) -> None:
-        """A healing replica takes its peers' state now, with the reduced gradients at hand.
+        """Apply the peers' state now, if this replica heals, with the reduced gradients at hand.
 
-        What stands between ``backward()`` and ``step()`` may depend on the state: a GradScaler
-        divides by its scale. Our DDP calls this when a backward pass ends.
+        The script's code between ``backward()`` and ``step()`` may depend on the state: a
+        GradScaler divides by its scale. ftrun's DDP calls this when a backward pass ends.
         """
-        machine = self._machine
-        while machine.healing and machine.in_step and machine.fate is not Fate.VOID:
-            self._heal(lambda: machine.fate is Fate.VOID)
-            if machine.loaded is not None:
-                return  # it is being replaced by another one: should_commit waits for that
-
-    def _heal(self, is_over: Callable[[], bool]) -> None:
-        machine = self._machine
-        self._commits = 0
-        self._engine.note_progress()
-        self._engine.wait_until(
-            lambda: machine.loaded is not None or is_over(),
-            self._timeout_s + self._quorum_timeout_s,
-            "the state to heal from",
-        )
-        with self._healing.applying:
-            fetched = self._healing.fetched
-            if machine.loaded is None or fetched is None or fetched.state_id != machine.loaded:
-                return  # interrupted: the next quorum tells whom to heal from
-            spoiled = self._healing.apply()
-            if spoiled:
-                log.warning("heal for %s: %s", machine.tag, spoiled)
-                self._engine.feed(e.StateSpoiled(spoiled))
-                if machine.fate is Fate.STANDS:  # peers count on it, and it does not hold it
-                    raise PeerError(f"heal: {spoiled}. This replica is started again")
-                return
-            self._batches = int(fetched.tree["torchft"]["batches_committed"])
-            self._engine.feed(e.StateApplied(fetched.donors, fetched.nbytes, fetched.duration_s))
+        self._flow.heal_after_backward()
 
     # ------------------------------------------------------------ errors
 
     def report_error(self, error: Exception) -> None:
-        """The step under way must not be committed here."""
-        if self._error is None:
-            self._error = error
+        """Forbid to commit the step under way, because of ``error``."""
+        self._flow.report_error(error)
 
     def errored(self) -> Exception | None:
         """The first error of the step under way."""
-        return self._error or self._engine.error
+        return self._flow.errored()
 
     def wrap_future(
         self,
@@ -457,9 +333,9 @@ class Manager:
         default: Any,
         timeout: timedelta | None = None,
     ) -> torch.futures.Future[Any]:
-        """A future that yields ``default`` where ``fut`` fails, and reports the error.
+        """A future that yields ``default`` and reports the error if ``fut`` fails.
 
-        So it does where ``fut`` is not done within ``timeout`` (default: the Manager's).
+        It does the same if ``fut`` is not done within ``timeout`` (default: the Manager's).
         """
         timeout_s = timeout.total_seconds() if timeout else self._timeout_s
         return BoundedFuture(fut, default, timeout_s, self.report_error).future
@@ -472,22 +348,22 @@ class Manager:
 
     def batches_committed(self) -> int:
         """The sum of contributors over all committed steps."""
-        return self._batches
+        return self._progress.batches
 
     def participating_rank(self) -> int | None:
         """The place among the contributors of this step; None for a spare or while healing."""
-        return self._engine.rank
+        return self._engine.in_flight.rank
 
     def num_participants(self) -> int:
         """How many contribute to this step: the divisor of its averages."""
-        return self._engine.divisor
+        return self._engine.in_flight.divisor
 
     def is_participating(self) -> bool:
         """Whether this replica's gradients count in this step."""
-        return self._engine.rank is not None
+        return self._engine.in_flight.rank is not None
 
     def is_healing(self) -> bool:
-        """Whether this replica does not hold its peers' state yet."""
+        """Whether this replica lacks its peers' state."""
         return self._machine.healing
 
     def log(self, **scalars: float) -> None:
@@ -496,30 +372,22 @@ class Manager:
         Raises:
             UserError: more than 64 names.
         """
-        self._scalars = self._scalars | {name: float(value) for name, value in scalars.items()}
-        if len(self._scalars) > SCALARS_MAX:
-            raise UserError(f"log() keeps {SCALARS_MAX} scalars at most")
-
-    def _progress(self, activity: Activity | None = None, since_s: float = 0.0) -> Progress:
-        """Where this worker is; ``activity``: what it is at, by default by the latest event."""
-        phase = activity or self._machine.activity()[0]
-        scalars = tuple(self._scalars.items())
-        return Progress(self._machine.position, self._batches, phase.value, scalars, since_s)
+        self._progress.log(scalars)
 
     # ------------------------------------------------------------ the end
 
     def leave(self) -> None:
-        """Leave the job from code, between two steps: the others go on at once, without a loss."""
+        """Leave the job, between two steps: the others go on at once, without a loss."""
         self._close("left")
 
     def shutdown(self, wait: bool = True) -> None:
-        """The script has finished. Called at exit as well; idempotent."""
+        """Leave because the script has finished. Called at exit as well; idempotent."""
         self._close(None if has_failed() else "finished")
 
     def _close(self, reason: str | None) -> None:
-        if os.getpid() != self._pid or self._closed:
-            return  # a child that the script has forked must not speak for its parent
-        self._closed = True
+        if os.getpid() != self._pid or self._leaving.closed:
+            return  # a child that the script has forked must not close its parent's Manager
+        self._leaving.closed = True
         atexit.unregister(self.shutdown)
         self._engine.close(reason)
         if self._vote is not None:

@@ -2,10 +2,10 @@
 
 **A step that a GradScaler skips** because gradients are infinite is a step like any other: it is
 committed, with weights unchanged. The scaler decides from averaged gradients, which are equal on
-all replicas, so all of them skip the same steps. It tells the wrapper by torch's own protocol for
+all replicas, so all of them skip the same steps. It informs the wrapper by torch's own protocol for
 optimizers that unscale by themselves (``_step_supports_amp_scaling``): ``step`` is called in any
-case and finds ``grad_scale`` and ``found_inf``. The scale is state like the weights: what heals
-must hold it. ``GradScaler`` here sees to that.
+case and finds ``grad_scale`` and ``found_inf``. The scale is state like the weights and must heal
+with them: the ``GradScaler`` here registers it.
 
 Not here: what a commit is (core/worker/machine.py).
 """
@@ -25,16 +25,16 @@ class OptimizerWrapper(torch.optim.Optimizer):
     """Wraps any optimizer: ``zero_grad`` starts the quorum, ``step`` steps if the commit stands.
 
     Everything else (``state_dict``, ``param_groups``, hooks …) is the wrapped optimizer's own, so
-    that learning-rate schedulers and GradScaler take it for what it wraps.
+    that learning-rate schedulers and GradScaler treat it as the wrapped one.
 
-    ``committed``: what became of the last ``step()``.
+    ``committed``: whether the last ``step()`` was committed.
 
     Args:
         manager: the Manager of this process.
         optim: the optimizer that does the work.
     """
 
-    # GradScaler then calls ``step`` also where gradients are infinite, and leaves to it what to do.
+    # GradScaler then calls ``step`` also where gradients are infinite, and ``step`` skips.
     _step_supports_amp_scaling = True
 
     def __init__(self, manager: Manager, optim: torch.optim.Optimizer) -> None:
@@ -45,7 +45,7 @@ class OptimizerWrapper(torch.optim.Optimizer):
         manager.watch_optimizer(optim)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Begin a step: wait for a quorum if there is none, and clear the gradients."""
+        """Begin a step: wait for a quorum if none is in force, and clear the gradients."""
         self.manager.start_quorum()
         self.optim.zero_grad(set_to_none)
 
@@ -53,14 +53,14 @@ class OptimizerWrapper(torch.optim.Optimizer):
         """Step if the reduced gradients of this step stand; otherwise change nothing (C5).
 
         Raises:
-            ValueError: a closure is given: it would run the model more than once in a step.
+            ValueError: a closure is given, which would run the model more than once in a step.
         """
         if closure is not None:
             raise ValueError("an optimizer that ftrun manages takes no closure; call step() alone")
         self.committed = self.manager.should_commit()
         if not self.committed:
             return
-        attributes = vars(self)  # What a GradScaler has set for this call.
+        attributes = vars(self)  # A GradScaler has set two for this call.
         if "found_inf" not in attributes:
             self.optim.step()
         elif getattr(self.optim, "_step_supports_amp_scaling", False):
@@ -70,7 +70,7 @@ class OptimizerWrapper(torch.optim.Optimizer):
             self.optim.step()
 
     def _step_by_itself(self, optim: Any, scale: Any, found_inf: Any) -> None:
-        """A fused optimizer unscales and skips in its own kernel."""
+        """Step a fused optimizer, which unscales and skips in its own kernel."""
         optim.grad_scale, optim.found_inf = scale, found_inf
         try:
             optim.step()
@@ -78,7 +78,7 @@ class OptimizerWrapper(torch.optim.Optimizer):
             del optim.grad_scale, optim.found_inf
 
     def _unscale(self, scale: torch.Tensor | None) -> None:
-        """What the scaler has left to us: nothing, if the script has called ``unscale_``."""
+        """Unscale the gradients, unless the script has called ``unscale_`` (``scale`` is None)."""
         if scale is None:
             return
         factor = scale.double().reciprocal().float()
@@ -139,7 +139,7 @@ class GradScaler(torch.amp.GradScaler):
     """torch's GradScaler as part of a replica's state: it heals, and counts committed steps only.
 
     torch's own works as well, if the script's state functions carry its ``state_dict()``; but it
-    also adapts its scale in a step that is not committed, to gradients that are nobody's.
+    adapts its scale to the gradients of steps that are not committed, too.
 
     Args:
         manager: the Manager of this process.
@@ -158,7 +158,7 @@ class GradScaler(torch.amp.GradScaler):
         return result
 
     def update(self, new_scale: float | torch.Tensor | None = None) -> None:
-        """As torch's, but after a step that was not committed the scale stays what it is."""
+        """As torch's, but the scale stays as it is after a step that was not committed."""
         if new_scale is None and not self._counts:
             new_scale = self.get_scale()
         super().update(new_scale)

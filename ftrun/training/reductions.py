@@ -1,7 +1,7 @@
-"""One step's reductions as tensors and futures: what the ledger in core/ counts by index.
+"""A step's reductions as tensors and futures; core/worker/operations.py counts them by index.
 
-Not here: when one is issued, handed out or given up (core/worker/machine.py decides, engine.py
-carries out).
+Not here: when a reduction is issued, handed out or given up (core/worker/machine.py decides,
+in_flight.py carries out).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NAMES = {
     "xor": ReduceOp.BXOR,
     "and": ReduceOp.BAND,
 }
-"""For people, and alike in all processes."""
+"""Names of operations: for people, and equal in all processes."""
 
 
 class Reduction:
@@ -38,11 +38,13 @@ class Reduction:
 
     Args:
         tensor: reduced in place; any shape.
-        op: what torch's all-reduce does; AVG is a SUM that is divided by the contributors.
+        op: the ReduceOp; AVG is a SUM that is divided by the number of contributors.
         restore: puts the local input back into ``tensor`` for a repair; None keeps a copy here.
-        divided_by: what an average's input has been divided by already; None: the result is.
-        held: handed out with its batch only (DDP's buckets).
-        closes: the last one of its batch.
+        divided_by: the number by which an average's input has been divided already; None: the
+            result is divided.
+        keep: without ``restore``, keep a copy of the input for a repair.
+        batched: handed out with its batch only (DDP's buckets).
+        closes: the last reduction of its batch.
     """
 
     def __init__(
@@ -68,7 +70,7 @@ class Reduction:
         self.future: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=devices)
         self.is_claimed = False
         self.is_released = False
-        self._releases: int | None = None  # the thread that is at it
+        self._releases: int | None = None  # the thread that completes the future
         self._released = threading.Condition()
         self.shape = _shape(self.data, self.op)
         self._neutral = neutral(self.op, tensor.dtype)
@@ -77,7 +79,7 @@ class Reduction:
         self._kept = self.data.clone() if keep and restore is None else None
 
     def restore(self, divisor: int) -> None:
-        """Put the local input back: the tensor may hold half a reduction."""
+        """Put the local input back, because the tensor may hold half a reduction."""
         if self._divided_by is not None:
             self._divided_by = divisor
         if self._restore is not None:
@@ -86,21 +88,21 @@ class Reduction:
             self.data.copy_(self._kept)
 
     def divide_by(self, divisor: int) -> None:
-        """Make sure, before it goes out, that the input was divided by the right number."""
+        """Before launch: divide the input by ``divisor`` instead, if the number has changed."""
         if self._divided_by is not None and self._divided_by != divisor:
             self.restore(divisor)
 
     def add_nothing(self) -> None:
-        """Make the input neutral: a spare or a healing rank takes part without counting (C4)."""
+        """Make the input neutral, for a spare or a healing rank, which does not count (C4)."""
         self.data.fill_(self._neutral)
 
     def claim(self) -> bool:
-        """Whether the caller is the one who gives it to whoever waits. Under the step lock."""
+        """Claim the right to complete the future; False: it is taken. Under the engine's lock."""
         was_claimed, self.is_claimed = self.is_claimed, True
         return not was_claimed
 
     def hand_out(self, divisor: int) -> None:
-        """The result stands: give it to whoever waits."""
+        """Complete the future with the result, which stands."""
         try:
             if self.average and divisor > 1 and self._divided_by is None:
                 self._divide(divisor)
@@ -108,7 +110,7 @@ class Reduction:
             self.release()
 
     def release(self) -> None:
-        """Complete the future with what the tensor holds, and run what is chained on it."""
+        """Complete the future with the tensor as it is, and run the callbacks chained on it."""
         self._kept = None
         self._releases = threading.get_ident()
         try:
@@ -119,10 +121,10 @@ class Reduction:
                 self._released.notify_all()
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until the future is complete and all that was chained on it has run.
+        """Wait until the future is complete and its callbacks have run.
 
-        torch wakes those who wait for a future before it runs the callbacks: this does not. A
-        callback that waits for its own reduction goes on at once.
+        (A wait for torch's future ends before the callbacks run.) A callback that waits for its own
+        reduction goes on at once.
 
         Returns:
             False if that took longer than ``timeout_s``.
@@ -131,7 +133,7 @@ class Reduction:
             with self._released:
                 if not self._released.wait_for(lambda: self.is_released, timeout_s):
                     return False
-        self.future.wait()  # of a CUDA tensor: this stream waits for the one that wrote it
+        self.future.wait()  # for a CUDA tensor this stream waits for the one that wrote it
         return True
 
     def _divide(self, divisor: int) -> None:
@@ -139,12 +141,12 @@ class Reduction:
             self.data.div_(divisor)
         else:
             self.data.div_(divisor, rounding_mode="trunc")
-        if self.data.is_cuda:  # whoever waits may be on another stream
+        if self.data.is_cuda:  # a waiting thread may be on another stream
             torch.cuda.current_stream(self.data.device).synchronize()
 
 
 def _shape(tensor: torch.Tensor, op: Any) -> Shape:
-    """What peers must have in common with this reduction."""
+    """The properties that peers' reductions must have in common with this one."""
     name = next((name for name, known in NAMES.items() if op == known), str(op))
     return Shape(name, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape))
 
@@ -153,7 +155,7 @@ def neutral(op: Any, dtype: torch.dtype) -> float | int | bool:
     """The value that changes no result of ``op``.
 
     Raises:
-        ValueError: the operation has none.
+        ValueError: the operation has no such value.
     """
     if op == ReduceOp.SUM:
         return 0
@@ -193,7 +195,7 @@ def _is_dense(tensor: torch.Tensor) -> bool:
 
 
 class ManagedWork(Work):
-    """What ``Manager.allreduce`` returns: completes when the result stands, never raises.
+    """The Work of ``Manager.allreduce``: completes when the result stands, never raises.
 
     An error is in ``Manager.errored()`` and makes ``should_commit`` return False.
     """
@@ -204,10 +206,10 @@ class ManagedWork(Work):
         self._report = report
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Wait for the result, and for what was chained on its future until now.
+        """Wait for the result, and for the callbacks chained on its future until now.
 
-        The step machine's deadlines bound it. With a ``timeout`` that passes, False is returned,
-        and it is an error of the step.
+        The step machine's deadlines bound the wait. If ``timeout`` passes, it returns False, and
+        that is an error of the step.
         """
         if self._reduction.wait(timeout.total_seconds() if timeout else None):
             return True
@@ -215,15 +217,15 @@ class ManagedWork(Work):
         return False
 
     def synchronize(self) -> None:
-        """What torch calls in place of ``wait`` here and there."""
+        """``wait``: torch sometimes calls it by this name."""
         self.wait()
 
     def is_success(self) -> bool:
-        """Whether it is complete: errors are the Manager's to tell."""
+        """Whether it is complete; errors are in ``Manager.errored()``."""
         return self._reduction.is_released
 
     def exception(self) -> None:
-        """None: errors are the Manager's to tell."""
+        """None; errors are in ``Manager.errored()``."""
 
     def result(self) -> list[torch.Tensor]:
         """The tensor that was reduced."""
@@ -235,5 +237,5 @@ class ManagedWork(Work):
         return self._reduction.is_released
 
     def get_future(self) -> torch.futures.Future[Any]:
-        """Completes with the tensor."""
+        """The future, which completes with the tensor."""
         return self._reduction.future

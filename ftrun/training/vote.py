@@ -1,8 +1,10 @@
 """The vote of a replica group of several workers: one decision on all its ranks (C1).
 
-A MIN all-reduce over the group's own control group carries the flag and the tag, the latter twice
-with opposite signs: if the minimum and the maximum of the tags differ, ranks voted for different
-steps and the outcome is False everywhere.
+A MIN all-reduce over the replica group's own control group carries the flag and the tag. The tag is
+sent twice, with opposite signs, so that its minimum and its maximum come back: if they differ, the
+ranks voted for different steps and none commits.
+
+Not here: when a rank votes, and what follows (step_flow.py, core/worker/machine.py).
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from ftrun.training.context import WorkerContext
 
 
 class GroupVote:
-    """The control group of one replica group; lives as long as the incarnation.
+    """The control group of one replica group, for the life of an incarnation.
 
     Raises:
         UserError: the launcher's environment is missing.
@@ -59,7 +61,7 @@ class GroupVote:
         return bool(ballot[0] == 1)
 
     def any(self, flag: bool) -> bool:
-        """Whether any rank says True.
+        """Whether ``flag`` is true on any rank.
 
         Raises:
             RuntimeError: a rank is gone or did not answer within the deadline.

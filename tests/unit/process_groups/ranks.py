@@ -19,7 +19,7 @@ import torch
 from torch.distributed import TCPStore
 
 from ftrun import clock
-from ftrun.process_groups.base import AbortSignal, BuiltGroup
+from ftrun.process_groups.built import AbortSignal, BuiltGroup
 from ftrun.process_groups.gloo import ProcessGroupGloo
 from ftrun.process_groups.writers import wait_for_writers
 
@@ -43,7 +43,7 @@ def open_store() -> tuple[TCPStore, str]:
 
 
 class Member:
-    """What runs in the process of one rank: a group or two, and a reduction that may hang."""
+    """Runs in the process of one rank: a group or two, and a reduction that may hang."""
 
     def __init__(self) -> None:
         self.groups: dict[str, BuiltGroup] = {}
@@ -52,7 +52,7 @@ class Member:
         self._woken = threading.Event()
 
     def build(self, store: str, prefix: str, rank: int, size: int, timeout_s: float = 10) -> float:
-        """Build and keep; returns the seconds it took."""
+        """Build a group and keep it; returns the seconds of the build."""
         began = clock.now()
         group = ProcessGroupGloo().build(store, prefix, rank, size, HOST, timeout_s)
         took_s = clock.now() - began
@@ -88,13 +88,13 @@ class Member:
         self._woken.set()
 
     def woken(self) -> bool:
-        """Whether both have woken, within the deadline."""
+        """Whether waiter and callback have woken, within the deadline."""
         assert self._waiter is not None
         self._waiter.join(DEADLINE_S)
         return self._woken.wait(DEADLINE_S) and not self._waiter.is_alive()
 
     def abort(self, prefix: str) -> dict[str, float]:
-        """Abort; milliseconds until the call returned, waiter and callback woke."""
+        """Abort; milliseconds until the call returned, the waiter woke and the callback ran."""
         began = clock.now()
         self.groups[prefix].abort()
         returned = clock.now()
@@ -103,7 +103,7 @@ class Member:
         return {name: (then - began) * 1e3 for name, then in times.items()}
 
     def written_late(self, store: str, prefix: str, rank: int, delay_s: float) -> int | None:
-        """Abort large reductions under way; how many tensors change once they have settled.
+        """Abort large reductions under way; how many tensors change once writers have ended.
 
         None: the machine was so busy that they have not.
         """
@@ -126,7 +126,7 @@ class Member:
         self.groups.pop(prefix).shutdown()
 
     def cycle(self, store: str, rank: int, size: int, cycles: int) -> list[Holdings]:
-        """Build, reduce, abort a waiting reduction, release; what is held after each."""
+        """Build, reduce, abort a waiting reduction, release; the holdings after each round."""
         counts = []
         for number in range(cycles):
             prefix = f"cycle/{number}"
@@ -144,7 +144,7 @@ class Member:
 
 
 class Holdings(NamedTuple):
-    """What a process holds of what must stay flat (P7)."""
+    """The resources of a process, whose number must not grow (P7)."""
 
     descriptors: int
     threads: int
@@ -152,7 +152,7 @@ class Holdings(NamedTuple):
 
     @classmethod
     def now(cls) -> Holdings:
-        """Those of this process."""
+        """The holdings of this process."""
         pages = int(Path("/proc/self/statm").read_text().split()[1])
         fds, threads = (len(os.listdir(f"/proc/self/{kind}")) for kind in ("fd", "task"))
         return cls(fds, threads, pages * os.sysconf("SC_PAGESIZE") // 1024)
@@ -198,14 +198,14 @@ class Rank:
 
 
 def call_all(ranks: list[Rank], name: str, *arguments: Any) -> list[Any]:
-    """The same call everywhere at once."""
+    """Make the same call in all processes at once."""
     return call_each(ranks, name, lambda _: arguments)
 
 
 def call_each(
     ranks: list[Rank], name: str, arguments: Callable[[int], tuple[Any, ...]]
 ) -> list[Any]:
-    """A call everywhere at once, with arguments by rank."""
+    """Make a call in all processes at once, with arguments by rank."""
     for number, rank in enumerate(ranks):
         rank.ask(name, *arguments(number))
     return [rank.answer() for rank in ranks]
@@ -213,7 +213,7 @@ def call_each(
 
 @contextlib.contextmanager
 def started(count: int) -> Iterator[list[Rank]]:
-    """``count`` processes, ended again."""
+    """``count`` processes, which end with the context."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["ranks", "ftrun.process_groups.gloo"])
     ranks = []

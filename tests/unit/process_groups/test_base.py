@@ -1,11 +1,13 @@
-"""The abort signal, works that have ended, and the group of one."""
+"""The abort signal, works that have ended, the group of one, and what every build does."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from ftrun.process_groups.base import AbortSignal, FinishedWork, GroupAborted
+from ftrun.errors import PeerError
+from ftrun.process_groups.base import Place, ProcessGroup
+from ftrun.process_groups.built import AbortSignal, BuiltGroup, FinishedWork, GroupAborted
 from ftrun.process_groups.nccl import ProcessGroupNCCL
 from ftrun.process_groups.solo import SoloGroup
 
@@ -71,3 +73,51 @@ def test_nccl_needs_no_cuda_until_a_group_of_two_is_built() -> None:
     factory = ProcessGroupNCCL()
     assert factory.getBackendName() == "ftrun-nccl" and not factory.caller_waits
     assert factory.build("nowhere:1", "x", 0, 1, "127.0.0.1", 1).size() == 1
+
+
+class Third(ProcessGroup):
+    """A group for a backend of the test's own. ``error``: why its ranks do not connect."""
+
+    def __init__(self, error: Exception | None = None, aborts: bool = False) -> None:
+        super().__init__()
+        self.built: list[BuiltGroup] = []
+        self._error = error
+        self._aborts = aborts
+
+    def _connect(self, place: Place) -> BuiltGroup:
+        assert place.remaining().total_seconds() <= 60
+        if self._aborts:
+            place.signal.trigger()
+        if self._error is not None:
+            raise self._error
+        self.built.append(BuiltGroup(place.rank, place.world_size, object(), place.signal))
+        return self.built[0]
+
+
+def build(group: ProcessGroup, world_size: int, signal: AbortSignal | None = None) -> BuiltGroup:
+    return group.build("nowhere:1", "x", 0, world_size, "127.0.0.1", 60, signal)
+
+
+def test_a_group_of_one_is_built_without_its_backend() -> None:
+    assert build(Third(RuntimeError("not called")), 1).size() == 1
+
+
+def test_an_error_of_the_backend_names_the_rank() -> None:
+    with pytest.raises(PeerError, match="rank 0 of 2 could not connect: no route"):
+        build(Third(RuntimeError("no route")), 2)
+
+
+@pytest.mark.parametrize("error", [None, RuntimeError("no route"), PeerError("gone")])
+def test_a_build_that_is_aborted_leaves_nothing(error: Exception | None) -> None:
+    third = Third(error, aborts=True)
+    with pytest.raises(GroupAborted):
+        build(third, 2)
+    assert all(built._native is None for built in third.built)
+
+
+def test_a_group_that_was_given_up_is_not_built() -> None:
+    signal, third = AbortSignal(), Third()
+    signal.trigger()
+    with pytest.raises(GroupAborted):
+        build(third, 2, signal)
+    assert not third.built

@@ -1,4 +1,4 @@
-"""Gloo groups between real processes: built beside one another, aborted, killed, built again."""
+"""Gloo groups between real processes: two at once, aborted, killed, built again."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.distributed import ReduceOp, TCPStore
 
 from ftrun import clock
 from ftrun.errors import Bug, PeerError
-from ftrun.process_groups.base import AbortSignal, GroupAborted
+from ftrun.process_groups.built import AbortSignal, GroupAborted
 from ftrun.process_groups.gloo import ProcessGroupGloo
 from tests.unit.process_groups.ranks import (
     HOST,
@@ -50,7 +50,7 @@ def test_an_abort_wakes_all_who_wait_and_leaves_other_groups_alone(store: str, s
 
         waiting = ranks[:-1]  # The last one never joins the reduction.
         call_all(waiting, "start_waiting", "old")
-        # Gloo's neighbours fall with the first, the others wait until they are told themselves.
+        # The first abort ends its neighbours' waits; the others wait for their own abort.
         times_ms, *_ = call_all(waiting, "abort", "old")
         assert max(times_ms.values()) < AT_ONCE_S * 1e3
 
@@ -110,7 +110,7 @@ def test_an_abort_ends_a_build_that_waits_for_a_peer_to_come(store: str) -> None
 
 
 def silent_peer(store: str, prefix: str, host: str) -> socket.socket:
-    """A rank 1 that publishes where it listens, and then does nothing."""
+    """A rank 1 that publishes its address, and then does nothing."""
     listener = socket.create_server((host, 0))
     address = struct.pack("=H", socket.AF_INET) + struct.pack("!H", listener.getsockname()[1])
     address = (address + socket.inet_aton(host)).ljust(128, b"\0") + struct.pack("=q", -1)

@@ -1,4 +1,4 @@
-"""Nobody writes for an aborted group any more once it has settled, and who never ends is left."""
+"""After the wait nothing writes for an aborted group; a collective that never ends is left."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ import pytest
 import torch
 from torch.distributed import Work
 
-from ftrun.process_groups import writers as settling
+from ftrun.process_groups import writers
 from ftrun.process_groups.gloo import GlooGroup, ProcessGroupGloo
-from ftrun.process_groups.writers import LOOKS, all_sleep, foreign_threads, wait_for_writers
+from ftrun.process_groups.writers import CHECKS, all_sleep, foreign_threads, wait_for_writers
 from tests.unit.process_groups.ranks import HOST, call_each, open_store, started
 
 
 @pytest.fixture
 def endless() -> Iterator[Work]:
-    """A collective that its peer never joins, and nobody aborts."""
+    """A collective that its peer never joins, and that is never aborted."""
     _held, store = open_store()
     with started(1) as (peer,):
         peer.ask("build", store, "pair", 1, 2)
@@ -32,7 +32,7 @@ def endless() -> Iterator[Work]:
 
 
 def test_who_never_ends_is_left_when_all_threads_sleep(endless: Work) -> None:
-    looks = iter([True, False, False, *[True] * LOOKS])
+    looks = iter([True, False, False, *[True] * CHECKS])
     assert wait_for_writers([endless], lambda: next(looks))
     assert next(looks, None) is None  # it was looked at so often
 
@@ -44,14 +44,14 @@ def test_nothing_is_looked_at_for_nothing() -> None:
 def test_busy_threads_are_not_waited_for_without_end(
     endless: Work, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(settling, "LIMIT_S", 0.05)
+    monkeypatch.setattr(writers, "LIMIT_S", 0.05)
     assert not wait_for_writers([endless], lambda: False)
-    monkeypatch.setattr(settling, "LIMIT_S", 1e9)
+    monkeypatch.setattr(writers, "LIMIT_S", 1e9)
     assert wait_for_writers([endless], lambda: None)  # nothing is known of them
 
 
 def test_a_built_group_knows_its_threads_and_whether_they_sleep() -> None:
-    """Else, on a torch that names them otherwise, all of this would be off without a word."""
+    """On a torch that names threads otherwise, the wait would silently do nothing."""
     _held, store = open_store()
     with started(1) as (peer,):
         peer.ask("build", store, "pair", 1, 2)
@@ -84,10 +84,10 @@ def test_threads_that_run_do_not_sleep_and_unknown_ones_are_not_judged() -> None
         assert runs.wait(60)
         assert thread.native_id is not None
         assert thread.native_id not in foreign_threads()
-        name = frozenset({settling._stat(thread.native_id)[0]})
+        name = frozenset({writers._stat(thread.native_id)[0]})
         assert all_sleep((), name) is None
         deadline = time.monotonic() + 60
-        # It runs, or waits for Python's lock, for which it asks 200 times a second.
+        # It runs, or waits for Python's lock and asks for that 200 times a second.
         for names, busy in ((name, False), (name | {"another kind"}, None)):
             while all_sleep({thread.native_id}, names) is not busy:
                 assert time.monotonic() < deadline
@@ -98,7 +98,7 @@ def test_threads_that_run_do_not_sleep_and_unknown_ones_are_not_judged() -> None
 
 @contextmanager
 def busy(processes: int) -> Iterator[None]:
-    """Threads must wait for a processor: many processes want one all the time."""
+    """Threads wait for a processor, because many processes use one all the time."""
     burners = [multiprocessing.Process(target=_burn, daemon=True) for _ in range(processes)]
     for burner in burners:
         burner.start()
@@ -118,7 +118,7 @@ def _burn() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_on_a_busy_machine_nobody_writes_late() -> None:
-    """After 20 ms, which it once was, 3 of 50 were written to: a sum of two quorums' gradients."""
+    """With a limit of 20 ms, 3 of 50 tensors became a sum of two quorums' gradients."""
     rng = random.Random(1)
     judged = 0
     _held, store = open_store()

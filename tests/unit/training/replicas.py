@@ -1,6 +1,6 @@
-"""Stand-ins for the Managers of several replicas in one process: they average, no more.
+"""Stand-ins for the Managers of several replicas in one process: they only average.
 
-The Manager needs an agent; what these tests are about needs only its side of the interface.
+The Manager needs an agent; these tests need only its interface.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 from torch.distributed import ReduceOp, Work
 from torch.futures import Future
 
-from ftrun.process_groups.base import FinishedWork
+from ftrun.process_groups.built import FinishedWork
 
 DEADLINE_S = 20.0
 
@@ -46,13 +46,13 @@ class StandIn:
         return False
 
     def watch_buffers(self, module: torch.nn.Module) -> None:
-        """Nobody heals here."""
+        """Do nothing: no replica heals here."""
 
     def watch_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        """Nobody heals here."""
+        """Do nothing: no replica heals here."""
 
     def heal_after_backward(self) -> None:
-        """Nobody heals here."""
+        """Do nothing: no replica heals here."""
 
     def await_buckets(self) -> None:
         self.awaited.append(len(self.operations))
@@ -83,7 +83,7 @@ class StandIn:
         restore: Callable[[int], None] | None,
         divided_by: int | None = None,
     ) -> Future[torch.Tensor]:
-        """A repair is played each time: what a broken reduction has left must be restorable."""
+        """Simulate a repair each time: the input must be restorable after a broken reduction."""
         self.operations.append((buffer.numel(), is_last))
         local = buffer.clone()
         buffer.fill_(float("nan"))
@@ -123,6 +123,6 @@ class Ring:
         tensor.copy_(total / self.contributors() if divides else total)
 
     def run(self, replica: Callable[[int, Any], Any]) -> list[Any]:
-        """``replica(number, manager)`` in a thread for each."""
+        """Run ``replica(number, manager)`` in a thread for each."""
         with ThreadPoolExecutor(len(self.managers)) as pool:
             return list(pool.map(replica, range(len(self.managers)), self.managers))

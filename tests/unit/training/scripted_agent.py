@@ -1,7 +1,8 @@
 """An agent and the real lighthouse core in memory, for real Managers in the threads of a test.
 
-The Managers are what ships: links on a Unix socket, Gloo groups over loopback, healing by HTTP.
-Only who starts and kills processes is played: ``lose`` and ``restart`` say what an agent would.
+The Managers are those of the product: links on a Unix socket, Gloo groups over loopback, healing
+by HTTP. Only starts and deaths of processes are simulated: ``lose`` and ``restart`` send the
+messages of an agent.
 """
 
 from __future__ import annotations
@@ -49,12 +50,12 @@ TOKEN = "t" * 64
 
 
 class ScriptedAgent:
-    """One node with ``replicas`` slots. Everything it hears and says passes one thread."""
+    """One node with ``replicas`` slots. All messages pass one thread."""
 
     def __init__(
         self, directory: Path, replicas: int, min_replicas: int, heal_tls: bool = False
     ) -> None:
-        self.heard: list[tuple[WorkerKey, Any]] = []
+        self.received: list[tuple[WorkerKey, Any]] = []
         self.ended: m.EndJob | None = None
         self.incarnations: dict[str, str] = {}
         self._replicas = replicas
@@ -83,7 +84,7 @@ class ScriptedAgent:
         self.wait(lambda: len(self.incarnations) == replicas, "slots")
 
     def context(self, replica_id: str) -> WorkerContext:
-        """Who the worker of a slot is."""
+        """The identity of the worker of a slot."""
         return WorkerContext(
             job_id="job",
             key=WorkerKey(replica_id, self.incarnations[replica_id], 0),
@@ -97,24 +98,24 @@ class ScriptedAgent:
         )
 
     def lose(self, replica_id: str) -> None:
-        """The worker of a slot has died."""
+        """Report that the worker of a slot has died."""
         lost = m.ReplicaLost(replica_id, self.incarnations[replica_id], "killed by the test")
         self._inbox.put(AgentSent(AGENT, (lost,)))
 
     def restart(self, replica_id: str) -> None:
-        """A new incarnation of a slot begins."""
+        """Report that a new incarnation of a slot begins."""
         self.incarnations[replica_id] += "+"
         started = m.ReplicaStarted(replica_id, self.incarnations[replica_id], 1)
         self._inbox.put(AgentSent(AGENT, (started,)))
 
-    def said(self, replica_id: str, kind: type) -> list[Any]:
-        """What the workers of a slot have said, of one kind."""
+    def sent(self, replica_id: str, kind: type) -> list[Any]:
+        """The messages of one kind that the workers of a slot have sent."""
         return [
-            x for key, x in list(self.heard) if key.replica_id == replica_id and type(x) is kind
+            x for key, x in list(self.received) if key.replica_id == replica_id and type(x) is kind
         ]
 
     def wait(self, condition: Callable[[], bool], what: str) -> None:
-        """Until something that the agent hears makes ``condition`` true."""
+        """Wait until a message to the agent makes ``condition`` true."""
         with self._changed:
             assert self._changed.wait_for(condition, DEADLINE_S), f"waited in vain for {what}"
 
@@ -214,12 +215,12 @@ class ScriptedAgent:
                 link.close()
                 return
             if message is not None:
-                self.heard.append((hello.key, message))
+                self.received.append((hello.key, message))
                 self._inbox.put(AgentSent(AGENT, (m.WorkerMessage(hello.key, message),)))
 
 
 def takes_peers_for_alike(manager: Manager) -> None:
-    """Its operations go out, also in a first step in which its peers issue none."""
+    """Launch its operations, also in a first step in which its peers issue none."""
 
     def look_up(question: Question) -> None:
         entry = manager._machine.look_up(replace(question, cleared=False))
@@ -254,14 +255,14 @@ class Job:
         return manager
 
     def run(self, replica: Callable[[str, Manager], Any], slots: Sequence[str] = ()) -> list[Any]:
-        """``replica(slot, manager)`` in a thread for each of ``slots`` (default: all)."""
+        """Run ``replica(slot, manager)`` in a thread for each of ``slots`` (default: all)."""
         names = list(slots or self.managers)
         with ThreadPoolExecutor(len(names)) as pool:
             tasks = [pool.submit(replica, name, self.managers[name]) for name in names]
             return [task.result(DEADLINE_S) for task in tasks]
 
     def step(self, slots: Sequence[str] = (), value: float | None = None) -> list[bool]:
-        """A step in each: reduce the slot's number, and add the result to the weight."""
+        """Make a step in each: reduce the slot's number, and add the result to the weight."""
 
         def one(slot: str, manager: Manager) -> bool:
             manager.start_quorum()
@@ -275,7 +276,7 @@ class Job:
         return self.run(one, slots)
 
     def train(self, until: int) -> None:
-        """Steps in all, until each holds ``until``; each then leaves, for none may wait for it."""
+        """Make steps until each holds ``until``; then each leaves, so that none waits for it."""
 
         def loop(slot: str, manager: Manager) -> None:
             while manager.state_dict()["step"] < until:
@@ -287,7 +288,7 @@ class Job:
         self.run(loop)
 
     def die(self, slot: str) -> None:
-        """The process of a slot ends without a word, and its agent sees it."""
+        """End the process of a slot without a message; its agent sees the death."""
         self.managers.pop(slot)._close(None)
         self.agent.lose(slot)
 

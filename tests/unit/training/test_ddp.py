@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from ftrun.errors import UserError
-from ftrun.process_groups.base import AbortSignal
+from ftrun.process_groups.built import AbortSignal
 from ftrun.process_groups.gloo import ProcessGroupGloo
 from ftrun.process_groups.solo import SoloGroup
 from ftrun.training.ddp import DistributedDataParallel, PureDistributedDataParallel

@@ -1,4 +1,4 @@
-"""Deaths at the worst moments, on real Managers (scripted_agent.py): nobody left loses a step."""
+"""Deaths at the worst moments, on real Managers (scripted_agent.py): no survivor loses a step."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Reduction:
         self._issued = threading.Barrier(len(running.managers) + 1)
 
     def run(self, strike: Any) -> list[float]:
-        """What survivors get; ``strike`` is called once all but the lost ones have issued."""
+        """The survivors' results; ``strike`` is called once all but the lost ones have issued."""
         striker = threading.Thread(target=lambda: (self._issued.wait(DEADLINE_S), strike()))
         striker.start()
         found = self.running.run(self._one)
@@ -65,9 +65,9 @@ def test_two_that_die_at_once_cost_no_step(tmp_path: Path) -> None:
 
 def test_one_that_dies_during_the_repair_costs_no_step(tmp_path: Path) -> None:
     def strike() -> None:
-        before = len(four.agent.said("2", Report))
+        before = len(four.agent.sent("2", Report))
         four.agent.lose("3")
-        four.agent.wait(lambda: len(four.agent.said("2", Report)) > before, "the interrupt")
+        four.agent.wait(lambda: len(four.agent.sent("2", Report)) > before, "the interrupt")
         four.agent.lose("2")
 
     with started(tmp_path, "0123") as four:
@@ -79,7 +79,7 @@ def test_one_that_dies_during_the_repair_costs_no_step(tmp_path: Path) -> None:
 
 
 def test_a_group_that_cannot_be_built_is_built_once_more(tmp_path: Path) -> None:
-    """Its peers wait for it in vain, or fail too: the next attempt is another group."""
+    """Its peers wait for it until an abort, or fail too: the next attempt has another group."""
     with started(tmp_path, "012") as trio:
         for slot in "012":
             trio.add(slot)
@@ -96,14 +96,14 @@ def test_a_group_that_cannot_be_built_is_built_once_more(tmp_path: Path) -> None
         groups._connect = refuse  # type: ignore[method-assign]
         assert Reduction(trio, "2").run(lambda: trio.agent.lose("2")) == [0.5, 0.5]
         assert trio.managers["0"].current_step() == 2
-        assert trio.agent.said("1", Built)[-1].attempt > refused[0]
+        assert trio.agent.sent("1", Built)[-1].attempt > refused[0]
 
 
 @pytest.mark.parametrize("in_place", [True, False], ids=["in place", "new memory"])
 def test_a_donor_that_dies_during_a_heal_costs_nobody_a_step(
     tmp_path: Path, in_place: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What has come from it is kept; the other donor gives the rest under the next tag."""
+    """Pieces that arrived from it are kept; the other donor gives the rest under the next tag."""
 
     def train(slot: str, manager: Manager) -> list[bool]:
         committed: list[bool] = []
@@ -142,7 +142,7 @@ def test_a_donor_that_dies_during_a_heal_costs_nobody_a_step(
         weights["2"] = _add(trio, "2", in_place)
         monkeypatch.setattr(Stripes, "arrived", arrive)
         survivor, _, newcomer = trio.run(train)
-        [healed] = trio.agent.said("2", Healed)[-1:]
+        [healed] = trio.agent.sent("2", Healed)[-1:]
     assert all(survivor) and newcomer == [True, True]
     assert healed.donors == ("0",) and healed.nbytes >= BIG
     assert sorted(arrived) == list(range(-(-healed.nbytes // CHUNK_BYTES)))  # each chunk once

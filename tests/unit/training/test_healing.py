@@ -1,4 +1,4 @@
-"""Healing in place, on real Managers (scripted_agent.py): what is written over, and what is not."""
+"""Healing in place, on real Managers (scripted_agent.py): which memory is written over."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from torch import nn
 from ftrun.core import messages as m
 from ftrun.core.worker.machine import StepPhase
 from ftrun.training.ddp import DistributedDataParallel
-from ftrun.training.manager import Drained, Manager
+from ftrun.training.leaving import Drained
+from ftrun.training.manager import Manager
 from ftrun.training.optim import OptimizerWrapper
 from tests.unit.training.scripted_agent import Job, job
 
@@ -81,7 +82,7 @@ def steps(slot: str, replica: Replica, count: int) -> list[torch.Tensor]:
 
 
 def train(running: Job, replicas: dict[str, Replica], count: int) -> None:
-    """So many steps in both; then they hold the same."""
+    """``count`` steps in both; then both hold the same state."""
     found = running.run(lambda slot, _: steps(slot, replicas[slot], count))
     assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))  # S1
 
@@ -131,7 +132,7 @@ def test_where_the_job_has_tls_heals_use_it(tmp_path: Path, heal_tls: bool) -> N
         announced = {
             report.endpoint.heal_certificate
             for slot in "01"
-            for report in both.agent.said(slot, m.Report)
+            for report in both.agent.sent(slot, m.Report)
         }
         assert len(announced - {""}) == (2 if heal_tls else 0)
     assert replicas["1"].overwritten  # so it has healed

@@ -1,4 +1,4 @@
-"""DDP on real Managers (scripted_agent.py): overlap, memory, what heals after a backward pass."""
+"""DDP on real Managers (scripted_agent.py): overlap, memory, healing after a backward pass."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_a_lost_agent_wakes_a_backward_pass(tmp_path: Path, kwargs: dict[str, An
 def test_what_a_repair_needs_takes_no_memory_or_that_of_one_gradient(
     tmp_path: Path, kwargs: dict[str, Any], repair: str, gradients: int
 ) -> None:
-    """Looked at when every bucket is out and none is complete; and again after the step."""
+    """Memory when every bucket is out and none is complete, and again after the step."""
 
     def train(slot: str, _: Manager) -> list[int]:
         replica = replicas[slot]
@@ -196,16 +196,14 @@ def _at_last_bucket(manager: Manager, look: Any, done: threading.Event) -> None:
 
 
 def batched(ddp: DistributedDataParallel) -> int:
-    """Bytes of all tensors that this replica's Manager leads to, beside torch's own buckets."""
-    manager = ddp._buckets._manager
+    """Bytes of all tensors that this replica's Manager holds, without torch's own buckets."""
+    in_flight = ddp._buckets._manager._engine.in_flight
     seen: set[int] = set()
     storages: dict[int, int] = {}
     torchs = {p.grad.untyped_storage().data_ptr() for p in ddp.parameters() if p.grad is not None}
     torchs |= {p.untyped_storage().data_ptr() for p in ddp.parameters()}
-    torchs |= {
-        r.data.untyped_storage().data_ptr() for r in manager._engine._reductions if r.batched
-    }
-    todo: list[Any] = [manager._engine._reductions, manager._engine._afterwards]
+    torchs |= {r.data.untyped_storage().data_ptr() for r in in_flight.reductions if r.batched}
+    todo: list[Any] = [in_flight.reductions, in_flight.ready]
     while todo:
         thing = todo.pop()
         if id(thing) in seen or isinstance(thing, (type, nn.Module, Manager)):
@@ -228,7 +226,7 @@ def batched(ddp: DistributedDataParallel) -> int:
 
 
 def test_skipped_steps_are_committed_and_cost_no_quorum(tmp_path: Path) -> None:
-    """More of them in a row than an agent lets errors go by: nobody is restarted."""
+    """More in a row than an agent tolerates as errors, yet no replica is restarted."""
 
     def train(slot: str, manager: Manager) -> tuple[list[float], float]:
         replica = replicas[slot]
@@ -252,7 +250,7 @@ def test_skipped_steps_are_committed_and_cost_no_quorum(tmp_path: Path) -> None:
         assert one == other
         assert one[1] == 2.0 ** (4 - 12)  # slot 1 has healed slot 0's scale
         assert all(manager.current_step() == 15 for manager in both.managers.values())
-        assert len(both.agent.said("0", Built)) == 1
+        assert len(both.agent.sent("0", Built)) == 1
 
 
 @pytest.mark.parametrize("unscales", [False, True])
@@ -344,7 +342,7 @@ def test_buffers_heal_as_they_were_before_the_forward_pass(tmp_path: Path) -> No
 def test_an_offer_in_the_middle_of_a_step_waits_for_the_end_of_the_forward_pass(
     tmp_path: Path,
 ) -> None:
-    """A repair may have somebody to heal while the main thread still computes."""
+    """A repair may bring a newcomer while the main thread still computes."""
     with job(tmp_path, 1) as single:
         manager = Replica(single, "0", nn.BatchNorm1d(WIDTH)).manager
         engine, healing = manager._engine, manager._healing
@@ -353,15 +351,17 @@ def test_an_offer_in_the_middle_of_a_step_waits_for_the_end_of_the_forward_pass(
             machine = manager._machine
             assert machine.tag is not None
             with engine.changed:
-                engine._offer_state(OfferState(machine.tag, machine.state, 1))
-            assert healing._offered is None
+                healing.offer(OfferState(machine.tag, machine.state, 1))
+            assert healing._offer_waits
             if ends_by_reducing:
                 manager.allreduce(torch.ones(1)).wait()
             else:
                 engine.finish_results()
-            assert healing._offered == machine.tag
+            assert not healing._offer_waits
+            assert machine.tag in healing._server._offers
+            tag = machine.tag
             manager.should_commit()
-            healing.retire(healing._offered)
+            healing.retire(tag)
 
 
 class _Unwoken(Work):
@@ -396,7 +396,7 @@ def reduce_while_a_peer_is_lost(
             both.agent.lose("1")
             return True
         takes_peers_for_alike(manager)
-        group = manager._engine._group
+        group = manager._engine.in_flight._group
         assert group is not None
         group.allreduce = lambda *_: collective()  # type: ignore[method-assign]
         ddp(torch.ones(2, WIDTH)).sum().backward()
@@ -408,7 +408,7 @@ def reduce_while_a_peer_is_lost(
 
 
 def test_a_collective_that_no_abort_wakes_holds_up_nobody(tmp_path: Path) -> None:
-    """The survivor reduces again with a group of its own, whatever became of the first try."""
+    """The survivor reduces again with another group, however the first attempt ended."""
     began = threading.Event()
     reduce_while_a_peer_is_lost(tmp_path, lambda: _Unwoken(began), began)
     assert began.is_set()
@@ -459,7 +459,7 @@ def test_a_repair_writes_when_the_aborted_collectives_have_ended(
 def test_gradients_that_may_still_be_written_over_are_not_repaired(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """S1: rather this worker is replaced, and heals."""
+    """This worker is replaced, and heals, so that S1 holds."""
     monkeypatch.setattr("ftrun.process_groups.writers.LIMIT_S", 0.05)
     monkeypatch.setattr("ftrun.process_groups.gloo.all_sleep", lambda *threads: False)
     monkeypatch.setattr(Reduction, "restore", lambda *_: pytest.fail("it was repaired"))

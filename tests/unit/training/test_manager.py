@@ -193,7 +193,7 @@ def test_a_step_may_be_begun_twice(pair: Job) -> None:
 
     assert pair.run(twice) == [True, True]
     assert pair.run(twice) == [True, True]
-    assert len(pair.agent.said("0", Built)) == 1  # no other quorum was needed
+    assert len(pair.agent.sent("0", Built)) == 1  # no other quorum was needed
 
 
 def test_a_step_that_was_never_decided_is_computed_again(pair: Job) -> None:
@@ -278,7 +278,7 @@ def test_max_retries(tmp_path: Path) -> None:
         for _ in range(2):
             manager.start_quorum()
             manager.report_error(ValueError("again"))
-            if manager.current_step() or manager._failures:
+            if manager.current_step() or manager._flow._failures:
                 with pytest.raises(RuntimeError, match=r"2 steps in a row.*again"):
                     manager.should_commit()
             else:
@@ -293,10 +293,10 @@ def test_too_few_replicas_commit_nothing(tmp_path: Path) -> None:
         both.die("1")
         assert [both.step() for _ in range(3)] == [[False]] * 3
         machine = both.managers["0"]._engine.machine
-        both.agent.wait(lambda: both.agent.said("0", Built)[-1].attempt == machine.seen, "its word")
-        builds = len(both.agent.said("0", Built))
+        both.agent.wait(lambda: both.agent.sent("0", Built)[-1].attempt == machine.seen, "its word")
+        builds = len(both.agent.sent("0", Built))
         assert both.step() == [False]
-        assert len(both.agent.said("0", Built)) == builds  # no new quorum for each
+        assert len(both.agent.sent("0", Built)) == builds  # no new quorum for each
 
 
 # ------------------------------------------------------------ deaths, healing
@@ -357,7 +357,7 @@ def test_a_replacement_heals(tmp_path: Path, in_background: bool) -> None:
 
         counts = both.run(train)[1]
         assert counts == ([1, 2] if in_background else [2, 2])  # C4
-        [healed] = both.agent.said("1", Healed)[-1:]
+        [healed] = both.agent.sent("1", Healed)[-1:]
         assert healed.donors == ("0",) and healed.nbytes > 0
         ours, theirs = both.managers["0"].state_dict(), both.managers["1"].state_dict()
         assert ours["step"] >= theirs["step"]
@@ -416,7 +416,7 @@ def test_nobody_joins_where_the_script_forbids_it(tmp_path: Path) -> None:
         both.agent.restart("1")
         thread = threading.Thread(target=join, args=(both.add("1"),))
         thread.start()
-        both.agent.wait(lambda: bool(both.agent.said("1", Built)[1:]), "the newcomer's group")
+        both.agent.wait(lambda: bool(both.agent.sent("1", Built)[1:]), "the newcomer's group")
         for _ in range(20):
             step(shrink_only=True)
         assert all(quorum is None or len(quorum.members) == 1 for quorum in members), members
@@ -470,7 +470,7 @@ def test_state_that_is_registered_later_is_checked_at_once(alone: Manager) -> No
 
 
 def test_the_model_may_be_made_after_the_manager(tmp_path: Path) -> None:
-    """As every script of torchft does: the state functions speak of what is not there yet."""
+    """The state functions use a model that is made later, as in every script of torchft."""
     models: dict[str, torch.nn.Linear] = {}
 
     def step(slot: str, manager: Manager) -> bool:
@@ -527,7 +527,7 @@ def test_what_state_functions_raise_comes_out_in_the_script(tmp_path: Path, side
 
 
 def _quietly(action: Any) -> None:
-    """For a peer that may or may not see the other one end."""
+    """Run ``action`` in a peer that may or may not see the other one end."""
     action()
 
 
@@ -564,10 +564,16 @@ def test_a_checkpoint_sets_the_step(tmp_path: Path) -> None:
 def test_scalars_are_told(alone: Manager, tmp_path: Path) -> None:
     alone.log(loss=0.5)
     alone.log(accuracy=torch.tensor(0.25), loss=0.75)
-    progress = alone._progress()
+    progress = alone._progress.make()
     assert dict(progress.scalars) == {"loss": 0.75, "accuracy": 0.25}
     with pytest.raises(UserError, match="64"):
         alone.log(**{f"s{i}": 0.0 for i in range(70)})
+
+
+def test_a_manager_shows_how_newcomers_heal(tmp_path: Path) -> None:
+    with job(tmp_path, 2) as both:
+        assert both.add("0").use_async_quorum
+        assert not both.add("1", use_async_quorum=False).use_async_quorum
 
 
 # ------------------------------------------------------------ the end
@@ -579,8 +585,8 @@ def test_leaving_costs_the_others_nothing(pair: Job) -> None:
     pair.managers["1"].leave()
     with pytest.raises(UserError, match="left"):
         pair.managers["1"].start_quorum()
-    pair.agent.wait(lambda: bool(pair.agent.said("1", Leaving)), "the word of leaving")
-    [leaving] = pair.agent.said("1", Leaving)
+    pair.agent.wait(lambda: bool(pair.agent.sent("1", Leaving)), "the word of leaving")
+    [leaving] = pair.agent.sent("1", Leaving)
     assert leaving.reason == "left"
     while pair.step(["0"]) != [True]:
         pass
@@ -592,20 +598,20 @@ def test_finishing_says_the_last_progress_first(pair: Job) -> None:
     for manager in pair.managers.values():
         manager.log(loss=1.0)
         manager.shutdown()
-    pair.agent.wait(lambda: bool(pair.agent.said("1", Leaving)), "the last word")
-    assert [x.reason for x in pair.agent.said("0", Leaving)] == ["finished"]
-    last = pair.agent.said("0", Progress)[-1]
+    pair.agent.wait(lambda: bool(pair.agent.sent("1", Leaving)), "the last word")
+    assert [x.reason for x in pair.agent.sent("0", Leaving)] == ["finished"]
+    last = pair.agent.sent("0", Progress)[-1]
     assert (last.step, last.batches, last.phase) == (1, 2, "step")
 
 
 def test_the_first_commits_are_told_at_once(pair: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who dies soon after a heal has trained all the same, and is started again at once."""
+    """A worker that dies soon after a heal has trained, and is started again at once."""
     monkeypatch.setattr(engine, "PROGRESS_INTERVAL_S", 60.0)
     for _ in range(4):
         assert pair.step() == [True, True]
 
     def commits() -> list[int]:
-        return [said.step for said in pair.agent.said("0", Progress) if said.step]
+        return [said.step for said in pair.agent.sent("0", Progress) if said.step]
 
     pair.agent.wait(lambda: len(commits()) >= 2, "progress")
     assert commits() == [1, 2]
@@ -638,7 +644,7 @@ def test_a_forked_child_does_not_speak_for_its_parent(pair: Job) -> None:
             os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
     assert pair.step() == [True, True]
-    assert pair.agent.said("0", Leaving) == []
+    assert pair.agent.sent("0", Leaving) == []
 
 
 def test_a_contradiction_in_any_thread_comes_out_in_the_script(alone: Manager) -> None:

@@ -1,4 +1,4 @@
-"""One reduction: who divides, and what a repair with other contributors writes again."""
+"""One reduction: where it is divided, and what a repair with other contributors writes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ftrun.training.reductions import ManagedWork, Reduction
 
 DEADLINE_S = 60.0
 TOO_SOON_S = 0.2
-"""So long a chained callback waits for a ``wait()`` that must not return before it."""
+"""Seconds that a chained callback waits for a ``wait()`` that must not return before it."""
 
 
 def test_an_average_is_divided_when_it_is_handed_out() -> None:
@@ -61,7 +61,7 @@ def test_a_kept_input_comes_back_undivided() -> None:
 
 
 def test_waiting_for_a_work_waits_for_what_is_chained_on_its_future() -> None:
-    """torch completes a future, wakes who waits for it, and runs the callbacks then."""
+    """torch completes a future, wakes its waiters, and runs the callbacks after that."""
     reduction = Reduction(torch.ones(1), ReduceOp.SUM)
     work = ManagedWork(reduction, lambda error: None)
     returned, ran = threading.Event(), []

@@ -1,4 +1,4 @@
-"""The vote of a replica group of two workers: what one rank says, all of them hear."""
+"""The vote of a replica group of two workers: one rank's flag reaches all of them."""
 
 from __future__ import annotations
 

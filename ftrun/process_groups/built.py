@@ -1,0 +1,205 @@
+"""One quorum's connections: how they are aborted, used and released.
+
+Not here: how a backend connects (base.py, gloo.py, nccl.py), when to abort (training/groups.py).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import ReduceOp, Work
+
+from ftrun.errors import PeerError
+
+Tensors = Sequence[torch.Tensor]
+DEFAULT_TIMEOUT = timedelta(seconds=60)
+
+
+class GroupAborted(PeerError):
+    """The group was aborted: by an interrupt, or because it is needed no more."""
+
+
+class AbortSignal:
+    """Aborts a group from any thread, at any moment: unbuilt, half built or at work.
+
+    The Manager makes a signal, passes it to ``build`` and keeps it; ``trigger`` ends the build, or
+    wakes every waiter of the built group.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._triggered = False
+        self._callbacks: list[Callable[[], None]] = []
+
+    @property
+    def triggered(self) -> bool:
+        """True from the first ``trigger`` on."""
+        return self._triggered
+
+    def trigger(self) -> None:
+        """Abort. Idempotent; runs the callbacks in the calling thread, each at most once."""
+        with self._lock:
+            self._triggered = True
+            callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            callback()
+
+    def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call ``callback`` on ``trigger``, or at once if the signal is triggered already.
+
+        Returns:
+            A function that takes the subscription back.
+        """
+        with self._lock:
+            if not self._triggered:
+                self._callbacks.append(callback)
+                return lambda: self._unsubscribe(callback)
+        callback()
+        return lambda: None
+
+    def check(self) -> None:
+        """Raise GroupAborted if triggered."""
+        if self._triggered:
+            raise GroupAborted("the process group was aborted")
+
+    def _unsubscribe(self, callback: Callable[[], None]) -> None:
+        with self._lock:
+            if callback in self._callbacks:
+                self._callbacks.remove(callback)
+
+
+class BuiltGroup:
+    """One quorum's connections; ``native`` is the torch backend that does the work.
+
+    Collectives are asynchronous. The error of an aborted group is in the Work and never raised, so
+    that a caller has one path for errors.
+    """
+
+    def __init__(self, rank: int, world_size: int, native: Any, signal: AbortSignal) -> None:
+        self.rank = rank
+        self.world_size = world_size
+        self._native = native
+        self._signal = signal
+
+    def size(self) -> int:
+        """The number of ranks."""
+        return self.world_size
+
+    @property
+    def aborted(self) -> bool:
+        """True once the group was aborted or shut down: every further collective fails."""
+        return self._signal.triggered
+
+    def abort(self) -> None:
+        """Wake every waiter with an error. From any thread, idempotent, milliseconds."""
+        self._signal.trigger()
+
+    def threads_sleep(self) -> bool | None:
+        """Whether all threads that write to host memory for this group sleep; None: unclear."""
+        return None
+
+    def shutdown(self) -> None:
+        """Abort, and release descriptors, threads and memory.
+
+        May take tens of milliseconds (the backend's threads are joined): call it in another thread
+        than the training thread. Peers may lose data of a collective that has ended here only, so
+        shut an old group down after the first collective of the next group.
+        """
+        self._signal.trigger()
+        self._native = None
+
+    def allreduce(self, tensors: Tensors, op: Any = ReduceOp.SUM) -> Work:
+        """Reduce in place. ``op`` is a ReduceOp or AllreduceOptions."""
+        if not isinstance(op, dist.AllreduceOptions):  # torch takes long to try its overloads
+            options = dist.AllreduceOptions()
+            options.reduceOp = op
+            op = options
+        return self._issue("allreduce", list(tensors), op)
+
+    def allreduce_coalesced(self, tensors: Tensors, *options: Any) -> Work:
+        """Reduce several tensors of one dtype in one collective, in place."""
+        return self._issue("allreduce_coalesced", list(tensors), *options)
+
+    def broadcast(self, tensors: Tensors, root: Any = 0) -> Work:
+        """Send the root's tensor to all. ``root`` is a rank or BroadcastOptions."""
+        if isinstance(root, int):
+            options = dist.BroadcastOptions()
+            options.rootRank = root
+            root = options
+        return self._issue("broadcast", list(tensors), root)
+
+    def allgather(self, outputs: Sequence[Tensors], inputs: Tensors, *options: Any) -> Work:
+        """Gather each rank's input in every rank's outputs."""
+        return self._issue("allgather", [list(o) for o in outputs], list(inputs), *options)
+
+    def reduce_scatter(self, outputs: Tensors, inputs: Sequence[Tensors], *options: Any) -> Work:
+        """Reduce, each rank keeping its part."""
+        return self._issue("reduce_scatter", list(outputs), [list(i) for i in inputs], *options)
+
+    def alltoall_base(
+        self,
+        output: torch.Tensor,
+        input: torch.Tensor,
+        output_split_sizes: list[int],
+        input_split_sizes: list[int],
+        *options: Any,
+    ) -> Work:
+        """Exchange parts of one tensor; empty split sizes mean equal parts."""
+        return self._issue(
+            "alltoall_base", output, input, output_split_sizes, input_split_sizes, *options
+        )
+
+    def barrier(self, *options: Any) -> Work:
+        """Complete when every rank has called it."""
+        return self._issue("barrier", *options)
+
+    def send(self, tensors: Tensors, destination: int, tag: int = 0) -> Work:
+        """Send one tensor to one rank."""
+        return self._issue("send", list(tensors), destination, tag)
+
+    def recv(self, tensors: Tensors, source: int, tag: int = 0) -> Work:
+        """Receive one tensor from one rank."""
+        return self._issue("recv", list(tensors), source, tag)
+
+    def _issue(self, name: str, *arguments: Any) -> Work:
+        native = self._native
+        if native is None or self._signal.triggered:
+            return FinishedWork(error=GroupAborted(f"{name}: the process group was aborted"))
+        work: Work = getattr(native, name)(*arguments)
+        return work
+
+
+class FinishedWork(Work):
+    """A Work that has ended already, with tensors or with an error."""
+
+    def __init__(self, tensors: Tensors = (), error: Exception | None = None) -> None:
+        super().__init__()
+        self._error = error
+        self._future: torch.futures.Future[Any] = torch.futures.Future()
+        if error is None:
+            self._future.set_result(list(tensors))
+        else:
+            self._future.set_exception(error)
+
+    def wait(self, timeout: timedelta = DEFAULT_TIMEOUT) -> bool:
+        """Return at once, or raise the error."""
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def is_completed(self) -> bool:
+        """True."""
+        return True
+
+    def is_success(self) -> bool:
+        """Whether it ended without an error."""
+        return self._error is None
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        """The completed future."""
+        return self._future

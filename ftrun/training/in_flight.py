@@ -1,0 +1,242 @@
+"""The reductions of the step under way: launched, awaited, repaired, handed out.
+
+The engine calls all methods under its lock, except ``await_batch`` and ``complete_results`` (main
+thread) and ``run_ready`` (any thread): these complete futures that scripts and DDP wait for.
+
+Not here: which reduction goes out or is handed out when (core/worker/machine.py), tensors
+(reductions.py), how groups come about (groups.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import torch
+from torch.distributed import DistError, Work
+
+from ftrun.core.ids import Attempt
+from ftrun.core.quorum import Quorum
+from ftrun.core.worker import events as e
+from ftrun.core.worker.machine import StepMachine
+from ftrun.errors import Bug, PeerError
+from ftrun.process_groups.built import BuiltGroup
+from ftrun.process_groups.writers import LIMIT_S, wait_for_writers
+from ftrun.training.groups import Groups
+from ftrun.training.reductions import Reduction
+
+RECHECK_INTERVAL = timedelta(milliseconds=20)
+REASON_CHARS_MAX = 500
+
+_Launched = tuple[Attempt, int, Work]
+
+
+class InFlight:
+    """All reductions of the step under way, by index, and the group that they go out on.
+
+    Args:
+        machine: the step machine, only read here.
+        groups: all groups of this worker.
+        caller_waits: see ``ProcessGroup``.
+        note: queues an event that the engine handles next; called under its lock.
+        feed: the engine's ``feed``, for completions in threads of the backend.
+        die: the engine's ``die``.
+
+    Attributes:
+        reductions: in order of issue; the machine knows them by their place here.
+        divisor: number of contributors to this step.
+        rank: this worker's place among the contributors; None: its input does not count.
+        error: the reason for which reductions of this step were released without a result.
+        issues_batched: the main thread is issuing a batched reduction, and awaits it later.
+        ready: calls that complete futures; they run outside the engine's lock.
+    """
+
+    def __init__(
+        self,
+        machine: StepMachine,
+        groups: Groups,
+        caller_waits: bool,
+        note: Callable[[e.Event], None],
+        feed: Callable[[e.Event], None],
+        die: Callable[[Exception], None],
+    ) -> None:
+        self.reductions: list[Reduction] = []
+        self.divisor = 0
+        self.rank: int | None = None
+        self.error: Exception | None = None
+        self.issues_batched = False
+        self.ready: deque[Callable[[], None]] = deque()
+        self._machine = machine
+        self._groups = groups
+        self._caller_waits = caller_waits
+        self._note = note
+        self._feed = feed
+        self._die = die
+        self._has_ended = False
+        self._batch: list[_Launched] = []
+        self._works: list[Work] = []
+        self._aborted: list[tuple[BuiltGroup, list[Work]]] = []
+        self._group: BuiltGroup | None = None
+        self._group_attempt: Attempt | None = None
+
+    # ------------------------------------------------------------ under the engine's lock
+
+    def begin_step(self) -> None:
+        """Forget the last step, before any thread can touch the new one."""
+        self.reductions = []
+        self._batch = []
+        self._works = []
+        if self._aborted:
+            self._wait_for_writers()
+        self.error = None
+
+    def use_group(self, quorum: Quorum) -> None:
+        """Launch on the group of ``quorum`` from now on."""
+        self._group = self._groups.use(quorum)
+        self._group_attempt = quorum.attempt
+
+    def abort_group(self, attempt: Attempt) -> None:
+        """Abort the group of ``attempt``: the one in use, or one that is only prepared."""
+        if self._group_attempt == attempt:
+            if self._group is not None and self._works:
+                self._aborted.append((self._group, self._works))
+            self._group = None
+            self._works = []
+        self._groups.abort(attempt)
+
+    def launch(self, first: int, stop: int) -> None:
+        """Launch the reductions from ``first`` on, before ``stop``, in order."""
+        for index in range(first, stop):
+            is_awaited = self.issues_batched and index == len(self.reductions) - 1
+            self._launch(index, self.reductions[index], is_awaited)
+
+    def restore_inputs(self) -> None:
+        """Put all local inputs back, divided by the number of contributors; launches follow."""
+        self._wait_for_writers()
+        self._batch = []
+        for reduction in self.reductions:
+            reduction.restore(self.divisor)
+
+    def hand_out(self, indices: tuple[int, ...]) -> None:
+        """Make ready the futures of these reductions: their results stand."""
+        divisor = self.divisor
+        for index in indices:
+            reduction = self.reductions[index]
+            if reduction.claim():
+                self.ready.append(partial(reduction.hand_out, divisor))
+
+    def release_all(self, error: Exception) -> None:
+        """Make ready the futures of all reductions, without results, because of ``error``."""
+        self.error = self.error or error
+        for reduction in self.reductions:
+            if reduction.claim():
+                self.ready.append(reduction.release)
+
+    def end(self, error: Exception) -> None:
+        """Release all reductions and await nothing more: ``error`` ends this worker."""
+        self._has_ended = True
+        self.release_all(error)
+
+    def _launch(self, index: int, reduction: Reduction, is_awaited: bool) -> None:
+        tag, group = self._machine.tag, self._group
+        if tag is None or group is None:
+            story = "\n".join(self._machine.story())
+            raise Bug(f"an operation was issued without a group:\n{story}")
+        if self.rank is None:
+            reduction.add_nothing()
+        else:
+            reduction.divide_by(self.divisor)
+        if group.world_size == 1:
+            self._note(e.OperationCompleted(tag.attempt, index))
+            return
+        attempt = tag.attempt
+        try:
+            work = group.allreduce([reduction.data], reduction.op)
+        except (RuntimeError, TypeError, ValueError) as error:
+            if group.aborted or isinstance(error, DistError):
+                self._note(e.OperationFailed(attempt, index, str(error)[:REASON_CHARS_MAX]))
+            else:
+                self._die(error)  # the script's mistake, which it would repeat
+            return
+        if self._caller_waits:
+            self._works.append(work)
+            if is_awaited:
+                self._batch.append((attempt, index, work))
+                return
+        work.get_future().add_done_callback(lambda f: self._on_done(attempt, index, f))
+
+    def _wait_for_writers(self) -> None:
+        """Wait until no thread of an aborted group writes to tensors that are written again now.
+
+        Raises:
+            PeerError: such a thread is still at work after ``LIMIT_S``.
+        """
+        aborted, self._aborted = self._aborted, []
+        for group, works in aborted:
+            if not wait_for_writers(works, group.threads_sleep):
+                raise PeerError(
+                    f"threads of an aborted group are still at work after {LIMIT_S:g} s and may "
+                    "write over gradients: this worker is replaced and heals"
+                )
+
+    # ------------------------------------------------------------ in the main thread
+
+    def await_batch(self) -> None:
+        """Wait for the batched reductions that the main thread has issued.
+
+        The main thread waits by itself: a thread of the backend that reported each completion would
+        take the interpreter from the main thread just when it goes on. An abort does not wake every
+        wait (see gloo.py), so the main thread checks again and again whether the attempt counts.
+        """
+        counts = self._machine.counts
+        batch, self._batch = self._batch, []
+        completed = False
+        for attempt, index, work in batch:
+            try:
+                while not work.is_completed() and not self._has_ended and counts(attempt):
+                    with contextlib.suppress(RuntimeError):  # also at the timeout
+                        work.wait(RECHECK_INTERVAL)
+                if not work.is_completed():
+                    break  # a repair or a failed step completes the futures
+                work.wait()
+            except (RuntimeError, PeerError) as error:
+                self._feed(e.OperationFailed(attempt, index, str(error)[:REASON_CHARS_MAX]))
+            else:
+                completed = True
+                self._feed(e.OperationCompleted(attempt, index))
+        if completed:
+            self._groups.release_dropped()
+
+    def complete_results(self) -> None:
+        """Return when every result that stands is in its tensor and its callbacks have run."""
+        self.run_ready()
+        for reduction in self.reductions:
+            if reduction.is_claimed and not reduction.is_released:
+                reduction.wait()
+
+    # ------------------------------------------------------------ in any thread
+
+    def run_ready(self) -> None:
+        """Complete futures, with the callbacks chained on them. Never under the engine's lock."""
+        while self.ready:
+            try:
+                complete = self.ready.popleft()
+            except IndexError:  # another thread was faster
+                return
+            try:
+                complete()
+            except Exception as error:  # noqa: BLE001  # this may be any thread
+                self._die(error)
+
+    def _on_done(self, attempt: Attempt, index: int, future: torch.futures.Future[Any]) -> None:
+        try:
+            future.value()
+        except (RuntimeError, PeerError) as error:
+            self._feed(e.OperationFailed(attempt, index, str(error)[:REASON_CHARS_MAX]))
+            return
+        self._feed(e.OperationCompleted(attempt, index))
+        self._groups.release_dropped()

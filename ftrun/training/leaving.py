@@ -1,0 +1,51 @@
+"""How a drained replica leaves: at an agreed boundary, or at once from a signal's handler.
+
+Not here: when it is asked to leave (inject/stopping.py, core/worker/machine.py).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import NoReturn
+
+from ftrun.core.worker import events as e
+from ftrun.core.worker.machine import StepMachine, StepPhase
+from ftrun.errors import ExitCode
+
+
+class Drained(SystemExit):
+    """Raised by ``start_quorum`` when this replica has left at an agreed boundary.
+
+    It is a SystemExit: ``finally`` blocks and context managers run, so a script can save its
+    checkpoint. A replica that leaves during a heal has nothing to save and raises SystemExit.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(int(ExitCode.PREEMPTED))
+
+
+class Leaving:
+    """Ends the script of a replica that leaves; ``closed``: its Manager has left the job."""
+
+    def __init__(self, machine: StepMachine, feed: Callable[[e.Event], None]) -> None:
+        self.closed = False
+        self._machine = machine
+        self._feed = feed
+
+    def raise_drained(self) -> NoReturn:
+        """Raise Drained, or a plain SystemExit if there is no whole state to save."""
+        if self._machine.torn:
+            raise SystemExit(int(ExitCode.PREEMPTED))
+        raise Drained
+
+    def at_once(self) -> None:
+        """Leave from a signal's handler, wherever the main thread stands; raise unless it has left.
+
+        Another thread sends it to the others, because this one may hold a lock of the link.
+        """
+        if self._machine.phase is StepPhase.LEFT or self.closed:
+            return
+        gone = e.WentAway("drained")
+        threading.Thread(target=self._feed, args=(gone,), name="ftrun-leave").start()
+        self.raise_drained()

@@ -1,0 +1,44 @@
+"""A worker's report of itself: its step, activity, commits and the script's scalars.
+
+Not here: when it is sent (engine.py), and its display (status/).
+"""
+
+from __future__ import annotations
+
+from ftrun.core.activity import Activity
+from ftrun.core.messages import Progress
+from ftrun.core.worker.machine import StepMachine
+from ftrun.errors import UserError
+
+SCALARS_MAX = 64
+
+
+class WorkerProgress:
+    """Makes the Progress messages of one worker.
+
+    ``batches``: the sum of contributors over all committed steps.
+    """
+
+    def __init__(self, machine: StepMachine) -> None:
+        self.batches = 0
+        self._machine = machine
+        self._scalars: dict[str, float] = {}  # replaced, never changed: other threads read it
+
+    def log(self, scalars: dict[str, float]) -> None:
+        """Add scalars, or replace those of the same names.
+
+        Raises:
+            UserError: more than 64 names.
+        """
+        self._scalars = self._scalars | {name: float(value) for name, value in scalars.items()}
+        if len(self._scalars) > SCALARS_MAX:
+            raise UserError(f"log() keeps {SCALARS_MAX} scalars at most")
+
+    def make(self, activity: Activity | None = None, since_s: float = 0.0) -> Progress:
+        """The worker's progress now.
+
+        ``activity``: None means the step machine's; ``since_s``: how long it has lasted.
+        """
+        phase = activity or self._machine.activity()[0]
+        scalars = tuple(self._scalars.items())
+        return Progress(self._machine.position, self.batches, phase.value, scalars, since_s)

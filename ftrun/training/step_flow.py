@@ -1,0 +1,213 @@
+"""The flow of a step in the main thread: begin, heal, decide.
+
+| call                | in this order                                                              |
+|---------------------|----------------------------------------------------------------------------|
+| begin               | BoundaryReached; a quorum is in force, or the replica has left; heal, if a |
+|                     | newcomer heals before its forward pass                                     |
+| heal_after_backward | heal, with the reduced gradients at hand                                   |
+| decide              | OperationsEnded; the step is decidable; results complete; heal, if that is |
+|                     | still to be done; the group's vote; its verdict; Decided                   |
+
+Each wait has a deadline, and ends early when the engine has a fatal error.
+
+Not here: what users call, and its arguments (manager.py); any decision (core/worker/machine.py).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ftrun.core.worker import events as e
+from ftrun.core.worker.machine import Fate, StepMachine, StepPhase
+from ftrun.errors import PeerError, UserError
+from ftrun.training.engine import Engine
+from ftrun.training.healing import OWN, Healing
+from ftrun.training.progress import WorkerProgress
+from ftrun.training.vote import GroupVote
+
+log = logging.getLogger(__name__)
+
+FIRST_COMMITS = 2
+"""Commits reported at once: that of the step in which the worker heals, and its own first one."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepLimits:
+    """How few may contribute to a step, how long it may wait, how often it may fail.
+
+    ``min_replica_size``: a step with fewer contributors is not committed. ``timeout_s``: deadline
+    of an operation, and of a heal. ``quorum_timeout_s``: of a quorum; ``first_timeout_s``: of the
+    first one. ``max_retries``: steps in a row that may fail; None: any number.
+    """
+
+    min_replica_size: int
+    timeout_s: float
+    quorum_timeout_s: float
+    first_timeout_s: float
+    max_retries: int | None
+
+
+class StepFlow:
+    """Begins, heals and decides one step after another. For the main thread only.
+
+    Args:
+        engine, machine, healing, progress: of this worker.
+        vote: the vote of a replica group of several workers; None for one worker.
+        limits: of each step.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        machine: StepMachine,
+        healing: Healing,
+        progress: WorkerProgress,
+        vote: GroupVote | None,
+        limits: StepLimits,
+    ) -> None:
+        self._engine = engine
+        self._machine = machine
+        self._healing = healing
+        self._progress = progress
+        self._vote = vote
+        self._limits = limits
+        self._longest_s = limits.timeout_s + limits.quorum_timeout_s
+        self._failures = 0  # in a row
+        self._commits = 0  # since the start or the last heal
+        self._error: Exception | None = None
+
+    def begin(self, freeze_membership: bool, timeout_s: float | None) -> bool:
+        """Begin a step, unless one is under way in which nothing has happened yet.
+
+        Returns:
+            False if this replica has left instead.
+
+        Raises:
+            TimeoutError: no quorum within ``timeout_s``.
+        """
+        engine, machine = self._engine, self._machine
+        self._error = None
+        if engine.is_fresh:
+            return True
+        if timeout_s is None:
+            limits = self._limits
+            timeout_s = limits.quorum_timeout_s if machine.begun else limits.first_timeout_s
+        self._healing.forward_over()
+        engine.register()
+        engine.feed(e.BoundaryReached(freeze_membership))
+        engine.raise_fatal()
+        if not machine.in_step:
+            engine.wait_until(
+                lambda: machine.in_step or machine.phase is StepPhase.LEFT, timeout_s, "a quorum"
+            )
+        if machine.phase is StepPhase.LEFT:
+            engine.note_progress(at_once=True)
+            return False
+        if machine.heals_first:
+            self._heal(lambda: not machine.may_issue)
+        return True
+
+    def heal_after_backward(self) -> None:
+        """Heal a replica whose backward pass has ended, and which lacks its peers' state."""
+        machine = self._machine
+        while machine.healing and machine.in_step and machine.fate is not Fate.VOID:
+            self._heal(lambda: machine.fate is Fate.VOID)
+            if machine.loaded is not None:
+                return  # another state replaces the loaded one: ``decide`` waits for that
+
+    def decide(self, timeout_s: float | None) -> bool:
+        """End the step; True if it is committed.
+
+        Raises:
+            RuntimeError: more than ``max_retries`` steps in a row were not committed.
+            TimeoutError: the results did not come within ``timeout_s``.
+            UserError: no step is under way.
+        """
+        machine, engine = self._machine, self._engine
+        engine.raise_fatal()
+        if not machine.in_step:
+            raise UserError(
+                "should_commit() outside a step: call start_quorum() (zero_grad()) first"
+            )
+        timeout_s = timeout_s or self._longest_s
+        engine.feed(e.OperationsEnded())
+        if not machine.is_decidable:
+            engine.wait_until(
+                lambda: machine.is_decidable or not machine.in_step, timeout_s, "results"
+            )
+        engine.finish_results()
+        if machine.healing:
+            self._heal(lambda: not machine.may_issue)
+        enough = engine.in_flight.divisor >= self._limits.min_replica_size
+        error = self.errored()
+        flag = enough and error is None and not machine.healing
+        outcome = flag if self._vote is None else self._ask_group(self._vote, flag, timeout_s)
+        before = machine.state.step
+        reason = str(error) if error is not None else "voted against"
+        torn = outcome is None
+        engine.feed(e.Decided(outcome is True, shared=not enough, reason=reason, torn=torn))
+        engine.raise_fatal()
+        return self._note_outcome(machine.state.step > before)
+
+    def report_error(self, error: Exception) -> None:
+        """Forbid to commit the step under way; the first error is kept."""
+        if self._error is None:
+            self._error = error
+
+    def errored(self) -> Exception | None:
+        """The first error of the step under way."""
+        return self._error or self._engine.in_flight.error
+
+    def _ask_group(self, vote: GroupVote, flag: bool, timeout_s: float) -> bool | None:
+        machine = self._machine
+        self._engine.feed(e.VoteStarted())
+        outcome = vote.decide(machine.tag, flag and machine.votes)
+        self._engine.wait_until(lambda: machine.verdict_known, timeout_s, "the verdict on a vote")
+        return outcome
+
+    def _note_outcome(self, committed: bool) -> bool:
+        if committed:
+            self._failures = 0
+            self._progress.batches += self._engine.in_flight.divisor
+            self._commits += 1
+            self._engine.note_progress(at_once=self._commits <= FIRST_COMMITS)
+            return True
+        self._failures += 1
+        self._engine.note_progress()
+        most = self._limits.max_retries
+        if most is not None and self._failures > most:
+            raise RuntimeError(
+                f"{self._failures} steps in a row were not committed (max_retries="
+                f"{most}); the last error: {self._error}"
+            )
+        return False
+
+    def _heal(self, is_over: Callable[[], bool]) -> None:
+        """Wait for the state to heal from, until ``is_over``, and apply it.
+
+        Raises:
+            PeerError: peers count on this step's results, and the state cannot be held here.
+        """
+        machine = self._machine
+        self._commits = 0
+        self._engine.note_progress()
+        self._engine.wait_until(
+            lambda: machine.loaded is not None or is_over(),
+            self._longest_s,
+            "the state to heal from",
+        )
+        with self._healing.applying:
+            fetched = self._healing.fetched
+            if machine.loaded is None or fetched is None or fetched.state_id != machine.loaded:
+                return  # interrupted: the next quorum names the donors
+            spoiled = self._healing.apply()
+            if spoiled:
+                log.warning("heal for %s: %s", machine.tag, spoiled)
+                self._engine.feed(e.StateSpoiled(spoiled))
+                if machine.fate is Fate.STANDS:  # peers count on a state that is not held here
+                    raise PeerError(f"heal: {spoiled}. This replica is started again")
+                return
+            self._progress.batches = int(fetched.tree[OWN]["batches_committed"])
+            self._engine.feed(e.StateApplied(fetched.donors, fetched.nbytes, fetched.duration_s))

@@ -12,11 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from signal import Signals
-from typing import Any
 
 from ftrun import clock
 from ftrun.chaos.draws import Draws
 from ftrun.chaos.targets import MEMBER, Target, find_targets
+from ftrun.core.lighthouse.status import ReplicaStatus, Status
 from ftrun.errors import ExitCode, UserError
 from ftrun.protocol.auth import load_token
 from ftrun.status.client import LighthouseUnreachable, fetch_status
@@ -100,7 +100,7 @@ class Session:
         self._sum_up()
         return ExitCode.OK
 
-    def _announce(self, status: dict[str, Any]) -> None:
+    def _announce(self, status: Status) -> None:
         settings, only = self._settings, self._settings.only_replica
         names = [replica["replica_id"] for replica in status["replicas"]]
         if only is not None and only not in names:
@@ -143,7 +143,7 @@ class Session:
         )
         self._watch_replacement(target, killed_at)
 
-    def _await_target(self, until: float | None) -> tuple[Target | None, dict[str, Any]]:
+    def _await_target(self, until: float | None) -> tuple[Target | None, Status]:
         """Somebody to kill; a job's last member is spared, for the state would die with it."""
         shown = False
         while True:
@@ -179,7 +179,7 @@ class Session:
             seen = duration(clock.now() - killed_at)
             self._line(f"{words}, and was seen to have committed step {step} after {seen}")
 
-    def _watch(self, timeout_s: float, look: Callable[[dict[str, Any]], int | None]) -> int | None:
+    def _watch(self, timeout_s: float, look: Callable[[Status], int | None]) -> int | None:
         """Ask for the status until ``look`` finds something in it, or the time is over."""
         deadline = clock.now() + timeout_s
         while (found := look(self._status())) is None and clock.now() < deadline:
@@ -188,7 +188,7 @@ class Session:
 
     # ------------------------------------------------------------ the job
 
-    def _status(self) -> dict[str, Any]:
+    def _status(self) -> Status:
         """What the lighthouse says; it may be away for a while.
 
         Raises:
@@ -243,27 +243,26 @@ class Session:
         self._print(f"{line}. Seed {self._seed}.")
 
 
-def _members(status: dict[str, Any]) -> list[str]:
+def _members(status: Status) -> list[str]:
     return [r["replica_id"] for r in status["replicas"] if r["phase"] == MEMBER]
 
 
-def _replica(status: dict[str, Any], replica_id: str) -> dict[str, Any]:
+def _replica(status: Status, replica_id: str) -> ReplicaStatus:
     for replica in status["replicas"]:
         if replica["replica_id"] == replica_id:
-            found: dict[str, Any] = replica
-            return found
+            return replica
     raise JobEnded(f"replica {replica_id} is no part of the job any more")
 
 
-def _rejoined(status: dict[str, Any], target: Target) -> int | None:
+def _rejoined(status: Status, target: Target) -> int | None:
     """The job's step, if another incarnation is a member in the target's place."""
     replica = _replica(status, target.replica_id)
     is_back = replica["phase"] == MEMBER and replica["incarnation"] != target.incarnation
-    return int(status["step"]) if is_back else None
+    return status["step"] if is_back else None
 
 
-def _got_on(status: dict[str, Any], target: Target, from_step: int) -> int | None:
+def _got_on(status: Status, target: Target, from_step: int) -> int | None:
     """The replacement's step, if it is beyond ``from_step``."""
     step = _replica(status, target.replica_id)["step"]
     is_back = _rejoined(status, target) is not None
-    return int(step) if is_back and step is not None and step > from_step else None
+    return step if is_back and step is not None and step > from_step else None

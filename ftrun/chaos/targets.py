@@ -13,11 +13,11 @@ import signal
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ftrun.agent import linux
 from ftrun.agent.env_markers import OWNER_NAME
 from ftrun.agent.linux import ProcessRow
+from ftrun.core.lighthouse.status import Status
 
 MEMBER = "member"
 
@@ -45,15 +45,17 @@ class Target:
         return True
 
 
-def find_targets(status: dict[str, Any], agent_pid: int, only: str | None = None) -> list[Target]:
+def find_targets(status: Status, agent_pid: int, only: str | None = None) -> list[Target]:
     """The workers below the agent ``agent_pid`` that are members by ``status``, in order.
 
     ``only``: of this replica.
     """
     wanted = {
-        replica["incarnation"]: replica["replica_id"]
+        incarnation: replica["replica_id"]
         for replica in status["replicas"]
-        if replica["phase"] == MEMBER and only in (None, replica["replica_id"])
+        if (incarnation := replica["incarnation"]) is not None
+        and replica["phase"] == MEMBER
+        and only in (None, replica["replica_id"])
     }
     rows = linux.process_rows()
     below = _descendants(rows, agent_pid)

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import Any
 
 from ftrun import clock
+from ftrun.core.lighthouse.status import NoticeStatus
 from ftrun.core.messages import Notice
 
 EVENTS_MAX = 100
@@ -22,7 +22,7 @@ class _Event:
     wall: str
     notice: Notice
 
-    def view(self, now: float) -> dict[str, Any]:
+    def view(self, now: float) -> NoticeStatus:
         return {
             "kind": self.notice.kind,
             "replicas": list(self.notice.replica_ids),
@@ -50,11 +50,11 @@ class EventLog:
                 self._last[replica_id] = event
         return True
 
-    def events(self, now: float) -> list[dict[str, Any]]:
+    def events(self, now: float) -> list[NoticeStatus]:
         """The last notices as plain JSON, oldest first."""
         return [event.view(now) for event in self._events]
 
-    def last_of(self, replica_id: str, now: float) -> dict[str, Any] | None:
+    def last_of(self, replica_id: str, now: float) -> NoticeStatus | None:
         """The last notice that names this replica."""
         event = self._last.get(replica_id)
         return None if event is None else event.view(now)

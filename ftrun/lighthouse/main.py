@@ -26,12 +26,14 @@ from typing import Any
 from ftrun import clock
 from ftrun.core.lighthouse.events import JournalState
 from ftrun.core.lighthouse.machine import Lighthouse
+from ftrun.core.lighthouse.status import Status
 from ftrun.errors import ExitCode, FtrunError, UserError
 from ftrun.lighthouse.embedded import Embedding
 from ftrun.lighthouse.journal import JournalFile
 from ftrun.lighthouse.server import MembershipServer, listen
 from ftrun.lighthouse.settings import EMBEDDED, ServiceSettings
 from ftrun.lighthouse.shell import Shell
+from ftrun.lighthouse.status import full_status
 
 ADDRESS_FILE = "address.json"
 JOURNAL_FILE = "journal"
@@ -135,8 +137,8 @@ async def _until_stopped(
 ) -> int:
     started = clock.now()
 
-    def status() -> dict[str, Any]:
-        return _status(shell, journal, clock.now() - started)
+    def status() -> Status:
+        return full_status(shell, journal, clock.now() - started)
 
     web = await _start_web(settings, status, listener)
     stopped = asyncio.ensure_future(stopping.wait())
@@ -153,7 +155,7 @@ async def _until_stopped(
 
 
 async def _start_web(
-    settings: ServiceSettings, status: Callable[[], dict[str, Any]], listener: socket.socket
+    settings: ServiceSettings, status: Callable[[], Status], listener: socket.socket
 ) -> Any:
     """Start HTTP last: aiohttp takes longer to import than all the rest, and agents wait.
 
@@ -173,21 +175,6 @@ def _no_journal() -> JournalState:
     which stay ahead of a lighthouse that counts one on at each restart.
     """
     return JournalState(epoch=max(0, int((clock.wall() - EPOCH_ZERO).total_seconds())))
-
-
-def _status(shell: Shell, journal: JournalFile, uptime_s: float) -> dict[str, Any]:
-    from importlib.metadata import version
-
-    service = {
-        "version": version("ftrun"),
-        "pid": os.getpid(),
-        "uptime_s": round(uptime_s, 3),
-        "agents_attached": shell.agents,
-        "journal_writes": journal.writes,
-        "journal_write_s": round(journal.write_s, 6),
-    }
-    snapshot = shell.snapshot()
-    return {"lighthouse": {**service, "epoch": snapshot["epoch"]}, **snapshot}
 
 
 def _explain(error: BaseException | None) -> int:

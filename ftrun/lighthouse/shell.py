@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 from collections import Counter, deque
-from typing import Any
 
 from ftrun import clock
 from ftrun.core.lighthouse.events import (
@@ -27,6 +25,7 @@ from ftrun.core.lighthouse.events import (
     TimerFired,
 )
 from ftrun.core.lighthouse.machine import Lighthouse
+from ftrun.core.lighthouse.status import MembershipStatus
 from ftrun.core.messages import FromAgent, Hello, Notice, WorkerMessage
 from ftrun.lighthouse.event_log import EventLog
 from ftrun.lighthouse.journal import JournalFile
@@ -101,7 +100,7 @@ class Shell:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at: float | None = None
         self._broadcast = Broadcast()
-        self._event_log = EventLog()
+        self.event_log = EventLog()
         self._received: Counter[str] = Counter()
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -139,17 +138,13 @@ class Shell:
             log.info("agent %s detached: %s", session.agent_id, session.closing)
             self._feed(AgentDetached(session.agent_id))
 
-    def snapshot(self) -> dict[str, Any]:
-        """What the core knows, and what was told, for /status."""
-        now = clock.now()
-        status = self._core.snapshot(now)
-        for replica in status["replicas"]:
-            replica["last_event"] = self._event_log.last_of(replica["replica_id"], now)
-            scalars = replica["scalars"].items()
-            # JSON has no NaN and no infinity.
-            replica["scalars"] = {k: v if math.isfinite(v) else None for k, v in scalars}
-        received = dict(sorted(self._received.items()))
-        return {**status, "events": self._event_log.events(now), "messages_received": received}
+    def snapshot(self, now: float) -> MembershipStatus:
+        """The core's part of the status."""
+        return self._core.snapshot(now)
+
+    def messages_received(self) -> dict[str, int]:
+        """How many messages of each kind have arrived."""
+        return dict(sorted(self._received.items()))
 
     def stop(self) -> None:
         """Forget the timer and end all sessions."""
@@ -183,7 +178,7 @@ class Shell:
 
     def _send(self, instruction: SendToAgent) -> None:
         message = instruction.message
-        if isinstance(message, Notice) and self._event_log.note(message):
+        if isinstance(message, Notice) and self.event_log.note(message):
             log.info("%s: %s", message.kind, message.text)
         session = self._sessions.get(instruction.agent_id)
         if session is not None:

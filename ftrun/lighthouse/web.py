@@ -17,6 +17,7 @@ from typing import Any
 from aiohttp import web
 
 from ftrun import clock
+from ftrun.core.lighthouse.status import Status
 from ftrun.lighthouse.guard import add_headers, guard
 from ftrun.lighthouse.metrics import CONTENT_TYPE, render_metrics
 from ftrun.lighthouse.openapi import openapi
@@ -30,13 +31,13 @@ HANDSHAKE_TIMEOUT_S = 10.0
 CONNECTIONS_MAX = 256
 BODY_BYTES_MAX = 64 * 1024
 
-Status = Callable[[], dict[str, Any]]
+StatusSource = Callable[[], Status]
 
 
 class WebServer:
     """Serves the routes on a socket that listens already."""
 
-    def __init__(self, status: Status, settings: ServiceSettings) -> None:
+    def __init__(self, status: StatusSource, settings: ServiceSettings) -> None:
         self._runner = web.AppRunner(
             build_app(status, settings),
             access_log=None,
@@ -106,7 +107,7 @@ class _Refused(asyncio.Protocol):
         transport.close()
 
 
-def build_app(status: Status, settings: ServiceSettings) -> web.Application:
+def build_app(status: StatusSource, settings: ServiceSettings) -> web.Application:
     """The routes, behind the guard."""
 
     async def healthz(request: web.Request) -> web.Response:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import http.client
 import json
 import ssl
-from typing import Any
+from typing import cast
 
 from ftrun.config import parse_address
+from ftrun.core.lighthouse.status import Status
 from ftrun.errors import ExitCode, PeerError, UserError
 from ftrun.protocol.auth import bearer
 from ftrun.protocol.handshake import connection_closed, explain
@@ -29,7 +30,7 @@ class LighthouseUnreachable(PeerError):
 
 def fetch_status(
     address: str, token: str, *, tls: TlsFiles = PLAINTEXT, timeout_s: float = TIMEOUT_S
-) -> dict[str, Any]:
+) -> Status:
     """``/status`` of the lighthouse whose web server is at ``address``.
 
     Raises:
@@ -92,7 +93,7 @@ def _connection(
     return http.client.HTTPSConnection(host, port, timeout=timeout_s, context=context)
 
 
-def _checked(address: str, code: int, body: bytes) -> dict[str, Any]:
+def _checked(address: str, code: int, body: bytes) -> Status:
     if code == 401:
         raise UserError(
             f"The lighthouse at {address} has another token. Give the job's: --token-file FILE."
@@ -103,4 +104,4 @@ def _checked(address: str, code: int, body: bytes) -> dict[str, Any]:
         status = None
     if not isinstance(status, dict) or "lighthouse" not in status:
         raise LighthouseUnreachable(f"What answers at {address} is no lighthouse (HTTP {code}).")
-    return status
+    return cast(Status, status)

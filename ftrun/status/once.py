@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
+from ftrun.core.lighthouse.status import Status
 from ftrun.errors import ExitCode, UserError
 from ftrun.protocol.auth import default_token_path, load_token
 from ftrun.protocol.tls import PLAINTEXT, TlsFiles
@@ -53,7 +54,7 @@ def show_json(query: StatusQuery, out: TextIO | None = None) -> int:
     return ExitCode.OK
 
 
-def find_status(query: StatusQuery) -> dict[str, Any]:
+def find_status(query: StatusQuery) -> Status:
     """Ask the lighthouse that the query means. Raises as ``show_once``."""
     if query.lighthouse is not None:
         address, token_file, tls = query.lighthouse, default_token_path(), query.tls

@@ -16,6 +16,13 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
+from ftrun.core.lighthouse.status import (
+    ChangeStatus,
+    NoticeStatus,
+    ReplicaStatus,
+    Status,
+    WaitStatus,
+)
 from ftrun.status.words import age, counted, duration, plain, ranges
 
 WIDE_COLUMNS = 130
@@ -39,7 +46,7 @@ REPLICA_STYLES = {
 }
 
 
-def render(status: dict[str, Any]) -> RenderableType:
+def render(status: Status) -> RenderableType:
     """The whole picture: the job, its replicas, what has changed of late."""
     return _Picture(status)
 
@@ -47,7 +54,7 @@ def render(status: dict[str, Any]) -> RenderableType:
 class _Picture:
     """The parts, for the width of the console that it is printed to."""
 
-    def __init__(self, status: dict[str, Any]) -> None:
+    def __init__(self, status: Status) -> None:
         self._status = status
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -81,7 +88,7 @@ def _flow(facts: Iterable[Text], columns: int) -> Text:
     return Text("\n").join(lines)
 
 
-def _headline(status: dict[str, Any]) -> list[Text]:
+def _headline(status: Status) -> list[Text]:
     job = status["job"]
     if not job["job_id"]:
         return [Text("no job yet: the lighthouse waits for its first agent", style="yellow")]
@@ -100,7 +107,7 @@ def _headline(status: dict[str, Any]) -> list[Text]:
     return facts
 
 
-def _phase(status: dict[str, Any]) -> Text:
+def _phase(status: Status) -> Text:
     style = "green" if status["phase"] in ("steady", "ended") else "yellow"
     text = f"{plain(status['phase'])} for {duration(status['phase_age_s'])}"
     waited = status["waiting_for"] if status["waiting"] is None else ()
@@ -109,12 +116,12 @@ def _phase(status: dict[str, Any]) -> Text:
     return Text(text, style=style)
 
 
-def _wait(wait: dict[str, Any]) -> Text:
+def _wait(wait: WaitStatus) -> Text:
     limit = "" if wait["at_most_s"] is None else f", for {duration(wait['at_most_s'])} at most"
     return Text(f"{plain(wait['for'])}, since {duration(wait['since_s'])}{limit}", style="yellow")
 
 
-def _service_facts(status: dict[str, Any]) -> list[Text]:
+def _service_facts(status: Status) -> list[Text]:
     service = status["lighthouse"]
     facts = (
         f"lighthouse {plain(service['version'])}",
@@ -137,7 +144,7 @@ def _table(columns: tuple[str, ...], right: tuple[str, ...], last: str, wide: bo
     return table
 
 
-def _replicas(replicas: list[dict[str, Any]], wide: bool) -> Table:
+def _replicas(replicas: list[ReplicaStatus], wide: bool) -> Table:
     columns = ("replica", "state", "step", "phase", "incarnation", "agent", "restarts")
     table = _table(columns, ("step", "restarts"), "last event" if wide else "", wide)
     for replica in replicas:
@@ -168,14 +175,14 @@ def _agent(agent_id: str | None, wide: bool) -> Text:
     return Text(short)
 
 
-def _last_event(event: dict[str, Any] | None) -> Text:
+def _last_event(event: NoticeStatus | None) -> Text:
     if event is None:
         return Text("-", style="dim")
     ago = Text(f"{age(event['ago_s'])} ago  ", style="dim")
     return ago.append(plain(event["text"]), style="not dim")
 
 
-def _last_events(replicas: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _last_events(replicas: list[ReplicaStatus]) -> list[NoticeStatus]:
     """The last event of each replica, those of several once, the newest last."""
     found = {
         (event["ago_s"], event["text"]): event
@@ -185,14 +192,14 @@ def _last_events(replicas: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [found[key] for key in sorted(found, reverse=True)][-EVENT_LINES_NARROW:]
 
 
-def _events(events: list[dict[str, Any]]) -> Table:
+def _events(events: list[NoticeStatus]) -> Table:
     table = _table(("ago",), ("ago",), "last events of the replicas", wide=False)
     for event in events:
         table.add_row(Text(age(event["ago_s"]), style="dim"), _cell(event["text"]))
     return table
 
 
-def _history(changes: list[dict[str, Any]], wide: bool) -> Table:
+def _history(changes: list[ChangeStatus], wide: bool) -> Table:
     columns = ("ago", "changed", "took", "step", "members")
     table = _table(columns, ("ago", "took", "step"), "reason", wide)
     for change in changes[-(HISTORY_LINES if wide else HISTORY_LINES_NARROW) :]:

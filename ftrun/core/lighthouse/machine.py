@@ -45,6 +45,7 @@ from ftrun.core.lighthouse.phases import Phase
 from ftrun.core.lighthouse.replicas import Replica
 from ftrun.core.lighthouse.snapshot import snapshot
 from ftrun.core.lighthouse.state import NO_SPEC, MembershipState
+from ftrun.core.lighthouse.status import MembershipStatus
 from ftrun.core.lighthouse.waits import Waits
 from ftrun.core.messages import USAGE_CODE
 
@@ -149,7 +150,7 @@ class Lighthouse:
         """What this replica and its slot went through of late, oldest first."""
         return self.state.history.story(replica_id)
 
-    def snapshot(self, now: float) -> dict[str, Any]:
+    def snapshot(self, now: float) -> MembershipStatus:
         """Everything worth showing, as plain JSON."""
         return snapshot(self.state, self.agents.values(), self.waits.current(), now)
 

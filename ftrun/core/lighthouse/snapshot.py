@@ -5,8 +5,8 @@ Not here: anything that changes it (machine.py, membership.py), its invariants (
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
-from typing import Any
 
 from ftrun.core import messages as m
 from ftrun.core.ids import quorum_name, replica_order
@@ -14,6 +14,13 @@ from ftrun.core.lighthouse.agents import Agent
 from ftrun.core.lighthouse.replicas import Replica
 from ftrun.core.lighthouse.slots import Slot
 from ftrun.core.lighthouse.state import MembershipState
+from ftrun.core.lighthouse.status import (
+    JobStatus,
+    MembershipStatus,
+    OutcomeStatus,
+    QuorumStatus,
+    ReplicaStatus,
+)
 from ftrun.core.lighthouse.waits import Wait
 from ftrun.core.quorum import Quorum
 
@@ -22,7 +29,7 @@ CHANGES_SHOWN = 20
 
 def snapshot(
     state: MembershipState, agents: Iterable[Agent], wait: Wait | None, now: float
-) -> dict[str, Any]:
+) -> MembershipStatus:
     """Everything worth showing, as plain JSON. ``wait``: what holds the job up, if anything."""
     slots = state.slots.by_agent()
     return {
@@ -52,7 +59,7 @@ def snapshot(
     }
 
 
-def _job(spec: m.JobSpec) -> dict[str, Any]:
+def _job(spec: m.JobSpec) -> JobStatus:
     return {
         "job_id": spec.job_id,
         "replicas": spec.replicas,
@@ -62,7 +69,7 @@ def _job(spec: m.JobSpec) -> dict[str, Any]:
     }
 
 
-def _quorum(quorum: Quorum | None, state: MembershipState) -> dict[str, Any] | None:
+def _quorum(quorum: Quorum | None, state: MembershipState) -> QuorumStatus | None:
     if quorum is None:
         return None
     return {
@@ -77,7 +84,7 @@ def _quorum(quorum: Quorum | None, state: MembershipState) -> dict[str, Any] | N
     }
 
 
-def _replica(state: MembershipState, slot: Slot) -> dict[str, Any]:
+def _replica(state: MembershipState, slot: Slot) -> ReplicaStatus:
     replica = state.replicas.at(slot.replica_id)
     progress = replica.progress if replica is not None else None
     return {
@@ -89,8 +96,14 @@ def _replica(state: MembershipState, slot: Slot) -> dict[str, Any]:
         "step": progress.step if progress is not None else None,
         "batches": progress.batches if progress is not None else None,
         "worker_phase": progress.phase if progress is not None else None,
-        "scalars": dict(progress.scalars) if progress is not None else {},
+        "scalars": _scalars(progress.scalars) if progress is not None else {},
+        "last_event": None,  # the shell knows it
     }
+
+
+def _scalars(scalars: Iterable[tuple[str, float]]) -> dict[str, float | None]:
+    """JSON has no NaN and no infinity."""
+    return {name: value if math.isfinite(value) else None for name, value in scalars}
 
 
 def _replica_phase(state: MembershipState, slot: Slot, replica: Replica | None) -> str:
@@ -108,7 +121,7 @@ def _replica_phase(state: MembershipState, slot: Slot, replica: Replica | None) 
     return "starting"
 
 
-def _outcome(outcome: m.EndJob | None) -> dict[str, Any] | None:
+def _outcome(outcome: m.EndJob | None) -> OutcomeStatus | None:
     if outcome is None:
         return None
     return {"exit_code": outcome.exit_code, "reason": outcome.reason}

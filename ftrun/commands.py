@@ -159,9 +159,11 @@ def run(
         raise UserError("Give a script: ftrun [OPTIONS] SCRIPT [ARGS]..., or -m MODULE [ARGS]...")
     launch = None if dry_run else ctx.obj()
     from ftrun import config
+    from ftrun.addresses import normal_address
     from ftrun.protocol.tls import TlsFiles
+    from ftrun.script import Script
 
-    what = config.Script(words[0], is_module=module, args=tuple(words[1:]))
+    what = Script(words[0], is_module=module, args=tuple(words[1:]))
     low, high = config.parse_replicas(replicas, min_replicas)
     settings = config.RunSettings(
         script=what,
@@ -171,7 +173,7 @@ def run(
         workers_per_replica=workers_per_replica,
         nodes=nodes,
         rebalance=rebalance,
-        lighthouse=config.normal_address(lighthouse),
+        lighthouse=normal_address(lighthouse),
         max_restarts=max_restarts,
         join_timeout_s=join_timeout,
         heartbeat_timeout_s=heartbeat_timeout,

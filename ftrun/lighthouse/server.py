@@ -16,6 +16,7 @@ import grpc
 import grpc.aio
 
 from ftrun import clock
+from ftrun.addresses import join_address
 from ftrun.core.agent.imports import LIMIT_S
 from ftrun.core.messages import FromAgent, Hello
 from ftrun.errors import ProtocolError, UserError
@@ -64,11 +65,10 @@ class MembershipServer:
         host, port = self._settings.grpc_address()
         # gRPC says what is wrong with a port in its own words, on stderr; so we look first.
         listen(host, port, "--bind").close()
-        named = f"[{host}]" if ":" in host else host
-        address = f"{named}:{port}"
+        address = join_address(host, port)
         try:
             port = self._add_port(address)
-            self._address = f"{named}:{port}"
+            self._address = join_address(host, port)
             return host, port
         except RuntimeError as error:
             raise UserError(

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ftrun.config import check_writable, is_loopback, parse_address
+from ftrun.addresses import is_loopback, parse_address
+from ftrun.config import check_writable
 from ftrun.core.lighthouse.events import LighthouseSettings
 from ftrun.errors import UserError
 from ftrun.protocol.tls import PLAINTEXT, TlsFiles

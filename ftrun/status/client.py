@@ -11,7 +11,7 @@ import json
 import ssl
 from typing import cast
 
-from ftrun.config import parse_address
+from ftrun.addresses import parse_address
 from ftrun.core.lighthouse.status import Status
 from ftrun.errors import ExitCode, PeerError, UserError
 from ftrun.protocol.auth import bearer

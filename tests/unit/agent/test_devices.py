@@ -13,8 +13,9 @@ from ftrun.agent.devices import (
     inspect_machine,
     own_address,
 )
-from ftrun.config import RunSettings, Script
+from ftrun.config import RunSettings
 from ftrun.errors import UserError
+from ftrun.script import Script
 
 SETTINGS = RunSettings(Script("t.py", False), "job", replicas=2, min_replicas=1, device="cuda")
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from ftrun.agent.devices import Machine
 from ftrun.agent.environment import Place, threads_per_worker, worker_environment
-from ftrun.config import RunSettings, Script
+from ftrun.config import RunSettings
 from ftrun.core.ids import WorkerKey
+from ftrun.script import Script
 
 SETTINGS = RunSettings(
     Script("t.py", False), "job", replicas=3, min_replicas=1, workers_per_replica=2

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 
+from ftrun.defaults import BIND
 from ftrun.errors import UserError
 
 PORT_MAX = 65535
@@ -40,7 +41,7 @@ def parse_address(text: str, option: str) -> tuple[str, int]:
         return split_address(text.removeprefix("http://").rstrip("/"))
     except ValueError:
         raise UserError(
-            f"{option} {text!r} is not HOST:PORT. For example: {option} 127.0.0.1:29510."
+            f"{option} {text!r} is not HOST:PORT. For example: {option} {BIND}."
         ) from None
 
 

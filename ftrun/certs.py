@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from ftrun import clock
+from ftrun.defaults import LIGHTHOUSE_PORT
 from ftrun.errors import UserError
 
 AUTHORITY_DAYS = 3650
@@ -48,18 +49,19 @@ class Written:
     def lines(self) -> list[str]:
         """What to do with them."""
         d, host = self.directory, self.hosts[0]
+        agents, web = f"{host}:{LIGHTHOUSE_PORT}", f"{host}:{LIGHTHOUSE_PORT + 1}"
         return [
             f"Wrote to {d}: ca.pem ca.key lighthouse.pem lighthouse.key agent.pem agent.key",
             f"The lighthouse's certificate is for: {', '.join(self.hosts)}",
             "",
             "The lighthouse, which lets in only agents with a certificate of this authority:",
-            f"  ftrun lighthouse --bind {host}:29510 --tls-cert {d}/lighthouse.pem "
+            f"  ftrun lighthouse --bind {agents} --tls-cert {d}/lighthouse.pem "
             f"--tls-key {d}/lighthouse.key --tls-ca {d}/ca.pem",
             "Every node (they need agent.pem, agent.key, ca.pem and the token, and not ca.key):",
-            f"  ftrun --lighthouse {host}:29510 --tls-cert {d}/agent.pem "
+            f"  ftrun --lighthouse {agents} --tls-cert {d}/agent.pem "
             f"--tls-key {d}/agent.key --tls-ca {d}/ca.pem train.py",
             "Its status:",
-            f"  ftrun status --lighthouse {host}:29511 --tls-cert {d}/agent.pem "
+            f"  ftrun status --lighthouse {web} --tls-cert {d}/agent.pem "
             f"--tls-key {d}/agent.key --tls-ca {d}/ca.pem",
         ]
 

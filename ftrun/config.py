@@ -9,17 +9,19 @@ from __future__ import annotations
 import os
 import re
 import secrets
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from ftrun import clock
-from ftrun.addresses import parse_address
+from ftrun.addresses import normal_address, parse_address
 from ftrun.core.messages import JobSpec
+from ftrun.defaults import LIGHTHOUSE_PORT, REPLICAS_MAX
 from ftrun.errors import UserError
-from ftrun.protocol.tls import PLAINTEXT, TlsFiles
+from ftrun.protocol.tls import TlsFiles
 from ftrun.script import Script, check_script, is_module_name
 
-REPLICAS_MAX = 4096
 WORKERS_PER_REPLICA_MAX = 1024
 PRELOAD_MAX = 64
 STANDBYS_MAX = 64
@@ -36,24 +38,24 @@ class RunSettings:
     job_id: str
     replicas: int
     min_replicas: int
-    workers_per_replica: int = 1
-    nodes: int = 1
-    rebalance: bool = True
-    lighthouse: str | None = None
-    max_restarts: int = 10
-    join_timeout_s: float = 60.0
-    heartbeat_timeout_s: float = 5.0
-    isolation_limit_s: float = 60.0
-    hang_timeout_s: float = 60.0
-    grace_s: float = 10.0
-    device: str = "auto"
-    inject: str = "explicit"
-    preload: tuple[str, ...] = ()
-    standbys: int = 0
-    log_dir: Path = field(default_factory=lambda: Path("ftrun-logs"))
-    state_dir: Path | None = None
-    token_file: Path | None = None
-    tls: TlsFiles = PLAINTEXT
+    workers_per_replica: int
+    nodes: int
+    rebalance: bool
+    lighthouse: str | None
+    max_restarts: int
+    join_timeout_s: float
+    heartbeat_timeout_s: float
+    isolation_limit_s: float
+    hang_timeout_s: float
+    grace_s: float
+    device: str
+    inject: str
+    preload: tuple[str, ...]
+    standbys: int
+    log_dir: Path
+    state_dir: Path | None
+    token_file: Path | None
+    tls: TlsFiles
 
     @property
     def job_log_dir(self) -> Path:
@@ -66,17 +68,12 @@ class RunSettings:
 
     def spec(self) -> JobSpec:
         """What all agents of the job must agree on."""
-        return JobSpec(
-            job_id=self.job_id,
-            replicas=self.replicas,
-            workers_per_replica=self.workers_per_replica,
-            min_replicas=self.min_replicas,
-            join_timeout_s=self.join_timeout_s,
-            heartbeat_timeout_s=self.heartbeat_timeout_s,
-            isolation_limit_s=self.isolation_limit_s,
-            nodes=self.nodes,
-            rebalance=self.rebalance,
-        )
+        return JobSpec(**self.shared_with(JobSpec))
+
+    def shared_with(self, kind: type[Any]) -> dict[str, Any]:
+        """The settings that the dataclass ``kind`` has too, under the same names."""
+        names = {field.name for field in fields(kind)} & {field.name for field in fields(self)}
+        return {name: getattr(self, name) for name in names}
 
     def check(self) -> None:
         """Look at all that can be wrong without starting anything.
@@ -99,6 +96,29 @@ class RunSettings:
         check_writable(self.job_log_dir, "--log-dir")
         if self.state_dir is not None:
             check_writable(self.state_dir, "--state-dir")
+
+
+def resolve(options: Mapping[str, Any]) -> RunSettings:
+    """The settings of ``ftrun run``; ``options``: its parameters by name (commands.py).
+
+    Raises:
+        UserError: an option cannot be parsed. What it means is checked later: ``check``.
+    """
+    target, *args = options["script"]
+    script = Script(target, is_module=options["module"], args=tuple(args))
+    low, high = parse_replicas(options["replicas"], options["min_replicas"])
+    lighthouse, job_id = options["lighthouse"], options["job_id"]
+    parsed = {
+        **options,
+        "script": script,
+        "job_id": default_job_id(script, lighthouse) if job_id is None else job_id,
+        "replicas": high,
+        "min_replicas": low,
+        "lighthouse": normal_address(lighthouse),
+        "preload": tuple(options["preload"].replace(",", " ").split()),
+        "tls": TlsFiles(options["tls_cert"], options["tls_key"], options["tls_ca"]),
+    }
+    return RunSettings(**{field.name: parsed[field.name] for field in fields(RunSettings)})
 
 
 def parse_replicas(text: str, min_replicas: int | None) -> tuple[int, int]:
@@ -180,9 +200,9 @@ def _check_counts(settings: RunSettings) -> None:
     if settings.nodes > 1 and settings.lighthouse is None:
         raise UserError(
             "--nodes above 1 needs a lighthouse that all nodes reach. Start one with "
-            "`ftrun lighthouse --bind HOST:29510 --token-file FILE`, with TLS (`ftrun certs`) or "
-            "--insecure-plaintext, and give --lighthouse HOST:29510 and a copy of that FILE on "
-            "every node."
+            f"`ftrun lighthouse --bind HOST:{LIGHTHOUSE_PORT} --token-file FILE`, with TLS "
+            "(`ftrun certs`) or --insecure-plaintext, and give --lighthouse "
+            f"HOST:{LIGHTHOUSE_PORT} and a copy of that FILE on every node."
         )
 
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from ftrun import clock
 from ftrun.core.lighthouse.status import NoticeStatus
 from ftrun.core.messages import Notice
+from ftrun.defaults import REPLICAS_MAX
 
 EVENTS_MAX = 100
-REPLICAS_MAX = 4096
 
 
 @dataclass(frozen=True, slots=True)

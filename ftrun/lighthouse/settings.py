@@ -12,10 +12,9 @@ from pathlib import Path
 from ftrun.addresses import is_loopback, parse_address
 from ftrun.config import check_writable
 from ftrun.core.lighthouse.events import LighthouseSettings
+from ftrun.defaults import BIND
 from ftrun.errors import UserError
 from ftrun.protocol.tls import PLAINTEXT, TlsFiles
-
-DEFAULT_BIND = "127.0.0.1:29510"
 
 EMBEDDED = LighthouseSettings(assign_gather_s=0.0)
 """A child of its only agent waits for no other."""
@@ -37,7 +36,7 @@ class ServiceSettings:
 
     state_dir: Path
     token: str = field(repr=False)
-    bind: str = DEFAULT_BIND
+    bind: str = BIND
     http: str | None = None
     tls: TlsFiles = PLAINTEXT
     insecure_plaintext: bool = False

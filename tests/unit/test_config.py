@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 
@@ -13,11 +13,16 @@ from ftrun.config import (
     check_writable,
     default_job_id,
     parse_replicas,
+    resolve,
 )
+from ftrun.core.agent.supervisor import SupervisorSettings
+from ftrun.core.messages import JobSpec
 from ftrun.errors import UserError
+from ftrun.protocol.tls import PLAINTEXT
 from ftrun.script import Script
+from tests.unit.run_settings import options, run_settings
 
-SETTINGS = RunSettings(Script("t.py", False), "job", replicas=2, min_replicas=1)
+SETTINGS = run_settings(replicas=2)
 
 
 @pytest.fixture
@@ -109,3 +114,32 @@ def test_a_job_alone_gets_a_name_of_its_own_and_a_shared_one_the_scripts() -> No
     assert one != two
     assert one.startswith("train-digits-")
     assert default_job_id(Script("pkg.train", True), "h:1") == "train"
+
+
+def test_each_option_of_a_run_is_a_setting_of_its_name() -> None:
+    """No line passes an option on; one that RunSettings lacks fails here."""
+    apart = {"ctx", "module", "dry_run", "tls_cert", "tls_key", "tls_ca"}
+    assert set(options()) - apart == {field.name for field in fields(RunSettings)} - {"tls"}
+
+
+def test_what_is_parsed_of_an_option() -> None:
+    given = options(
+        script=["pkg.train", "--lr", "1"], module=True, replicas="2:4",
+        lighthouse="http://h:1/", preload="a, b c",
+    )  # fmt: skip
+    found = resolve(given)
+    assert found.script == Script("pkg.train", True, ("--lr", "1"))
+    assert (found.min_replicas, found.replicas) == (2, 4)
+    assert (found.lighthouse, found.job_id) == ("h:1", "train")
+    assert found.preload == ("a", "b", "c")
+    assert found.tls == PLAINTEXT
+
+
+@pytest.mark.parametrize("kind", [JobSpec, SupervisorSettings])
+def test_settings_that_are_passed_on_by_name_have_the_same_type(kind: type[Any]) -> None:
+    """``standbys`` is passed on as StandbyRules (agent/shell.py)."""
+    ours, theirs = get_type_hints(RunSettings), get_type_hints(kind)
+    shared = set(ours) & set(theirs) - {"standbys"}
+    assert shared
+    assert {name: ours[name] for name in shared} == {name: theirs[name] for name in shared}
+    assert set(SETTINGS.shared_with(kind)) - {"standbys"} == shared

@@ -7,8 +7,6 @@ comes first (cli.py) and which ``app`` gets as its ``obj``, a call that returns 
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,7 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from ftrun import defaults
-from ftrun.errors import ExitCode, UserError
+from ftrun.errors import UserError
 
 TlsCert = Annotated[Path | None, typer.Option(metavar="PEM", help="TLS: certificate to present.")]
 TlsKey = Annotated[
@@ -190,75 +188,9 @@ def run(
         raise UserError("Give a script: ftrun [OPTIONS] SCRIPT [ARGS]..., or -m MODULE [ARGS]...")
     launch = None if dry_run else ctx.obj()
     from ftrun.config import resolve
+    from ftrun.start import start_run
 
-    raise typer.Exit(_run(resolve(options), launch))
-
-
-def _run(settings: Any, launch: Any | None) -> int:
-    """Check the settings, then run the agent. ``launch``: the spawner; None: a dry run."""
-    from ftrun.agent.devices import check_own_address, inspect_machine
-    from ftrun.descriptors import allow_descriptors, descriptors_needed
-
-    settings.check()
-    machine = inspect_machine(settings, os.environ)
-    if settings.lighthouse is not None and settings.tls:
-        from ftrun.protocol.handshake import check_handshake
-
-        host, port = settings.lighthouse_address()
-        check_handshake(host, port, settings.tls)
-    if launch is None:
-        from ftrun.agent.plan import print_plan
-
-        print_plan(settings, machine)
-        return ExitCode.OK
-    here, workers = machine.capacity, settings.workers_per_replica
-    allow_descriptors(
-        descriptors_needed(here, workers, settings.replicas, settings.standbys),
-        f"{here} x {workers} workers on this node", launch.process.pid,
-    )  # fmt: skip
-    check_own_address(machine.host)
-    settings.check_directories()
-
-    from ftrun.protocol.quiet import load_grpc_quietly
-
-    load_grpc_quietly()
-    from ftrun.agent.shell import Neighbours, run_agent
-    from ftrun.lighthouse.embedded import child_environment
-    from ftrun.protocol.auth import default_token_path, load_or_create_token, new_token
-
-    token_file: Path | None = None
-    token = new_token()
-    if settings.token_file is not None or settings.lighthouse is not None:
-        token_file = (settings.token_file or default_token_path()).absolute()
-        token = load_or_create_token(token_file)
-    neighbours = Neighbours(child_environment, *_job_file(settings))
-    return run_agent(settings, machine, token, token_file, launch, neighbours)
-
-
-def _job_file(settings: Any) -> tuple[Callable[[str, Path], None], Callable[[], None]]:
-    """Two calls for the agent: publish where its job's status is served; withdraw that."""
-    from ftrun import clock
-    from ftrun.status.jobs import RunningJob, birth_mark, read_job, remove_job, write_job
-
-    started = clock.wall().isoformat(timespec="seconds")
-
-    def announce(http: str, token_file: Path) -> None:
-        log_dir = str(settings.job_log_dir.absolute())
-        tls = settings.tls.absolute()
-        cert, key, ca = (str(path or "") for path in (tls.cert, tls.key, tls.ca))
-        job = RunningJob(
-            settings.job_id, http, os.getpid(), log_dir, str(token_file), started, cert, key, ca,
-            birth=birth_mark(os.getpid()),
-        )  # fmt: skip
-        write_job(job)
-
-    def withdraw() -> None:
-        job = read_job(settings.job_id)
-        # Another agent of the job on this machine may have replaced the file.
-        if job is not None and job.pid == os.getpid():
-            remove_job(settings.job_id)
-
-    return announce, withdraw
+    raise typer.Exit(start_run(resolve(options), launch))
 
 
 @app.command(help="Run a lighthouse by itself, for jobs of several nodes.")

@@ -6,6 +6,7 @@ A text says what happened, to whom, what ftrun does next and what the user can d
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import NoReturn
 
 
 class ExitCode(IntEnum):
@@ -43,3 +44,8 @@ class ProtocolError(PeerError):
 
 class Bug(FtrunError):
     """ftrun contradicts itself. Please report it with the story in the text."""
+
+
+def assert_never(value: NoReturn) -> NoReturn:
+    """The last case of a ``match``: mypy rejects it if a class of the union has no case."""
+    raise Bug(f"no case for {value!r}")

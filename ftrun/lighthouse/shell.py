@@ -27,6 +27,7 @@ from ftrun.core.lighthouse.events import (
 from ftrun.core.lighthouse.machine import Lighthouse
 from ftrun.core.lighthouse.status import MembershipStatus
 from ftrun.core.messages import FromAgent, Hello, Notice, WorkerMessage
+from ftrun.errors import assert_never
 from ftrun.lighthouse.event_log import EventLog
 from ftrun.lighthouse.journal import JournalFile
 from ftrun.protocol.broadcast import Broadcast
@@ -164,17 +165,18 @@ class Shell:
             self.failed.set_exception(error)
 
     def _carry_out(self, instruction: Instruction) -> None:
-        if isinstance(instruction, SendToAgent):
-            self._send(instruction)
-        elif isinstance(instruction, Journal):
-            self._journal.write(instruction.record)
-        elif isinstance(instruction, CloseAgent):
-            # The core has done with it: the end of this stream is no event any more.
-            session = self._sessions.pop(instruction.agent_id, None)
-            if session is not None:
-                session.close(instruction.reason)
-        else:
-            raise TypeError(f"no instruction: {instruction!r}")
+        match instruction:
+            case SendToAgent():
+                self._send(instruction)
+            case Journal(record):
+                self._journal.write(record)
+            case CloseAgent(agent_id, reason):
+                # The core has already removed the agent: the end of this stream is no event.
+                session = self._sessions.pop(agent_id, None)
+                if session is not None:
+                    session.close(reason)
+            case _:
+                assert_never(instruction)
 
     def _send(self, instruction: SendToAgent) -> None:
         message = instruction.message

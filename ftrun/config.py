@@ -1,4 +1,4 @@
-"""What the user asked for, checked and frozen, before anything is started.
+"""The settings of a run, checked and frozen before anything is started.
 
 Every bad input has its own message here. Not here: the script (script.py), what a machine has
 (agent/devices.py), the options' spelling (commands.py).
@@ -32,7 +32,7 @@ _JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
-    """Everything ``ftrun run`` knows about the job; nothing in it is secret."""
+    """All settings of ``ftrun run``; none is secret."""
 
     script: Script
     job_id: str
@@ -59,15 +59,15 @@ class RunSettings:
 
     @property
     def job_log_dir(self) -> Path:
-        """Where this job's logs are."""
+        """The directory of this job's logs."""
         return self.log_dir / self.job_id
 
     def lighthouse_address(self) -> tuple[str, int]:
-        """Host and port of the lighthouse that was named; there must be one."""
+        """Host and port of ``lighthouse``, which must not be None."""
         return parse_address(self.lighthouse or "", "--lighthouse")
 
     def spec(self) -> JobSpec:
-        """What all agents of the job must agree on."""
+        """The settings on which all agents of the job must agree."""
         return JobSpec(**self.shared_with(JobSpec))
 
     def shared_with(self, kind: type[Any]) -> dict[str, Any]:
@@ -76,10 +76,10 @@ class RunSettings:
         return {name: getattr(self, name) for name in names}
 
     def check(self) -> None:
-        """Look at all that can be wrong without starting anything.
+        """Check everything that can be checked without starting anything.
 
         Raises:
-            UserError: the first thing that is wrong, with the remedy.
+            UserError: the first error found, with its remedy.
         """
         _check_counts(self)
         _check_times(self)
@@ -88,10 +88,10 @@ class RunSettings:
         check_script(self.script)
 
     def check_directories(self) -> None:
-        """Make the directories that the job writes.
+        """Make the directories that the job writes to.
 
         Raises:
-            UserError: one cannot be made or written.
+            UserError: one of them cannot be made or written to.
         """
         check_writable(self.job_log_dir, "--log-dir")
         if self.state_dir is not None:
@@ -151,7 +151,7 @@ def parse_replicas(text: str, min_replicas: int | None) -> tuple[int, int]:
 
 
 def default_job_id(script: Script, lighthouse: str | None) -> str:
-    """A name for the job: the script's; made unique where no second agent has to guess it."""
+    """The script's name; made unique if no second agent has to derive the same name."""
     stem = re.sub(r"[^A-Za-z0-9._-]", "-", script.name).strip("-._")[:32] or "job"
     if lighthouse is not None:
         return stem
@@ -159,10 +159,10 @@ def default_job_id(script: Script, lighthouse: str | None) -> str:
 
 
 def check_writable(path: Path, option: str) -> None:
-    """Make ``path`` and try a file in it.
+    """Make ``path`` and write a file in it.
 
     Raises:
-        UserError: it cannot be made or written.
+        UserError: the directory cannot be made or written to.
     """
     probe = path / f".ftrun-{os.getpid()}"
     try:

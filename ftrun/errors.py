@@ -1,6 +1,6 @@
-"""The exception tree and the exit codes: whose fault it is decides the class.
+"""The exception tree and the exit codes. The class of an error tells whose fault it is.
 
-A text says what happened, to whom, what ftrun does next and what the user can do.
+An error text states what happened, to whom, what ftrun does next and what the user can do.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class FtrunError(Exception):
 
 
 class UserError(FtrunError):
-    """The input is wrong: nothing was started, or the script asked for what cannot be."""
+    """The input is wrong: nothing was started, or the script asked for something impossible."""
 
     exit_code: int = ExitCode.USAGE
 
 
 class PeerError(FtrunError):
-    """Another process (peer, agent, lighthouse) did wrong or is gone."""
+    """Another process (peer, agent, lighthouse) failed or is gone."""
 
 
 class ProtocolError(PeerError):
@@ -43,7 +43,7 @@ class ProtocolError(PeerError):
 
 
 class Bug(FtrunError):
-    """ftrun contradicts itself. Please report it with the story in the text."""
+    """ftrun contradicts itself. The text asks the user to report it."""
 
 
 def assert_never(value: NoReturn) -> NoReturn:

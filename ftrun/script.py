@@ -1,4 +1,4 @@
-"""What workers run: a file or a module, checked before workers find out one by one.
+"""The script that workers run, a file or a module, checked once before any worker starts.
 
 Not here: the other settings of a run (config.py), running it (inject/).
 """
@@ -20,7 +20,7 @@ _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """What a worker runs: a file or a module, with its own arguments untouched."""
+    """A file or a module, with its own arguments untouched."""
 
     target: str
     is_module: bool
@@ -32,9 +32,9 @@ class Script:
         return self.target.rpartition(".")[2] if self.is_module else Path(self.target).stem
 
     def trains_in_parallel(self) -> bool:
-        """True if it seems to need what torch imports late; a module's source is not looked for.
+        """True if the script seems to need modules that torch imports late, or is a module itself.
 
-        A guess, which decides in what order modules are imported and nothing else.
+        This is a guess. It decides only the order in which modules are imported.
         """
         try:
             source = Path(self.target).read_bytes()
@@ -43,7 +43,7 @@ class Script:
         return any(word in source for word in _PARALLEL_WORDS)
 
     def command(self) -> tuple[str, ...]:
-        """The command that would run it without ftrun."""
+        """The command that runs the script without ftrun."""
         head = ("python", "-m", self.target) if self.is_module else ("python", self.target)
         return head + self.args
 
@@ -54,7 +54,7 @@ def is_module_name(text: str) -> bool:
 
 
 def check_script(script: Script) -> None:
-    """See that the script is there and is Python, before workers find out one by one.
+    """Check that the script exists and is Python.
 
     Raises:
         UserError: missing, unreadable, not Python, or with a syntax error.
@@ -120,24 +120,24 @@ def _check_module(name: str) -> None:
 
 
 def _working_directory() -> Path:
-    """Where the command was typed.
+    """The directory in which the command was typed.
 
     Raises:
-        UserError: that directory has been removed since.
+        UserError: it has been removed since.
     """
     try:
         return Path.cwd()
     except OSError as error:
         raise UserError(
             f"The working directory is gone ({error.strerror}). Nothing was started. "
-            "Go to one that is there."
+            "Change to a directory that exists."
         ) from None
 
 
 def _check_package(path: Path, name: str) -> None:
-    """A package that lies here is run by its ``__main__``, as by ``python -m``.
+    """Check that a package in this directory has a ``__main__``, as ``python -m`` needs.
 
-    A directory without ``__init__.py`` may stand behind an installed package of its name.
+    A directory without ``__init__.py`` is accepted: an installed package may have its name.
     """
     if (path / "__init__.py").is_file() and not any(path.glob("__main__.*")):
         raise UserError(

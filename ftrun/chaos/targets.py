@@ -1,9 +1,9 @@
-"""The workers of one job on this machine, found so that nothing else can ever be hit (P3).
+"""Finds the workers of one job on this machine so that nothing else can ever be killed (P3).
 
 A process is a worker of the job only if all of this holds: it descends from the agent that the
-job's own file names; it carries, written by the spawner, the incarnation that the job's lighthouse
-names to whoever shows the token; it is titled as a worker; and it is the first process that did so,
-for what a worker forks inherits the rest. It is signalled by pidfd. Not here: when (session.py).
+job's own file names; its environment has, from the spawner, an incarnation that the job's
+lighthouse reports; it is titled as a worker; and no older process has the same marks, because
+children of a worker inherit them. It is signalled by pidfd. Not here: when (session.py).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MEMBER = "member"
 
 @dataclass(frozen=True)
 class Target:
-    """One worker that takes part in the quorum in force."""
+    """One worker of a member of the quorum in force."""
 
     replica_id: str
     group_rank: int
@@ -33,11 +33,11 @@ class Target:
 
     @property
     def pid(self) -> int:
-        """Its pid."""
+        """The worker's pid."""
         return self.row.pid
 
     def strike(self, number: signal.Signals) -> bool:
-        """Send it the signal; False if it has ended by itself."""
+        """Send the signal; False if the worker has already ended."""
         pidfd = linux.send_signal(self.row, number)
         if pidfd is None:
             return False
@@ -46,9 +46,9 @@ class Target:
 
 
 def find_targets(status: Status, agent_pid: int, only: str | None = None) -> list[Target]:
-    """The workers below the agent ``agent_pid`` that are members by ``status``, in order.
+    """The workers below the agent ``agent_pid`` whose replicas are members, in order.
 
-    ``only``: of this replica.
+    ``only``: the one replica to look in; None: all.
     """
     wanted = {
         incarnation: replica["replica_id"]
@@ -60,7 +60,7 @@ def find_targets(status: Status, agent_pid: int, only: str | None = None) -> lis
     rows = linux.process_rows()
     below = _descendants(rows, agent_pid)
     found: dict[tuple[str, int], Target] = {}
-    # Whoever has started first is the worker itself: all others with its marks are its children.
+    # The oldest process with these marks is the worker; the others are its children.
     for row in sorted(rows, key=lambda row: (row.start_ticks, row.pid)):
         if row.pid in below and not row.is_zombie:
             target = _as_target(row, wanted)

@@ -1,4 +1,4 @@
-"""The notices that went to agents, remembered for ``/status``: the last ones, and each slot's last.
+"""Keeps, for ``/status``, the last notices sent to agents and the last one of each replica.
 
 Not here: their wording (core/), the changes of membership (core/lighthouse/history.py).
 """
@@ -33,14 +33,14 @@ class _Event:
 
 
 class EventLog:
-    """A bounded memory of what was told."""
+    """A bounded memory of notices."""
 
     def __init__(self) -> None:
         self._events: deque[_Event] = deque(maxlen=EVENTS_MAX)
         self._last: dict[str, _Event] = {}
 
     def note(self, notice: Notice) -> bool:
-        """Remember a notice. False: it is the last one again, on its way to one more agent."""
+        """Remember a notice. False: it is the last one again, sent to one more agent."""
         if self._events and self._events[-1].notice is notice:
             return False
         event = _Event(clock.now(), clock.wall().isoformat(timespec="milliseconds"), notice)

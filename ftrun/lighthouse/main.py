@@ -60,8 +60,8 @@ def run_lighthouse(settings: ServiceSettings, announce: Callable[[str], None] = 
     ``announce`` gets one line as soon as agents can attach.
 
     Raises:
-        UserError: a setting is wrong, a port is taken, the state directory is of no use or another
-            lighthouse's; nothing was started.
+        UserError: a setting is wrong, a port is taken, or the state directory is unusable or
+            another lighthouse's; nothing was started.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s lighthouse: %(message)s")
     for name in ("grpc._cython.cygrpc", "asyncio"):
@@ -90,7 +90,7 @@ def run_embedded(embedding: Embedding) -> int:
 
 
 async def _run(settings: ServiceSettings, announce: Callable[[str], None]) -> int:
-    """Ports first: a taken one is said before anything else is touched."""
+    """Serve. Ports come first, so that a taken one is reported before anything is touched."""
     server = MembershipServer(settings)
     grpc_host, grpc_port = server.bind()
     with listen(*settings.http_address(), "--http") as listener:
@@ -119,9 +119,9 @@ async def _run(settings: ServiceSettings, announce: Callable[[str], None]) -> in
 
 
 def _collect_seldom() -> None:
-    """Records have no cycles, and to look for some among a thousand agents' takes milliseconds.
+    """Collect garbage seldom: records have no cycles, and a pass over them takes milliseconds.
 
-    What is here already, mostly modules, stays: it is looked at no more.
+    Objects that exist now, mostly modules, are never scanned again.
     """
     gc.collect()
     gc.freeze()
@@ -157,9 +157,9 @@ async def _until_stopped(
 async def _start_web(
     settings: ServiceSettings, status: Callable[[], Status], listener: socket.socket
 ) -> Any:
-    """Start HTTP last: aiohttp takes longer to import than all the rest, and agents wait.
+    """Start HTTP last, because aiohttp imports slower than all the rest and agents are waiting.
 
-    The socket listens already, so an early request just waits a moment.
+    The socket listens already, so an early request only waits a moment.
     """
     loop = asyncio.get_running_loop()
     web = await loop.run_in_executor(None, importlib.import_module, "ftrun.lighthouse.web")
@@ -169,16 +169,16 @@ async def _start_web(
 
 
 def _no_journal() -> JournalState:
-    """What to begin with when nothing is known, be it new or lost.
+    """The first record, if there is no journal or it was lost.
 
-    An epoch that no earlier life can have used (Q1): the seconds since a day before ftrun was,
-    which stay ahead of a lighthouse that counts one on at each restart.
+    Its epoch is one that no earlier lighthouse can have used (Q1): the seconds since a date before
+    ftrun existed, which stay ahead of an epoch that rises by one at each restart.
     """
     return JournalState(epoch=max(0, int((clock.wall() - EPOCH_ZERO).total_seconds())))
 
 
 def _explain(error: BaseException | None) -> int:
-    """What stopped the lighthouse, for the log; the exit code."""
+    """Log what stopped the lighthouse; returns the exit code."""
     if isinstance(error, OSError):
         log.error(
             "the journal cannot be written (%s), so nothing may be decided any more: the "
@@ -204,9 +204,9 @@ def _stop_on_signals() -> asyncio.Event:
 
 
 def _is_worth_logging(record: logging.LogRecord) -> bool:
-    """gRPC logs heads that are no UTF-8 as they are: a damaged call's token, too (X4).
+    """False for headers that are no UTF-8: gRPC would log a damaged call's token (X4).
 
-    And it tells at length that a stream was cut before its last word was sent.
+    Also for a stream that was cut before its last message, about which gRPC logs at length.
     """
     errors = record.msg, *(record.exc_info or ())
     return not any(type(error).__name__ in NOT_LOGGED for error in errors)
@@ -214,7 +214,7 @@ def _is_worth_logging(record: logging.LogRecord) -> bool:
 
 @contextlib.contextmanager
 def _locked(state_dir: Path) -> Iterator[None]:
-    """Hold the state directory: two lighthouses on one journal would name quorums twice (Q1)."""
+    """Lock the state directory: two lighthouses on one journal would reuse quorum ids (Q1)."""
     with open(state_dir / LOCK_FILE, "w", encoding="ascii") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,6 +1,6 @@
-"""The status as Prometheus figures.
+"""The status as Prometheus metrics.
 
-Not here: counting; all figures come from the same status that people see.
+Not here: counting; all values come from the status.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ftrun.core.lighthouse.status import ReplicaStatus, Status
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 SCALARS_MAX = 32
-"""So many of a replica's own figures (``manager.log``) are shown."""
+"""The most values of ``manager.log`` that are shown of a replica."""
 
 
 def render_metrics(status: Status) -> bytes:
@@ -45,13 +45,15 @@ def _service(status: Status) -> Iterator[Metric]:
     yield _gauge("epoch", "Rises at every start of a lighthouse.", status["epoch"])
     yield _gauge("agents_attached", "Agents with a stream.", service["agents_attached"])
     received = CounterMetricFamily(
-        "ftrun_messages_received", "What agents and workers have said.", labels=["kind"]
+        "ftrun_messages_received", "Messages from agents and workers.", labels=["kind"]
     )
     for kind, count in status["messages_received"].items():
         received.add_metric([kind], count)
     yield received
-    yield _counter("journal_writes", "Records on disk.", service["journal_writes"])
-    yield _counter("journal_write_seconds", "Time that they took.", service["journal_write_s"])
+    yield _counter("journal_writes", "Records written to the journal.", service["journal_writes"])
+    yield _counter(
+        "journal_write_seconds", "Time spent on writing the journal.", service["journal_write_s"]
+    )
 
 
 def _job(status: Status) -> Iterator[Metric]:
@@ -63,7 +65,7 @@ def _job(status: Status) -> Iterator[Metric]:
     yield _gauge("phase_age_seconds", "Since the phase began.", status["phase_age_s"])
     yield _gauge("replicas_wanted", "Slots of the job.", status["job"]["replicas"])
     yield _gauge("quorum_members", "Replicas in the quorum.", len(members))
-    yield _gauge("quorum_members_live", "Those that are not lost.", len(live))
+    yield _gauge("quorum_members_live", "Replicas in the quorum that are not lost.", len(live))
     yield _gauge("step", "The highest step known.", status["step"])
     yield _counter("restarts", "Restarts of replica groups.", status["restarts"])
 

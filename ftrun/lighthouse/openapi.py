@@ -1,7 +1,7 @@
 """The web server's routes as an OpenAPI document, served at ``/openapi.json``.
 
-A test holds it against the route table, so that no route is forgotten here or there, and
-schemathesis asks every route by it. Not here: the fields of a status
+A test compares it with the route table, so that no route is missing in either, and schemathesis
+uses it to test every route. Not here: the fields of a status
 (core/lighthouse/status.py), from which its schema is derived.
 """
 
@@ -22,8 +22,8 @@ def openapi(version: str) -> dict[str, Any]:
         "info": {
             "title": "ftrun lighthouse",
             "version": version,
-            "description": "What a lighthouse tells people and scrapers. Every route but /healthz "
-            "asks for the job's token. Nothing can be changed here.",
+            "description": "A lighthouse's status for people and scrapers. Every route but "
+            "/healthz needs the job's token. Every route is read-only.",
         },
         "security": [{"token": []}],
         "components": {

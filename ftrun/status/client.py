@@ -1,7 +1,7 @@
-"""Asks a lighthouse for its status over HTTP, with the token.
+"""Fetches a lighthouse's status over HTTP, with the token.
 
-Standard library only: the command should answer at once. Not here: how it is shown (view.py), which
-lighthouse (jobs.py).
+It uses the standard library only, so that the command starts fast. Not here: showing the status
+(view.py), finding the lighthouse (jobs.py).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ STATUS_BYTES_MAX = 64 * 1024 * 1024
 
 
 class LighthouseUnreachable(PeerError):
-    """Nobody answers there, or something else than a lighthouse does."""
+    """Nothing answers at the address, or something other than a lighthouse does."""
 
     exit_code = ExitCode.LIGHTHOUSE_UNREACHABLE
 
@@ -34,8 +34,8 @@ def fetch_status(
     """``/status`` of the lighthouse whose web server is at ``address``.
 
     Raises:
-        UserError: the address is none, the token is another job's, or TLS fails for good.
-        LighthouseUnreachable: no answer within ``timeout_s``, or none that a lighthouse gives.
+        UserError: the address is invalid, the token is another job's, or TLS is set up wrongly.
+        LighthouseUnreachable: no answer within ``timeout_s``, or not a lighthouse's.
     """
     host, port = parse_address(address, "--lighthouse")
     connection = _connection(host, port, tls, timeout_s)
@@ -56,14 +56,14 @@ def fetch_status(
 
 
 class _Closed(OSError):
-    """The connection, and TLS on it, stood; then it was ended without a word."""
+    """The peer closed the connection without an answer, after TCP and TLS were established."""
 
 
 def _ask(connection: http.client.HTTPConnection, token: str) -> tuple[int, bytes]:
     """The answer's code and body.
 
     Raises:
-        _HungUp: instead of an answer. How that shows depends on the time and on the Python.
+        _Closed: there was none. Which error shows that depends on the moment and on the Python.
     """
     try:
         connection.request("GET", "/status", headers={"Authorization": bearer(token)})
@@ -75,7 +75,7 @@ def _ask(connection: http.client.HTTPConnection, token: str) -> tuple[int, bytes
 
 def _unreachable(host: str, port: int, tls: TlsFiles, error: Exception) -> LighthouseUnreachable:
     scheme, hint = ("https", "") if tls else ("http", " If it has TLS: --tls-ca PEM.")
-    # What does not speak HTTP, as the port for agents, is not quoted: its bytes are no text.
+    # A peer without HTTP, such as the port for agents, is not quoted: its bytes are no text.
     is_http = isinstance(error, (OSError, http.client.IncompleteRead))
     why = str(error) if is_http else "what answers there does not speak HTTP/1.1"
     return LighthouseUnreachable(

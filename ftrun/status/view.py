@@ -1,9 +1,9 @@
-"""A status snapshot → what a terminal shows. Pure: a dict in, a Rich renderable out.
+"""Shows a status in a terminal. Pure: a Status in, a Rich renderable out.
 
-It lays itself out for the terminal's width: below ``WIDE_COLUMNS`` every event and every reason is
-one line, cut at the edge, so that four replicas and the last changes fit on 80 x 24; ``--json`` has
-all of it. What came over the network is shown as plain text: no markup, no control characters. Not
-here: fetching it (client.py), words and durations (words.py).
+The layout follows the terminal's width: below ``WIDE_COLUMNS`` every event and every reason is one
+line, cut at the edge, so that four replicas and the last changes fit on 80 x 24; ``--json`` has all
+of it. Text from the network is shown plain: no markup, no control characters. Not here: fetching
+the status (client.py), words and durations (words.py).
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ REPLICA_STYLES = {
 
 
 def render(status: Status) -> RenderableType:
-    """The whole picture: the job, its replicas, what has changed of late."""
+    """The whole view: the job, its replicas, its recent changes."""
     return _Picture(status)
 
 
 class _Picture:
-    """The parts, for the width of the console that it is printed to."""
+    """The parts of the view, laid out when the console's width is known."""
 
     def __init__(self, status: Status) -> None:
         self._status = status
@@ -78,7 +78,7 @@ class _Picture:
 
 
 def _flow(facts: Iterable[Text], columns: int) -> Text:
-    """Facts beside each other, and on the next line where the next one finds no room."""
+    """Facts side by side, wrapped to the next line at the edge."""
     lines: list[Text] = []
     for fact in facts:
         if lines and lines[-1].cell_len + 2 + fact.cell_len <= columns:
@@ -133,7 +133,7 @@ def _service_facts(status: Status) -> list[Text]:
 
 
 def _table(columns: tuple[str, ...], right: tuple[str, ...], last: str, wide: bool) -> Table:
-    """Columns as wide as they are; ``last`` has the rest, and more than one line if ``wide``."""
+    """A table with columns of natural width; ``last`` gets the rest and wraps if ``wide``."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", expand=bool(last))
     for name in columns:
         table.add_column(name, justify="right" if name in right else "left", no_wrap=True)
@@ -165,7 +165,7 @@ def _replicas(replicas: list[ReplicaStatus], wide: bool) -> Table:
 
 
 def _agent(agent_id: str | None, wide: bool) -> Text:
-    """Its host and the end of its id; in a narrow terminal four digits of that are enough."""
+    """The agent's host and the end of its id, shortened to four digits if not ``wide``."""
     if agent_id is None or wide:
         return _cell(agent_id)
     short = _RANDOM_END.sub(r"-\1", plain(agent_id))
@@ -183,7 +183,7 @@ def _last_event(event: NoticeStatus | None) -> Text:
 
 
 def _last_events(replicas: list[ReplicaStatus]) -> list[NoticeStatus]:
-    """The last event of each replica, those of several once, the newest last."""
+    """The last event of each replica, newest last; a shared one appears once."""
     found = {
         (event["ago_s"], event["text"]): event
         for replica in replicas

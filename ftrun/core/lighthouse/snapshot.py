@@ -1,6 +1,7 @@
-"""The lighthouse as people and programs see it: a picture of it as plain JSON.
+"""The core's part of the status, as plain JSON.
 
-Not here: anything that changes it (machine.py, membership.py), its invariants (checks.py).
+Not here: the fields' types (status.py), the decisions (machine.py, membership.py), the invariants
+(checks.py).
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ CHANGES_SHOWN = 20
 def snapshot(
     state: MembershipState, agents: Iterable[Agent], wait: Wait | None, now: float
 ) -> MembershipStatus:
-    """Everything worth showing, as plain JSON. ``wait``: what holds the job up, if anything."""
+    """The membership now. ``wait``: the wait that holds the job up, if any."""
     slots = state.slots.by_agent()
     return {
         "phase": state.phase.value,
@@ -97,12 +98,12 @@ def _replica(state: MembershipState, slot: Slot) -> ReplicaStatus:
         "batches": progress.batches if progress is not None else None,
         "worker_phase": progress.phase if progress is not None else None,
         "scalars": _scalars(progress.scalars) if progress is not None else {},
-        "last_event": None,  # the shell knows it
+        "last_event": None,  # lighthouse/status.py fills it
     }
 
 
 def _scalars(scalars: Iterable[tuple[str, float]]) -> dict[str, float | None]:
-    """JSON has no NaN and no infinity."""
+    """The script's values; None for NaN and infinity, which JSON lacks."""
     return {name: value if math.isfinite(value) else None for name, value in scalars}
 
 

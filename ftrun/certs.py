@@ -53,10 +53,10 @@ class Written:
             f"Wrote to {d}: ca.pem ca.key lighthouse.pem lighthouse.key agent.pem agent.key",
             f"The lighthouse's certificate is for: {', '.join(self.hosts)}",
             "",
-            "The lighthouse, which lets in only agents with a certificate of this authority:",
+            "The lighthouse, which accepts only agents with a certificate of this authority:",
             f"  ftrun lighthouse --bind {agents} --tls-cert {d}/lighthouse.pem "
             f"--tls-key {d}/lighthouse.key --tls-ca {d}/ca.pem",
-            "Every node (they need agent.pem, agent.key, ca.pem and the token, and not ca.key):",
+            "Every node (it needs agent.pem, agent.key, ca.pem and the token, but not ca.key):",
             f"  ftrun --lighthouse {agents} --tls-cert {d}/agent.pem "
             f"--tls-key {d}/agent.key --tls-ca {d}/ca.pem train.py",
             "Its status:",

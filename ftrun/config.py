@@ -144,7 +144,7 @@ def parse_replicas(text: str, min_replicas: int | None) -> tuple[int, int]:
         )
     if min_replicas is not None and min_replicas != low:
         raise UserError(
-            f"--replicas {text} says at least {low} and --min-replicas says {min_replicas}. "
+            f"--replicas {text} asks for at least {low} and --min-replicas for {min_replicas}. "
             "Give one of the two."
         )
     return low, high
@@ -219,7 +219,7 @@ def _check_times(settings: RunSettings) -> None:
     if settings.hang_timeout_s != 0 and not 1 <= settings.hang_timeout_s <= 7 * 86400:
         raise UserError(
             f"--hang-timeout {settings.hang_timeout_s:g}: give seconds from 1 to a week, or 0 to "
-            "leave workers that hang alone."
+            "never replace workers that hang."
         )
     if settings.isolation_limit_s < 2 * settings.heartbeat_timeout_s:
         raise UserError(

@@ -55,7 +55,7 @@ def allow_descriptors(needed: int, what: str, child_pid: int | None = None) -> N
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
         if child_pid is not None:
-            with contextlib.suppress(ProcessLookupError):  # Its end is noticed elsewhere.
+            with contextlib.suppress(ProcessLookupError):  # the agent notices its end
                 resource.prlimit(child_pid, resource.RLIMIT_NOFILE, (raised, hard))
     except (OSError, ValueError):
         raise UserError(_too_few(needed, what, soft)) from None

@@ -56,7 +56,7 @@ class Tally:
 
 
 class JobEnded(Exception):
-    """No worker is left to kill."""
+    """The job has ended, or its lighthouse no longer answers."""
 
 
 def run_chaos(settings: ChaosSettings, show: Callable[[str], None] = print) -> int:
@@ -156,7 +156,7 @@ class Session:
                     return self._draws.victim(targets), status
             if not shown:
                 shown = True
-                self._line("nobody to kill now (a job's last member is spared); waiting")
+                self._line("no worker to kill now (a job's last member is spared); waiting")
             if not self._pause(LOOK_S * 4, until):
                 return None, status
 
@@ -181,7 +181,7 @@ class Session:
             self._line(f"{words}, and was seen to have committed step {step} after {seen}")
 
     def _watch(self, timeout_s: float, look: Callable[[Status], int | None]) -> int | None:
-        """Ask for the status until ``look`` finds something in it, or the time is over."""
+        """Fetch the status until ``look`` finds something in it, or the time is over."""
         deadline = clock.now() + timeout_s
         while (found := look(self._status())) is None and clock.now() < deadline:
             time.sleep(LOOK_S)

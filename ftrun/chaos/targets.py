@@ -2,8 +2,9 @@
 
 A process is a worker of the job only if all of this holds: it descends from the agent that the
 job's own file names; its environment has, from the spawner, an incarnation that the job's
-lighthouse reports; it is titled as a worker; and no older process has the same marks, because
-children of a worker inherit them. It is signalled by pidfd. Not here: when (session.py).
+lighthouse reports to holders of the token; it is titled as a worker; and no older process has the
+same marks, because children of a worker inherit them. It is signalled by pidfd. Not here: when
+(session.py).
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ def run_lighthouse(settings: ServiceSettings, announce: Callable[[str], None] = 
         logging.getLogger(name).addFilter(_is_worth_logging)
     settings.check()
     with _locked(settings.state_dir):
-        _withdraw(settings.state_dir)  # what a killed one has left
+        _withdraw(settings.state_dir)  # left by a killed lighthouse
         return asyncio.run(_run(settings, announce))
 
 

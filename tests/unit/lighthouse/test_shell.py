@@ -41,7 +41,7 @@ def with_shell(tmp_path: Path, test: Callable[[Shell, JournalFile], Any]) -> Non
 
 
 async def drain(session: Session) -> list[Any]:
-    """What is queued for an agent."""
+    """The messages queued for an agent."""
     session.close("test")
     found = []
     while (data := await session.next()) is not None:
@@ -106,7 +106,7 @@ def test_a_bug_in_the_core_stops_the_lighthouse_and_not_the_loop(tmp_path: Path)
 
 
 def test_the_timer_brings_the_core_to_its_deadlines(tmp_path: Path) -> None:
-    """A silent agent is found without anybody saying anything."""
+    """A silent agent is found without any message."""
 
     async def test(shell: Shell, journal: JournalFile) -> None:
         shell.start()

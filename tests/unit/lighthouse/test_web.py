@@ -227,7 +227,7 @@ def test_every_answer_carries_the_safe_heads() -> None:
 
 
 def test_the_token_counts_in_its_header_only() -> None:
-    """What a browser adds by itself must not let another page act in its user's name."""
+    """Cookies, which a browser adds by itself, let no other page act in its user's name."""
 
     async def main() -> None:
         async with Served() as served:
@@ -296,7 +296,7 @@ def test_connections_are_bounded_in_number_and_time(monkeypatch: pytest.MonkeyPa
         async with Served() as served:
             host, port = served.url.removeprefix("http://").split(":")
             held = [await asyncio.open_connection(host, int(port)) for _ in range(4)]
-            # One is cut at once, the rest, which say nothing, when their time is over.
+            # One is closed at once; the silent rest, when their time is over.
             for reader, writer in held:
                 assert await reader.read() == b""
                 writer.close()

@@ -136,7 +136,7 @@ def run(
             metavar="S",
             help="Seconds without a sign of life until a worker is replaced; 0: never.",
         ),
-    ] = 60.0,
+    ] = defaults.HANG_TIMEOUT_S,
     grace_s: Annotated[
         float,
         typer.Option(

@@ -9,6 +9,7 @@ from __future__ import annotations
 JOIN_TIMEOUT_S = 60.0
 HEARTBEAT_TIMEOUT_S = 5.0
 ISOLATION_LIMIT_S = 60.0
+HANG_TIMEOUT_S = 60.0
 
 LIGHTHOUSE_PORT = 29510
 """For agents; the web server has the next port."""

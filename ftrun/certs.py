@@ -1,8 +1,7 @@
 """``ftrun certs``: a development authority, and certificates for a lighthouse and its agents.
 
-To try TLS with, or for one cluster of one's own: the authority's key is a file like the others.
-Whoever has an authority already needs none of this. Not here: how the files are used
-(protocol/tls.py).
+It is meant for trials or for a single cluster, because the authority's key is a plain file. A site
+with an authority of its own needs none of this. Not here: how the files are used (protocol/tls.py).
 """
 
 from __future__ import annotations
@@ -20,13 +19,14 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from ftrun import clock
+from ftrun.defaults import LIGHTHOUSE_PORT
 from ftrun.errors import UserError
 
 AUTHORITY_DAYS = 3650
 CERTIFICATE_DAYS = 825
 HOSTS_MAX = 100
 CLOCK_SKEW = timedelta(minutes=5)
-"""Machines' clocks differ: a certificate made a second ago is valid everywhere."""
+"""Clocks of machines differ: so a new certificate is valid everywhere at once."""
 ALWAYS = ("localhost", "127.0.0.1", "::1")
 
 
@@ -40,40 +40,41 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """Where the files are."""
+    """The directory of the files, and the hosts that they are for."""
 
     directory: Path
     hosts: tuple[str, ...]
 
     def lines(self) -> list[str]:
-        """What to do with them."""
+        """Instructions for the user."""
         d, host = self.directory, self.hosts[0]
+        agents, web = f"{host}:{LIGHTHOUSE_PORT}", f"{host}:{LIGHTHOUSE_PORT + 1}"
         return [
             f"Wrote to {d}: ca.pem ca.key lighthouse.pem lighthouse.key agent.pem agent.key",
             f"The lighthouse's certificate is for: {', '.join(self.hosts)}",
             "",
-            "The lighthouse, which lets in only agents with a certificate of this authority:",
-            f"  ftrun lighthouse --bind {host}:29510 --tls-cert {d}/lighthouse.pem "
+            "The lighthouse, which accepts only agents with a certificate of this authority:",
+            f"  ftrun lighthouse --bind {agents} --tls-cert {d}/lighthouse.pem "
             f"--tls-key {d}/lighthouse.key --tls-ca {d}/ca.pem",
-            "Every node (they need agent.pem, agent.key, ca.pem and the token, and not ca.key):",
-            f"  ftrun --lighthouse {host}:29510 --tls-cert {d}/agent.pem "
+            "Every node (it needs agent.pem, agent.key, ca.pem and the token, but not ca.key):",
+            f"  ftrun --lighthouse {agents} --tls-cert {d}/agent.pem "
             f"--tls-key {d}/agent.key --tls-ca {d}/ca.pem train.py",
             "Its status:",
-            f"  ftrun status --lighthouse {host}:29511 --tls-cert {d}/agent.pem "
+            f"  ftrun status --lighthouse {web} --tls-cert {d}/agent.pem "
             f"--tls-key {d}/agent.key --tls-ca {d}/ca.pem",
         ]
 
 
 def write_certificates(directory: Path, hosts: tuple[str, ...], *, force: bool = False) -> Written:
-    """Make an authority, a lighthouse's certificate for ``hosts`` and an agent's.
+    """Make an authority, a lighthouse's certificate for ``hosts``, and an agent's certificate.
 
     Args:
         directory: where the six files go; it is made with mode 0700.
-        hosts: names and addresses under which agents reach the lighthouse; none: this machine's.
-        force: replace files that are there.
+        hosts: names and addresses at which agents reach the lighthouse; empty: this machine's.
+        force: replace existing files.
 
     Raises:
-        UserError: a host is none, a file is there already, or the directory cannot be written.
+        UserError: a host is invalid, a file exists, or the directory cannot be written.
     """
     names = _all_hosts(hosts or (socket.gethostname(),))
     alternatives = [_alternative(host) for host in names]
@@ -187,13 +188,13 @@ def _key_pem(identity: Identity) -> bytes:
 
 
 def _write_all(directory: Path, files: dict[str, bytes], force: bool) -> None:
-    """All or, if one is there already, none. Each is whole under its name."""
+    """Write all files or, if one exists, none. A file appears complete or not at all."""
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         there = [name for name in files if os.path.lexists(directory / name)]
         if there and not force:
             raise UserError(
-                f"{directory / there[0]} is there already. Nothing was written. Give another "
+                f"{directory / there[0]} exists already. Nothing was written. Give another "
                 "--out DIR, or --force to replace it: agents with the old files are refused then."
             )
         for name, data in files.items():

@@ -1,8 +1,8 @@
-"""The entry point: launches the spawner if a run is asked for, and only then loads the commands.
+"""The entry point: launches the spawner if the command line starts a run, then loads the commands.
 
-torch takes longest, so what imports it starts before the options are parsed, which takes a library
-of its own. A command line that turns out to be wrong ends it again: by then it has done nothing but
-import. Not here: the commands (commands.py), what is launched (agent/launch.py).
+Importing torch takes longest, so the spawner starts to import it before the options are parsed. If
+the command line is wrong, the spawner is ended; it has only imported by then. Not here: the
+commands (commands.py), the launch itself (agent/launch.py).
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ COMPLETION = "_FTRUN_COMPLETE"
 
 
 class _Launches:
-    """Launches one spawner, early or when it is called for, and ends it in any case."""
+    """Launches one spawner, at the first call, and ends it in any case."""
 
     def __init__(self) -> None:
         self._launch: SpawnerLaunch | None = None
 
     def __call__(self) -> SpawnerLaunch:
-        """The spawner, which imports torch by now."""
+        """The spawner, which is importing torch."""
         if self._launch is None:
             from ftrun.agent.launch import SpawnerLaunch
 
-            signal.signal(signal.SIGINT, _leave)  # until the agent's own handlers are there
+            signal.signal(signal.SIGINT, _leave)  # until the agent installs its own handlers
             try:
                 self._launch = SpawnerLaunch()
             except OSError as error:
@@ -48,13 +48,13 @@ class _Launches:
         return self._launch
 
     def end(self) -> None:
-        """Nobody needs it any more."""
+        """End the spawner, if there is one."""
         if self._launch is not None:
             self._launch.end()
 
 
 def main() -> None:
-    """One line for what ftrun raises on purpose, and its exit code."""
+    """Run the command; an error that ftrun raises on purpose becomes one line and an exit code."""
     _fill_standard_descriptors()
     _let_any_text_out()
     launches = _Launches()
@@ -73,16 +73,16 @@ def main() -> None:
         _drop_output()
         print(f"ftrun: standard output cannot be written: {error.strerror}.", file=sys.stderr)
         sys.exit(ExitCode.USAGE)
-    except KeyboardInterrupt:  # Before the agent's own handlers are there: nothing runs yet.
+    except KeyboardInterrupt:  # before the agent's own handlers: nothing runs yet
         sys.exit(ExitCode.INTERRUPTED)
     finally:
         launches.end()
 
 
 def means_a_run(words: list[str]) -> bool:
-    """Whether these words, if nothing is wrong with them, start a run.
+    """True if these words, when they are valid, start a run.
 
-    False is never wrong, only slower: an argument of the script may be ``--help`` too.
+    False is always safe, only slower: ``--help`` may also be an argument of the script.
     """
     if not words or words[0] in OTHER_COMMANDS or not STARTS_NOTHING.isdisjoint(words):
         return False
@@ -90,28 +90,28 @@ def means_a_run(words: list[str]) -> bool:
 
 
 def _leave(number: int, frame: object) -> None:
-    """A Ctrl-C while all is starting.
+    """Handles a Ctrl-C during the start.
 
-    No KeyboardInterrupt: where one passes through an ``exec`` of text, as dataclasses do, CPython
-    3.11 ends by SIGINT whoever has caught it.
+    It raises no KeyboardInterrupt: if one passes through an ``exec`` of text, as in dataclasses,
+    CPython 3.11 ends the process by SIGINT even though the exception was caught.
     """
     raise SystemExit(ExitCode.INTERRUPTED)
 
 
 def _let_any_text_out() -> None:
-    """A character that the terminal's encoding lacks is shown as another, and is no error."""
+    """Replace characters that the terminal's encoding lacks, instead of raising an error."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
 
 
 def _drop_output() -> None:
-    """The interpreter writes what is left when it ends, and would fail once more."""
+    """Discard buffered output: the interpreter would fail again to write it at its end."""
     with open(os.devnull, "wb") as null:
         os.dup2(null.fileno(), 1)
 
 
 def _fill_standard_descriptors() -> None:
-    """Started with one of 0, 1, 2 closed, the next file opened would get the workers' output."""
+    """Open 0, 1, 2 if closed: otherwise the next file opened would get the workers' output."""
     for fd in (0, 1, 2):
         try:
             os.fstat(fd)

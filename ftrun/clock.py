@@ -1,6 +1,7 @@
-"""The only clock: everything that measures time in ftrun asks here.
+"""The only clock: all time in ftrun is measured here.
 
-Monotonic, so that a wall-clock jump changes nothing (L3). Cores get ``now`` as an argument.
+It is monotonic, so that a jump of the wall clock changes nothing (L3). Cores get ``now`` as an
+argument.
 """
 
 from __future__ import annotations
@@ -15,5 +16,5 @@ def now() -> float:
 
 
 def wall() -> datetime:
-    """The date and time of day in UTC: for logs and people, never for decisions."""
+    """Date and time in UTC. Only logs and people use it; no decision does."""
     return datetime.now(timezone.utc)

@@ -1,122 +1,85 @@
-"""What the user asked for, checked and frozen, before anything is started.
+"""The settings of a run, checked and frozen before anything is started.
 
-Every bad input has its own message here. Not here: what a machine has (agent/devices.py) and the
-options' spelling (commands.py).
+Every bad input has its own message here. Not here: the script (script.py), what a machine has
+(agent/devices.py), the options' spelling (commands.py).
 """
 
 from __future__ import annotations
 
-import importlib.util
-import ipaddress
 import os
 import re
 import secrets
-import sys
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from ftrun import clock
+from ftrun.addresses import normal_address, parse_address
 from ftrun.core.messages import JobSpec
+from ftrun.defaults import LIGHTHOUSE_PORT, REPLICAS_MAX
 from ftrun.errors import UserError
-from ftrun.protocol.tls import PLAINTEXT, TlsFiles
+from ftrun.protocol.tls import TlsFiles
+from ftrun.script import Script, check_script, is_module_name
 
-REPLICAS_MAX = 4096
 WORKERS_PER_REPLICA_MAX = 1024
 PRELOAD_MAX = 64
 STANDBYS_MAX = 64
-SCRIPT_BYTES_MAX = 16 << 20
 DEVICES = ("auto", "cpu", "cuda")
 INJECT_MODES = ("explicit", "off")
-_PARALLEL_WORDS = (b"ftrun", b"torchft", b"DistributedDataParallel", b"fully_shard", b"compile")
 _JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
-
-
-@dataclass(frozen=True, slots=True)
-class Script:
-    """What a worker runs: a file or a module, with its own arguments untouched."""
-
-    target: str
-    is_module: bool
-    args: tuple[str, ...] = ()
-
-    @property
-    def name(self) -> str:
-        """A short name for job ids and plans."""
-        return self.target.rpartition(".")[2] if self.is_module else Path(self.target).stem
-
-    def trains_in_parallel(self) -> bool:
-        """True if it seems to need what torch imports late; a module's source is not looked for.
-
-        A guess, which decides in what order modules are imported and nothing else.
-        """
-        try:
-            source = Path(self.target).read_bytes()
-        except OSError:
-            return True
-        return any(word in source for word in _PARALLEL_WORDS)
-
-    def command(self) -> tuple[str, ...]:
-        """The command that would run it without ftrun."""
-        head = ("python", "-m", self.target) if self.is_module else ("python", self.target)
-        return head + self.args
 
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
-    """Everything ``ftrun run`` knows about the job; nothing in it is secret."""
+    """All settings of ``ftrun run``; none is secret."""
 
     script: Script
     job_id: str
     replicas: int
     min_replicas: int
-    workers_per_replica: int = 1
-    nodes: int = 1
-    rebalance: bool = True
-    lighthouse: str | None = None
-    max_restarts: int = 10
-    join_timeout_s: float = 60.0
-    heartbeat_timeout_s: float = 5.0
-    isolation_limit_s: float = 60.0
-    hang_timeout_s: float = 60.0
-    grace_s: float = 10.0
-    device: str = "auto"
-    inject: str = "explicit"
-    preload: tuple[str, ...] = ()
-    standbys: int = 0
-    log_dir: Path = field(default_factory=lambda: Path("ftrun-logs"))
-    state_dir: Path | None = None
-    token_file: Path | None = None
-    tls: TlsFiles = PLAINTEXT
+    workers_per_replica: int
+    nodes: int
+    rebalance: bool
+    lighthouse: str | None
+    max_restarts: int
+    join_timeout_s: float
+    heartbeat_timeout_s: float
+    isolation_limit_s: float
+    hang_timeout_s: float
+    grace_s: float
+    device: str
+    inject: str
+    preload: tuple[str, ...]
+    standbys: int
+    log_dir: Path
+    state_dir: Path | None
+    token_file: Path | None
+    tls: TlsFiles
 
     @property
     def job_log_dir(self) -> Path:
-        """Where this job's logs are."""
+        """The directory of this job's logs."""
         return self.log_dir / self.job_id
 
     def lighthouse_address(self) -> tuple[str, int]:
-        """Host and port of the lighthouse that was named; there must be one."""
+        """Host and port of ``lighthouse``, which must not be None."""
         return parse_address(self.lighthouse or "", "--lighthouse")
 
     def spec(self) -> JobSpec:
-        """What all agents of the job must agree on."""
-        return JobSpec(
-            job_id=self.job_id,
-            replicas=self.replicas,
-            workers_per_replica=self.workers_per_replica,
-            min_replicas=self.min_replicas,
-            join_timeout_s=self.join_timeout_s,
-            heartbeat_timeout_s=self.heartbeat_timeout_s,
-            isolation_limit_s=self.isolation_limit_s,
-            nodes=self.nodes,
-            rebalance=self.rebalance,
-        )
+        """The settings on which all agents of the job must agree."""
+        return JobSpec(**self.shared_with(JobSpec))
+
+    def shared_with(self, kind: type[Any]) -> dict[str, Any]:
+        """The settings that the dataclass ``kind`` has too, under the same names."""
+        names = {field.name for field in fields(kind)} & {field.name for field in fields(self)}
+        return {name: getattr(self, name) for name in names}
 
     def check(self) -> None:
-        """Look at all that can be wrong without starting anything.
+        """Check everything that can be checked without starting anything.
 
         Raises:
-            UserError: the first thing that is wrong, with the remedy.
+            UserError: the first error found, with its remedy.
         """
         _check_counts(self)
         _check_times(self)
@@ -125,14 +88,37 @@ class RunSettings:
         check_script(self.script)
 
     def check_directories(self) -> None:
-        """Make the directories that the job writes.
+        """Make the directories that the job writes to.
 
         Raises:
-            UserError: one cannot be made or written.
+            UserError: one of them cannot be made or written to.
         """
         check_writable(self.job_log_dir, "--log-dir")
         if self.state_dir is not None:
             check_writable(self.state_dir, "--state-dir")
+
+
+def resolve(options: Mapping[str, Any]) -> RunSettings:
+    """The settings of ``ftrun run``; ``options``: its parameters by name (commands.py).
+
+    Raises:
+        UserError: an option cannot be parsed. What it means is checked later: ``check``.
+    """
+    target, *args = options["script"]
+    script = Script(target, is_module=options["module"], args=tuple(args))
+    low, high = parse_replicas(options["replicas"], options["min_replicas"])
+    lighthouse, job_id = options["lighthouse"], options["job_id"]
+    parsed = {
+        **options,
+        "script": script,
+        "job_id": default_job_id(script, lighthouse) if job_id is None else job_id,
+        "replicas": high,
+        "min_replicas": low,
+        "lighthouse": normal_address(lighthouse),
+        "preload": tuple(options["preload"].replace(",", " ").split()),
+        "tls": TlsFiles(options["tls_cert"], options["tls_key"], options["tls_ca"]),
+    }
+    return RunSettings(**{field.name: parsed[field.name] for field in fields(RunSettings)})
 
 
 def parse_replicas(text: str, min_replicas: int | None) -> tuple[int, int]:
@@ -158,48 +144,14 @@ def parse_replicas(text: str, min_replicas: int | None) -> tuple[int, int]:
         )
     if min_replicas is not None and min_replicas != low:
         raise UserError(
-            f"--replicas {text} says at least {low} and --min-replicas says {min_replicas}. "
+            f"--replicas {text} asks for at least {low} and --min-replicas for {min_replicas}. "
             "Give one of the two."
         )
     return low, high
 
 
-def parse_address(text: str, option: str) -> tuple[str, int]:
-    """``HOST:PORT`` to its parts; ``http://`` in front and a ``/`` behind are forgiven.
-
-    Raises:
-        UserError: no host, no port, or a port that cannot be.
-    """
-    bare = text.removeprefix("http://").rstrip("/")
-    host, colon, port_text = bare.rpartition(":")
-    host = host.strip("[]")
-    if not colon or not host or not port_text.isdecimal() or int(port_text) > 65535:
-        raise UserError(
-            f"{option} {text!r} is not HOST:PORT. For example: {option} 127.0.0.1:29510."
-        )
-    return host, int(port_text)
-
-
-def is_loopback(host: str) -> bool:
-    """True if nobody on another machine can reach it."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def normal_address(text: str | None) -> str | None:
-    """``--lighthouse`` as HOST:PORT, whatever was forgiven."""
-    if text is None:
-        return None
-    host, port = parse_address(text, "--lighthouse")
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
 def default_job_id(script: Script, lighthouse: str | None) -> str:
-    """A name for the job: the script's; made unique where no second agent has to guess it."""
+    """The script's name; made unique if no second agent has to derive the same name."""
     stem = re.sub(r"[^A-Za-z0-9._-]", "-", script.name).strip("-._")[:32] or "job"
     if lighthouse is not None:
         return stem
@@ -207,10 +159,10 @@ def default_job_id(script: Script, lighthouse: str | None) -> str:
 
 
 def check_writable(path: Path, option: str) -> None:
-    """Make ``path`` and try a file in it.
+    """Make ``path`` and write a file in it.
 
     Raises:
-        UserError: it cannot be made or written.
+        UserError: the directory cannot be made or written to.
     """
     probe = path / f".ftrun-{os.getpid()}"
     try:
@@ -222,99 +174,6 @@ def check_writable(path: Path, option: str) -> None:
             f"{option}: cannot write in {path} ({error.strerror}). Nothing was started. "
             f"Give a directory that you may write: {option} DIR."
         ) from None
-
-
-def check_script(script: Script) -> None:
-    """See that the script is there and is Python, before workers find out one by one.
-
-    Raises:
-        UserError: missing, unreadable, not Python, or with a syntax error.
-    """
-    if script.is_module:
-        _check_module(script.target)
-        return
-    path = Path(script.target)
-    if path.is_dir():
-        path = path / "__main__.py"
-        if not path.exists():
-            name = path.parent.name if _MODULE.fullmatch(path.parent.name) else "PACKAGE"
-            raise UserError(
-                f"{script.target!r} is a directory and has no __main__.py. Nothing was started. "
-                f"Name a script in it; -m {name} runs a package that has one, "
-                f"-m {name}.MODULE a module of it."
-            )
-    if not path.exists():
-        here = _working_directory()
-        raise UserError(f"Script {str(path)!r} does not exist (looked from {here}).")
-    if not path.is_file():
-        raise UserError(f"Script {str(path)!r} is not a file.")
-    _check_source(path)
-
-
-def _check_source(path: Path) -> None:
-    try:
-        if path.stat().st_size > SCRIPT_BYTES_MAX:
-            raise UserError(f"{path} is not a Python file: it is larger than 16 MiB.")
-        source = path.read_bytes()
-    except OSError as error:
-        raise UserError(f"Script {str(path)!r} cannot be read ({error.strerror}).") from None
-    if source[:2] == b"PK" and path.suffix in (".zip", ".pyz"):
-        return
-    try:
-        compile(source, str(path), "exec", dont_inherit=True)
-    except SyntaxError as error:
-        if path.suffix not in (".py", ".pyw"):
-            raise UserError(
-                f"{path} is not a Python file. ftrun runs Python scripts and, with -m, modules."
-            ) from None
-        raise UserError(f"{path}, line {error.lineno}: syntax error: {error.msg}.") from None
-    except ValueError:
-        raise UserError(f"{path} is not a Python file: it holds binary data.") from None
-
-
-def _check_module(name: str) -> None:
-    if not _MODULE.fullmatch(name):
-        raise UserError(f"-m {name!r} is not a module name. For example: -m package.train.")
-    top = name.partition(".")[0]
-    if top in sys.modules:
-        return
-    directory = _working_directory()
-    if (directory / top).is_dir() or (directory / f"{top}.py").is_file():
-        _check_package(directory.joinpath(*name.split(".")), name)
-        return
-    try:
-        found = importlib.util.find_spec(top)
-    except (ImportError, ValueError):
-        found = None
-    if found is None:
-        raise UserError(f"-m {name}: no module named {top!r} here ({directory}) or installed.")
-
-
-def _working_directory() -> Path:
-    """Where the command was typed.
-
-    Raises:
-        UserError: that directory has been removed since.
-    """
-    try:
-        return Path.cwd()
-    except OSError as error:
-        raise UserError(
-            f"The working directory is gone ({error.strerror}). Nothing was started. "
-            "Go to one that is there."
-        ) from None
-
-
-def _check_package(path: Path, name: str) -> None:
-    """A package that lies here is run by its ``__main__``, as by ``python -m``.
-
-    A directory without ``__init__.py`` may stand behind an installed package of its name.
-    """
-    if (path / "__init__.py").is_file() and not any(path.glob("__main__.*")):
-        raise UserError(
-            f"-m {name}: the package has no __main__.py. Nothing was started. "
-            f"Name a module of it: -m {name}.MODULE"
-        )
 
 
 def _check_counts(settings: RunSettings) -> None:
@@ -341,9 +200,9 @@ def _check_counts(settings: RunSettings) -> None:
     if settings.nodes > 1 and settings.lighthouse is None:
         raise UserError(
             "--nodes above 1 needs a lighthouse that all nodes reach. Start one with "
-            "`ftrun lighthouse --bind HOST:29510 --token-file FILE`, with TLS (`ftrun certs`) or "
-            "--insecure-plaintext, and give --lighthouse HOST:29510 and a copy of that FILE on "
-            "every node."
+            f"`ftrun lighthouse --bind HOST:{LIGHTHOUSE_PORT} --token-file FILE`, with TLS "
+            "(`ftrun certs`) or --insecure-plaintext, and give --lighthouse "
+            f"HOST:{LIGHTHOUSE_PORT} and a copy of that FILE on every node."
         )
 
 
@@ -360,7 +219,7 @@ def _check_times(settings: RunSettings) -> None:
     if settings.hang_timeout_s != 0 and not 1 <= settings.hang_timeout_s <= 7 * 86400:
         raise UserError(
             f"--hang-timeout {settings.hang_timeout_s:g}: give seconds from 1 to a week, or 0 to "
-            "leave workers that hang alone."
+            "never replace workers that hang."
         )
     if settings.isolation_limit_s < 2 * settings.heartbeat_timeout_s:
         raise UserError(
@@ -383,7 +242,7 @@ def _check_names(settings: RunSettings) -> None:
     if len(settings.preload) > PRELOAD_MAX:
         raise UserError(f"--preload: at most {PRELOAD_MAX} modules.")
     for name in settings.preload:
-        if not _MODULE.fullmatch(name):
+        if not is_module_name(name):
             raise UserError(f"--preload {name!r} is not a module name.")
     if settings.lighthouse is not None:
         parse_address(settings.lighthouse, "--lighthouse")

@@ -1,7 +1,7 @@
-"""Descriptors (open files): how many a job needs in one process, and a limit that allows them.
+"""Descriptors (open files): how many one process of a job needs, and a limit that allows them.
 
-The soft limit is raised where it is too low; a hard limit that is too low is said before anything
-starts. Not here: what happens if they run out later all the same (agent/spawner.py, tcp_stores.py).
+A soft limit that is too low is raised; a hard limit that is too low is an error before anything
+starts. Not here: descriptors that run out later all the same (agent/spawner.py, tcp_stores.py).
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ import resource
 
 from ftrun.errors import UserError
 
-# Measured with torch 2.13 and Gloo on 1 to 16 replicas and 1 to 8 workers in each, with kills:
-# the stores hold 36 + 10 per replica here, the agent 20 + 5 per worker here, a worker 11 + 2 per
-# replica anywhere, the spawner 10 + 1 per worker here + 5 per standby. The sum is about twice the
-# largest of them, which leaves room for what a script opens.
+# Measured with torch 2.13 and Gloo on 1 to 16 replicas of 1 to 8 workers, with kills: the stores
+# hold 36 + 10 per replica here, the agent 20 + 5 per worker here, a worker 11 + 2 per replica
+# anywhere, the spawner 10 + 1 per worker here + 5 per standby. The sum below is about twice the
+# largest of them, which leaves room for files that a script opens.
 BASE = 100
 PER_REPLICA_HERE = 12
 PER_WORKER_HERE = 6
 PER_STANDBY = 6
 PER_PEER = 4
 LIGHTHOUSE = 64
-"""What a lighthouse needs before the first agent; each agent takes one more."""
+"""Descriptors of a lighthouse without agents; each agent adds one."""
 
 
 def descriptors_needed(
     replicas_here: int, workers_per_replica: int, replicas: int, standbys: int = 0
 ) -> int:
-    """How many descriptors any one process of a node may come to hold, generously."""
+    """An upper estimate of the descriptors that any one process of a node holds."""
     return (
         BASE
         + PER_REPLICA_HERE * replicas_here
@@ -38,10 +38,10 @@ def descriptors_needed(
 
 
 def allow_descriptors(needed: int, what: str, child_pid: int | None = None) -> None:
-    """See that this process, and a child that runs already, may open ``needed`` descriptors.
+    """Allow this process, and a child that runs already, ``needed`` descriptors.
 
-    A soft limit that is too low is raised by as much as is needed, so that a script keeps for
-    itself what it had. ``what``: who needs them, for the message.
+    A soft limit that is too low is raised by ``needed``, so that a script keeps the number that it
+    had. ``what``: the user of the descriptors, for the message.
 
     Raises:
         UserError: the hard limit is too low, or the soft one cannot be raised.
@@ -55,7 +55,7 @@ def allow_descriptors(needed: int, what: str, child_pid: int | None = None) -> N
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
         if child_pid is not None:
-            with contextlib.suppress(ProcessLookupError):  # Its end is noticed elsewhere.
+            with contextlib.suppress(ProcessLookupError):  # the agent notices its end
                 resource.prlimit(child_pid, resource.RLIMIT_NOFILE, (raised, hard))
     except (OSError, ValueError):
         raise UserError(_too_few(needed, what, soft)) from None

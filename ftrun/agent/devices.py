@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ftrun.config import RunSettings, is_loopback, parse_address
+from ftrun.addresses import is_loopback, parse_address
+from ftrun.config import RunSettings
 from ftrun.errors import UserError
 
 MEET_TIMEOUT_S = 5.0

@@ -6,6 +6,8 @@ Not here: their resolution (config.py, devices.py, environment.py).
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
+from dataclasses import fields
 
 from rich.console import Console
 from rich.table import Table
@@ -41,11 +43,7 @@ def _facts(settings: RunSettings, machine: Machine) -> Table:
         ("lighthouse", lighthouse),
         ("rebalancing", "to nodes that come late" if settings.rebalance else "never"),
         ("restarts", f"{settings.max_restarts} per replica, refilled by progress"),
-        ("join timeout", f"{settings.join_timeout_s:g} s"),
-        ("heartbeat timeout", f"{settings.heartbeat_timeout_s:g} s"),
-        ("isolation limit", f"{settings.isolation_limit_s:g} s"),
-        ("hang timeout", f"{settings.hang_timeout_s:g} s" if settings.hang_timeout_s else "never"),
-        ("grace", f"{settings.grace_s:g} s"),
+        *_times(settings),
         ("injection", settings.inject),
         ("preload", ", ".join(settings.preload) or "torch"),
         ("standbys", str(settings.standbys)),
@@ -54,6 +52,14 @@ def _facts(settings: RunSettings, machine: Machine) -> Table:
     ):
         table.add_row(name, value)
     return table
+
+
+def _times(settings: RunSettings) -> Iterator[tuple[str, str]]:
+    """Every setting in seconds, under its own name; a hang timeout of 0 is none."""
+    for name in (field.name for field in fields(settings) if field.name.endswith("_s")):
+        value = getattr(settings, name)
+        is_never = name == "hang_timeout_s" and not value
+        yield name.removesuffix("_s").replace("_", " "), "never" if is_never else f"{value:g} s"
 
 
 def _slots(settings: RunSettings, machine: Machine) -> Table:

@@ -153,20 +153,14 @@ class Agent:
     def _rules(self) -> SupervisorSettings:
         s = self._settings
         return SupervisorSettings(
+            **{**s.shared_with(SupervisorSettings), "standbys": StandbyRules(s.standbys)},
             agent_id=self._agent_id,
-            workers_per_replica=s.workers_per_replica,
             restarts=RestartRules(s.max_restarts),
-            grace_s=s.grace_s,
-            isolation_limit_s=s.isolation_limit_s,
-            hang_timeout_s=s.hang_timeout_s,
-            join_timeout_s=s.join_timeout_s,
             alone=s.lighthouse is None,
             crash_code=ExitCode.CRASH_LOOP,
             unreachable_code=ExitCode.LIGHTHOUSE_UNREACHABLE,
             unready_code=ExitCode.USAGE,
-            replicas=s.replicas,
             target=s.script.target,
-            standbys=StandbyRules(s.standbys),
         )
 
     def _embedded(self, token: str, runtime_dir: Path) -> EmbeddedLighthouse | None:

@@ -1,4 +1,4 @@
-"""``ftrun chaos``: kills workers of a running job, so that users can try their own script.
+"""``ftrun chaos``: kills workers of a running job, so that users can test their own script.
 
-Not here: the chaos runs by which ftrun itself is tested (tests/chaos).
+Not here: the chaos runs that test ftrun itself (tests/chaos).
 """

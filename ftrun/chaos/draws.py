@@ -1,7 +1,7 @@
-"""When the next worker is killed, and which one: drawn from a seed. Pure.
+"""Draws, from a seed, the time of the next kill and the worker. Pure.
 
-Times between kills are exponentially distributed, as those of independent failures are. Not here:
-who can be killed (targets.py), killing (session.py).
+Times between kills are exponentially distributed, like those between independent failures. Not
+here: the workers that can be killed (targets.py), killing (session.py).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|min|m|h|)")
 
 
 class Draws:
-    """One run's draws, the same for the same seed and the same job."""
+    """One run's draws: equal for equal seeds and jobs."""
 
     def __init__(self, mtbf_s: float, seed: int) -> None:
         self._mtbf_s = mtbf_s
@@ -41,7 +41,7 @@ def parse_duration(text: str, option: str) -> float:
     """``30s``, ``2m``, ``1.5h`` or plain seconds, as seconds.
 
     Raises:
-        UserError: it is none, or not above 0 and up to 30 days.
+        UserError: it is no duration, 0, or above 30 days.
     """
     found = _DURATION.fullmatch(text.strip())
     seconds = float(found[1]) * UNITS_S[found[2]] if found else 0.0
@@ -54,7 +54,7 @@ def parse_signal(text: str) -> signal.Signals:
     """``KILL`` or ``SIGKILL`` … as a signal.
 
     Raises:
-        UserError: it is none of those by which workers die.
+        UserError: it is not one of ``SIGNALS``.
     """
     name = text.upper().removeprefix("SIG")
     if name not in SIGNALS:

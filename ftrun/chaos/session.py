@@ -1,6 +1,7 @@
-"""``ftrun chaos`` from start to end: wait, kill, watch the replacement come, tell, sum up.
+"""``ftrun chaos`` from start to end: wait, kill, watch the replacement, report, sum up.
 
-Not here: which job and its status (status/), who may be killed (targets.py), the draws (draws.py).
+Not here: finding the job and its status (status/), finding the workers that may be killed
+(targets.py), the random draws (draws.py).
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from signal import Signals
-from typing import Any
 
 from ftrun import clock
 from ftrun.chaos.draws import Draws
 from ftrun.chaos.targets import MEMBER, Target, find_targets
+from ftrun.core.lighthouse.status import ReplicaStatus, Status
 from ftrun.errors import ExitCode, UserError
 from ftrun.protocol.auth import load_token
 from ftrun.status.client import LighthouseUnreachable, fetch_status
@@ -33,7 +34,7 @@ RESULTS_MAX = 100_000
 
 @dataclass(frozen=True, slots=True)
 class ChaosSettings:
-    """What the user wants. ``duration_s`` and ``kills`` None: until the job ends, or Ctrl-C."""
+    """The options. ``duration_s`` and ``kills`` None: until the job ends, or Ctrl-C."""
 
     mtbf_s: float
     job_id: str | None = None
@@ -47,7 +48,7 @@ class ChaosSettings:
 
 @dataclass
 class Tally:
-    """What has come of it so far. ``back_s``: from a kill until its replacement was a member."""
+    """The results so far. ``back_s``: from a kill until the replacement was a member."""
 
     kills: int = 0
     back_s: list[float] = field(default_factory=list)
@@ -55,22 +56,22 @@ class Tally:
 
 
 class JobEnded(Exception):
-    """Nobody is left to be killed."""
+    """The job has ended, or its lighthouse no longer answers."""
 
 
 def run_chaos(settings: ChaosSettings, show: Callable[[str], None] = print) -> int:
     """Kill until the time or the kills are over, or the job has ended; returns the exit code.
 
     Raises:
-        UserError: no such job runs here, it is another user's, or the replica is not its.
-        LighthouseUnreachable: its lighthouse has not answered from the start.
+        UserError: no such job runs here, it is another user's, or it has no such replica.
+        LighthouseUnreachable: its lighthouse did not answer the first request.
     """
     session = Session(settings, find_job(settings.job_id, "ftrun chaos"), show)
     return session.run()
 
 
 class Session:
-    """One ``ftrun chaos`` and the job it torments."""
+    """One ``ftrun chaos`` and the job whose workers it kills."""
 
     def __init__(
         self, settings: ChaosSettings, job: RunningJob, show: Callable[[str], None]
@@ -100,7 +101,7 @@ class Session:
         self._sum_up()
         return ExitCode.OK
 
-    def _announce(self, status: dict[str, Any]) -> None:
+    def _announce(self, status: Status) -> None:
         settings, only = self._settings, self._settings.only_replica
         names = [replica["replica_id"] for replica in status["replicas"]]
         if only is not None and only not in names:
@@ -143,8 +144,8 @@ class Session:
         )
         self._watch_replacement(target, killed_at)
 
-    def _await_target(self, until: float | None) -> tuple[Target | None, dict[str, Any]]:
-        """Somebody to kill; a job's last member is spared, for the state would die with it."""
+    def _await_target(self, until: float | None) -> tuple[Target | None, Status]:
+        """Wait for a worker to kill. The last member is spared: the state would die with it."""
         shown = False
         while True:
             status = self._status()
@@ -155,12 +156,12 @@ class Session:
                     return self._draws.victim(targets), status
             if not shown:
                 shown = True
-                self._line("nobody to kill now (a job's last member is spared); waiting")
+                self._line("no worker to kill now (a job's last member is spared); waiting")
             if not self._pause(LOOK_S * 4, until):
                 return None, status
 
     def _watch_replacement(self, target: Target, killed_at: float) -> None:
-        """Until the replica is a member again, and until it has got on by a step."""
+        """Wait until the replica is a member again, then until it has committed a step."""
         name = f"replica {target.replica_id}"
         joined_at_step = self._watch(REPLACED_S_MAX, lambda status: _rejoined(status, target))
         if joined_at_step is None:
@@ -171,7 +172,7 @@ class Session:
         self._tally.back_s.append(back_s)
         del self._tally.back_s[:-RESULTS_MAX]
         words = f"{name}: its replacement is a member after {duration(back_s)}"
-        # Progress comes with the heartbeats: a commit is seen up to one of them late.
+        # Progress arrives with heartbeats, so a commit is seen up to one heartbeat late.
         step = self._watch(COMMIT_S_MAX, lambda status: _got_on(status, target, joined_at_step))
         if step is None:
             self._line(f"{words}; no commit of it was seen in {duration(COMMIT_S_MAX)}")
@@ -179,8 +180,8 @@ class Session:
             seen = duration(clock.now() - killed_at)
             self._line(f"{words}, and was seen to have committed step {step} after {seen}")
 
-    def _watch(self, timeout_s: float, look: Callable[[dict[str, Any]], int | None]) -> int | None:
-        """Ask for the status until ``look`` finds something in it, or the time is over."""
+    def _watch(self, timeout_s: float, look: Callable[[Status], int | None]) -> int | None:
+        """Fetch the status until ``look`` finds something in it, or the time is over."""
         deadline = clock.now() + timeout_s
         while (found := look(self._status())) is None and clock.now() < deadline:
             time.sleep(LOOK_S)
@@ -188,11 +189,11 @@ class Session:
 
     # ------------------------------------------------------------ the job
 
-    def _status(self) -> dict[str, Any]:
-        """What the lighthouse says; it may be away for a while.
+    def _status(self) -> Status:
+        """The status, from a lighthouse that may be away for up to ``SILENT_S_MAX``.
 
         Raises:
-            JobEnded: the job has, or nobody has answered for ``SILENT_S_MAX``.
+            JobEnded: the job has ended, or the lighthouse was away for longer.
         """
         deadline = clock.now() + SILENT_S_MAX
         while True:
@@ -214,7 +215,7 @@ class Session:
             return status
 
     def _pause(self, seconds: float, until: float | None) -> bool:
-        """Let time pass; False when there is none left. Looks whether the job is still there."""
+        """Sleep, at most to ``until``; False at that time. JobEnded: the agent has ended."""
         wake_at = clock.now() + seconds
         while (now := clock.now()) < wake_at:
             if until is not None and now >= until:
@@ -243,27 +244,26 @@ class Session:
         self._print(f"{line}. Seed {self._seed}.")
 
 
-def _members(status: dict[str, Any]) -> list[str]:
+def _members(status: Status) -> list[str]:
     return [r["replica_id"] for r in status["replicas"] if r["phase"] == MEMBER]
 
 
-def _replica(status: dict[str, Any], replica_id: str) -> dict[str, Any]:
+def _replica(status: Status, replica_id: str) -> ReplicaStatus:
     for replica in status["replicas"]:
         if replica["replica_id"] == replica_id:
-            found: dict[str, Any] = replica
-            return found
+            return replica
     raise JobEnded(f"replica {replica_id} is no part of the job any more")
 
 
-def _rejoined(status: dict[str, Any], target: Target) -> int | None:
+def _rejoined(status: Status, target: Target) -> int | None:
     """The job's step, if another incarnation is a member in the target's place."""
     replica = _replica(status, target.replica_id)
     is_back = replica["phase"] == MEMBER and replica["incarnation"] != target.incarnation
-    return int(status["step"]) if is_back else None
+    return status["step"] if is_back else None
 
 
-def _got_on(status: dict[str, Any], target: Target, from_step: int) -> int | None:
+def _got_on(status: Status, target: Target, from_step: int) -> int | None:
     """The replacement's step, if it is beyond ``from_step``."""
     step = _replica(status, target.replica_id)["step"]
     is_back = _rejoined(status, target) is not None
-    return int(step) if is_back and step is not None and step > from_step else None
+    return step if is_back and step is not None and step > from_step else None

@@ -1,9 +1,10 @@
-"""The workers of one job on this machine, found so that nothing else can ever be hit (P3).
+"""Finds the workers of one job on this machine so that nothing else can ever be killed (P3).
 
 A process is a worker of the job only if all of this holds: it descends from the agent that the
-job's own file names; it carries, written by the spawner, the incarnation that the job's lighthouse
-names to whoever shows the token; it is titled as a worker; and it is the first process that did so,
-for what a worker forks inherits the rest. It is signalled by pidfd. Not here: when (session.py).
+job's own file names; its environment has, from the spawner, an incarnation that the job's
+lighthouse reports to holders of the token; it is titled as a worker; and no older process has the
+same marks, because children of a worker inherit them. It is signalled by pidfd. Not here: when
+(session.py).
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ import signal
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ftrun import linux
 from ftrun.agent.env_markers import OWNER_NAME
+from ftrun.core.lighthouse.status import Status
 from ftrun.linux import ProcessRow
 
 MEMBER = "member"
@@ -24,7 +25,7 @@ MEMBER = "member"
 
 @dataclass(frozen=True)
 class Target:
-    """One worker that takes part in the quorum in force."""
+    """One worker of a member of the quorum in force."""
 
     replica_id: str
     group_rank: int
@@ -33,11 +34,11 @@ class Target:
 
     @property
     def pid(self) -> int:
-        """Its pid."""
+        """The worker's pid."""
         return self.row.pid
 
     def strike(self, number: signal.Signals) -> bool:
-        """Send it the signal; False if it has ended by itself."""
+        """Send the signal; False if the worker has already ended."""
         pidfd = linux.send_signal(self.row, number)
         if pidfd is None:
             return False
@@ -45,20 +46,22 @@ class Target:
         return True
 
 
-def find_targets(status: dict[str, Any], agent_pid: int, only: str | None = None) -> list[Target]:
-    """The workers below the agent ``agent_pid`` that are members by ``status``, in order.
+def find_targets(status: Status, agent_pid: int, only: str | None = None) -> list[Target]:
+    """The workers below the agent ``agent_pid`` whose replicas are members, in order.
 
-    ``only``: of this replica.
+    ``only``: the one replica to look in; None: all.
     """
     wanted = {
-        replica["incarnation"]: replica["replica_id"]
+        incarnation: replica["replica_id"]
         for replica in status["replicas"]
-        if replica["phase"] == MEMBER and only in (None, replica["replica_id"])
+        if (incarnation := replica["incarnation"]) is not None
+        and replica["phase"] == MEMBER
+        and only in (None, replica["replica_id"])
     }
     rows = linux.process_rows()
     below = _descendants(rows, agent_pid)
     found: dict[tuple[str, int], Target] = {}
-    # Whoever has started first is the worker itself: all others with its marks are its children.
+    # The oldest process with these marks is the worker; the others are its children.
     for row in sorted(rows, key=lambda row: (row.start_ticks, row.pid)):
         if row.pid in below and not row.is_zombie:
             target = _as_target(row, wanted)

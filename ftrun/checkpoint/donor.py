@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import xxhash
 
 from ftrun import clock
+from ftrun.addresses import split_address
 from ftrun.checkpoint import wire
 from ftrun.checkpoint.header import HEADER_BYTES_MAX
 from ftrun.checkpoint.layout import DIGEST_BYTES
@@ -223,7 +224,7 @@ class DonorLink:
         return Proofs(self._key, read_challenge(head.fields), self._certificate or "")
 
     def _connect(self) -> wire.Pipe:
-        host, _, port = self.address.rpartition(":")
+        host, port = split_address(self.address)
         remaining_s = self._deadline - clock.now()
         if remaining_s <= 0:
             raise wire.PeerTimeout(f"no time left to connect to {self.address}")
@@ -235,7 +236,7 @@ class DonorLink:
             if self._ended:
                 raise wire.PeerClosed(f"the connection to {self.address} is not wanted any more")
         sock.settimeout(min(CONNECT_TIMEOUT_S, remaining_s))
-        sock.connect((host.strip("[]"), int(port)))
+        sock.connect((host, port))
         sock.settimeout(None)  # blocking, for MSG_WAITALL, but not for ever:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, SOCKET_TIMEOUT)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, SOCKET_TIMEOUT)

@@ -1,4 +1,4 @@
-"""The shell around core/lighthouse/machine.py: gRPC for agents, a journal on disk, HTTP for people.
+"""The shell around core/lighthouse/: gRPC for agents, a journal on disk, HTTP for people.
 
 Not here: any decision (core/).
 """

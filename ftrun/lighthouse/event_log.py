@@ -1,4 +1,4 @@
-"""The notices that went to agents, remembered for ``/status``: the last ones, and each slot's last.
+"""Keeps, for ``/status``, the last notices sent to agents and the last one of each replica.
 
 Not here: their wording (core/), the changes of membership (core/lighthouse/history.py).
 """
@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import Any
 
 from ftrun import clock
+from ftrun.core.lighthouse.status import NoticeStatus
 from ftrun.core.messages import Notice
+from ftrun.defaults import REPLICAS_MAX
 
 EVENTS_MAX = 100
-REPLICAS_MAX = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class _Event:
     wall: str
     notice: Notice
 
-    def view(self, now: float) -> dict[str, Any]:
+    def view(self, now: float) -> NoticeStatus:
         return {
             "kind": self.notice.kind,
             "replicas": list(self.notice.replica_ids),
@@ -33,14 +33,14 @@ class _Event:
 
 
 class EventLog:
-    """A bounded memory of what was told."""
+    """A bounded memory of notices."""
 
     def __init__(self) -> None:
         self._events: deque[_Event] = deque(maxlen=EVENTS_MAX)
         self._last: dict[str, _Event] = {}
 
     def note(self, notice: Notice) -> bool:
-        """Remember a notice. False: it is the last one again, on its way to one more agent."""
+        """Remember a notice. False: it is the last one again, sent to one more agent."""
         if self._events and self._events[-1].notice is notice:
             return False
         event = _Event(clock.now(), clock.wall().isoformat(timespec="milliseconds"), notice)
@@ -50,11 +50,11 @@ class EventLog:
                 self._last[replica_id] = event
         return True
 
-    def events(self, now: float) -> list[dict[str, Any]]:
+    def events(self, now: float) -> list[NoticeStatus]:
         """The last notices as plain JSON, oldest first."""
         return [event.view(now) for event in self._events]
 
-    def last_of(self, replica_id: str, now: float) -> dict[str, Any] | None:
+    def last_of(self, replica_id: str, now: float) -> NoticeStatus | None:
         """The last notice that names this replica."""
         event = self._last.get(replica_id)
         return None if event is None else event.view(now)

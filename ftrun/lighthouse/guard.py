@@ -1,11 +1,11 @@
-"""What stands before every HTTP route: the name it is asked under, the token, the answer's heads.
+"""Checks before every HTTP route: the Host header, the token; and the answer's headers.
 
-- **Host** (X6): a page in somebody's browser can point a name of its own at 127.0.0.1 and read what
-  is there (DNS rebinding). Such a request carries that name, so only names that are ours are
-  answered. An address is nobody's name and always is.
-- **Token** (X1), in a header only: what a browser adds by itself (cookies) counts for nothing, so
-  no other page can act in a user's name.
-- **Heads** (X6): nothing that is answered is ever run, framed, guessed or kept.
+- **Host** (X6): a web page can point a name of its own at 127.0.0.1 and read what is served there
+  (DNS rebinding). Such a request carries that name, so only our own names are answered. A numeric
+  address is always answered: no page can own one.
+- **Token** (X1), in a header only: cookies, which a browser adds by itself, are ignored, so no
+  other page can act in a user's name.
+- **Headers** (X6): browsers never run, frame, sniff or cache an answer.
 
 Not here: the routes (web.py).
 """
@@ -61,7 +61,7 @@ def guard(settings: ServiceSettings) -> Any:
             if answer.status < 400:
                 raise
             return _refusal(answer.status, answer.reason, answer.headers.get("Allow"))
-        except Exception:  # the shell's edge: told, and the lighthouse goes on
+        except Exception:  # the shell's edge: logged, and the lighthouse goes on
             log.exception("%s %s cannot be answered", request.method, request.path)
             return _refusal(500, "the lighthouse contradicts itself; its log says more")
 
@@ -69,12 +69,12 @@ def guard(settings: ServiceSettings) -> Any:
 
 
 async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
-    """For ``on_response_prepare``: every answer has them, an error's too."""
+    """For ``on_response_prepare``: every answer gets the headers, also an error."""
     response.headers.update(HEADERS)
 
 
 def own_names(settings: ServiceSettings) -> frozenset[str]:
-    """The names, beside addresses, under which this lighthouse may be asked."""
+    """The host names that requests may use; numeric addresses are always allowed."""
     bound = settings.grpc_address()[0], settings.http_address()[0]
     given = *settings.allowed_hosts, *settings.tls.names()
     names = ("localhost", socket.gethostname(), socket.getfqdn(), *bound, *given)

@@ -1,9 +1,9 @@
-"""What a lighthouse must know after a kill -9, in one small file that is replaced whole.
+"""The journal: the facts that a lighthouse needs after a kill -9, in one small file.
 
-The file is a magic line, a digest and one protobuf record. It is written beside, fsynced and
-renamed, so a reader finds the old record or the new one, never half of one. A file that is neither
-is kept aside as ``*.corrupt-<n>`` for people, and the state is rebuilt from what agents report. Not
-here: what belongs in the record and when it must be on disk (core/lighthouse/machine.py).
+The file is a magic line, a digest and one protobuf record. A new one is written under another name,
+fsynced and renamed, so a reader finds the old record or the new one, never half of one. A corrupt
+file is kept as ``*.corrupt-<n>`` for people, and the state is rebuilt from the agents' reports. Not
+here: the content of the record and when it must be on disk (core/lighthouse/machine.py).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ftrun.protocol.records import RecordCodec
 MAGIC = b"ftrun journal 1\n"
 DIGEST_BYTES = 16
 CORRUPT_MAX = 100
-"""So many corrupt files are kept; then the last one is replaced."""
+"""The number of corrupt files kept; beyond it the last one is replaced."""
 
 log = logging.getLogger(__name__)
 _CODEC = RecordCodec(JournalState)
@@ -38,10 +38,10 @@ class JournalFile:
         self.write_s = 0.0
 
     def load(self) -> JournalState | None:
-        """The last state written; None if there is none that can be read.
+        """The last state written; None if there is no file or it is corrupt.
 
         Raises:
-            UserError: the file is there and may not be read.
+            UserError: the file exists but cannot be read.
         """
         try:
             with open(self._path, "rb") as file:
@@ -60,10 +60,10 @@ class JournalFile:
             return None
 
     def write(self, state: JournalState) -> None:
-        """Put ``state`` on disk; it is there when this returns, whatever happens then.
+        """Write ``state``; it is durably on disk when this returns.
 
         Raises:
-            OSError: it could not be written; the old one stands.
+            OSError: it could not be written; the old record stays.
         """
         started = clock.now()
         draft = self._path.with_suffix(".draft")
@@ -96,7 +96,7 @@ class JournalFile:
 
 
 def _checked(state: JournalState) -> JournalState:
-    """A journal with the last epoch there is would keep every later life from starting."""
+    """Reject the last possible epoch: no later lighthouse could start."""
     if state.epoch >= EPOCH_MAX:
         raise ProtocolError(f"its epoch {state.epoch} is the last one there is, or beyond")
     return state

@@ -25,12 +25,14 @@ from typing import Any
 from ftrun import clock
 from ftrun.core.lighthouse.events import JournalState
 from ftrun.core.lighthouse.machine import Lighthouse
+from ftrun.core.lighthouse.status import Status
 from ftrun.errors import ExitCode, FtrunError, UserError
 from ftrun.lighthouse.embedded import Embedding
 from ftrun.lighthouse.journal import JournalFile
 from ftrun.lighthouse.server import MembershipServer, listen
 from ftrun.lighthouse.settings import EMBEDDED, ServiceSettings
 from ftrun.lighthouse.shell import Shell
+from ftrun.lighthouse.status import full_status
 from ftrun.protocol.embedding import ServiceAddress, publish_address, withdraw_address
 
 JOURNAL_FILE = "journal"
@@ -48,15 +50,15 @@ def run_lighthouse(settings: ServiceSettings, announce: Callable[[str], None] = 
     ``announce`` gets one line as soon as agents can attach.
 
     Raises:
-        UserError: a setting is wrong, a port is taken, the state directory is of no use or another
-            lighthouse's; nothing was started.
+        UserError: a setting is wrong, a port is taken, or the state directory is unusable or
+            another lighthouse's; nothing was started.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s lighthouse: %(message)s")
     for name in ("grpc._cython.cygrpc", "asyncio"):
         logging.getLogger(name).addFilter(_is_worth_logging)
     settings.check()
     with _locked(settings.state_dir):
-        withdraw_address(settings.state_dir)  # what a killed one has left
+        withdraw_address(settings.state_dir)  # left by a killed lighthouse
         return asyncio.run(_run(settings, announce))
 
 
@@ -78,7 +80,7 @@ def run_embedded(embedding: Embedding) -> int:
 
 
 async def _run(settings: ServiceSettings, announce: Callable[[str], None]) -> int:
-    """Ports first: a taken one is said before anything else is touched."""
+    """Serve. Ports come first, so that a taken one is reported before anything is touched."""
     server = MembershipServer(settings)
     grpc_host, grpc_port = server.bind()
     with listen(*settings.http_address(), "--http") as listener:
@@ -107,9 +109,9 @@ async def _run(settings: ServiceSettings, announce: Callable[[str], None]) -> in
 
 
 def _collect_seldom() -> None:
-    """Records have no cycles, and to look for some among a thousand agents' takes milliseconds.
+    """Collect garbage seldom: records have no cycles, and a pass over them takes milliseconds.
 
-    What is here already, mostly modules, stays: it is looked at no more.
+    Objects that exist now, mostly modules, are never scanned again.
     """
     gc.collect()
     gc.freeze()
@@ -125,8 +127,8 @@ async def _until_stopped(
 ) -> int:
     started = clock.now()
 
-    def status() -> dict[str, Any]:
-        return _status(shell, journal, clock.now() - started)
+    def status() -> Status:
+        return full_status(shell, journal, clock.now() - started)
 
     web = await _start_web(settings, status, listener)
     stopped = asyncio.ensure_future(stopping.wait())
@@ -143,11 +145,11 @@ async def _until_stopped(
 
 
 async def _start_web(
-    settings: ServiceSettings, status: Callable[[], dict[str, Any]], listener: socket.socket
+    settings: ServiceSettings, status: Callable[[], Status], listener: socket.socket
 ) -> Any:
-    """Start HTTP last: aiohttp takes longer to import than all the rest, and agents wait.
+    """Start HTTP last, because aiohttp imports slower than all the rest and agents are waiting.
 
-    The socket listens already, so an early request just waits a moment.
+    The socket listens already, so an early request only waits a moment.
     """
     loop = asyncio.get_running_loop()
     web = await loop.run_in_executor(None, importlib.import_module, "ftrun.lighthouse.web")
@@ -157,31 +159,16 @@ async def _start_web(
 
 
 def _no_journal() -> JournalState:
-    """What to begin with when nothing is known, be it new or lost.
+    """The first record, if there is no journal or it was lost.
 
-    An epoch that no earlier life can have used (Q1): the seconds since a day before ftrun was,
-    which stay ahead of a lighthouse that counts one on at each restart.
+    Its epoch is one that no earlier lighthouse can have used (Q1): the seconds since a date before
+    ftrun existed, which stay ahead of an epoch that rises by one at each restart.
     """
     return JournalState(epoch=max(0, int((clock.wall() - EPOCH_ZERO).total_seconds())))
 
 
-def _status(shell: Shell, journal: JournalFile, uptime_s: float) -> dict[str, Any]:
-    from importlib.metadata import version
-
-    service = {
-        "version": version("ftrun"),
-        "pid": os.getpid(),
-        "uptime_s": round(uptime_s, 3),
-        "agents_attached": shell.agents,
-        "journal_writes": journal.writes,
-        "journal_write_s": round(journal.write_s, 6),
-    }
-    snapshot = shell.snapshot()
-    return {"lighthouse": {**service, "epoch": snapshot["epoch"]}, **snapshot}
-
-
 def _explain(error: BaseException | None) -> int:
-    """What stopped the lighthouse, for the log; the exit code."""
+    """Log what stopped the lighthouse; returns the exit code."""
     if isinstance(error, OSError):
         log.error(
             "the journal cannot be written (%s), so nothing may be decided any more: the "
@@ -207,9 +194,9 @@ def _stop_on_signals() -> asyncio.Event:
 
 
 def _is_worth_logging(record: logging.LogRecord) -> bool:
-    """gRPC logs heads that are no UTF-8 as they are: a damaged call's token, too (X4).
+    """False for headers that are no UTF-8: gRPC would log a damaged call's token (X4).
 
-    And it tells at length that a stream was cut before its last word was sent.
+    Also for a stream that was cut before its last message, about which gRPC logs at length.
     """
     errors = record.msg, *(record.exc_info or ())
     return not any(type(error).__name__ in NOT_LOGGED for error in errors)
@@ -217,7 +204,7 @@ def _is_worth_logging(record: logging.LogRecord) -> bool:
 
 @contextlib.contextmanager
 def _locked(state_dir: Path) -> Iterator[None]:
-    """Hold the state directory: two lighthouses on one journal would name quorums twice (Q1)."""
+    """Lock the state directory: two lighthouses on one journal would reuse quorum ids (Q1)."""
     with open(state_dir / LOCK_FILE, "w", encoding="ascii") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,18 +1,18 @@
 """The web server's routes as an OpenAPI document, served at ``/openapi.json``.
 
-A test holds it against the route table, so that no route is forgotten here or there, and
-schemathesis asks every route by it. Not here: a status, field by field
-(core/lighthouse/snapshot.py).
+A test compares it with the route table, so that no route is missing in either, and schemathesis
+uses it to test every route. Not here: the fields of a status
+(core/lighthouse/status.py), from which its schema is derived.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from types import UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints, is_typeddict
 
-STATUS_FIELDS = (
-    "lighthouse", "job", "phase", "epoch", "quorum", "step", "replicas", "agents", "history",
-    "events",
-)  # fmt: skip
+from ftrun.core.lighthouse.status import Status
+
+_SCALARS = {str: "string", int: "integer", float: "number", bool: "boolean"}
 
 
 def openapi(version: str) -> dict[str, Any]:
@@ -22,8 +22,8 @@ def openapi(version: str) -> dict[str, Any]:
         "info": {
             "title": "ftrun lighthouse",
             "version": version,
-            "description": "What a lighthouse tells people and scrapers. Every route but /healthz "
-            "asks for the job's token. Nothing can be changed here.",
+            "description": "A lighthouse's status for people and scrapers. Every route but "
+            "/healthz needs the job's token. Every route is read-only.",
         },
         "security": [{"token": []}],
         "components": {
@@ -32,7 +32,7 @@ def openapi(version: str) -> dict[str, Any]:
         },
         "paths": {
             "/healthz": _get("Whether it is alive", _json(_object({"ok": {"type": "boolean"}}))),
-            "/status": _get("The job: replicas, quorum, steps, events", _json(_status())),
+            "/status": _get("The job: replicas, quorum, steps, events", _json(schema_of(Status))),
             "/metrics": _get("Figures for Prometheus", {"text/plain": {"schema": _TEXT}}),
             "/openapi.json": _get("This document", _json({"type": "object"})),
         },
@@ -42,8 +42,23 @@ def openapi(version: str) -> dict[str, Any]:
 _TEXT = {"type": "string"}
 
 
-def _status() -> dict[str, Any]:
-    return {"type": "object", "required": list(STATUS_FIELDS)}
+def schema_of(kind: Any) -> dict[str, Any]:
+    """The schema of a TypedDict, a list, a dict with text keys, a scalar, or one of these or None.
+
+    Raises:
+        KeyError: JSON has no such type.
+    """
+    if is_typeddict(kind):
+        return _object({name: schema_of(of) for name, of in get_type_hints(kind).items()})
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin is list:
+        return {"type": "array", "items": schema_of(inner[0])}
+    if origin is dict:
+        return {"type": "object", "additionalProperties": schema_of(inner[1])}
+    if origin in (Union, UnionType):
+        (value,) = (of for of in inner if of is not type(None))
+        return {**schema_of(value), "nullable": True}
+    return {"type": _SCALARS[kind]}
 
 
 def _object(properties: dict[str, Any]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ import grpc
 import grpc.aio
 
 from ftrun import clock
+from ftrun.addresses import join_address
 from ftrun.core.agent.imports import LIMIT_S
 from ftrun.core.messages import FromAgent, Hello
 from ftrun.errors import ProtocolError, UserError
@@ -30,8 +31,8 @@ from ftrun.protocol.rpc import (
 )
 from ftrun.protocol.streams import StreamCodec
 
-# An agent opens its stream at once, to learn of a wrong address or token, and says Hello when its
-# spawner has imported torch: minutes later on a cold disk. It has shown the token by then.
+# An agent opens its stream at once, to detect a wrong address or token, and sends Hello when its
+# spawner has imported torch: minutes later on a cold disk. Its token is already checked by then.
 HELLO_TIMEOUT_S = LIMIT_S + 60.0
 FLUSH_TIMEOUT_S = 1.0
 STOP_GRACE_S = 0.5
@@ -56,19 +57,18 @@ class MembershipServer:
         self._retired: set[asyncio.Task[None]] = set()
 
     def bind(self) -> tuple[str, int]:
-        """Take the port; says which it is.
+        """Bind the port; returns host and port.
 
         Raises:
-            UserError: it is taken, or the host is none of this machine.
+            UserError: the port is taken, or the host is not one of this machine.
         """
         host, port = self._settings.grpc_address()
-        # gRPC says what is wrong with a port in its own words, on stderr; so we look first.
+        # gRPC reports a bad port in its own words on stderr, so the port is tried first.
         listen(host, port, "--bind").close()
-        named = f"[{host}]" if ":" in host else host
-        address = f"{named}:{port}"
+        address = join_address(host, port)
         try:
             port = self._add_port(address)
-            self._address = f"{named}:{port}"
+            self._address = join_address(host, port)
             return host, port
         except RuntimeError as error:
             raise UserError(
@@ -81,7 +81,7 @@ class MembershipServer:
         await self._start()
 
     async def stop(self) -> None:
-        """End all streams, after what is queued for them, and give the port back."""
+        """Send what is queued, end all streams and release the port."""
         for task in (self._replacing, *self._retired):
             if task is not None:
                 task.cancel()
@@ -96,9 +96,9 @@ class MembershipServer:
         server.add_generic_rpc_handlers((membership_service(self._attach),))
         return server
 
-    # A call whose path is no UTF-8 ends the loop in which grpc.aio accepts calls, before anybody
-    # looks at its token (found by fuzzing; grpcio 1.85). Its streams live on, so another server
-    # takes the port, and no agent that is attached notices.
+    # A call whose path is no UTF-8 ends the loop in which grpc.aio accepts calls, before the token
+    # is checked (found by fuzzing; grpcio 1.85). The server's streams live on, so another server
+    # takes the port, and no attached agent notices.
 
     async def _start(self) -> None:
         before = asyncio.all_tasks()
@@ -122,7 +122,7 @@ class MembershipServer:
                 self._add_port(self._address)
                 break
             except RuntimeError:
-                # The old one gives the port back in its own time, and says nothing then.
+                # The old server releases the port at some later moment, without a signal.
                 if clock.now() > deadline:
                     log.error("no gRPC server can take %s again: agents stay away", self._address)
                     return
@@ -158,16 +158,16 @@ class MembershipServer:
 
 
 def listen(host: str, port: int, option: str) -> socket.socket:
-    """Take a port.
+    """A socket that listens on a port.
 
     Raises:
-        UserError: it is taken, or the host is none of this machine.
+        UserError: the port is taken, or the host is not one of this machine.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=BACKLOG)
     except OSError as error:
-        # Python has added the address to the words, which is said already.
+        # Python appends the address to the text, which names it already.
         why = (error.strerror or str(error)).partition(" (while ")[0]
         raise UserError(
             f"{option} {host}:{port}: {why.lower()}. The lighthouse was not started. "
@@ -176,15 +176,15 @@ def listen(host: str, port: int, option: str) -> socket.socket:
 
 
 async def _outlive_streams(server: grpc.aio.Server) -> None:
-    """Let a server that accepts nothing any more go when its last stream has ended."""
+    """Keep a server that accepts no more calls until its last stream has ended."""
     with contextlib.suppress(UnicodeDecodeError):
         await server.stop(RETIRED_S_MAX)
 
 
 async def _opening(requests: AsyncIterator[bytes], codec: StreamCodec) -> list[Any] | str:
-    """The first batch: a Hello, and what follows it. Or what is wrong with it.
+    """The first batch, a Hello and what follows it; or a text that names the error.
 
-    Returned, not raised: ``wait_for`` would keep the error in a cycle, with all that was read.
+    The error is returned, not raised: ``wait_for`` would keep it, and all data read, in a cycle.
     """
     try:
         async for data in requests:
@@ -205,7 +205,7 @@ async def _serve(
     requests: AsyncIterator[bytes],
     context: Any,
 ) -> str:
-    """Read and write until the agent ends the stream or the shell closes it; says why."""
+    """Read and write until the agent ends the stream or the shell closes it; returns the reason."""
     reader = asyncio.ensure_future(_read(shell, session, first, requests))
     writer = asyncio.ensure_future(_write(session, context))
     closed = asyncio.ensure_future(session.closed.wait())

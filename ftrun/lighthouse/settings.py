@@ -1,7 +1,6 @@
-"""What a lighthouse is told, checked before anything is started.
+"""The settings of a lighthouse service, checked before anything is started.
 
-Not here: how long it waits for whom (core's ``LighthouseSettings``), how the
-options are spelled (commands.py).
+Not here: the core's timeouts (``LighthouseSettings``), the spelling of the options (commands.py).
 """
 
 from __future__ import annotations
@@ -9,19 +8,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ftrun.config import check_writable, is_loopback, parse_address
+from ftrun.addresses import is_loopback, parse_address
+from ftrun.config import check_writable
 from ftrun.core.lighthouse.events import LighthouseSettings
+from ftrun.defaults import BIND
 from ftrun.errors import UserError
 from ftrun.protocol.tls import PLAINTEXT, TlsFiles
 
-DEFAULT_BIND = "127.0.0.1:29510"
-
 EMBEDDED = LighthouseSettings(assign_gather_s=0.0)
-"""A child of its only agent waits for no other."""
+"""An embedded lighthouse has one agent and waits for no other."""
 
 STANDALONE = LighthouseSettings(assign_gather_s=3.0)
-"""A lighthouse of its own waits longer for further agents before it shares the slots out: nodes of
-one job are seldom started within a fraction of a second, and the first one would get all."""
+"""A standalone lighthouse waits longer for further agents before it assigns the slots: nodes of one
+job seldom start within a fraction of a second, and the first agent would get all slots."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +28,14 @@ class ServiceSettings:
     """One lighthouse service.
 
     ``bind``: gRPC address; port 0 = any. ``http``: address of the web server; None: the port after
-    ``bind``'s (any, if that is 0). ``tls``: with a CA in it, both ports ask for a certificate.
-    ``insecure_plaintext``: another address than loopback without TLS is meant so.
-    ``allowed_hosts``: further names under which the web server may be asked.
+    ``bind``'s (any, if that is 0). ``tls``: if it has a CA, both ports require a certificate.
+    ``insecure_plaintext``: allows another address than loopback without TLS.
+    ``allowed_hosts``: further host names in requests to the web server.
     """
 
     state_dir: Path
     token: str = field(repr=False)
-    bind: str = DEFAULT_BIND
+    bind: str = BIND
     http: str | None = None
     tls: TlsFiles = PLAINTEXT
     insecure_plaintext: bool = False
@@ -53,14 +52,16 @@ class ServiceSettings:
             return parse_address(self.http, "--http")
         host, port = self.grpc_address()
         if port == 65535:
-            raise UserError("--bind has the last port there is; give --http HOST:PORT too.")
+            raise UserError(
+                "--bind has port 65535, so there is no next port; give --http HOST:PORT too."
+            )
         return host, port + 1 if port else 0
 
     def check(self) -> None:
-        """Look at all that can be wrong without starting anything (X5).
+        """Check everything that can be checked without starting anything (X5).
 
         Raises:
-            UserError: the first thing that is wrong, with the remedy.
+            UserError: the first error found, with its remedy.
         """
         for option, (host, _) in (("--bind", self.grpc_address()), ("--http", self.http_address())):
             if not is_loopback(host):

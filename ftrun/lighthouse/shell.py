@@ -1,8 +1,8 @@
 """Feeds events to the core and carries out its instructions, in order.
 
-Knows sessions, not gRPC. Everything happens in one event loop and one call: an event is handled,
-and all that follows from it is queued or on disk, before the next one is looked at. So a record
-is in the journal before anything that follows it can leave (the senders run only after the call).
+It knows sessions, not gRPC. One call in one event loop handles an event and queues or writes all
+that follows from it, before the next event. So a record is in the journal before anything that
+follows it can be sent, because the senders run only after the call.
 Not here: any decision (core/), the streams themselves (server.py).
 """
 
@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 from collections import Counter, deque
 from functools import partial
-from typing import Any
 
 from ftrun import clock
 from ftrun.core.lighthouse.events import (
@@ -28,7 +26,9 @@ from ftrun.core.lighthouse.events import (
     TimerFired,
 )
 from ftrun.core.lighthouse.machine import Lighthouse
+from ftrun.core.lighthouse.status import MembershipStatus
 from ftrun.core.messages import FromAgent, Hello, Notice, WorkerMessage
+from ftrun.errors import assert_never
 from ftrun.lighthouse.event_log import EventLog
 from ftrun.lighthouse.journal import JournalFile
 from ftrun.protocol.broadcast import Broadcast
@@ -38,15 +38,15 @@ from ftrun.timer import DeadlineTimer
 OUTBOX_MESSAGES_MAX = 4096
 OUTBOX_BYTES_MAX = 32 * 1024 * 1024
 TIMER_DELAY_MIN_S = 0.001
-"""A core whose deadline is always now must not take the whole processor."""
+"""Limits the load of a core whose deadline is always now."""
 
 log = logging.getLogger(__name__)
 
 
 class Session:
-    """One agent's stream, as the shell sees it: what is to be sent, and whether it is over.
+    """One agent's stream, as the shell sees it: its queue, and whether it is closed.
 
-    ``codec``: the stream's own; what is ``put`` was encoded for it, in this order.
+    ``codec``: the stream's own; data for ``put`` is encoded for it, in this order.
     """
 
     def __init__(self, agent_id: str, codec: StreamCodec | None = None) -> None:
@@ -60,7 +60,7 @@ class Session:
         self.closed = asyncio.Event()
 
     def put(self, data: bytes) -> None:
-        """Queue for sending. An agent that does not drain its queue is cut."""
+        """Queue ``data``. The stream of an agent that does not drain its queue is closed."""
         if self.closing is not None:
             return
         self._outbox.append(data)
@@ -71,14 +71,14 @@ class Session:
         self._changed.set()
 
     def close(self, reason: str) -> None:
-        """End the stream after what is queued."""
+        """End the stream once the queue is sent."""
         if self.closing is None:
             self.closing = reason
         self.closed.set()
         self._changed.set()
 
     async def next(self) -> bytes | None:
-        """The batch that is to be sent next; None: nothing any more."""
+        """The next batch to send; None: the stream is over."""
         while not self._outbox:
             if self.closing is not None:
                 return None
@@ -92,8 +92,8 @@ class Session:
 class Shell:
     """The lighthouse's core with its sessions, its journal and its one timer.
 
-    ``failed`` is set when the lighthouse cannot go on (a journal that cannot be written, a bug):
-    training goes on without it, and a restart takes over.
+    ``failed`` gets the error if the lighthouse cannot go on (the journal cannot be written, a bug):
+    training goes on without it, and a restarted lighthouse takes over.
     """
 
     def __init__(self, core: Lighthouse, journal: JournalFile) -> None:
@@ -102,7 +102,7 @@ class Shell:
         self._sessions: dict[str, Session] = {}
         self._timer = DeadlineTimer(partial(self._feed, TimerFired()), TIMER_DELAY_MIN_S)
         self._broadcast = Broadcast()
-        self._event_log = EventLog()
+        self.event_log = EventLog()
         self._received: Counter[str] = Counter()
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -112,11 +112,11 @@ class Shell:
         return len(self._sessions)
 
     def start(self) -> None:
-        """Let the core begin: what it says first (its epoch, for the journal) is carried out."""
+        """Start the core and carry out its first instruction: its epoch goes to the journal."""
         self._feed(TimerFired())
 
     def attached(self, session: Session, hello: Hello) -> None:
-        """An agent's stream stands. Its former one, if any, is replaced."""
+        """An agent's stream is open. It replaces the agent's former stream, if any."""
         former = self._sessions.pop(session.agent_id, None)
         if former is not None:
             former.close("the agent has come by another stream")
@@ -125,7 +125,7 @@ class Shell:
         self._feed(AgentAttached(session.agent_id, hello))
 
     def received(self, session: Session, *messages: FromAgent) -> None:
-        """Messages came in on the session's stream, all at once."""
+        """A batch of messages has arrived on the session's stream."""
         if self._sessions.get(session.agent_id) is session:
             for message in messages:
                 received = message.message if type(message) is WorkerMessage else message
@@ -133,24 +133,20 @@ class Shell:
             self._feed(AgentSent(session.agent_id, messages))
 
     def detached(self, session: Session, reason: str) -> None:
-        """The session's stream is over; a session that was replaced says nothing."""
+        """The session's stream is over. A replaced session causes no event."""
         session.close(reason)
         if self._sessions.get(session.agent_id) is session:
             del self._sessions[session.agent_id]
             log.info("agent %s detached: %s", session.agent_id, session.closing)
             self._feed(AgentDetached(session.agent_id))
 
-    def snapshot(self) -> dict[str, Any]:
-        """What the core knows, and what was told, for /status."""
-        now = clock.now()
-        status = self._core.snapshot(now)
-        for replica in status["replicas"]:
-            replica["last_event"] = self._event_log.last_of(replica["replica_id"], now)
-            scalars = replica["scalars"].items()
-            # JSON has no NaN and no infinity.
-            replica["scalars"] = {k: v if math.isfinite(v) else None for k, v in scalars}
-        received = dict(sorted(self._received.items()))
-        return {**status, "events": self._event_log.events(now), "messages_received": received}
+    def snapshot(self, now: float) -> MembershipStatus:
+        """The core's part of the status."""
+        return self._core.snapshot(now)
+
+    def messages_received(self) -> dict[str, int]:
+        """How many messages of each kind have arrived."""
+        return dict(sorted(self._received.items()))
 
     def stop(self) -> None:
         """Forget the timer and end all sessions."""
@@ -165,25 +161,26 @@ class Shell:
             for instruction in self._core.handle(event, clock.now()):
                 self._carry_out(instruction)
             self._timer.set(self._core.next_deadline())
-        except Exception as error:  # noqa: BLE001 - the shell's edge: told, and the service ends.
+        except Exception as error:  # noqa: BLE001 - the shell's edge: the service ends with it.
             self.failed.set_exception(error)
 
     def _carry_out(self, instruction: Instruction) -> None:
-        if isinstance(instruction, SendToAgent):
-            self._send(instruction)
-        elif isinstance(instruction, Journal):
-            self._journal.write(instruction.record)
-        elif isinstance(instruction, CloseAgent):
-            # The core has done with it: the end of this stream is no event any more.
-            session = self._sessions.pop(instruction.agent_id, None)
-            if session is not None:
-                session.close(instruction.reason)
-        else:
-            raise TypeError(f"no instruction: {instruction!r}")
+        match instruction:
+            case SendToAgent():
+                self._send(instruction)
+            case Journal(record):
+                self._journal.write(record)
+            case CloseAgent(agent_id, reason):
+                # The core has already removed the agent: the end of this stream is no event.
+                session = self._sessions.pop(agent_id, None)
+                if session is not None:
+                    session.close(reason)
+            case _:
+                assert_never(instruction)
 
     def _send(self, instruction: SendToAgent) -> None:
         message = instruction.message
-        if isinstance(message, Notice) and self._event_log.note(message):
+        if isinstance(message, Notice) and self.event_log.note(message):
             log.info("%s: %s", message.kind, message.text)
         session = self._sessions.get(instruction.agent_id)
         if session is not None:

@@ -1,8 +1,8 @@
 """HTTP of a lighthouse: ``/healthz`` for probes, ``/status`` for people, ``/metrics`` to scrape.
 
-Every route but ``/healthz`` asks for the token (X1), and none of them changes anything. Connections
-are few and short (X3). Not here: what stands before the routes (guard.py), what the status says
-(core/), the figures' names (metrics.py).
+Every route but ``/healthz`` needs the token (X1), and every route is read-only. Connections are few
+and short (X3). Not here: the checks before the routes (guard.py), the status (status.py), the names
+of the metrics (metrics.py).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 from aiohttp import web
 
 from ftrun import clock
+from ftrun.core.lighthouse.status import Status
 from ftrun.lighthouse.guard import add_headers, guard
 from ftrun.lighthouse.metrics import CONTENT_TYPE, render_metrics
 from ftrun.lighthouse.openapi import openapi
@@ -30,13 +31,13 @@ HANDSHAKE_TIMEOUT_S = 10.0
 CONNECTIONS_MAX = 256
 BODY_BYTES_MAX = 64 * 1024
 
-Status = Callable[[], dict[str, Any]]
+StatusSource = Callable[[], Status]
 
 
 class WebServer:
-    """Serves the routes on a socket that listens already."""
+    """Serves the routes on a given socket that listens."""
 
-    def __init__(self, status: Status, settings: ServiceSettings) -> None:
+    def __init__(self, status: StatusSource, settings: ServiceSettings) -> None:
         self._runner = web.AppRunner(
             build_app(status, settings),
             access_log=None,
@@ -50,7 +51,7 @@ class WebServer:
         self._sweeper: asyncio.TimerHandle | None = None
 
     async def start(self, listener: socket.socket) -> None:
-        """Answer what comes in on ``listener``, which is closed with the server."""
+        """Answer requests on ``listener``, which is closed with the server."""
         await self._runner.setup()
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
@@ -62,7 +63,7 @@ class WebServer:
         self._sweep()
 
     async def stop(self) -> None:
-        """Let requests under way end, for a moment, and close."""
+        """Give open requests ``SHUTDOWN_TIMEOUT_S`` to end, and close."""
         if self._sweeper is not None:
             self._sweeper.cancel()
         if self._server is not None:
@@ -70,15 +71,15 @@ class WebServer:
         await self._runner.cleanup()
 
     def _connection(self) -> asyncio.Protocol:
-        """One connection's protocol, or a refusal if there are too many."""
+        """The protocol of a new connection, or a refusal if there are too many."""
         server = self._runner.server
         assert server is not None
         return _Refused() if len(server.connections) >= CONNECTIONS_MAX else server()
 
     def _sweep(self) -> None:
-        """Cut connections whose time is over.
+        """Close connections that are too old.
 
-        aiohttp waits for a request for ever: without the token one could hold every descriptor.
+        aiohttp waits for a request forever: clients without the token could hold every descriptor.
         """
         server, now = self._runner.server, clock.now()
         assert server is not None
@@ -90,9 +91,9 @@ class WebServer:
 
 
 def _silent() -> logging.Logger:
-    """aiohttp's own log shows the bytes that it cannot read: a damaged request's token, too (X4).
+    """A disabled logger: aiohttp logs bytes that it cannot parse, with a damaged token (X4).
 
-    What our handlers raise is told by guard.py.
+    guard.py logs errors of our own handlers.
     """
     logger = logging.getLogger(f"{__name__}.bytes")
     logger.disabled = True
@@ -100,13 +101,13 @@ def _silent() -> logging.Logger:
 
 
 class _Refused(asyncio.Protocol):
-    """A connection too many."""
+    """Closes a connection at once: there are too many."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport.close()
 
 
-def build_app(status: Status, settings: ServiceSettings) -> web.Application:
+def build_app(status: StatusSource, settings: ServiceSettings) -> web.Application:
     """The routes, behind the guard."""
 
     async def healthz(request: web.Request) -> web.Response:

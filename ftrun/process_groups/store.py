@@ -15,7 +15,7 @@ import os
 import socket
 import struct
 
-from ftrun import clock
+from ftrun import addresses, clock
 from ftrun.errors import PeerError
 
 _VALIDATE, _SET, _GET, _WAIT, _DELETE, _PING = 0, 1, 3, 6, 8, 13
@@ -123,10 +123,10 @@ def split_address(address: str) -> tuple[str, int]:
     Raises:
         PeerError: ``address`` has another form.
     """
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal():
-        raise PeerError(f"{address!r} is not an address of the form host:port")
-    return host.strip("[]"), int(port)
+    try:
+        return addresses.split_address(address)
+    except ValueError as error:
+        raise PeerError(str(error)) from None
 
 
 def _sized(value: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""What people see of a job from outside: ``ftrun status``.
+"""A running job seen from outside: ``ftrun status``.
 
-Not here: what the lighthouse tells (core/lighthouse/machine.py, lighthouse/web.py).
+Not here: the status itself (core/lighthouse/snapshot.py, lighthouse/web.py).
 """

@@ -1,7 +1,7 @@
-"""Asks a lighthouse for its status over HTTP, with the token.
+"""Fetches a lighthouse's status over HTTP, with the token.
 
-Standard library only: the command should answer at once. Not here: how it is shown (view.py), which
-lighthouse (jobs.py).
+It uses the standard library only, so that the command starts fast. Not here: showing the status
+(view.py), finding the lighthouse (jobs.py).
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from __future__ import annotations
 import http.client
 import json
 import ssl
-from typing import Any
+from typing import cast
 
-from ftrun.config import parse_address
+from ftrun.addresses import parse_address
+from ftrun.core.lighthouse.status import Status
 from ftrun.errors import ExitCode, PeerError, UserError
 from ftrun.protocol.auth import bearer
 from ftrun.protocol.handshake import connection_closed, explain
@@ -22,19 +23,19 @@ STATUS_BYTES_MAX = 64 * 1024 * 1024
 
 
 class LighthouseUnreachable(PeerError):
-    """Nobody answers there, or something else than a lighthouse does."""
+    """Nothing answers at the address, or something other than a lighthouse does."""
 
     exit_code = ExitCode.LIGHTHOUSE_UNREACHABLE
 
 
 def fetch_status(
     address: str, token: str, *, tls: TlsFiles = PLAINTEXT, timeout_s: float = TIMEOUT_S
-) -> dict[str, Any]:
+) -> Status:
     """``/status`` of the lighthouse whose web server is at ``address``.
 
     Raises:
-        UserError: the address is none, the token is another job's, or TLS fails for good.
-        LighthouseUnreachable: no answer within ``timeout_s``, or none that a lighthouse gives.
+        UserError: the address is invalid, the token is another job's, or TLS is set up wrongly.
+        LighthouseUnreachable: no answer within ``timeout_s``, or not a lighthouse's.
     """
     host, port = parse_address(address, "--lighthouse")
     connection = _connection(host, port, tls, timeout_s)
@@ -55,14 +56,14 @@ def fetch_status(
 
 
 class _Closed(OSError):
-    """The connection, and TLS on it, stood; then it was ended without a word."""
+    """The peer closed the connection without an answer, after TCP and TLS were established."""
 
 
 def _ask(connection: http.client.HTTPConnection, token: str) -> tuple[int, bytes]:
     """The answer's code and body.
 
     Raises:
-        _HungUp: instead of an answer. How that shows depends on the time and on the Python.
+        _Closed: there was none. Which error shows that depends on the moment and on the Python.
     """
     try:
         connection.request("GET", "/status", headers={"Authorization": bearer(token)})
@@ -74,7 +75,7 @@ def _ask(connection: http.client.HTTPConnection, token: str) -> tuple[int, bytes
 
 def _unreachable(host: str, port: int, tls: TlsFiles, error: Exception) -> LighthouseUnreachable:
     scheme, hint = ("https", "") if tls else ("http", " If it has TLS: --tls-ca PEM.")
-    # What does not speak HTTP, as the port for agents, is not quoted: its bytes are no text.
+    # A peer without HTTP, such as the port for agents, is not quoted: its bytes are no text.
     is_http = isinstance(error, (OSError, http.client.IncompleteRead))
     why = str(error) if is_http else "what answers there does not speak HTTP/1.1"
     return LighthouseUnreachable(
@@ -92,7 +93,7 @@ def _connection(
     return http.client.HTTPSConnection(host, port, timeout=timeout_s, context=context)
 
 
-def _checked(address: str, code: int, body: bytes) -> dict[str, Any]:
+def _checked(address: str, code: int, body: bytes) -> Status:
     if code == 401:
         raise UserError(
             f"The lighthouse at {address} has another token. Give the job's: --token-file FILE."
@@ -103,4 +104,4 @@ def _checked(address: str, code: int, body: bytes) -> dict[str, Any]:
         status = None
     if not isinstance(status, dict) or "lighthouse" not in status:
         raise LighthouseUnreachable(f"What answers at {address} is no lighthouse (HTTP {code}).")
-    return status
+    return cast(Status, status)

@@ -1,7 +1,8 @@
-"""Which jobs run on this machine: one small file each, so that ``ftrun status`` finds them.
+"""The jobs that run on this machine: one small file each, so that ``ftrun status`` finds them.
 
 An agent writes ``$XDG_STATE_HOME/ftrun/jobs/<job-id>.json`` when it knows its lighthouse and
-removes it at its end. The file says where to ask and holds no secret. Not here: asking (client.py).
+removes it at its end. The file holds the lighthouse's address and no secret. Not here: the request
+to the lighthouse (client.py).
 """
 
 from __future__ import annotations
@@ -45,22 +46,22 @@ class RunningJob:
 
     @property
     def tls(self) -> TlsFiles:
-        """With what the lighthouse is asked; the files, as paths, are no secret."""
+        """The paths of the TLS files for requests to the lighthouse; paths are no secret."""
         return TlsFiles(
             *(Path(p) if p else None for p in (self.tls_cert, self.tls_key, self.tls_ca))
         )
 
 
 def jobs_dir() -> Path:
-    """Where the files are."""
+    """The directory of the files."""
     return state_home() / "jobs"
 
 
 def write_job(job: RunningJob, directory: Path | None = None) -> Path:
-    """Say that ``job`` runs; the file is there whole or not at all.
+    """Write the file of ``job``, which appears complete or not at all.
 
     Raises:
-        OSError: it cannot be written; the job can go on without.
+        OSError: it cannot be written; the job can go on without it.
     """
     path = _path(job.job_id, directory)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -73,18 +74,18 @@ def write_job(job: RunningJob, directory: Path | None = None) -> Path:
 
 
 def remove_job(job_id: str, directory: Path | None = None) -> None:
-    """The job has ended; no file is no error."""
+    """Remove the file of a job that has ended; a missing file is no error."""
     with contextlib.suppress(FileNotFoundError):
         _path(job_id, directory).unlink()
 
 
 def read_job(job_id: str, directory: Path | None = None) -> RunningJob | None:
-    """The job of that id, or None: no such file, or it is not ours."""
+    """The job with that id; None if its file is missing, unreadable or invalid."""
     return _read(_path(job_id, directory))
 
 
 def running_jobs(directory: Path | None = None) -> list[RunningJob]:
-    """The jobs whose agent lives, newest first. Files of agents that were killed are left out."""
+    """The jobs whose agent lives, newest first; files of killed agents are ignored."""
     place = jobs_dir() if directory is None else directory
     found = [_read(path) for path in sorted(place.glob("*.json"))[:JOBS_MAX]]
     alive = [job for job in found if job is not None and agent_lives(job)]
@@ -92,16 +93,16 @@ def running_jobs(directory: Path | None = None) -> list[RunningJob]:
 
 
 def agent_lives(job: RunningJob) -> bool:
-    """Whether the process with the agent's pid is the agent, and no stranger that got its pid.
+    """True if the process with the agent's pid is the agent, not a later process with that pid.
 
-    A file without a birth mark names an agent of an older ftrun: its job must be named to be
-    asked, and is never taken for one that runs.
+    A file without a birth mark is from an older ftrun: its agent never counts as alive, and its job
+    is found only by its id.
     """
     return job.birth != "" and birth_mark(job.pid) == job.birth
 
 
 def birth_mark(pid: int) -> str:
-    """The boot of the machine and the tick at which the process started; empty if it has ended.
+    """The machine's boot id and the tick at which the process started; empty if it has ended.
 
     No other process ever has both the same pid and the same mark, on this machine or on another
     that shares the home directory.
@@ -137,7 +138,7 @@ def _read(path: Path) -> RunningJob | None:
 
 
 def _checked(found: Any) -> dict[str, Any]:
-    """The fields of a RunningJob, all there and of their type."""
+    """The fields of a RunningJob, complete and of the right types."""
     if not isinstance(found, dict):
         raise ValueError("no object")
     values = {field.name: found.get(field.name, field.default) for field in fields(RunningJob)}

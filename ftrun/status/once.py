@@ -1,4 +1,4 @@
-"""``ftrun status`` and ``--json``: find the lighthouse, ask it once, show it.
+"""``ftrun status`` and ``--json``: find the lighthouse, fetch its status once, show it.
 
 Not here: the options (commands.py).
 """
@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
+from ftrun.core.lighthouse.status import Status
 from ftrun.errors import ExitCode, UserError
 from ftrun.protocol.auth import default_token_path, load_token
 from ftrun.protocol.tls import PLAINTEXT, TlsFiles
@@ -22,7 +23,7 @@ JOBS_SHOWN_MAX = 20
 
 @dataclass(frozen=True, slots=True)
 class StatusQuery:
-    """Which job: by its lighthouse's HTTP address, by its id, or the only one on this machine."""
+    """Names a job by its lighthouse's HTTP address, by its id, or as the only one here."""
 
     lighthouse: str | None = None
     job_id: str | None = None
@@ -31,10 +32,10 @@ class StatusQuery:
 
 
 def show_once(query: StatusQuery, out: TextIO | None = None) -> int:
-    """Print the picture for people; returns the exit code.
+    """Print the status for people; returns the exit code.
 
     Raises:
-        UserError: there is no such job, or the token is another one's.
+        UserError: there is no such job, or the token is another job's.
         LighthouseUnreachable: no lighthouse answers.
     """
     status = find_status(query)
@@ -53,8 +54,8 @@ def show_json(query: StatusQuery, out: TextIO | None = None) -> int:
     return ExitCode.OK
 
 
-def find_status(query: StatusQuery) -> dict[str, Any]:
-    """Ask the lighthouse that the query means. Raises as ``show_once``."""
+def find_status(query: StatusQuery) -> Status:
+    """Fetch the status of the job that the query names. Raises as ``show_once``."""
     if query.lighthouse is not None:
         address, token_file, tls = query.lighthouse, default_token_path(), query.tls
     else:
@@ -69,7 +70,7 @@ def find_job(job_id: str | None, command: str = "ftrun status") -> RunningJob:
     """The job of that id on this machine, or the only one that runs here.
 
     Raises:
-        UserError: there is none, or no id was given to ``command`` and there are several.
+        UserError: there is no such job, or ``command`` got no id and there are several.
     """
     if job_id is not None:
         job = read_job(job_id)
@@ -91,7 +92,7 @@ def find_job(job_id: str | None, command: str = "ftrun status") -> RunningJob:
 
 
 def _which_one(found: list[RunningJob], command: str) -> str:
-    """All that tells the jobs apart, so that the user can name the right one."""
+    """A list of the jobs with their details, so that the user can name the right one."""
     lines = [
         f"{len(found)} jobs run on this machine and none was named. Nothing was done. "
         f"Name one of them: {command} JOB"

@@ -1,9 +1,9 @@
-"""A status snapshot → what a terminal shows. Pure: a dict in, a Rich renderable out.
+"""Shows a status in a terminal. Pure: a Status in, a Rich renderable out.
 
-It lays itself out for the terminal's width: below ``WIDE_COLUMNS`` every event and every reason is
-one line, cut at the edge, so that four replicas and the last changes fit on 80 x 24; ``--json`` has
-all of it. What came over the network is shown as plain text: no markup, no control characters. Not
-here: fetching it (client.py), words and durations (words.py).
+The layout follows the terminal's width: below ``WIDE_COLUMNS`` every event and every reason is one
+line, cut at the edge, so that four replicas and the last changes fit on 80 x 24; ``--json`` has all
+of it. Text from the network is shown plain: no markup, no control characters. Not here: fetching
+the status (client.py), words and durations (words.py).
 """
 
 from __future__ import annotations
@@ -16,6 +16,13 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
+from ftrun.core.lighthouse.status import (
+    ChangeStatus,
+    NoticeStatus,
+    ReplicaStatus,
+    Status,
+    WaitStatus,
+)
 from ftrun.status.words import age, counted, duration, plain, ranges
 
 WIDE_COLUMNS = 130
@@ -39,15 +46,15 @@ REPLICA_STYLES = {
 }
 
 
-def render(status: dict[str, Any]) -> RenderableType:
-    """The whole picture: the job, its replicas, what has changed of late."""
+def render(status: Status) -> RenderableType:
+    """The whole view: the job, its replicas, its recent changes."""
     return _Picture(status)
 
 
 class _Picture:
-    """The parts, for the width of the console that it is printed to."""
+    """The parts of the view, laid out when the console's width is known."""
 
-    def __init__(self, status: dict[str, Any]) -> None:
+    def __init__(self, status: Status) -> None:
         self._status = status
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -71,7 +78,7 @@ class _Picture:
 
 
 def _flow(facts: Iterable[Text], columns: int) -> Text:
-    """Facts beside each other, and on the next line where the next one finds no room."""
+    """Facts side by side, wrapped to the next line at the edge."""
     lines: list[Text] = []
     for fact in facts:
         if lines and lines[-1].cell_len + 2 + fact.cell_len <= columns:
@@ -81,7 +88,7 @@ def _flow(facts: Iterable[Text], columns: int) -> Text:
     return Text("\n").join(lines)
 
 
-def _headline(status: dict[str, Any]) -> list[Text]:
+def _headline(status: Status) -> list[Text]:
     job = status["job"]
     if not job["job_id"]:
         return [Text("no job yet: the lighthouse waits for its first agent", style="yellow")]
@@ -100,7 +107,7 @@ def _headline(status: dict[str, Any]) -> list[Text]:
     return facts
 
 
-def _phase(status: dict[str, Any]) -> Text:
+def _phase(status: Status) -> Text:
     style = "green" if status["phase"] in ("steady", "ended") else "yellow"
     text = f"{plain(status['phase'])} for {duration(status['phase_age_s'])}"
     waited = status["waiting_for"] if status["waiting"] is None else ()
@@ -109,12 +116,12 @@ def _phase(status: dict[str, Any]) -> Text:
     return Text(text, style=style)
 
 
-def _wait(wait: dict[str, Any]) -> Text:
+def _wait(wait: WaitStatus) -> Text:
     limit = "" if wait["at_most_s"] is None else f", for {duration(wait['at_most_s'])} at most"
     return Text(f"{plain(wait['for'])}, since {duration(wait['since_s'])}{limit}", style="yellow")
 
 
-def _service_facts(status: dict[str, Any]) -> list[Text]:
+def _service_facts(status: Status) -> list[Text]:
     service = status["lighthouse"]
     facts = (
         f"lighthouse {plain(service['version'])}",
@@ -126,7 +133,7 @@ def _service_facts(status: dict[str, Any]) -> list[Text]:
 
 
 def _table(columns: tuple[str, ...], right: tuple[str, ...], last: str, wide: bool) -> Table:
-    """Columns as wide as they are; ``last`` has the rest, and more than one line if ``wide``."""
+    """A table with columns of natural width; ``last`` gets the rest and wraps if ``wide``."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", expand=bool(last))
     for name in columns:
         table.add_column(name, justify="right" if name in right else "left", no_wrap=True)
@@ -137,7 +144,7 @@ def _table(columns: tuple[str, ...], right: tuple[str, ...], last: str, wide: bo
     return table
 
 
-def _replicas(replicas: list[dict[str, Any]], wide: bool) -> Table:
+def _replicas(replicas: list[ReplicaStatus], wide: bool) -> Table:
     columns = ("replica", "state", "step", "phase", "incarnation", "agent", "restarts")
     table = _table(columns, ("step", "restarts"), "last event" if wide else "", wide)
     for replica in replicas:
@@ -158,7 +165,7 @@ def _replicas(replicas: list[dict[str, Any]], wide: bool) -> Table:
 
 
 def _agent(agent_id: str | None, wide: bool) -> Text:
-    """Its host and the end of its id; in a narrow terminal four digits of that are enough."""
+    """The agent's host and the end of its id, shortened to four digits if not ``wide``."""
     if agent_id is None or wide:
         return _cell(agent_id)
     short = _RANDOM_END.sub(r"-\1", plain(agent_id))
@@ -168,15 +175,15 @@ def _agent(agent_id: str | None, wide: bool) -> Text:
     return Text(short)
 
 
-def _last_event(event: dict[str, Any] | None) -> Text:
+def _last_event(event: NoticeStatus | None) -> Text:
     if event is None:
         return Text("-", style="dim")
     ago = Text(f"{age(event['ago_s'])} ago  ", style="dim")
     return ago.append(plain(event["text"]), style="not dim")
 
 
-def _last_events(replicas: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The last event of each replica, those of several once, the newest last."""
+def _last_events(replicas: list[ReplicaStatus]) -> list[NoticeStatus]:
+    """The last event of each replica, newest last; a shared one appears once."""
     found = {
         (event["ago_s"], event["text"]): event
         for replica in replicas
@@ -185,14 +192,14 @@ def _last_events(replicas: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [found[key] for key in sorted(found, reverse=True)][-EVENT_LINES_NARROW:]
 
 
-def _events(events: list[dict[str, Any]]) -> Table:
+def _events(events: list[NoticeStatus]) -> Table:
     table = _table(("ago",), ("ago",), "last events of the replicas", wide=False)
     for event in events:
         table.add_row(Text(age(event["ago_s"]), style="dim"), _cell(event["text"]))
     return table
 
 
-def _history(changes: list[dict[str, Any]], wide: bool) -> Table:
+def _history(changes: list[ChangeStatus], wide: bool) -> Table:
     columns = ("ago", "changed", "took", "step", "members")
     table = _table(columns, ("ago", "took", "step"), "reason", wide)
     for change in changes[-(HISTORY_LINES if wide else HISTORY_LINES_NARROW) :]:

@@ -1,4 +1,4 @@
-"""Counts, durations and foreign text as words on one line of a terminal.
+"""Counts, durations and untrusted text as words on one line of a terminal.
 
 Not here: how a status is laid out (view.py).
 """
@@ -11,7 +11,7 @@ TEXT_CHARS_MAX = 300
 
 
 def plain(text: str) -> str:
-    """One line without anything that a terminal would act upon."""
+    """One line of printable characters, cut at ``TEXT_CHARS_MAX``."""
     kept = "".join(char if char.isprintable() else " " for char in text[:TEXT_CHARS_MAX])
     return kept + "…" if len(text) > TEXT_CHARS_MAX else kept
 
@@ -35,7 +35,7 @@ def duration(seconds: float) -> str:
 
 
 def age(seconds: float) -> str:
-    """How long ago, in at most six characters: ``0.2 s``, ``42 s``, ``17 min``, ``5 h``."""
+    """An age in at most six characters: ``0.2 s``, ``42 s``, ``17 min``, ``5 h``."""
     if seconds < 9.95:
         return f"{seconds:.1f} s"
     for length, unit, most in ((1, "s", 100), (60, "min", 100), (3600, "h", 48)):
@@ -45,7 +45,7 @@ def age(seconds: float) -> str:
 
 
 def ranges(names: Sequence[str]) -> str:
-    """Names in order, with numbers that follow each other as one: ``0-3 5 spare``."""
+    """Names in order, with runs of consecutive numbers as ranges: ``0-3 5 spare``."""
     runs: list[list[str]] = []
     for name in names:
         if runs and name.isdecimal() and runs[-1][-1] == str(int(name) - 1):

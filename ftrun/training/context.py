@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from ftrun import defaults
 from ftrun.core.ids import WorkerKey
 from ftrun.errors import UserError
 
@@ -31,10 +32,10 @@ class WorkerContext:
     token: str = field(repr=False)
     device: str = "cpu"
     heal_tls: bool = False
-    connect_timeout_s: float = 60.0
-    quorum_timeout_s: float = 60.0
-    heartbeat_timeout_s: float = 5.0
-    isolation_limit_s: float = 60.0
+    connect_timeout_s: float = defaults.JOIN_TIMEOUT_S
+    quorum_timeout_s: float = defaults.JOIN_TIMEOUT_S
+    heartbeat_timeout_s: float = defaults.HEARTBEAT_TIMEOUT_S
+    isolation_limit_s: float = defaults.ISOLATION_LIMIT_S
     restarts: int = 0
     log_path: str = ""
 

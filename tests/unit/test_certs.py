@@ -60,7 +60,7 @@ def test_who_may_be_what_is_in_them(tmp_path: Path) -> None:
 
 def test_nothing_is_overwritten_unless_forced(tmp_path: Path) -> None:
     (tmp_path / "agent.key").write_text("mine")
-    with pytest.raises(UserError, match=r"agent\.key is there already.*--force"):
+    with pytest.raises(UserError, match=r"agent\.key exists already.*--force"):
         write_certificates(tmp_path, ("h",))
     assert [p.name for p in tmp_path.iterdir()] == ["agent.key"]
     write_certificates(tmp_path, ("h",), force=True)

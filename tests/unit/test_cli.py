@@ -1,4 +1,4 @@
-"""The commands as typed: help, defaults, the plan, and what is wrong said in one line."""
+"""The commands as typed: help, defaults, the plan, and each error in one line."""
 
 from __future__ import annotations
 

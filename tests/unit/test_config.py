@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-import os
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 
 from ftrun.config import (
     RunSettings,
-    Script,
-    check_script,
     check_writable,
     default_job_id,
-    normal_address,
-    parse_address,
     parse_replicas,
+    resolve,
 )
+from ftrun.core.agent.supervisor import SupervisorSettings
+from ftrun.core.messages import JobSpec
 from ftrun.errors import UserError
+from ftrun.protocol.tls import PLAINTEXT
+from ftrun.script import Script
+from tests.unit.run_settings import options, run_settings
 
-SETTINGS = RunSettings(Script("t.py", False), "job", replicas=2, min_replicas=1)
+SETTINGS = run_settings(replicas=2)
 
 
 @pytest.fixture
@@ -106,90 +107,6 @@ def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         settings.check_directories()
 
 
-def test_a_script_that_is_none_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="does not exist"):
-        check_script(Script(str(tmp_path / "none.py"), False))
-    broken = tmp_path / "broken.py"
-    broken.write_text("x = 1\ndef f(:\n")
-    with pytest.raises(UserError, match=r"broken\.py, line 2: syntax error"):
-        check_script(Script(str(broken), False))
-    text = tmp_path / "notes.txt"
-    text.write_text("this is not a program")
-    with pytest.raises(UserError, match="is not a Python file"):
-        check_script(Script(str(text), False))
-    binary = tmp_path / "program"
-    binary.write_bytes(b"\x7fELF\0\0")
-    with pytest.raises(UserError, match="is not a Python file"):
-        check_script(Script(str(binary), False))
-    pipe = tmp_path / "pipe.py"
-    os.mkfifo(pipe)
-    with pytest.raises(UserError, match="is not a file"):
-        check_script(Script(str(pipe), False))
-
-
-def test_a_directory_with_a_main_and_an_archive_are_scripts(tmp_path: Path) -> None:
-    (tmp_path / "__main__.py").write_text("print(1)")
-    check_script(Script(str(tmp_path), False))
-    archive = tmp_path / "app.pyz"
-    archive.write_bytes(b"PK\x03\x04")
-    check_script(Script(str(archive), False))
-
-
-def test_a_directory_without_a_main_is_called_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "pkg").mkdir()
-    (tmp_path / "pkg" / "__init__.py").write_text("")
-    with pytest.raises(UserError, match=r"'pkg' is a directory and has no __main__\.py.*-m pkg "):
-        check_script(Script("pkg", False))
-    with pytest.raises(UserError, match=r"'\.' is a directory .*-m PACKAGE "):
-        check_script(Script(".", False))
-    with pytest.raises(UserError, match=r"-m pkg: the package has no __main__\.py.*-m pkg\.MODULE"):
-        check_script(Script("pkg", True))
-    (tmp_path / "pkg" / "__main__.py").write_text("")
-    check_script(Script("pkg", True))
-    check_script(Script("pkg", False))
-
-
-def test_a_working_directory_that_is_gone_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gone = tmp_path / "gone"
-    gone.mkdir()
-    monkeypatch.chdir(gone)
-    gone.rmdir()
-    for script in (Script("train.py", False), Script("no_such_top", True)):
-        with pytest.raises(UserError, match="The working directory is gone"):
-            check_script(script)
-
-
-def test_modules_are_looked_for_without_importing_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "__init__.py").write_text("raise RuntimeError('imported')")
-    check_script(Script("mine.train", True))
-    check_script(Script("json.tool", True))
-    check_script(Script("this", True))
-    with pytest.raises(UserError, match="no module named 'no_such_top'"):
-        check_script(Script("no_such_top.train", True))
-    with pytest.raises(UserError, match="is not a module name"):
-        check_script(Script("train.py ", True))
-
-
-def test_addresses(tmp_path: Path) -> None:
-    assert parse_address("http://h:1/", "--x") == ("h", 1)
-    assert parse_address("[::1]:2", "--x") == ("::1", 2)
-    assert normal_address(None) is None
-    assert normal_address("http://h:1") == "h:1"
-    assert normal_address("[::1]:2") == "[::1]:2"
-    for bad in ("h", ":1", "h:", "h:x", "h:70000"):
-        with pytest.raises(UserError, match="is not HOST:PORT"):
-            parse_address(bad, "--x")
-
-
 def test_a_job_alone_gets_a_name_of_its_own_and_a_shared_one_the_scripts() -> None:
     script = Script("/a/b/train digits.py", False)
     assert default_job_id(script, "h:1") == "train-digits"
@@ -199,15 +116,30 @@ def test_a_job_alone_gets_a_name_of_its_own_and_a_shared_one_the_scripts() -> No
     assert default_job_id(Script("pkg.train", True), "h:1") == "train"
 
 
-def test_the_plain_command_of_a_script() -> None:
-    assert Script("t.py", False, ("--x",)).command() == ("python", "t.py", "--x")
-    assert Script("p.t", True, ("--x",)).command() == ("python", "-m", "p.t", "--x")
+def test_each_option_of_a_run_is_a_setting_of_its_name() -> None:
+    """No line passes an option on; one that RunSettings lacks fails here."""
+    apart = {"ctx", "module", "dry_run", "tls_cert", "tls_key", "tls_ca"}
+    assert set(options()) - apart == {field.name for field in fields(RunSettings)} - {"tls"}
 
 
-def test_a_script_that_trains_in_parallel_is_known_by_its_words(tmp_path: Path) -> None:
-    path = tmp_path / "t.py"
-    path.write_text("import torch")
-    assert not Script(str(path), False).trains_in_parallel()
-    path.write_text("import ftrun")
-    assert Script(str(path), False).trains_in_parallel()
-    assert Script("p.t", True).trains_in_parallel()
+def test_what_is_parsed_of_an_option() -> None:
+    given = options(
+        script=["pkg.train", "--lr", "1"], module=True, replicas="2:4",
+        lighthouse="http://h:1/", preload="a, b c",
+    )  # fmt: skip
+    found = resolve(given)
+    assert found.script == Script("pkg.train", True, ("--lr", "1"))
+    assert (found.min_replicas, found.replicas) == (2, 4)
+    assert (found.lighthouse, found.job_id) == ("h:1", "train")
+    assert found.preload == ("a", "b", "c")
+    assert found.tls == PLAINTEXT
+
+
+@pytest.mark.parametrize("kind", [JobSpec, SupervisorSettings])
+def test_settings_that_are_passed_on_by_name_have_the_same_type(kind: type[Any]) -> None:
+    """``standbys`` is passed on as StandbyRules (agent/shell.py)."""
+    ours, theirs = get_type_hints(RunSettings), get_type_hints(kind)
+    shared = set(ours) & set(theirs) - {"standbys"}
+    assert shared
+    assert {name: ours[name] for name in shared} == {name: theirs[name] for name in shared}
+    assert set(SETTINGS.shared_with(kind)) - {"standbys"} == shared

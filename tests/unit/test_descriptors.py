@@ -28,7 +28,7 @@ def test_other_nodes_and_standbys_count() -> None:
 
 
 def limited(soft: int, hard: int, needed: int) -> str:
-    """What ``allow_descriptors`` makes of these limits, for itself and a child of its."""
+    """The limits that ``allow_descriptors`` sets, in its process and in a child."""
     code = (
         "import resource, subprocess, sys\n"
         "from ftrun.descriptors import allow_descriptors\n"

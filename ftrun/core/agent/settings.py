@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from ftrun import defaults
 from ftrun.core.agent.restarts import RestartRules
 from ftrun.core.agent.standby import StandbyRules
 
@@ -30,7 +31,7 @@ class SupervisorSettings:
     alone: bool = True
     end_grace_s: float = 2.0
     stuck_after_s: float = 5.0
-    hang_timeout_s: float = 60.0
+    hang_timeout_s: float = defaults.HANG_TIMEOUT_S
     crash_code: int = 72
     unreachable_code: int = 71
     unready_code: int = 2

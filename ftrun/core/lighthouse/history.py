@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
 
 from ftrun.core.ids import quorum_name, replica_order
 from ftrun.core.lighthouse.events import LighthouseSettings
 from ftrun.core.lighthouse.phases import Phase
+from ftrun.core.lighthouse.status import ChangeStatus
 from ftrun.core.quorum import Quorum
 
 NAMES_MAX = 8
@@ -32,7 +32,7 @@ class Change:
     members: tuple[str, ...] = ()
     step: int | None = None
 
-    def view(self, now: float) -> dict[str, Any]:
+    def view(self, now: float) -> ChangeStatus:
         """As plain JSON."""
         end = self.ended_at if self.ended_at is not None else now
         return {

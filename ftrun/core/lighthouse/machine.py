@@ -41,6 +41,7 @@ from ftrun.core.lighthouse.phases import Phase
 from ftrun.core.lighthouse.running import Running
 from ftrun.core.lighthouse.snapshot import snapshot
 from ftrun.core.lighthouse.state import NO_SPEC, MembershipState
+from ftrun.core.lighthouse.status import MembershipStatus
 from ftrun.core.lighthouse.waits import Waits
 from ftrun.core.version import unlike_version
 from ftrun.errors import assert_never
@@ -148,7 +149,7 @@ class Lighthouse:
         """The last events of this replica and its slot, oldest first."""
         return self.state.history.story(replica_id)
 
-    def snapshot(self, now: float) -> dict[str, Any]:
+    def snapshot(self, now: float) -> MembershipStatus:
         """Everything worth showing, as plain JSON."""
         return snapshot(self.state, self.agents.values(), self.waits.current(), now)
 

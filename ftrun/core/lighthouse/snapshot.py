@@ -1,12 +1,13 @@
-"""The lighthouse as people and programs see it: a picture of it as plain JSON.
+"""The core's part of the status, as plain JSON.
 
-Not here: anything that changes it (machine.py, membership.py), its invariants (checks.py).
+Not here: the fields' types (status.py), the decisions (machine.py, membership.py), the invariants
+(checks.py).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
-from typing import Any
 
 from ftrun.core import messages as m
 from ftrun.core.ids import quorum_name, replica_order
@@ -14,6 +15,13 @@ from ftrun.core.lighthouse.agents import Agent
 from ftrun.core.lighthouse.replicas import Replica
 from ftrun.core.lighthouse.slots import Slot
 from ftrun.core.lighthouse.state import MembershipState
+from ftrun.core.lighthouse.status import (
+    JobStatus,
+    MembershipStatus,
+    OutcomeStatus,
+    QuorumStatus,
+    ReplicaStatus,
+)
 from ftrun.core.lighthouse.waits import Wait
 from ftrun.core.quorum import Quorum
 
@@ -22,8 +30,8 @@ CHANGES_SHOWN = 20
 
 def snapshot(
     state: MembershipState, agents: Iterable[Agent], wait: Wait | None, now: float
-) -> dict[str, Any]:
-    """Everything worth showing, as plain JSON. ``wait``: what holds the job up, if anything."""
+) -> MembershipStatus:
+    """The membership now. ``wait``: the wait that holds the job up, if any."""
     slots = state.slots.by_agent()
     return {
         "phase": state.phase.value,
@@ -52,7 +60,7 @@ def snapshot(
     }
 
 
-def _job(spec: m.JobSpec) -> dict[str, Any]:
+def _job(spec: m.JobSpec) -> JobStatus:
     return {
         "job_id": spec.job_id,
         "replicas": spec.replicas,
@@ -62,7 +70,7 @@ def _job(spec: m.JobSpec) -> dict[str, Any]:
     }
 
 
-def _quorum(quorum: Quorum | None, state: MembershipState) -> dict[str, Any] | None:
+def _quorum(quorum: Quorum | None, state: MembershipState) -> QuorumStatus | None:
     if quorum is None:
         return None
     return {
@@ -77,7 +85,7 @@ def _quorum(quorum: Quorum | None, state: MembershipState) -> dict[str, Any] | N
     }
 
 
-def _replica(state: MembershipState, slot: Slot) -> dict[str, Any]:
+def _replica(state: MembershipState, slot: Slot) -> ReplicaStatus:
     replica = state.replicas.at(slot.replica_id)
     progress = replica.progress if replica is not None else None
     return {
@@ -89,8 +97,14 @@ def _replica(state: MembershipState, slot: Slot) -> dict[str, Any]:
         "step": progress.step if progress is not None else None,
         "batches": progress.batches if progress is not None else None,
         "worker_phase": progress.phase if progress is not None else None,
-        "scalars": dict(progress.scalars) if progress is not None else {},
+        "scalars": _scalars(progress.scalars) if progress is not None else {},
+        "last_event": None,  # lighthouse/status.py fills it
     }
+
+
+def _scalars(scalars: Iterable[tuple[str, float]]) -> dict[str, float | None]:
+    """The script's values; None for NaN and infinity, which JSON lacks."""
+    return {name: value if math.isfinite(value) else None for name, value in scalars}
 
 
 def _replica_phase(state: MembershipState, slot: Slot, replica: Replica | None) -> str:
@@ -108,7 +122,7 @@ def _replica_phase(state: MembershipState, slot: Slot, replica: Replica | None) 
     return "starting"
 
 
-def _outcome(outcome: m.EndJob | None) -> dict[str, Any] | None:
+def _outcome(outcome: m.EndJob | None) -> OutcomeStatus | None:
     if outcome is None:
         return None
     return {"exit_code": outcome.exit_code, "reason": outcome.reason}

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Any
 
 from ftrun.core.activity import Activity
 from ftrun.core.ids import replica_order
 from ftrun.core.lighthouse.history import replicas, sentence
 from ftrun.core.lighthouse.phases import IN_QUORUM, Phase
 from ftrun.core.lighthouse.state import MembershipState
+from ftrun.core.lighthouse.status import WaitStatus
 
 NOTICE_AFTER_S = 3.0
 NODES, GATHER, PEERS, ANSWERS, BOUNDARY = "nodes", "gather", "peers", "answers", "boundary"
@@ -54,7 +54,7 @@ class Wait:
         limit = "" if self.until is None else f", for {max(0.0, self.until - now):.0f} s at most"
         return sentence(f"{self.words}, since {now - self.since:.0f} s{limit}.")
 
-    def view(self, now: float) -> dict[str, Any]:
+    def view(self, now: float) -> WaitStatus:
         """As plain JSON."""
         left_s = None if self.until is None else round(self.until - now, 3)
         return {

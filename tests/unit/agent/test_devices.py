@@ -13,10 +13,10 @@ from ftrun.agent.devices import (
     inspect_machine,
     own_address,
 )
-from ftrun.config import RunSettings, Script
 from ftrun.errors import UserError
+from tests.unit.run_settings import run_settings
 
-SETTINGS = RunSettings(Script("t.py", False), "job", replicas=2, min_replicas=1, device="cuda")
+SETTINGS = run_settings(replicas=2, device="cuda")
 
 
 def machine_of(visible: str, **changes: object) -> object:

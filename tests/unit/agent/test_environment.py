@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from ftrun.agent.devices import Machine
 from ftrun.agent.environment import Place, threads_per_worker, worker_environment
-from ftrun.config import RunSettings, Script
 from ftrun.core.ids import WorkerKey
+from tests.unit.run_settings import run_settings
 
-SETTINGS = RunSettings(
-    Script("t.py", False), "job", replicas=3, min_replicas=1, workers_per_replica=2
-)
+SETTINGS = run_settings(replicas=3, workers_per_replica=2)
 PLACE = Place(WorkerKey("2", "f" * 16, 1), 4, 12345, ("GPU-c", "GPU-d"), "127.0.0.1:29510")
 
 

@@ -60,7 +60,7 @@ class LighthouseProcess:
             pipe.write(self.token)
 
     def wait_for(self, words: str, count: int = 1) -> bool:
-        """Read its output until it has said ``words`` so often; False if it ends before."""
+        """Read the output until ``words`` came as often as asked; False if it ends before."""
         assert self.process is not None and self.process.stdout is not None
         deadline = time.monotonic() + DEADLINE_S
         with selectors.DefaultSelector() as selector:
@@ -74,7 +74,7 @@ class LighthouseProcess:
         return True
 
     def status(self) -> dict[str, Any]:
-        """What ``/status`` says."""
+        """The status that ``/status`` serves."""
         return fetch_status(self.http, self.token, timeout_s=DEADLINE_S)
 
     def end(self, number: int = signal.SIGKILL) -> int:

@@ -43,7 +43,7 @@ class ScriptedWorker:
         self._say(m.WorkerMessage(self.machine.key, self.machine.report()))
 
     def receive(self, message: Any) -> None:
-        """Take what the lighthouse says, and train on if that lets it."""
+        """Handle the lighthouse's messages, and train on if they allow it."""
         self.received.append(message)
         self._feed(message)
         self._go_on()
@@ -146,7 +146,7 @@ class ScriptedAgent:
         )
 
     def states(self) -> set[StateId]:
-        """What the workers hold: one, once all are healed and equally far."""
+        """The states of the workers: one, once all are healed and equally far."""
         return {worker.machine.state for worker in self._all()}
 
     def step(self) -> bool:
@@ -161,7 +161,7 @@ class ScriptedAgent:
         async def wait() -> None:
             while not condition():
                 if self._task.done():
-                    await self._task  # an error of a step machine, say
+                    await self._task  # for example an error of a step machine
                 self._changed.clear()
                 await self._changed.wait()
 

@@ -42,7 +42,7 @@ def test_what_was_written_is_read_again(tmp_path: Path) -> None:
 def test_every_corruption_is_found_kept_and_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Each byte flipped, each length cut: the digest or the magic tells."""
+    """Each byte flipped, each length cut: the digest or the magic shows it."""
     path = tmp_path / "journal"
     JournalFile(path).write(STATE)
     whole = path.read_bytes()
@@ -101,7 +101,7 @@ while True:
 
 
 def test_kill_dash_nine_leaves_a_whole_record(tmp_path: Path) -> None:
-    """What was said to be on disk is there: never an older epoch, at most the one under way."""
+    """A record reported as written is on disk: never an older epoch, at most the one under way."""
     path = tmp_path / "journal"
     for lines in (1, 5, 23):
         process = subprocess.Popen(

@@ -17,7 +17,7 @@ from tests.unit.lighthouse.lighthouse_process import LighthouseProcess
 
 
 def send(address: str, data: bytes) -> None:
-    """Send it, and wait until the server has ended the connection or says nothing more."""
+    """Send ``data``, and wait until the server ends the connection or falls silent."""
     host, port = address.split(":")
     with socket.create_connection((host, int(port)), 2.0) as sock, contextlib.suppress(OSError):
         sock.sendall(data)

@@ -160,7 +160,7 @@ def test_the_handshake_before_the_start_says_what_is_wrong(
 
 @contextlib.contextmanager
 def resetting(authority: Authority) -> Iterator[int]:
-    """Shakes hands, then ends the connection without a word and without a FIN; gives the port."""
+    """A server that ends each connection after the handshake, without data or FIN."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(*authority.lighthouse)
     with socket.create_server((HOST, 0)) as listener:

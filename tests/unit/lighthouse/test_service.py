@@ -38,7 +38,7 @@ def run(main: Coroutine[Any, Any, None]) -> None:
 
 
 def refused(state_dir: Path, grpc: str, http: str) -> str:
-    """Start one that must not start; what it said."""
+    """Start a lighthouse that must not start; returns its output."""
     lighthouse = LighthouseProcess(state_dir, new_token())
     lighthouse.grpc, lighthouse.http = grpc, http
     lighthouse.spawn()
@@ -63,7 +63,7 @@ def test_ports_and_directories_that_are_taken_are_said(tmp_path: Path) -> None:
         assert "no TLS" in refused(tmp_path / "b", "192.0.2.1:0", free)
         assert "another lighthouse" in refused(tmp_path / "a", free, free)
         assert "--state-dir" in refused(tmp_path / "file" / "c", free, free)
-        # Whoever was there already has noticed nothing.
+        # The lighthouse that already ran is unaffected.
         assert first.status()["phase"] == "takeover"
     assert not (tmp_path / "b" / "journal").exists()
 
@@ -173,7 +173,7 @@ def test_an_agent_that_breaks_the_protocol_is_cut_and_told(
 
 
 def test_a_journal_that_cannot_be_written_stops_it(tmp_path: Path) -> None:
-    """Nothing may be said that is not on disk; training goes on, a restart takes over."""
+    """Nothing is sent that is not on disk; training goes on, and a restart takes over."""
 
     async def main() -> None:
         with LighthouseProcess(tmp_path, new_token()) as lighthouse:

@@ -1,4 +1,4 @@
-"""What a lighthouse may be told, and what it refuses to start with."""
+"""The settings that a lighthouse accepts, and those with which it refuses to start."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def with_shell(tmp_path: Path, test: Callable[[Shell, JournalFile], Any]) -> Non
 
 
 async def drain(session: Session) -> list[Any]:
-    """What is queued for an agent."""
+    """The messages queued for an agent."""
     session.close("test")
     found = []
     while (data := await session.next()) is not None:
@@ -54,7 +54,7 @@ def test_its_epoch_is_on_disk_before_an_agent_can_attach(tmp_path: Path) -> None
         shell.start()
         state = journal.load()
         assert state is not None
-        assert state.epoch == shell.snapshot()["epoch"] == 1
+        assert state.epoch == shell.snapshot(0.0)["epoch"] == 1
 
     with_shell(tmp_path, test)
 
@@ -69,7 +69,7 @@ def test_a_session_that_was_replaced_or_ended_is_not_heard(tmp_path: Path) -> No
         shell.received(first, Heartbeat())
         shell.detached(first, "gone")
         assert shell.agents == 1
-        assert shell.snapshot()["agents"][0]["attached"]
+        assert shell.snapshot(0.0)["agents"][0]["attached"]
         shell.received(second, Heartbeat())
         received = await drain(second)
         assert isinstance(received[0], Welcome)
@@ -77,7 +77,7 @@ def test_a_session_that_was_replaced_or_ended_is_not_heard(tmp_path: Path) -> No
         shell.detached(second, "gone")
         shell.received(second, Heartbeat())
         assert shell.agents == 0
-        assert not shell.snapshot()["agents"][0]["attached"]
+        assert not shell.snapshot(0.0)["agents"][0]["attached"]
 
     with_shell(tmp_path, test)
 
@@ -100,13 +100,13 @@ def test_a_bug_in_the_core_stops_the_lighthouse_and_not_the_loop(tmp_path: Path)
         shell.attached(Session("node"), replace(HELLO, running=None))  # type: ignore[arg-type]
         assert isinstance(shell.failed.exception(), TypeError)
         shell.attached(Session("other"), replace(HELLO, agent_id="other"))
-        assert "other" not in [agent["agent_id"] for agent in shell.snapshot()["agents"]]
+        assert "other" not in [agent["agent_id"] for agent in shell.snapshot(0.0)["agents"]]
 
     with_shell(tmp_path, test)
 
 
 def test_the_timer_brings_the_core_to_its_deadlines(tmp_path: Path) -> None:
-    """A silent agent is found without anybody saying anything."""
+    """A silent agent is found without any message."""
 
     async def test(shell: Shell, journal: JournalFile) -> None:
         shell.start()

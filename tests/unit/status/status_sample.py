@@ -1,11 +1,13 @@
-"""A status as a lighthouse tells it, of a job with something of everything."""
+"""A status as a lighthouse serves it, of a job with something of everything."""
 
 from __future__ import annotations
 
 import copy
 from typing import Any
 
-_SAMPLE: dict[str, Any] = {
+from ftrun.core.lighthouse.status import Status
+
+_SAMPLE: Status = {
     "lighthouse": {
         "version": "0.1.0",
         "pid": 812,
@@ -108,9 +110,10 @@ _SAMPLE: dict[str, Any] = {
     ],
     "outcome": None,
     "events": [],
+    "messages_received": {"Report": 2},
 }
 
 
-def sample() -> dict[str, Any]:
+def sample() -> Any:
     """A copy to change."""
     return copy.deepcopy(_SAMPLE)

@@ -54,7 +54,7 @@ def test_running_jobs_are_those_whose_agent_lives_newest_first(tmp_path: Path) -
 
 
 def test_a_stranger_with_a_killed_agents_pid_is_no_job(tmp_path: Path) -> None:
-    """Such a process runs, as the file says; it only is not the one that wrote the file."""
+    """A process with that pid runs, but another one wrote the file."""
     boot, _, ticks = birth_mark(os.getpid()).partition("/")
     for birth in (f"{boot}/{int(ticks) - 1}", f"another-boot/{ticks}"):
         write_job(replace(JOB, birth=birth), tmp_path)

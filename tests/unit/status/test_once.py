@@ -1,4 +1,4 @@
-"""``ftrun status``: which lighthouse is asked, and what is said when there is none."""
+"""``ftrun status``: which lighthouse gets the request, and the error if there is none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``ftrun status`` shows."""
+"""The terminal view of ``ftrun status``."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_a_narrow_terminal_shows_the_events_of_replicas_below_them() -> None:
 
 
 def crowded() -> dict[str, Any]:
-    """Four replicas, of which each has something else to tell, at length."""
+    """Four replicas, each with a long event of its own."""
     status = sample()
     status["job"] |= {"job_id": "train_digits-20261122-185102-3ad5", "replicas": 4}
     status |= {"step": 12_345_678, "restarts": 1234, "phase_age_s": 100_000.0}

@@ -57,6 +57,7 @@ def test_a_steady_job() -> None:
         "batches": 5,
         "worker_phase": "step",
         "scalars": {},
+        "last_event": None,
     }
     assert [agent["slots"] for agent in picture["agents"]] == [["0", "1", "2"], ["3", "4"]]
     (formed,) = picture["history"]

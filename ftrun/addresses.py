@@ -1,0 +1,60 @@
+"""``HOST:PORT``: split, checked, normalized.
+
+Not here: whether anything answers at an address (protocol/handshake.py, agent/devices.py).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+
+from ftrun.defaults import BIND
+from ftrun.errors import UserError
+
+PORT_MAX = 65535
+
+
+def split_address(text: str) -> tuple[str, int]:
+    """``host:port`` in two; the host of an IPv6 address may stand in brackets.
+
+    Raises:
+        ValueError: it has another form.
+    """
+    host, _, port = text.rpartition(":")
+    host = host.strip("[]")
+    if not host or not port.isdecimal() or int(port) > PORT_MAX:
+        raise ValueError(f"{text!r} is not an address of the form host:port")
+    return host, int(port)
+
+
+def join_address(host: str, port: int) -> str:
+    """``host:port``, with an IPv6 address in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def parse_address(text: str, option: str) -> tuple[str, int]:
+    """An option's ``HOST:PORT`` in two; ``http://`` in front and a ``/`` behind are ignored.
+
+    Raises:
+        UserError: no host, no port, or a port above 65535.
+    """
+    try:
+        return split_address(text.removeprefix("http://").rstrip("/"))
+    except ValueError:
+        raise UserError(
+            f"{option} {text!r} is not HOST:PORT. For example: {option} {BIND}."
+        ) from None
+
+
+def normal_address(text: str | None) -> str | None:
+    """``--lighthouse`` as plain HOST:PORT."""
+    return None if text is None else join_address(*parse_address(text, "--lighthouse"))
+
+
+def is_loopback(host: str) -> bool:
+    """True if no other machine can reach it."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

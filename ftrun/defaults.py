@@ -1,0 +1,18 @@
+"""Defaults and limits that several rooms state: each has its number here once.
+
+The default of an option that only ``ftrun run`` states is in its signature (commands.py). Not here:
+waits and limits that no option sets (each stands at its use).
+"""
+
+from __future__ import annotations
+
+JOIN_TIMEOUT_S = 60.0
+HEARTBEAT_TIMEOUT_S = 5.0
+ISOLATION_LIMIT_S = 60.0
+HANG_TIMEOUT_S = 60.0
+
+LIGHTHOUSE_PORT = 29510
+"""For agents; the web server has the next port."""
+BIND = f"127.0.0.1:{LIGHTHOUSE_PORT}"
+
+REPLICAS_MAX = 4096

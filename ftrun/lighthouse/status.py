@@ -1,0 +1,37 @@
+"""The whole status of a lighthouse: the core's part, and what the shell and the process add.
+
+Not here: the fields' types (core/lighthouse/status.py), the core's part
+(core/lighthouse/snapshot.py).
+"""
+
+from __future__ import annotations
+
+import os
+from importlib.metadata import version
+
+from ftrun import clock
+from ftrun.core.lighthouse.status import Status
+from ftrun.lighthouse.journal import JournalFile
+from ftrun.lighthouse.shell import Shell
+
+
+def full_status(shell: Shell, journal: JournalFile, uptime_s: float) -> Status:
+    """The status now, as plain JSON."""
+    now = clock.now()
+    membership, log = shell.snapshot(now), shell.event_log
+    for replica in membership["replicas"]:
+        replica["last_event"] = log.last_of(replica["replica_id"], now)
+    return {
+        "lighthouse": {
+            "version": version("ftrun"),
+            "pid": os.getpid(),
+            "uptime_s": round(uptime_s, 3),
+            "agents_attached": shell.agents,
+            "journal_writes": journal.writes,
+            "journal_write_s": round(journal.write_s, 6),
+            "epoch": membership["epoch"],
+        },
+        **membership,
+        "events": log.events(now),
+        "messages_received": shell.messages_received(),
+    }

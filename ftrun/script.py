@@ -1,0 +1,146 @@
+"""The script that workers run, a file or a module, checked once before any worker starts.
+
+Not here: the other settings of a run (config.py), running it (inject/).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from ftrun.errors import UserError
+
+SCRIPT_BYTES_MAX = 16 << 20
+_PARALLEL_WORDS = (b"ftrun", b"torchft", b"DistributedDataParallel", b"fully_shard", b"compile")
+_MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A file or a module, with its own arguments untouched."""
+
+    target: str
+    is_module: bool
+    args: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """A short name for job ids and plans."""
+        return self.target.rpartition(".")[2] if self.is_module else Path(self.target).stem
+
+    def trains_in_parallel(self) -> bool:
+        """True if the script seems to need modules that torch imports late, or is a module itself.
+
+        This is a guess. It decides only the order in which modules are imported.
+        """
+        try:
+            source = Path(self.target).read_bytes()
+        except OSError:
+            return True
+        return any(word in source for word in _PARALLEL_WORDS)
+
+    def command(self) -> tuple[str, ...]:
+        """The command that runs the script without ftrun."""
+        head = ("python", "-m", self.target) if self.is_module else ("python", self.target)
+        return head + self.args
+
+
+def is_module_name(text: str) -> bool:
+    """True for ``package.module`` and the like, whether or not there is one."""
+    return _MODULE.fullmatch(text) is not None
+
+
+def check_script(script: Script) -> None:
+    """Check that the script exists and is Python.
+
+    Raises:
+        UserError: missing, unreadable, not Python, or with a syntax error.
+    """
+    if script.is_module:
+        _check_module(script.target)
+        return
+    path = Path(script.target)
+    if path.is_dir():
+        path = path / "__main__.py"
+        if not path.exists():
+            name = path.parent.name if is_module_name(path.parent.name) else "PACKAGE"
+            raise UserError(
+                f"{script.target!r} is a directory and has no __main__.py. Nothing was started. "
+                f"Name a script in it; -m {name} runs a package that has one, "
+                f"-m {name}.MODULE a module of it."
+            )
+    if not path.exists():
+        here = _working_directory()
+        raise UserError(f"Script {str(path)!r} does not exist (looked from {here}).")
+    if not path.is_file():
+        raise UserError(f"Script {str(path)!r} is not a file.")
+    _check_source(path)
+
+
+def _check_source(path: Path) -> None:
+    try:
+        if path.stat().st_size > SCRIPT_BYTES_MAX:
+            raise UserError(f"{path} is not a Python file: it is larger than 16 MiB.")
+        source = path.read_bytes()
+    except OSError as error:
+        raise UserError(f"Script {str(path)!r} cannot be read ({error.strerror}).") from None
+    if source[:2] == b"PK" and path.suffix in (".zip", ".pyz"):
+        return
+    try:
+        compile(source, str(path), "exec", dont_inherit=True)
+    except SyntaxError as error:
+        if path.suffix not in (".py", ".pyw"):
+            raise UserError(
+                f"{path} is not a Python file. ftrun runs Python scripts and, with -m, modules."
+            ) from None
+        raise UserError(f"{path}, line {error.lineno}: syntax error: {error.msg}.") from None
+    except ValueError:
+        raise UserError(f"{path} is not a Python file: it holds binary data.") from None
+
+
+def _check_module(name: str) -> None:
+    if not is_module_name(name):
+        raise UserError(f"-m {name!r} is not a module name. For example: -m package.train.")
+    top = name.partition(".")[0]
+    if top in sys.modules:
+        return
+    directory = _working_directory()
+    if (directory / top).is_dir() or (directory / f"{top}.py").is_file():
+        _check_package(directory.joinpath(*name.split(".")), name)
+        return
+    try:
+        found = importlib.util.find_spec(top)
+    except (ImportError, ValueError):
+        found = None
+    if found is None:
+        raise UserError(f"-m {name}: no module named {top!r} here ({directory}) or installed.")
+
+
+def _working_directory() -> Path:
+    """The directory in which the command was typed.
+
+    Raises:
+        UserError: it has been removed since.
+    """
+    try:
+        return Path.cwd()
+    except OSError as error:
+        raise UserError(
+            f"The working directory is gone ({error.strerror}). Nothing was started. "
+            "Change to a directory that exists."
+        ) from None
+
+
+def _check_package(path: Path, name: str) -> None:
+    """Check that a package in this directory has a ``__main__``, as ``python -m`` needs.
+
+    A directory without ``__init__.py`` is accepted: an installed package may have its name.
+    """
+    if (path / "__init__.py").is_file() and not any(path.glob("__main__.*")):
+        raise UserError(
+            f"-m {name}: the package has no __main__.py. Nothing was started. "
+            f"Name a module of it: -m {name}.MODULE"
+        )

@@ -1,0 +1,86 @@
+"""Starts a run whose settings are known: checks this machine, then becomes the agent.
+
+The only place that brings the agent, the lighthouse and ``ftrun status`` together: these rooms do
+not import each other. Not here: the options (commands.py), what the agent does (agent/).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from ftrun import clock
+from ftrun.agent.devices import check_own_address, inspect_machine
+from ftrun.agent.launch import SpawnerLaunch
+from ftrun.config import RunSettings
+from ftrun.descriptors import allow_descriptors, descriptors_needed
+from ftrun.errors import ExitCode
+from ftrun.protocol.auth import default_token_path, load_or_create_token, new_token
+from ftrun.status.jobs import RunningJob, birth_mark, read_job, remove_job, write_job
+
+
+def start_run(settings: RunSettings, launch: SpawnerLaunch | None) -> int:
+    """Check all, then run the agent to its end or, without ``launch``, print the plan.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        UserError: a setting or this machine is wrong; nothing was started.
+    """
+    settings.check()
+    machine = inspect_machine(settings, os.environ)
+    if settings.lighthouse is not None and settings.tls:
+        from ftrun.protocol.handshake import check_handshake
+
+        host, port = settings.lighthouse_address()
+        check_handshake(host, port, settings.tls)
+    if launch is None:
+        from ftrun.agent.plan import print_plan
+
+        print_plan(settings, machine)
+        return ExitCode.OK
+    here, workers = machine.capacity, settings.workers_per_replica
+    allow_descriptors(
+        descriptors_needed(here, workers, settings.replicas, settings.standbys),
+        f"{here} x {workers} workers on this node", launch.process.pid,
+    )  # fmt: skip
+    check_own_address(machine.host)
+    settings.check_directories()
+
+    from ftrun.protocol.quiet import load_grpc_quietly
+
+    load_grpc_quietly()
+    from ftrun.agent.main import Neighbours, run_agent
+
+    token_file: Path | None = None
+    token = new_token()
+    if settings.token_file is not None or settings.lighthouse is not None:
+        token_file = (settings.token_file or default_token_path()).absolute()
+        token = load_or_create_token(token_file)
+    neighbours = Neighbours(*_job_file(settings))
+    return run_agent(settings, machine, token, token_file, launch, neighbours)
+
+
+def _job_file(settings: RunSettings) -> tuple[Callable[[str, Path], None], Callable[[], None]]:
+    """Two calls for the agent: publish where its job's status is served; withdraw that."""
+    started = clock.wall().isoformat(timespec="seconds")
+
+    def announce(http: str, token_file: Path) -> None:
+        log_dir = str(settings.job_log_dir.absolute())
+        tls = settings.tls.absolute()
+        cert, key, ca = (str(path or "") for path in (tls.cert, tls.key, tls.ca))
+        job = RunningJob(
+            settings.job_id, http, os.getpid(), log_dir, str(token_file), started, cert, key, ca,
+            birth=birth_mark(os.getpid()),
+        )  # fmt: skip
+        write_job(job)
+
+    def withdraw() -> None:
+        job = read_job(settings.job_id)
+        # Another agent of the job on this machine may have replaced the file.
+        if job is not None and job.pid == os.getpid():
+            remove_job(settings.job_id)
+
+    return announce, withdraw

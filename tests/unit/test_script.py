@@ -1,0 +1,98 @@
+"""A script or module that cannot run is named, with the remedy, before anything is started."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from ftrun.errors import UserError
+from ftrun.script import Script, check_script
+
+
+def test_a_script_that_is_none_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="does not exist"):
+        check_script(Script(str(tmp_path / "none.py"), False))
+    broken = tmp_path / "broken.py"
+    broken.write_text("x = 1\ndef f(:\n")
+    with pytest.raises(UserError, match=r"broken\.py, line 2: syntax error"):
+        check_script(Script(str(broken), False))
+    text = tmp_path / "notes.txt"
+    text.write_text("this is not a program")
+    with pytest.raises(UserError, match="is not a Python file"):
+        check_script(Script(str(text), False))
+    binary = tmp_path / "program"
+    binary.write_bytes(b"\x7fELF\0\0")
+    with pytest.raises(UserError, match="is not a Python file"):
+        check_script(Script(str(binary), False))
+    pipe = tmp_path / "pipe.py"
+    os.mkfifo(pipe)
+    with pytest.raises(UserError, match="is not a file"):
+        check_script(Script(str(pipe), False))
+
+
+def test_a_directory_with_a_main_and_an_archive_are_scripts(tmp_path: Path) -> None:
+    (tmp_path / "__main__.py").write_text("print(1)")
+    check_script(Script(str(tmp_path), False))
+    archive = tmp_path / "app.pyz"
+    archive.write_bytes(b"PK\x03\x04")
+    check_script(Script(str(archive), False))
+
+
+def test_a_directory_without_a_main_is_called_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pkg").mkdir()
+    (tmp_path / "pkg" / "__init__.py").write_text("")
+    with pytest.raises(UserError, match=r"'pkg' is a directory and has no __main__\.py.*-m pkg "):
+        check_script(Script("pkg", False))
+    with pytest.raises(UserError, match=r"'\.' is a directory .*-m PACKAGE "):
+        check_script(Script(".", False))
+    with pytest.raises(UserError, match=r"-m pkg: the package has no __main__\.py.*-m pkg\.MODULE"):
+        check_script(Script("pkg", True))
+    (tmp_path / "pkg" / "__main__.py").write_text("")
+    check_script(Script("pkg", True))
+    check_script(Script("pkg", False))
+
+
+def test_a_working_directory_that_is_gone_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    for script in (Script("train.py", False), Script("no_such_top", True)):
+        with pytest.raises(UserError, match="The working directory is gone"):
+            check_script(script)
+
+
+def test_modules_are_looked_for_without_importing_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "__init__.py").write_text("raise RuntimeError('imported')")
+    check_script(Script("mine.train", True))
+    check_script(Script("json.tool", True))
+    check_script(Script("this", True))
+    with pytest.raises(UserError, match="no module named 'no_such_top'"):
+        check_script(Script("no_such_top.train", True))
+    with pytest.raises(UserError, match="is not a module name"):
+        check_script(Script("train.py ", True))
+
+
+def test_the_plain_command_of_a_script() -> None:
+    assert Script("t.py", False, ("--x",)).command() == ("python", "t.py", "--x")
+    assert Script("p.t", True, ("--x",)).command() == ("python", "-m", "p.t", "--x")
+
+
+def test_a_script_that_trains_in_parallel_is_known_by_its_words(tmp_path: Path) -> None:
+    path = tmp_path / "t.py"
+    path.write_text("import torch")
+    assert not Script(str(path), False).trains_in_parallel()
+    path.write_text("import ftrun")
+    assert Script(str(path), False).trains_in_parallel()
+    assert Script("p.t", True).trains_in_parallel()

@@ -69,6 +69,6 @@ class Broadcast:
             raise ProtocolError(f"ToWorkers has {len(targets)} targets, at most {COUNT_MAX}")
         parts: list[bytes] = []
         for target in targets:
-            data = guarded(self._target.write, target)
+            data = guarded(self._target.encode_part, target)
             parts += (self._target_key, varint(len(data)), data)
         return b"".join(parts)

@@ -35,62 +35,62 @@ PROSE_FIELDS = frozenset({"reason", "cause", "text", "message", "traceback", "er
 """Words for people, of any length at the sender: cut at encoding rather than refused."""
 
 
-def checker(where: str, kind: Any) -> Callable[[Any], Any] | None:
+def validator(where: str, kind: Any) -> Callable[[Any], Any] | None:
     """What a value of this field must pass, or None if its wire type says it all."""
     name = where.rpartition(".")[2]
     if kind is str:
-        return id_checker(where) if name in ID_FIELDS else _text_checker(where)
+        return id_validator(where) if name in ID_FIELDS else _text_validator(where)
     if kind is int:
-        return _int_checker(where, COUNT_MAX if name in COUNT_FIELDS else INT_MAX)
+        return _int_validator(where, COUNT_MAX if name in COUNT_FIELDS else INT_MAX)
     if kind is float and name.endswith("_s"):
-        return _duration_checker(where)
+        return _duration_validator(where)
     if kind in (float, bool):
         return None
     raise TypeError(f"{where}: the codec knows no {kind!r}")
 
 
-def _text_checker(where: str) -> Callable[[str], str]:
-    def check(value: str) -> str:
+def _text_validator(where: str) -> Callable[[str], str]:
+    def validate(value: str) -> str:
         # UTF-8 takes at most four bytes a character, so most need no second look.
         if len(value) * 4 > TEXT_BYTES_MAX and len(value.encode()) > TEXT_BYTES_MAX:
             raise ProtocolError(f"{where} is over {TEXT_BYTES_MAX} bytes")
         return value
 
-    return check
+    return validate
 
 
-def id_checker(where: str) -> Callable[[str], str]:
+def id_validator(where: str) -> Callable[[str], str]:
     """A check for names: short and printable."""
 
-    def check(value: str) -> str:
+    def validate(value: str) -> str:
         if len(value) * 4 > ID_BYTES_MAX and len(value.encode()) > ID_BYTES_MAX:
             raise ProtocolError(f"{where} is over {ID_BYTES_MAX} bytes")
         if not value.isprintable():
             raise ProtocolError(f"{where} has characters that cannot be printed")
         return value
 
-    return check
+    return validate
 
 
-def _int_checker(where: str, highest: int) -> Callable[[int], int]:
-    def check(value: int) -> int:
+def _int_validator(where: str, highest: int) -> Callable[[int], int]:
+    def validate(value: int) -> int:
         if value > highest:
             raise ProtocolError(f"{where} is {value}, over {highest}")
         return value
 
-    return check
+    return validate
 
 
-def _duration_checker(where: str) -> Callable[[float], float]:
-    def check(value: float) -> float:
+def _duration_validator(where: str) -> Callable[[float], float]:
+    def validate(value: float) -> float:
         if not (math.isfinite(value) and value >= 0):
             raise ProtocolError(f"{where} must be finite and not negative, not {value}")
         return value
 
-    return check
+    return validate
 
 
-def check_count(where: str, count: int) -> None:
+def validate_count(where: str, count: int) -> None:
     """Refuse more items than a message may hold."""
     if count > COUNT_MAX:
         raise ProtocolError(f"{where} has {count} items, at most {COUNT_MAX} are allowed")

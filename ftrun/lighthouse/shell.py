@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections import Counter, deque
+from collections import Counter
 from typing import Any
 
 from ftrun import clock
@@ -31,7 +31,8 @@ from ftrun.core.messages import FromAgent, Hello, Notice, WorkerMessage
 from ftrun.lighthouse.event_log import EventLog
 from ftrun.lighthouse.journal import JournalFile
 from ftrun.protocol.broadcast import Broadcast
-from ftrun.protocol.streams import StreamCodec, take_batch
+from ftrun.protocol.send_queue import SendQueue
+from ftrun.protocol.streams import StreamCodec
 
 OUTBOX_MESSAGES_MAX = 4096
 OUTBOX_BYTES_MAX = 32 * 1024 * 1024
@@ -52,39 +53,24 @@ class Session:
         self.codec = codec or StreamCodec()
         self.closing: str | None = None
         self.cut = False
-        self._outbox: deque[bytes] = deque()
-        self._outbox_bytes = 0
-        self._changed = asyncio.Event()
+        self._queue = SendQueue(OUTBOX_MESSAGES_MAX, OUTBOX_BYTES_MAX)
         self.closed = asyncio.Event()
 
     def put(self, data: bytes) -> None:
         """Queue for sending. An agent that does not drain its queue is cut."""
-        if self.closing is not None:
-            return
-        self._outbox.append(data)
-        self._outbox_bytes += len(data)
-        if len(self._outbox) > OUTBOX_MESSAGES_MAX or self._outbox_bytes > OUTBOX_BYTES_MAX:
-            self._outbox.clear()
+        if not self._queue.put(data):
             self.close("it does not drain its messages")
-        self._changed.set()
 
     def close(self, reason: str) -> None:
         """End the stream after what is queued."""
         if self.closing is None:
             self.closing = reason
         self.closed.set()
-        self._changed.set()
+        self._queue.close()
 
     async def next(self) -> bytes | None:
-        """The batch that is to be sent next; None: nothing any more."""
-        while not self._outbox:
-            if self.closing is not None:
-                return None
-            self._changed.clear()
-            await self._changed.wait()
-        data = take_batch(self._outbox)
-        self._outbox_bytes = sum(map(len, self._outbox))
-        return data
+        """The batch to send next; None: the session is closing and everything is sent."""
+        return await self._queue.next_batch()
 
 
 class Shell:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
@@ -26,7 +25,8 @@ from ftrun.protocol import ftrun_pb2
 from ftrun.protocol.auth import bearer, bearer_matches
 from ftrun.protocol.codec import encode
 from ftrun.protocol.limits import BATCH_OVERHEAD_BYTES, MESSAGE_BYTES_MAX
-from ftrun.protocol.streams import StreamCodec, take_batch
+from ftrun.protocol.send_queue import SendQueue
+from ftrun.protocol.streams import StreamCodec
 from ftrun.protocol.tls import PLAINTEXT, TlsFiles
 
 SERVICE = ftrun_pb2.DESCRIPTOR.services_by_name["Membership"].full_name
@@ -275,26 +275,16 @@ class _Stream:
         self._call = call
         self._traffic = traffic
         self._codec = StreamCodec()
-        self._outbox: deque[bytes] = deque()
-        self._queued = asyncio.Event()
-        self._overflown = asyncio.Event()
-        self._is_last = False
+        self._queue = SendQueue(OUTBOX_MAX)
 
     def send(self, message: object) -> bool:
-        data = self._codec.encode(message)
-        if len(self._outbox) >= OUTBOX_MAX:
-            self._overflown.set()
-        if self._overflown.is_set():
-            return False
-        self._outbox.append(data)
-        self._queued.set()
-        return True
+        return self._queue.put(self._codec.encode(message))
 
     async def run(self, on_message: Callable[[Any], None], closed: asyncio.Event) -> str:
         """Serve until the stream ends, overflows or ``closed`` is set; says which."""
         reader = asyncio.ensure_future(self._read(on_message))
         writer = asyncio.ensure_future(self._write())
-        signals = [asyncio.ensure_future(event.wait()) for event in (self._overflown, closed)]
+        signals = [asyncio.ensure_future(event.wait()) for event in (self._queue.overflown, closed)]
         tasks = [reader, writer, *signals]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -318,20 +308,14 @@ class _Stream:
                 on_message(message)
 
     async def _write(self) -> None:
-        while self._outbox or not self._is_last:
-            if self._outbox:
-                data = take_batch(self._outbox)
-                self._traffic.count(data)
-                await self._call.write(data)
-            else:
-                self._queued.clear()
-                await self._queued.wait()
+        while (data := await self._queue.next_batch()) is not None:
+            self._traffic.count(data)
+            await self._call.write(data)
         await self._call.done_writing()
 
     async def _flush(self, *tasks: asyncio.Future[None]) -> None:
         """Send what is queued, and let the lighthouse end the stream."""
-        self._is_last = True
-        self._queued.set()
+        self._queue.close()
         await asyncio.wait(tasks, timeout=CLOSE_TIMEOUT_S)
 
 

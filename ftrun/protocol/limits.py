@@ -1,6 +1,6 @@
-"""What the protocol allows for one value: sizes, counts, ids, durations (X3).
+"""The limits of the protocol on one value: sizes, counts, ids, durations (X3).
 
-Checked on both sides, so that a limit is found where the mistake is. Not here: how a message is put
+Both sides validate, so that an error appears where the mistake is. Not here: how a message is put
 together (codec.py).
 """
 
@@ -14,9 +14,9 @@ from ftrun.errors import ProtocolError
 
 MESSAGE_BYTES_MAX = 8 * 1024 * 1024
 BATCH_BYTES_MAX = 1024 * 1024
-"""So much goes together; a longer message goes alone."""
+"""The size of a batch; a longer message goes alone."""
 BATCH_OVERHEAD_BYTES = 1024
-"""More than a batch adds to a message that goes alone."""
+"""An upper bound of what a batch adds to a message that goes alone."""
 TEXT_BYTES_MAX = 64 * 1024
 ID_BYTES_MAX = 128
 COUNT_MAX = 65_536
@@ -29,14 +29,14 @@ ID_FIELDS = frozenset(
 """Fields that name something: at most ``ID_BYTES_MAX`` bytes, printable (they go into logs)."""
 
 COUNT_FIELDS = frozenset({"replicas", "workers_per_replica", "min_replicas", "nodes", "capacity"})
-"""Fields by which the reader makes as many of something: at most ``COUNT_MAX``."""
+"""Fields whose reader makes that number of objects: at most ``COUNT_MAX``."""
 
 PROSE_FIELDS = frozenset({"reason", "cause", "text", "message", "traceback", "error_type", "words"})
-"""Words for people, of any length at the sender: cut at encoding rather than refused."""
+"""Texts for people, of any length at the sender: cut at encoding rather than refused."""
 
 
 def validator(where: str, kind: Any) -> Callable[[Any], Any] | None:
-    """What a value of this field must pass, or None if its wire type says it all."""
+    """The validation of this field's values, or None if its wire type is validation enough."""
     name = where.rpartition(".")[2]
     if kind is str:
         return id_validator(where) if name in ID_FIELDS else _text_validator(where)
@@ -51,7 +51,7 @@ def validator(where: str, kind: Any) -> Callable[[Any], Any] | None:
 
 def _text_validator(where: str) -> Callable[[str], str]:
     def validate(value: str) -> str:
-        # UTF-8 takes at most four bytes a character, so most need no second look.
+        # UTF-8 takes at most four bytes a character, so most texts need no second check.
         if len(value) * 4 > TEXT_BYTES_MAX and len(value.encode()) > TEXT_BYTES_MAX:
             raise ProtocolError(f"{where} is over {TEXT_BYTES_MAX} bytes")
         return value
@@ -60,7 +60,7 @@ def _text_validator(where: str) -> Callable[[str], str]:
 
 
 def id_validator(where: str) -> Callable[[str], str]:
-    """A check for names: short and printable."""
+    """The validation of names: short and printable."""
 
     def validate(value: str) -> str:
         if len(value) * 4 > ID_BYTES_MAX and len(value.encode()) > ID_BYTES_MAX:
@@ -99,7 +99,7 @@ def validate_count(where: str, count: int) -> None:
 def clip(text: str, bytes_max: int = TEXT_BYTES_MAX) -> str:
     """``text``, or its beginning and end if it is longer than ``bytes_max`` bytes of UTF-8.
 
-    What UTF-8 cannot carry (lone surrogates of odd file names) becomes "?".
+    Characters that UTF-8 cannot carry (lone surrogates of odd file names) become "?".
     """
     raw = text.encode("utf-8", "replace")
     if len(raw) <= bytes_max:

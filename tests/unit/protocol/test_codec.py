@@ -1,4 +1,4 @@
-"""Every message survives the wire, and nothing but a ProtocolError comes of anything else."""
+"""Every message survives the wire; any other bytes raise ProtocolError and nothing else."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_every_message_comes_back_as_it_was(cls: type) -> None:
         data = encode(message)
         back = decode(data)
         assert back == message
-        # What is left as bytes here is a message to whoever goes by ftrun.proto alone.
+        # A field that is bytes here is a message to a peer that uses ftrun.proto alone.
         assert decode(ftrun_pb2.Envelope.FromString(data).SerializeToString()) == message
         assert type(back) is cls
 
@@ -218,7 +218,7 @@ def test_clip_keeps_the_limit(text: str, limit: int) -> None:
 
 
 def test_the_codec_is_quick_enough_for_the_recovery_path() -> None:
-    """Very generous: usual is about 10 µs each way, 8 times that on a slow machine."""
+    """A generous limit: about 10 µs each way is usual, 80 µs on a slow machine."""
     report = WorkerMessage(
         WorkerKey("0", "aa", 0), Report(StateId(3, "ab" * 16), Endpoint("h", "h:1"), ATTEMPT)
     )
@@ -241,7 +241,7 @@ def test_a_quorum_of_a_thousand_fits() -> None:
 
 
 def test_the_same_quorum_is_read_once_and_never_mixed_up() -> None:
-    """A lighthouse hears of the same quorum from every worker: one object, whoever sent it."""
+    """A lighthouse receives the same quorum from every worker: it decodes to one object."""
     quorums = [
         Quorum(Attempt(ATTEMPT.quorum_id, number), (), "s", step)
         for number in range(1, 12)
@@ -269,7 +269,7 @@ def test_records_of_workers_that_are_gone_are_forgotten(side: str) -> None:
 
 
 def test_those_of_a_large_job_stay() -> None:
-    """They come again with every quorum, and must not be made anew each time."""
+    """They come again with every quorum, and must not be decoded again each time."""
     count = 2 * GONE_KEPT
     for number in (1, 2, 3):
         quorum = Quorum(Attempt(number, 1), tuple(lives(1, count)), "s", 1)
@@ -278,7 +278,7 @@ def test_those_of_a_large_job_stay() -> None:
 
 
 def lives(number: int, count: int) -> list[Member]:
-    """Of so many replicas, the ``number``-th each."""
+    """Members of ``count`` replicas, each in its ``number``-th incarnation."""
     return [
         Member(str(slot), f"i{number}", (Endpoint("h", f"h:{number}"),), "s")
         for slot in range(count)

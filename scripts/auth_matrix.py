@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Print what every way into a job says to each kind of token. Exit code 1 if one is let in.
+"""Print the answer of every way into a job to each kind of token. Exit code 1 if one lets it in.
 
 The ways come from the service's descriptor and the route tables; the servers are real processes.
 """
@@ -19,7 +19,7 @@ from tests.security.ways import all_ways, wrong_tokens
 
 
 def main() -> int:
-    """Ask, print, judge."""
+    """Send all requests, print the answers, return the exit code."""
     table = Table("way in", "to each wrong token", "to the job's own")
     let_in = 0
     with (
@@ -31,7 +31,7 @@ def main() -> int:
             own = way.ask(way.token)
             expected = way.welcome if way.is_open else way.refusal
             let_in += sum(answer != expected for answer in answers) + (own != way.welcome)
-            # All refusals of a way are alike, or it is one to look at.
+            # All refusals of one way must be alike.
             told = answers[0] if len(set(answers)) == 1 else ", ".join(answers)
             table.add_row(way.name + (" (open)" if way.is_open else ""), told, own)
     Console(width=110).print(table)

@@ -1,8 +1,8 @@
 #!/usr/bin/env python
-"""Benchmarks beside the peers: each runs ftrun and the peer in turn in the same call.
+"""Benchmarks against the peers: each runs ftrun and the peer in turn in the same call.
 
 ``pip install -c constraints.txt -e ".[bench]"`` first. Every command prints a table and the machine
-and writes ``bench-out/<name>.json``; ``report`` makes docs/BENCHMARKS.md of what is there.
+and writes ``bench-out/<name>.json``; ``report`` makes docs/BENCHMARKS.md from these files.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ OUT = Path("bench-out")
 
 @app.callback()
 def _peers_are_there() -> None:
-    """Nothing is measured for minutes only to find that the peer is missing."""
+    """Check first that the peers are installed: a benchmark takes minutes."""
     missing = [name for name in ("torchft", "matplotlib") if find_spec(name) is None]
     if missing:
         names = " and ".join(missing)
@@ -52,25 +52,25 @@ def recovery(replicas: int = 3, kills: int = 6, rounds: int = 2, seed: int = 1) 
 
 @app.command()
 def join(replicas: int = 3, joins: int = 4, rounds: int = 2, seed: int = 1) -> None:
-    """A replacement joins late: what that costs those who train."""
+    """A replacement joins late: the cost for the replicas that train."""
     _show(join_bench.measure(replicas, joins, rounds, seed))
 
 
 @app.command()
 def drain(replicas: int = 3, rounds: int = 6, seed: int = 1) -> None:
-    """One node of two is drained: what that costs those who train on."""
+    """One node of two is drained: the cost for the replicas that train on."""
     _show(drain_bench.measure(replicas, rounds, seed))
 
 
 @app.command()
 def step(starts: int = 3, profile: bool = False) -> None:
-    """A step beside plain DDP's, with a small and a large model; or where its time goes."""
+    """A step against plain DDP's, with a small and a large model; or a profile of it."""
     _show(step_bench.profile(starts) if profile else step_bench.measure(starts))
 
 
 @app.command()
 def heal(gib: float = 1.0, repeats: int = 3, joins: int = 2) -> None:
-    """State from peers beside raw TCP, and donors' steps meanwhile."""
+    """State from peers against raw TCP, and donors' steps meanwhile."""
     _show(heal_bench.measure(gib, repeats, joins))
 
 
@@ -88,7 +88,7 @@ def lighthouse(
     steady_s: float = 20.0,
     torchft: str = "200,500",
 ) -> None:
-    """1,000 replica groups of 125 simulated agents: a death, told to all and answered."""
+    """1,000 replica groups of 125 simulated agents: a death, reported to all and answered."""
     counts = [int(count) for count in torchft.split(",") if count]
     _show(lighthouse_bench.measure(groups, agents, deaths, steady_s, counts))
 
@@ -97,7 +97,7 @@ def lighthouse(
 def goodput(
     replicas: int = 4, seconds: float = 180.0, periods: str = "15,5,2", seed: int = 1
 ) -> None:
-    """A random worker killed every so many seconds: the share of steps that is left."""
+    """A random worker killed periodically: the share of steps that is left."""
     _show(goodput_bench.measure(replicas, seconds, [float(p) for p in periods.split(",")], seed))
 
 
@@ -109,13 +109,13 @@ def startup(repeats: int = 5) -> None:
 
 @app.command()
 def standby(kills: int = 6, rounds: int = 3) -> None:
-    """What --standby gains when a worker is killed."""
+    """The gain of --standby when a worker is killed."""
     _show(standby_bench.measure(kills, rounds))
 
 
 @app.command()
 def report() -> None:
-    """docs/BENCHMARKS.md and its plots, from what was measured."""
+    """Write docs/BENCHMARKS.md and its plots, from the results."""
     console.print(f"wrote {report_page.write(OUT, ROOT / 'docs')}")
 
 
@@ -123,14 +123,14 @@ def report() -> None:
 def everything(quick: bool = False) -> None:
     """Every benchmark at its full length (about an hour), and the report.
 
-    ``--quick``: each shortened to a minute or three, and no report, which is of full lengths.
+    ``--quick``: each shortened to one to three minutes, and no report.
     """
     global OUT
     began = time.monotonic()
     if quick:
         OUT = OUT / "quick"
     for path in OUT.glob("*.json"):
-        path.unlink()  # what fails now must not be reported by an earlier run
+        path.unlink()  # an earlier result must not stand in for one that fails now
     benchmarks = _shortened() if quick else _whole()
     failures = sum(not _completes(benchmark) for benchmark in benchmarks)
     if not quick:
@@ -165,7 +165,7 @@ def _shortened() -> list[Callable[[], None]]:
 
 
 def _completes(benchmark: Callable[[], None]) -> bool:
-    """Run it; the others are measured even if it fails."""
+    """Run it; False if it fails, so that the others still run."""
     try:
         benchmark()
         return True

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Real jobs under faults drawn by seed; a table of what came of them.
+"""Run real jobs under faults drawn by seed; print a table of the outcomes.
 
-    scripts/chaos.py --runs 40 --seed 0          one line a run, the table at the end
-    scripts/chaos.py --replay 17                 the story of a seed, its directory kept
-    scripts/chaos.py --runs 500 --json > a.jsonl  for a long campaign, in parts as you like, and
-    scripts/chaos.py table a.jsonl b.jsonl       its table
-    scripts/chaos.py orphans                     what launchers leave behind, torchrun beside
-    scripts/chaos.py restarts --count 1000       one job, a thousand restarts, and what stays flat
+    scripts/chaos.py --runs 40 --seed 0          one line per run, the table at the end
+    scripts/chaos.py --replay 17                 the story of a seed; keeps its directory
+    scripts/chaos.py --runs 500 --json > a.jsonl  a campaign, in any number of parts
+    scripts/chaos.py table a.jsonl b.jsonl       the table of all parts
+    scripts/chaos.py orphans                     processes left behind, by ftrun and torchrun
+    scripts/chaos.py restarts --count 1000       one job, a thousand restarts: memory and more
 
 Exit code 1 if a run failed. The test bed is in tests/chaos.
 """
@@ -30,19 +30,21 @@ from tests.chaos.table import table
 
 
 def main() -> int:
-    """Parse, run, tell."""
+    """Parse the options and run."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     what = ("runs", "table", "orphans", "restarts")
     parser.add_argument("what", nargs="?", choices=what, default="runs")
-    parser.add_argument("files", nargs="*", type=Path, help="table: what runs with --json wrote")
-    parser.add_argument("--runs", type=int, default=40, help="how many seeds")
-    parser.add_argument("--seed", type=int, default=0, help="the first one")
-    parser.add_argument("--replay", type=int, metavar="SEED", help="tell this seed's story")
-    parser.add_argument("--jobs", type=int, default=1, help="runs side by side")
-    parser.add_argument("--json", action="store_true", help="one JSON object a run, no table")
-    parser.add_argument("--only", default="", metavar="WORDS", help="seeds whose plan holds these")
-    parser.add_argument("--count", type=int, default=1000, help="restarts: how many")
-    parser.add_argument("--plot", type=Path, metavar="PNG", help="restarts: where the picture goes")
+    parser.add_argument("files", nargs="*", type=Path, help="table: files written by --json")
+    parser.add_argument("--runs", type=int, default=40, help="number of seeds")
+    parser.add_argument("--seed", type=int, default=0, help="first seed")
+    parser.add_argument("--replay", type=int, metavar="SEED", help="print the story of this seed")
+    parser.add_argument("--jobs", type=int, default=1, help="parallel runs")
+    parser.add_argument("--json", action="store_true", help="one JSON object per run, no table")
+    parser.add_argument(
+        "--only", default="", metavar="WORDS", help="only seeds whose plan contains WORDS"
+    )
+    parser.add_argument("--count", type=int, default=1000, help="restarts: their number")
+    parser.add_argument("--plot", type=Path, metavar="PNG", help="restarts: file of the plot")
     options = parser.parse_args()
     _end_well()
     if options.files and options.what != "table":
@@ -60,7 +62,7 @@ def main() -> int:
 
 
 def _table(paths: Iterable[Path]) -> int:
-    """Of a seed that was run more than once the last run counts."""
+    """The runs of the files; the last run of a seed counts."""
     lines = [line for path in paths for line in path.read_text().splitlines() if line]
     found = {outcome.plan.seed: outcome for line in lines for outcome in [read(json.loads(line))]}
     print(table(found.values()))
@@ -98,9 +100,9 @@ def _tell(seed: int) -> int:
 
 
 def _run_all(seeds: list[int], options: argparse.Namespace) -> int:
-    _end_well()  # and so the pool's processes end theirs
+    _end_well()  # so that the pool's processes end their own
     outcomes = []
-    # Fresh processes now and then: what leaks here must not add up.
+    # Fresh processes now and then, so that leaks here do not add up.
     context = multiprocessing.get_context("spawn")
     with context.Pool(options.jobs, _end_well, maxtasksperchild=50) as pool:
         for outcome in pool.imap(run, seeds):
@@ -114,7 +116,7 @@ def _run_all(seeds: list[int], options: argparse.Namespace) -> int:
 
 
 def _end_well() -> None:
-    """SIGTERM is a way to end at which what was started is ended too."""
+    """At SIGTERM, end all processes that were started, too."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 
 

@@ -5,8 +5,8 @@
     scripts/fuzz.py --inputs 1000 --only codec
 
 One row each: inputs, accepted, refused by a declared error, memory before and after, seconds. Exit
-code 1 if anything else was raised, a server died, or memory grew by more than 16 MiB. An input
-can be had again by its seed and number.
+code 1 if any other error was raised, a server died, or memory grew by more than 16 MiB. A seed and
+a number reproduce an input.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SHOWN_MAX = 5
 
 @dataclass
 class Row:
-    """What came of one target."""
+    """The outcome of one target."""
 
     name: str
     inputs: int = 0
@@ -54,29 +54,33 @@ class Row:
 
     @property
     def is_good(self) -> bool:
-        """Nothing found, and memory as it was."""
+        """No finding, and no growth of memory."""
         return not self.findings and self.after - self.before <= GROWTH_BYTES_MAX
 
 
 def main() -> int:
-    """Parse, feed, tell."""
+    """Parse the options, feed all targets, print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--inputs", type=int, default=100_000, help="for each")
+    parser.add_argument("--inputs", type=int, default=100_000, help="inputs per target")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", default="", metavar="WORD", help="those with it in their name")
-    parser.add_argument("--table", metavar="FILE", help="also write the table here as it grows")
+    parser.add_argument(
+        "--only", default="", metavar="WORD", help="only targets with WORD in their name"
+    )
+    parser.add_argument(
+        "--table", metavar="FILE", help="also write the table to FILE, after each target"
+    )
     options = parser.parse_args()
     # Corrupt journals are told each time, and gRPC's poller tells event loops that have ended about
     # our own calls that were cut.
     logging.disable(logging.CRITICAL)
-    # Files are read as bytes from outside, too; a disk would only slow that down.
+    # Files are bytes from outside, too; in memory, because a disk would only be slower.
     memory = "/dev/shm" if Path("/dev/shm").is_dir() else None
     with tempfile.TemporaryDirectory(prefix="ftrun-fuzz-", dir=memory) as directory:
         rows = []
         for row in _rows(options, Path(directory)):
             rows.append(row)
             print(f"{row.name}: {row.elapsed_s:.0f} s", file=sys.stderr, flush=True)
-            # Anew after each: who stops it half-way has what there is by then.
+            # Written again after each target, so that a stopped run leaves a table.
             if options.table:
                 Path(options.table).write_text(_text(rows))
     print(_text(rows))
@@ -104,7 +108,7 @@ def _rows(options: argparse.Namespace, directory: Path) -> Iterator[Row]:
 
 
 def _read(target: Target, inputs: int, seed: int) -> Row:
-    """In this process. What is loaded and cached at first is no growth: it is fed before."""
+    """In this process. Some inputs are fed first, so that imports and caches are no growth."""
     row = Row(target.name)
     for number in range(-min(WARM_UP, inputs), inputs):
         if number == 0:
@@ -124,7 +128,7 @@ def _read(target: Target, inputs: int, seed: int) -> Row:
 
 
 def _serve(server: Server, inputs: int, seed: int) -> Row:
-    """A process of its own; it must live, answer and be as small as before."""
+    """A process of its own; it must live, answer and not grow."""
     row = Row(server.name)
     with server:
         server.feed(range(-min(WARM_UP, inputs), 0), seed)

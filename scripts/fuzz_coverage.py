@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Fuzz one reader of outside bytes guided by the coverage of our code, with atheris (extra `fuzz`).
+"""Fuzz one reader of outside bytes, guided by coverage, with atheris (extra `fuzz`).
 
-    scripts/fuzz_coverage.py "codec" 60          so many seconds
+    scripts/fuzz_coverage.py "codec" 60          for 60 seconds
     scripts/fuzz_coverage.py --list
 
-It starts from inputs of scripts/fuzz.py and ends at the first finding, which it keeps in a file.
-What is declared as an error is none.
+It starts from inputs of scripts/fuzz.py and ends at the first finding, which it writes to a file.
+A declared error is no finding.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def main() -> int:
     except ImportError:
         print("atheris is not installed: pip install -e '.[fuzz]'", file=sys.stderr)
         return 2
-    # Libraries stay as they are: what is looked for is in our code.
+    # Libraries are not instrumented: only our code is tested.
     with atheris.instrument_imports(include=["ftrun"]):
         from tests.fuzz.targets import targets
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Ask a real lighthouse its HTTP routes by its own OpenAPI document (schemathesis; extra `fuzz`).
+"""Fuzz a real lighthouse's HTTP routes by its OpenAPI document (schemathesis; extra `fuzz`).
 
     scripts/fuzz_http.py [--examples 100]        for each operation and phase
 
-With the token: no server errors, only described answers. Without: nothing but refusals. Exit code 1
-if an answer is not as the document says, or the lighthouse has died.
+With the token: no server errors, only described answers. Without: only refusals. Exit code 1 if an
+answer differs from the document, or the lighthouse has died.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.unit.lighthouse.lighthouse_process import LighthouseProcess
 
 
 def main() -> int:
-    """Start a lighthouse, let schemathesis ask it, look whether it lives."""
+    """Start a lighthouse, run schemathesis, check that the lighthouse lives."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--examples", type=int, default=100)
     options = parser.parse_args()

@@ -40,7 +40,7 @@ def main() -> int:
 
 
 def reduce_and_rebuild(rank: int, store: str) -> str:
-    """Three groups after one another, the next built while the last is in use."""
+    """Three groups in sequence, each built while the one before is in use."""
     from ftrun.process_groups.nccl import ProcessGroupNCCL
 
     factory, took = ProcessGroupNCCL(timedelta(seconds=30)), []
@@ -80,7 +80,7 @@ def abort_wakes(rank: int, store: str) -> str:
 
 
 def heal_on_gpu(rank: int, store: str) -> str:
-    """Rank 1 fetches 256 MiB that live on the GPU of rank 0."""
+    """Rank 1 fetches 256 MiB from the GPU of rank 0."""
     from ftrun.checkpoint.heal import fetch
     from ftrun.checkpoint.serve import StateServer
     from ftrun.core.ids import Attempt, StateId, Tag

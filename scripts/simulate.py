@@ -8,9 +8,9 @@
     scripts/simulate.py --exhaustive --faults 2 --jobs 2
     scripts/simulate.py --mutants --jobs 2 --write-docs
 
-One line per failure; exit code 1 if there was one (with --mutants: if one was not found). How far
-a long run is goes to stderr, every ten seconds. The world is in tests/sim; --write-docs puts the
-table in place of the last one in docs/TESTING.md.
+One line per failure; exit code 1 if there was one (with --mutants: if one was not found). A long
+run reports its progress on stderr every ten seconds. The world is in tests/sim; --write-docs
+replaces the table in docs/TESTING.md.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ TESTING = ROOT / "docs" / "TESTING.md"
 
 
 def main() -> int:
-    """Parse, run, tell."""
+    """Parse the options and run."""
     options = _parser().parse_args()
     options.focus = tuple(kind for kind in options.focus.split(",") if kind)
     if options.replay is not None:
@@ -60,25 +60,33 @@ def main() -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--schedules", type=int, default=2000, help="how many seeds")
-    parser.add_argument("--seed", type=int, default=0, help="the first one")
-    parser.add_argument("--jobs", type=int, default=1, help="processes")
-    parser.add_argument("--replay", type=int, metavar="SEED", help="tell this seed's story")
+    parser.add_argument("--schedules", type=int, default=2000, help="number of seeds")
+    parser.add_argument("--seed", type=int, default=0, help="first seed")
+    parser.add_argument("--jobs", type=int, default=1, help="parallel processes")
+    parser.add_argument("--replay", type=int, metavar="SEED", help="print the story of this seed")
     parser.add_argument("--mutant", default="", help="with a planted bug of tests/sim/mutants.py")
     parser.add_argument(
         "--focus", default="", metavar="KINDS", help="faults of these kinds only: cut,kill_worker"
     )
     parser.add_argument(
-        "--batches", action="store_true", help="what piles up on a stream is one event"
+        "--batches", action="store_true", help="messages piled up on a stream are one event"
     )
     parser.add_argument(
-        "--hash", action="store_true", help="one hash of all traces: a pure move leaves it as it is"
+        "--hash", action="store_true", help="one hash of all traces; moving code must not change it"
     )
-    parser.add_argument("--coverage", action="store_true", help="what the faults have hit")
-    parser.add_argument("--mutants", action="store_true", help="after how many each is found")
-    parser.add_argument("--exhaustive", action="store_true", help="a small job, every place")
-    parser.add_argument("--faults", type=int, default=1, choices=(1, 2), help="with --exhaustive")
-    parser.add_argument("--write-docs", action="store_true", help="the table into docs/TESTING.md")
+    parser.add_argument("--coverage", action="store_true", help="count where the faults strike")
+    parser.add_argument(
+        "--mutants", action="store_true", help="seeds until each planted bug is found"
+    )
+    parser.add_argument(
+        "--exhaustive", action="store_true", help="a small job, with faults at every place"
+    )
+    parser.add_argument(
+        "--faults", type=int, default=1, choices=(1, 2), help="faults per run of --exhaustive"
+    )
+    parser.add_argument(
+        "--write-docs", action="store_true", help="write the table to docs/TESTING.md"
+    )
     return parser
 
 
@@ -91,7 +99,7 @@ def _tell(seed: int, options: argparse.Namespace) -> int:
 
 
 class Progress:
-    """Says on stderr how far a run is, now and then: a long one should be seen to live."""
+    """Reports the progress of a long run on stderr."""
 
     def __init__(self, what: str, total: int) -> None:
         self.done = 0
@@ -101,11 +109,11 @@ class Progress:
 
     @property
     def elapsed_s(self) -> float:
-        """Since the beginning."""
+        """Seconds since the beginning."""
         return time.monotonic() - self._began
 
     def one_more(self, violations: int) -> None:
-        """One more is done."""
+        """Count one more; report now and then."""
         self.done += 1
         now = time.monotonic()
         if now < self._said + PROGRESS_EVERY_S:

@@ -1,11 +1,10 @@
-"""Do two state trees have the same tensors? Named key by key, before any weight is touched.
+"""Compares the tensors of two state trees, key by key, before any weight is touched.
 
-Trees of equal replicas may differ in what has not been made yet: a fresh optimizer has no moments.
-So a tensor that only one side has counts as a difference only where the other side holds tensors
-beside it, under the same parent: ``model.layer9.weight`` beside other layers does, and
-``optimizer.state[0].exp_avg`` beside nothing does not. Nor does it beside something in an
-optimizer's ``state``: some make the master copy of a weight at once, and its moments at the first
-step.
+Trees of equal replicas may differ in tensors that are not made yet: a fresh optimizer has no
+moments. So a tensor that only one side has is a difference only if the other side has tensors under
+the same parent: ``model.layer9.weight`` is, where other layers are; ``optimizer.state[0].exp_avg``
+is not, where the state is empty. In an optimizer's ``state`` it never is: some optimizers make the
+master copy of a weight at once, and its moments at the first step.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ Shapes: TypeAlias = dict[str, dict[str, LeafSpec]]
 
 NAMED_MAX = 8
 _OF_AN_OPTIMIZER = re.compile(r"(?:^|\.)state(?:\[\d+\]|\..+)$")
-"""What ``Optimizer.state_dict()["state"]`` holds of one parameter, by its number or its name."""
+"""The entry of one parameter, by number or name, in ``Optimizer.state_dict()["state"]``."""
 
 
 class ShapeMismatch(UserError):
@@ -36,7 +35,7 @@ def describe(tree: Tree) -> Shapes:
 
 
 def shapes_of(specs: Iterable[LeafSpec]) -> Shapes:
-    """The same from leaf specs."""
+    """As ``describe``, from leaf specs."""
     shapes: Shapes = {}
     for spec in specs:
         shapes.setdefault(spec.parent, {})[spec.name] = spec

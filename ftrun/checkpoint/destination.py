@@ -1,6 +1,6 @@
-"""The memory that a state is read into: new, or the receiver's own where it gives leave.
+"""The memory that a state is read into: new, or the receiver's own where it permits that.
 
-Not here: who reads into it (heal.py), which chunks have come (stripes.py).
+Not here: the streams that read into it (heal.py), which chunks have come (stripes.py).
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ class Overwritten:
 
     @property
     def is_whole(self) -> bool:
-        """Its memory still holds what has come: nobody else has written to it since."""
+        """Its memory still holds the fetched bytes: nobody else has written to it since."""
         return sample(self.memory) == self.sample
 
 
 @dataclass(frozen=True, slots=True)
 class Overwrite:
-    """Leave to read a state straight into the receiver's own tensors.
+    """Permission to read a state straight into the receiver's own tensors.
 
-    They must not be used meanwhile, and after an error they hold neither the old state nor the
-    new one.
+    The tensors must not be used during the fetch. After an error they hold neither the old state
+    nor the new one.
 
     Attributes:
         allows: whether this leaf's memory may be written to.
-        begins: asked before the first byte; if it says no, the fetch ends with PeerError.
+        begins: called before the first byte; if it returns False, the fetch ends with PeerError.
     """
 
     allows: Callable[[Leaf], bool] = lambda leaf: True
@@ -50,7 +50,7 @@ class Overwrite:
 
 @dataclass(slots=True)
 class Destination:
-    """The memory that a state is read into, and what it will be."""
+    """The memory that a state is read into, and the header of that state."""
 
     header: Header
     raw: bytes
@@ -62,12 +62,12 @@ class Destination:
 
 
 class Arrivals:
-    """What has come of a state, kept from one fetch to the next.
+    """The part of a state that has arrived, kept from one fetch to the next.
 
-    When a donor dies its quorum ends, and the next one has another tag; the state that is healed
-    from is mostly the same. What was verified under the old tag is then not fetched again: equal
-    state ids mean equal bytes (S1), and headers are compared as those of two donors are. To be
-    forgotten once the state is applied: its memory is somebody's then.
+    When a donor dies its quorum ends. The next quorum has another tag, but mostly the same state to
+    heal from. Chunks that were verified under the old tag are then not fetched again: equal state
+    ids mean equal bytes (S1), and headers are compared like those of two donors. Forget the
+    Arrivals once the state is applied, because its memory then belongs to the receiver's tree.
     """
 
     def __init__(self) -> None:
@@ -81,10 +81,10 @@ class Arrivals:
         mine: Sequence[Leaf],
         overwrite: Overwrite | None,
     ) -> Destination:
-        """Where the state of ``header`` is read into: what has come of it before is kept.
+        """The destination of the state of ``header``; chunks that have arrived before are kept.
 
         Raises:
-            PeerError: own memory would be written to, and ``overwrite`` says no.
+            PeerError: own memory would be written to, and ``overwrite`` does not permit it.
         """
         seed, before = digest_seed(tag, header.state_id), self.destination
         may_go_on = before is not None and (overwrite is not None or not before.overwritten)
@@ -105,7 +105,7 @@ class Arrivals:
 def _buffers(
     header: Header, mine: Sequence[Leaf], overwrite: Overwrite | None
 ) -> tuple[list[torch.Tensor], tuple[Overwritten, ...]]:
-    """Memory for each leaf, and which of it is the receiver's own."""
+    """Memory for each leaf, and the leaves of which it is the receiver's own memory."""
     own = {leaf.spec.path: leaf for leaf in mine}
     buffers, overwritten = list[torch.Tensor](), list[Overwritten]()
     for spec, fingerprint in zip(header.specs, header.samples, strict=True):

@@ -1,7 +1,7 @@
-"""A receiver's connection to one donor: connect when needed, ask, read.
+"""A receiver's connection to one donor: connects when needed, sends requests, reads answers.
 
-Each connection begins with a request that proves nothing: the donor answers it with the challenge
-that all others are proved by (proof.py).
+The first request of a connection carries no proof. The donor answers it with the challenge that the
+proofs of all later requests are made from (proof.py). Not here: which chunks to request (heal.py).
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ DONE_TIMEOUT_S = 1.0
 REFUSAL_BYTES_MAX = 4096
 OPERATION_BYTES_MAX = 16384
 SOCKET_TIMEOUT = struct.pack("@ll", 1, 0)
-"""A second, as a timeval: how long the kernel waits before deadlines are looked at again."""
+"""One second, as a timeval: the kernel waits that long before deadlines are checked again."""
 
 
 class DonorRefused(PeerError):
-    """The donor answered, and not with what was asked. ``ask_again``: it may later."""
+    """The donor answered and refused the request. ``ask_again``: it may accept it later."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(f"HTTP {status}: {text}")
@@ -45,7 +45,7 @@ class DonorRefused(PeerError):
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """A connection on which the donor has said how requests are proved."""
+    """A connection on which the donor has sent its challenge."""
 
     pipe: wire.Pipe
     reader: wire.HeadReader
@@ -55,8 +55,8 @@ class _Line:
 class DonorLink:
     """One connection to a donor's state server, opened again after ``close``.
 
-    Every wait has a deadline. Used by one thread; ``cut`` may
-    be called from any and wakes that one with an error.
+    Every wait has a deadline. One thread uses the link; any other may call ``cut``, which wakes
+    that thread with an error.
     """
 
     def __init__(
@@ -70,8 +70,8 @@ class DonorLink:
     ) -> None:
         """A link that is not connected yet.
 
-        ``key``: what requests are proved under. ``certificate``: the fingerprint of the one that
-        the donor must show; None: no TLS is spoken.
+        ``key``: of the proofs. ``certificate``: the fingerprint of the certificate that the donor
+        must show; None: no TLS.
         """
         self.address = address
         self._base = f"/state/{tag.path()}"
@@ -88,8 +88,8 @@ class DonorLink:
         """The donor's header, checked against its digest.
 
         Raises:
-            DonorRefused: it does not offer the tag (yet, or any more), or knows another token.
-            PeerError: it is silent or speaks nonsense.
+            DonorRefused: the donor does not offer the tag (yet, or any more), or has another token.
+            PeerError: the donor is silent or breaks the protocol.
         """
         head = self._ask("GET", "header")
         body = bytearray(self._length(head, HEADER_BYTES_MAX))
@@ -100,20 +100,20 @@ class DonorLink:
         return bytes(body)
 
     def request(self, start: int, stop: int, lacking: Sequence[tuple[int, int]]) -> None:
-        """Ask for the bytes ``[start, stop)``: whole chunks, behind each its digest.
+        """Request the bytes ``[start, stop)``: whole chunks, each followed by its digest.
 
-        ``lacking``: the chunks that have not come, from this donor or another.
+        ``lacking``: the chunks that have not come from any donor.
         """
         lacks = wire.format_ranges(lacking)
         fields = {} if lacks is None else {wire.LACKS_FIELD: lacks}
         self._ask("GET", f"data?offset={start}&length={stop - start}", fields)
 
     def operation(self, question: Question, deadline: float) -> bytes:
-        """The peer's answer to ``question``: what it was given to tell.
+        """The peer's answer to ``question``, as bytes.
 
         Raises:
-            DonorRefused: it does not know yet, or knows another token.
-            PeerError: it is silent or speaks nonsense.
+            DonorRefused: the peer does not know the answer yet, or has another token.
+            PeerError: the peer is silent or breaks the protocol.
         """
         self._deadline = deadline
         path = f"/operations/{question.tag.path()}/{question.repeat}/{question.index}"
@@ -123,18 +123,18 @@ class DonorLink:
         return bytes(body)
 
     def read(self, piece: memoryview) -> None:
-        """Fill ``piece`` with what comes next of a chunk."""
+        """Fill ``piece`` with the next bytes of a chunk."""
         assert self._line is not None
         self._line.reader.read_into(piece, self._soon(CHUNK_TIMEOUT_S))
 
     def read_digest(self) -> bytes:
-        """The digest that comes behind a chunk."""
+        """The digest that follows a chunk."""
         digest = bytearray(DIGEST_BYTES)
         self.read(memoryview(digest))
         return bytes(digest)
 
     def done(self) -> None:
-        """Tell the donor that nothing more is wanted. It finds out by itself if this fails."""
+        """Report to the donor that this receiver is done; if that fails, it notices later."""
         with contextlib.suppress(PeerError, OSError):
             self._deadline = clock.now() + DONE_TIMEOUT_S
             self._ask("POST", "done")
@@ -146,7 +146,7 @@ class DonorLink:
                 self._sock.shutdown(socket.SHUT_RDWR)
 
     def end(self) -> None:
-        """Cut the connection, and open no other."""
+        """Cut the connection, and never open another."""
         with self._lock:
             self._ended = True
         self.cut()
@@ -193,7 +193,7 @@ class DonorLink:
         return DonorRefused(status, text)
 
     def _text(self, reader: wire.HeadReader, head: wire.Head) -> str:
-        """What the donor says about a refusal."""
+        """The text of a refusal."""
         text = bytearray(self._length(head, REFUSAL_BYTES_MAX))
         reader.read_into(memoryview(text), self._soon(CHUNK_TIMEOUT_S))
         return text.decode("utf-8", "replace")
@@ -216,7 +216,7 @@ class DonorLink:
         return self._line
 
     def _proofs(self, pipe: wire.Pipe, reader: wire.HeadReader) -> Proofs:
-        """Ask for something without a proof, and so for what is to be proved."""
+        """Send a request without a proof, to get the challenge."""
         status, head = self._exchange(pipe, reader, "GET / HTTP/1.1", {"host": self.address})
         text = self._text(reader, head)
         if status != 401:
@@ -231,13 +231,13 @@ class DonorLink:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         sock = socket.socket(family, socket.SOCK_STREAM)
         with self._lock:
-            # Before it is connected, so that ``cut`` reaches it while it connects.
+            # Set before connecting, so that ``cut`` reaches it while it connects.
             self._sock = sock
             if self._ended:
                 raise wire.PeerClosed(f"the connection to {self.address} is not wanted any more")
         sock.settimeout(min(CONNECT_TIMEOUT_S, remaining_s))
         sock.connect((host, port))
-        sock.settimeout(None)  # blocking, for MSG_WAITALL, but not for ever:
+        sock.settimeout(None)  # blocking, for MSG_WAITALL, with timeouts:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, SOCKET_TIMEOUT)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, SOCKET_TIMEOUT)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

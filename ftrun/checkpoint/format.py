@@ -2,20 +2,20 @@
 
 A tree is what ``state_dict()`` functions return: nested dicts, lists and tuples around tensors,
 arrays and plain values. ``pack`` splits it into a structure (plain JSON) and leaves (tensors,
-arrays, bytes), whose memory is used in place wherever it is dense; ``unpack`` puts it together
-again, bit by bit the same. What does not fit is refused with its key by ``validate``.
+arrays, bytes), whose memory is used in place wherever it is dense; ``unpack`` restores the same
+tree, bit by bit. ``validate`` refuses an object of any other kind, with its key.
 
 Not here: where the leaves' bytes lie on the wire (layout.py) and how they travel (serve.py,
 heal.py).
 
-How a structure is written: None, bool, str, list, finite float and int below 2**63 stand for
-themselves; everything else is an object whose only key names what it is::
+In a structure None, bool, str, list, finite float and int below 2**63 stand for themselves.
+Everything else is a JSON object whose only key names its kind::
 
     {"map": {"a": 1}}            a dict whose keys are all str
     {"pairs": [[0, 1]]}          any other dict, keys written like values
-    {"OrderedDict": {...}}       and "Counter": around a map or pairs; "metadata" beside, if any
+    {"OrderedDict": {...}}       and "Counter": around a map or pairs; maybe a key "metadata"
     {"tuple": [...]} {"Size": [...]}
-    {"int": "-0x1f"} {"float": "7ff8000000000000"}    what JSON cannot say
+    {"int": "-0x1f"} {"float": "7ff8000000000000"}    numbers that JSON cannot hold
     {"dtype": "float32"} {"device": "cuda:0"} {"scalar": ["<f4", "0000803f"]}
     {"leaf": 3}                  the fourth of the leaves
 """
@@ -46,14 +46,14 @@ JSON_INT_BITS = 63
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """A tree taken apart: its structure, and its leaves in the order of the structure."""
+    """A tree as its structure, and its leaves in the order of the structure."""
 
     structure: Json
     leaves: tuple[Leaf, ...]
 
 
 def pack(tree: Tree) -> Packed:
-    """Take ``tree`` apart. Dense leaves share the tree's memory; others are copied.
+    """Split ``tree`` into structure and leaves. Dense leaves share its memory; others are copied.
 
     Raises:
         UserError: an object in the tree cannot be carried; the text names its key and its type.
@@ -64,7 +64,7 @@ def pack(tree: Tree) -> Packed:
 
 
 def validate(tree: Tree) -> None:
-    """Raise UserError if ``tree`` holds what cannot be carried."""
+    """Raise UserError if ``tree`` holds an object that cannot be carried."""
     pack(tree)
 
 
@@ -81,8 +81,8 @@ def unpack(
         specs: of the leaves, in order.
         buffers: one uint8 tensor per leaf; the tree's tensors are views of these.
         mine: leaves of this process's own tree: a tensor takes its device from the leaf with the
-            same path, and a DTensor its mesh, or, where there is none yet (a fresh optimizer has no
-            moments), from one that is sharded alike.
+            same path, and a DTensor its mesh. Without such a leaf (a fresh optimizer has no
+            moments) it takes them from one that is sharded alike.
 
     Raises:
         ProtocolError: the structure is not one that ``pack`` makes.
@@ -165,12 +165,12 @@ class _Packer:
 
 
 def key_name(key: object) -> str:
-    """How a key is written in a path: ``.weight``, ``[0]``."""
+    """A key as it stands in a path: ``.weight``, ``[0]``."""
     return f".{key}" if type(key) is str else f"[{key!r}]"
 
 
 def shown(path: str) -> str:
-    """A path as people see it, quoted."""
+    """A path as error texts show it, quoted."""
     return f"'{path.removeprefix('.')}'" if path else "'' (the whole of it)"
 
 

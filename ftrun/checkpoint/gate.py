@@ -1,7 +1,7 @@
-"""A gate that many may pass at once, and that one can close once the last of them is out.
+"""A gate that many threads pass at once, and that one thread closes once all others are out.
 
-Those inside never wait for anything but the kernel and the memory, so neither side waits for long;
-the deadline is there to turn a bug into an error instead of a hang.
+Threads inside wait only for the kernel and for memory, so neither side waits long. The deadline
+turns a bug into an error instead of a hang.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ GATE_TIMEOUT_S = 60.0
 
 
 class Gate:
-    """``with gate.inside():`` for the many, ``with gate.closed():`` for the one."""
+    """``with gate.inside():`` for many threads, ``with gate.closed():`` for one."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -25,7 +25,7 @@ class Gate:
 
     @contextmanager
     def inside(self) -> Iterator[None]:
-        """Be one of those whom ``closed`` waits for."""
+        """Be inside: ``closed`` waits until this thread is out."""
         with self._changed:
             self._wait(lambda: not self._closed)
             self._inside += 1
@@ -38,7 +38,7 @@ class Gate:
 
     @contextmanager
     def closed(self) -> Iterator[None]:
-        """Keep everybody out."""
+        """Wait until no thread is inside, then keep all others out."""
         with self._changed:
             self._wait(lambda: not self._closed)
             self._closed = True

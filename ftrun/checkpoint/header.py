@@ -1,7 +1,8 @@
-"""The header of an offered state: what it is, its structure and its leaves, as JSON.
+"""The header of an offered state: its id, its structure and its leaves, as JSON.
 
-Written by the donor at its step's boundary, checked in full by the receiver before a byte of
-memory is allocated: sizes, counts and types, since what comes from a socket is not trusted (X3).
+The donor writes it at a step's boundary. The receiver checks it in full (sizes, counts and types)
+before it allocates memory, because bytes from a socket are not trusted (X3). Not here: the bytes of
+the leaves (layout.py).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ STATE_BYTES_MAX = 1 << 44
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """A donor's word on its state. ``samples``: a fingerprint per leaf (see layout.samples)."""
+    """A donor's description of its state. ``samples``: a fingerprint per leaf (layout.samples)."""
 
     tag: str
     state_id: StateId
@@ -59,7 +60,7 @@ class Header:
         return data
 
     def fingerprint(self) -> int:
-        """Equal for donors that hold the same state, as far as structure and samples tell."""
+        """Equal for donors that hold the same state, as far as structure and samples show."""
         return xxhash.xxh3_64_intdigest(self.encode())
 
 

@@ -1,12 +1,12 @@
 """Fetch a state from all its donors at once: striped, verified, all or nothing.
 
-Each donor is asked for its header. The first one sets what is fetched; donors whose header differs
-(other bytes under the same state id: S1 is broken somewhere) are left out and named, and asked only
-when all of the first kind are gone. The state's chunks are drawn by one or two streams per donor,
-read straight into the memory of the new tree's tensors, and checked while they are in the cache
-(S3).
+Each donor sends its header. The first header decides which state is fetched. Donors whose header
+differs (other bytes under the same state id: S1 is broken somewhere) are left out and named; they
+are used only when all donors of the first kind are gone. One or two streams per donor draw the
+chunks of the state, read them straight into the memory of the new tree's tensors, and verify them
+while they are in the processor's cache (S3).
 
-Not here: who the donors are (the quorum says so), and what is done with the state (the Manager).
+Not here: which replicas are donors (the quorum names them), what is done with the state (Manager).
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class FetchedState:
-    """A state that has come whole. ``left_out``: donors that gave nothing, and why not.
+    """A complete state. ``left_out``: donors that delivered nothing, and why not.
 
-    ``donors``: addresses that delivered; if all had come before, those that hold the same.
+    ``donors``: addresses that delivered; if all chunks had come before, those with the same state.
 
     ``overwritten``: the leaves that were written straight into the receiver's own memory.
     """
@@ -78,18 +78,18 @@ def fetch(
 
     Args:
         donors: ``host:port`` of their state servers.
-        tag: of the quorum's attempt and step; a donor that is not there yet is asked again.
-        token: the job's. It is not sent; requests prove that it is known.
-        timeout_s: for all of it.
-        mine: this process's own tree: its shapes are compared before anything is read, it gives
-            the meshes of DTensors and the devices of tensors.
+        tag: of the quorum's attempt and step; a donor that has not reached it is asked again.
+        token: the job's. It is not sent; requests prove that the receiver knows it.
+        timeout_s: of the whole fetch.
+        mine: this process's own tree. Its shapes are compared before any leaf is read. It gives the
+            meshes of DTensors and the devices of tensors.
         cancel: when set, the fetch ends with PeerError.
         expected: the state id that the quorum names; a donor with another is left out.
         overwrite: read into the memory of ``mine``'s tensors where they fit, on these terms.
-        arrivals: go on from what an earlier fetch has brought, and leave there what this one does.
+        arrivals: chunks of an earlier fetch, to continue from; takes the chunks of this one.
         streams_per_donor: connections to each; default two to a single donor, else one.
-        certificates: by address, the fingerprint of the certificate that each donor must show: TLS
-            is spoken with all of them. Default: with none.
+        certificates: by address, the fingerprint of the certificate that each donor must show: all
+            connections use TLS. Default: none does.
 
     Raises:
         ShapeMismatch: the donors' tensors have other shapes than ``mine``; names the keys.
@@ -125,7 +125,7 @@ def _failure(order: _Order, donors: Sequence[str], why_not: dict[str, str]) -> s
 
 @dataclass(slots=True)
 class _Order:
-    """What is fetched, and on what terms."""
+    """The terms of one fetch."""
 
     tag: Tag
     key: bytes
@@ -146,13 +146,13 @@ class _Order:
         return self.cancelled() or clock.now() >= self.deadline
 
     def link(self, address: str) -> DonorLink:
-        # A donor that has announced none is refused as one that shows the wrong one is.
+        # A donor that has announced no certificate is refused, like one that shows another.
         shown = None if self.certificates is None else self.certificates.get(address, "")
         return DonorLink(address, self.tag, self.key, self.receiver, self.deadline, shown)
 
 
 class _Transfer:
-    """One try: from the donors that agree with the first that answers."""
+    """One try: a fetch from the donors that agree with the first that answers."""
 
     def __init__(self, order: _Order) -> None:
         self.lost: dict[str, str] = {}
@@ -171,7 +171,7 @@ class _Transfer:
 
     @property
     def complete(self) -> bool:
-        """Every byte has come and been checked."""
+        """Every byte has come and is verified."""
         return self._destination is not None and self._destination.stripes.complete
 
     def run(self, donors: Sequence[str]) -> None:
@@ -193,7 +193,7 @@ class _Transfer:
         return going and not self.complete and not self._order.over()
 
     def result(self, duration_s: float, left_out: dict[str, str]) -> FetchedState:
-        """What was fetched, put together."""
+        """The fetched state."""
         to = self._destination
         assert to is not None
         tree = unpack(to.header.structure, to.header.specs, to.buffers, self._order.mine or ())
@@ -213,7 +213,7 @@ class _Transfer:
             self._ended.set()
             if self._destination is not None:
                 self._destination.stripes.end()
-            # Once complete, those that fetched still say that they are done; the rest is cut.
+            # If complete, the streams that fetched still report ``done``; the others are cut.
             unwanted = list(self._meeting if self.complete else self._links)
             threads = list(self._threads)
         for link in unwanted:
@@ -278,7 +278,7 @@ class _Transfer:
                     raise
             except (PeerError, OSError):
                 if refusal is not None and self._is_over():
-                    raise refusal from None  # It was cut at the end: what it said before counts.
+                    raise refusal from None  # The link was cut: the earlier refusal counts.
                 raise
             pause_s = min(2 * pause_s, RETRY_MAX_S)
 
@@ -309,7 +309,7 @@ class _Transfer:
         return order.arrivals.open(order.tag, header, raw, order.mine or (), order.overwrite)
 
     def _fetch_with_retries(self, link: DonorLink) -> None:
-        """Draw stripes until none is left; a broken connection is mended a few times."""
+        """Draw stripes until none is left; a broken connection is opened again a few times."""
         to = self._destination
         assert to is not None
         strikes = 0
@@ -318,7 +318,7 @@ class _Transfer:
                 self._fetch_stripe(link, stripe, to)
                 continue
             except (DonorRefused, ProtocolError):
-                raise  # It will not get better: the donor is out.
+                raise  # Another try would not help: the donor is out.
             except (PeerError, OSError):
                 strikes += 1
                 if strikes >= STRIKES_MAX or self._ended.is_set():
@@ -346,12 +346,12 @@ class _Transfer:
             self._delivered.add(link.address)
             to.stripes.arrived(stripe)
         if stripe.next <= last:
-            # Somebody took over the rest, which is on its way here all the same.
+            # Another stream took over the rest, but it is still on its way on this connection.
             link.close()
 
 
 def _disagreement(first: Header, other: Header) -> str:
-    """What a donor holds otherwise than the first that answered, in words."""
+    """How a donor's state differs from that of the first donor, as a text."""
     if first.state_id != other.state_id:
         return f"it holds {other.state_id}, another donor {first.state_id}"
     if first.specs != other.specs:

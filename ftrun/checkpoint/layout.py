@@ -2,8 +2,8 @@
 
 A ``Layout`` joins many pieces of memory into one range of bytes ``[0, nbytes)`` without copying
 them, so that sockets read from and write to the tensors' own memory. The range is cut into chunks
-of ``CHUNK_BYTES``; each chunk has a digest, seeded with what the state is and where the chunk lies,
-so that a chunk of another state or another place is never taken for it (S3).
+of ``CHUNK_BYTES``. Each chunk has a digest, seeded with the state's id and the chunk's place, so
+that a chunk of another state or place is never mistaken for it (S3).
 
 Not here: sockets (serve.py, heal.py).
 """
@@ -21,10 +21,10 @@ from ftrun.checkpoint.leaves import Leaf
 from ftrun.core.ids import StateId, Tag
 
 CHUNK_BYTES = 2 << 20
-"""What is verified, and lost with a bad connection, at a time."""
+"""The unit of verification, and the most that a broken connection loses."""
 
 PIECE_BYTES = 512 << 10
-"""What is hashed and handed to the kernel, or read from it and hashed, in one go."""
+"""The unit of hashing and of a socket call."""
 
 DIGEST_BYTES = 8
 HUGE_PAGES_FROM_BYTES = 4 << 20
@@ -62,12 +62,12 @@ class Layout:
         return -(-self.nbytes // CHUNK_BYTES)
 
     def span(self, chunk: int) -> tuple[int, int]:
-        """Where ``chunk`` starts and where it ends."""
+        """The start and the end of ``chunk``."""
         start = chunk * CHUNK_BYTES
         return start, min(start + CHUNK_BYTES, self.nbytes)
 
     def views(self, start: int, stop: int) -> list[memoryview]:
-        """The memory of ``[start, stop)``, piece by piece; of a device, a copy of it."""
+        """The memory of ``[start, stop)``, piece by piece; a copy if it is on a device."""
         return list(self._views(start, stop))
 
     def _views(self, start: int, stop: int) -> Iterator[memoryview]:
@@ -84,18 +84,18 @@ class Layout:
 
 
 def digest_seed(tag: Tag, state_id: StateId) -> int:
-    """The part of a chunk digest's seed that says which state, under which tag."""
+    """The part of a chunk digest's seed that depends on the state and its tag."""
     text = f"{tag.path()}|{state_id.step}|{state_id.lineage}"
     return xxhash.xxh3_64_intdigest(text.encode())
 
 
 def chunk_hasher(seed: int, chunk: int) -> xxhash.xxh3_64:
-    """For the digest of a chunk's bytes, which holds for this state and this place only."""
+    """The hasher of a chunk; its digest is valid for this state and this place only."""
     return xxhash.xxh3_64(seed=(seed + chunk) & 0xFFFF_FFFF_FFFF_FFFF)
 
 
 def pieces(views: Sequence[memoryview]) -> list[memoryview]:
-    """``views`` cut up into what stays in a processor's cache between two uses of it."""
+    """``views`` cut into pieces that stay in a processor's cache between two uses."""
     return [
         view[start : start + PIECE_BYTES]
         for view in views
@@ -104,10 +104,10 @@ def pieces(views: Sequence[memoryview]) -> list[memoryview]:
 
 
 def samples(leaves: Sequence[Leaf]) -> list[int]:
-    """A fingerprint per leaf, of 4 KiB in each MiB: what tells unlike replicas apart at no cost.
+    """A fingerprint per leaf, of 4 KiB in each MiB, which finds unlike replicas at no cost.
 
-    Replicas that hold the same state id must hold equal bytes (S1). The digests of chunks guard the
-    way from a donor to the receiver; these guard against donors that differ from each other.
+    Replicas with the same state id must hold equal bytes (S1). The digests of chunks guard the
+    transfer; these fingerprints guard against donors that differ from each other.
     """
     return [sample(leaf.data) for leaf in leaves]
 
@@ -119,7 +119,7 @@ def sample(data: torch.Tensor | memoryview) -> int:
 
 def _sample(data: torch.Tensor | memoryview) -> bytes | memoryview:
     if isinstance(data, torch.Tensor) and data.device.type != "cpu":
-        # Gathered on the device, so that one small transfer brings it all.
+        # Gathered on the device, so that one small transfer is enough.
         parts = [data[span] for span in _sample_spans(data.numel())]
         return torch.cat(parts).cpu().numpy().data if parts else b""
     host = data.numpy().data if isinstance(data, torch.Tensor) else data
@@ -134,7 +134,7 @@ def _sample_spans(nbytes: int) -> list[slice]:
 
 
 def allocate(nbytes: int) -> torch.Tensor:
-    """Host memory as a uint8 tensor, not touched yet; in huge pages, which are filled faster."""
+    """Untouched host memory as a uint8 tensor; in huge pages, because they are filled faster."""
     if nbytes < HUGE_PAGES_FROM_BYTES:
         return torch.empty(nbytes, dtype=torch.uint8)
     memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

@@ -1,8 +1,8 @@
 """The leaves of a state tree: tensors, arrays and bytes, each with a spec and its raw memory.
 
-A dense tensor is used where it lies, whatever the order of its dimensions; anything else is copied
-to dense memory first. Of a DTensor the local shard is carried: the same group_rank of another
-replica group holds the same shard, and the receiver's own DTensor gives the mesh.
+A dense tensor is used in place, whatever the order of its dimensions; any other tensor is copied to
+dense memory first. A DTensor is carried as its local shard: the same group_rank of another replica
+group holds the same shard, and the receiver's own DTensor gives the mesh.
 
 Not here: the tree around the leaves (format.py).
 """
@@ -23,17 +23,17 @@ DIMENSIONS_MAX = 64
 NUMPY_KINDS = "biufcmMSU"
 _TYPESTR = re.compile(rf"[<>|=][{NUMPY_KINDS}][0-9]{{1,9}}(\[[0-9A-Za-z]{{1,16}}\])?")
 DTYPES = {name: kind for name, kind in vars(torch).items() if isinstance(kind, torch.dtype)}
-"""By name. To ask torch itself for a name that a peer sends would import whatever it names."""
+"""By name. ``getattr(torch, name)`` with a peer's name would import whatever it names."""
 KINDS = ("tensor", "param", "dtensor", "ndarray", "bytes", "bytearray")
 
 
 @dataclass(frozen=True, slots=True)
 class LeafSpec:
-    """What a leaf is. ``path`` = ``parent`` + ``name``.
+    """The kind, place and shape of a leaf. ``path`` = ``parent`` + ``name``.
 
-    ``dtype``: torch's name, or numpy's typestr for an ndarray. ``order``: how the dimensions lie in
-    memory, outermost first; empty means as usual. ``mesh``: of a DTensor, its global shape,
-    placements and mesh in words; equal words fit together.
+    ``dtype``: torch's name, or numpy's typestr for an ndarray. ``order``: the dimensions in the
+    order of memory, outermost first; empty: their own order. ``mesh``: the global shape, placements
+    and mesh of a DTensor, as a text; DTensors with equal texts fit together.
     """
 
     kind: str
@@ -52,7 +52,7 @@ class LeafSpec:
         return self.parent + self.name
 
     def check(self) -> None:
-        """Raise ProtocolError if the parts contradict each other: a peer is not trusted."""
+        """Raise ProtocolError if the fields contradict each other: a peer is not trusted."""
         sizes = (*self.shape, self.nbytes, *self.order)
         if self.kind not in KINDS or len(self.shape) > DIMENSIONS_MAX or min(sizes) < 0:
             raise ProtocolError(f"leaf {self.path!r}: no such {self.kind!r} of {self.shape}")
@@ -74,7 +74,7 @@ class Leaf:
 
 
 def leaf_of(value: Any, parent: str, name: str) -> Leaf | None:
-    """The leaf that ``value`` is, or None if it is none."""
+    """``value`` as a leaf, or None if it is of another kind."""
     if isinstance(value, torch.Tensor):
         return _tensor_leaf(value, parent, name)
     if type(value) is np.ndarray and value.dtype.kind in NUMPY_KINDS:
@@ -104,7 +104,7 @@ def restore(spec: LeafSpec, buffer: torch.Tensor, mine: Leaf | None) -> Any:
 
 
 def in_place(leaf: Leaf, spec: LeafSpec) -> torch.Tensor | None:
-    """The memory of ``leaf`` itself, if what ``spec`` describes can be written straight into it."""
+    """The memory of ``leaf``, if a leaf of this ``spec`` can be written straight into it."""
     own, data = leaf.spec, leaf.data
     same = (own.dtype, own.shape, own.order, own.mesh) == (
         spec.dtype,
@@ -128,7 +128,7 @@ def local_of(value: Any) -> Any:
 
 
 def _is_dtensor(value: Any) -> bool:
-    # By name, because importing torch.distributed.tensor takes half a second nobody else needs.
+    # By name, because importing torch.distributed.tensor takes half a second.
     return any(
         base.__name__ == "DTensor" and base.__module__.startswith("torch.distributed")
         for base in type(value).__mro__
@@ -232,10 +232,10 @@ def _array_leaf(value: np.ndarray[Any, Any], parent: str, name: str) -> Leaf:
 
 
 def numpy_dtype(text: str) -> np.dtype[Any]:
-    """The dtype of a typestr; numpy would take much else, and evaluates some of it.
+    """The dtype of a typestr. numpy itself accepts other texts too, and evaluates some.
 
     Raises:
-        ProtocolError: it is none of those that are carried.
+        ProtocolError: the text is no dtype that is carried.
     """
     if not _TYPESTR.fullmatch(text):
         raise ProtocolError(f"{text[:40]!r} is not a numpy dtype")

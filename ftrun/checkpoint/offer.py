@@ -1,10 +1,12 @@
 """One state on offer: live tensors at first, a host copy once the optimizer is about to run.
 
 A sender is inside the offer's gate only while it hashes a chunk or hands bytes to the kernel, never
-while it waits for a receiver. ``retire`` gives receivers that look like being done by then as long
-to finish as a copy for them would take, and then closes the gate for that copy: so a donor's step
-is held up for twice the length of a memory copy at most, whatever a receiver does. Receivers say
-with each request what they lack, whoever it was to come from: no more than that is copied.
+while it waits for a receiver. ``retire`` waits at most as long as the copy would take, if the
+receivers can finish in that time. Then it closes the gate and makes the copy. So a receiver delays
+a donor's step by twice the time of a memory copy at most. Each request lists the chunks that
+the receiver lacks from all donors, and only those are copied.
+
+Not here: the requests (requests.py), the server (serve.py).
 """
 
 from __future__ import annotations
@@ -22,19 +24,19 @@ from ftrun.checkpoint.layout import CHUNK_BYTES, Layout, allocate, chunk_hasher,
 from ftrun.core.ids import StateId, Tag
 
 COPY_IDLE_S = 30.0
-"""How long a copy is kept for receivers from whom nothing is heard any more."""
+"""How long a copy is kept for receivers that send no request."""
 
 COPY_BYTES_PER_S = 4e9
-"""About what copying into memory not used before comes to."""
+"""The approximate speed of copying into memory that was not used before."""
 
 RECEIVERS_MAX = 4096
 
 
 @dataclass(slots=True)
 class _Receiver:
-    """What one receiver has got: a flag per chunk, and where it is.
+    """The progress of one receiver. ``served``: a flag per chunk; ``position``: its next chunk.
 
-    ``began``: when it first said what it lacked, and how many chunks it had then.
+    ``began``: when it first reported the chunks it lacked, and how many it had then.
     """
 
     served: bytearray
@@ -48,7 +50,7 @@ class _Receiver:
         return self.served.count(1)
 
     def finishes_within(self, seconds: float) -> bool:
-        """Whether that is so at its pace until now."""
+        """Whether it has everything within ``seconds``, at its pace until now."""
         if self.began is None or self.finished:
             return self.finished
         when, had = self.began
@@ -61,8 +63,8 @@ class Offer:
     """A state under its tag (S4).
 
     Attributes:
-        gate: whoever touches the layout's memory is inside it.
-        generation: rises when the memory changes: views taken before are of no use then.
+        gate: a thread that touches the layout's memory is inside it.
+        generation: rises when the memory changes, which makes earlier views useless.
     """
 
     def __init__(
@@ -87,7 +89,7 @@ class Offer:
         return self._layout.nbytes
 
     def admit(self, receiver: str) -> bool:
-        """Note a receiver; False if the offer has been retired without it."""
+        """Register a receiver; False if the offer was retired without it."""
         with self.gate.inside():
             self._heard_from_at = clock.now()
             if receiver in self._receivers:
@@ -100,13 +102,13 @@ class Offer:
             return True
 
     def views(self, chunk: int) -> list[memoryview] | None:
-        """The chunk's memory, or None if it is not to be had any more. Only inside the gate."""
+        """The chunk's memory, or None if it is not offered any more. Only inside the gate."""
         if self._retired and (self._copied is None or not self._copied[chunk]):
             return None
         return self._layout.views(*self._layout.span(chunk))
 
     def hasher(self, chunk: int) -> xxhash.xxh3_64:
-        """For the digest that is sent behind a chunk."""
+        """The hasher for the digest that follows a chunk."""
         return chunk_hasher(self._seed, chunk)
 
     def served(self, receiver: str, chunk: int) -> None:
@@ -117,7 +119,7 @@ class Offer:
         self._heard_from_at = clock.now()
 
     def lacks(self, receiver: str, ranges: Sequence[tuple[int, int]]) -> None:
-        """Note that ``receiver`` has everything but those chunks: some came from other donors."""
+        """Note that ``receiver`` lacks only these chunks: some came from other donors."""
         known = self._receivers[receiver]
         came, end = known.served, 0
         for first, stop in [*sorted(ranges), (len(came), len(came))]:
@@ -128,7 +130,7 @@ class Offer:
             known.began = clock.now(), known.came
 
     def finish(self, receiver: str) -> None:
-        """Note that ``receiver`` wants nothing more; the last one frees the copy."""
+        """Note that ``receiver`` is done; the last one frees the copy."""
         known = self._receivers.get(receiver)
         if known is not None:
             known.finished = True
@@ -137,14 +139,14 @@ class Offer:
         self.release_if_done()
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until every receiver has finished; False if some have not in time."""
+        """Wait until every receiver has finished; False at the timeout."""
         return not self._outstanding() or self._finished.wait(timeout_s)
 
     def retire(self, copy_bytes_max: int) -> int:
-        """The tensors are about to change: keep a copy of what receivers still need.
+        """Keep a copy of the chunks that receivers still need: the tensors are about to change.
 
-        Returns the number of bytes copied. Takes at most twice as long as that copy; no receiver
-        can make it longer.
+        Returns the number of bytes copied. Takes at most twice the time of that copy, whatever a
+        receiver does.
         """
         copy_s = min(self._lacking_bytes(), copy_bytes_max) / COPY_BYTES_PER_S
         if self._finish_within(copy_s):
@@ -160,14 +162,14 @@ class Offer:
             return copied
 
     def release_if_done(self) -> None:
-        """Free the copy if nobody wants it any more, or nobody has asked for long."""
+        """Free the copy if every receiver is done, or none has sent a request for long."""
         with self.gate.closed():
             quiet = clock.now() - self._heard_from_at > COPY_IDLE_S
             if self._retired and (quiet or not self._outstanding()):
                 self._free()
 
     def withdraw(self) -> None:
-        """End the offer: nothing is served from it any more, and its memory is let go."""
+        """End the offer: serve nothing from it any more, and free its memory."""
         with self.gate.closed():
             self._retired = True
             self._free()
@@ -184,7 +186,7 @@ class Offer:
             return each and self._unseen() <= 0
 
     def _lacking_bytes(self) -> int:
-        """What receivers still want from here, as far as this donor can know."""
+        """The bytes that receivers still lack, as far as this donor knows."""
         with self.gate.inside():
             return min(len(self._wanted_chunks()) * CHUNK_BYTES, self.nbytes)
 
@@ -209,7 +211,7 @@ class Offer:
         return copied
 
     def _wanted_chunks(self) -> list[int]:
-        """The chunks that somebody lacks, from where the receivers are onward and round."""
+        """The chunks that a receiver lacks, beginning at the receivers' position, then round."""
         active = [r for r in self._receivers.values() if not r.finished]
         first = min((r.position for r in active), default=0)
         count = self._layout.chunks
@@ -218,7 +220,7 @@ class Offer:
 
 
 def _fill(into: memoryview, views: Sequence[memoryview]) -> None:
-    """Copy ``views`` end to end, with all of torch's threads where the memory is a tensor's."""
+    """Copy ``views`` end to end; a tensor's memory with all of torch's threads."""
     start = 0
     for view in views:
         part = into[start : start + view.nbytes]

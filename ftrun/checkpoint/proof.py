@@ -1,4 +1,4 @@
-"""The proof that a request for a state comes from somebody who knows the job's token.
+"""The proof that the sender of a request for a state knows the job's token.
 
 The token never travels. Both ends derive a key from it; the donor gives each connection a random
 challenge of its own, and each request carries a MAC under that key over
@@ -6,14 +6,14 @@ challenge of its own, and each request carries a MAC under that key over
     the challenge, the number of the request on its connection, the donor's certificate (TLS only),
     the request line (method, path with the tag, query) and every other field of the head.
 
-So a request that was recorded proves nothing anywhere else: another connection, to this donor, to
-another one or to its successor, has another challenge; and on the same connection its number has
-passed. A donor remembers nothing of connections that have ended, so there is no memory to fill.
-A field that is added to requests one day is covered without a change here.
+So a recorded request proves nothing elsewhere: any other connection, to any donor, has another
+challenge, and on the same connection its number has passed. A donor remembers nothing of
+connections that have ended, so an attacker cannot fill its memory. A field that is added to
+requests later is covered without a change here.
 
-What this does not do: hide anything, or prove answers. Whoever listens on plaintext can read the
-state, and whoever can change what passes can change it; TLS (tls.py) keeps both out. There the
-certificate in the MAC makes a proof worthless to whoever relays it between two connections.
+The proof hides nothing and does not prove answers. An attacker on a plaintext network can read the
+state, or change it on the way; TLS (tls.py) prevents both. With TLS the certificate is in the MAC,
+so an attacker cannot relay a proof from one connection to another.
 
 Not here: which requests there are (requests.py), sockets (serve.py, donor.py).
 """
@@ -37,11 +37,11 @@ _CHALLENGE = re.compile(rf"{SCHEME} ([0-9a-f]{{{2 * CHALLENGE_BYTES}}})")
 
 
 class Proofs:
-    """The proofs of one connection's requests, one after the other; both ends compute the same.
+    """The proofs of one connection's requests, in order; both ends compute the same.
 
     Args:
         key: from ``heal_key``.
-        challenge: what the donor has given this connection.
+        challenge: that the donor has sent on this connection.
         certificate: the fingerprint of the donor's certificate; empty without TLS.
     """
 
@@ -65,10 +65,10 @@ class Proofs:
 
 
 def heal_key(token: str) -> bytes:
-    """The key that proofs are made under. It tells nothing about the token.
+    """The key of the proofs. It reveals nothing about the token.
 
     Raises:
-        Bug: there is no token, and so nothing that could be proved.
+        Bug: there is no token.
     """
     if not token:
         raise Bug("a state is served or fetched without a token")
@@ -89,7 +89,7 @@ def read_challenge(fields: Mapping[str, str]) -> str:
     """The challenge in the fields of an answer 401.
 
     Raises:
-        ProtocolError: there is none.
+        ProtocolError: the fields have no challenge.
     """
     found = _CHALLENGE.fullmatch(fields.get(CHALLENGE_FIELD, ""))
     if found is None:
@@ -98,6 +98,6 @@ def read_challenge(fields: Mapping[str, str]) -> str:
 
 
 def _joined(parts: Iterable[str]) -> bytes:
-    """Each part behind its length: no two sequences give the same bytes."""
+    """Each part after its length, so that no two sequences give the same bytes."""
     encoded = [part.encode() for part in parts]
     return b"".join(len(part).to_bytes(4, "big") + part for part in encoded)

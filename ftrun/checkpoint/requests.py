@@ -1,6 +1,6 @@
-"""What a receiver may ask a state server for, read from the head of a request.
+"""The requests that a state server accepts, parsed from the head of an HTTP request.
 
-Not here: whether the receiver may ask at all (proof.py), what is answered (serve.py).
+Not here: whether the sender knows the token (proof.py), the answers (serve.py).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Refusal(PeerError):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request that is well formed. What it asks for may be on offer or not."""
+    """A well-formed request. The state that it names may be on offer or not."""
 
     route: str
     tag: Tag
@@ -41,7 +41,7 @@ class Request:
         """The chunks that ``offset`` and ``length`` name, of a state of ``nbytes``.
 
         Raises:
-            Refusal: they name none, or parts of chunks.
+            Refusal: they name no chunks, or parts of chunks.
         """
         try:
             fields = parse_qs(self.query, strict_parsing=True, max_num_fields=2)
@@ -55,10 +55,10 @@ class Request:
         return range(offset // CHUNK_BYTES, -(-stop // CHUNK_BYTES))
 
     def lacking(self, nbytes: int) -> list[tuple[int, int]] | None:
-        """The chunks that have not come, of a state of ``nbytes``; None if that is not said.
+        """The chunks that the receiver lacks, of a state of ``nbytes``; None if it sent no list.
 
         Raises:
-            Refusal: it is no list of chunks.
+            Refusal: the list is malformed.
         """
         if self.lacks is None:
             return None
@@ -69,7 +69,7 @@ class Request:
 
 
 def parse_request(head: wire.Head) -> Request | Question:
-    """The request that begins, and ends, with ``head``; a Question if it is about an operation.
+    """The request with this head, and no body; a Question if it is about an operation.
 
     Raises:
         Refusal: there is no such route, or the request is malformed.

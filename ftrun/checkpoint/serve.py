@@ -1,20 +1,20 @@
 """The state server inside a worker: an HTTP server on a thread, which donors offer states on.
 
-Routes, all of which ask for a proof of the job's token (X1) and name the tag of the state (S4)::
+Every route requires a proof of the job's token (X1) and names the tag of the state (S4)::
 
     GET  /state/<tag>/header                       structure and leaves, JSON (header.py)
     GET  /state/<tag>/data?offset=<b>&length=<b>   whole chunks, each followed by its digest
-    POST /state/<tag>/done                         this receiver wants nothing more
+    POST /state/<tag>/done                         this receiver is done
     GET  /operations/<tag>/<repeat>/<index>?cleared=<0 or 1>
                                                    one operation of a step (training/comparing.py)
 
-    401 no or a wrong proof   404 no such route    409 it is not there yet: ask again
+    401 no or a wrong proof   404 no such route    409 not there yet: ask again
     410 the tag is over here: ask another donor    400, 405, 416 a malformed request
 
-The first request of a connection has no proof, for what is to be proved comes with the 401 that
-answers it (proof.py). A connection whose next request is not proved either is closed.
+The first request of a connection has no proof, because the challenge comes with the 401 that
+answers it (proof.py). If the next request has no valid proof either, the connection is closed.
 
-Not here: how requests are read (requests.py), TLS (tls.py), what is on offer and for how long
+Not here: how requests are parsed (requests.py), TLS (tls.py), what is on offer and for how long
 (offer.py, and the Manager).
 """
 
@@ -70,16 +70,16 @@ _log = logging.getLogger(__name__)
 
 
 class StateServer:
-    """Serves the states that are on offer. Bound to a port of the system's choice.
+    """Serves the states that are on offer, on a port that the kernel chooses.
 
     Attributes:
         address: ``host:port``.
         certificate: the fingerprint by which receivers know this server; empty without TLS.
-        tell: what answers questions about operations; it may wait for so many seconds.
+        look_up: answers questions about operations; may wait for the seconds it is given.
     """
 
     def __init__(self, host: str, token: str, *, tls: bool = False) -> None:
-        """Bind ``host`` (a numeric address) and serve those who know ``token``.
+        """Bind ``host`` (a numeric address) and serve receivers that know ``token``.
 
         Raises:
             OSError: the address cannot be bound.
@@ -113,20 +113,20 @@ class StateServer:
         """Serve ``tree`` under ``tag`` from its own memory, until ``retire`` or ``withdraw``.
 
         Args:
-            tag: under which receivers ask for it.
-            state_id: what the tree is.
-            tree: what ``format.validate`` accepts. Its plain values are taken now; its tensors
+            tag: the name of the offer, for receivers.
+            state_id: of the tree.
+            tree: one that ``format.validate`` accepts. Its plain values are read now; its tensors
                 must not change before ``retire``.
-            expected: how many receivers will come: ``retire`` keeps a copy for those too that
-                have not asked yet.
+            expected: how many receivers will come; ``retire`` keeps a copy also for those that
+                have not sent a request yet.
             copied: addresses (``data_ptr``) of tensors of the tree that may change before
-                ``retire``: a copy of those is served.
+                ``retire``: the server copies them now.
 
         Returns:
             The number of bytes on offer.
 
         Raises:
-            UserError: the tree holds what cannot be carried.
+            UserError: the tree holds an object that cannot be carried.
         """
         packed = pack(tree)
         layout = Layout([_still(leaf.data, copied) for leaf in packed.leaves])
@@ -143,17 +143,17 @@ class StateServer:
         return layout.nbytes
 
     def retire(self, tag: Tag, copy_bytes_max: int) -> int:
-        """The offered tensors are about to change. To be called right before the optimizer runs.
+        """Copy what receivers still need. To be called right before the optimizer runs.
 
-        What receivers under way or expected still need is copied to host memory, at most
-        ``copy_bytes_max`` of it, and served from there. Returns the number of bytes copied.
+        The chunks that active or expected receivers lack are copied to host memory, at most
+        ``copy_bytes_max`` bytes, and served from there. Returns the number of bytes copied.
         """
         with self._lock:
             offer = self._offers.get(tag)
         return offer.retire(copy_bytes_max) if offer else 0
 
     def wait(self, tag: Tag, timeout_s: float) -> bool:
-        """Wait until all receivers under way or expected are done; False if they are not."""
+        """Wait until all active and expected receivers are done; False at the timeout."""
         with self._lock:
             offer = self._offers.get(tag)
         return offer.wait(timeout_s) if offer else True
@@ -223,7 +223,7 @@ class StateServer:
             sock.close()
 
     def _answer_one(self, to: _Connection) -> bool:
-        """Answer the next request; False if the connection shall end."""
+        """Answer the next request; False if the connection must end."""
         try:
             head = to.reader.read(clock.now() + IDLE_TIMEOUT_S, REQUEST_TIMEOUT_S)
             if head is None:
@@ -248,7 +248,7 @@ class StateServer:
         return True
 
     def _ask_for_proof(self, to: _Connection, head: wire.Head) -> bool:
-        """Refuse a request that is not proved; False if its connection shall end."""
+        """Refuse a request without a valid proof; False if its connection must end."""
         challenge = new_challenge()
         is_first = to.proofs is None and PROOF_FIELD not in head.fields
         to.proofs = Proofs(self._key, challenge, self.certificate)
@@ -309,7 +309,7 @@ class StateServer:
 
 @dataclass(slots=True)
 class _Connection:
-    """A receiver's connection. ``proofs``: None before it has been asked for them."""
+    """A receiver's connection. ``proofs``: None until the first 401."""
 
     pipe: wire.Pipe
     reader: wire.HeadReader
@@ -323,22 +323,22 @@ def _new_identity() -> ServerIdentity:
 
 
 def _admit(request: Request, offer: Offer) -> None:
-    """Note a receiver that is under way or expected; refuse any other."""
+    """Register an active or expected receiver; refuse any other."""
     if not offer.admit(request.receiver):
         raise Refusal("410 Gone", f"{offer.tag} is not offered any more")
 
 
 def _still(data: torch.Tensor | memoryview, copied: Collection[int]) -> torch.Tensor | memoryview:
-    """The memory of a leaf, or what it holds now if it may change while it is served (S3)."""
+    """The memory of a leaf; a copy if the leaf may change while it is served (S3)."""
     if isinstance(data, torch.Tensor) and data.data_ptr() in copied:
         return data.clone()
     return data
 
 
 def _send_chunk(sock: wire.Pipe, offer: Offer, chunk: int) -> None:
-    """Send a chunk and its digest; goes on from the copy if the offer retires on the way.
+    """Send a chunk and its digest; continues from the copy if the offer retires meanwhile.
 
-    Piece by piece: what has just been hashed is still in the cache when the kernel copies it.
+    Piece by piece: a piece just hashed is still in the cache when the kernel copies it.
     """
     hasher, generation = offer.hasher(chunk), -1
     sent = hashed = 0

@@ -1,10 +1,11 @@
-"""Which stream fetches which chunks: stripes are handed out, split and taken back.
+"""Assigns chunks to streams: stripes are handed out, split and taken back.
 
 Streams of all donors draw stripes from one supply, so a fast donor delivers more than a slow one.
-When that is empty an idle stream takes over the second half of somebody's stripe; and when a
-chunk of another donor does not come for ``SLOW_CHUNK_S`` that stream is cut, and its chunks go to
-others.
-A chunk belongs to one stream at a time, so no two ever write to the same memory.
+When the supply is empty, an idle stream takes over the second half of another stream's stripe. A
+stream of another donor that has brought no chunk for ``SLOW_CHUNK_S`` is cut, and its chunks go to
+others. A chunk belongs to one stream at a time, so no two streams write to the same memory.
+
+Not here: connections (donor.py), the fetch itself (heal.py).
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ LOOK_AGAIN_S = 0.05
 class Stripe:
     """Chunks ``next`` to ``stop`` (exclusive) that one stream of ``donor`` is fetching.
 
-    ``stop`` may fall while the stream is at work: it asks before each chunk. ``cut`` breaks the
-    stream's connection.
+    ``stop`` may fall while the stream fetches; the stream checks it before each chunk. ``cut``
+    breaks the stream's connection. ``since``: when it was claimed, or its last chunk came.
     """
 
     next: int
@@ -38,7 +39,7 @@ class Stripe:
 
 
 class Stripes:
-    """The chunks of one state, and who fetches them."""
+    """The chunks of one state, and the streams that fetch them."""
 
     def __init__(self, chunks: int) -> None:
         self._chunks = chunks
@@ -74,7 +75,7 @@ class Stripes:
             return None
 
     def arrived(self, stripe: Stripe) -> None:
-        """The stripe's next chunk has come and is right."""
+        """Note that the stripe's next chunk has come and is verified."""
         with self._changed:
             stripe.next += 1
             stripe.since = clock.now()
@@ -85,7 +86,7 @@ class Stripes:
                 self._changed.notify_all()
 
     def give_back(self, stripe: Stripe) -> None:
-        """The stream has failed: its chunks that have not come are free again."""
+        """Free the chunks of the stripe that have not come."""
         with self._changed:
             self._active.discard(stripe)
             if stripe.next < stripe.stop:
@@ -93,12 +94,12 @@ class Stripes:
             self._changed.notify_all()
 
     def resume(self) -> None:
-        """Hand stripes out again after ``end``: what has come is not asked for again."""
+        """Hand stripes out again after ``end``, without the chunks that have come."""
         with self._changed:
             self._ended = False
 
     def end(self) -> None:
-        """Nobody gets a stripe any more."""
+        """Hand out no more stripes."""
         with self._changed:
             self._ended = True
             self._changed.notify_all()

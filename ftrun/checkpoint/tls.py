@@ -1,16 +1,15 @@
 """TLS 1.3 between a receiver and a donor, with a certificate that lives as long as the donor.
 
 Each state server makes a key and a self-signed certificate in memory. The certificate's fingerprint
-travels with the server's address through the control plane, which has TLS and the token; a
-receiver accepts that certificate and no other. There is no authority, and names and dates mean
-nothing.
+travels with the server's address through the control plane, which has TLS and the token. A
+receiver accepts that certificate and no other, without an authority, and ignores names and dates.
 
-Records are made and read in memory (``ssl.MemoryBIO``) rather than by Python's SSLSocket: one call
-encrypts a whole piece of a state with the interpreter let go, and nothing waits for a socket while
-the donor's memory is being read (offer.py).
+TLS records are made and read in memory (``ssl.MemoryBIO``), not by Python's SSLSocket: one call
+encrypts a whole piece of a state without the interpreter's lock, and no thread waits for a socket
+while it reads the donor's memory (offer.py).
 
-Imported only where TLS is used: it takes 60 ms. Not here: certificates of lighthouses and agents
-(protocol/tls.py), who may ask for a state (proof.py).
+Imported only where TLS is used, because the import takes 60 ms. Not here: certificates of
+lighthouses and agents (protocol/tls.py), the proof of the token (proof.py).
 """
 
 from __future__ import annotations
@@ -41,15 +40,15 @@ RECORD_BYTES = 16 << 10
 """The most plaintext that a TLS record carries."""
 
 SEALED_BYTES = 128 << 10
-"""What is encrypted at a time; each connection that sends holds about twice as much."""
+"""The bytes encrypted at a time; a connection that sends holds about twice as many."""
 
 _FINGERPRINT = re.compile(r"[0-9a-f]{64}")
 _ALWAYS = datetime(2000, 1, 1), datetime(9999, 12, 31, 23, 59, 59)
-"""Nobody looks at the dates, so that clocks may be wrong; the last is RFC 5280's "no end"."""
+"""Receivers ignore the dates, so that clocks may be wrong; the last is RFC 5280's "no end"."""
 
 
 class ServerIdentity:
-    """What a state server shows: a fresh key and certificate.
+    """The fresh key and certificate of a state server.
 
     Attributes:
         fingerprint: the SHA-256 of the certificate, in hex.
@@ -61,15 +60,15 @@ class ServerIdentity:
         self.fingerprint = sha256(certificate.public_bytes(serialization.Encoding.DER)).hexdigest()
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._context.minimum_version = ssl.TLSVersion.TLSv1_3
-        self._context.num_tickets = 0  # nobody resumes a session
+        self._context.num_tickets = 0  # no receiver resumes a session
         _load(self._context, key, certificate)
 
     def accept(self, sock: socket.socket, deadline: float) -> TlsPipe:
-        """Shake hands with whoever has connected.
+        """Shake hands with the receiver that has connected.
 
         Raises:
-            PeerError: it was silent until the deadline.
-            OSError: it speaks no TLS 1.3, or is gone.
+            PeerError: the receiver was silent until the deadline.
+            OSError: the receiver speaks no TLS 1.3, or is gone.
         """
         pipe = TlsPipe(sock, self._context, is_server=True)
         pipe.shake_hands(deadline)
@@ -80,10 +79,9 @@ def connect(sock: socket.socket, address: str, fingerprint: str, deadline: float
     """Shake hands with the donor at ``address``, to which ``sock`` is connected.
 
     Raises:
-        ProtocolError: it speaks no TLS 1.3, or shows another certificate than the one with this
-            fingerprint.
-        PeerTimeout: it was silent until the deadline.
-        OSError: it is gone.
+        ProtocolError: the donor speaks no TLS 1.3, or its certificate has another fingerprint.
+        PeerTimeout: the donor was silent until the deadline.
+        OSError: the donor is gone.
     """
     if not _FINGERPRINT.fullmatch(fingerprint):
         raise ProtocolError(
@@ -120,7 +118,7 @@ class TlsPipe:
         self._in_flight = 0
 
     def fileno(self) -> int:
-        """The socket's. Bytes may be here already when it is not readable: receive first."""
+        """The socket's. Receive before polling it: decrypted bytes may be here already."""
         return self._sock.fileno()
 
     def shake_hands(self, deadline: float) -> None:
@@ -128,7 +126,7 @@ class TlsPipe:
 
         Raises:
             PeerTimeout: the peer was silent until the deadline.
-            OSError: it speaks no TLS 1.3, or is gone.
+            OSError: the peer speaks no TLS 1.3, or is gone.
         """
         is_done = False
         while not is_done:
@@ -138,7 +136,7 @@ class TlsPipe:
             except ssl.SSLWantReadError:
                 pass
             except ssl.SSLError:
-                with contextlib.suppress(OSError):  # The alert that says why.
+                with contextlib.suppress(OSError):  # The alert with the reason.
                     self._sock.send(self._outgoing.read())
                 raise
             while not self._flush():
@@ -147,28 +145,28 @@ class TlsPipe:
                 self._await_more(deadline)
 
     def peer_fingerprint(self) -> str:
-        """The SHA-256 of the certificate that the peer has shown, and holds the key of."""
+        """The SHA-256 of the certificate that the peer has shown and whose key it has."""
         return sha256(self._session.getpeercert(binary_form=True) or b"").hexdigest()
 
     def recv(self, bytes_max: int, /) -> bytes:
-        """As of a socket."""
+        """As ``socket.recv``."""
         data = bytearray(bytes_max)
         return bytes(data[: self.recv_into(memoryview(data))])
 
     def recv_into(self, view: memoryview, nbytes: int = 0, flags: int = 0, /) -> int:
-        """Fill ``view``, or as much of it as there is.
+        """Fill ``view`` with the bytes that are there.
 
         Returns:
             The number of bytes; 0 if the peer has closed the connection.
 
         Raises:
             BlockingIOError: there are none yet.
-            OSError: what has come was not sent by the peer.
+            OSError: the bytes were not sent by the peer.
         """
         filled = 0
         while filled < view.nbytes:
             try:
-                # A number, whatever the stubs say: there is a buffer.
+                # A number, unlike in the type stubs, because a buffer is given.
                 got: Any = self._session.read(view.nbytes - filled, view[filled:])
             except ssl.SSLWantReadError:
                 if filled and flags != socket.MSG_WAITALL:
@@ -181,7 +179,7 @@ class TlsPipe:
                     raise
                 continue
             except ssl.SSLEOFError:
-                break  # Who reads knows how much should have come.
+                break  # The caller knows how many bytes should have come.
             if not got:
                 break
             filled += got
@@ -190,13 +188,13 @@ class TlsPipe:
     def sendmsg(self, views: Sequence[memoryview], /) -> int:
         """Send the beginning of the first view: ``SEALED_BYTES``, or all of it if it is shorter.
 
-        That is encrypted once; until all of it is gone, the same bytes must come again.
+        The bytes are encrypted once; after a BlockingIOError the next call must pass them again.
 
         Returns:
-            The number of bytes that are gone.
+            The number of bytes sent.
 
         Raises:
-            BlockingIOError: the kernel has not taken all of what is encrypted yet.
+            BlockingIOError: the kernel has not taken all of the ciphertext yet.
         """
         if not self._in_flight:
             self._in_flight = self._session.write(views[0][:SEALED_BYTES])
@@ -222,10 +220,10 @@ class TlsPipe:
             wire.wait_for(self._sock, select.POLLIN, deadline)
 
     def _receive(self, wanted: int) -> None:
-        """Take ciphertext from the kernel; ``wanted`` bytes of plaintext will come for certain.
+        """Take ciphertext from the kernel; ``wanted`` bytes of plaintext are sure to come.
 
-        All but the rest of a record that has come in part is still to come, so a long wait is for
-        all of that at once: a blocking socket is woken once, not for each packet.
+        At most one record of them may be here in part, so all others can be waited for at once: a
+        blocking socket is woken once, not for each packet.
         """
         sure = wanted - RECORD_BYTES
         if sure > self._buffer.nbytes and self._buffer.nbytes < PIECE_BYTES:
@@ -267,7 +265,7 @@ def _self_signed(key: ec.EllipticCurvePrivateKey) -> x509.Certificate:
 def _load(
     context: ssl.SSLContext, key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate
 ) -> None:
-    """Give ``context`` the pair. It reads files only, so they are one that is in memory alone."""
+    """Load the pair into ``context``, which reads only files: through one that is in memory."""
     pem = key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,

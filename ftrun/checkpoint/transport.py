@@ -1,7 +1,7 @@
 """torchft's ``CheckpointTransport`` and ``HTTPTransport``, on top of the state server.
 
-For scripts that carry checkpoints between replicas by hand. ftrun's Manager heals by itself and
-needs none of this.
+For scripts that carry checkpoints between replicas themselves. Not here: the heals of ftrun's
+Manager, which need none of this (training/).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class CheckpointTransport(ABC, Generic[T]):
 
     @abstractmethod
     def metadata(self) -> str:
-        """What the receivers need to know to reach this sender."""
+        """The address and token that receivers need to reach this sender."""
 
     @abstractmethod
     def send_checkpoint(
@@ -37,21 +37,21 @@ class CheckpointTransport(ABC, Generic[T]):
         """Offer ``state_dict`` to the replicas ``dst_ranks``; returns before they have it."""
 
     def disallow_checkpoint(self) -> None:
-        """The state is about to change: to be called before the optimizer's step."""
+        """To be called before the optimizer's step, which changes the state."""
 
     @abstractmethod
     def recv_checkpoint(self, src_rank: int, metadata: str, step: int, timeout: timedelta) -> T:
         """The checkpoint of ``step`` from the replica whose ``metadata()`` is given."""
 
     def shutdown(self, wait: bool = True) -> None:
-        """Free what the transport holds. ``wait``: let receivers under way finish first."""
+        """Free all that the transport holds. ``wait``: let active receivers finish first."""
 
 
 class HTTPTransport(CheckpointTransport[T]):
     """Serves the live tensors of a checkpoint over HTTP; receivers pull them in stripes.
 
-    ``metadata`` is ``host:port/token``: whoever has it can ask for the checkpoint, nobody else can.
-    The token is not sent there again (proof.py); the checkpoint itself travels in plaintext.
+    ``metadata`` is ``host:port/token``: only replicas that have it can fetch the checkpoint. They
+    do not send the token (proof.py); the checkpoint itself travels in plaintext.
 
     Args:
         timeout: how long ``shutdown`` waits for receivers at most.
@@ -81,7 +81,7 @@ class HTTPTransport(CheckpointTransport[T]):
         """See CheckpointTransport.
 
         Raises:
-            UserError: ``state_dict`` holds what cannot be carried.
+            UserError: ``state_dict`` holds an object that cannot be carried.
         """
         tag = _tag(step)
         with self._lock:
@@ -89,7 +89,7 @@ class HTTPTransport(CheckpointTransport[T]):
             self._offered = tag
 
     def disallow_checkpoint(self) -> None:
-        """See CheckpointTransport. Receivers under way go on from a copy: nobody waits for them."""
+        """See CheckpointTransport. Active receivers continue from a copy; nobody waits for them."""
         with self._lock:
             tag = self._offered
         if tag is not None:
@@ -99,7 +99,7 @@ class HTTPTransport(CheckpointTransport[T]):
         """See CheckpointTransport.
 
         Raises:
-            PeerError: it did not come whole before the timeout.
+            PeerError: the checkpoint was not complete before the timeout.
         """
         address, slash, token = metadata.rpartition("/")
         if not (slash and token):

@@ -1,8 +1,8 @@
-"""The little HTTP/1.1 that donors and receivers of a state speak, with a limit on everything.
+"""The part of HTTP/1.1 that donors and receivers of a state use, with a limit on everything.
 
 Requests have no body; answers have a Content-Length. Every wait has a deadline: sockets are
-non-blocking, or give up by themselves soon enough that deadlines are looked at.
-Not here: TLS below it (tls.py), routes and answers (requests.py, serve.py), who asks (heal.py).
+non-blocking, or have a short timeout of their own after which deadlines are checked.
+Not here: TLS (tls.py), routes and answers (requests.py, serve.py), the receiver (heal.py).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PIECES_PER_CALL = 512
 RECEIVER_FIELD = "x-ftrun-receiver"
 DIGEST_FIELD = "x-ftrun-digest"
 LACKS_FIELD = "x-ftrun-lacks"
-"""Of a request for data: the chunks that have not come from anybody, ``first-stop,first-stop``."""
+"""In a request for data: the chunks that no donor has sent yet, ``first-stop,first-stop``."""
 
 RANGES_MAX = 256
 
@@ -56,24 +56,24 @@ class Head:
 class Pipe(Protocol):
     """A socket, or a TLS connection on top of one (tls.py).
 
-    What cannot be done now is refused with BlockingIOError, at once or after the socket's timeout.
+    A call that cannot proceed raises BlockingIOError, at once or after the socket's timeout.
     """
 
     def fileno(self) -> int:
-        """What to wait for it with."""
+        """The descriptor, for poll."""
 
     def recv(self, bytes_max: int, /) -> bytes:
-        """Bytes that have come; none if the peer has closed the connection."""
+        """The bytes that have come; none if the peer has closed the connection."""
 
     def recv_into(self, view: memoryview, nbytes: int = 0, flags: int = 0, /) -> int:
-        """The same into ``view``; returns how many."""
+        """As ``recv``, into ``view``; returns how many bytes."""
 
     def sendmsg(self, views: Sequence[memoryview], /) -> int:
-        """Send some of ``views``; returns how many bytes are gone."""
+        """Send some of ``views``; returns how many bytes."""
 
 
 class HeadReader:
-    """Reads heads from a socket; keeps what came after a head for whoever reads the body."""
+    """Reads heads from a socket; keeps the bytes after a head for ``read_into``."""
 
     def __init__(self, sock: Pipe) -> None:
         self._sock = sock
@@ -82,17 +82,17 @@ class HeadReader:
     def read(self, deadline: float, whole_within_s: float = math.inf) -> Head | None:
         """The next head, or None if the peer closed instead of beginning one.
 
-        ``whole_within_s``: how long it may take from its first bytes on, if that is sooner.
+        ``whole_within_s``: the time from its first bytes to its last, if that is sooner.
 
         Raises:
-            PeerTimeout: it was not whole at the deadline.
-            ProtocolError: it is too long, or no HTTP.
+            PeerTimeout: the head was not complete at the deadline.
+            ProtocolError: the head is too long, or no HTTP.
         """
         while (end := self._rest.find(b"\r\n\r\n")) < 0:
             if len(self._rest) > HEAD_BYTES_MAX:
                 raise ProtocolError(f"an HTTP head longer than {HEAD_BYTES_MAX} bytes")
             try:
-                # Before any wait: what TLS has taken from the socket is nothing to wait for.
+                # Before any wait, because TLS may have taken the bytes from the socket already.
                 data = self._sock.recv(4096)
             except BlockingIOError:
                 wait_for(self._sock, select.POLLIN, deadline)
@@ -115,15 +115,15 @@ class HeadReader:
         """Fill ``view`` with the bytes that come next.
 
         Raises:
-            PeerTimeout: they did not come before the deadline.
-            PeerClosed: the peer closed the connection before that.
+            PeerTimeout: the bytes did not come before the deadline.
+            PeerClosed: the peer closed the connection first.
         """
         filled = min(len(self._rest), view.nbytes)
         view[:filled] = self._rest[:filled]
         del self._rest[:filled]
         while filled < view.nbytes:
             try:
-                # A blocking socket is woken once for all of it, not for each packet.
+                # A blocking socket is woken once for all bytes, not for each packet.
                 got = self._sock.recv_into(view[filled:], 0, socket.MSG_WAITALL)
             except BlockingIOError:
                 wait_for(self._sock, select.POLLIN, deadline)
@@ -134,10 +134,10 @@ class HeadReader:
 
 
 def parse_head(data: bytes) -> Head:
-    """The head that ``data`` (without the empty line) is.
+    """Parse ``data``, a head without its empty line.
 
     Raises:
-        ProtocolError: it is none, has too many fields or one of them twice.
+        ProtocolError: the data are no head, or have too many fields or a field twice.
     """
     try:
         first, *lines = data.decode("ascii").split("\r\n")
@@ -153,15 +153,15 @@ def parse_head(data: bytes) -> Head:
 
 
 def format_ranges(ranges: Sequence[tuple[int, int]]) -> str | None:
-    """What ``LACKS_FIELD`` says; None where it would be too long to be of use."""
+    """The value of ``LACKS_FIELD``; None if it would be too long to be of use."""
     return ",".join(f"{a}-{b}" for a, b in ranges) if len(ranges) <= RANGES_MAX else None
 
 
 def parse_ranges(text: str, chunks: int) -> list[tuple[int, int]]:
-    """The ranges that ``format_ranges`` wrote, of a state of so many chunks.
+    """The ranges that ``format_ranges`` wrote, of a state with this number of chunks.
 
     Raises:
-        ProtocolError: it is none.
+        ProtocolError: the text is no list of ranges.
     """
     try:
         pairs = [tuple(map(int, part.split("-"))) for part in text.split(",", RANGES_MAX)]
@@ -174,7 +174,7 @@ def parse_ranges(text: str, chunks: int) -> list[tuple[int, int]]:
 
 
 def format_head(line: str, fields: Mapping[str, str | int]) -> bytes:
-    """A head as it goes over the wire."""
+    """A head as bytes."""
     text = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
     return f"{line}\r\n{text}\r\n".encode("ascii")
 
@@ -213,7 +213,7 @@ def wait_for(sock: Pipe, event: int, deadline: float) -> None:
     """Wait until ``sock`` is ready for poll ``event``.
 
     Raises:
-        PeerTimeout: it was not before the deadline.
+        PeerTimeout: it was not ready before the deadline.
     """
     poller = select.poll()
     poller.register(sock, event)

@@ -1,7 +1,7 @@
-"""What one worker's main thread is at, as its step machine sees it: for status and lost time.
+"""The activity of a worker's main thread, as its step machine sees it: for status and lost time.
 
-A worker tells when that changes, once a second at the most, and how long it has lasted by then. So
-others see who waits for whom, and whose time is lost. Not here: what follows from it
+A worker reports its activity when it changes, at most once a second, with its duration until then.
+So others see which worker waits for which, and whose time is lost. Not here: what follows from it
 (core/lighthouse/waits.py for the lighthouse, core/agent/slot_state.py for an agent's account).
 """
 
@@ -10,9 +10,9 @@ from __future__ import annotations
 from enum import Enum
 
 LONG_S = 1.0
-"""A reduction, or a time between two steps, that lasts longer is told as what it is."""
+"""A reduction, or a time between two steps, is reported as such once it lasts longer."""
 STOOD_STILL_S = 3.0
-"""Ticks come once a second: so long without one, the process or its machine was stopped."""
+"""Ticks come once a second; after this time without one, the process or machine was stopped."""
 
 
 class Activity(Enum):
@@ -33,9 +33,9 @@ STANDING_STILL = frozenset(
     activity.value
     for activity in (Activity.QUORUM, Activity.WAITING, Activity.TOO_FEW, Activity.STOPPED)
 )
-"""The phases of a Progress in which a replica would train and cannot: the time is lost."""
+"""The phases of a Progress in which a replica cannot train though it should: lost time."""
 
 NOT_ITS_OWN = frozenset(
     activity.value for activity in (Activity.STARTING, Activity.QUORUM, Activity.HEALING)
 )
-"""The phases in which the step of a Progress need not be one that the replica has trained up to."""
+"""The phases in which the replica may not have trained up to the step of its Progress."""

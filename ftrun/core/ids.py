@@ -1,6 +1,6 @@
 """The names of things: replicas, quorums, tags, states and lineage.
 
-Not here: who may use them (core/lighthouse/membership.py) and how they travel (protocol/codec.py).
+Not here: which replicas are members (core/lighthouse/membership.py), bytes (protocol/codec.py).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def unpack_quorum_id(quorum_id: int) -> tuple[int, int]:
 
 
 def quorum_name(quorum_id: int) -> str:
-    """How a quorum_id is shown to people: ``epoch.seq``."""
+    """A quorum_id as people see it: ``epoch.seq``."""
     epoch, seq = unpack_quorum_id(quorum_id)
     return f"{epoch}.{seq}"
 
@@ -47,7 +47,7 @@ def quorum_name(quorum_id: int) -> str:
 def replica_order(replica_id: str) -> tuple[int, int, str]:
     """Sort key of replica ids: numbers by value first, other names after them.
 
-    Remembered, for a thousand of them are put in order many times at every change.
+    Cached, because a thousand of them are sorted many times at every change.
     """
     if replica_id.isdecimal():
         return (0, int(replica_id), replica_id)
@@ -88,10 +88,10 @@ class Tag:
 
 @dataclass(frozen=True, slots=True)
 class StateId:
-    """What a replica holds before it begins ``step``: equal ids mean bitwise equal state (S1).
+    """The state of a replica before it begins ``step``: equal ids mean bitwise equal state (S1).
 
     ``lineage`` is a hash chain (hex) over the tags of the steps committed. A fresh replica whose
-    weights nobody has compared yet starts a chain of its own (see ``fresh_lineage``).
+    weights were never compared starts a chain of its own (see ``fresh_lineage``).
     """
 
     step: int
@@ -115,9 +115,9 @@ def extend_lineage(lineage: str, tag: Tag) -> str:
 
 
 def fresh_lineage(incarnation: str) -> str:
-    """The lineage of weights that nobody else holds: unlike every other, so all but one heal.
+    """A lineage unlike every other, of weights that only one replica holds: all but one heal.
 
-    This is what torchft calls ``init_sync``: at the first quorum every replica but the donor loads
+    torchft calls this ``init_sync``: at the first quorum every replica but the donor loads
     the donor's weights.
     """
     return _digest(f"fresh|{incarnation}")

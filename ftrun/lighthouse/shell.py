@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter, deque
+from collections import Counter
 from functools import partial
 
 from ftrun import clock
@@ -32,7 +32,8 @@ from ftrun.errors import assert_never
 from ftrun.lighthouse.event_log import EventLog
 from ftrun.lighthouse.journal import JournalFile
 from ftrun.protocol.broadcast import Broadcast
-from ftrun.protocol.streams import StreamCodec, take_batch
+from ftrun.protocol.send_queue import SendQueue
+from ftrun.protocol.streams import StreamCodec
 from ftrun.timer import DeadlineTimer
 
 OUTBOX_MESSAGES_MAX = 4096
@@ -54,39 +55,24 @@ class Session:
         self.codec = codec or StreamCodec()
         self.closing: str | None = None
         self.cut = False
-        self._outbox: deque[bytes] = deque()
-        self._outbox_bytes = 0
-        self._changed = asyncio.Event()
+        self._queue = SendQueue(OUTBOX_MESSAGES_MAX, OUTBOX_BYTES_MAX)
         self.closed = asyncio.Event()
 
     def put(self, data: bytes) -> None:
-        """Queue ``data``. The stream of an agent that does not drain its queue is closed."""
-        if self.closing is not None:
-            return
-        self._outbox.append(data)
-        self._outbox_bytes += len(data)
-        if len(self._outbox) > OUTBOX_MESSAGES_MAX or self._outbox_bytes > OUTBOX_BYTES_MAX:
-            self._outbox.clear()
+        """Queue for sending. An agent that does not drain its queue is cut."""
+        if not self._queue.put(data):
             self.close("it does not drain its messages")
-        self._changed.set()
 
     def close(self, reason: str) -> None:
         """End the stream once the queue is sent."""
         if self.closing is None:
             self.closing = reason
         self.closed.set()
-        self._changed.set()
+        self._queue.close()
 
     async def next(self) -> bytes | None:
-        """The next batch to send; None: the stream is over."""
-        while not self._outbox:
-            if self.closing is not None:
-                return None
-            self._changed.clear()
-            await self._changed.wait()
-        data = take_batch(self._outbox)
-        self._outbox_bytes = sum(map(len, self._outbox))
-        return data
+        """The batch to send next; None: the session is closing and everything is sent."""
+        return await self._queue.next_batch()
 
 
 class Shell:

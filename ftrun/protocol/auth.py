@@ -1,7 +1,7 @@
-"""The job's token: 256 random bits that every RPC, route and Unix socket asks for (Q7, X1).
+"""The job's token: 256 random bits that every RPC, route and Unix socket requires (Q7, X1).
 
-It lives in a file of mode 0600 or comes over an inherited descriptor; never in argv, in a log, in
-a status or in a report (X4). Not here: who asks for it (rpc.py, lighthouse/web.py, the agent).
+It is in a file of mode 0600 or comes over an inherited descriptor; it is never in argv, a log, a
+status or a report (X4). Not here: the places that check it (rpc.py, lighthouse/web.py, the agent).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def new_token() -> str:
 
 
 def state_home(environ: Mapping[str, str] | None = None) -> Path:
-    """Where ftrun keeps what outlives a process: ``$XDG_STATE_HOME/ftrun``."""
+    """The directory of files that outlive a process: ``$XDG_STATE_HOME/ftrun``."""
     environ = os.environ if environ is None else environ
     base = environ.get("XDG_STATE_HOME", "")
     # The XDG specification: a relative path is invalid and ignored.
@@ -37,7 +37,7 @@ def state_home(environ: Mapping[str, str] | None = None) -> Path:
 
 
 def default_token_path() -> Path:
-    """Where the user's own token lies."""
+    """The path of the user's own token."""
     return state_home() / "token"
 
 
@@ -45,7 +45,7 @@ def load_token(path: Path) -> str:
     """The token in ``path``.
 
     Raises:
-        UserError: there is none, others may read the file, or it holds something else.
+        UserError: the file is missing, holds no token, or others may read it.
     """
     try:
         with open(path, encoding="ascii") as file:
@@ -83,7 +83,7 @@ def load_or_create_token(path: Path) -> str:
 
 
 def token_matches(given: str, expected: str) -> bool:
-    """Compare in constant time. No token matches an empty one: there is no job without."""
+    """Compare in constant time. No token matches an empty one, because every job has a token."""
     if not expected:
         return False
     return hmac.compare_digest(given.encode("utf-8", "replace"), expected.encode())
@@ -102,14 +102,14 @@ def bearer_matches(header: str | None, expected: str) -> bool:
 
 
 def _create(path: Path, token: str) -> None:
-    """Write the file whole under its name, unless somebody else was faster."""
+    """Write the file at once under its name, unless another process was faster."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     draft = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with os.fdopen(fd, "w", encoding="ascii") as file:
             file.write(token + "\n")
-        with contextlib.suppress(FileExistsError):  # Then the other one's token is the job's.
+        with contextlib.suppress(FileExistsError):  # Then the other process's token is the job's.
             os.link(draft, path)
     finally:
         os.unlink(draft)

@@ -1,8 +1,8 @@
 """One message for the workers of many agents, encoded once.
 
-At a death every agent of a large job is told the same, and a quorum of a thousand members takes
-milliseconds to encode. Protobuf lets a message be put together from encoded fields, so only the
-targets, which differ, are encoded for each agent. Not here: who is told (core/).
+At a death every agent of a large job gets the same message, and a quorum of a thousand members
+takes milliseconds to encode. Protobuf allows a message to be joined from encoded fields, so only
+the targets, which differ, are encoded for each agent. Not here: which agents get it (core/).
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from ftrun.protocol.records import guarded, record_codec
 from ftrun.protocol.streams import field_key, varint
 
 ENVELOPE_BYTES_MAX = 16
-"""More than the envelope adds to a ToWorkers."""
+"""An upper bound of what the envelope adds to a ToWorkers."""
 
 
 class Broadcast:
-    """``encode`` with a memory of the last message: of all of it, or of what is for workers."""
+    """Encodes messages and keeps the last encoding: of the message, or of its part for workers."""
 
     def __init__(self) -> None:
         self._to_workers = record_codec(ToWorkers)
@@ -52,13 +52,13 @@ class Broadcast:
         return self._key + varint(length) + targets + part
 
     def _encode_once(self, message: object) -> bytes:
-        """For what goes to every agent as it is."""
+        """Encode a message that is the same for every agent."""
         if self._whole[0] is not message:
             self._whole = (message, encode(message))
         return self._whole[1]
 
     def _encode_part(self, message: ToWorker, base: Quorum | None) -> bytes:
-        """What is the same for all who know the same quorum."""
+        """Encode the part that is the same for all agents that know the same quorum."""
         if self._part[0] is not message or self._part[1] is not base:
             short = with_quorums(ToWorkers((), message), lambda quorum: shorten(quorum, base))
             self._part = (message, base, self._to_workers.encode(short))
@@ -69,6 +69,6 @@ class Broadcast:
             raise ProtocolError(f"ToWorkers has {len(targets)} targets, at most {COUNT_MAX}")
         parts: list[bytes] = []
         for target in targets:
-            data = guarded(self._target.write, target)
+            data = guarded(self._target.encode_part, target)
             parts += (self._target_key, varint(len(data)), data)
         return b"".join(parts)

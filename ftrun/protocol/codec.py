@@ -1,8 +1,8 @@
 """Messages of core/messages.py ↔ the bytes that travel: an Envelope each, or a Batch of them.
 
 The codec is on the recovery path: a small message takes some 3 to 15 µs. Not here: framing
-(frames.py, rpc.py), whether a message makes sense now (core/), how a record becomes a protobuf
-message and what is checked then (records.py).
+(frames.py, rpc.py), whether a message makes sense now (core/), how a record is encoded, decoded and
+validated (records.py).
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from typing import Any
 from ftrun.core import messages
 from ftrun.errors import ProtocolError
 from ftrun.protocol import ftrun_pb2
-from ftrun.protocol.limits import BATCH_OVERHEAD_BYTES, MESSAGE_BYTES_MAX, check_count
-from ftrun.protocol.records import guarded, shallow_class, snake, union
+from ftrun.protocol.limits import BATCH_OVERHEAD_BYTES, MESSAGE_BYTES_MAX, validate_count
+from ftrun.protocol.records import guarded, snake, union
+from ftrun.protocol.shared_records import shallow_class
 
 
 def encode(message: object) -> bytes:
@@ -24,7 +25,7 @@ def encode(message: object) -> bytes:
     Raises:
         ProtocolError: it is not a message, or over a limit; nothing was sent.
     """
-    data = guarded(_write, message)
+    data = guarded(_encode, message)
     if len(data) > MESSAGE_BYTES_MAX:
         raise ProtocolError(f"{type(message).__name__} is over {MESSAGE_BYTES_MAX} bytes")
     return data
@@ -36,8 +37,8 @@ def decode(data: bytes) -> Any:
     Raises:
         ProtocolError: the bytes are not one message that the protocol allows.
     """
-    _check_size(data, MESSAGE_BYTES_MAX)
-    return guarded(_read, data)
+    _validate_size(data, MESSAGE_BYTES_MAX)
+    return guarded(_decode, data)
 
 
 def decode_batch(data: bytes) -> list[Any]:
@@ -46,35 +47,35 @@ def decode_batch(data: bytes) -> list[Any]:
     Raises:
         ProtocolError: the bytes are not messages that the protocol allows.
     """
-    _check_size(data, MESSAGE_BYTES_MAX + BATCH_OVERHEAD_BYTES)
-    return guarded(_read_batch, data)
+    _validate_size(data, MESSAGE_BYTES_MAX + BATCH_OVERHEAD_BYTES)
+    return guarded(_decode_batch, data)
 
 
-def _check_size(data: bytes, bytes_max: int) -> None:
+def _validate_size(data: bytes, bytes_max: int) -> None:
     if len(data) > bytes_max:
         raise ProtocolError(f"a message of {len(data)} bytes is over {bytes_max}")
 
 
-def _write(message: object) -> bytes:
+def _encode(message: object) -> bytes:
     wire: Any = _Envelope()
-    assert _MESSAGE.put is not None
-    _MESSAGE.put(wire, message)
+    assert _MESSAGE.encode is not None
+    _MESSAGE.encode(wire, message)
     data: bytes = wire.SerializeToString()
     return data
 
 
-def _read(data: bytes) -> Any:
-    return _MESSAGE.get(_Envelope.FromString(data))
+def _decode(data: bytes) -> Any:
+    return _MESSAGE.decode(_Envelope.FromString(data))
 
 
-def _read_batch(data: bytes) -> list[Any]:
+def _decode_batch(data: bytes) -> list[Any]:
     envelopes = _Batch.FromString(data).envelopes
-    check_count("Batch.envelopes", len(envelopes))
-    return [_MESSAGE.get(envelope) for envelope in envelopes]
+    validate_count("Batch.envelopes", len(envelopes))
+    return [_MESSAGE.decode(envelope) for envelope in envelopes]
 
 
 def _message_classes() -> list[type]:
-    """The dataclasses that travel by themselves: those with a place in the Envelope."""
+    """The dataclasses that travel by themselves: those with a field in the Envelope."""
     known = ftrun_pb2.Envelope.DESCRIPTOR.fields_by_name
     found = inspect.getmembers(messages, inspect.isclass)
     return [cls for name, cls in found if is_dataclass(cls) and snake(name) in known]

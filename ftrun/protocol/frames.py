@@ -1,7 +1,7 @@
 """Frames between an agent and its workers: a 4-byte big-endian length, then an Envelope.
 
 ``FrameDecoder`` is the pure part; ``read_frame`` serves asyncio (the agent), ``FrameSocket``
-serves threads (the worker's link). Not here: who may connect (the agent checks WorkerHello).
+serves threads (the worker's link). Not here: which workers may connect (the agent checks that).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def encode_frame(message: object) -> bytes:
 
 
 class FrameDecoder:
-    """Bytes as they come → whole messages. After an error the stream must be closed."""
+    """Turns bytes as they come into whole messages. After an error the stream must be closed."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -80,7 +80,7 @@ async def read_frame(reader: asyncio.StreamReader) -> Any | None:
     """The next message of an asyncio stream, or None at its end.
 
     Raises:
-        ProtocolError: the stream breaks off within a frame, or holds something else.
+        ProtocolError: the stream breaks off within a frame, or its bytes are no message.
     """
     try:
         header = await reader.readexactly(HEADER.size)
@@ -106,7 +106,7 @@ class FrameSocket:
         self._send_lock = threading.Lock()
 
     def fileno(self) -> int:
-        """The descriptor, for select; look at ``pending`` first."""
+        """The descriptor, for select; check ``pending`` first."""
         return self._sock.fileno()
 
     @property
@@ -119,8 +119,8 @@ class FrameSocket:
 
         Raises:
             ProtocolError: it is no message; nothing was sent.
-            PeerError: the peer is gone, or did not drain within ``timeout_s``; the stream is of no
-                more use.
+            PeerError: the peer is gone, or did not drain within ``timeout_s``; the stream must be
+                closed.
         """
         frame = memoryview(encode_frame(message))
         deadline = clock.now() + timeout_s
@@ -132,7 +132,7 @@ class FrameSocket:
         """The next message, or None if none came within ``timeout_s``.
 
         Raises:
-            ProtocolError: what came is no message.
+            ProtocolError: the bytes are no message.
             PeerError: the peer has closed the stream.
         """
         deadline = clock.now() + timeout_s

@@ -1,8 +1,8 @@
-"""One TLS handshake with the lighthouse before anything starts: who is there, and who are we to it.
+"""One TLS handshake with the lighthouse before anything starts, to explain what is wrong.
 
-gRPC tries for ever and says «unavailable» whatever is wrong; here a wrong authority, a name that is
-not in the certificate and a lighthouse that wants one of us are told apart. A lighthouse that does
-not answer yet is no error: it may come later. Not here: the files themselves (tls.py).
+gRPC tries for ever and reports every error as «unavailable». This handshake tells apart a wrong
+authority, a name that is not in the certificate and a lighthouse that requires a certificate. A
+lighthouse that does not answer yet is no error: it may start later. Not here: the files (tls.py).
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _NOTHING = "Nothing was started."
 
 
 def check_handshake(host: str, port: int, tls: TlsFiles) -> None:
-    """Shake hands with the lighthouse at ``host:port``, if it is there, and say nothing.
+    """Shake hands with the lighthouse at ``host:port``, if it answers, and send nothing.
 
     Raises:
-        UserError: each will go on refusing the other; why, and what to do.
+        UserError: a handshake can never succeed; why, and what to do.
     """
     context = tls.client_context()
     if context is None:
@@ -35,8 +35,8 @@ def check_handshake(host: str, port: int, tls: TlsFiles) -> None:
     with raw:
         try:
             with context.wrap_socket(raw, server_hostname=host) as secured:
-                # With TLS 1.3 the server looks at our certificate after we have looked at its own,
-                # and then a gRPC server speaks first. One that hangs up does not like us.
+                # With TLS 1.3 the server checks our certificate after we have checked its own, and
+                # then a gRPC server sends first. If it closes instead, it has refused ours.
                 accepted = _answers_with_bytes(secured)
         except ssl.SSLError as error:
             raise UserError(explain(f"{host}:{port}", error, tls)) from None
@@ -47,7 +47,7 @@ def check_handshake(host: str, port: int, tls: TlsFiles) -> None:
 
 
 def _answers_with_bytes(secured: ssl.SSLSocket) -> bool:
-    """False: it ends the connection, by an end or, as Python 3.13 tells it, by a reset."""
+    """False: the server ends the connection; Python 3.13 reports that as a reset."""
     try:
         return secured.recv(1) != b""
     except ConnectionResetError:
@@ -55,7 +55,7 @@ def _answers_with_bytes(secured: ssl.SSLSocket) -> bool:
 
 
 def connection_closed(address: str, tls: TlsFiles) -> str:
-    """What it means that the lighthouse was believed, and ended the connection without a word."""
+    """The error text for a lighthouse whose certificate is right, and that ends the connection."""
     if tls.cert is None:
         return (
             f"The lighthouse at {address} ends the connection: it wants to see a certificate (it "
@@ -68,7 +68,7 @@ def connection_closed(address: str, tls: TlsFiles) -> str:
 
 
 def explain(address: str, error: ssl.SSLError, tls: TlsFiles) -> str:
-    """What a failed handshake means to whoever gave the options."""
+    """The error text for a failed handshake."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return _not_believed(address, error, tls)
     reason = str(error.reason or error)
@@ -96,6 +96,6 @@ def _not_believed(address: str, error: ssl.SSLCertVerificationError, tls: TlsFil
         )
     return (
         f"The certificate of the lighthouse at {address} was not signed by --tls-ca {tls.ca}: "
-        f"{why}. {_NOTHING} Give the authority that signed it, and look whether that is your "
+        f"{why}. {_NOTHING} Give the authority that signed it, and check whether that is your "
         "lighthouse at all."
     )

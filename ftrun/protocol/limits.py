@@ -1,6 +1,6 @@
-"""What the protocol allows for one value: sizes, counts, ids, durations (X3).
+"""The limits of the protocol on one value: sizes, counts, ids, durations (X3).
 
-Checked on both sides, so that a limit is found where the mistake is. Not here: how a message is put
+Both sides validate, so that an error appears where the mistake is. Not here: how a message is put
 together (codec.py).
 """
 
@@ -14,9 +14,9 @@ from ftrun.errors import ProtocolError
 
 MESSAGE_BYTES_MAX = 8 * 1024 * 1024
 BATCH_BYTES_MAX = 1024 * 1024
-"""So much goes together; a longer message goes alone."""
+"""The size of a batch; a longer message goes alone."""
 BATCH_OVERHEAD_BYTES = 1024
-"""More than a batch adds to a message that goes alone."""
+"""An upper bound of what a batch adds to a message that goes alone."""
 TEXT_BYTES_MAX = 64 * 1024
 ID_BYTES_MAX = 128
 COUNT_MAX = 65_536
@@ -29,68 +29,68 @@ ID_FIELDS = frozenset(
 """Fields that name something: at most ``ID_BYTES_MAX`` bytes, printable (they go into logs)."""
 
 COUNT_FIELDS = frozenset({"replicas", "workers_per_replica", "min_replicas", "nodes", "capacity"})
-"""Fields by which the reader makes as many of something: at most ``COUNT_MAX``."""
+"""Fields whose reader makes that number of objects: at most ``COUNT_MAX``."""
 
 PROSE_FIELDS = frozenset({"reason", "cause", "text", "message", "traceback", "error_type", "words"})
-"""Words for people, of any length at the sender: cut at encoding rather than refused."""
+"""Texts for people, of any length at the sender: cut at encoding rather than refused."""
 
 
-def checker(where: str, kind: Any) -> Callable[[Any], Any] | None:
-    """What a value of this field must pass, or None if its wire type says it all."""
+def validator(where: str, kind: Any) -> Callable[[Any], Any] | None:
+    """The validation of this field's values, or None if its wire type is validation enough."""
     name = where.rpartition(".")[2]
     if kind is str:
-        return id_checker(where) if name in ID_FIELDS else _text_checker(where)
+        return id_validator(where) if name in ID_FIELDS else _text_validator(where)
     if kind is int:
-        return _int_checker(where, COUNT_MAX if name in COUNT_FIELDS else INT_MAX)
+        return _int_validator(where, COUNT_MAX if name in COUNT_FIELDS else INT_MAX)
     if kind is float and name.endswith("_s"):
-        return _duration_checker(where)
+        return _duration_validator(where)
     if kind in (float, bool):
         return None
     raise TypeError(f"{where}: the codec knows no {kind!r}")
 
 
-def _text_checker(where: str) -> Callable[[str], str]:
-    def check(value: str) -> str:
-        # UTF-8 takes at most four bytes a character, so most need no second look.
+def _text_validator(where: str) -> Callable[[str], str]:
+    def validate(value: str) -> str:
+        # UTF-8 takes at most four bytes a character, so most texts need no second check.
         if len(value) * 4 > TEXT_BYTES_MAX and len(value.encode()) > TEXT_BYTES_MAX:
             raise ProtocolError(f"{where} is over {TEXT_BYTES_MAX} bytes")
         return value
 
-    return check
+    return validate
 
 
-def id_checker(where: str) -> Callable[[str], str]:
-    """A check for names: short and printable."""
+def id_validator(where: str) -> Callable[[str], str]:
+    """The validation of names: short and printable."""
 
-    def check(value: str) -> str:
+    def validate(value: str) -> str:
         if len(value) * 4 > ID_BYTES_MAX and len(value.encode()) > ID_BYTES_MAX:
             raise ProtocolError(f"{where} is over {ID_BYTES_MAX} bytes")
         if not value.isprintable():
             raise ProtocolError(f"{where} has characters that cannot be printed")
         return value
 
-    return check
+    return validate
 
 
-def _int_checker(where: str, highest: int) -> Callable[[int], int]:
-    def check(value: int) -> int:
+def _int_validator(where: str, highest: int) -> Callable[[int], int]:
+    def validate(value: int) -> int:
         if value > highest:
             raise ProtocolError(f"{where} is {value}, over {highest}")
         return value
 
-    return check
+    return validate
 
 
-def _duration_checker(where: str) -> Callable[[float], float]:
-    def check(value: float) -> float:
+def _duration_validator(where: str) -> Callable[[float], float]:
+    def validate(value: float) -> float:
         if not (math.isfinite(value) and value >= 0):
             raise ProtocolError(f"{where} must be finite and not negative, not {value}")
         return value
 
-    return check
+    return validate
 
 
-def check_count(where: str, count: int) -> None:
+def validate_count(where: str, count: int) -> None:
     """Refuse more items than a message may hold."""
     if count > COUNT_MAX:
         raise ProtocolError(f"{where} has {count} items, at most {COUNT_MAX} are allowed")
@@ -99,7 +99,7 @@ def check_count(where: str, count: int) -> None:
 def clip(text: str, bytes_max: int = TEXT_BYTES_MAX) -> str:
     """``text``, or its beginning and end if it is longer than ``bytes_max`` bytes of UTF-8.
 
-    What UTF-8 cannot carry (lone surrogates of odd file names) becomes "?".
+    Characters that UTF-8 cannot carry (lone surrogates of odd file names) become "?".
     """
     raw = text.encode("utf-8", "replace")
     if len(raw) <= bytes_max:

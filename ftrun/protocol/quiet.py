@@ -1,8 +1,7 @@
-"""gRPC's own lines stay off the terminal, unless the user has asked gRPC for them.
+"""Keeps gRPC's own lines off the terminal, unless the user has asked gRPC for them.
 
-The library writes to stderr by itself, past every logger of Python: that a peer goes away, for
-instance, which ftrun says in its own words. Not here: what Python's part of gRPC logs
-(lighthouse/main.py).
+The library writes to stderr past every logger of Python, for instance that a peer has gone away,
+which ftrun reports itself. Not here: the log of gRPC's Python part (lighthouse/main.py).
 """
 
 from __future__ import annotations
@@ -11,14 +10,14 @@ import os
 
 VERBOSITY = "GRPC_VERBOSITY"
 WISHES = (VERBOSITY, "GRPC_TRACE")
-"""What gRPC reads in the environment; whoever sets one of them wants to see its lines."""
+"""The variables that gRPC reads; a user who sets one of them wants to see its lines."""
 
 
 def load_grpc_quietly() -> None:
     """Import gRPC for the first time in this process, so that its core is silent.
 
-    The core reads its verbosity when it is loaded, and never again. So the environment is what it
-    was when this returns, and no child inherits the change.
+    The core reads its verbosity only when it is loaded. So the environment is restored when this
+    returns, and no child inherits the change.
     """
     if any(name in os.environ for name in WISHES):
         return

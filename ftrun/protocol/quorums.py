@@ -1,10 +1,11 @@
-"""Quorums told by what is new in them, on a stream whose two ends remember what was told.
+"""Sends a quorum as its changes against one that the other end of the stream knows.
 
-A quorum of a thousand members is a hundred kilobytes, and at a death every agent gets the next one
-and every worker reports the last one: in full that would be O(groups²) bytes. A stream keeps its
-order, so each end knows exactly which quorums the other one has had. One that it has had (an
-attempt names one member list, Q1) is only named; another is told by who has left and who is new.
-After a reconnection both ends begin with nothing, and the first quorum goes in full.
+A quorum of a thousand members is a hundred kilobytes. At a death every agent gets the next one and
+every worker reports the last one: in full that would be O(groups²) bytes. A stream keeps its order,
+so each end knows exactly which quorums the other end has. A quorum that the other end has is only
+named, because an attempt names one member list (Q1). Any other quorum is sent short: as a base, the
+replicas that have left and the members that are new. After a reconnection neither end knows
+anything, and the first quorum goes in full.
 
 Not here: bytes (codec.py), streams (rpc.py).
 """
@@ -23,13 +24,13 @@ from ftrun.core.quorum import Member, Quorum
 from ftrun.errors import ProtocolError
 
 KEPT = 16
-"""So many quorums are remembered in each direction; both ends forget the same ones."""
+"""The number of quorums kept in each direction; both ends forget the same ones."""
 RECENT = 4
-"""Of those that the other end has told only so many may be named: it may be ahead of us."""
+"""The number of received quorums that may be named; the sender may have forgotten older ones."""
 
 
 class QuorumMemory:
-    """What the two ends of one stream have told each other, as one end remembers it."""
+    """The quorums that the two ends of a stream have sent each other, as one end knows them."""
 
     def __init__(self) -> None:
         self._sent: dict[Attempt, Quorum] = {}
@@ -39,7 +40,7 @@ class QuorumMemory:
         self._short: tuple[Quorum | None, Quorum | None, Quorum | None] = (None, None, None)
 
     def shorten(self, quorum: Quorum) -> Quorum:
-        """How ``quorum`` is told now; the workers of a node report the same one in turn."""
+        """``quorum`` as it is sent now; cached, because all workers of a node report the same."""
         base = self.base_for(quorum)
         whole, by, short = self._short
         if short is None or whole is not quorum or by is not base:
@@ -48,7 +49,7 @@ class QuorumMemory:
         return short
 
     def base_for(self, quorum: Quorum) -> Quorum | None:
-        """What the other end knows and ``quorum`` can be told by; None: it is told in full."""
+        """A quorum that the other end knows, to shorten ``quorum`` by; None: send it in full."""
         recent = list(self._received.values())[-RECENT:]
         known = self._sent.get(quorum.attempt)
         if known is None:
@@ -57,16 +58,16 @@ class QuorumMemory:
         return known or max(newest, key=lambda q: q.attempt, default=None)
 
     def note_sent(self, quorum: Quorum) -> None:
-        """It is on its way: the other end will know it."""
+        """Note that ``quorum`` is on its way: the other end will know it."""
         if quorum is not self._last_sent:
             _keep(self._sent, quorum)
             self._last_sent = quorum
 
     def receive(self, sent: Quorum) -> Quorum:
-        """The quorum that the other end means.
+        """The full quorum that the other end has sent, short or in full.
 
         Raises:
-            ProtocolError: it names one that it has never told, or that was forgotten.
+            ProtocolError: its base was never sent, or is forgotten.
         """
         if self._last_received is not None and sent is self._last_received[0]:
             return self._last_received[1]
@@ -84,7 +85,7 @@ class QuorumMemory:
 _REPORT = tuple(field.name for field in fields(Report))
 _IN_FORCE, _PENDING = _REPORT.index("in_force"), _REPORT.index("pending")
 _report_values = attrgetter(*_REPORT)
-"""As ``dataclasses.replace`` would, which takes longer than all the rest of a report."""
+"""Instead of ``dataclasses.replace``, which takes longer than all the rest of a report."""
 
 
 def _keep(quorums: dict[Attempt, Quorum], quorum: Quorum) -> None:
@@ -95,7 +96,7 @@ def _keep(quorums: dict[Attempt, Quorum], quorum: Quorum) -> None:
 
 
 def with_quorums(message: Any, change: Callable[[Quorum], Quorum]) -> Any:
-    """The message with ``change`` of each quorum in it."""
+    """The message with each quorum in it replaced by ``change`` of it."""
     match message:
         case ToWorkers(targets, NewQuorum(quorum)):
             return ToWorkers(targets, NewQuorum(change(quorum)))
@@ -118,10 +119,10 @@ def _with_quorums(report: Report, change: Callable[[Quorum], Quorum]) -> Report:
 
 
 def shorten(quorum: Quorum, base: Quorum | None) -> Quorum:
-    """``quorum`` told by ``base``; as it is where that would not be exact, or not shorter.
+    """``quorum`` as changes against ``base``; unchanged if that is not exact or not shorter.
 
     Raises:
-        ProtocolError: it is short already, and nobody here can know what it means.
+        ProtocolError: ``quorum`` is short already, and its base is not known here.
     """
     if quorum.base is not None:
         raise ProtocolError(f"quorum {quorum.attempt} is not whole")
@@ -148,7 +149,7 @@ def _is_same(one: Member | None, other: Member) -> bool:
 
 
 def restore(short: Quorum, base: Quorum) -> Quorum:
-    """The quorum that ``shorten`` was given."""
+    """The inverse of ``shorten``."""
     if short.attempt == base.attempt:
         if (short.step, short.state, short.store) == (base.step, base.state, base.store):
             return base
@@ -160,7 +161,7 @@ def restore(short: Quorum, base: Quorum) -> Quorum:
 def _merged(
     before: tuple[Member, ...], new: tuple[Member, ...], left: tuple[str, ...]
 ) -> tuple[Member, ...]:
-    """Few come and go among many: to sort all anew, or to look at each, would take longer."""
+    """Merge by bisection, because few members change: sorting or scanning all takes longer."""
     members = list(before)
     for name in {*left, *(member.replica_id for member in new)}:
         at = bisect.bisect_left(members, replica_order(name), key=_place)

@@ -1,14 +1,17 @@
 """Records (dataclasses) ↔ the protobuf messages of the same name and fields.
 
-Classes and fields have the same names on both sides (ftrun.proto), so a class's plan is made once
-from its type hints and there is no table to keep. A plan is a list of small functions, one per
-field. Records that thousands of messages have in common (``SHARED``) are encoded by themselves and
-remembered, by their value and by their bytes (shallow.py).
+Classes and fields have the same names on both sides (ftrun.proto), so there is no table to keep:
+the plan of a class is made once, from its type hints. A plan has small functions for each field:
 
-What comes in is checked before anyone sees it (X3): sizes, counts, ids, durations, and that
-everything required is there. The answer to anything else is ``ProtocolError``, never another error.
+    encode(wire, value)   writes the field into a protobuf message
+    decode(wire)          reads the field from one
+    validate(value)       returns a value that the protocol allows, raises ProtocolError for others
 
-Not here: the Envelope and the Batch that travel (codec.py).
+Each value is validated before its receiver sees it (X3): sizes, counts, ids, durations; whatever is
+required must be there. Bytes of any other kind raise ``ProtocolError`` and never another error.
+
+Not here: the Envelope and the Batch that travel (codec.py), what is allowed (limits.py), the caches
+for records that many messages have in common (shared_records.py).
 """
 
 from __future__ import annotations
@@ -24,52 +27,21 @@ from typing import Any, Generic, NamedTuple, TypeVar, Union, get_args, get_origi
 from google.protobuf.message import DecodeError, EncodeError
 from google.protobuf.message import Message as Wire
 
-from ftrun.core import ids, messages
-from ftrun.core.quorum import Endpoint, Member, Quorum
 from ftrun.errors import ProtocolError
 from ftrun.protocol.limits import (
     MESSAGE_BYTES_MAX,
     PROSE_FIELDS,
-    check_count,
-    checker,
     clip,
-    id_checker,
+    id_validator,
+    validate_count,
+    validator,
 )
-from ftrun.protocol.shallow import ShallowMessages
-
-QUORUMS_KEPT = 8
-WORKERS_KEPT = 16_384
-"""What is kept of each worker at most: enough for a job of that many."""
-GONE_KEPT = 512
-GONE_PER_WORKER = 3
-"""So many records of workers that are gone may be kept beside those of the quorum (Q8)."""
-ATTEMPTS_KEPT = 256
-"""What all workers say alike, each attempt or step anew."""
-
-SHARED: dict[type, int] = {
-    ids.Attempt: ATTEMPTS_KEPT,
-    ids.Tag: ATTEMPTS_KEPT,
-    ids.StateId: ATTEMPTS_KEPT,
-    Quorum: QUORUMS_KEPT,
-    messages.Built: ATTEMPTS_KEPT,
-    messages.InForce: ATTEMPTS_KEPT,
-    messages.Promised: ATTEMPTS_KEPT,
-    ids.WorkerKey: WORKERS_KEPT,
-    Endpoint: WORKERS_KEPT,
-    Member: WORKERS_KEPT,
-    messages.RunningReplica: WORKERS_KEPT,
-}
-"""Records that come again and again, and how many of each are remembered."""
-
-_SHALLOW = ShallowMessages({cls.__name__ for cls in SHARED})
+from ftrun.protocol.shared_records import SHARED, SharedRecords, shallow_class
 
 T = TypeVar("T")
-Put = Callable[[Any, Any], None]
-"""Writes one field of a record into its wire message: ``put(wire, value)``."""
-Get = Callable[[Any], Any]
-"""Reads one field from a wire message."""
-Check = Callable[[Any], Any]
-"""Returns a value that the protocol allows; raises ProtocolError for others."""
+EncodeField = Callable[[Any, Any], None]
+DecodeField = Callable[[Any], Any]
+Validate = Callable[[Any], Any]
 
 
 class RecordCodec(Generic[T]):
@@ -80,8 +52,12 @@ class RecordCodec(Generic[T]):
         plans = _plans(cls)
         _check_names(cls, self._wire, [name for name, _ in plans])
         self._cls = cls
-        self._puts = [(name, plan.blank, plan.put, plan.clean) for name, plan in plans]
-        self._gets = [(plan.get, plan.check) for _, plan in plans]
+        self._encoders = [(name, plan.blank, plan.encode, plan.validate) for name, plan in plans]
+        self._decoders = [(plan.decode, plan.validate) for _, plan in plans]
+        self.encode_part: Callable[[T], bytes] = self._encode
+        """As ``encode``, for a part of a message: of any length, to be called by ``guarded``."""
+        self.decode_part: Callable[[bytes], T] = self._decode
+        """As ``decode``, for a part of a message: of any length, to be called by ``guarded``."""
 
     def encode(self, record: T) -> bytes:
         """Serialise one record by itself.
@@ -89,7 +65,7 @@ class RecordCodec(Generic[T]):
         Raises:
             ProtocolError: a value is over its limit or of the wrong type.
         """
-        data = guarded(self.write, record)
+        data = guarded(self.encode_part, record)
         if len(data) > MESSAGE_BYTES_MAX:
             raise ProtocolError(f"{type(record).__name__} is over {MESSAGE_BYTES_MAX} bytes")
         return data
@@ -102,34 +78,35 @@ class RecordCodec(Generic[T]):
         """
         if len(data) > MESSAGE_BYTES_MAX:
             raise ProtocolError(f"a message of {len(data)} bytes is over {MESSAGE_BYTES_MAX}")
-        return guarded(self.read, data)
+        return guarded(self.decode_part, data)
 
-    def write(self, record: T) -> bytes:
-        """As ``encode``, within ``guarded``; of any length."""
+    def _encode(self, record: T) -> bytes:
         wire: Any = self._wire()
-        self.fill(wire, record)
+        self.encode_into(wire, record)
         data: bytes = wire.SerializeToString()
         return data
 
-    def read(self, data: bytes) -> T:
-        """As ``decode``, within ``guarded``; of any length."""
-        return self.take(self._wire.FromString(data))
+    def _decode(self, data: bytes) -> T:
+        return self.decode_from(self._wire.FromString(data))
 
-    def fill(self, wire: Any, record: T) -> None:
-        """Write ``record`` into an empty wire message."""
-        for name, blank, put, clean in self._puts:
+    def encode_into(self, wire: Any, record: T) -> None:
+        """Write ``record`` into an empty protobuf message."""
+        for name, blank, encode, validate in self._encoders:
             value = getattr(record, name)
             if value is blank:
                 continue
-            if put is not None:
-                put(wire, value)
+            if encode is not None:
+                encode(wire, value)
             else:
-                setattr(wire, name, value if clean is None else clean(value))
+                setattr(wire, name, value if validate is None else validate(value))
 
-    def take(self, wire: Any) -> T:
-        """The record in ``wire``, checked."""
+    def decode_from(self, wire: Any) -> T:
+        """The record in a protobuf message, validated."""
         return self._cls(
-            *[get(wire) if check is None else check(get(wire)) for get, check in self._gets]
+            *[
+                decode(wire) if validate is None else validate(decode(wire))
+                for decode, validate in self._decoders
+            ]
         )
 
 
@@ -145,71 +122,18 @@ def guarded(function: Callable[..., T], *args: Any) -> T:
         raise ProtocolError(f"not a message of the protocol: {error}") from error
 
 
-def shallow_class(name: str) -> Any:
-    """The protobuf class of this name, as records are written into it."""
-    return _SHALLOW.of(name)
+_SHARED_RECORDS = SharedRecords()
 
 
 @functools.cache
 def record_codec(cls: Any) -> RecordCodec[Any]:
-    """The codec of one message class, made on first use; fields refer to each other's."""
-    if cls is Quorum:
-        return _QuorumCodec()
+    """The codec of one message class, made on first use; it refers to those of its fields."""
+    codec = RecordCodec(cls)
     if cls in SHARED:
-        return _SharedCodec(cls, SHARED[cls])
-    return RecordCodec(cls)
-
-
-class _SharedCodec(RecordCodec[T]):
-    """Remembers the last so many: who has seen these bytes before gets the very same object."""
-
-    def __init__(self, cls: type[T], kept: int) -> None:
-        super().__init__(cls)
-        self._caches = (functools.lru_cache(kept)(self.write), functools.lru_cache(kept)(self.read))
-        self.write, self.read = self._caches  # type: ignore[method-assign]
-
-    def forget_above(self, count: int) -> None:
-        """Begin anew with what holds more than ``count`` records: what is in use is soon back."""
-        for cache in self._caches:
-            if cache.cache_info().currsize > count:
-                cache.cache_clear()
-
-
-def _forget_the_gone(quorum: Quorum) -> None:
-    """Every incarnation leaves records that nobody uses any more; a new quorum comes of each."""
-    workers = sum(max(1, len(member.endpoints)) for member in quorum.members)
-    for cls, kept in SHARED.items():
-        if kept == WORKERS_KEPT:
-            codec = record_codec(cls)
-            assert isinstance(codec, _SharedCodec)
-            codec.forget_above(GONE_KEPT + (1 + GONE_PER_WORKER) * workers)
-
-
-class _QuorumCodec(RecordCodec[Quorum]):
-    """A quorum is by far the largest record, and the same one goes to and comes from everybody.
-
-    To compare or hash two of them would take as long as to encode one: so the last one written is
-    known by its identity, and the last few read by their bytes.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(Quorum)
-        self._written: tuple[Quorum | None, bytes] = (None, b"")
-        self.read = functools.lru_cache(QUORUMS_KEPT)(self._read_new)  # type: ignore[method-assign]
-
-    def _read_new(self, data: bytes) -> Quorum:
-        quorum = super().read(data)
-        _forget_the_gone(quorum)
-        return quorum
-
-    def write(self, record: Quorum) -> bytes:
-        """As ``encode``, within ``guarded``; of any length."""
-        written, data = self._written
-        if written is not record:
-            data = super().write(record)
-            _forget_the_gone(record)
-            self._written = (record, data)  # one assignment: other threads see both or neither
-        return data
+        codec.encode_part, codec.decode_part = _SHARED_RECORDS.cached(
+            cls, codec.encode_part, codec.decode_part
+        )
+    return codec
 
 
 def _check_names(cls: type, wire: type[Wire], names: list[str]) -> None:
@@ -234,17 +158,16 @@ _NEVER = object()
 
 
 class _Plan(NamedTuple):
-    """How one field is written and read.
+    """How one field is encoded, decoded and validated.
 
-    ``put`` None: the value is set as it is, after ``clean``. What ``get`` returns passes ``check``.
-    Python's calls are what the codec's time goes to: so a scalar is got without one,
-    and what is ``blank``, as most fields of most messages are, is not written at all.
+    ``encode`` None: the value is set after ``validate``. What ``decode`` returns passes
+    ``validate``, unless that is None. Most of the codec's time is Python's calls: so a scalar needs
+    none, and a value that is ``blank``, as most fields of most messages are, is not encoded at all.
     """
 
-    put: Put | None
-    get: Get
-    clean: Check | None = None
-    check: Check | None = None
+    encode: EncodeField | None
+    decode: DecodeField
+    validate: Validate | None = None
     blank: Any = _NEVER
 
 
@@ -256,7 +179,7 @@ def _plans(cls: type) -> list[tuple[str, _Plan]]:
 
 
 def _plan(where: str, hint: Any) -> _Plan:
-    """How one field is written and read, from its type."""
+    """The plan of one field, from its type. ``where``: class and field, for error texts."""
     args = get_args(hint)
     if get_origin(hint) in (UnionType, Union):
         kinds = [arg for arg in args if arg is not NoneType]
@@ -272,139 +195,150 @@ def _plan(where: str, hint: Any) -> _Plan:
 
 def _scalar(where: str, kind: Any) -> _Plan:
     name = where.rpartition(".")[2]
-    check = checker(where, kind)
-    clean = clip if name in PROSE_FIELDS and check is not None else check
-    return _Plan(None, attrgetter(name), clean, check, blank=kind())
+    validate = validator(where, kind)
+
+    def encode_clipped(wire: Any, value: Any) -> None:
+        setattr(wire, name, clip(value))
+
+    is_prose = name in PROSE_FIELDS and validate is not None
+    return _Plan(encode_clipped if is_prose else None, attrgetter(name), validate, blank=kind())
 
 
 def _nested(where: str, cls: type, *, is_optional: bool = False) -> _Plan:
     name = where.rpartition(".")[2]
-    put_record, take = _place(name, cls)
+    encode_record, decode_record = _inner(name, cls)
 
-    def put(wire: Any, value: Any) -> None:
+    def encode(wire: Any, value: Any) -> None:
         if type(value) is not cls:
             raise _cannot_be(where, value)
-        put_record(wire, value)
+        encode_record(wire, value)
 
-    def get(wire: Any) -> Any:
+    def decode(wire: Any) -> Any:
         if wire.HasField(name):
-            return take(getattr(wire, name))
+            return decode_record(getattr(wire, name))
         if is_optional:
             return None
         raise ProtocolError(f"{where} is missing")
 
-    return _Plan(put, get, blank=None if is_optional else _NEVER)
+    return _Plan(encode, decode, blank=None if is_optional else _NEVER)
 
 
-def _place(name: str, cls: type) -> tuple[Put, Get]:
-    """How a record is put into the field ``name``, and had from the field's value."""
+def _inner(name: str, cls: type) -> tuple[EncodeField, DecodeField]:
+    """Encodes a record into the field ``name``; decodes one from the field's value."""
     codec = record_codec(cls)
 
-    def put_bytes(wire: Any, value: Any) -> None:
-        setattr(wire, name, codec.write(value))
+    def encode_as_bytes(wire: Any, value: Any) -> None:
+        setattr(wire, name, codec.encode_part(value))
 
-    def put_inside(wire: Any, value: Any) -> None:
+    def encode_inside(wire: Any, value: Any) -> None:
         inner = getattr(wire, name)
         inner.SetInParent()
-        codec.fill(inner, value)
+        codec.encode_into(inner, value)
 
-    return (put_bytes, codec.read) if cls in SHARED else (put_inside, codec.take)
+    if cls in SHARED:
+        return encode_as_bytes, codec.decode_part
+    return encode_inside, codec.decode_from
 
 
 def _optional(where: str, kind: Any) -> _Plan:
     if isinstance(kind, type) and is_dataclass(kind):
         return _nested(where, kind, is_optional=True)
     name = where.rpartition(".")[2]
-    check = checker(where, kind) or _as_it_is
+    validate = validator(where, kind) or _unchanged
 
-    def put(wire: Any, value: Any) -> None:
-        setattr(wire, name, check(value))
+    def encode(wire: Any, value: Any) -> None:
+        setattr(wire, name, validate(value))
 
-    def get(wire: Any) -> Any:
-        return check(getattr(wire, name)) if wire.HasField(name) else None
+    def decode(wire: Any) -> Any:
+        return validate(getattr(wire, name)) if wire.HasField(name) else None
 
-    return _Plan(put, get, blank=None)
+    return _Plan(encode, decode, blank=None)
 
 
 def _repeated(where: str, kind: Any) -> _Plan:
     name = where.rpartition(".")[2]
-    put_all, get_all = _items(where, kind)
+    encode_items, decode_items = _items(where, kind)
 
-    def put(wire: Any, value: Any) -> None:
-        check_count(where, len(value))
-        put_all(getattr(wire, name), value)
+    def encode(wire: Any, value: Any) -> None:
+        validate_count(where, len(value))
+        encode_items(getattr(wire, name), value)
 
-    def get(wire: Any) -> Any:
+    def decode(wire: Any) -> Any:
         found = getattr(wire, name)
-        check_count(where, len(found))
-        return tuple(get_all(found)) if found else ()
+        validate_count(where, len(found))
+        return tuple(decode_items(found)) if found else ()
 
-    return _Plan(put, get, blank=())
+    return _Plan(encode, decode, blank=())
 
 
-def _items(where: str, kind: Any) -> tuple[Put, Callable[[Any], Iterable[Any]]]:
-    """How the items of a repeated field are written and read."""
+def _items(where: str, kind: Any) -> tuple[EncodeField, Callable[[Any], Iterable[Any]]]:
+    """Encodes values into the items of a repeated field; decodes the items."""
     if get_origin(kind) is tuple:
         return _pairs(where)
     if isinstance(kind, type) and is_dataclass(kind):
-        codec, is_shared = record_codec(kind), kind in SHARED
-
-        def put_records(items: Any, values: Any) -> None:
-            for value in values:
-                if type(value) is not kind:
-                    raise _cannot_be(where, value)
-                if is_shared:
-                    items.append(codec.write(value))
-                else:
-                    codec.fill(items.add(), value)
-
-        take = codec.read if is_shared else codec.take
-        return put_records, lambda items: [take(item) for item in items]
-    check = checker(where, kind) or _as_it_is
+        return _record_items(where, kind)
+    validate = validator(where, kind) or _unchanged
     return (
-        lambda items, values: items.extend([check(value) for value in values]),
-        lambda items: [check(item) for item in items],
+        lambda items, values: items.extend([validate(value) for value in values]),
+        lambda items: [validate(item) for item in items],
     )
 
 
-def _pairs(where: str) -> tuple[Put, Callable[[Any], Iterable[Any]]]:
+def _record_items(where: str, cls: type) -> tuple[EncodeField, Callable[[Any], Iterable[Any]]]:
+    codec, is_shared = record_codec(cls), cls in SHARED
+
+    def encode(items: Any, values: Any) -> None:
+        for value in values:
+            if type(value) is not cls:
+                raise _cannot_be(where, value)
+            if is_shared:
+                items.append(codec.encode_part(value))
+            else:
+                codec.encode_into(items.add(), value)
+
+    decode = codec.decode_part if is_shared else codec.decode_from
+    return encode, lambda items: [decode(item) for item in items]
+
+
+def _pairs(where: str) -> tuple[EncodeField, Callable[[Any], Iterable[Any]]]:
     """``tuple[tuple[str, float], ...]`` as repeated Scalar: named numbers, NaN allowed."""
-    check = id_checker(f"{where}.name")
+    validate = id_validator(f"{where}.name")
 
-    def put(items: Any, values: Any) -> None:
+    def encode(items: Any, values: Any) -> None:
         for name, number in values:
-            items.add(name=check(name), value=number)
+            items.add(name=validate(name), value=number)
 
-    return put, lambda items: [(check(item.name), item.value) for item in items]
+    return encode, lambda items: [(validate(item.name), item.value) for item in items]
 
 
 def union(where: str, kinds: list[type]) -> _Plan:
     """One of several messages: each has a field of its own, named as its class."""
     name = where.rpartition(".")[2]
     names = {kind: snake(kind.__name__) for kind in kinds}
-    places = {kind: _place(field, kind) for kind, field in names.items()}
-    takes = {names[kind]: take for kind, (_, take) in places.items()}
+    inner = {kind: _inner(field, kind) for kind, field in names.items()}
+    encoders = {kind: encode for kind, (encode, _) in inner.items()}
+    decoders = {names[kind]: decode for kind, (_, decode) in inner.items()}
 
-    def put(wire: Any, value: Any) -> None:
-        place = places.get(type(value))
-        if place is None:
+    def encode(wire: Any, value: Any) -> None:
+        encode_record = encoders.get(type(value))
+        if encode_record is None:
             raise _cannot_be(where, value)
-        place[0](wire, value)
+        encode_record(wire, value)
 
-    def get(wire: Any) -> Any:
+    def decode(wire: Any) -> Any:
         which = wire.WhichOneof(name)
         if which is None:
             raise ProtocolError(f"{where} is missing or of a kind that this version does not know")
-        return takes[which](getattr(wire, which))
+        return decoders[which](getattr(wire, which))
 
-    return _Plan(put, get)
+    return _Plan(encode, decode)
 
 
 def _cannot_be(where: str, value: object) -> ProtocolError:
     return ProtocolError(f"{where} cannot be a {type(value).__name__}")
 
 
-def _as_it_is(value: Any) -> Any:
+def _unchanged(value: Any) -> Any:
     return value
 
 

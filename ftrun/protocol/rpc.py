@@ -1,10 +1,10 @@
 """The gRPC stream between agents and the lighthouse: ``Membership.Attach``, batches both ways.
 
 ``LighthouseConnection`` is the agent's end: it keeps a stream open, with backoff, until closed.
-For the lighthouse there are the pieces that lighthouse/server.py puts together: the handler's
-registration, the interceptor that asks for the token, and the options of both ends.
+For the lighthouse there are the pieces that lighthouse/server.py uses: the handler's registration,
+the interceptor that checks the token, and the options of both ends.
 
-Not here: what the messages do (core/), sessions and queues of the lighthouse (lighthouse/).
+Not here: what the messages do (core/), sessions of the lighthouse (lighthouse/).
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
@@ -26,14 +25,15 @@ from ftrun.protocol import ftrun_pb2
 from ftrun.protocol.auth import bearer, bearer_matches
 from ftrun.protocol.codec import encode
 from ftrun.protocol.limits import BATCH_OVERHEAD_BYTES, MESSAGE_BYTES_MAX
-from ftrun.protocol.streams import StreamCodec, take_batch
+from ftrun.protocol.send_queue import SendQueue
+from ftrun.protocol.streams import StreamCodec
 from ftrun.protocol.tls import PLAINTEXT, TlsFiles
 
 SERVICE = ftrun_pb2.DESCRIPTOR.services_by_name["Membership"].full_name
 ATTACH = f"/{SERVICE}/Attach"
 
 ACCEPTED = (("ftrun-accepts", "1"),)
-"""The metadata by which a lighthouse accepts a stream: the token is right, say Hello."""
+"""The metadata by which a lighthouse accepts a stream: the token is right, send Hello."""
 
 BACKOFF_FIRST_S = 0.05
 BACKOFF_LAST_S = 2.0
@@ -49,13 +49,13 @@ _LIMITS = [
     ("grpc.max_metadata_size", 16 * 1024),
 ]
 _SPARSE = [
-    # gRPC would ping at every message, to learn how much a stream can carry. Ours carry little: the
-    # window is what they need at most at once, and a lighthouse does half the work without.
+    # gRPC would ping at every message, to measure the bandwidth. Our streams never need more than
+    # the window at once, and without the pings a lighthouse does half the work.
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", WINDOW_BYTES),
 ]
 _KEEPALIVE = [
-    # A peer whose machine is gone answers no ping: found after 5 + 5 s, also on a silent stream.
+    # A peer whose machine is gone is found by a ping after 5 + 5 s, also on a silent stream.
     ("grpc.keepalive_time_ms", 5_000),
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.keepalive_permit_without_calls", 1),
@@ -74,19 +74,19 @@ SERVER_OPTIONS: Sequence[tuple[str, Any]] = [
     *_LIMITS,
     *_SPARSE,
     *_KEEPALIVE,
-    # Whoever has not shown the token yet holds little, and not for long (X3). An agent has one.
+    # A peer that has not shown the token holds little, and not for long (X3). An agent has one.
     ("grpc.max_concurrent_streams", STREAMS_PER_CONNECTION_MAX),
     ("grpc.server_handshake_timeout_ms", 10_000),
     ("grpc.max_connection_idle_ms", 30_000),
     ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
-    # Without this a second lighthouse on the same port would start, and share its agents.
+    # Otherwise a second lighthouse could start on the same port and take some of the agents.
     ("grpc.so_reuseport", 0),
 ]
 
 
 @dataclass(frozen=True)
 class Connected:
-    """The stream stands: say Hello and all that is known. ``address``: of the lighthouse."""
+    """The stream is open: send Hello and everything known. ``address``: of the lighthouse."""
 
     address: str
 
@@ -95,8 +95,8 @@ class Connected:
 class Disconnected:
     """The stream, or a try to open one, has failed; the next try follows unless closed.
 
-    ``refused``: the lighthouse is there and does not accept the token; trying again helps only when
-    the lighthouse is another one by then. ``failures``: tries in a row without a stream.
+    ``refused``: the lighthouse answers and does not accept the token; another try helps only if
+    another lighthouse answers then. ``failures``: tries in a row without a stream.
     """
 
     reason: str
@@ -106,13 +106,13 @@ class Disconnected:
 
 @dataclass
 class Traffic:
-    """What has gone over a connection's streams, both ways."""
+    """The traffic of a connection's streams, both ways."""
 
     messages: int = 0
     nbytes: int = 0
 
     def count(self, data: bytes) -> None:
-        """One gRPC message."""
+        """Count one gRPC message."""
         self.messages += 1
         self.nbytes += len(data)
 
@@ -125,14 +125,14 @@ class LighthouseConnection:
     """An agent's stream to the lighthouse, opened again whenever it breaks.
 
     ``on_event`` is called in the event loop with ``Connected``, each message that comes, and
-    ``Disconnected``, in order. After ``Connected`` the caller says everything anew: what was sent
-    without a stream, or was on its way when it broke, is not repeated.
+    ``Disconnected``, in order. After ``Connected`` the caller sends everything again: messages that
+    were sent without a stream, or were on their way when it broke, are lost.
 
     Args:
         addresses: ``host:port`` of the lighthouse; several are tried in turn.
         token: the job's.
         on_event: must not block or raise.
-        tls: how the lighthouse is known, and this agent to it; nothing in it: plaintext.
+        tls: the certificates of both sides; without files: plaintext.
     """
 
     def __init__(
@@ -162,10 +162,10 @@ class LighthouseConnection:
     def send(self, message: object) -> bool:
         """Queue a message; never waits. False: there is no stream, and it was dropped.
 
-        A lighthouse that lets ``OUTBOX_MAX`` messages pile up is cut and connected to anew.
+        If ``OUTBOX_MAX`` messages pile up, the stream is cut and opened again.
 
         Raises:
-            ProtocolError: it is not a message that can be sent.
+            ProtocolError: the message cannot be encoded.
         """
         if self._stream is None:
             encode(message)
@@ -187,7 +187,7 @@ class LighthouseConnection:
             address = self._addresses[turn % len(self._addresses)]
             started = clock.now()
             ending = await self._attach(address)
-            # A lighthouse that accepts and cuts at once is not hammered.
+            # Back off also from a lighthouse that accepts and cuts at once.
             lasted = clock.now() - started >= BACKOFF_LAST_S
             self._failures = 1 if lasted else self._failures + 1
             turn += 1
@@ -196,7 +196,7 @@ class LighthouseConnection:
                 await self._back_off()
 
     async def _attach(self, address: str) -> Disconnected:
-        """Open one stream and serve it until it ends; says why it did."""
+        """Open one stream and serve it until it ends; returns the reason."""
         try:
             async with self._channel(address) as channel:
                 call = channel.stream_stream(ATTACH)(
@@ -254,17 +254,17 @@ _Call: TypeAlias = Any
 
 
 async def _accepted(call: _Call) -> None:
-    """Until the lighthouse says so. That it was reached says nothing yet about the token.
+    """Wait until the lighthouse accepts the stream: a connection alone does not prove the token.
 
-    A refusal has a status and no metadata. It must not be written to: grpc.aio would tell that as
-    an internal error, in place of the status.
+    A refusal has a status and no metadata. Do not write to a refused call: grpc.aio would then
+    report an internal error in place of the status.
     """
     await call.wait_for_connection()
     name, value = ACCEPTED[0]
     if (await call.initial_metadata()).get(name) != value:
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(call.code(), CLOSE_TIMEOUT_S)
-        await call.wait_for_connection()  # raises what the status says
+        await call.wait_for_connection()  # raises the status
         raise ProtocolError("it accepts streams as no lighthouse of ftrun does")
 
 
@@ -275,32 +275,22 @@ class _Stream:
         self._call = call
         self._traffic = traffic
         self._codec = StreamCodec()
-        self._outbox: deque[bytes] = deque()
-        self._queued = asyncio.Event()
-        self._overflown = asyncio.Event()
-        self._is_last = False
+        self._queue = SendQueue(OUTBOX_MAX)
 
     def send(self, message: object) -> bool:
-        data = self._codec.encode(message)
-        if len(self._outbox) >= OUTBOX_MAX:
-            self._overflown.set()
-        if self._overflown.is_set():
-            return False
-        self._outbox.append(data)
-        self._queued.set()
-        return True
+        return self._queue.put(self._codec.encode(message))
 
     async def run(self, on_message: Callable[[Any], None], closed: asyncio.Event) -> str:
-        """Serve until the stream ends, overflows or ``closed`` is set; says which."""
+        """Serve until the stream ends, overflows or ``closed`` is set; returns which."""
         reader = asyncio.ensure_future(self._read(on_message))
         writer = asyncio.ensure_future(self._write())
-        signals = [asyncio.ensure_future(event.wait()) for event in (self._overflown, closed)]
+        signals = [asyncio.ensure_future(event.wait()) for event in (self._queue.overflown, closed)]
         tasks = [reader, writer, *signals]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             if closed.is_set():
                 await self._flush(writer, reader)
-            # An error of the stream is told by the reader, which knows its status.
+            # The reader raises an error of the stream, because it knows the status.
             if reader.done() or writer.done():
                 await asyncio.wait_for(reader, CLOSE_TIMEOUT_S)
                 return "the lighthouse ended the stream"
@@ -318,20 +308,14 @@ class _Stream:
                 on_message(message)
 
     async def _write(self) -> None:
-        while self._outbox or not self._is_last:
-            if self._outbox:
-                data = take_batch(self._outbox)
-                self._traffic.count(data)
-                await self._call.write(data)
-            else:
-                self._queued.clear()
-                await self._queued.wait()
+        while (data := await self._queue.next_batch()) is not None:
+            self._traffic.count(data)
+            await self._call.write(data)
         await self._call.done_writing()
 
     async def _flush(self, *tasks: asyncio.Future[None]) -> None:
         """Send what is queued, and let the lighthouse end the stream."""
-        self._is_last = True
-        self._queued.set()
+        self._queue.close()
         await asyncio.wait(tasks, timeout=CLOSE_TIMEOUT_S)
 
 
@@ -377,10 +361,10 @@ async def _refuse(requests: AsyncIterator[bytes], context: Any) -> None:
 
 
 def end_call(context: Any, code: grpc.StatusCode, details: str) -> None:
-    """Say how a call ends as soon as its handler returns.
+    """Set the status with which a call ends when its handler returns.
 
-    ``context.abort`` does so by an exception that grpc.aio keeps beside its own traceback: a cycle
-    that holds all that the handler held, some 8 KiB, until cyclic garbage is looked for.
+    ``context.abort`` raises an exception that grpc.aio keeps together with its traceback: a cycle
+    that keeps some 8 KiB of the handler until the garbage collector runs.
     """
     context.set_code(code)
     context.set_details(details)

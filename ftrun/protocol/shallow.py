@@ -1,10 +1,11 @@
-"""The messages of ftrun.proto, with those that are shared left as bytes inside the others.
+"""The messages of ftrun.proto, with fields of shared message types as plain bytes.
 
 On the wire a message inside another one is a length and its bytes, so both forms are the same to a
-peer. Read so, what very many messages have in common (an attempt, a member, an endpoint) is known
-again by its bytes: it is checked and turned into a record once, and not a thousand times.
+peer. A record that very many messages have in common (an attempt, a member, an endpoint) is then
+recognised by its bytes: it is validated and decoded once, not a thousand times.
 
-Not here: records (records.py). The classes are derived from ftrun_pb2: there is one schema.
+Not here: records (records.py), the caches (shared_records.py). The classes are derived from
+ftrun_pb2, so there is one schema.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ PACKAGE = "ftrun.shallow"
 
 
 class ShallowMessages:
-    """The classes by name. ``shared``: the messages that stand as bytes wherever they are."""
+    """The classes by name. ``shared``: the message types whose fields are bytes."""
 
     def __init__(self, shared: Collection[str]) -> None:
         self._pool: Any = DescriptorPool()
@@ -58,7 +59,7 @@ def _shallow_file(shared: frozenset[str]) -> FileDescriptorProto:
 
 
 def _leave_as_bytes(message: DescriptorProto, field: FieldDescriptorProto) -> None:
-    """An empty message is not the same as none: a field of its own says whether it is there."""
+    """Make a field plain bytes. A single one is ``optional``: an empty message is not none."""
     field.type = FieldDescriptorProto.TYPE_BYTES
     field.ClearField("type_name")
     is_single = field.label == FieldDescriptorProto.LABEL_OPTIONAL

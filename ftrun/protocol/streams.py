@@ -1,8 +1,8 @@
 """One end of a stream between agent and lighthouse: messages ↔ batches of Envelopes.
 
-What has piled up while the last gRPC message was sent goes in one more: at a death a node's
-workers answer all at once, and a gRPC message costs more than the Envelopes in it. Not here:
-queues and calls (rpc.py, lighthouse/), messages to many agents at once (broadcast.py).
+Envelopes that pile up while a gRPC message is sent go together in the next one: at a death all
+workers of a node answer at once, and a gRPC message costs more than the Envelopes in it. Not here:
+queues (send_queue.py), calls (rpc.py, lighthouse/), messages to many agents (broadcast.py).
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ _WIRE_BYTES = 2
 
 
 class StreamCodec:
-    """Encodes and decodes in the stream's order, once each: it remembers the quorums."""
+    """Encodes and decodes each message once, in the stream's order: it remembers the quorums."""
 
     def __init__(self) -> None:
         self.memory = QuorumMemory()
 
     def encode(self, message: object) -> bytes:
-        """An Envelope, for ``take_batch``. It must be sent, and before what is encoded later.
+        """An Envelope, for ``take_batch``. It must be sent, before all that are encoded later.
 
         Raises:
-            ProtocolError: it is not a message, or over a limit; then it is as if never told.
+            ProtocolError: it is not a message, or over a limit; the codec is unchanged.
         """
         sent: list[Quorum] = []
 
@@ -48,7 +48,7 @@ class StreamCodec:
         """The messages of a batch.
 
         Raises:
-            ProtocolError: it is no batch of messages that the protocol allows.
+            ProtocolError: the bytes are no batch of messages that the protocol allows.
         """
         idle = _IDLE.get(data)
         if idle is not None:
@@ -57,7 +57,7 @@ class StreamCodec:
 
 
 def take_batch(envelopes: deque[bytes]) -> bytes:
-    """Take Envelopes from the left, as many as go together; there must be one."""
+    """Take Envelopes from the left, up to ``BATCH_BYTES_MAX``; there must be one."""
     parts: list[bytes] = []
     size = 0
     while envelopes and (not parts or size + len(envelopes[0]) <= BATCH_BYTES_MAX):
@@ -68,7 +68,7 @@ def take_batch(envelopes: deque[bytes]) -> bytes:
 
 
 def field_key(wire: Any, name: str) -> bytes:
-    """What stands before an encoded message that is the value of this field."""
+    """The key that precedes the encoded message in this field."""
     return varint(wire.DESCRIPTOR.fields_by_name[name].number << 3 | _WIRE_BYTES)
 
 
@@ -84,4 +84,4 @@ def varint(value: int) -> bytes:
 
 _ENVELOPES = field_key(ftrun_pb2.Batch, "envelopes")
 _IDLE = {take_batch(deque([encode(m)])): m for m in (Heartbeat(quiet=True), HeartbeatAck())}
-"""What a stream carries when nothing happens: as good as all batches that ever come."""
+"""The batches of an idle stream, which are nearly all batches."""

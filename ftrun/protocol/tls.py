@@ -1,10 +1,11 @@
 """TLS between agents, people and a lighthouse: three PEM files, checked before anything starts.
 
-``--tls-cert`` and ``--tls-key`` say who one is, ``--tls-ca`` who is believed. A lighthouse with a
-CA lets in only whoever shows a certificate of it (mTLS); an agent with a CA speaks TLS.
+``--tls-cert`` and ``--tls-key`` are a process's own certificate, ``--tls-ca`` the authority that it
+trusts. A lighthouse with a CA accepts only peers with a certificate from it (mTLS); an agent with a
+CA uses TLS.
 
-Files are read at each use, so that a certificate may be renewed under a long job. Not here: writing
-them (certs.py), what the lighthouse shows (handshake.py), the token, which is asked for as well.
+Files are read at each use, so a certificate can be renewed during a long job. Not here: writing
+them (certs.py), the lighthouse's certificate (handshake.py), the token, which is required as well.
 """
 
 from __future__ import annotations
@@ -26,22 +27,22 @@ _NOTHING = "Nothing was started."
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """Paths of PEM files; none of them is secret, what is in ``key`` is."""
+    """Paths of PEM files. The paths are not secret; the content of ``key`` is."""
 
     cert: Path | None = None
     key: Path | None = None
     ca: Path | None = None
 
     def __bool__(self) -> bool:
-        """True if TLS is spoken at all."""
+        """True if TLS is used at all."""
         return self.cert is not None or self.ca is not None
 
     def absolute(self) -> TlsFiles:
-        """The same files, wherever a process may be."""
+        """The same files, by absolute paths."""
         return TlsFiles(*(p and p.absolute() for p in (self.cert, self.key, self.ca)))
 
     def check_server(self) -> None:
-        """See that a lighthouse can use the files.
+        """Check that a lighthouse can use the files.
 
         Raises:
             UserError: which file is wrong, how, and what to do.
@@ -54,7 +55,7 @@ class TlsFiles:
         self._check_files()
 
     def check_client(self) -> None:
-        """See that an agent, or `ftrun status`, can use the files. Raises as ``check_server``."""
+        """Check that an agent, or `ftrun status`, can use the files. Raises as ``check_server``."""
         if self.cert is not None and self.ca is None:
             raise UserError(
                 "--tls-cert shows the lighthouse who this is, and there is no --tls-ca to know the "
@@ -86,13 +87,13 @@ class TlsFiles:
             return ()
         return tuple(found.get_values_for_type(x509.DNSName))
 
-    # ------------------------------------------------------------ what the libraries take
+    # ------------------------------------------------------------ for the libraries
 
     def server_context(self) -> ssl.SSLContext | None:
         """For a web server; None: plaintext.
 
         Raises:
-            UserError: a file cannot be used any more.
+            UserError: a file cannot be used.
         """
         if self.cert is None:
             return None
@@ -103,7 +104,7 @@ class TlsFiles:
         return context
 
     def client_context(self) -> ssl.SSLContext | None:
-        """For whoever asks over HTTP; None: plaintext. Raises as ``server_context``."""
+        """For an HTTP client; None: plaintext. Raises as ``server_context``."""
         if self.ca is None:
             return None
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -116,13 +117,13 @@ class TlsFiles:
             if self.ca is not None:
                 context.load_verify_locations(self.ca)
             if self.cert is not None:
-                # Without an answer OpenSSL would ask on the terminal.
+                # Without this answer OpenSSL would ask for a password on the terminal.
                 context.load_cert_chain(self.cert, self.key, lambda: "")
         except (OSError, ssl.SSLError) as error:
             raise UserError(f"The TLS files cannot be used: {error}.") from error
 
     def server_credentials(self, grpc: Any) -> Any:
-        """For a gRPC server, of which ``grpc`` is the module. Raises as ``server_context``."""
+        """For a gRPC server. ``grpc``: the module. Raises as ``server_context``."""
         pair = (_read("--tls-key", self.key), _read("--tls-cert", self.cert))
         if self.ca is None:
             return grpc.ssl_server_credentials([pair])
@@ -183,7 +184,7 @@ def _may_sign(certificate: Certificate) -> bool:
     try:
         basic = certificate.extensions.get_extension_for_class(x509.BasicConstraints)
     except (x509.ExtensionNotFound, ValueError):
-        return True  # Old authorities do not say; OpenSSL decides.
+        return True  # Old authorities lack the extension; OpenSSL decides.
     return basic.value.ca
 
 

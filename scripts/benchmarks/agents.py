@@ -1,8 +1,8 @@
 """Simulated agents: real streams and the real codec; their workers answer at once.
 
-Each agent is what ftrun/agent/ would be for the lighthouse, without processes: it takes its slots,
-starts an incarnation in each, relays what these say, and beats once a second. All of them live in
-one event loop. Not here: what is measured (lighthouse.py).
+To the lighthouse each agent is like ftrun/agent/, but without processes: it takes its slots, starts
+an incarnation in each, relays their messages, and sends a heartbeat once a second. All agents live
+in one event loop. Not here: the measurements (lighthouse.py).
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from ftrun.protocol.rpc import Connected, Disconnected, LighthouseConnection
 HEARTBEAT_S = 1.0
 CONNECT_TIMEOUT_S = 120.0
 CONNECTING_MAX = 64
-"""So many connect at a time: in one event loop more would only wait for each other."""
+"""The number that connect at a time: in one event loop more would wait for each other."""
 STEP_S = 0.1
-"""How long a step of the simulated job takes; every heartbeat tells a new step."""
+"""The length of a step of the simulated job; every heartbeat reports a new step."""
 
 
 @dataclass
@@ -36,7 +36,7 @@ class Replica:
     pending: Quorum | None = None
 
     def answer(self, message: m.ToWorker) -> list[m.FromWorker]:
-        """What the worker says to what the lighthouse says."""
+        """The worker's answer to a message of the lighthouse."""
         match message:
             case m.Interrupt(attempt):
                 report = self.report
@@ -70,14 +70,14 @@ class Replica:
 
 @dataclass
 class Marks:
-    """When messages of each kind came, to any agent, since the last ``clear``."""
+    """The times at which messages of each kind came, to any agent, since the last ``clear``."""
 
     first: dict[str, float] = field(default_factory=dict)
     last: dict[str, float] = field(default_factory=dict)
     count: dict[str, int] = field(default_factory=lambda: defaultdict(int))
 
     def note(self, kind: str) -> None:
-        """One has come."""
+        """Note that a message came."""
         now = time.perf_counter()
         self.first.setdefault(kind, now)
         self.last[kind] = now
@@ -90,7 +90,7 @@ class Marks:
 
 
 class Agent:
-    """One node: a stream, a few slots, and what runs in them."""
+    """One node: a stream, a few slots, and the incarnations in them."""
 
     def __init__(
         self, number: int, spec: m.JobSpec, capacity: int, address: str, token: str, marks: Marks
@@ -186,7 +186,7 @@ class Agents:
         self._beating: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Connect all; the streams stand when this returns."""
+        """Connect all; the streams are open when this returns."""
         for count, agent in enumerate(self.all):
             self._tasks.append(asyncio.create_task(agent.connection.run()))
             await self.until("Connected", count + 1 - CONNECTING_MAX, CONNECT_TIMEOUT_S)
@@ -202,7 +202,7 @@ class Agents:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def agent_of(self, replica_id: str) -> Agent:
-        """Who runs this replica."""
+        """The agent of this replica."""
         return next(agent for agent in self.all if replica_id in agent.replicas)
 
     def traffic(self) -> tuple[int, int]:
@@ -211,10 +211,10 @@ class Agents:
         return sum(f.messages for f in flows), sum(f.nbytes for f in flows)
 
     async def until(self, kind: str, count: int, timeout_s: float) -> float:
-        """Wait until so many messages of a kind have come since ``marks.clear``; when it was.
+        """Wait for ``count`` messages of a kind since ``marks.clear``; returns when the last came.
 
         Raises:
-            TimeoutError: that did not happen.
+            TimeoutError: they did not come.
         """
         deadline = time.perf_counter() + timeout_s
         while self.marks.count[kind] < count:
@@ -225,7 +225,7 @@ class Agents:
         return self.marks.last.get(kind, 0.0)
 
     async def _beat(self) -> None:
-        """Every agent once in ``HEARTBEAT_S``, spread evenly over it as a real job's would be."""
+        """Each agent once in ``HEARTBEAT_S``, spread evenly over it as in a real job."""
         turn = 0
         while True:
             await asyncio.sleep(HEARTBEAT_S / len(self.all))

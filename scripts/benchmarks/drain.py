@@ -1,7 +1,7 @@
-"""A node is drained: what that costs those who train on.
+"""A node is drained: the cost for the replicas that train on.
 
-ftrun: SIGTERM to one agent of two. torchft knows no drain: SIGTERM to as many of its groups, which
-are not started again. Measured is the survivors' longest step from there until the leavers'
+ftrun: SIGTERM to one agent of two. torchft has no drain: SIGTERM to the same number of groups,
+which are not started again. Measured is the survivors' longest step from there until the leavers'
 processes are gone and the survivors have gone on for some steps.
 """
 
@@ -23,7 +23,7 @@ NODES = 2
 TIMEOUT_S = 60.0
 CALM_STEPS = 40
 STEPS_AFTER = 10
-GRACE_SHARE_S = 20.0  # of 30 s: who has not left by then is sent SIGTERM
+GRACE_SHARE_S = 20.0  # of 30 s: a replica that has not left by then gets a SIGTERM
 
 
 def measure(replicas: int, rounds: int, seed: int) -> Result:
@@ -79,7 +79,7 @@ def _drain_one(job: Job, rng: random.Random) -> list[tuple[float, float]]:
 
 
 def _node(job: Job) -> tuple[list[int], set[int]]:
-    """Whom to send SIGTERM, and which replicas leave by it: those of the last one's node."""
+    """The processes to send SIGTERM, and the replicas that leave: those of the last node."""
     pids = {replica: job.pid(replica) for replica in range(job.replicas)}
     if job.peer != "ftrun":
         leaving = set(range(job.replicas - job.replicas // NODES, job.replicas))

@@ -1,9 +1,9 @@
-"""Goodput: what is left of the steps of a job in which a random worker is killed again and again.
+"""Goodput: the share of steps left to a job in which a random worker is killed again and again.
 
-Goodput is the steps that the job got on by within a while, over those that the same script commits
-in as long a while when nobody is killed; both are measured in the same run. A step counts once for
-the job, however many replicas take part in it. Beside each job a fixed loop is timed, twice a
-second: a machine that others use too may be slower in one job's minutes than in another's.
+Goodput is the number of steps of the job, over those of the same script in the same time without
+kills; both are measured in the same run. A step counts once for the job, however many replicas
+take part. During each job a fixed loop is timed, twice a second, because a shared machine may be
+slower in one job's minutes than in another's.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ PACE_ROUNDS = 10_000
 
 @dataclass(frozen=True)
 class Run:
-    """What a job did in the while that it was watched."""
+    """The progress of a job while it was watched."""
 
-    period_s: float  # between kills; 0: nobody was killed
+    period_s: float  # between kills; 0: no kills
     kills: int
     steps: int
     seconds: float
@@ -133,7 +133,7 @@ def _run(peer: str, replicas: int, seconds: float, period_s: float, rng: random.
         len(committed),
         hashes,
         _progress(committed, began, first),
-        # The first step of a process is the one that it heals in: its loss is nobody's.
+        # A process heals in its first step, so the loss of that step does not count.
         _loss([line for process in processes for line in process[1:] if line.committed]),
         paces_ms,
     )
@@ -141,7 +141,7 @@ def _run(peer: str, replicas: int, seconds: float, period_s: float, rng: random.
 
 @contextmanager
 def _timed() -> Iterator[list[float]]:
-    """How many milliseconds a fixed loop takes, again and again until the end."""
+    """The milliseconds of a fixed loop, measured again and again until the end."""
     paces_ms: list[float] = []
     over = threading.Event()
 
@@ -161,7 +161,7 @@ def _timed() -> Iterator[list[float]]:
 
 
 def _disturb(job: Job, until: float, period_s: float, rng: random.Random) -> int:
-    """Kill a random worker every ``period_s``, from half of it on; how many were killed."""
+    """Kill a random worker every ``period_s``, from half of it on; returns the number of kills."""
     kills = 0
     if period_s:
         kill_at = time.monotonic() + period_s / 2
@@ -184,7 +184,7 @@ def _kill_any(job: Job, rng: random.Random) -> bool:
 
 
 def _end(job: Job) -> list[str]:
-    """What each replica wrote at its end; nothing if they do not come to it."""
+    """The last output of each replica; nothing if they do not end."""
     try:
         job.stop()
     except TimeoutError:
@@ -198,7 +198,7 @@ def _progress(committed: Sequence[Line], began: float, first: int) -> list[tuple
 
 
 def _loss(committed: Sequence[Line]) -> list[tuple[int, float]]:
-    """The mean loss of every so many steps."""
+    """The mean losses of blocks of steps."""
     by_step: dict[int, list[float]] = {}
     for line in committed:
         by_step.setdefault(line.step // LOSS_EVERY_STEPS * LOSS_EVERY_STEPS, []).append(line.loss)

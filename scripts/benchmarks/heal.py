@@ -1,9 +1,9 @@
-"""Healing: 1 GiB of state beside raw TCP on the same path, and what a donor's steps cost meanwhile.
+"""Healing: 1 GiB of state against raw TCP on the same path, and a donor's steps meanwhile.
 
 Raw TCP is plain sockets between two processes, from touched memory into touched memory, with as
 many streams as ftrun uses. Donors and receivers are processes of their own, as in a job. Two paths:
-this machine's loopback, where processor time is what is short, and the same at the pace of a
-network card: the kernel lets each sending socket have its share of 10 Gbit/s and no more. With TLS
+this machine's loopback, where processor time is the limit, and the same at the speed of a network
+card, where the kernel limits each sending socket to its share of 10 Gbit/s. With TLS
 (``measure_tls``): the same again, and a state so small that its time is that of connecting.
 """
 
@@ -145,7 +145,7 @@ def _transfer(
 def _process(
     target: Callable[..., None], *arguments: Any
 ) -> Iterator[tuple[Any, Callable[[], Any]]]:
-    """A process; what it says first, and how to get what it says next. It ends with the block."""
+    """A process; its first output, and a function for the next. It ends with the block."""
     ours, theirs = _SPAWN.Pipe()
     name = target.__name__.strip("_")
     process: BaseProcess = _SPAWN.Process(
@@ -200,7 +200,7 @@ def _status_bytes(field: str) -> int:
 
 
 def _hold(listener: Any, pace: int) -> None:
-    """What ``listener`` accepts from here on sends no faster."""
+    """Limit the sending speed of all connections that ``listener`` accepts from now on."""
     if pace:
         listener.setsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, pace)
 
@@ -279,7 +279,7 @@ def _fetch(connection: Connection, nbytes: int, donors: list[Any], in_place: boo
 
     certificates = dict(donors)
     has_tls = all(certificates.values())
-    # A worker has a server of its own, and has imported and made all that this needs.
+    # A worker has a server, and everything that it needs is imported and made already.
     own = StateServer(HOST, TOKEN, tls=has_tls)
     tag, state_id = _ftrun_names()
     mine = _state(nbytes, 0.0)
@@ -338,7 +338,7 @@ _TLS_WAYS: dict[str, tuple[Any, Any]] = {
 
 
 def _donor_rows(nbytes: int, joins: int) -> Iterator[Row]:
-    """Newcomers that heal that much while the donors train."""
+    """Newcomers that heal this state while the donors train."""
     rng = random.Random(1)
     slowed: Samples = {}
     joined: Samples = {}

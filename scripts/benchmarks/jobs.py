@@ -1,9 +1,9 @@
 """Jobs under test: started, watched from outside by their time stamps, and ended.
 
 A job is a peer's launcher with N replicas of worker.py. torchft has no launcher of its own: here a
-loop starts a dead group again at once, which is faster than any of those that its users have.
+loop starts a dead group again at once, which is faster than any launcher that its users have.
 
-Not here: what is measured (recovery.py, join.py, goodput.py …).
+Not here: the measurements (recovery.py, join.py, goodput.py …).
 """
 
 from __future__ import annotations
@@ -88,14 +88,14 @@ class Job:
         return int(self.newest(replica).name.split(".")[2])
 
     def kill(self, replica: int) -> float:
-        """SIGKILL; when it was."""
+        """Send SIGKILL; returns the time."""
         pid = self.pid(replica)
         killed = time.monotonic()
         os.kill(pid, signal.SIGKILL)
         return killed
 
     def stop(self) -> None:
-        """Let all end at one step, and wait until they have."""
+        """Let all replicas end at one step, and wait until they have."""
         (self.out / "stop.draft").write_text(f"{self.reached() + 10}\n")
         (self.out / "stop.draft").rename(self.out / "stop")
         self.stopping.set()
@@ -103,7 +103,7 @@ class Job:
         wait(lambda: len(self.ends()) >= left, END_TIMEOUT_S, f"{self.peer} to end")
 
     def ends(self) -> dict[int, str]:
-        """What each replica wrote at its end: its step and a hash of its parameters."""
+        """The last output of each replica: its step and a hash of its parameters."""
         ends = self.out.glob("end.*")
         return {int(path.name.split(".")[1]): text for path in ends if (text := path.read_text())}
 
@@ -115,7 +115,7 @@ def run_job(
     """A job of ``peer`` with ``settings`` (``BENCH_…`` of worker.py, in lower case).
 
     The block begins when all have committed ``first_step``, and should end with ``Job.stop``.
-    ``nodes``: how many agents ftrun runs, by a lighthouse that stands alone if several.
+    ``nodes``: the number of ftrun's agents; with more than one, the lighthouse is a process apart.
     """
     out = Path(tempfile.mkdtemp(prefix=f"bench-{peer}-"))
     job = Job(peer, out, replicas)
@@ -145,10 +145,10 @@ def read(path: Path) -> list[Line]:
 
 
 def wait(condition: Callable[[], bool], timeout_s: float, what: str) -> None:
-    """Look until ``condition`` holds.
+    """Poll until ``condition`` is true.
 
     Raises:
-        TimeoutError: it did not within ``timeout_s``.
+        TimeoutError: it was not within ``timeout_s``.
     """
     deadline = time.monotonic() + timeout_s
     while not condition():
@@ -169,7 +169,7 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 
 def free_port() -> int:
-    """A port for who cannot bind to 0 and publish it; none that outgoing connections get."""
+    """A port for a server that cannot bind to 0; outside the range of outgoing connections."""
     for port in random.sample(PORTS, len(PORTS)):
         with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
             return port
@@ -182,7 +182,7 @@ def _started(path: Path) -> float:
 
 
 def _last_step(path: Path) -> int:
-    """How far the process has come, from its last whole line: cheap enough to be asked often."""
+    """The progress of the process, from its last whole line: cheap enough to poll."""
     with open(path, "rb") as lines:
         lines.seek(max(path.stat().st_size - LINE_BYTES_MAX, 0))
         whole = lines.read().split(b"\n")[-2:-1]
@@ -293,7 +293,7 @@ def start_torchft_group(
 
 @contextmanager
 def _torchft(job: Job, environment: dict[str, str], nodes: int) -> Iterator[None]:
-    """N groups, each started again when it is dead; they do not know of nodes."""
+    """N groups, each started again when it is dead, without nodes."""
     with torchft_lighthouse() as (job.lighthouse, port):
         loops = [
             threading.Thread(target=_keep_running, args=(job, replica, port, environment))

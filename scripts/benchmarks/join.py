@@ -1,4 +1,4 @@
-"""A join, apart from the death before it: what it costs those who train already.
+"""A join, apart from the death before it: the cost for the replicas that train already.
 
 A worker is killed. Its replacement starts, imports everything, and waits in its script until the
 survivors have long gone on; only then it joins. Measured is the survivors' longest step from there
@@ -52,7 +52,7 @@ def measure(replicas: int, joins: int, rounds: int, seed: int) -> Result:
 def join_one(
     job: Job, rng: random.Random, calm_steps: int = CALM_STEPS
 ) -> tuple[float, float, float]:
-    """A survivor's worst stall, the newcomer's way to its first commit, the median step; seconds.
+    """A survivor's worst stall, the newcomer's time to its first commit, the median step; seconds.
 
     Between the death and the join, and after it, all go on for ``calm_steps``.
     """

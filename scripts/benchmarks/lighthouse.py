@@ -1,9 +1,9 @@
 """The lighthouse of a large job: forming, one death, a join, the steady state; and torchft's.
 
 A real ``ftrun lighthouse`` process, and real streams of simulated agents (agents.py) in this one:
-what is timed includes their work, on the same cores. A death is timed from ``ReplicaLost`` to the
-lighthouse's word that the next quorum stands, by which time every survivor was interrupted, has
-reported, has got the next quorum and has said that it trains in it.
+the times include their work, on the same cores. A death is timed from ``ReplicaLost`` to the
+lighthouse's message that the next quorum is in force. By then every survivor was interrupted, has
+reported, has received the next quorum and has reported that it trains in it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ HEARTBEAT_TIMEOUT_S = 30.0
 START_TIMEOUT_S = 30.0
 SETTLE_S = 2.0
 GC_THRESHOLD = 20_000
-"""As the lighthouse has."""
+"""As in the lighthouse."""
 TORCHFT_ROUNDS = 8
 
 
@@ -98,7 +98,7 @@ ROWS = {
 
 @dataclass
 class _Meter:
-    """Processor time of both sides and the traffic, since it was made."""
+    """Processor time of both sides and the traffic, since its creation."""
 
     lighthouse: psutil.Process
     agents: Agents
@@ -132,7 +132,7 @@ async def _measure(groups: int, agents: int, deaths: int, steady_s: float) -> Sa
             found["form_assigned_s"].append(formed - crowd.marks.first["AssignSlots"])
             for index in range(deaths):
                 await _one_death(crowd, lighthouse, str(index * 7919 % groups), found)
-            await asyncio.sleep(SETTLE_S)  # the last join's work is not the steady state's
+            await asyncio.sleep(SETTLE_S)  # so that the last join is over
             meter, began = _Meter(lighthouse, crowd), time.perf_counter()
             await asyncio.sleep(steady_s)
             cpu_ms, own_cpu_ms, _, _ = meter.since()
@@ -207,7 +207,7 @@ def _load() -> str:
 
 
 def _cpu_s(process: psutil.Process) -> float:
-    """What the scheduler has counted for all threads.
+    """The processor time of all threads, by the scheduler.
 
     ``cpu_times`` counts ticks: whatever a timer has woken runs when the tick does, and seems to run
     for all of it.
@@ -250,7 +250,7 @@ def _torchft_rounds_ms(replicas: int) -> list[float]:
             thread.join(TIMEOUT_S)
     finally:
         end(server)
-    return samples[1:]  # the first one is another case: all are new
+    return samples[1:]  # the first round differs: all replicas are new
 
 
 def _torchft_replica(index: int, port: int, barrier: threading.Barrier) -> None:

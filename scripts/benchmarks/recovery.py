@@ -1,7 +1,7 @@
-"""Recovery after SIGKILL: how long survivors stand still, what they lose, when the victim is back.
+"""Recovery after SIGKILL: survivors' stall, lost steps, time until the replacement is back.
 
 Timed from outside: the moment of the kill against the time stamps that each worker writes per step.
-At the end of each job its lighthouse is stopped (SIGSTOP) for a while: whoever asks it in every
+At the end of each job its lighthouse is stopped (SIGSTOP) for a while: a job that needs it in every
 step stands still then.
 """
 
@@ -31,7 +31,7 @@ Trace = list[list[tuple[float, int]]]
 
 @dataclass(frozen=True)
 class Kill:
-    """One SIGKILL and what came of it; seconds."""
+    """One SIGKILL and its effects; seconds."""
 
     stall_s: float  # survivors' longest step from the kill on, beyond their median step
     lost_steps: int  # steps that a survivor computed in vain
@@ -109,7 +109,7 @@ def _await_replacement(job: Job, victim: int, before: str) -> None:
 
 
 def judge(survivors: Sequence[Sequence[Line]], killed: float, rejoined: float) -> Kill:
-    """What a kill did to the survivors."""
+    """The effects of a kill on the survivors."""
     stalls, lost, medians = [], 0, []
     for lines in survivors:
         commits = [line.when for line in lines if line.committed]
@@ -128,7 +128,7 @@ def _trace(lines: Sequence[Line], killed: float) -> list[tuple[float, int]]:
 
 
 def _without_lighthouse(job: Job) -> float:
-    """Steps while the lighthouse is stopped, in percent of those in as long a while before."""
+    """Steps while the lighthouse is stopped, in percent of those in the same time before."""
     assert job.lighthouse is not None
     before = job.reached()
     time.sleep(FROZEN_S)

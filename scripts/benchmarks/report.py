@@ -20,17 +20,17 @@ ORDER = (
     "lighthouse_10000", "goodput", "startup", "standby",
 )  # fmt: skip
 OTHER_HOURS = "other_hours"
-"""The folder, in ``docs/benchmarks``, of runs that are shown beside, and judge nothing."""
+"""The folder in ``docs/benchmarks`` of runs that are shown for comparison only."""
 ABOVE, BELOW = ">=", "<="
 _HOLDS = {ABOVE: operator.ge, BELOW: operator.le}
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One figure that ftrun shall reach: a row of a result and its limit.
+    """One figure that ftrun must reach: a row of a result and its limit.
 
-    ``share``: the quantile of ftrun's samples that is judged. ``limit`` may be the name of a peer,
-    whose median it is then.
+    ``share``: the quantile of ftrun's samples that is judged. ``limit`` may be a peer's name:
+    then it is that peer's median.
     """
 
     what: str
@@ -43,7 +43,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What came of a figure."""
+    """The outcome of a figure."""
 
     target: str
     measured: str
@@ -89,8 +89,8 @@ FIGURES = (
 def write(source: Path, docs: Path) -> Path:
     """Write BENCHMARKS.md and its images.
 
-    From ``docs/benchmarks``: the JSON files in ``source`` take the place of those kept there, so
-    what was not measured again stays as it was.
+    The JSON files in ``source`` replace those in ``docs/benchmarks``; results that were not
+    measured again stay.
     """
     kept = docs / "benchmarks"
     kept.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""What a benchmark finds: samples by peer, kept as JSON, shown as a table.
+"""The results of a benchmark: samples by peer, kept as JSON, shown as a table.
 
 Not here: measuring, plots (plots.py), the page (report.py).
 """
@@ -37,7 +37,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Result:
-    """All that one benchmark found. ``traces`` is what its plot is drawn from."""
+    """The results of one benchmark. ``traces``: the data of its plot."""
 
     name: str
     title: str
@@ -70,7 +70,7 @@ def save(result: Result, directory: Path) -> Path:
 
 
 def load(path: Path) -> Result:
-    """Read what ``save`` wrote."""
+    """Read a file of ``save``."""
     data = json.loads(path.read_text())
     return Result(**{**data, "rows": [Row(**row) for row in data["rows"]]})
 
@@ -92,7 +92,7 @@ def worst(row: Row, peer: str) -> float:
 
 
 def ratio(row: Row, peer: str) -> float | None:
-    """How many times better ftrun's median is than that of ``peer``."""
+    """The factor by which ftrun's median is better than that of ``peer``."""
     ours, theirs = row.samples.get("ftrun"), row.samples.get(peer)
     if not ours or not theirs:
         return None
@@ -118,7 +118,7 @@ def cells(row: Row, peers: Sequence[str]) -> list[str]:
 
 
 def headings(peers: Sequence[str]) -> list[str]:
-    """What stands above ``cells``."""
+    """The headings of ``cells``."""
     medians = [text for peer in peers for text in (f"{peer} median", "p99 or worst")]
     return ["", *medians, *(f"times better than {peer}" for peer in peers[1:])]
 
@@ -134,7 +134,7 @@ def table(result: Result) -> Table:
 
 
 def machine() -> str:
-    """What this ran on, in one line."""
+    """The machine, in one line."""
     versions = (f"{name} {_version(name)}" for name in ("torch", "torchft-nightly", "grpcio"))
     return (
         f"{os.cpu_count()} cores, Linux {platform.release()}, Python {platform.python_version()}, "
@@ -143,7 +143,7 @@ def machine() -> str:
 
 
 def _commit() -> str:
-    """The commit that was measured, ``-dirty`` if the tree was not quite that."""
+    """The commit that was measured, ``-dirty`` if the tree differed from it."""
     command = ["git", "describe", "--always", "--dirty", "--exclude=*"]
     try:
         found = subprocess.run(

@@ -1,7 +1,7 @@
-"""What ``--standby`` gains: SIGKILL → a replacement's first line, with one that waits and without.
+"""The gain of ``--standby``: SIGKILL → a replacement's first line, with a standby and without.
 
-The script writes the time of its first line and tells its agent of progress, so that every restart
-is at once.
+The script writes the time of its first line and reports progress to its agent, so that every
+restart is immediate.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def _job(options: tuple[str, ...], kills: int) -> list[float]:
 
 
 def _kill(out: Path, restart: int) -> float:
-    """Milliseconds from the kill to the next one's first line."""
+    """Milliseconds from the kill to the replacement's first line."""
     pid, _ = _first(out, restart)
     time.sleep(PAUSE_S)  # a used standby is replaced meanwhile
     killed = time.monotonic()

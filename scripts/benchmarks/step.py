@@ -1,9 +1,9 @@
-"""What a step costs beyond plain DDP's on the same Gloo: two replicas, nothing but training.
+"""The cost of a step over plain DDP's on the same Gloo: two replicas, nothing but training.
 
 In every start plain DDP and a peer take turns in the same two processes (step_worker.py), and the
 ratio is that of neighbouring blocks. Memory that malloc returns to the system and takes back costs
-page faults, whose number is a matter of luck and moves a large model's step by a tenth: so malloc
-keeps what it has, for all alike.
+page faults, whose number is random and changes a large model's step by a tenth: so malloc keeps its
+memory, for all alike.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Seen = dict[str, list[Block]]
 
 @dataclass(frozen=True)
 class Model:
-    """A stack of square layers; in how many blocks of how many steps it is trained."""
+    """A stack of square layers; the number of blocks, and of steps in each."""
 
     key: str
     name: str
@@ -80,7 +80,7 @@ def measure(starts: int) -> Result:
 
 
 def profile(starts: int) -> Result:
-    """Where a step's time goes, in plain DDP and in ftrun."""
+    """A profile of a step, in plain DDP and in ftrun."""
     rows = []
     for model in MODELS:
         found = [_run("ftrun", model, start, marks=True) for start in range(starts)]

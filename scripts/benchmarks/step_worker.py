@@ -1,8 +1,8 @@
 """The training script of ``bench.py step``: plain DDP and a peer's in the same two processes.
 
-The two models take turns, a block of steps each, so that whatever else the machine does meets both
-alike. Plain DDP has a Gloo group of its own between the same processes. What each block took is
-written when the script ends; with ``BENCH_MARKS`` also where in a step the time goes.
+The two models take turns, a block of steps each, so that other load of the machine affects both
+alike. Plain DDP has a Gloo group of its own between the same processes. The script writes the time
+of each block when it ends; with ``BENCH_MARKS`` also a profile of a step.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ else:
 
 
 class Side:
-    """A model under one kind of DDP, and what its steps took."""
+    """A model under one kind of DDP, and the times of its steps."""
 
     def __init__(self, wrap: Callable[..., tuple[nn.Module, Any]]) -> None:
         self.model = nn.Sequential(*(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(LAYERS)))
@@ -56,7 +56,7 @@ class Side:
             weight.register_post_accumulate_grad_hook(self._note_last_gradient)
 
     def run(self, x: torch.Tensor, steps: int) -> None:
-        """One block."""
+        """Train one block."""
         before = resource.getrusage(resource.RUSAGE_SELF)
         main_s = time.thread_time()
         marks: list[list[float]] = []
@@ -92,7 +92,7 @@ class Side:
 
 
 def main() -> None:
-    """Warm up, let the two take turns, write what was seen."""
+    """Warm up, let the two take turns, write the times."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     store = dist.FileStore(str(OUT / "store"), REPLICAS)

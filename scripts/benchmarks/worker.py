@@ -1,13 +1,13 @@
 """The training script of the benchmarks: the same for every peer but for the import.
 
-It learns to do what a fixed random network does, on samples that follow from step and rank, so that
-every run has the same loss curve to go by. It writes one line per step to
+It learns the function of a fixed random network, on samples that follow from step and rank, so that
+every run has the same loss curve. It writes one line per step to
 ``$BENCH_OUT/steps.<replica>.<pid>`` (monotonic time, step, committed or not, loss) and, at the end,
 its step and a hash of its parameters to ``end.<replica>.<pid>``. The monotonic clock is one for all
 processes of a machine, so times compare across files.
 
-It ends at the step that the file ``stop`` names, and a replacement begins only once the file ``go``
-is there, if the benchmark asks for that.
+It ends at the step that the file ``stop`` names. If the benchmark requires it, a replacement begins
+only once the file ``go`` exists.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ else:
 
 
 def main() -> None:
-    """Train until told to stop."""
+    """Train until the step in ``stop``."""
     if AWAITS_GO and list(OUT.glob(f"steps.{REPLICA}.*")):
         _await_go()
     torch.set_num_threads(1)
@@ -118,6 +118,6 @@ if __name__ == "__main__":
     try:
         main()
     except SystemExit as drained:
-        # A node that leaves does not share processors with those that go on: neither does the end
-        # of its interpreters here, which takes a second of them.
+        # A node that leaves shares no processors with those that go on. So the end of its
+        # interpreters, a second of processor time, must not disturb them here either.
         os._exit(int(drained.code or 0))

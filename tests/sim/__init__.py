@@ -1,1 +1,1 @@
-"""Deterministic simulation: the real cores in a world of virtual time and planned bad luck."""
+"""Deterministic simulation: the real cores in a world of virtual time and planned faults."""

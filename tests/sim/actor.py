@@ -15,9 +15,9 @@ JOIN_TIMEOUT_S = 2.0
 HEARTBEAT_TIMEOUT_S = 1.0
 ISOLATION_LIMIT_S = 3.0
 HANG_TIMEOUT_S = 64.0
-"""Longer than it may take to find whoever somebody waits for."""
+"""Longer than it may take to find a process that another one waits for."""
 HANG_TIMEOUT_SHORT_S = 4.0
-"""In half of the worlds where somebody may hang: then agents ask whoever is silent."""
+"""In half of the worlds where a process may hang: then agents check silent workers."""
 BUILD_TIMEOUT_S = 2.0
 OPERATION_TIMEOUT_S = 6.0
 QUORUM_TIMEOUT_S = 30.0
@@ -33,14 +33,14 @@ SETTINGS = LighthouseSettings(
 
 
 class Crashed(Exception):  # no error: a planned death between two instructions
-    """The actor has died in the middle of what it was doing."""
+    """The actor has died in the middle of an event."""
 
 
 class Actor:
     """A process: it can die, and it can be stopped for a while (SIGSTOP, a slow machine).
 
-    ``crash_in``: so many instructions are still carried out; then it dies before the next one.
-    ``dies_before``, ``dies_after``: the kind of instruction at which it does.
+    ``crash_in``: the number of instructions that are still carried out before it dies.
+    ``dies_before``, ``dies_after``: the kind of instruction at which it dies.
     """
 
     name = ""
@@ -59,11 +59,11 @@ class Actor:
         self._dies_now = False
 
     def crash(self) -> None:
-        """Die at once, wherever it is."""
+        """Die at once."""
         raise NotImplementedError
 
     def pause(self, duration_s: float) -> None:
-        """Do nothing for so long, or as long as an earlier pause still lasts."""
+        """Do nothing for this time, or until an earlier pause ends, if that is later."""
         until = self.world.now + duration_s
         self.was_paused = True
         if until > self.paused_until:
@@ -71,12 +71,12 @@ class Actor:
             self.world.at(duration_s, None, self._wake)
 
     def hang(self) -> None:
-        """Do nothing any more, for good: only a kill ends it."""
+        """Do nothing for ever: only a kill ends it."""
         self.hangs = True
         self.paused_until = math.inf
 
     def hold(self, action: Callable[..., None], args: tuple[Any, ...]) -> None:
-        """What comes up in a pause is done when it is over, in order."""
+        """Keep an action that comes up in a pause; all are done in order when the pause ends."""
         self._held.append((action, args))
 
     def go_on(self) -> None:
@@ -89,11 +89,11 @@ class Actor:
             self.world.at(0.0, self, action, *args)
 
     def _wake(self) -> None:
-        if self.paused_until <= self.world.now:  # else it was paused once more, for longer
+        if self.paused_until <= self.world.now:  # else a longer pause has begun
             self.go_on()
 
     def spare(self) -> None:
-        """No planned death any more."""
+        """Cancel the planned death."""
         self.crash_in = None
         self.dies_before = self.dies_after = None
         self._dies_now = False
@@ -102,7 +102,7 @@ class Actor:
         """The place between two instructions, where a process can die.
 
         Raises:
-            Crashed: it has.
+            Crashed: the process has died.
         """
         if self.crash_in is None and not (self.dies_before or self.dies_after):
             return

@@ -1,4 +1,4 @@
-"""Q3, C1-C4: one history, and what a commit is. Used by invariants.py."""
+"""Q3, C1-C4: one history, and the rules of a commit. Used by invariants.py."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ class LineageRules:
         self._committed: dict[Attempt, frozenset[Holder]] = {}
 
     def in_force(self, quorum: Quorum) -> None:
-        """Its members can confirm a state."""
+        """Note that its members can confirm a state."""
         if quorum.attempt not in self._quorums:
             self._quorums[quorum.attempt] = _holders(quorum, self._workers)
 
     def died(self, key: WorkerKey) -> None:
-        """It holds nothing any more."""
+        """Note that it holds no state any more."""
         self._at.pop(key, None)
 
     def heals(self, key: WorkerKey) -> None:
-        """The next state of this rank need not follow from its last."""
+        """Note that the next state of this rank need not follow from its last."""
         self._heals.add(key)
 
     def fenced(self, key: WorkerKey) -> None:
-        """It cannot commit until a lighthouse has spoken to it."""
+        """Note that it cannot commit until a lighthouse has sent it a message."""
         self._fenced.add(key)
 
     def committed(self, key: WorkerKey, tag: Tag, before: StateId, after: StateId) -> None:
-        """The chain grows; and no later quorum without a common member has gone on already.
+        """The chain grows, and no later quorum without a common member has gone on already.
 
-        But for a rank whose mate has committed this very step: it may hear of it late.
+        Except for a rank whose mate has committed this very step: it may learn that late.
         """
         self._fenced.discard(key)
         self._parent[after] = before
@@ -65,7 +65,7 @@ class LineageRules:
         self._committed[tag.attempt] = own
 
     def holds(self, key: WorkerKey, state: StateId) -> None:
-        """``key`` is at ``state``: it may be the last one that was missing for its confirmation."""
+        """``key`` is at ``state``, and may be the last rank missing for its confirmation."""
         before = self._at.get(key)
         if before == state:
             return
@@ -93,7 +93,7 @@ class LineageRules:
             at = self._parent.get(at)
 
     def _roll_back(self, known: StateId, at: StateId) -> None:
-        """Only if nobody is left who holds it, or could act upon it (C6)."""
+        """Only if no process is left that holds it, or could act upon it (C6)."""
         for key, held in self._at.items():
             if key not in self._fenced and self._descends(held, known):
                 raise Violation("Q3", f"{at} is confirmed, and {known} was, which {key} holds")
@@ -108,7 +108,7 @@ class LineageRules:
 
 
 class CommitRules:
-    """C1-C4: what a commit is."""
+    """C1-C4: the rules of a commit."""
 
     def __init__(self, workers: int, contributors_max: int | None) -> None:
         self._workers = workers
@@ -120,7 +120,7 @@ class CommitRules:
         self._done: set[tuple[WorkerKey, StateId]] = set()
 
     def voted(self, key: WorkerKey, tag: Tag | None, flag: bool) -> None:
-        """Remember who was against, and who was for it."""
+        """Remember the votes against it, and those for it."""
         if tag is None:
             return
         if flag:
@@ -131,7 +131,7 @@ class CommitRules:
     def decided(self, key: WorkerKey, tag: Tag, committed: bool, repeats: bool) -> None:
         """C1: one decision within a group, and true only if all were for it.
 
-        ``repeats``: all ranks try again under the same tag, each in its time.
+        ``repeats``: all ranks try again under the same tag, each at its own time.
         """
         place = self._ballot(key, tag)
         if repeats:
@@ -164,7 +164,7 @@ class CommitRules:
         divisor: int,
         content: int,
     ) -> None:
-        """C3, C4: of this tag only, and divided by those who have contributed."""
+        """C3, C4: contributions of this tag only, divided by the number of contributors."""
         for index, result in enumerate(results):
             if result is None:
                 raise Violation(

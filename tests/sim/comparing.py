@@ -1,7 +1,7 @@
-"""How members are asked for their operations: what training/comparing.py does.
+"""Requests members' operations, as training/comparing.py does.
 
-Each is asked until it answers, or nobody wants to know any more. A process that is stopped answers
-when it goes on.
+Each member is asked until it answers or the answer is not needed any more. A stopped process
+answers when it goes on.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LONGEST_PAUSE_S = 0.1
 
 
 def ask(worker: Worker, instruction: e.Ask) -> None:
-    """An OperationTold of each member that is asked follows."""
+    """Ask the members; an OperationTold follows for each."""
     rank = worker.key.group_rank
     for member in instruction.question.members:
         other = worker.world.endpoints[member.endpoints[rank].heal]
@@ -26,7 +26,7 @@ def ask(worker: Worker, instruction: e.Ask) -> None:
 
 
 class _Asking:
-    """One member is asked."""
+    """Ask one member."""
 
     def __init__(self, worker: Worker, order: e.Ask, replica_id: str, other: Worker) -> None:
         self._worker = worker
@@ -35,7 +35,7 @@ class _Asking:
         self._other = other
 
     def send(self, pause_s: float) -> None:
-        """Ask it, and again after ``pause_s`` if it does not know yet."""
+        """Ask it, again after ``pause_s`` if it does not know yet."""
         worker, world = self._worker, self._worker.world
         if not worker.machine.counts(self._order.question.tag.attempt):
             return

@@ -1,6 +1,6 @@
-"""How often each fault was hit, and in which phases: whether bad luck is really drawn.
+"""Counts how often each fault struck, and in which phases: proof that faults are really drawn.
 
-Counts only. Not here: what the faults are (fault_kinds.py), the running of many schedules (run.py).
+Not here: what the faults do (fault_kinds.py), the running of many schedules (run.py).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ PHASES = ("down", *(phase.value for phase in Phase))
 
 @dataclass
 class Coverage:
-    """``faults``: by kind and the lighthouse's phase. ``deaths``: by actor and what it did next.
+    """``faults``: by kind and the lighthouse's phase. ``deaths``: by actor and next instruction.
 
     ``phases``: schedules in which the lighthouse was in it. ``fates``: worker events by the phase
     of the main thread and the fate of the step.
@@ -28,22 +28,22 @@ class Coverage:
     fates: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def struck(self, kind: str, phase: str) -> None:
-        """A fault of this kind has come up."""
+        """Count a fault of this kind."""
         self.faults[kind, phase] += 1
 
     def died(self, actor: str, instruction: str) -> None:
-        """An actor has died where it would have carried out this instruction next."""
+        """Count an actor's death right before this instruction."""
         self.deaths[actor, instruction] += 1
 
     def add(self, other: Coverage) -> None:
-        """Take another schedule's counts."""
+        """Add another schedule's counts."""
         self.faults += other.faults
         self.deaths += other.deaths
         self.phases += Counter(set(other.phases))
         self.fates += other.fates
 
     def tables(self, kinds: Iterable[str]) -> list[str]:
-        """As Markdown: what each fault has hit, where crashes struck, what was visited."""
+        """As Markdown: the strikes of each fault, the places of crashes, the phases visited."""
         return [
             *_table(("fault", "all", *PHASES), (self._row(kind) for kind in kinds)),
             "",

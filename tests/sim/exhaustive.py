@@ -1,12 +1,12 @@
 """Every place at which a fault can strike a small job: two groups of two ranks, two steps.
 
-The world runs once without a fault, and every point is written down: an actor's event, and each
-instruction of it. Then it runs once for each point and each fault that fits there: a crash before
-the instruction, the loss of what is under way on the stream, an error of the reduction or of the
-build. For two faults it goes on from every such run, from the point of the first fault on.
+The world runs once without a fault and records every point: an actor's event, and each instruction
+of it. Then it runs once for each point and each fault that fits there: a crash before the
+instruction, the loss of all messages under way on the stream, an error of the reduction or of the
+build. For two faults each such run is extended, from the point of its first fault on.
 
-Two runs that differ in nothing but times are one history: of two faults only those that follow
-unlike histories are tried. Times are drawn once, from the seed. Not here: swarms (faults.py).
+Two runs that differ only in times have one history; a second fault is tried once per history. Times
+are drawn once, from the seed. Not here: swarms (faults.py).
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What became of one case: its points, the history without its times, what went wrong."""
+    """The outcome of one case: its points, its history without times, its failure."""
 
     faults: tuple[Point, ...]
     points: tuple[Point, ...]
@@ -69,7 +69,7 @@ class Run:
 
 
 class CountedWorld(World):
-    """A world that strikes at given points, and writes down where others could strike."""
+    """A world with faults at given points; records the points of further faults."""
 
     def __init__(self, seed: int, faults: tuple[Point, ...]) -> None:
         super().__init__(seed, job=SMALL_JOB, faults=Faults(window_s=6.0))
@@ -101,7 +101,7 @@ class CountedWorld(World):
     def _strikes(
         self, point: Point, actor: Actor, action: Callable[..., None], args: tuple[Any, ...]
     ) -> bool:
-        """Do what is planned instead of the event; False: it is a crash in the middle of it."""
+        """Do the planned fault instead of the event; False: it is a crash in the middle of it."""
         stream = _stream_of(action)
         if point.kind == "cut" and stream is not None:
             agent: Agent = stream.agent
@@ -119,13 +119,13 @@ class CountedWorld(World):
 
 
 def _stream_of(action: Callable[..., None]) -> Stream | None:
-    """The stream of which this is the delivery of a message."""
+    """The stream, if the event is the delivery of a message on it."""
     pipe = getattr(action, "__self__", None)
     return pipe.stream if isinstance(pipe, Pipe) else None
 
 
 def run_case(seed: int, faults: tuple[Point, ...]) -> Run:
-    """One case."""
+    """Run one case."""
     world = CountedWorld(seed, faults)
     failure = ""
     try:

@@ -1,7 +1,8 @@
-"""What can happen to the simulated world, kind by kind. When it does: faults.py.
+"""The faults of the simulated world, kind by kind.
 
-A kind that finds nobody to strike does nothing. Whoever may rightly be given up for it is excused
-(Q4). Not here: errors that lie in wait in a reduction, a build or a heal (rings.py, healing.py).
+A kind that finds no target does nothing. Processes that may rightly be given up after it are
+excused (Q4). Not here: when a fault strikes (faults.py), errors in a reduction, a build or a heal
+(rings.py, healing.py).
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def _pause_worker(world: World) -> None:
 
 
 def _hang_worker(world: World) -> None:
-    """It stands still for good in the middle of training, and its host says that it lives."""
+    """It hangs for ever in the middle of training, and its host reports that it lives."""
     worker = _any_worker(world)
     if worker is not None and worker.machine.in_force is not None:
         world.invariants.excuse(worker.key.incarnation, "it hung")
@@ -57,14 +58,14 @@ def _hang_worker(world: World) -> None:
 
 
 def _repeat_to_worker(world: World) -> None:
-    """A message of the lighthouse comes once more, late."""
+    """A message of the lighthouse arrives once more, late."""
     worker = _any_worker(world)
     if worker is not None and worker.heard:
         worker.from_agent.send(world.rng.choice(worker.heard[-12:]))
 
 
 def _repeat_to_lighthouse(world: World) -> None:
-    """A worker's answer comes once more, late. (A Report never does: a stream keeps the order.)"""
+    """A worker's answer arrives once more, late. (Never a Report: a stream keeps the order.)"""
     worker = _any_worker(world)
     if worker is not None:
         answers = [said for said in worker.said if not isinstance(said, (m.Report, m.Leaving))]
@@ -127,7 +128,7 @@ def _cut_off(world: World) -> None:
 
 
 def _cut_off_trainers(world: World) -> None:
-    """Everybody who trains is out of the lighthouse's reach; who is left may take their slots."""
+    """Every member is cut off from the lighthouse; other agents may take their slots."""
     duration_s = world.rng.choice((1.5, 6.0, 8.0))
     for host in world.hosts:
         if host.workers():
@@ -230,7 +231,7 @@ AGENT_INSTRUCTIONS: tuple[type, ...] = (
     s.SendToWorkers,
     s.ShowNotice,
 )
-# (Those that came later are not among them: seeds go on to mean what they did.)
+# (Later kinds are not among them, so that each seed keeps its schedule.)
 
 
 def _doom(world: World, actor: Actor | None, instructions: tuple[type, ...]) -> None:
@@ -258,12 +259,12 @@ def _kill_lighthouse_at_journal(world: World) -> None:
 
 
 def _silence_host(world: World) -> None:
-    """The machine is gone, with all that runs on it, and nobody is told."""
+    """The machine is gone, with all its processes, and no peer is notified."""
     _any_host(world).vanish()
 
 
 def _silence_first_host(world: World) -> None:
-    """The machine that the lighthouse runs on, too."""
+    """The lighthouse's machine is gone, too."""
     if world.lighthouse is not None and world.lighthouse.alive:
         world.lighthouse.crash()
     world.hosts[0].vanish()
@@ -275,7 +276,7 @@ def _kill_two_workers(world: World) -> None:
 
 
 def _pause_host(world: World) -> None:
-    """The machine stands still: its agent and all its workers."""
+    """The machine is paused: its agent and all its workers."""
     host = _any_host(world)
     host.excuse("its host stood still")
     duration_s = world.rng.choice((0.5, 1.5, 4.5))
@@ -289,7 +290,7 @@ def _pause_host(world: World) -> None:
 
 
 def _one_way(world: World, *, is_up: bool) -> None:
-    """One direction between an agent and the lighthouse is dead; neither end is told."""
+    """One direction between an agent and the lighthouse is dead; neither end is notified."""
     agent = _any_agent(world)
     if agent is None or agent.stream is None:
         return
@@ -309,7 +310,7 @@ def _one_way_down(world: World) -> None:
 
 
 def _part(world: World, *, deaf: bool, mute: bool) -> None:
-    """Workers of one host and those of others do not reach each other."""
+    """Workers of one host and of all others cannot reach each other."""
     host = _any_host(world)
     until = world.now + world.rng.choice((0.3, 1.5, 4.0))
     if deaf:
@@ -340,7 +341,7 @@ def _fill_disk(world: World) -> None:
 
 
 def _tear_journal(world: World) -> None:
-    """The next record is cut off in the middle by the machine's death: nobody can read it."""
+    """The next record is cut off in the middle by the machine's death, and unreadable."""
     world.tears_journal = True
 
 
@@ -372,7 +373,7 @@ HOSTS_MAX = 5
 
 
 def _late_host(world: World) -> None:
-    """A node comes late: it takes what is free, or gets its share."""
+    """A node comes late: it takes free slots, or gets its share."""
     if len(world.hosts) < HOSTS_MAX:
         world.add_host()
 

@@ -1,8 +1,9 @@
-"""Bad luck, planned by the seed: which kinds of fault, how often, when, and after which message.
+"""Plans a seed's faults: which kinds, how often, when, and after which message.
 
 Swarm testing: every seed draws its own subset of kinds, so that rare combinations come up and one
 kind does not hide another. Half of the faults strike at a random time; half right after the
-lighthouse has said something in particular, where most bugs live. What a kind does: fault_kinds.py.
+lighthouse has sent a certain message, where most bugs are. Not here: what a kind does
+(fault_kinds.py).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ SWITCH_MESSAGES: tuple[type, ...] = (m.Prepare, m.ProposeSwitch, m.Switch)
 STRUCK_MESSAGES: tuple[type, ...] = (m.Interrupt, m.NewQuorum, *SWITCH_MESSAGES, m.Cancel)
 FIRST_RATES = {"build_failure": 0.15, "reduction_error": 0.02, "script_error": 0.03}
 RATES = {**FIRST_RATES, "build_failure_at_all": 0.2, "heal_error": 0.3}
-"""How likely it is, wherever it could happen, that it does."""
+"""The probability of each fault, at each place where it can happen."""
 LATE_SHARE = 0.06
 
 
@@ -38,7 +39,7 @@ class Trigger:
 
 @dataclass
 class Faults:
-    """One seed's bad luck. Nothing of it strikes once the world is calm."""
+    """The faults of one seed. None strikes once the world is calm."""
 
     window_s: float = 6.0
     delay_max_s: float = 0.003
@@ -49,10 +50,10 @@ class Faults:
 
     @staticmethod
     def draw(rng: random.Random, focus: tuple[str, ...] = (), *, of_all: bool = True) -> Faults:
-        """From one fault to a handful, of a few kinds; of ``focus`` only, if there is one.
+        """Draw one to a handful of faults, of a few kinds; of ``focus`` only, if it is given.
 
-        Not ``of_all``: only of the kinds that were there first, in their order. The seeds that have
-        found bugs by them go on to find them.
+        Not ``of_all``: only of the oldest kinds, in their order, so that seeds that have found bugs
+        still find them.
         """
         known, may_happen = (KINDS, RATES) if of_all else (FIRST_KINDS, FIRST_RATES)
         share = 0.2 if of_all else 0.3
@@ -63,7 +64,7 @@ class Faults:
         timed, triggers = [], []
         counts = (1, 1, 1, 2, 2, 3, 4, 6) if of_all else range(1, 9)
         messages = STRUCK_MESSAGES + SWITCH_MESSAGES if of_all else STRUCK_MESSAGES
-        if of_all and not focus and rng.random() < 0.5:  # so that somebody has to join by a switch
+        if of_all and not focus and rng.random() < 0.5:  # so that a replica has to join by a switch
             timed.append((rng.uniform(0.6, 1.2), "kill_worker"))
         for _ in range(rng.choice((1, 1, 2, 2, 3, 4, 6))):
             kind = rng.choice(kinds)
@@ -78,9 +79,9 @@ class Faults:
         return Faults(window_s, delay_max_s, tuple(timed), triggers, rates)
 
     def add_late_kinds(self, rng: random.Random) -> bool:
-        """Now and then one of the kinds that came last, by draws of their own; True: there is one.
+        """Draw one of the newest kinds for few seeds, separately; True: there is one.
 
-        All other seeds go on to find what they have found.
+        So all other seeds still find the bugs that they have found.
         """
         if rng.random() >= LATE_SHARE:
             return False
@@ -89,12 +90,12 @@ class Faults:
         return True
 
     def plan(self, world: World) -> None:
-        """Put the timed ones into the queue."""
+        """Put the timed faults into the queue."""
         for when_s, kind in self.timed:
             world.at(when_s, None, self._strike, world, kind)
 
     def strikes(self, world: World, kind: str) -> bool:
-        """Whether a fault that lies in wait comes up here."""
+        """Whether a fault of ``kind`` strikes here, by chance."""
         if world.calm or kind not in self.rates:
             return False
         if world.rng.random() >= self.rates[kind]:
@@ -103,7 +104,7 @@ class Faults:
         return True
 
     def heard(self, world: World, message: m.ToWorker) -> None:
-        """The lighthouse has said something: perhaps somebody waits for just that."""
+        """Plan the faults that strike after this message of the lighthouse."""
         for trigger in self.triggers:
             if trigger.message is type(message):
                 trigger.count -= 1
@@ -123,5 +124,5 @@ class Faults:
 
 
 def all_faults() -> Iterable[str]:
-    """The names of everything that can strike."""
+    """The names of all kinds."""
     return (*KINDS, *LATE_KINDS, *RATES)

@@ -1,6 +1,6 @@
-"""Scripts that let others join at some steps only: ``start_quorum(allow_heal=False)`` (Q9).
+"""Scripts that permit joins at some steps only: ``start_quorum(allow_heal=False)`` (Q9).
 
-Drawn from the seed, apart from the job. Not here: when the script asks (script.py).
+Drawn from the seed, apart from the job. Not here: the call itself (script.py).
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ ODD_HOLDS = 0.05
 class Freezes:
     """Of every ``period`` steps members may join at the ``free``-th only, from ``begin`` on.
 
-    With a period of 1 they may at all; of 0, each script decides by chance, which is no use that
-    can be made of it, and yet nothing may be lost by it.
+    With a period of 1 they may at every step. With 0 each script decides by chance: that is no
+    sensible use, and yet nothing may be lost by it.
     """
 
     period: int = 1
@@ -29,7 +29,7 @@ class Freezes:
 
     @staticmethod
     def draw(rng: random.Random) -> Freezes:
-        """Half of the scripts never hold anybody off."""
+        """Half of the scripts permit joins at every step."""
         kind = rng.random()
         if kind < 0.5:
             return Freezes()
@@ -39,7 +39,7 @@ class Freezes:
         return Freezes(period, rng.randrange(period), rng.choice((0, 0, 2, 5)))
 
     def at(self, step: int, rng: random.Random) -> bool:
-        """Whether nobody may join at this step."""
+        """Whether no replica may join at this step."""
         if self.period == 0:
             return rng.random() < ODD_HOLDS
         return self.period > 1 and step >= self.begin and step % self.period != self.free
@@ -47,7 +47,7 @@ class Freezes:
 
 @dataclass(frozen=True, slots=True)
 class Barred:
-    """Whom a worker has taken a confirmed switch back for, and at which step.
+    """The newcomers for whom a worker has taken a confirmed switch back, and the step.
 
     ``journals``: how many a lighthouse had lost when the switch was prepared; one that has lost its
     journal since knows of no switch.
@@ -59,10 +59,10 @@ class Barred:
 
 
 def enters(key: WorkerKey, quorum: Quorum, barred: Barred | None, enough: int) -> None:
-    """A member begins the first step of a quorum at a boundary at which nobody may join (Q9)."""
+    """A member begins a quorum's first step at a boundary that permits no joins (Q9)."""
     text = f"{key} trains in {quorum.attempt} from step {quorum.step} on, and holds others off"
     if key.replica_id in quorum.newcomers:
-        return  # it has no say
+        return  # it does not decide
     by_switch = quorum.state is None
     require(not (by_switch and quorum.newcomers), "Q9", text)
     if barred is None or barred.step != quorum.step:

@@ -1,8 +1,8 @@
-"""Offers of a state and fetches from them: what checkpoint/ and training/healing.py do.
+"""Offers of a state and fetches from them, as in checkpoint/ and training/healing.py.
 
 An offer is live until it is retired; then a copy is kept for receivers that have not come. A fetch
-asks donors until one has the tag, reads a while, and moves to another donor when one dies. One that
-is cancelled delivers nothing. One in place writes over the receiver's own state as it reads.
+asks donors until one has the tag, reads a while, and moves to another donor when one dies. A
+cancelled fetch delivers nothing. A fetch in place overwrites the receiver's own state as it reads.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class Offer:
 
     @property
     def content(self) -> int | None:
-        """What a receiver reads now; None: nothing any more."""
+        """The content that a receiver reads now; None: it is not offered any more."""
         return self.copy if self.retired else self.donor.content
 
     def retire(self) -> None:
-        """The donor's state is about to change."""
+        """Copy what receivers need: the donor's state is about to change."""
         if not self.retired:
             if len(self.finished) < self.receivers:
                 self.copy = self.donor.content
@@ -46,7 +46,7 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """What has come."""
+    """The fetched state."""
 
     tag: Tag
     state: StateId
@@ -55,7 +55,7 @@ class Fetched:
 
 
 class Fetch:
-    """One transfer on its way."""
+    """One running transfer."""
 
     def __init__(self, worker: Worker, tag: Tag, quorum: Quorum, in_place: bool) -> None:
         rank = worker.key.group_rank
@@ -76,7 +76,7 @@ class Fetch:
         self._world.at(self._world.rng.uniform(0.001, 0.01), worker, self._ask)
 
     def cancel(self) -> None:
-        """Another fetch takes its place."""
+        """Replace it by another fetch."""
         self._cancelled = True
 
     def _ask(self) -> None:

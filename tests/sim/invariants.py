@@ -1,9 +1,9 @@
-"""What may never break, coded once: Q1-Q6, C1-C4, S1, S2 of docs/INVARIANTS.md.
+"""Checks the invariants Q1-Q6, C1-C4, S1 and S2 of INVARIANTS.md on a history.
 
-Facts go in, a ``Violation`` comes out at the first that must not be. Nothing here knows the
-simulation: the history of a run with real processes can be told to it as well. L1 is the world's
-(it needs to know when faults have stopped). The rules with a memory of their own are in
-quorum_rules.py and commit_rules.py.
+Each method takes a fact and raises a ``Violation`` if it breaks an invariant. Nothing here depends
+on the simulation: the history of a run with real processes can be checked as well. Not here: L1,
+which must know when faults have stopped (world.py), the rules with a memory of their own
+(quorum_rules.py, commit_rules.py).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Invariants:
     # ------------------------------------------------------------ the lighthouse
 
     def takeover_began(self, now: float, grace_s: float, quorum: Quorum | None) -> None:
-        """A lighthouse has started; ``quorum`` is what its journal says."""
+        """A lighthouse has started; ``quorum`` is in its journal."""
         self.quorums.takeover_began(now, grace_s, quorum)
 
     def back(self, now: float, key: WorkerKey) -> None:
@@ -57,7 +57,7 @@ class Invariants:
         self.promises.confirmed(quorum.attempt, step)
 
     def switch_received(self, key: WorkerKey, attempt: Attempt) -> None:
-        """A worker has been told that the switch is confirmed."""
+        """A worker has received the confirmation of a switch."""
         self.promises.heard(key, attempt)
 
     def journal_lost(self) -> None:
@@ -65,15 +65,15 @@ class Invariants:
         self.promises.journal_lost()
 
     def excuse(self, incarnation: str, why: str) -> None:
-        """The lighthouse may rightly take this incarnation for lost, or for gone."""
+        """The lighthouse may rightly treat this incarnation as lost, or gone."""
         self.quorums.excused[incarnation] = why
 
     def agent_lost(self, now: float, incarnations: Sequence[Incarnation]) -> None:
-        """Their agent's stream is over: the lighthouse has struck them."""
+        """Their agent's stream is over: the lighthouse has removed them."""
         self.quorums.strike(now, incarnations)
 
     def lease(self, incarnation: str, until: float) -> None:
-        """A worker of it has been given a lease: it may commit for so long."""
+        """A worker of it has a lease: it may commit for this time."""
         leases = self.quorums.leases
         leases[incarnation] = max(until, leases.get(incarnation, 0.0))
 
@@ -82,7 +82,7 @@ class Invariants:
         (self.quorums.too_few.add if claimed else self.quorums.too_few.discard)(key)
 
     def killed(self, incarnation: str) -> None:
-        """Its agent kills it in this very moment, if it has not died yet."""
+        """Its agent kills it now, if it has not died yet."""
         self.quorums.leases.pop(incarnation, None)
 
     def slot_ends(self, replica_id: str) -> None:
@@ -90,14 +90,14 @@ class Invariants:
         self.quorums.ended.add(replica_id)
 
     def left(self, key: WorkerKey) -> None:
-        """A worker has left at a boundary: it commits nothing more."""
+        """A worker has left at a boundary, and commits nothing more."""
         self.quorums.left.add(key)
         self.promises.forgets(key)
 
     def starts(self, replica_id: str, living: Sequence[str]) -> None:
-        """An agent starts a slot; ``living``: of it, at agents that the lighthouse hears (Q4).
+        """An agent starts a slot. ``living``: its incarnations at connected agents (Q4).
 
-        Who was asked to leave has ended before its slot is another's.
+        An incarnation that was asked to leave has ended before another takes its slot.
         """
         asked = "it was asked to leave", "it has left"
         others = [x for x in living if self.quorums.excused.get(x) in asked]
@@ -114,7 +114,7 @@ class Invariants:
         self._acted[key] = attempt
 
     def gave_up(self, key: WorkerKey, attempt: Attempt) -> None:
-        """A worker reports what it has given up for good (Q2)."""
+        """A worker reports the attempts that it has given up for good (Q2)."""
         before = self._given_up.get(key, NO_ATTEMPT)
         if attempt < before:
             raise Violation("Q2", f"{key} has given up {before}, and now only {attempt}")
@@ -124,7 +124,7 @@ class Invariants:
         self.promises.forgets(key, attempt)
 
     def promised(self, key: WorkerKey, attempt: Attempt, step: int) -> None:
-        """A worker promises not to begin ``step`` under what it has."""
+        """A worker promises not to begin ``step`` under the quorum that it has."""
         self.promises.promised(key, attempt, step)
 
     def promise_void(self, key: WorkerKey, attempt: Attempt) -> None:
@@ -132,24 +132,24 @@ class Invariants:
         self.promises.void(key, attempt)
 
     def reduces(self, key: WorkerKey, tag: Tag) -> None:
-        """A worker puts a reduction on its way (Q2, Q5)."""
+        """A worker issues a reduction (Q2, Q5)."""
         given_up = self._given_up.get(key, NO_ATTEMPT)
         text = f"{key} reduces {tag} and has given up {given_up}"
         require(tag.attempt > given_up, "Q2", text)
         self.promises.reduces(key, tag)
 
     def hands_out(self, key: WorkerKey, tag: Tag | None, index: int, *, again: bool) -> None:
-        """The script gets a result, or it goes out once more (S7)."""
+        """The script gets a result, or the operation is issued once more (S7)."""
         require(
             not again, "S7", f"{key} changes operation {index} of {tag}, which it has handed out"
         )
 
     def heals(self, key: WorkerKey) -> None:
-        """What this rank holds next is not its own work (C2)."""
+        """The next state of this rank is not its own work (C2)."""
         self.lineages.heals(key)
 
     def in_force(self, quorum: Quorum) -> None:
-        """Somebody trains under ``quorum`` now."""
+        """A worker trains under ``quorum`` now."""
         self.lineages.in_force(quorum)
 
     def voted(self, key: WorkerKey, tag: Tag | None, flag: bool) -> None:
@@ -170,7 +170,7 @@ class Invariants:
         divisor: int,
         content: int,
     ) -> None:
-        """A rank has committed a step; ``content`` is what it held before it."""
+        """A rank has committed a step; ``content`` is its state before the step."""
         self.holds(key, before, content)
         self.commits.committed(key, tag, before, after)
         self.commits.check_results(key, tag, results, divisor, content)
@@ -201,6 +201,6 @@ class Invariants:
         self.lineages.died(key)
 
     def isolated(self, key: WorkerKey) -> None:
-        """A worker has had no word for the isolation limit and does not commit."""
+        """A worker has received nothing for the isolation limit and does not commit."""
         self.lineages.fenced(key)
         self.promises.forgets(key)

@@ -1,4 +1,4 @@
-"""One life of the lighthouse's process: what lighthouse/shell.py and server.py do, without gRPC.
+"""One life of the lighthouse's process: as lighthouse/shell.py and server.py, without gRPC.
 
 It can die between any two instructions. Its disk is the world's, and outlives it.
 """
@@ -32,20 +32,20 @@ TIMER_DELAY_MIN_S = 0.001
 
 
 class LighthouseProcess(Actor):
-    """Feeds the core and carries out what it says, in order."""
+    """Feeds the core and carries out its instructions, in order."""
 
     name = role = "lighthouse"
 
     def __init__(self, world: World) -> None:
         super().__init__()
         self.world = world
-        self.streams: list[Stream] = []  # also those on which no Hello has come yet
+        self.streams: list[Stream] = []  # also streams without a Hello yet
         self.sessions: dict[str, Stream] = {}
         self._timer = 0
         self._timer_at: float | None = None
 
     def start(self, disk: JournalState) -> None:
-        """Begin with what is on disk."""
+        """Begin with the journal on disk."""
         world = self.world
         world.note(self.name, "starts", disk)
         world.invariants.takeover_began(world.now, SETTINGS.takeover_grace_s, disk.quorum)
@@ -95,10 +95,10 @@ class LighthouseProcess(Actor):
                     stream.cut(lossy=False)
 
     def _journal(self, record: JournalRecord) -> None:
-        """On disk; or else the process ends, and nothing that follows leaves (lighthouse/shell.py).
+        """Write the record to disk, or end the process before it sends what follows.
 
         Raises:
-            Crashed: it has.
+            Crashed: the process has ended.
         """
         if not self.world.write_disk(record):
             self.crash()
@@ -139,7 +139,7 @@ class LighthouseProcess(Actor):
     # ------------------------------------------------------------ streams
 
     def received(self, stream: Stream, message: Any) -> None:
-        """A message came in; the first one on a stream is a Hello."""
+        """A message came; the first one on a stream is a Hello."""
         agent_id = stream.agent.agent_id
         if isinstance(message, m.Hello):
             former = self.sessions.pop(agent_id, None)
@@ -156,7 +156,7 @@ class LighthouseProcess(Actor):
             self.feed(AgentSent(agent_id, (message, *rest)))
 
     def disconnected(self, stream: Stream) -> None:
-        """The stream is over; one that was replaced says nothing."""
+        """The stream is over; the end of a replaced stream is no event."""
         agent_id = stream.agent.agent_id
         if self.sessions.get(agent_id) is stream:
             del self.sessions[agent_id]

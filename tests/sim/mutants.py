@@ -1,6 +1,6 @@
-"""Planted bugs: the simulation is worth what it finds.
+"""Planted bugs, to prove that the simulation would find real ones.
 
-Each replaces one attribute of a core by a broken one. ``planted`` puts one in for a while.
+Each bug replaces one attribute of a core by a broken one, within ``planted``.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from tests.sim.rings import Ballot
 
 @dataclass(frozen=True)
 class Mutant:
-    """``owner.attribute`` becomes ``broken``; ``breaks``: what of INVARIANTS.md is at stake.
+    """``owner.attribute`` becomes ``broken``; ``breaks``: the codes of INVARIANTS.md at stake.
 
-    ``focus``: the kinds of fault that bring it to light soonest; none: the usual swarm.
+    ``focus``: the kinds of fault that reveal it soonest; none: the usual swarm.
     """
 
     owner: Any
@@ -54,7 +54,7 @@ class Mutant:
 
 @contextmanager
 def planted(name: str) -> Iterator[None]:
-    """With this bug inside; "" is none."""
+    """Run the block with this bug; "": without."""
     if not name:
         yield
         return

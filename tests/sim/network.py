@@ -1,7 +1,7 @@
 """Streams between agents and lighthouse, and the Unix sockets between agent and workers.
 
-A pipe keeps the order. Messages come late, a pipe may stand still for a while, and when it is cut
-some prefix of what was under way still arrives; the rest is lost. Not here: who cuts it
+A pipe keeps the order. Messages come late, and a pipe may stand still for a while. When it is cut,
+a prefix of the messages under way still arrives; the rest is lost. Not here: when it is cut
 (faults.py).
 """
 
@@ -40,7 +40,7 @@ class Pipe:
         self.stream: Stream | None = None
 
     def send(self, message: Any) -> None:
-        """Put a message on its way; into a closed pipe, it is lost."""
+        """Send a message; in a closed pipe it is lost."""
         if self.closed:
             return
         world = self._world
@@ -51,13 +51,13 @@ class Pipe:
         world.at(arrives - world.now, self._receiver, self._arrive)
 
     def stall(self, duration_s: float) -> None:
-        """Nothing arrives for a while; then all of it, in order."""
+        """Deliver nothing for a while; then everything, in order."""
         self._stalled_until = self._world.now + duration_s
 
     def close(self, keep: int | None = None) -> float:
-        """Nothing more goes in; ``keep`` of what is under way arrives (None: all).
+        """Take no more messages; the first ``keep`` of those under way arrive (None: all).
 
-        Returns in how long the last of it will have arrived.
+        Returns the time until the last of them arrives.
         """
         self.closed = True
         if keep is not None:
@@ -67,14 +67,14 @@ class Pipe:
         return max(left_s, self._stalled_until - self._world.now)
 
     def take_rest(self) -> tuple[Any, ...]:
-        """All that is under way, at once: it has piled up behind the message that has arrived."""
+        """Take all messages under way: they have piled up behind the one that has arrived."""
         rest = tuple(self._queue)
         self._queue.clear()
         return rest
 
     @property
     def under_way(self) -> int:
-        """How many messages have not arrived."""
+        """The number of messages under way."""
         return len(self._queue)
 
     def _arrive(self) -> None:
@@ -102,13 +102,13 @@ class Stream:
         lighthouse.streams.append(self)
 
     def vanish(self) -> None:
-        """The agent's machine is gone: what is under way to the lighthouse still arrives."""
+        """The agent's machine is gone: messages under way to the lighthouse still arrive."""
         self.open = False
         self.up.close()
         self.down.close(0)
 
     def cut(self, *, lossy: bool = True, half_open: bool = False) -> None:
-        """The stream breaks. Half-open: the lighthouse is never told, the agent by a keepalive."""
+        """The stream breaks. Half-open: only the agent notices, by a keepalive."""
         if not self.open:
             return
         self.open = False

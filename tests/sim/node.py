@@ -1,7 +1,7 @@
 """A machine with its agent: the real supervisor core in a modelled shell (agent/shell.py).
 
-An agent's death takes its workers with it, a little later. Its successor is another agent on the
-same host, which knows nothing. Not here: the workers themselves (worker.py).
+An agent's death ends its workers, a little later. Its successor is another agent on the same host,
+which knows nothing. Not here: the workers themselves (worker.py).
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ HEARTBEAT_S = HEARTBEAT_TIMEOUT_S / 4
 BACKOFF_MAX_S = 0.4
 SIGKILL = 9
 AGE_S = 1e6
-"""Of every agent: none was started for another run of a job that has ended."""
+"""The same for every agent: none was started for another run of a job that has ended."""
 
 
 class Host:
-    """A machine. ``cut_off_until``: nobody reaches the lighthouse from here before.
+    """A machine. ``cut_off_until``: until then no process here reaches the lighthouse.
 
-    ``deaf_until``: nothing that workers elsewhere send arrives here; ``mute_until``: nothing that
-    workers here send arrives elsewhere.
+    ``deaf_until``: until then nothing arrives here from workers elsewhere; ``mute_until``: nothing
+    arrives elsewhere from workers here.
     """
 
     def __init__(self, world: World, number: int) -> None:
@@ -55,7 +55,7 @@ class Host:
         self.agent.start()
 
     def mend(self) -> None:
-        """No more bad luck: the network works and there is an agent."""
+        """End all faults: the network works and an agent runs."""
         self.cut_off_until = self.deaf_until = self.mute_until = 0.0
         self.world.at(0.1, None, self.mend_agent)
 
@@ -65,7 +65,7 @@ class Host:
             self.start_agent()
 
     def leaves(self, *, returns: bool) -> None:
-        """Its agent has ended in order. ``returns``: for maintenance; it may be back then."""
+        """Its agent has ended in order. ``returns``: for maintenance; the node may come back."""
         self.over = True
         world = self.world
         if returns and not world.calm and world.rng.random() < 0.6:
@@ -79,7 +79,7 @@ class Host:
         self.start_agent()
 
     def vanish(self) -> None:
-        """Power off: nobody is told, no connection is closed."""
+        """Power off: no peer is notified, no connection is closed."""
         agent, world = self.agent, self.world
         if agent is None or not agent.alive:
             return
@@ -92,19 +92,19 @@ class Host:
             world.at(world.rng.choice((0.5, 2.0, 4.0)), None, self.mend_agent)
 
     def workers(self) -> list[Worker]:
-        """The workers that live."""
+        """The living workers."""
         if self.agent is None:
             return []
         return [worker for worker in self.agent.workers.values() if worker.alive]
 
     def excuse(self, why: str) -> None:
-        """The lighthouse may rightly give up whoever runs here (Q4)."""
+        """The lighthouse may rightly give up all workers here (Q4)."""
         for worker in self.workers():
             self.world.invariants.excuse(worker.key.incarnation, why)
 
 
 class Agent(Actor):
-    """One agent process: Hello, relay, heartbeats, and what the supervisor says."""
+    """One agent process: Hello, relay, heartbeats, and the supervisor's instructions."""
 
     role = "agent"
 
@@ -120,7 +120,9 @@ class Agent(Actor):
         self.supervisor = Supervisor(self._rules(), world.now)
         self.supervisor.handle(s.SpawnerReady(), world.now)  # its imports are not simulated
         self._failures = 0
-        self._asked: deque[float] = deque()  # when what will be answered was sent, in order
+        self._asked: deque[float] = (
+            deque()
+        )  # send times of requests without an answer yet, in order
         self._progress: dict[str, m.ReplicaProgress] = {}
         self._timer = 0
         self._timer_at: float | None = None
@@ -141,14 +143,14 @@ class Agent(Actor):
         )
 
     def start(self) -> None:
-        """Begin to connect and to beat."""
+        """Begin to connect and to send heartbeats."""
         self.world.note(self.name, "starts")
         self._connect()
         self.world.at(HEARTBEAT_S, self, self._beat)
         self._arm()
 
     def crash(self) -> None:
-        """Die by -9; the guard ends the workers soon after."""
+        """Die by SIGKILL; the guard ends the workers soon after."""
         if not self.alive:
             return
         world = self.world
@@ -159,13 +161,13 @@ class Agent(Actor):
             self.stream.cut()
         for worker in list(self.workers.values()):
             world.at(0.001, worker, worker.lost_agent)
-            # A SIGKILL waits for nobody, not even for a process that is stopped.
+            # A SIGKILL takes effect at once, even on a stopped process.
             world.at(world.rng.uniform(0.001, 0.2), None, worker.crash)
         if world.rng.random() < 0.8:
             world.at(world.rng.choice((0.05, 0.3, 2.0)), None, self.host.mend_agent)
 
     def vanish(self) -> None:
-        """End without a word: its stream stays open for the lighthouse."""
+        """End silently: its stream stays open for the lighthouse."""
         self.alive = False
         if self.stream is not None:
             self.stream.vanish()
@@ -173,7 +175,7 @@ class Agent(Actor):
     # ------------------------------------------------------------ the supervisor
 
     def handle(self, event: s.Event) -> None:
-        """One event for the supervisor; its instructions in order."""
+        """Feed the supervisor one event; carry out its instructions in order."""
         self.world.note(self.name, "event", event)
         instructions = self.supervisor.handle(event, self.world.now)
         self.supervisor.check()
@@ -225,7 +227,7 @@ class Agent(Actor):
         worker = self.workers.get(key)
         if worker is not None:
             worker.from_agent.send(m.AskReport())
-            self.world.at(0.0, self, self.handle, s.WorkerUsed(key, 1, 0.0))  # nobody uses any
+            self.world.at(0.0, self, self.handle, s.WorkerUsed(key, 1, 0.0))  # no processor time
 
     def _tell(self, message: m.FromAgent) -> None:
         if isinstance(message, m.AgentLeaving):
@@ -263,7 +265,7 @@ class Agent(Actor):
                 self.world.at(0.001, waits_for, worker.crash, -number)
 
     def _ask_to_stop(self, incarnation: str) -> None:
-        """The first request leaves it to the Manager, the second one raises where it stands."""
+        """The first request is for the Manager; the second one raises in the main thread."""
         for worker in list(self.workers.values()):
             if worker.key.incarnation == incarnation:
                 self.world.at(0.001, worker, worker.asked_to_stop)
@@ -281,7 +283,7 @@ class Agent(Actor):
     # ------------------------------------------------------------ workers
 
     def worker_sent(self, worker: Worker, message: Any) -> None:
-        """A frame of a worker came in."""
+        """A frame of a worker came."""
         if worker.key not in self.workers:
             return
         if isinstance(message, m.Progress) and worker.key.group_rank == 0:
@@ -300,7 +302,7 @@ class Agent(Actor):
             self.stream.up.send(m.WorkerMessage(worker.key, message))
 
     def worker_exited(self, worker: Worker, status: int) -> None:
-        """The kernel says that a worker has ended."""
+        """The kernel reports that a worker has ended."""
         if self.workers.pop(worker.key, None) is not None:
             key = worker.key
             self.handle(s.WorkerExited(key.incarnation, key.group_rank, 1, status))
@@ -351,7 +353,7 @@ class Agent(Actor):
             self._refused()
 
     def received(self, stream: Stream, message: m.ToAgent) -> None:
-        """The lighthouse says something."""
+        """A message of the lighthouse came."""
         if self.stream is not stream:
             return
         is_answer = isinstance(message, (m.Welcome, m.HeartbeatAck)) and self._asked

@@ -1,4 +1,4 @@
-"""Q1, Q4, Q5, Q6: what the lighthouse may issue, and what is promised. Used by invariants.py."""
+"""Q1, Q4, Q5, Q6: the rules of quorums and of promises. Used by invariants.py."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ Incarnation = tuple[str, str]
 
 
 class QuorumRules:
-    """Q1, Q4, Q6: what the lighthouse may issue.
+    """Q1, Q4, Q6: the quorums that the lighthouse may issue.
 
     ``excused``: incarnations that it may leave out, and why. ``dead``: those that have ended.
-    ``ended``: slots whose part is over. ``left``: workers that have left in order. ``leases``:
-    until when an incarnation may commit without another word from a lighthouse. ``given_up``: the
-    highest attempt that one of its workers has given up for good, whatever its lease: none of the
-    group commits under it any more.
+    ``ended``: slots that have ended. ``left``: workers that have left in order. ``leases``: until
+    when an incarnation may commit without another message from a lighthouse. ``given_up``: the
+    highest attempt that a worker of the incarnation has given up for good, whatever its lease: no
+    worker of the group commits under it any more.
     """
 
     def __init__(self, slots: int, min_replicas: int, workers: int = 1) -> None:
@@ -32,7 +32,7 @@ class QuorumRules:
         self.given_up: dict[str, Attempt] = {}
         self._slots = slots
         self._min_replicas = min_replicas
-        self.too_few: set[WorkerKey] = set()  # what their last Report has said
+        self.too_few: set[WorkerKey] = set()  # by their last Report
         self._members: dict[int, tuple[Incarnation, ...]] = {}
         self._last: tuple[Attempt, tuple[Incarnation, ...]] | None = None
         self._last_step = 0
@@ -51,22 +51,22 @@ class QuorumRules:
         self._silent_until = now + grace_s if quorum is not None else 0.0
         self._forms = quorum is None
         self._has_taken_over = True
-        self._struck.clear()  # a new life knows nothing of it: whoever is back is a survivor
+        self._struck.clear()  # a new life does not know: all that are back are survivors
         members = quorum.members if quorum is not None else ()
         written = {(x.replica_id, x.incarnation) for x in members}
-        if self._last is not None and written:  # perhaps nobody was told of what is written
+        if self._last is not None and written:  # perhaps no worker knows what is written
             self._struck |= set(self._last[1]) - written
         self._ever |= written
         self._awaited = {member.incarnation for member in members}
         self._missing = set(self._awaited)
 
     def back(self, now: float, key: WorkerKey) -> None:
-        """A member has reported; one that was not back when the grace was over stays struck."""
+        """A member has reported; one that was not back within the grace stays removed."""
         if now < self._silent_until:
             self._missing.discard(key.incarnation)
 
     def strike(self, now: float, incarnations: Sequence[Incarnation]) -> None:
-        """They are no survivors; they may come back as newcomers, during a takeover as members."""
+        """Remove them: they may come back as newcomers, or as members during a takeover."""
         if self._listens(now):
             self._missing |= {incarnation for _, incarnation in incarnations} & self._awaited
         else:
@@ -93,7 +93,7 @@ class QuorumRules:
         """A switch is confirmed: this is the predecessor of what follows."""
         members = _members(quorum)
         if self._last is not None and self._last[0] == quorum.attempt:
-            return  # written again: a lighthouse that takes over writes what it has found
+            return  # written again: a takeover writes the quorum that it finds
         if self._last is not None:
             self._prior = self._last[1]  # until it is carried out, leavers are still there
         self._last = (quorum.attempt, members)
@@ -136,9 +136,9 @@ class QuorumRules:
         attempt: Attempt,
         last: Sequence[Incarnation],
     ) -> None:
-        """None of the predecessor's members is in it: then none of them can commit any more."""
+        """Without a member of the predecessor: none of its members can commit any more."""
         if self._forms or not members or set(members) & set(last):
-            return  # in one without members nobody commits
+            return  # a quorum without members commits nothing
         for replica_id, incarnation in last:
             has_left = self.given_up.get(incarnation, NO_ATTEMPT) >= attempt
             may_commit = not has_left and incarnation not in self.dead
@@ -149,7 +149,7 @@ class QuorumRules:
             require(not lives, "Q4", text)
 
     def _has_left(self, replica_id: str, incarnation: str) -> bool:
-        """All its workers have, or none of them could commit without the others."""
+        """All its workers have left, or none of them could commit without the others."""
         ranks = range(self._workers)
         return all(WorkerKey(replica_id, incarnation, rank) in self.left for rank in ranks)
 
@@ -164,13 +164,13 @@ class QuorumRules:
     def _check_survivors(
         self, quorum: Quorum, members: Sequence[Incarnation], last: Sequence[Incarnation]
     ) -> None:
-        """A shrink holds survivors only; without any, it is formed anew, min_replicas at least."""
+        """A shrink has survivors only. Without any it is a new start, of at least min_replicas."""
         enough = len(members) >= min(self._min_replicas, self._slots - len(self.ended))
         require(enough, "Q4", f"{quorum.attempt} has {len(members)} members")
         if self._forms:
             return  # a lighthouse that has lost its journal knows of no predecessor
         struck = {x for x in members if x in self._struck or x[1] in self._missing}
-        # Who left by the last switch, a new lighthouse need not know.
+        # A new lighthouse need not know the members that left by the last switch.
         known = last if self._has_taken_over else (*last, *self._prior)
         survivors = [x for x in members if x in known and x not in struck]
         of_all = all(set(survivors) & set(old) for old in (last, self._prior) if old)
@@ -178,13 +178,15 @@ class QuorumRules:
         if of_all and len(survivors) >= self._min_replicas and not too_few:
             others = [x for x in members if x not in survivors]
             if (quorum.step or 0) < self._last_step:
-                return  # no survivor holds what the last one began with: strays are asked (C6)
-            fresh = [x for x in others if x not in self._ever]  # the rest are strays, and back (C6)
+                return  # no survivor has its first state: unaccounted members are needed (C6)
+            fresh = [
+                x for x in others if x not in self._ever
+            ]  # others were unaccounted, and are back (C6)
             require(not fresh, "Q4", f"{quorum.attempt} takes {fresh} for survivors")
 
 
 class PromiseRules:
-    """Q5: a promise to switch at a step is kept by everybody."""
+    """Q5: every worker keeps its promise to switch at a step."""
 
     def __init__(self) -> None:
         self._promises: dict[WorkerKey, tuple[Attempt, int]] = {}
@@ -193,17 +195,17 @@ class PromiseRules:
         self._unwritten: set[Attempt] = set()  # confirmed in a journal that is lost
 
     def promised(self, key: WorkerKey, attempt: Attempt, step: int) -> None:
-        """Until void."""
+        """Note the promise; it binds until ``void``."""
         self._promises[key] = (attempt, step)
 
     def void(self, key: WorkerKey, attempt: Attempt) -> None:
-        """What was promised up to ``attempt`` binds no more."""
+        """Promises up to ``attempt`` bind no more."""
         promise = self._promises.get(key)
         if promise is not None and promise[0] <= attempt:
             del self._promises[key]
 
     def confirmed(self, attempt: Attempt, step: int) -> None:
-        """For everybody and for ever."""
+        """The switch is confirmed, for every worker and for ever."""
         known = self._confirmed.setdefault(attempt, step)
         require(known == step, "Q5", f"{attempt} is confirmed at {known} and at {step}")
 
@@ -212,13 +214,13 @@ class PromiseRules:
         self._heard.setdefault(attempt, set()).add(key)
 
     def journal_lost(self) -> None:
-        """What the journal has confirmed so far, only those who were told can witness now."""
+        """The confirmations so far are known only to workers that have received them."""
         self._unwritten |= set(self._confirmed)
 
     def forgets(self, key: WorkerKey, attempt: Attempt | None = None) -> None:
         """It has given up everything up to ``attempt``, or all: it has died, or is isolated.
 
-        What nobody else can witness was never confirmed.
+        A confirmation that no other worker has received never happened.
         """
         for known, witnesses in self._heard.items():
             if attempt is None or known <= attempt:
@@ -228,7 +230,7 @@ class PromiseRules:
         return attempt not in self._unwritten or bool(self._heard.get(attempt))
 
     def reduces(self, key: WorkerKey, tag: Tag) -> None:
-        """Nobody reduces at S under the old quorum, nobody below S under the new."""
+        """No worker reduces at S under the old quorum, or below S under the new."""
         attempt, step = self._promises.get(key, (NO_ATTEMPT, 0))
         if tag.attempt < attempt and tag.step >= step:
             raise Violation("Q5", f"{key} reduces {tag} and promised {attempt}@{step}")
@@ -236,7 +238,7 @@ class PromiseRules:
             raise Violation("Q5", f"{key} reduces {tag} before the switch at {step}")
 
     def committed(self, key: WorkerKey, tag: Tag) -> None:
-        """Seen from outside: a confirmed switch parts the steps."""
+        """A confirmed switch divides the steps between the two quorums."""
         if tag.step < self._confirmed.get(tag.attempt, 0):
             raise Violation("Q5", f"{key} commits {tag} before the switch")
         for attempt, step in self._confirmed.items():

@@ -1,9 +1,9 @@
 """Process groups and control groups as objects: they build, reduce, vote, break and hang.
 
 A ring's reduction takes the contribution of every member, each member's n-th with the others'
-n-th. Every member completes by itself: when somebody dies in the middle, some have the result,
-some get an error, and some wait for ever (until they are pushed). Sums are real sums, and carry
-who contributed what under which tag, so that C3 and C4 are seen and not assumed.
+n-th. Every member completes by itself: when a member dies in the middle, some have the result, some
+get an error, and some wait for ever (until they are pushed). Sums are real sums with their
+contributors and tags, so that C3 and C4 are checked and not assumed.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ class Contribution:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a reduction has summed up."""
+    """The sum of a reduction, with its contributions."""
 
     attempt: Attempt
     parts: tuple[Contribution, ...]
 
     @property
     def total(self) -> int:
-        """The sum of all that counts."""
+        """The sum of all contributions that count."""
         return sum(part.value for part in self.parts if part.counts)
 
 
 class Reduction:
-    """One operation of a worker's step. ``final``: what was handed out, and its divisor."""
+    """One operation of a worker's step. ``final``: the result handed out, and its divisor."""
 
     def __init__(self, batched: bool, closes: bool, base: int, value: int, shape: Shape) -> None:
         self.shape = shape
@@ -72,7 +72,7 @@ class _Round:
     parts: dict[int, Contribution] = field(default_factory=dict)
     waiting: dict[int, int] = field(default_factory=dict)  # rank → the worker's index
     result: Result | None = None
-    hurt: bool = False  # somebody left before he had the result: others may lack his bytes
+    hurt: bool = False  # a member left before it had the result: others may lack its bytes
 
 
 class End:
@@ -89,7 +89,7 @@ class End:
 
     @property
     def size(self) -> int:
-        """How many members the ring has."""
+        """The number of members."""
         return self.ring.size
 
 
@@ -122,7 +122,7 @@ class Ring:
         return end
 
     def vanish(self, end: End) -> None:
-        """The end's machine is gone: its peers wait for its bytes, and get no error."""
+        """The end's machine is gone: its peers wait for bytes, without an error."""
         end.gone = True
         for reduction in self._reductions.values():
             reduction.hurt |= reduction.waiting.pop(end.rank, None) is not None
@@ -171,7 +171,7 @@ class Ring:
                 self.world.at(delay_s, peer.worker, self._complete, peer, number)
 
     def _cut_for_s(self, end: End) -> float:
-        """How long this end hears nothing of some peer that is on another machine."""
+        """How long this end receives nothing from some peer on another machine."""
         world = self.world
         if world.links_cut_until <= world.now:
             return 0.0
@@ -258,7 +258,7 @@ class Ballot:
 
 
 class Rings:
-    """All process groups of the world, by where and under which tag they meet."""
+    """All process groups of the world, by their meeting place and tag."""
 
     def __init__(self, world: World) -> None:
         self._world = world

@@ -15,7 +15,7 @@ from tests.sim.world import World
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a seed. ``code``: of the invariant that broke, or the exception's name."""
+    """The outcome of a seed. ``code``: of the broken invariant, or the exception's name."""
 
     seed: int
     events: int
@@ -31,7 +31,7 @@ class Outcome:
 
 
 def settle_memory() -> None:
-    """Before very many schedules: what is loaded stays, and is not looked at again and again.
+    """Before very many schedules: exempt all loaded objects from the garbage collector.
 
     PyPy, which runs these schedules several times as fast, has a collector of its own.
     """
@@ -49,7 +49,7 @@ def outcome_of(
     coverage: Coverage | None = None,
     batches: bool = False,
 ) -> Outcome:
-    """Run one schedule; whatever goes wrong is in the outcome, what was hit in ``coverage``."""
+    """Run one schedule; any failure is in the outcome, the strikes are in ``coverage``."""
     with _planted(mutant):
         world = World(seed, focus=focus, batches=batches)
         world.coverage = coverage
@@ -57,14 +57,14 @@ def outcome_of(
 
 
 def covered(seed: int) -> tuple[Outcome, Coverage]:
-    """Run one schedule and count what its faults have hit."""
+    """Run one schedule and count the strikes of its faults."""
     coverage = Coverage()
     outcome = outcome_of(seed, coverage=coverage)
     return outcome, coverage
 
 
 def first_found(mutant: str, schedules: int, start: int = 0) -> Outcome | None:
-    """The first schedule, of so many from seed ``start`` on, that finds a planted bug."""
+    """The first of ``schedules``, from seed ``start`` on, that finds a planted bug."""
     from tests.sim.mutants import MUTANTS
 
     focus = MUTANTS[mutant].focus
@@ -82,7 +82,7 @@ def hashed(seed: int) -> Outcome:
 def replay(
     seed: int, mutant: str = "", focus: tuple[str, ...] = (), batches: bool = False
 ) -> tuple[list[str], Outcome]:
-    """Run one schedule and tell its story."""
+    """Run one schedule; returns its story too."""
     with _planted(mutant):
         world = World(seed, focus=focus, batches=batches)
         outcome = _run(world)
@@ -92,7 +92,7 @@ def replay(
 def _planted(mutant: str) -> AbstractContextManager[None]:
     if not mutant:
         return nullcontext()
-    from tests.sim.mutants import planted  # it looks deep into the cores: only when asked
+    from tests.sim.mutants import planted  # it patches the cores: import it only when needed
 
     return planted(mutant)
 

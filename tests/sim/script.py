@@ -1,8 +1,8 @@
-"""A worker's main thread: the user's loop and what training/manager.py does in its calls.
+"""A worker's main thread: the user's loop, with the calls of training/manager.py.
 
 Written as a generator: it yields how long it computes (a float) or what it waits for (``Until``).
-Between two yields it holds the step lock, so every place where another thread could come between
-has a yield of its own.
+Between two yields it holds the step lock, so every place where another thread could run has a yield
+of its own.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ class Script:
         self._resume()
 
     def stop(self) -> None:
-        """An exception comes up where the main thread stands."""
+        """Raise an exception in the main thread, where it waits."""
         self._until = None
         if not self._program.gi_running:
             self._program.close()
 
     def wake(self) -> None:
-        """Something has changed: look at the condition soon, as a notified thread does."""
+        """Something has changed: check the condition soon, as a notified thread does."""
         if self._until is None or self._waking:
             return
         if self._worker.fatal or self._until.condition():
@@ -138,7 +138,7 @@ class Script:
     def _exit(self, status: int) -> None:
         worker, rng = self._worker, self._world.rng
         worker.close("finished" if status == 0 else "drained")
-        # Who has left saves for a while, and may be killed at it.
+        # A worker that has left saves for a while, and may be killed then.
         delay_s = 0.0 if status == 0 else rng.choice((0.0, 0.0, 0.3, 5.0))
         self._world.at(delay_s, worker, worker.crash, status)
 
@@ -246,7 +246,7 @@ class Script:
             world.invariants.committed(
                 worker.key, tag, before, machine.state, finals, divisor, worker.content
             )
-            if machine.isolated:  # what it had voted for: it commits nothing more
+            if machine.isolated:  # its vote is void: it commits nothing more
                 world.invariants.isolated(worker.key)
             world.note(worker.name, "commits", (tag, machine.state))
             world.commits += 1

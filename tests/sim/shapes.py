@@ -1,4 +1,4 @@
-"""What the operations of a step are: mostly alike in all steps and all replicas, and not always.
+"""The operations of a step: mostly alike in all steps and replicas, but not always.
 
 Drawn from the seed, apart from the job. Not here: when they are issued (script.py), how they are
 compared (comparing.py).
@@ -16,8 +16,8 @@ from ftrun.core.worker.comparison import USUAL, Shape
 class Shapes:
     """A script's operations, by the step.
 
-    ``varies``: after so many steps they have another size; ``extra``: in every so manieth step
-    there is one more; 0: never. ``wrong``: how often an incarnation has others than its peers.
+    ``varies``: the period of steps after which they have another size; ``extra``: the period of
+    steps with one more; 0: never. ``wrong``: how often an incarnation differs from its peers.
     """
 
     seed: int
@@ -39,7 +39,7 @@ class Shapes:
         )
 
     def of(self, step: int, operations: int) -> list[Shape]:
-        """What all replicas should have."""
+        """The operations that all replicas should have."""
         size = 1 + step // self.varies if self.varies else 1
         shapes = [Shape(sizes=(size, number + 1)) for number in range(operations)]
         if self.extra and step % self.extra == 1:
@@ -49,7 +49,7 @@ class Shapes:
     def issued(
         self, step: int, operations: int, incarnation: str, batch: int, *, right: bool
     ) -> list[Shape]:
-        """What one has in its ``batch``-th pass; ``right``: it makes no mistake."""
+        """The operations of its ``batch``-th pass; ``right``: it makes no mistake."""
         shapes = self.of(step, operations)
         if right or not self.wrong:
             return shapes

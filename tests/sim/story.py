@@ -15,7 +15,7 @@ def line(when: float, actor: str, kind: str, detail: object) -> str:
 
 
 def short(value: object) -> str:
-    """A value in few words."""
+    """A value as a short text."""
     match value:
         case str():
             return value[:160]

@@ -1,4 +1,4 @@
-"""Each invariant can fail: a history that breaks it, told by hand."""
+"""Each invariant can fail: for each a history that breaks it, written by hand."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def quorum(seq: int, *keys: WorkerKey, number: int = 1, step: int = 0) -> Quorum
 
 
 def commit(rules: Invariants, key: WorkerKey, seq: int, before: StateId, **changes: object) -> None:
-    """A sound commit of one operation, unless ``changes`` spoil it."""
+    """A sound commit of one operation, unless ``changes`` break it."""
     tag = Tag(attempt(seq), before.step)
     part = Contribution(key, tag, 0, base=7, value=1, counts=True)
     known: dict[str, object] = {

@@ -1,6 +1,6 @@
 """2,000 schedules of the real cores in the simulated world, and proof that they would find bugs.
 
-A schedule that fails is told by ``scripts/simulate.py --replay SEED``.
+``scripts/simulate.py --replay SEED`` prints the story of a schedule that fails.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ RARE = {
     "lineage ignored": 6900,
     "the reference tells too early": 900,
 }
-"""Where to begin, to be soon there; from seed 0 ``simulate.py --mutants`` counts."""
+"""The seeds to begin with, so that the bug is found soon; ``simulate.py --mutants`` begins at 0."""
 
 
 def _failures(seeds: Iterable[int]) -> list[str]:
@@ -74,14 +74,14 @@ def test_schedules() -> None:
 
 
 def test_schedules_in_batches() -> None:
-    """As the lighthouse's shell takes them: what has piled up on a stream is one event."""
+    """As in the lighthouse's shell: all messages piled up on a stream are one event."""
     outcomes = [outcome_of(seed, batches=True) for seed in range(9000, 9300)]
     assert [str(outcome) for outcome in outcomes if outcome.failure] == []
     assert outcomes[:30] != [outcome_of(seed) for seed in range(9000, 9030)]
 
 
 def test_who_hangs_is_found_where_no_other_waits_for_it() -> None:
-    """Its agent's stream broke, or the lighthouse began anew, before its peers had missed it."""
+    """Its agent's stream broke, or the lighthouse restarted, before its peers had missed it."""
     focus = ("hang_worker", "cut", "cut_off", "kill_lighthouse", "lose_journal")
     seeds = (16, 222, 291)
     assert [str(o) for o in (outcome_of(s, focus=focus) for s in seeds) if o.failure] == []
@@ -165,7 +165,7 @@ def test_a_restarted_lighthouse_adopts_the_quorum_in_force() -> None:
         faults = Faults(window_s=6.0, timed=((2.0, "kill_lighthouse"),))
         job = replace(Job.draw(random.Random(seed)), steps=None)
         world = World(seed, job=job, faults=faults)
-        world.shapes = Shapes(seed)  # nobody errs
+        world.shapes = Shapes(seed)  # no script makes a mistake
         world.run()
         if _was_away_s(world) < ISOLATION_LIMIT_S / 2:
             late = [x for x in world.trace if x[0] > 2.0 and isinstance(x[3], m.Interrupt)]

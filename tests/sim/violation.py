@@ -1,4 +1,4 @@
-"""What the invariants raise, and what they need to know of a reduction."""
+"""The error of a broken invariant, and the facts of a reduction that invariants need."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ftrun.core.ids import Attempt, Tag, WorkerKey
 
 
 class Violation(Exception):  # the word that INVARIANTS.md uses
-    """One of the codes does not hold."""
+    """An invariant is broken; ``code`` names it."""
 
     seed: int | None = None
 
@@ -34,7 +34,7 @@ class Part(Protocol):
 
 
 class Sum(Protocol):
-    """What a reduction gave."""
+    """The result of a reduction."""
 
     @property
     def attempt(self) -> Attempt: ...

@@ -35,7 +35,7 @@ class Worker(Actor):
     """A process of the script, with its engine and its step machine.
 
     ``content`` stands for all its weights; ``streak``: steps committed since the last quorum;
-    ``heard`` and ``said``: its talk with the lighthouse, of which faults repeat some.
+    ``heard`` and ``said``: its messages from and to the lighthouse, which faults may repeat.
     """
 
     role = "worker"
@@ -119,7 +119,7 @@ class Worker(Actor):
             self.feed(lease)
 
     def crash(self, status: int = -9) -> None:
-        """Die: the kernel tells the agent, and peers see broken connections or nothing."""
+        """Die: the kernel notifies the agent, and peers see broken connections or nothing."""
         if not self.alive:
             return
         world = self.world
@@ -130,7 +130,7 @@ class Worker(Actor):
         world.at(world.rng.uniform(0.001, 0.01), self.agent, self.agent.worker_exited, self, status)
 
     def vanish(self) -> None:
-        """End with the machine: no peer and no agent is told."""
+        """End with the machine: no peer and no agent is notified."""
         self.world.note(self.name, "vanishes")
         self.alive = False
         self.world.invariants.died(self.key)
@@ -145,9 +145,9 @@ class Worker(Actor):
         self._end = None
 
     def asked_to_stop(self) -> None:
-        """A Manager that trains leaves at a boundary, or where it stands when asked once more.
+        """Ask it to leave: a training Manager leaves at a boundary, at a second request at once.
 
-        Whoever has left saves for a while, and may be killed at it.
+        A worker that has left saves for a while, and may be killed then.
         """
         rng = self.world.rng
         if not self.registered:
@@ -167,7 +167,7 @@ class Worker(Actor):
     # ------------------------------------------------------------ the engine
 
     def feed(self, event: e.Event) -> None:
-        """One event, and what follows from it."""
+        """Feed the machine one event and carry out its instructions."""
         self._events.append(event)
         if self._busy:
             return
@@ -212,7 +212,7 @@ class Worker(Actor):
             invariants.lease(self.key.incarnation, event.until_s)
             if self.world.now >= event.until_s:
                 invariants.isolated(self.key)
-            # Whatever happens to this process: from then on it commits nothing.
+            # From then on this process commits nothing, whatever happens.
             left_s = max(0.0, event.until_s - self.world.now)
             self.world.at(left_s, None, self._lease_over, event.until_s)
 
@@ -291,7 +291,7 @@ class Worker(Actor):
         self.said.append(message)
 
     def _joining(self) -> frozenset[str]:
-        """The newcomers of the quorum that it has built last."""
+        """The newcomers of the quorum whose group it has built last."""
         quorum = self._built_last
         if quorum is None:
             return frozenset()
@@ -299,7 +299,7 @@ class Worker(Actor):
         return frozenset(member.incarnation for member in joining)
 
     def enters_held(self) -> None:
-        """The script is in a step, and had let nobody join at its boundary."""
+        """The script is in a step, and its boundary has permitted no join."""
         quorum, tag = self.machine.in_force, self.machine.tag
         if quorum is not None and tag is not None and quorum.step == tag.step:
             barred = self._barred
@@ -324,7 +324,7 @@ class Worker(Actor):
     # ------------------------------------------------------------ operations
 
     def issue(self, reduction: Reduction) -> None:
-        """One more reduction: out now, or kept until a group stands."""
+        """One more reduction: issued now, or kept until there is a group."""
         self.reductions.append(reduction)
         self.feed(e.OperationIssued(reduction.batched, reduction.closes, reduction.shape))
 
@@ -343,7 +343,7 @@ class Worker(Actor):
             end.ring.launch(end, index, part)
 
     def completed(self, attempt: Attempt, index: int, result: Result) -> None:
-        """The backend's thread: the sum is in the buffer; now it waits for the lock."""
+        """The backend's thread: the sum is in the buffer; the thread waits for the lock."""
         rng = self.world.rng
         if index < len(self.reductions):
             self.reductions[index].buffer = result
@@ -359,7 +359,7 @@ class Worker(Actor):
             end.ring.leave(end)
 
     def take_stock(self) -> None:
-        """Who counts in the step under way, and which of them we are (C4)."""
+        """The contributors of the step under way, and this worker's index among them (C4)."""
         ranks = self.machine.contributors()
         quorum = self.machine.in_force
         if quorum is None or not ranks:
@@ -374,7 +374,7 @@ class Worker(Actor):
         self.take_stock()
 
     def register(self) -> None:
-        """The first word to the lighthouse."""
+        """The first message to the lighthouse."""
         if not self.registered:
             self.registered = True
             self.feed(m.AskReport())

@@ -1,11 +1,11 @@
-"""The simulated world: one seeded queue of events, virtual time, and everybody who lives in it.
+"""The simulated world: one seeded queue of events, virtual time, and all actors.
 
 The cores are the real ones; all else is modelled: the network (network.py), the lighthouse's
 process (lighthouse.py), agents (node.py), workers (worker.py, script.py), process groups
-(rings.py), healing (healing.py) and bad luck (faults.py). What must hold is in invariants.py.
+(rings.py), healing (healing.py) and faults (faults.py). Not here: invariants (invariants.py).
 
-One seed is one schedule, for ever: nothing here reads a clock, and nothing walks over a set.
-An actor never calls another one: whatever passes between them is an event in the queue.
+One seed is one schedule, for ever: nothing here reads a clock or iterates over a set. An actor
+never calls another one: everything between them is an event in the queue.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ Entry = tuple[float, int, Actor | None, Callable[..., None], tuple[Any, ...]]
 
 @dataclass(frozen=True)
 class Job:
-    """What is trained, drawn from the seed. ``steps``: the script ends there; None: never."""
+    """The job, drawn from the seed. ``steps``: the script ends there; None: never."""
 
     replicas: int
     min_replicas: int
@@ -98,14 +98,14 @@ class Job:
         )
 
     def asking_for_more(self, rng: random.Random) -> Job:
-        """Every fifth script asks for more contributors than the job for members, perhaps."""
+        """Every fifth script may want more contributors than the job wants members."""
         if rng.random() > 0.2:
             return self
         return replace(self, min_size=rng.randint(1, self.replicas))
 
     @property
     def contributors_max(self) -> int | None:
-        """The rest are spares; None: there are none."""
+        """The number of contributors, the rest are spares; None: no spares."""
         return self.min_size if self.spares else None
 
     def spec(self) -> JobSpec:
@@ -125,7 +125,7 @@ class Job:
 class World:
     """One schedule. ``run()`` raises a Violation if anything that must hold does not.
 
-    ``batches``: what has piled up on an agent's stream is one event for the lighthouse.
+    ``batches``: all messages piled up on an agent's stream are one event for the lighthouse.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class World:
             self.job.min_replicas,
             self.job.contributors_max,
         )
-        # Who is right must be able to commit alone: nobody else comes to the step that it repeats.
+        # A replica that is right must be able to commit alone: no other repeats its step.
         self.shapes = Shapes.draw(seed, may_err=self.job.min_replicas == 1)
         self.freezes = Freezes.draw(random.Random(f"{seed}/holds"))
         self.rings = Rings(self)
@@ -185,19 +185,19 @@ class World:
     # ------------------------------------------------------------ time
 
     def next_number(self) -> int:
-        """A number that nothing else in this world has."""
+        """A number that is unique in this world."""
         self._count += 1
         return self._count
 
     def at(
         self, delay_s: float, actor: Actor | None, action: Callable[..., None], *args: Any
     ) -> None:
-        """Call ``action`` in ``delay_s``, unless ``actor`` is dead by then; paused, it waits."""
+        """Call ``action`` in ``delay_s``, unless ``actor`` is dead; its pauses delay the call."""
         self._count += 1
         heapq.heappush(self._queue, (self.now + delay_s, self._count, actor, action, args))
 
     def run_until(self, deadline: float, done: Callable[[], bool] | None = None) -> bool:
-        """Let the world go on; True if ``done`` came true before ``deadline``."""
+        """Run the world; True if ``done`` became true before ``deadline``."""
         queue = self._queue
         while queue and queue[0][0] <= deadline:
             if done is not None and done():
@@ -226,7 +226,7 @@ class World:
             raise Violation("CHECK", f"{actor.name if actor else '?'}: {error!r}") from error
 
     def pass_time(self, delay_s: float) -> bool:
-        """Let ``delay_s`` pass at once, if nothing else happens meanwhile."""
+        """Let ``delay_s`` pass at once, if there is no other event within it."""
         if self._queue and self._queue[0][0] <= self.now + delay_s:
             return False
         self.now += delay_s
@@ -253,7 +253,7 @@ class World:
             self.at(self.rng.uniform(0.0, 0.1), None, host.start_agent)
 
     def start_lighthouse(self) -> None:
-        """A lighthouse process starts with what is on disk."""
+        """Start a lighthouse process with the journal on disk."""
         if self.lighthouse is None or not self.lighthouse.alive:
             self.lighthouse = LighthouseProcess(self)
             self.lighthouse.start(self.disk)
@@ -264,7 +264,9 @@ class World:
         self.invariants.journal_lost()
         self.journals_lost += 1
         seconds = CALENDAR_S + self.calendar_offset_s + self.now
-        self.disk = JournalState(epoch=int(1000 * seconds))  # Q1: as main.py does, but finer
+        self.disk = JournalState(
+            epoch=int(1000 * seconds)
+        )  # Q1: as lighthouse/main.py does, but finer
 
     def write_disk(self, record: JournalState) -> bool:
         """Put the journal's record on disk; False if the lighthouse cannot go on."""
@@ -279,7 +281,7 @@ class World:
         return True
 
     def phase_name(self) -> str:
-        """What the lighthouse is at."""
+        """The lighthouse's phase."""
         lighthouse = self.lighthouse
         return (
             lighthouse.core.state.phase.value
@@ -291,7 +293,7 @@ class World:
         return self.hosts_left == 0
 
     def _calm_down(self) -> None:
-        """No more faults: processes come back, the network mends."""
+        """End all faults: processes come back, the network works."""
         self.calm = True
         self.note("world", "calm", "faults stop")
         self.start_lighthouse()
@@ -304,14 +306,14 @@ class World:
             host.mend()
 
     def receives(self, agent: Agent) -> bool:
-        """The lighthouse and an agent have a stream that stands."""
+        """The lighthouse and an agent have an open stream."""
         lighthouse, stream = self.lighthouse, agent.stream
         if lighthouse is None or not lighthouse.alive or stream is None or not stream.open:
             return False
         return lighthouse.sessions.get(agent.name) is stream
 
     def living(self, replica_id: str) -> list[str]:
-        """The incarnations of a slot that live where the lighthouse can see them."""
+        """The living incarnations of a slot at agents that are connected to the lighthouse."""
         agents = [host.agent for host in self.hosts if host.agent is not None]
         heard = [agent for agent in agents if self.receives(agent)]
         workers = [w for agent in heard for w in agent.workers.values() if w.alive]
@@ -339,7 +341,7 @@ class World:
         bound_s += 2 * (SETTINGS.takeover_grace_s + SETTINGS.rejoin_timeout_s + BUILD_TIMEOUT_S)
         if self.job.workers > 1:  # ranks of a group that are a step apart find out by waiting
             bound_s += 2 * GROUP_TIMEOUT_S
-        if self.hung:  # nobody hears of it but by waiting for its part of a sum
+        if self.hung:  # peers notice only by waiting for its part of a sum
             bound_s += OPERATION_TIMEOUT_S
 
         bound_s = self._wait_for("no commit", began, bound_s, lambda: self.commits > before)
@@ -348,12 +350,12 @@ class World:
     def _wait_for(
         self, what: str, began: float, bound_s: float, reached: Callable[[], bool]
     ) -> float:
-        """Returns the bound, which is longer where only its agent can find who hangs."""
+        """Returns the bound, which is longer if only its agent can find a hung worker."""
 
         def is_done() -> bool:
             return reached() or self._is_done()
 
-        # Whoever is found late, by a script's own deadline perhaps, leaves little time to recover.
+        # A worker found late, perhaps by a script's deadline, leaves little time to recover.
         if self.run_until(began + bound_s - RECOVERY_S, is_done):
             return bound_s
         was_unmissed = self._hangs_unmissed()
@@ -365,7 +367,7 @@ class World:
         return bound_s
 
     def _hangs_unmissed(self) -> bool:
-        """Somebody hangs for whom no member waits: then its agent alone can find that out."""
+        """A worker hangs for which no member waits, so that only its agent can find out."""
         workers = [worker for host in self.hosts for worker in host.workers()]
         hung = {worker.key.replica_id for worker in workers if worker.hangs}
         members = set(self.lighthouse.core.state.live) if self.lighthouse is not None else set()
@@ -373,11 +375,11 @@ class World:
 
     @property
     def open_slots(self) -> int:
-        """Slots whose part is not over."""
+        """The number of slots that have not ended."""
         return self.job.replicas - len(self.invariants.quorums.ended)
 
     def _is_done(self) -> bool:
-        """Nothing need happen any more: all have ended, or too few are left to commit."""
+        """True if nothing more can happen: all have ended, or too few are left to commit."""
         return self._is_over() or self.open_slots < self.job.min_size
 
     def _together(self) -> bool:
@@ -389,14 +391,14 @@ class World:
         quorums = {w.machine.in_force.attempt if w.machine.in_force else None for w in workers}
         return len(quorums) == 1 and None not in quorums and all(w.streak >= 2 for w in workers)
 
-    # ------------------------------------------------------------ what is kept
+    # ------------------------------------------------------------ the trace
 
     def note(self, actor: str, kind: str, detail: object = "") -> None:
         """One line of the trace."""
         self.trace.append((self.now, actor, kind, detail))
 
     def trace_hash(self) -> str:
-        """The same for the same seed and code, in any process.
+        """A hash: the same for the same seed and code, in any process.
 
         Only values count: names of classes, fields and kinds of lines may change.
         """

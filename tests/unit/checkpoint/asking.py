@@ -1,7 +1,7 @@
-"""A receiver made of the standard library: it asks a state server for anything, and proves it.
+"""A receiver made of the standard library, which can send a state server any request and proof.
 
-HTTP and TLS are Python's own, and the key comes of any word as token, so that servers meet another
-hand than the receiver's in ftrun/checkpoint.
+HTTP and TLS are Python's own, and any text can be the token, so that servers meet another
+implementation than the receiver's in ftrun/checkpoint.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ WAIT_S = 60.0
 
 
 def key_of(token: str) -> bytes:
-    """The key of proofs; of no token, too."""
+    """The key of proofs; also of an empty token."""
     return hmac.digest(token.encode(), b"ftrun heal 1", "sha256")
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back. Names of fields are in lower case."""
+    """An answer. Names of fields are in lower case."""
 
     status: int
     fields: dict[str, str]
@@ -34,9 +34,9 @@ class Answer:
 
 
 class Caller:
-    """One connection to a state server, with TLS if ``certificate`` is what it shows.
+    """One connection to a state server, with TLS if it is to show ``certificate``.
 
-    ``binding``: the certificate that proofs are made for, if that is to be another.
+    ``binding``: the certificate in the proofs, if it is to be another.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Caller:
         self.sock.close()
 
     def head(self, method: str, target: str, fields: Mapping[str, str]) -> bytes:
-        """A proved request as it goes over the wire; asks for the challenge if need be."""
+        """A proved request as bytes; asks for the challenge first if there is none."""
         if self.proofs is None:
             refused = self.send(_head(f"{method} {target} HTTP/1.1", fields))
             assert refused.status == 401
@@ -72,12 +72,12 @@ class Caller:
         return _head(line, {**fields, PROOF_FIELD: self.proofs.next(line, fields)})
 
     def ask(self, target: str, method: str = "GET", **fields: str) -> Answer:
-        """A proved request and what comes back; ``_`` in fields' names is ``-``."""
+        """Send a proved request; returns the answer. ``_`` in fields' names is ``-``."""
         named = {name.replace("_", "-"): value for name, value in fields.items()}
         return self.send(self.head(method, target, named))
 
     def send(self, data: bytes) -> Answer:
-        """These bytes, and what comes back."""
+        """Send these bytes; returns the answer."""
         self.sock.sendall(data)
         return self.receive()
 
@@ -92,7 +92,7 @@ class Caller:
             answer.close()
 
     def is_ended(self) -> bool:
-        """Wait until the server has closed the connection; False if it says something instead."""
+        """Wait until the server closes the connection; False if it sends something instead."""
         return not self.sock.recv(1)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 Pass = Callable[[int, bytes], bytes | None]
-"""Given how much the donor has sent so far and what it sends now: what arrives, None to cut."""
+"""(bytes sent so far, bytes sent now) → the bytes that arrive; None cuts the connection."""
 
 
 def unchanged(_sent: int, data: bytes) -> bytes:
@@ -18,7 +18,7 @@ def unchanged(_sent: int, data: bytes) -> bytes:
 
 
 def cut_after(nbytes: int) -> Pass:
-    """The connection breaks once that much has passed."""
+    """The connection breaks once this number of bytes has passed."""
     return lambda sent, data: data if sent + len(data) <= nbytes else None
 
 
@@ -36,20 +36,20 @@ def flip_at(position: int) -> Pass:
 
 @dataclass
 class Tap:
-    """Somebody who listens: its two methods are a proxy's ``requests`` and ``answers``."""
+    """An eavesdropper: its two methods are a proxy's ``requests`` and ``answers``."""
 
     heard: bytearray = field(default_factory=bytearray)
     asked: bytearray = field(default_factory=bytearray)
     answered: threading.Event = field(default_factory=threading.Event)
 
     def requests(self, data: bytes) -> bytes:
-        """What a receiver says."""
+        """Record a receiver's bytes."""
         self.heard += data
         self.asked += data
         return data
 
     def answers(self, _sent: int, data: bytes) -> bytes:
-        """What a donor says."""
+        """Record a donor's bytes."""
         self.heard += data
         self.answered.set()
         return data
@@ -57,7 +57,7 @@ class Tap:
 
 @dataclass
 class Proxy:
-    """Forwards connections to ``target``; ``answers`` is asked about all that comes back."""
+    """Forwards connections to ``target``; ``answers`` may change the bytes that come back."""
 
     target: str
     answers: Pass = unchanged
@@ -74,7 +74,9 @@ class Proxy:
     def close(self) -> None:
         """Close everything and wait for the threads."""
         self._end(self._listener)
-        self._threads[0].join(10)  # It accepts; all sockets are known when it has ended.
+        self._threads[0].join(
+            10
+        )  # The thread that accepts: all sockets are known when it has ended.
         for sock in self._sockets:
             self._end(sock)
         for thread in self._threads:

@@ -1,4 +1,4 @@
-"""Which differences between two replicas' states are named, and which are none."""
+"""The differences between two replicas' states that are named, and those that are ignored."""
 
 from __future__ import annotations
 

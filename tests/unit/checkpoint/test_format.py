@@ -1,4 +1,4 @@
-"""Round trips of state trees, and what is refused."""
+"""Round trips of state trees, and the objects that are refused."""
 
 from __future__ import annotations
 
@@ -235,7 +235,7 @@ def test_what_pack_never_writes_is_a_protocol_error(structure: Any) -> None:
 
 
 def test_a_dtype_by_name_imports_nothing() -> None:
-    """Asked for an attribute that it does not have yet, torch imports it."""
+    """``getattr`` on torch imports an attribute that is missing."""
     code = (
         "import sys, ftrun.checkpoint.format as f\n"
         "before = set(sys.modules)\n"

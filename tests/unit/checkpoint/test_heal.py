@@ -57,7 +57,7 @@ def state(seed: int = 0, nbytes: int = BIG) -> dict[str, Any]:
 
 
 class Crossing(StateServer):
-    """Whoever asks for the first stripe gets the second one."""
+    """A donor that sends the second stripe for the first one."""
 
     def _answer_data(self, pipe: Pipe, request: Request, offer: Offer) -> None:
         crossed = request.query.replace("offset=0&", "offset=16777216&")
@@ -125,7 +125,7 @@ def test_tiny_states_come_too(stage: Stage, tree: Any) -> None:
 
 
 def test_a_heal_unpickles_nothing(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """X2, by the audit event of every look-up of a class, and by every way into pickle."""
+    """X2: checked by the audit event of every class look-up, and by every way into pickle."""
     seen: list[str] = []
     watching = True
 
@@ -140,7 +140,7 @@ def test_a_heal_unpickles_nothing(stage: Stage, monkeypatch: pytest.MonkeyPatch)
     sys.addaudithook(watch)
     pickled = pickle.dumps(StateId(1, "a"))
     pickle.loads(pickled)  # noqa: S301
-    assert seen  # so it would be seen
+    assert seen  # so the check would notice
     seen.clear()
     for name in ("load", "loads", "Unpickler"):
         monkeypatch.setattr(pickle, name, refuse)
@@ -218,7 +218,7 @@ MISBEHAVIOURS: dict[str, dict[str, Any]] = {
 
 @both_ways
 def misbehaving(stage: Stage, how: str, tree: Any) -> str:
-    """The address of a donor that does so, or behind a network that does."""
+    """The address of a donor that misbehaves so, or of a network that does."""
     if how == "crossed":
         return stage.donor(tree, kind=Crossing).address
     return stage.network(stage.donor(tree).address, **MISBEHAVIOURS[how]).address
@@ -306,7 +306,7 @@ def test_another_jobs_token_is_refused(stage: Stage) -> None:
 @both_ways
 def test_the_token_is_nowhere_in_what_passes(stage: Stage) -> None:
     tap, tree = Tap(), state(nbytes=3 * CHUNK_BYTES)
-    server = stage.donor(tree, tag=Tag(Attempt(8, 1), 9))  # So it is asked more than once.
+    server = stage.donor(tree, tag=Tag(Attempt(8, 1), 9))  # So the donor is asked more than once.
     proxy = stage.network(server.address, requests=tap.requests, answers=tap.answers)
     found: list[FetchedState] = []
     thread = threading.Thread(target=lambda: found.append(stage.heal(proxy.address)))
@@ -315,7 +315,7 @@ def test_the_token_is_nowhere_in_what_passes(stage: Stage) -> None:
     server.offer(TAG, STATE_ID, tree)
     thread.join(TIMEOUT_S)
     assert same(found[0].tree, tree)
-    assert len(tap.heard) > 3 * CHUNK_BYTES  # so all of it was heard
+    assert len(tap.heard) > 3 * CHUNK_BYTES  # so the whole heal was recorded
     key = heal_key(TOKEN)
     for secret in (TOKEN.encode(), bytes.fromhex(TOKEN), key, key.hex().encode()):
         for part in (secret, base64.b64encode(secret), secret[: len(secret) // 2]):
@@ -373,7 +373,7 @@ def test_those_left_out_are_asked_when_all_others_are_gone(stage: Stage) -> None
     first = stage.network(stage.donor(tree).address, answers=die)
     second = gate(stage.donor(other), stage, first_in)
     healed = stage.heal(first.address, second)
-    assert same(healed.tree, other)  # Whole, and from one of the two only.
+    assert same(healed.tree, other)  # Complete, and from one of the two donors only.
 
 
 def test_no_donor_at_all_is_a_clear_error() -> None:
@@ -389,7 +389,7 @@ def test_a_dead_donor_is_a_clear_error_at_once(stage: Stage) -> None:
 
 
 def cancel_at(nbytes: int, cancel: threading.Event) -> Pass:
-    """The receiver gives up once so much has come on a stream; nothing comes from then on."""
+    """Cancel once ``nbytes`` have come on a stream; nothing arrives from then on."""
 
     def stop(sent: int, data: bytes) -> bytes | None:
         if sent < nbytes and not cancel.is_set():

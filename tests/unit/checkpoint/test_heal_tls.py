@@ -1,6 +1,6 @@
-"""Heals over TLS: nobody reads them, and nobody but the donor that was announced answers them.
+"""Heals over TLS: no eavesdropper can read them, and only the announced donor can answer.
 
-That states come whole, and what a bad network does to them, is in test_heal.py, both ways.
+Not here: complete states and bad networks, which test_heal.py tests with TLS and without.
 """
 
 from __future__ import annotations
@@ -64,15 +64,15 @@ def heal(address: str, certificate: str | None) -> FetchedState:
 
 
 def refused(address: str, certificate: str | None) -> str:
-    """What a heal that comes to nothing says."""
+    """The error text of a heal that fails."""
     began = clock.now()
     with pytest.raises(PeerError, match="Nothing was applied") as caught:
         heal(address, certificate)
-    assert clock.now() - began < AT_ONCE_S  # It would be asked for TIMEOUT_S.
+    assert clock.now() - began < AT_ONCE_S  # Otherwise it would be asked for TIMEOUT_S.
     return str(caught.value)
 
 
-# ---------------------------------------------------------------- who listens
+# ---------------------------------------------------------------- eavesdroppers
 
 
 @pytest.mark.parametrize("is_tls", [False, True])
@@ -86,7 +86,7 @@ def test_who_listens_reads_the_state_without_tls_only(stack: ExitStack, is_tls: 
 
 
 def test_the_certificate_is_made_anew_and_nothing_of_it_is_left_open(stack: ExitStack) -> None:
-    donor(stack).close()  # What is opened once for all is open now.
+    donor(stack).close()  # Descriptors that stay open are open now.
     before = sorted(os.listdir("/proc/self/fd"))
     found = {tls.ServerIdentity().fingerprint for _ in range(5)}
     assert len(found) == 5
@@ -111,7 +111,7 @@ def test_only_tls_1_3_is_spoken(stack: ExitStack) -> None:
         context.wrap_socket(sock)
 
 
-# ---------------------------------------------------------------- who answers
+# ---------------------------------------------------------------- false donors
 
 
 def test_a_donor_with_another_certificate_is_asked_for_nothing(stack: ExitStack) -> None:
@@ -147,9 +147,9 @@ def test_a_donor_with_tls_refuses_who_speaks_none(stack: ExitStack) -> None:
 
 
 class Relay:
-    """A man in the middle with a certificate of his own; he passes on every word.
+    """A man in the middle with a certificate of his own, who forwards everything.
 
-    Requests come one at a time, so one thread for each connection does.
+    Requests come one at a time, so one thread for each connection is enough.
     """
 
     def __init__(self, directory: Path, donor: StateServer) -> None:
@@ -204,17 +204,17 @@ def test_who_relays_under_a_certificate_of_his_own_is_found_out(
 
 
 def test_a_proof_for_one_certificate_is_none_for_another(stack: ExitStack, tmp_path: Path) -> None:
-    """Also a receiver that has been talked into the relay's certificate gives him nothing."""
+    """Even a receiver that accepts the relay's certificate gives him no valid proof."""
     server = donor(stack)
     relay = Relay(tmp_path, server)
     stack.callback(relay.close)
     assert "HTTP 401" in refused(relay.address, relay.certificate)
-    assert b"FtrunMac" in relay.passed  # So it was relayed, and refused by the donor.
+    assert b"FtrunMac" in relay.passed  # So the request was relayed, and the donor refused it.
     with Caller(server.address, TOKEN, server.certificate, relay.certificate) as caller:
         assert caller.ask(HEADER, x_ftrun_receiver="r1").status == 401
 
 
-# ---------------------------------------------------------------- who is silent, or talks nonsense
+# ---------------------------------------------------------------- silence and nonsense
 
 
 @pytest.mark.parametrize(
@@ -266,7 +266,7 @@ def test_a_donor_that_hangs_up_is_said_to(stack: ExitStack) -> None:
 
 
 def test_a_head_longer_than_a_read_is_read_whole(stack: ExitStack) -> None:
-    """TLS has taken all of it from the socket by then: nothing would come if it were waited for."""
+    """TLS has taken all bytes from the socket by then: a wait for the socket would never end."""
     server = donor(stack)
     with Caller(server.address, TOKEN, server.certificate) as caller:
         fields = {"x_ftrun_receiver": "r1", "x_more": "y" * 9000}

@@ -1,4 +1,4 @@
-"""DTensors: what FSDP2 holds, carried shard by shard."""
+"""DTensors, as FSDP2 has them, carried shard by shard."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An offer's life: live, retired, copied, freed; and what a forked child keeps of the server."""
+"""An offer's life: live, retired, copied, freed; and the server in a forked child."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_what_came_from_other_donors_is_not_copied() -> None:
     assert offer.admit("r")
     offer.served("r", 1)
     offer.lacks("r", [(6, 8), (3, 4), (7, 8)])
-    offer.lacks("r", [(0, 8)])  # said before that, on another stream
+    offer.lacks("r", [(0, 8)])  # reported before that, on another stream
     assert offer.retire(1 << 30) == 3 * CHUNK_BYTES
     assert [contents(offer, c) is not None for c in range(8)] == [c in (3, 6, 7) for c in range(8)]
 
@@ -160,7 +160,7 @@ def test_only_a_receiver_that_will_be_done_by_then_is_waited_for(
     for chunks_per_s, lacking in ((2, 4), (0.5, 4), (2, 0)):
         offer = make(torch.ones(64 * CHUNK_BYTES, dtype=torch.uint8))
         offer.admit("r")
-        offer.lacks("r", [(0, 32)])  # went on from what had come before
+        offer.lacks("r", [(0, 32)])  # continued from the chunks that had come before
         now[0] += (32 - lacking) / chunks_per_s
         offer.lacks("r", [(0, lacking)])
         assert offer.retire(1 << 30) == lacking * CHUNK_BYTES

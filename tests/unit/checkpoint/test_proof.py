@@ -1,4 +1,4 @@
-"""Proofs of a heal's requests: what they cover, that they count, and that they tell nothing."""
+"""Proofs of a heal's requests: what they cover, that they count, and that they reveal nothing."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def proofs(token: str = TOKEN, challenge: str = CHALLENGE, certificate: str = ""
 
 
 def dumb(token: str, number: int, line: str, fields: Mapping[str, str]) -> str:
-    """The same once more, written down from the description of the protocol (docs/PROTOCOL.md)."""
+    """A second implementation, from the description in docs/PROTOCOL.md."""
     key = hmac.new(token.encode(), b"ftrun heal 1", hashlib.sha256).digest()
     said = b""
     for part in [CHALLENGE, CERTIFICATE, f"{number}", line]:
@@ -50,7 +50,7 @@ def test_proofs_are_what_the_protocol_says() -> None:
 
 
 def test_a_proof_of_today_is_a_proof_tomorrow() -> None:
-    """Replicas of two versions of ftrun heal from each other: to change this is to break that."""
+    """Replicas of two versions of ftrun heal from each other: a change here would break that."""
     assert proofs().next("GET / HTTP/1.1", {"host": "h"}) == (
         "FtrunMac 6d7f926a471b7b81522ac8f7e76b1db8fe0ff74c213cf72d153c71de8593383d"
     )

@@ -35,7 +35,7 @@ def server() -> Iterator[StateServer]:
 
 
 def ask(server: StateServer, target: str, method: str = "GET", **fields: str) -> tuple[int, bytes]:
-    """On a connection of its own, proved; a field that is empty is left out."""
+    """Send a proved request on a connection of its own; empty fields are left out."""
     sent = {"x_ftrun_receiver": "r1", **fields}
     with Caller(server.address, TOKEN) as caller:
         answer = caller.ask(target, method, **{k: v for k, v in sent.items() if v})
@@ -264,7 +264,7 @@ def test_a_length_that_cannot_be_is_refused(server: StateServer, length: str) ->
 def test_a_hello_of_tls_is_refused_at_once(server: StateServer) -> None:
     host, port = server.address.split(":")
     with socket.create_connection((host, int(port)), WAIT_S) as sock:
-        sock.sendall(b"\x16\x03\x01\x02\x00\x01")  # The rest comes when this is answered.
+        sock.sendall(b"\x16\x03\x01\x02\x00\x01")  # A TLS client sends more only after an answer.
         assert sock.makefile("rb").read().startswith(b"HTTP/1.1 400 ")
 
 

@@ -1,4 +1,4 @@
-"""Stripes are handed out so that every chunk comes once, whoever fails or is slow."""
+"""Stripes are handed out so that every chunk comes once, though streams fail or are slow."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WAIT_S = 20
 
 
 def nothing() -> None:
-    """A stream that nobody needs to cut."""
+    """A stream that never needs to be cut."""
 
 
 def draw(pool: Stripes, donor: str, rng: random.Random, came: list[int]) -> None:

@@ -85,7 +85,7 @@ def test_messages_go_both_ways(pair: tuple[FrameSocket, FrameSocket]) -> None:
 
 
 def test_what_has_arrived_together_is_pending(pair: tuple[FrameSocket, FrameSocket]) -> None:
-    """Who waits in select must look here first: these bytes have left the socket."""
+    """A caller of select must check ``pending`` first: these bytes have left the socket."""
     left, right = pair
     left.send(Heartbeat())
     left.send(Lease(8.5))

@@ -38,7 +38,7 @@ def run(main: Coroutine[Any, Any, T]) -> T:
 
 
 def batch(*messages: object) -> bytes:
-    """What goes as one gRPC message."""
+    """The messages as one gRPC message."""
     return take_batch(deque(encode(message) for message in messages))
 
 
@@ -65,7 +65,7 @@ async def serving(attach: Attach = echo, port: int = 0) -> AsyncIterator[int]:
 
 
 class Agent:
-    """Collects what a connection tells; waits for one kind of event."""
+    """Collects a connection's events; waits for one kind of event."""
 
     def __init__(self, *ports: int, token: str = TOKEN) -> None:
         self.events: asyncio.Queue[Any] = asyncio.Queue()
@@ -167,7 +167,7 @@ def test_a_wrong_token_is_refused_and_said_so(token: str) -> None:
 
 
 def test_who_is_refused_was_never_connected_and_says_nothing() -> None:
-    """A Hello on a refused stream would cost its status; and the agent take it for accepted."""
+    """A Hello on a refused stream would hide its status; the agent would think it accepted."""
 
     async def main() -> None:
         async with serving() as port, Agent(port, token=new_token()) as agent:
@@ -267,7 +267,7 @@ def test_a_lighthouse_that_speaks_otherwise_is_left() -> None:
 def test_a_lighthouse_that_accepts_and_cuts_is_not_hammered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(rpc, "BACKOFF_LAST_S", 60.0)  # no try lasts so long
+    monkeypatch.setattr(rpc, "BACKOFF_LAST_S", 60.0)  # no try lasts that long
 
     async def cutting(requests: AsyncIterator[bytes], context: Any) -> None:
         await context.send_initial_metadata(rpc.ACCEPTED)
@@ -281,7 +281,7 @@ def test_a_lighthouse_that_accepts_and_cuts_is_not_hammered(
 
 
 def test_close_ends_a_connection_that_never_stood(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A lighthouse that takes the connection and says nothing holds nobody up."""
+    """A lighthouse that accepts the connection and sends nothing does not block the agent."""
 
     async def main() -> None:
         with socket.create_server(("127.0.0.1", 0)) as mute:

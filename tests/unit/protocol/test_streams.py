@@ -1,4 +1,4 @@
-"""Batches, and what a stream's ends remember."""
+"""Batches, and the quorums that a stream's ends remember."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def report(of: Quorum) -> WorkerMessage:
 
 
 def carry(sender: StreamCodec, receiver: StreamCodec, message: object) -> int:
-    """Over the stream; how many bytes it took."""
+    """Send it over the stream; returns the number of bytes."""
     data = sender.encode(message)
     assert receiver.decode(take_batch(deque([data]))) == [message]
     return len(data)
@@ -85,7 +85,7 @@ def test_each_quorum_goes_in_full_once() -> None:
     full = carry(lighthouse, agent, ToWorkers((), NewQuorum(large(1))))
     assert full > 4000
     assert carry(lighthouse, agent, ToWorkers((), NewQuorum(large(2, without=5)))) < 150
-    # The agent's workers were told by the lighthouse: it knows what they are in.
+    # The lighthouse has sent the agent's workers their quorum, so it knows that quorum.
     for seq, without in ((2, 5), (1, 0)):
         assert carry(agent, lighthouse, report(large(seq, without))) < 200
     both = replace(report(large(2, 5)).message, pending=PendingQuorum(large(3)))  # type: ignore[type-var]
@@ -136,7 +136,7 @@ def test_memory_is_bounded_and_both_ends_forget_the_same() -> None:
 
 
 def test_a_base_is_named_only_while_the_other_end_has_it() -> None:
-    """One end may be far ahead of the other: what is named must still be known there."""
+    """One end may be far ahead of the other: a named quorum must still be known there."""
     ahead, behind = StreamCodec(), StreamCodec()
     on_the_way = deque(
         ahead.encode(ToWorkers((), NewQuorum(large(seq, without=seq)))) for seq in range(1, KEPT)

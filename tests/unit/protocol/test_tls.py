@@ -1,4 +1,4 @@
-"""The TLS files: whatever is wrong with them is said before anything starts."""
+"""The TLS files: any error in them is reported before anything starts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def made(tmp_path: Path) -> Path:
 
 
 def self_signed(directory: Path, from_days: int, to_days: int) -> tuple[Path, Path]:
-    """A certificate that is valid from so many days from now to so many."""
+    """A certificate that is valid between two days, counted from now."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "node-7")])
     now = clock.wall()
@@ -47,7 +47,7 @@ def self_signed(directory: Path, from_days: int, to_days: int) -> tuple[Path, Pa
 
 
 def refused(tls: TlsFiles, *words: str) -> None:
-    """Both ends refuse it, in these words and with what to do."""
+    """Both ends refuse it, with this text and with what to do."""
     for check in (tls.check_server, tls.check_client):
         with pytest.raises(UserError) as told:
             check()

@@ -2,6 +2,6 @@
 
 Three programs decide here, each in a corridor of its own: ``worker`` (one training process),
 ``agent`` (one node), ``lighthouse`` (one job's membership). Each takes events and returns
-instructions, and its shell touches the world. The corridors do not import each other. They share
-what stands beside this file: ids, messages, quorums, activities.
+instructions; its shell does all input and output. The corridors do not import each other. They
+share the modules of this folder: ids, messages, quorum, activity, version.
 """

@@ -1,11 +1,11 @@
 """Every message of the membership protocol, as immutable records.
 
 Three parties: **lighthouse** (decides), **agent** (one per node, relays and supervises), **worker**
-(one training process). Workers speak to their agent only; what is for the lighthouse is relayed as
-it is. The class names are the message names of ``protocol/ftrun.proto`` and the field names are
-the same, so that the codec needs no table.
+(one training process). A worker sends to its agent only; the agent relays messages for the
+lighthouse unchanged. Classes and fields have the names of ``protocol/ftrun.proto``, so that the
+codec needs no table.
 
-Not here: what a quorum is made of (quorum.py), what each party does on receipt (worker/, agent/,
+Not here: the records of a quorum (quorum.py), each party's reaction to a message (worker/, agent/,
 lighthouse/).
 """
 
@@ -19,16 +19,16 @@ from ftrun.core.quorum import Endpoint, Quorum
 from ftrun.core.version import PROTOCOL_VERSION
 
 USAGE_CODE = 2
-"""The exit code of a script that was called wrongly, by custom and by argparse."""
+"""The exit code of a script with wrong arguments, by custom and by argparse."""
 
 # ---------------------------------------------------------------- records shared by messages
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A replica that is out, and why, in words for people.
+    """A lost replica, and the cause as text for people.
 
-    ``killed``: it had been asked to end, and had to be killed: it may not have saved all.
+    ``killed``: it was asked to end and had to be killed, so it may not have saved everything.
     """
 
     replica_id: str
@@ -49,14 +49,14 @@ class Interrupt:
 
 @dataclass(frozen=True, slots=True)
 class NewQuorum:
-    """Form or shrink: build ``quorum`` in the background; in force here as soon as it is built."""
+    """Form or shrink: build ``quorum`` in the background; it is in force as soon as it is built."""
 
     quorum: Quorum
 
 
 @dataclass(frozen=True, slots=True)
 class Prepare:
-    """Build ``quorum`` in the background beside the one in force; swap at a Switch only."""
+    """Build ``quorum`` in the background while another is in force; swap only at a Switch."""
 
     quorum: Quorum
 
@@ -79,14 +79,14 @@ class Switch:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """The switch under ``attempt`` is off; the promise is void; throw away what was built."""
+    """The switch under ``attempt`` is cancelled: drop its promise and its process group."""
 
     attempt: Attempt
 
 
 @dataclass(frozen=True, slots=True)
 class AskReport:
-    """Send a Report now (a lighthouse or a link has come back)."""
+    """Send a Report now, because a lighthouse or a link has come back."""
 
 
 ToWorker: TypeAlias = Interrupt | NewQuorum | Prepare | ProposeSwitch | Switch | Cancel | AskReport
@@ -97,7 +97,7 @@ ToWorker: TypeAlias = Interrupt | NewQuorum | Prepare | ProposeSwitch | Switch |
 
 @dataclass(frozen=True, slots=True)
 class SwitchPromise:
-    """A worker begins ``step`` under the prepared quorum or never. ``confirmed``: a Switch came."""
+    """A worker begins ``step`` only under the prepared quorum. ``confirmed``: a Switch came."""
 
     step: int
     confirmed: bool = False
@@ -105,7 +105,7 @@ class SwitchPromise:
 
 @dataclass(frozen=True, slots=True)
 class PendingQuorum:
-    """A quorum that a worker prepares, and what it has promised about it, if anything."""
+    """A quorum that a worker prepares, and the worker's promise about it, if any."""
 
     quorum: Quorum
     promise: SwitchPromise | None = None
@@ -113,18 +113,18 @@ class PendingQuorum:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All that the lighthouse must know of a worker: its first word, its answer to an Interrupt.
+    """All that the lighthouse must know of a worker: its first message, or the answer to Interrupt.
 
-    ``state``: what it holds. ``interrupted``: the highest attempt that it has given up for good (by
-    an Interrupt or an error of its own); NO_ATTEMPT for one that never was in a quorum.
-    ``in_force`` / ``pending``: the quorums it trains in and prepares, records included, so that a
+    ``state``: the state that it holds. ``interrupted``: the highest attempt that it has given up
+    for good (by an Interrupt or an error of its own); NO_ATTEMPT if it never was in a quorum.
+    ``in_force`` / ``pending``: the quorums it trains in and prepares, as whole records, so that a
     lighthouse without a journal can rebuild. ``reduced``: the tag under which all operations of its
-    current step are complete (its results stand); ``voted``: the tag of a vote within the group
-    whose outcome it does not know yet. ``local_step_index``: which step, counted from its start, it
-    works on or would begin next; ``repairable``: with a next quorum it can go on with that step and
-    lose nothing. ``torn``: a heal broke off, and ``state`` is half written over: it holds none.
-    ``freezes_membership``: at its step the script lets nobody join; ``too_few``: too few
-    contributed to its step, which it repeats, so that whoever is ready is needed.
+    current step are complete (its results stand). ``voted``: the tag of a vote within the group
+    whose outcome it does not know yet. ``local_step_index``: the step, counted from its start, that
+    it works on or begins next. ``repairable``: under a next quorum it can go on with that step and
+    lose nothing. ``torn``: a heal left ``state`` half written over, so it holds none.
+    ``freezes_membership``: at its step the script lets nobody join. ``too_few``: it repeats its
+    step because too few contributed, so every ready replica is needed.
     """
 
     state: StateId
@@ -149,7 +149,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """The process group of ``attempt`` stands."""
+    """The process group of ``attempt`` is built."""
 
     attempt: Attempt
 
@@ -164,7 +164,7 @@ class BuildFailed:
 
 @dataclass(frozen=True, slots=True)
 class Promised:
-    """Will not begin ``step`` under the old quorum until Switch, Cancel or Interrupt (Q5)."""
+    """``step`` will not begin under the old quorum until Switch, Cancel or Interrupt (Q5)."""
 
     attempt: Attempt
     step: int
@@ -172,10 +172,10 @@ class Promised:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Cannot promise ``step``: has begun ``current`` already (or does not know the attempt).
+    """The worker cannot promise ``step``: it has begun ``current``, or does not know the attempt.
 
-    ``later``: it will promise by itself, at its first boundary from ``step`` on at which its script
-    lets members join; said again at each one before at which it does not.
+    ``later``: it promises by itself at its first boundary from ``step`` on at which its script lets
+    members join. At each earlier boundary from ``step`` on it refuses again.
     """
 
     attempt: Attempt
@@ -203,7 +203,7 @@ class Errored:
 
 @dataclass(frozen=True, slots=True)
 class Healed:
-    """The state of ``step`` was applied. ``donors``: replica ids; for events and status."""
+    """The worker has applied the state of ``step``. ``donors``: replica ids, shown to people."""
 
     attempt: Attempt
     step: int
@@ -214,16 +214,16 @@ class Healed:
 
 @dataclass(frozen=True, slots=True)
 class Leaving:
-    """The worker goes: ``reason`` is "finished" (script ended), "left" or "drained"."""
+    """The worker leaves: ``reason`` is "finished" (script ended), "left" or "drained"."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Where a worker is: for status and restart budgets. No answer; the last one wins.
+    """A worker's progress. Status and restart budgets use it. No answer; the newest one counts.
 
-    ``phase``: one of ``activity.Activity``; ``since_s``: how long it has been in it.
+    ``phase``: one of ``activity.Activity``. ``since_s``: the seconds since that phase began.
     """
 
     step: int
@@ -252,7 +252,7 @@ FromWorker: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class WorkerHello:
-    """A worker's first frame to its agent: who it is (checked against what was started)."""
+    """A worker's first frame to its agent: its identity, which must be that of a started worker."""
 
     key: WorkerKey
     pid: int
@@ -265,7 +265,7 @@ class Lease:
 
     ``until_s``: on the monotonic clock, which the agent and its workers share. The agent sends each
     new lease ahead of time, because a stopped agent cannot send anything later. When a lease ends
-    it sends the same one again, so that its workers notice at once and not at their next tick.
+    the agent sends it again, so that its workers notice at once and not at their next tick.
     """
 
     until_s: float
@@ -273,10 +273,10 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class LeaveNow:
-    """The worker shall leave at its next boundary by itself: no lighthouse will agree on one.
+    """The worker leaves at its next boundary by itself, because no lighthouse will agree on one.
 
-    A step that waits for a quorum, or for peers, is given up for it. ``in_quorum``: it leaves also
-    while a quorum stands; else only if it is in none, and so has nobody to agree with.
+    It gives up a step that waits for a quorum or for peers. ``in_quorum``: it leaves even if it is
+    in a quorum. Otherwise it leaves only if it is in none, and so needs no agreement.
     """
 
     reason: str
@@ -307,9 +307,9 @@ class NoManager:
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """What all agents of a job must agree on; the first one brings it.
+    """The settings that all agents of a job must share; the first agent brings them.
 
-    ``rebalance``: replicas may be moved to nodes that come late.
+    ``rebalance``: replicas may be moved to nodes that join late.
     """
 
     job_id: str
@@ -327,7 +327,7 @@ class JobSpec:
 class RunningReplica:
     """A replica group that an agent runs.
 
-    ``has_left``: it trains no more, and its processes are about to end.
+    ``has_left``: it no longer trains, and its processes are about to end.
     """
 
     replica_id: str
@@ -339,10 +339,10 @@ class RunningReplica:
 class Hello:
     """An agent's first message on a stream; its workers' Reports follow as WorkerMessages.
 
-    ``capacity``: how many replica groups fit on the node. ``dead``: incarnations whose end this
-    agent saw and cannot be sure that a lighthouse knows. ``finished``: slots that ended well.
-    ``epoch``: of the lighthouse that has welcomed it last; 0: none has. ``age_s``: how long ago the
-    agent was started. ``version``: of this protocol; 0: from before it had one.
+    ``capacity``: how many replica groups fit on the node. ``dead``: incarnations that ended on this
+    node, and whose end a lighthouse may not know. ``finished``: slots that ended well. ``epoch``:
+    that of the lighthouse that last welcomed this agent; 0: none has. ``age_s``: the seconds since
+    the agent started. ``version``: the protocol's; 0: the agent is older than this field.
     """
 
     agent_id: str
@@ -360,7 +360,7 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class WorkerMessage:
-    """What a worker says to the lighthouse, relayed."""
+    """A worker's message to the lighthouse, relayed by its agent."""
 
     key: WorkerKey
     message: FromWorker
@@ -368,7 +368,7 @@ class WorkerMessage:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaStarted:
-    """The agent has started an incarnation of a slot; ``restarts`` counts those before it."""
+    """The agent has started an incarnation of a slot; ``restarts`` counts the earlier ones."""
 
     replica_id: str
     incarnation: str
@@ -377,7 +377,7 @@ class ReplicaStarted:
 
 @dataclass(frozen=True, slots=True)
 class StartFailure:
-    """A script's end before its first step that the script itself is to blame for.
+    """A script's end before its first step, by the script's own fault.
 
     ``signature``: equal for equal failures. ``exit_code``: that of the first worker that failed.
     """
@@ -391,7 +391,7 @@ class StartFailure:
 class ReplicaLost:
     """An incarnation has ended badly (or is being killed); its processes cannot act any more.
 
-    ``killed``: as in Loss. ``start_failure``: set if it had not come to its first step.
+    ``killed``: as in Loss. ``start_failure``: set if it had not reached its first step.
     """
 
     replica_id: str
@@ -420,9 +420,9 @@ class ReplicaProgress:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """The agent lives; ``progress`` only of replicas whose step or phase has changed.
+    """The agent is alive; ``progress`` lists only replicas whose step or phase has changed.
 
-    ``quiet``: no HeartbeatAck is wanted (core/agent/lease.py says when one is).
+    ``quiet``: no HeartbeatAck is wanted (the rule is in core/agent/lease.py).
     """
 
     progress: tuple[ReplicaProgress, ...] = ()
@@ -431,10 +431,10 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class AgentLeaving:
-    """SIGTERM to the agent: what it runs leaves at a boundary that all agree on.
+    """The agent received SIGTERM: its replicas leave at a boundary that all members agree on.
 
-    Its slots are for others then, and it takes none itself. ``running``: the replicas of which a
-    process still lives; those that are not listed are free at once.
+    Its slots then go to other agents, and it takes no new ones. ``running``: the replicas of which
+    a process still lives. The agent's other slots are free at once.
     """
 
     reason: str
@@ -451,7 +451,7 @@ class JobFailed:
 
 @dataclass(frozen=True, slots=True)
 class Goodbye:
-    """The agent ends in order; nothing of it runs any more."""
+    """The agent ends in order; none of its processes run any more."""
 
 
 FromAgent: TypeAlias = (
@@ -472,9 +472,9 @@ FromAgent: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """The stream is accepted. ``epoch``: of this lighthouse's life.
+    """The stream is accepted. ``epoch``: this lighthouse's.
 
-    ``http``: ``host:port`` where it answers people, as it is bound; empty: nowhere.
+    ``http``: the ``host:port`` of its HTTP server, as it is bound; empty: it has none.
     """
 
     epoch: int
@@ -484,7 +484,7 @@ class Welcome:
 
 @dataclass(frozen=True, slots=True)
 class AssignSlots:
-    """The slots this agent shall run, all of them; it stops what is not in the list."""
+    """All slots that this agent must run; it stops replicas of other slots."""
 
     replica_ids: tuple[str, ...]
 
@@ -515,7 +515,7 @@ class HeartbeatAck:
 class Notice:
     """One line for people: ``kind`` is formed, lost, joined, healed, switched, finished …
 
-    ``replica_ids``: whom it is about; none if these are very many (core/lighthouse/outbox.py).
+    ``replica_ids``: the replicas concerned; none if they are very many (core/lighthouse/outbox.py).
     """
 
     kind: str
@@ -525,7 +525,7 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class EndJob:
-    """The job is over: stop what still runs. ``exit_code`` 0: every member has finished."""
+    """The job is over: stop all processes. ``exit_code`` 0: every member has finished."""
 
     exit_code: int
     reason: str

@@ -1,7 +1,7 @@
-"""A quorum: the replica groups that train together, who counts in a step of it, where it begins.
+"""A quorum: the replica groups that train together, their first step, a step's contributors.
 
-Pure records and arithmetic. Not here: which quorum comes next (lighthouse/), what a worker does
-under one (worker/).
+Pure records and arithmetic. Not here: the choice of the next quorum (lighthouse/), the behaviour of
+a worker in one (worker/).
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from ftrun.core.ids import Attempt, StateId
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where one worker can be reached by its peers.
+    """The addresses at which peers reach one worker.
 
     ``host``: numeric address that its process group binds. ``heal``: ``host:port`` of its state
-    server. ``heal_certificate``: the SHA-256, in hex, of the certificate that the server shows;
-    empty: it speaks no TLS.
+    server. ``heal_certificate``: the SHA-256, in hex, of that server's certificate; empty: the
+    server does not use TLS.
     """
 
     host: str
@@ -37,18 +37,18 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Quorum:
-    """Who trains together, and from which state.
+    """The replica groups that train together, and the state that they begin with.
 
     ``members`` are ordered by ``replica_order``; a member's index is its replica_rank. ``store`` is
     the ``host:port`` of the TCPStore in which the process groups meet. ``step`` and ``state`` are
     what every member holds when it begins its first step here; a member that does not hold
-    ``state`` heals. Both are None in a quorum that comes by a switch until the switch is confirmed:
+    ``state`` heals. In a quorum that comes by a switch both are None until the switch is confirmed;
     then ``step`` is the step of the switch. ``newcomers`` are the members that heal.
-    ``recomputes``: groups of several workers that cannot all repair the step under way: they
-    compute it again.
+    ``recomputes``: groups of several workers that compute the step under way again, because not all
+    of their workers can repair it.
 
-    ``base`` and ``left`` are only ever set on the way between an agent and the lighthouse, where a
-    quorum is told by what is new in it (protocol/quorums.py). Nobody else meets such a record.
+    ``base`` and ``left`` are set only between an agent and the lighthouse, where a quorum is sent
+    as a difference (protocol/quorums.py). No other code receives such a record.
     """
 
     attempt: Attempt
@@ -86,9 +86,9 @@ def contributors(
 ) -> tuple[int, ...]:
     """The replica_ranks whose gradients count in ``step``, in order.
 
-    Newcomers add zeros in the first step of their quorum, unless everybody heals before the
-    forward pass (``heal_first``, and always at step 0). ``at_most``: the rest are spares
-    (``WorldSizeMode.FIXED_WITH_SPARES``). Every member comes to the same answer without asking.
+    Newcomers add zeros in the first step of their quorum, unless they heal before the forward pass
+    (``heal_first``, and always at step 0). ``at_most``: members beyond it are spares
+    (``WorldSizeMode.FIXED_WITH_SPARES``). Every member computes the same answer by itself.
     """
     ranks = tuple(range(len(quorum.members)))
     if quorum.newcomers and step == quorum.step and not (heal_first or step == 0):

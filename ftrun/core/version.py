@@ -1,7 +1,7 @@
-"""The version of the protocol that agents and lighthouse speak, and the words when two differ.
+"""The protocol version of agents and lighthouse, and the error text when two versions differ.
 
 A lighthouse and its agents refuse each other unless both have the same version, because a message
-that means something else to the receiver could break an invariant. Not here: the messages.
+that the receiver misunderstands could break an invariant. Not here: the messages.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ PROTOCOL_VERSION = 1
 
 
 def unlike_version(version: int, peer: str) -> str:
-    """Why ``peer``, which has this version, cannot take part; "": it can."""
+    """The reason why ``peer``, which has ``version``, cannot take part; "": it can."""
     if version == PROTOCOL_VERSION:
         return ""
     age = "an older" if version < PROTOCOL_VERSION else "a newer"

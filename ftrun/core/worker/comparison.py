@@ -1,20 +1,20 @@
 """Whether the replicas' operations of one step are alike, decided before they meet in a group.
 
-A backend breaks, or sums up nonsense, where two replicas' n-th operations of a step differ. So what
-differs from the last committed step is compared first; what does not, goes out at once, for all who
-hold one state have committed the same steps, and newcomers know of none. One replica of each quorum
-is its *reference*, the same one to all:
+If two replicas' n-th operations of a step differ, a backend breaks or sums up nonsense. So an
+operation that differs from the last committed step's is compared first. Any other goes out at once,
+because all replicas that hold one state have committed the same steps. (To a newcomer every
+operation is new.) One replica of each quorum is its *reference*, the same for all members:
 
 - Any other replica asks the reference for its operation, and lets its own go if they are alike. If
   not, the mistake counts as its own.
-- The reference asks all others before it lets an operation go that has changed, and before it
-  answers what it is. Somebody may have let an unlike one go that has not changed, or most others
-  have another one: then the mistake counts as the reference's. Otherwise whoever has an unlike one
-  will ask, and find out.
+- The reference asks all others before it lets a changed operation go, and before it answers a
+  question about it. If another replica has an unlike operation that has not changed (it may be out
+  already), or if most others have unlike ones, the mistake counts as the reference's. Otherwise
+  each replica with an unlike operation asks, and finds its mistake.
 
-The end of a step is compared as an operation is: one replica may issue fewer than the others.
+The end of a step is compared like an operation, because one replica may issue fewer than others.
 
-Not here: who asks, and over what (training/comparing.py); what follows from unlike operations
+Not here: how questions are sent (training/comparing.py), the consequences of unlike operations
 (machine.py).
 """
 
@@ -29,7 +29,7 @@ from ftrun.core.quorum import Member, Quorum
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What must be alike in an operation; ``sizes`` are for people, their product counts."""
+    """The shape of an operation; of ``sizes`` only the product is compared."""
 
     op: str = "sum"
     dtype: str = "float32"
@@ -37,7 +37,7 @@ class Shape:
 
     @property
     def count(self) -> int:
-        """How many elements."""
+        """The number of elements."""
         count = 1
         for size in self.sizes:
             count *= size
@@ -56,14 +56,14 @@ class Shape:
 
 
 USUAL = Shape()
-"""Of tests that are about something else."""
+"""The shape in tests that are about something else."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One operation of a step, or its end (``shape`` is None).
 
-    ``changed``: the last committed step had another one there; ``cleared``: it may be out.
+    ``changed``: the last committed step had another one there. ``cleared``: it may be out.
     """
 
     shape: Shape | None
@@ -71,7 +71,7 @@ class Entry:
     cleared: bool
 
     def is_like(self, other: Entry) -> bool:
-        """Both end the step there, or can be reduced together."""
+        """Whether both end the step, or both can be reduced together."""
         if self.shape is None:
             return other.shape is None
         return self.shape.is_like(other.shape)
@@ -82,10 +82,10 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What members are asked: their operation ``index`` of the step of ``tag``.
+    """A question to ``members``: their operation ``index`` of the step of ``tag``.
 
-    ``repeat``: so often the step was begun before under this tag. ``cleared``: wait until it may be
-    out there (what the reference is asked).
+    ``repeat``: how many times the step was begun before under this tag. ``cleared``: answer only
+    once the operation may be out there (in questions to the reference).
     """
 
     tag: Tag
@@ -98,15 +98,15 @@ class Question:
 class Comparison:
     """One step's operations, as they are compared in one quorum.
 
-    ``unlike``: two operations that cannot be reduced together, in words; "" if there are none.
+    ``unlike``: a text about two operations that cannot be reduced together; "" if there are none.
 
     Args:
-        key: of the worker that asks.
-        quorum: in which the operations go out.
+        key: the key of the worker that asks.
+        quorum: the quorum in which the operations go out.
         committed: the operations of the last committed step; None if this worker has not taken part
             in it.
-        tag: of the step in that quorum.
-        repeat: so often the step was begun before under this tag, and too few contributed to it.
+        tag: the tag of the step in that quorum.
+        repeat: how many times too few contributed to the step under this tag.
     """
 
     def __init__(
@@ -146,35 +146,35 @@ class Comparison:
 
     @property
     def is_complete(self) -> bool:
-        """All is out, and so is the step's end if it has come."""
+        """All operations are cleared, and so is the step's end if it has come."""
         return self.cleared == len(self.shapes) + self._ended
 
     def has_passed(self, question: Question) -> bool:
-        """Whether this is a later step of the same quorum than what is asked for."""
+        """Whether this is a later step of the same quorum than the one in ``question``."""
         mine, asked = (self.tag.step, self.repeat), (question.tag.step, question.repeat)
         return self.tag.attempt == question.tag.attempt and mine > asked
 
     def is_asked(self, question: Question) -> bool:
-        """Whether this is the step that is asked for."""
+        """Whether this is the step in ``question``."""
         return (self.tag, self.repeat) == (question.tag, question.repeat)
 
     def add(self, shape: Shape) -> None:
-        """The step's next operation."""
+        """Add the step's next operation."""
         self.shapes.append(shape)
 
     def end(self) -> None:
-        """The script wants its results: nothing more follows."""
+        """The script wants its results: no more operations follow."""
         self._ended = True
 
     def begin_again(self, quorum: Quorum) -> None:
-        """The same operations go out in the next quorum, whose members may be others."""
+        """The same operations go out in the next quorum, which may have other members."""
         self.tag, self.repeat = Tag(quorum.attempt, self.tag.step), 0
         self.cleared, self._asked = 0, -1
         self._open.clear()
         self._meet(quorum)
 
     def entry(self, index: int) -> Entry | None:
-        """What the step has at ``index``; None if that is not known yet."""
+        """The step's operation or end at ``index``; None if it is not known yet."""
         end = len(self.shapes)
         if index < end:
             return Entry(self.shapes[index], self._is_changed(index), index < self.cleared)
@@ -183,14 +183,14 @@ class Comparison:
         return Entry(None, self._is_changed(end), end < self.cleared)
 
     def advance(self) -> range:
-        """The operations that may go out now and could not before."""
+        """Clear more operations; returns those that may go out now."""
         first, known = self.cleared, len(self.shapes) + self._ended
         while self.cleared < known and not self.unlike and self._is_clear(self.cleared):
             self.cleared += 1
         return range(first, min(self.cleared, len(self.shapes)))
 
     def question(self) -> Question | None:
-        """What must be asked before more can go out, if it has not been asked."""
+        """The question to ask before more can go out; None: none is open, or it was asked."""
         index = self.cleared
         if self.unlike or self.is_complete or index == self._asked:
             return None
@@ -200,7 +200,7 @@ class Comparison:
         return Question(self.tag, self.repeat, index, self._others, cleared=not self._is_reference)
 
     def answer(self, asked: Question, replica_id: str, theirs: Entry) -> None:
-        """A member has told its operation."""
+        """A member has answered the question ``asked``."""
         index = asked.index
         is_of_this = (asked.tag, asked.repeat, index) == (self.tag, self.repeat, self._asked)
         if not is_of_this or replica_id not in self._open:

@@ -1,7 +1,7 @@
-"""What happens to a worker (events) and what it has to do about it (instructions).
+"""The events that one worker's machine takes, and the instructions that it returns.
 
 Messages of the lighthouse (``messages.ToWorker``) and of the agent (``Lease``,
-``LeaveNow``) are events of the machine too. Not here: the transitions (machine.py).
+``LeaveNow``) are events too. Not here: the transitions (machine.py).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ftrun.core.worker.comparison import USUAL, Entry, Question, Shape
 
 @dataclass(frozen=True, slots=True)
 class BoundaryReached:
-    """The script wants to begin its next step. ``freeze_membership``: no switch at this step."""
+    """The script wants to begin its next step. ``freeze_membership``: nobody may join."""
 
     freeze_membership: bool = False
 
@@ -40,8 +40,8 @@ class BoundaryReached:
 class OperationIssued:
     """One more reduction of this step.
 
-    ``batched``: its result is handed out with those of its batch only, of which ``closes`` marks
-    the last one. ``shape``: what it must have in common with the other replicas'.
+    ``batched``: its result is handed out together with those of its batch. ``closes``: it is the
+    last one of the batch. ``shape``: must be like that of the other replicas' operation.
     """
 
     batched: bool = False
@@ -56,16 +56,16 @@ class OperationsEnded:
 
 @dataclass(frozen=True, slots=True)
 class VoteStarted:
-    """All ranks of a group of several workers are asked; this one votes for its own step."""
+    """The ranks of a group of several workers vote; this rank votes for its own step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decided:
     """The outcome of the step for this replica group.
 
-    ``shared``: every replica group comes to the same outcome (too few members, say), so that a
-    step that is not committed leaves nobody behind. ``torn``: the ranks of this group voted for
-    different steps.
+    ``shared``: every replica group comes to the same outcome (for example: too few members), so
+    that a step that is not committed leaves no replica behind. ``torn``: the ranks of this group
+    voted for different steps.
     """
 
     commit: bool
@@ -76,7 +76,7 @@ class Decided:
 
 @dataclass(frozen=True, slots=True)
 class StateApplied:
-    """The state that was loaded is now the script's own."""
+    """The loaded state is now the script's own."""
 
     donors: tuple[str, ...]
     nbytes: int
@@ -128,7 +128,7 @@ class OperationAnswered:
 
 @dataclass(frozen=True, slots=True)
 class GroupBuilt:
-    """The builder has the process group of ``attempt``."""
+    """The builder has built the process group of ``attempt``."""
 
     attempt: Attempt
 
@@ -158,7 +158,7 @@ class OverwriteBegun:
 
 @dataclass(frozen=True, slots=True)
 class StateSpoiled:
-    """The state that was loaded is not what the script holds after it was applied."""
+    """The loaded state was applied, but the script holds another one."""
 
     reason: str
 
@@ -173,7 +173,7 @@ class HealFailed:
 
 @dataclass(frozen=True, slots=True)
 class Ticked:
-    """Time has passed: deadlines are looked at."""
+    """Time has passed: deadlines are checked."""
 
 
 Event: TypeAlias = (
@@ -211,14 +211,14 @@ Event: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """To the lighthouse, through the agent."""
+    """Send ``message`` to the lighthouse, through the agent."""
 
     message: FromWorker
 
 
 @dataclass(frozen=True, slots=True)
 class BuildGroup:
-    """Build in the background; answer GroupBuilt or GroupFailed."""
+    """Build a process group in the background; answer GroupBuilt or GroupFailed."""
 
     quorum: Quorum
 
@@ -232,7 +232,7 @@ class AbortGroup:
 
 @dataclass(frozen=True, slots=True)
 class DropGroup:
-    """Nobody uses this group any more: release it in the background."""
+    """This group is not used any more: release it in the background."""
 
     attempt: Attempt
 
@@ -246,7 +246,7 @@ class UseGroup:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """The operations from ``first`` on, before ``stop``, go out on the group in use, in order."""
+    """Issue the operations from ``first`` on, before ``stop``, on the group in use, in order."""
 
     first: int
     stop: int
@@ -254,21 +254,21 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Ask members for one of their operations; an OperationTold of each follows."""
+    """Ask members for one of their operations; an OperationAnswered of each follows."""
 
     question: Question
 
 
 @dataclass(frozen=True, slots=True)
 class FailScript:
-    """The script has made a mistake that would end its peers: it must raise it."""
+    """Raise an error in the script: its mistake would end its peers."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Reissue:
-    """In-step repair: the inputs of all operations as they were; a Launch of each follows."""
+    """In-step repair: restore the inputs of all operations; a Launch of each follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +280,7 @@ class HandOut:
 
 @dataclass(frozen=True, slots=True)
 class FailOperations:
-    """The step will not be committed: release whoever waits for its operations."""
+    """The step will not be committed: release every waiter for its operations."""
 
     reason: str
 
@@ -299,7 +299,7 @@ class LoadState:
 
 @dataclass(frozen=True, slots=True)
 class OfferState:
-    """Serve the own state for ``tag`` to ``receivers`` peers until RetireState."""
+    """Serve the script's state for ``tag`` to ``receivers`` peers until RetireState."""
 
     tag: Tag
     state: StateId
@@ -308,7 +308,7 @@ class OfferState:
 
 @dataclass(frozen=True, slots=True)
 class ShowProgress:
-    """What the worker is at has changed: say so, and for how long it has been at it."""
+    """The worker's activity has changed: report it, and how long it has lasted."""
 
     activity: Activity
     since_s: float

@@ -1,12 +1,12 @@
-"""The state that one worker holds, and how far it is with healing: getting its peers' state.
+"""The state that one worker holds, and its progress in healing: getting its peers' state.
 
-A heal goes: a quorum names this replica a newcomer (``healing``); a thread fetches and verifies the
-state (``loaded``); the main thread applies it. In between the script's own state may be written
-over, and is *torn* until a heal has been applied (S3). Only a *fresh* state, the one that the
+A heal has three stages: a quorum makes this replica a newcomer (``healing``); a thread fetches and
+verifies the state (``loaded``); the main thread applies it. Meanwhile the script's own state may be
+written over, and is *torn* until a heal is applied (S3). Only a *fresh* state, the one that the
 worker started with, may be written over, because a restart brings it back. A state of the job that
 this worker once held is kept until the new one is complete (C6).
 
-Not here: when to heal and what a failed heal ends (machine.py), donors and bytes (checkpoint/).
+Not here: when a heal begins or fails (machine.py), donors and bytes (checkpoint/).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ftrun.core.ids import StateId, Tag, extend_lineage
 
 
 class HealState:
-    """``state``: what the script holds. ``healing``: it is not yet what the quorum begins with.
+    """``state``: what the script holds. ``healing``: it is not yet the state of the quorum.
 
     ``loaded``: arrived and verified, but not applied. ``torn``: ``state`` is half written over.
     ``is_fresh``: the worker holds what it started with. ``heals_first``: newcomers heal before
@@ -39,11 +39,11 @@ class HealState:
 
     @property
     def after(self) -> StateId | None:
-        """What this worker holds once it has healed, if it must; None: not known yet."""
+        """The state that this worker holds after its heal, if it heals; None: not known yet."""
         return self.loaded if self.healing else self.state
 
     def begin(self, heals: bool, wanted: StateId | None) -> None:
-        """A step begins; ``wanted``: what its quorum begins with."""
+        """A step begins; ``wanted``: the state that its quorum begins with."""
         assert heals or not self.torn, "S3: trains from a torn state"
         self.healing = heals
         self.loaded = self.loaded if heals and self.loaded == wanted else None
@@ -53,13 +53,13 @@ class HealState:
         self.loaded = self.loaded if self.loaded == wanted else None
 
     def overwrite(self) -> None:
-        """Whoever fetches the state begins to write it over the script's own."""
+        """The fetching thread begins to write over the script's own state."""
         assert self.is_fresh, "C6: writes over the job's state"
         self.torn = True
 
     def apply(self, tag: Tag) -> bool:
-        """The script has read what was loaded into itself; False: that was given up meanwhile."""
-        if self.loaded is None:  # nobody else holds such a state, so it gets a name of its own (S1)
+        """The script has applied the loaded state; False: that was given up meanwhile."""
+        if self.loaded is None:  # no other worker holds this state: it gets its own name (S1)
             lineage = extend_lineage(self.state.lineage, tag)
             self.state = replace(self.state, lineage=lineage)
             return False
@@ -68,7 +68,7 @@ class HealState:
         return True
 
     def spoil(self) -> bool:
-        """What was loaded cannot be applied; False: it was given up meanwhile."""
+        """The loaded state cannot be applied; False: it was given up meanwhile."""
         was_loaded, self.loaded = self.loaded is not None, None
         return was_loaded
 

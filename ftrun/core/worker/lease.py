@@ -1,4 +1,4 @@
-"""One worker's lease: until when it may commit unless its agent renews it (Q3).
+"""One worker's lease: the time until which it may commit, unless its agent renews it (Q3).
 
 Not here: what a worker gives up when its lease ends (machine.py), the agent's side (core/agent).
 """
@@ -21,7 +21,7 @@ class WorkerLease:
         self.until_s = until_s
 
     def ends(self, now: float) -> bool:
-        """True once, at the first look after the lease has ended."""
+        """True once, at the first check after the lease has ended."""
         if self.isolated or now < self.until_s:
             return False
         self.isolated, self._isolated_since = True, now

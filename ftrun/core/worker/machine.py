@@ -1,44 +1,47 @@
-"""One worker's step: promise, interrupt, repair, heal, commit. Pure; lives under the step lock.
+"""One worker's step: promise, interrupt, repair, heal, commit. Pure; runs under the step lock.
 
 The main thread walks IDLE → WAITING (start_quorum) → STEPPING (forward, backward) → VOTING
-(should_commit, groups of several workers only) → IDLE. Everything else happens beside it, and what
-becomes of the step under way is its *fate*:
+(should_commit, groups of several workers only) → IDLE. Messages and results arrive at any time.
+The step under way has a *fate*:
 
 | fate                 | means                                      | left by                      |
 |----------------------|--------------------------------------------|------------------------------|
-| OPEN                 | its quorum is in force                     | an interrupt, an error       |
+| OPEN                 | its quorum is in force                     | an interrupt; an error       |
 | INTERRUPTED          | the next quorum decides                    | NewQuorum → STANDS, REPAIR,  |
 |                      |                                            | VOID                         |
-| INTERRUPTED_COMPLETE | the same; its results stood                | the same                     |
-| STANDS               | its results are complete; peers count on it| Decided; an interrupt; one   |
-|                      |                                            | more operation → VOID        |
-| REPAIR               | goes out again when the next group stands  | GroupBuilt → OPEN; an        |
+| INTERRUPTED_COMPLETE | the same; its results were complete        | the same                     |
+| STANDS               | its results are complete; peers rely on it | an interrupt; one more       |
+|                      |                                            | operation → VOID             |
+| REPAIR               | goes out again when the next group is built| GroupBuilt → OPEN; an        |
 |                      |                                            | interrupt                    |
 | VOID                 | will not be committed                      | Decided                      |
 
-under_way.py asserts the table.
+``Decided`` ends a step of any fate. under_way.py asserts the other transitions.
 
 Rules that the rest relies on:
-- An attempt that was given up (``interrupted``) counts for nothing afterwards: no completion, no
-  build, no heal under it changes anything (C3, Q2).
-- A step is committed under the tag under which its operations completed, and only by ``Decided``.
-- What was handed to the script is never changed: a step some of whose results were handed out
-  before all were complete cannot be repaired, only stand or be void (S7).
-- A step that was not committed although its quorum was in force ends the quorum for this worker
-  (``Errored``): its peers may have gone on.
-- A quorum that forms or shrinks is in force as soon as it is built, also while a step that is void
-  or stands is still being finished; a switch waits for its boundary.
-- A state that was begun to be written over is *torn* until a heal has been applied: its worker
-  neither gives nor trains from it, and reports that it holds none. Only the state that it started
-  with is written over: a restart brings it back, and whoever ever held the job's keeps it (C6).
-- Isolation gives up everything: after it only a quorum can tell what stands (Q3).
-- The workers of one replica group cannot see each other's fate. With W > 1 they repair only if
-  all of them can, which the quorum says (one that cannot would leave its mates waiting in the
-  vote); and what a true vote has decided is committed even if an interrupt comes in between: a
+- An attempt that was given up (``interrupted``) has no effect any more: completions, builds and
+  heals under it change nothing (C3, Q2).
+- Only ``Decided`` commits a step, under the tag under which its operations completed.
+- Results that were handed to the script never change. A step that handed out some results before
+  all were complete cannot be repaired: it stands or becomes void (S7).
+- If a step is not committed although its quorum is in force, this worker gives the quorum up
+  (``Errored``), because its peers may have gone on.
+- A quorum that forms or shrinks is in force as soon as it is built, even while a step that stands
+  or is void is being finished. A switch waits for its boundary.
+- Writing a heal over the script's own state makes that state *torn* until a heal is applied. The
+  worker neither trains from a torn state nor gives it to peers, and reports that it holds none.
+  Only the state that the worker started with is written over, because a restart brings it back.
+  A worker that has held the job's state keeps it (C6).
+- Isolation gives up every attempt. After it only a quorum decides whether results stand (Q3).
+- Mates, the workers of one replica group, do not know each other's fate. With W > 1 they repair
+  only if all of them can, because one that cannot would leave its mates waiting in the vote. The
+  quorum's ``recomputes`` lists the groups that must not repair.
+- A step that a true vote decided is committed even if an interrupt follows the vote, because a
   mate may have committed already (C1).
 
-Not here: threads, sockets, tensors (training/); who is in a quorum (core/lighthouse/membership.py);
-the books that are kept about quorums (quorums.py) and about the step under way (under_way.py).
+Not here: threads, sockets, tensors (training/); the choice of members
+(core/lighthouse/membership.py); the records of quorums (quorums.py) and of the step under way
+(under_way.py).
 """
 
 from __future__ import annotations
@@ -62,7 +65,7 @@ from ftrun.core.worker.under_way import Fate, StepUnderWay
 
 STORY_LINES_MAX = 64
 GROUP_TIMEOUT_S = 5.0
-"""So long a rank whose step is void waits in the vote before it takes a quorum from its mates."""
+"""Seconds that a rank with a void step waits in the vote before it ends its mates' quorum."""
 
 NOBODY_JOINS = "the script lets nobody join at this step"
 
@@ -83,16 +86,16 @@ class StepMachine:
     """The decisions of one worker. Feed it events, carry out its instructions in order.
 
     Args:
-        key: who this worker is.
-        endpoint: where its peers reach it.
-        state: what it holds at the start.
+        key: this worker's identity.
+        endpoint: the addresses at which its peers reach it.
+        state: the state that it starts with.
         workers_per_replica: W; with W > 1 a commit needs the group's vote.
         repair: reissue operations after an interrupt instead of discarding the step.
         heal_first: newcomers heal before their forward pass (synchronous quorum).
-        contributors_max: the rest are spares (``FIXED_WITH_SPARES``); None for no limit.
-        contributors_min: with fewer nobody commits, and the step is repeated.
-        operation_timeout_s: an operation outstanding for so long is an error.
-        quorum_timeout_s: a step waits for the next quorum's verdict for so long.
+        contributors_max: members beyond it are spares (``FIXED_WITH_SPARES``); None: no limit.
+        contributors_min: with fewer, no replica commits, and the step is repeated.
+        operation_timeout_s: seconds after which an outstanding operation is an error.
+        quorum_timeout_s: seconds that a step waits for the next quorum's verdict.
     """
 
     def __init__(
@@ -113,13 +116,13 @@ class StepMachine:
         self.endpoint = endpoint
         self._heal = HealState(state, heal_first)
         self._lease = WorkerLease()
-        self.has_reported = False  # asked for a Report at the first step; nothing is said before
-        self.begun = 0  # how many steps, also those that were not committed
+        self.has_reported = False  # nothing is sent before the Report of the first step
+        self.begun = 0  # steps, also those that were not committed
         self._quorums = Quorums(key)
         self._step: StepUnderWay | None = None
-        self._past: Comparison | None = None  # of the step before
+        self._past: Comparison | None = None  # the step before this one
         self._committed: tuple[Shape, ...] | None = None  # the last committed step's operations
-        self._too_few = 0  # so often in a row, under this quorum, too few contributed to a step
+        self._too_few = 0  # steps in a row, under this quorum, with too few contributors
         self._too_few_since = 0.0
         self._between_steps = StepPhase.IDLE  # or WAITING or LEFT
         self._workers = workers_per_replica
@@ -129,8 +132,8 @@ class StepMachine:
         self._operation_timeout_s = operation_timeout_s
         self._quorum_timeout_s = quorum_timeout_s
         self._offered: Tag | None = None
-        self._leaves_for = ""  # why it shall leave at the next boundary by itself
-        self._between_since = 0.0  # in the phase between steps
+        self._leaves_for = ""  # the reason to leave at the next boundary by itself
+        self._between_since = 0.0  # the start of the phase between steps
         self._ticked_at: float | None = None
         self._shown = Activity.STARTING
         self._now = 0.0
@@ -169,15 +172,15 @@ class StepMachine:
             m.LeaveNow: self._on_leave_now,
         }
 
-    # ------------------------------------------------------------ what the shell asks
+    # ------------------------------------------------------------ the shell's questions
 
     def handle(self, event: e.Event, now: float) -> list[e.Instruction]:
-        """Take one event; the instructions are to be carried out in order, under the lock."""
+        """Take one event; the shell carries out the instructions in order, under the lock."""
         self._now = now
         self._out = []
         self._story.append((now, event))
         if self.phase is not StepPhase.LEFT:
-            if self._lease.ends(now):  # Q3: its agent is stopped, or it would have sent another
+            if self._lease.ends(now):  # Q3: a running agent would have sent a new one
                 self._isolate()
             self._handlers[type(event)](event)
         return self._out
@@ -188,7 +191,7 @@ class StepMachine:
 
     @property
     def state(self) -> StateId:
-        """What the script holds."""
+        """The state that the script holds."""
         return self._heal.state
 
     @property
@@ -220,12 +223,12 @@ class StepMachine:
 
     @property
     def fate(self) -> Fate:
-        """What becomes of the step under way; without one there is nothing to commit."""
+        """The fate of the step under way; VOID without a step: nothing is to be committed."""
         return self._step.fate if self._step is not None else Fate.VOID
 
     @property
     def tag(self) -> Tag | None:
-        """Of the step under way."""
+        """The tag of the step under way."""
         return self._step.tag if self._step is not None else None
 
     @property
@@ -245,7 +248,7 @@ class StepMachine:
 
     @property
     def seen(self) -> Attempt:
-        """The highest attempt that this worker has heard of."""
+        """The highest attempt that this worker knows of."""
         return self._quorums.seen
 
     @property
@@ -264,7 +267,7 @@ class StepMachine:
         return self.fate is Fate.OPEN
 
     def look_up(self, question: Question) -> Entry | None:
-        """This worker's answer to another one's question; None: not yet."""
+        """This worker's answer to a peer's question; None: not known yet."""
         known = [self._step.comparison] if self._step is not None else []
         known += [self._past] if self._past is not None else []
         for comparison in known:
@@ -272,19 +275,19 @@ class StepMachine:
                 entry = comparison.entry(question.index)
                 return entry if entry and (entry.cleared or not question.cleared) else None
         if any(comparison.has_passed(question) for comparison in known):
-            return Entry(None, changed=False, cleared=True)  # it went on without it, long ago
+            return Entry(None, changed=False, cleared=True)  # the step in question is over here
         return None
 
     def counts(self, attempt: Attempt) -> bool:
-        """Whether what an operation does under ``attempt`` means anything here (C3)."""
+        """Whether an operation's result or error under ``attempt`` has an effect here (C3)."""
         return self._step is not None and self._step.counts(attempt)
 
     @property
     def reduced(self) -> Tag | None:
         """The tag under which the results of this step stand, if they do.
 
-        A state that was loaded and not applied counts as held, but not in a group of several
-        workers: a mate may not have it (C1).
+        A loaded state counts as held before it is applied. In a group of several workers it does
+        not, because a mate may not have it (C1).
         """
         step = self._step
         if step is None or step.fate is Fate.INTERRUPTED:
@@ -298,7 +301,7 @@ class StepMachine:
         if self._step is not None and self.fate is Fate.VOID and self._leaves_for:
             return True
         if self.isolated or self._step is None:
-            return False  # Q3: nobody commits who may have been left behind
+            return False  # Q3: the peers may have gone on without this worker
         if self.fate is Fate.INTERRUPTED_COMPLETE:
             may_stand = self._workers == 1 and not self._step.is_blind
             return may_stand and self.reduced is not None
@@ -308,14 +311,14 @@ class StepMachine:
 
     @property
     def votes(self) -> bool:
-        """After VoteStarted: whether this rank can carry a true outcome out."""
+        """After VoteStarted: whether this rank could commit if the vote is true."""
         return self._step is not None and self._step.voted is not None
 
     @property
     def verdict_known(self) -> bool:
         """After a vote within the group: whether its outcome may be acted upon.
 
-        Isolation forbids to begin a vote; what is voted for then, a mate may have committed (C1).
+        Isolation forbids a new vote, but does not end one, because a mate may have committed (C1).
         """
         if self.fate.is_interrupted:
             return self._vote_stands
@@ -323,7 +326,10 @@ class StepMachine:
 
     @property
     def _vote_stands(self) -> bool:
-        """If the vote was true all ranks have reported their results: none is asked again."""
+        """The results that this rank voted for still stand.
+
+        If the vote was true, all ranks have reported their results, and no rank is asked again.
+        """
         voted = self._step.voted if self._step is not None else None
         return voted is not None and voted == self.reduced
 
@@ -335,7 +341,7 @@ class StepMachine:
     def contributors(self) -> tuple[int, ...]:
         """The replica_ranks that count in the step under way (C4).
 
-        In a step that is repeated because too few counted, the newcomers have healed.
+        In a step that is repeated because too few counted, the newcomers have healed and count.
         """
         quorum, step = self.in_force, self._step
         if quorum is None or step is None or step.tag.attempt != quorum.attempt:
@@ -351,8 +357,8 @@ class StepMachine:
     def report(self) -> m.Report:
         """All that the lighthouse must know of this worker.
 
-        A worker that heals reports the state that it will have applied when its step is committed,
-        and before that its own: only so is it a newcomer again, with zeros to add (C4).
+        A healing worker reports the loaded state once the results of its step stand. Before that
+        it reports its own, so that it becomes a newcomer again, which adds zeros (C4).
         """
         reduced, step, pending = self.reduced, self._step, self.pending
         can_repair = step is None or (step.fate.is_interrupted and self._is_whole(step))
@@ -374,20 +380,20 @@ class StepMachine:
         )
 
     def check(self) -> None:
-        """Assert what must hold between events (INVARIANTS.md: C3, Q2, Q5)."""
+        """Assert the invariants between events (INVARIANTS.md: C3, Q2, Q5, S3)."""
         self._quorums.check()
         quorum, tag = self.in_force, self.tag
-        assert not self.fate.is_interrupted or quorum is None, "interrupted, and yet in a quorum"
+        assert not self.fate.is_interrupted or quorum is None, "interrupted, yet in a quorum"
         assert not self.torn or self.healing or tag is None or self.fate is not Fate.OPEN, (
             "S3: trains from a torn state"
         )
         if self.fate is Fate.OPEN:
-            assert tag is not None and quorum is not None, "open, and in no quorum"
-            assert tag.attempt == quorum.attempt, "C3: open under another tag"
+            assert tag is not None and quorum is not None, "open without a quorum in force"
+            assert tag.attempt == quorum.attempt, "C3: open under another attempt"
             assert not self._quorums.is_unentered, "open in a quorum that has not begun"
         if self.fate is Fate.REPAIR:
             assert self.pending is not None and not self.pending.is_switch, (
-                "no group to repair with"
+                "repair without a new quorum"
             )
 
     # ------------------------------------------------------------ the main thread
@@ -401,7 +407,7 @@ class StepMachine:
         self._advance()
 
     def _advance(self) -> None:
-        """Whoever waits at a boundary goes on as far as promise and quorum allow."""
+        """Let a main thread at its boundary go on as far as promise and quorum allow."""
         if self.phase is StepPhase.WAITING and self._leaves_for:
             self._leave(self._leaves_for)
         if self.phase is not StepPhase.WAITING or self.isolated:
@@ -417,7 +423,7 @@ class StepMachine:
             self._enter(self.in_force)
 
     def _promise_late(self, pending: Pending, wanted: int) -> None:
-        """At a boundary of a script that lets members join at some only: is it one of these?"""
+        """Promise the switch here, or refuse again if the script lets nobody join here."""
         step = self._quorums.next_step(self.state.step)
         if step < wanted or not self._quorums.can_promise(step):
             return
@@ -431,7 +437,7 @@ class StepMachine:
         if not self._quorums.is_member(pending.quorum):
             self._leave("drained")
             return
-        if self._quorums.bars(pending):  # the first time that it does, or it would not be promised
+        if self._quorums.bars(pending):  # frozen for the first time, after the promise
             self._give_up(NOBODY_JOINS)
             return
         old = self.in_force
@@ -474,7 +480,7 @@ class StepMachine:
         return past.repeat + 1 if past is not None and past.tag == tag else 0
 
     def _announce(self, quorum: Quorum, tag: Tag) -> None:
-        """The quorum is in force here: say so, and give or fetch the state. Once per attempt."""
+        """Report the quorum in force, and offer or fetch its state. Once per attempt."""
         self._send(m.InForce(quorum.attempt, tag.step))
         if self._heal.must_load:
             self._out.append(e.LoadState(tag, quorum, in_place=self._heal.is_fresh))
@@ -494,7 +500,7 @@ class StepMachine:
             self._watch_mates(self._step)
 
     def _watch_mates(self, step: StepUnderWay) -> None:
-        """A void step votes at once, and a mate may be in the next one, where it waits for us."""
+        """A void step votes at once; its wait is short, because a mate may be in the next step."""
         if step.is_voting and step.fate is Fate.VOID:
             step.deadline = self._now + min(GROUP_TIMEOUT_S, self._operation_timeout_s)
 
@@ -585,7 +591,7 @@ class StepMachine:
                 step.deadline = self._now + self._operation_timeout_s
 
     def _let_out(self, step: StepUnderWay) -> None:
-        """What may go out now does; what must be compared before is."""
+        """Launch the operations that may go out, and ask about one to be compared first."""
         ready = step.comparison.advance()
         if ready:
             self._out.append(e.Launch(ready.start, ready.stop))
@@ -667,7 +673,7 @@ class StepMachine:
     # ------------------------------------------------------------ giving up, and the verdict
 
     def _give_up(self, reason: str, step: int | None = None) -> None:
-        """An error of this worker's own: the quorum in force, and what follows it, is over here."""
+        """Give up the quorum in force and the pending one, because of this worker's own error."""
         if self.in_force is None:
             return
         attempt = self.in_force.attempt
@@ -676,9 +682,9 @@ class StepMachine:
         self._send(m.Errored(attempt, position, reason))
 
     def _give_up_torn(self, reason: str) -> None:
-        """A mate is a quorum ahead or behind: none that any rank has can go on, only a next one.
+        """Give up every known quorum, because a mate is one quorum ahead or behind.
 
-        Else one would begin a step under it alone, and its next vote would meet the wrong one too.
+        Otherwise one rank would begin a step alone, and its next vote would meet a wrong step too.
         """
         quorum = self.in_force or (self.pending.quorum if self.pending is not None else None)
         if quorum is not None:
@@ -686,7 +692,7 @@ class StepMachine:
             self._send(m.Errored(quorum.attempt, self.state.step, reason))
 
     def _abort(self, attempt: Attempt) -> None:
-        """Everything up to and including ``attempt`` counts for nothing any more."""
+        """Give up every attempt up to and including ``attempt``."""
         self._abort_groups(self._quorums.give_up(attempt))
         step = self._step
         if step is not None:
@@ -698,8 +704,8 @@ class StepMachine:
         self._out += [e.AbortGroup(attempt) for attempt in attempts]
 
     def _judge(self, step: StepUnderWay, quorum: Quorum) -> None:
-        """The verdict of ``quorum`` on the step under way."""
-        step.is_blind = self.isolated  # a quorum that comes then may have been replaced since (Q3)
+        """Apply the verdict of ``quorum`` to the step under way."""
+        step.is_blind = self.isolated  # then the quorum may have been replaced (Q3)
         tag = self.reduced if self.healing else step.decisive
         held = self._heal.after
         if tag is not None and held is not None and quorum.state == held.committed(tag):
@@ -715,7 +721,7 @@ class StepMachine:
     def _repairable(self, step: StepUnderWay, quorum: Quorum) -> bool:
         """Whether the operations of this step can go out again under ``quorum``.
 
-        A newcomer may be interrupted before it has healed: it adds zeros again, and heals then.
+        A newcomer that was interrupted before it had healed adds zeros again, and heals then.
         """
         if not self._is_whole(step) or quorum.step != step.tag.step:
             return False
@@ -726,7 +732,7 @@ class StepMachine:
         return quorum.state == self.state
 
     def _is_whole(self, step: StepUnderWay) -> bool:
-        """Nothing of the step has left this worker, and all that it has done can be done again."""
+        """Repair is on, no result was handed to the script, and no vote has begun."""
         return self._repair and step.operations.untouched and not step.is_voting
 
     def _void(self, step: StepUnderWay, reason: str) -> None:
@@ -758,7 +764,7 @@ class StepMachine:
             self._judge(self._step, quorum)
 
     def _is_new(self, quorum: Quorum) -> bool:
-        """Whether to act upon ``quorum``; one that is known and built is confirmed again."""
+        """Whether ``quorum`` is newer than all known ones; sends Built again if it is built."""
         if self._quorums.has_built(quorum.attempt):
             self._send(m.Built(quorum.attempt))
         return quorum.attempt > self.seen
@@ -767,7 +773,7 @@ class StepMachine:
         pending = self._quorums.take(quorum, is_switch=is_switch)
         if self._quorums.is_member(quorum):
             self._out.append(e.BuildGroup(quorum))
-        else:  # the switch to leave by
+        else:  # this worker leaves at the switch
             pending.built = True
             self._send(m.Built(quorum.attempt))
 
@@ -779,14 +785,14 @@ class StepMachine:
         is_bound = self.pending is not None and self.pending.confirmed
         is_idle = self.in_force is None and self._quorums.is_member(quorum)
         if not joins and (is_bound or is_idle):
-            self._send(self.report())  # the lighthouse is mistaken about us
+            self._send(self.report())  # the lighthouse is wrong about this worker
             return
         if joins and self.in_force is not None:
-            self._abort(self.seen)  # the others have gone on without us
+            self._abort(self.seen)  # the peers have gone on without this worker
         self._abort_groups(self._quorums.drop_pending())
         is_open = self._step is not None and self._step.fate.awaits_quorum
         if self._step is not None and is_open and not self._vote_stands:  # C1
-            # No quorum will tell any more.
+            # No quorum will decide about this step any more.
             self._void(self._step, f"interrupted; this replica joins quorum {quorum.attempt} anew")
         self._take(quorum, is_switch=True)
 
@@ -861,14 +867,14 @@ class StepMachine:
         self._send(self.report())
 
     def _on_leave_now(self, event: m.LeaveNow) -> None:
-        """Nobody will agree on a boundary to leave at: the next one it is."""
+        """Leave at the next boundary, because no lighthouse will agree on one."""
         if event.in_quorum or self.in_force is None:
             self._leaves_for = event.reason
             self._make_way()
             self._advance()
 
     def _make_way(self) -> None:
-        """Give up a step that would keep a script from the boundary at which it is to leave."""
+        """Give up a step that keeps the script from the boundary at which it is to leave."""
         step = self._step
         if step is None or not self._leaves_for or self._vote_stands:
             return
@@ -892,16 +898,16 @@ class StepMachine:
         self._advance()
 
     def _isolate(self) -> None:
-        self._abort(self.seen)  # Q3: from now on a quorum may be formed without us
+        self._abort(self.seen)  # Q3: from now on a quorum may form without this worker
         if self._step is not None:
             self._step.is_blind = True
 
     def _end_isolation(self, isolated_s: float) -> None:
-        """A lighthouse is there again."""
+        """Report again. The time of isolation does not count for the deadline."""
         if self._step is not None and self._step.deadline is not None:
-            self._step.deadline += isolated_s  # that does not count
-        if self.has_reported:  # a script on its way to its first step is not ready for a quorum
-            self._send(self.report())  # the stream may have stood all the while: nobody would ask
+            self._step.deadline += isolated_s
+        if self.has_reported:  # before its first step a script is not ready for a quorum
+            self._send(self.report())  # if the stream never broke, nobody asks for it
 
     def _on_ticked(self, event: e.Ticked) -> None:
         self._make_way()
@@ -909,7 +915,7 @@ class StepMachine:
         self._show_progress()
 
     def _show_progress(self) -> None:
-        """Tell what the main thread is at, if that has changed since it was told last."""
+        """Report the main thread's activity if it has changed since the last report."""
         before, self._ticked_at = self._ticked_at, self._now
         if before is not None and self._now - before >= STOOD_STILL_S:
             self._shown = Activity.STOPPED
@@ -921,11 +927,11 @@ class StepMachine:
 
     @property
     def _is_stuck(self) -> bool:
-        """The step is repeated for ever: newcomers of this quorum count in its second try."""
+        """Too few contributed twice: newcomers count in the second try, so a third cannot help."""
         return self._too_few > 1
 
     def activity(self) -> tuple[Activity, float]:
-        """What the main thread is at by the latest event, and since when."""
+        """The main thread's activity by the latest event, and when it began."""
         step = self._step
         if self._is_stuck and self.in_force is not None:
             return Activity.TOO_FEW, self._too_few_since

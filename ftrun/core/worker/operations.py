@@ -1,8 +1,7 @@
 """The ledger of one step's reductions: issued, done, handed out. Pure bookkeeping.
 
-*Held* operations belong to a batch (DDP's buckets): their results are handed out together, once the
-batch is closed and all of it is done, so that a death in between can still be repaired beneath
-them. Others are handed out one by one.
+*Batched* operations (DDP's buckets) are handed out together, once their batch is closed and all of
+it is done, so that a death before that can still be repaired. Others are handed out one by one.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ class OperationLedger:
 
     @property
     def complete(self) -> bool:
-        """Everything that was issued is done, and no batch waits for more."""
+        """Every operation that was issued is done, and no batch waits for more."""
         return len(self._done) == self.issued and not self._batch_open
 
     @property
     def outstanding(self) -> bool:
-        """Something that was issued is not done."""
+        """An operation that was issued is not done."""
         return len(self._done) < self.issued
 
     @property
@@ -38,11 +37,11 @@ class OperationLedger:
 
     @property
     def all_handed(self) -> bool:
-        """Nobody waits for anything."""
+        """Every result has been given to the script."""
         return len(self._handed) == self.issued
 
     def issue(self, batched: bool, closes: bool) -> int:
-        """One more operation; returns its index."""
+        """Record one more operation; returns its index."""
         index = self.issued
         self.issued += 1
         if batched:
@@ -58,7 +57,7 @@ class OperationLedger:
         return True
 
     def take_ready(self) -> tuple[int, ...]:
-        """What can be handed out now and was not before."""
+        """The operations that can be handed out now and were not before."""
         ready = self._done - self._batched
         if not self._batch_open and self._batched <= self._done:
             ready |= self._batched

@@ -1,7 +1,7 @@
-"""The quorums that one worker knows: in force, prepared, given up; and what it has promised.
+"""The quorums that one worker knows (in force, pending, given up), and its promises.
 
-Bookkeeping with the questions that go with it. Not here: what a worker does about them
-(machine.py), who is in a quorum (core/lighthouse/membership.py).
+Bookkeeping, and questions about it. Not here: a worker's reactions (machine.py), the choice of a
+quorum's members (core/lighthouse/membership.py).
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from ftrun.core.quorum import Quorum
 class Pending:
     """A quorum that is not in force here yet.
 
-    ``promise``: the step that will not be begun under the old quorum; ``confirmed``: it is certain.
-    ``wanted``: the step from which on a promise is due, at the first boundary at which the script
-    lets members join. A switch whose quorum leaves this worker out is one to leave by: there is
-    nothing to build.
+    ``promise``: the step that will not be begun under the old quorum. ``confirmed``: a Switch has
+    come for it. ``wanted``: the step from which on a promise is due, at the first boundary at which
+    the script lets members join. If the quorum of a switch leaves this worker out, the worker
+    leaves at the switch and builds nothing.
     """
 
     quorum: Quorum
@@ -32,32 +32,32 @@ class Pending:
 
     @property
     def attempt(self) -> Attempt:
-        """The attempt to bring it into force."""
+        """The attempt of this quorum."""
         return self.quorum.attempt
 
     def reported(self) -> PendingQuorum:
-        """What the lighthouse must know of it."""
+        """The record of it in a Report."""
         promise = None if self.promise is None else SwitchPromise(self.promise, self.confirmed)
         return PendingQuorum(self.quorum, promise)
 
     def may_be_promised(self, attempt: Attempt) -> bool:
-        """Whether a proposal under ``attempt`` is about this one, and it is ready.
+        """Whether this is the quorum of ``attempt``, and it is built.
 
-        Only switches are built and pending: other quorums are in force once they are built.
+        Then it is a switch, because any other quorum is in force once it is built.
         """
         return self.built and self.attempt == attempt
 
     def outdates(self, step: int) -> bool:
-        """Whether a proposal of ``step`` comes too late: they only rise until one is confirmed."""
+        """Whether a proposal of ``step`` is outdated: proposals rise until one is confirmed."""
         return self.confirmed or (self.promise is not None and step < self.promise)
 
 
 class Quorums:
     """One worker's quorums.
 
-    ``interrupted``: the highest attempt that was given up. ``seen``: the highest heard of; neither
+    ``interrupted``: the highest attempt that was given up. ``seen``: the highest known. Neither
     ever falls, and ``interrupted`` < pending, in force ≤ ``seen`` (Q2). ``freezes_membership``: the
-    script lets nobody join at the boundary that it came to last.
+    script lets nobody join at its latest boundary.
     """
 
     def __init__(self, key: WorkerKey) -> None:
@@ -69,33 +69,33 @@ class Quorums:
         self._has_frozen = False
         self._key = key
         self._entered: Attempt = NO_ATTEMPT
-        self._begun = 0  # the last step that was begun under the quorum entered
+        self._begun = 0  # the last step that was begun under ``_entered``
 
     # ------------------------------------------------------------ about a quorum
 
     def is_member(self, quorum: Quorum) -> bool:
-        """This very incarnation is in it."""
+        """This incarnation is a member of ``quorum``."""
         return quorum.index(self._key.replica_id, self._key.incarnation) is not None
 
     def is_newcomer(self, quorum: Quorum) -> bool:
-        """This replica heals in its first step."""
+        """This replica heals in the first step of ``quorum``."""
         return self._key.replica_id in quorum.newcomers
 
     def is_donor(self, quorum: Quorum) -> bool:
-        """This replica holds the state that others heal from in its first step."""
+        """This replica gives its state to newcomers in the first step of ``quorum``."""
         return bool(quorum.newcomers) and not self.is_newcomer(quorum)
 
     def has_built(self, attempt: Attempt) -> bool:
-        """Its group stands, in use or prepared."""
+        """The process group of ``attempt`` is built, in use or pending."""
         built = self.pending.quorum if self.pending is not None and self.pending.built else None
         return any(q is not None and q.attempt == attempt for q in (self.in_force, built))
 
     def is_in_force(self, attempt: Attempt) -> bool:
-        """This is the attempt to train under."""
+        """The quorum in force is that of ``attempt``."""
         return self.in_force is not None and self.in_force.attempt == attempt
 
     def awaits(self, attempt: Attempt) -> Pending | None:
-        """What is prepared under this very attempt, if it is."""
+        """The pending quorum, if it is that of ``attempt``."""
         pending = self.pending
         return pending if pending is not None and pending.attempt == attempt else None
 
@@ -103,20 +103,20 @@ class Quorums:
 
     @property
     def is_unentered(self) -> bool:
-        """The quorum in force has not had a step here."""
+        """This worker has not begun a step under the quorum in force."""
         return self.in_force is not None and self.in_force.attempt != self._entered
 
     def next_step(self, own_step: int) -> int:
-        """The step that the next boundary begins; ``own_step``: that of the state held."""
+        """The step that the next boundary begins; ``own_step``: the step of the state held."""
         if self.in_force is None or not self.is_unentered:
             return own_step
         return self.in_force.first_step
 
     @property
     def last_begun(self) -> int | None:
-        """No switch is promised up to this step; None without a quorum.
+        """The step up to which no switch is promised; None without a quorum in force.
 
-        A quorum in force is left after one step of it at the earliest, for only its first step
+        A switch leaves a quorum after one step of it at the earliest, because only its first step
         makes sure that this worker holds the state.
         """
         if self.in_force is None:
@@ -129,26 +129,26 @@ class Quorums:
         return begun is None or step > begun
 
     def at_boundary(self, freezes_membership: bool) -> None:
-        """The script has come to a boundary, and says whether members may join there."""
+        """The script has come to a boundary. ``freezes_membership``: no member may join there."""
         self.freezes_membership = freezes_membership
         self._has_frozen |= freezes_membership
 
     def promises_late(self, pending: Pending) -> bool:
-        """Whether a promise must wait for its boundary: this script does not let all join at any.
+        """Whether a promise waits for its boundary, because the script may let nobody join there.
 
-        Only the boundary tells. Newcomers have no say, and who only leaves is never held.
+        False for a worker in no quorum, and for a switch by which no member joins.
         """
         return self._has_frozen and self._is_joined(pending)
 
     def bars(self, pending: Pending) -> bool:
-        """Nobody may join at this boundary, and by this switch somebody would."""
+        """By this switch a member would join, but nobody may join at this boundary."""
         return self.freezes_membership and self._is_joined(pending)
 
     def _is_joined(self, pending: Pending) -> bool:
         return self.in_force is not None and bool(pending.quorum.newcomers)
 
     def at_promise(self, own_step: int) -> bool:
-        """The next step is one that was promised not to begin (Q5)."""
+        """The next step is one that must not begin under the old quorum, by promise (Q5)."""
         pending = self.pending
         if pending is None or pending.promise is None:
             return False
@@ -163,22 +163,22 @@ class Quorums:
     # ------------------------------------------------------------ changes
 
     def take(self, quorum: Quorum, *, is_switch: bool) -> Pending:
-        """Heard of a newer one."""
+        """A newer quorum is known: it is pending now."""
         self.seen = quorum.attempt
         self.pending = Pending(quorum, is_switch)
         return self.pending
 
     def adopt(self, quorum: Quorum) -> None:
-        """What was prepared is in force."""
+        """The pending quorum comes into force as ``quorum``."""
         self.in_force, self.pending = quorum, None
 
     def drop_pending(self) -> list[Attempt]:
-        """Forget what was prepared, and the promise; returns the group to abort."""
+        """Forget the pending quorum and its promise; returns the group to abort."""
         pending, self.pending = self.pending, None
         return [pending.attempt] if pending is not None and self.is_member(pending.quorum) else []
 
     def give_up(self, attempt: Attempt) -> list[Attempt]:
-        """Everything up to and including ``attempt`` is over; returns the groups to abort."""
+        """Give up every attempt up to and including ``attempt``; returns the groups to abort."""
         self.interrupted = self.seen = attempt
         quorum, self.in_force = self.in_force, None
         return [*([quorum.attempt] if quorum is not None else []), *self.drop_pending()]
@@ -189,18 +189,18 @@ class Quorums:
         """Assert Q2 and Q5."""
         if self.in_force is not None:
             assert self.interrupted < self.in_force.attempt <= self.seen, (
-                "Q2: trains in what is over"
+                "Q2: trains in a quorum that is over"
             )
         if self.pending is not None:
             self._check_pending(self.pending)
 
     def _check_pending(self, pending: Pending) -> None:
-        assert self.interrupted < pending.attempt <= self.seen, "Q2: prepares what is over"
-        assert pending.built or pending.promise is None, "promised what it has not built"
-        assert pending.is_switch or pending.promise is None, "promised what is no switch"
+        assert self.interrupted < pending.attempt <= self.seen, "Q2: prepares a quorum that is over"
+        assert pending.built or pending.promise is None, "promised a quorum that it has not built"
+        assert pending.is_switch or pending.promise is None, "promised a quorum that is no switch"
         assert not pending.confirmed or pending.promise is not None, "confirmed without a promise"
         if self.in_force is not None and self.last_begun is not None:
-            assert pending.is_switch, "a quorum in force beside one that replaces it"
-            assert pending.attempt > self.in_force.attempt, "Q2: prepares what is older"
+            assert pending.is_switch, "still in the quorum that another replaces"
+            assert pending.attempt > self.in_force.attempt, "Q2: prepares an older quorum"
             if pending.promise is not None:
-                assert self.last_begun < pending.promise, "Q5: has begun what it promised not to"
+                assert self.last_begun < pending.promise, "Q5: has begun a promised step"

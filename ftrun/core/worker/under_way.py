@@ -1,7 +1,6 @@
 """The step that one worker is in: its tag, its operations, its vote and its fate.
 
-Bookkeeping with the questions that go with it. Not here: what a worker does about them
-(machine.py).
+Bookkeeping, and questions about it. Not here: a worker's reactions (machine.py).
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from ftrun.core.worker.operations import OperationLedger
 
 
 class Fate(Enum):
-    """What becomes of the step under way; the table is in machine.py."""
+    """The fate of the step under way; machine.py has the table."""
 
     OPEN = "open"
     INTERRUPTED = "interrupted"
@@ -26,12 +25,12 @@ class Fate(Enum):
 
     @property
     def is_interrupted(self) -> bool:
-        """The next quorum decides."""
+        """The next quorum decides about the step."""
         return self in (Fate.INTERRUPTED, Fate.INTERRUPTED_COMPLETE)
 
     @property
     def awaits_quorum(self) -> bool:
-        """Nothing goes on before a next quorum has come, or its group stands."""
+        """The step waits for the next quorum, or for that quorum's process group."""
         return self.is_interrupted or self is Fate.REPAIR
 
 
@@ -45,18 +44,18 @@ TRANSITIONS: dict[Fate, set[Fate]] = {
     Fate.REPAIR: {*_INTERRUPTED, Fate.OPEN, Fate.VOID},
     Fate.VOID: {Fate.VOID},
 }
-"""What may follow upon what. INTERRUPTED never becomes complete: what was reported binds (C1)."""
+"""The next fates. INTERRUPTED never becomes complete: a quorum may rely on the report (C1)."""
 
 
 class StepUnderWay:
-    """From its boundary to its decision.
+    """One step, from its boundary to its decision.
 
     ``repeats``: it was begun before under this quorum, and too few contributed. ``is_enough``:
-    enough do now; else nobody commits it, and its results count for nothing. ``voted``: the tag
-    of a vote within the group whose outcome is not known yet. ``deadline``: when to do something
-    about what is outstanding. ``touched_at``: when an operation was last issued or completed, or
-    the step's fate changed. ``is_blind``: no lighthouse was heard for so long that others may have
-    gone on without it: only a quorum can tell whether its results stand (Q3).
+    enough contribute now; otherwise no replica commits it, and its results do not count. ``voted``:
+    the tag of a vote within the group whose outcome is not known yet. ``deadline``: the end of the
+    wait for results, a quorum or mates. ``touched_at``: when an operation was last issued or
+    completed, or the step's fate changed. ``is_blind``: it was under way in isolation, so others
+    may have gone on without it; only a quorum can decide whether its results stand (Q3).
     """
 
     def __init__(self, tag: Tag, repeats: bool, now: float, comparison: Comparison) -> None:
@@ -75,21 +74,21 @@ class StepUnderWay:
 
     @property
     def results(self) -> Tag | None:
-        """The tag under which everything that was issued is complete."""
+        """The step's tag, if its operations are complete, enough contribute, and it is not void."""
         has_results = self.operations.issued > 0 and self.operations.complete and self.is_enough
         return self.tag if has_results and self.fate is not Fate.VOID else None
 
     @property
     def decisive(self) -> Tag | None:
-        """The tag under which it may have been committed, here or by a mate."""
+        """The tag under which the step may have been committed, here or by a mate."""
         return self.results or (self.voted if self.operations.complete else None)
 
     def counts(self, attempt: Attempt) -> bool:
-        """Whether what an operation does under ``attempt`` means anything here (C3)."""
+        """Whether an operation's result or error under ``attempt`` has an effect here (C3)."""
         return self.fate is Fate.OPEN and self.tag.attempt == attempt
 
     def vote(self) -> None:
-        """The ranks of the group are asked; what cannot stand will not be voted for."""
+        """The group's vote begins; this rank votes for the step only if its results may stand."""
         self.is_voting = True
         may_stand = self.fate in (Fate.OPEN, Fate.STANDS, Fate.INTERRUPTED_COMPLETE)
         self.voted = self.tag if may_stand and self.is_enough else None
@@ -99,10 +98,10 @@ class StepUnderWay:
         self.fate = fate
 
     def interrupt(self, deadline: float, stands: bool) -> None:
-        """Interrupted: the next quorum tells, by ``deadline``.
+        """The step is interrupted: the next quorum decides about it, by ``deadline``.
 
-        ``stands``: the results stand as it is. What is reported then binds: nothing that comes
-        later makes results stand of which a quorum may know already that they do not (C1).
+        ``stands``: its results stand now. Once reported incomplete, results stay incomplete,
+        because a quorum may already rely on that (C1).
         """
         if self.fate is Fate.VOID:
             return
@@ -111,25 +110,25 @@ class StepUnderWay:
         self.deadline = deadline
 
     def stand(self) -> None:
-        """The results are complete and peers count on them."""
+        """The results are complete, and peers rely on them."""
         self._become(Fate.STANDS)
 
     def repair(self) -> None:
-        """The operations go out again as soon as there is a group for them."""
+        """The operations go out again as soon as the next process group is built."""
         self._become(Fate.REPAIR)
 
     @property
     def is_awaited(self) -> bool:
-        """Something is outstanding: a result, or a word of other members."""
+        """A result or another member's answer is outstanding."""
         return self.operations.outstanding or not self.comparison.is_complete
 
     @property
     def is_finished(self) -> bool:
-        """All results are there, and no replica has more or fewer."""
+        """All results are complete, and no replica has more or fewer operations."""
         return self.operations.complete and self.comparison.is_complete
 
     def go_out_again(self, quorum: Quorum, deadline: float) -> None:
-        """That group is there."""
+        """The next process group is built: the operations go out again, under ``quorum``."""
         self.tag = Tag(quorum.attempt, self.tag.step)
         self.comparison.begin_again(quorum)
         self.repeats = False
@@ -138,7 +137,7 @@ class StepUnderWay:
         self.deadline = deadline if self.is_awaited else None
 
     def void(self, reason: str) -> None:
-        """It will not be committed."""
+        """The step will not be committed."""
         self._become(Fate.VOID)
         self.void_reason = reason
         self.voted = None

@@ -1,4 +1,4 @@
-"""A step machine whose peers have the same operations as it has, and say so at once."""
+"""A step machine whose peers have the same operations, and answer at once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ftrun.core.worker.machine import StepMachine
 
 
 def handle(machine: StepMachine, event: e.Event, now: float) -> list[e.Instruction]:
-    """What the machine does about ``event``, apart from what is said about operations."""
+    """The machine's instructions after ``event``, without those that compare operations."""
     instructions: list[e.Instruction] = []
     events = [event]
     while events:
@@ -17,7 +17,7 @@ def handle(machine: StepMachine, event: e.Event, now: float) -> list[e.Instructi
             if isinstance(instruction, e.Ask):
                 question = instruction.question
                 entry = machine.look_up(replace(question, cleared=False))
-                assert entry is not None, "it asks about what it does not have"
+                assert entry is not None, "it asks about an operation that it does not have"
                 for member in question.members:
                     events.append(e.OperationAnswered(question, member.replica_id, entry))
             elif not isinstance(instruction, e.Launch):

@@ -1,16 +1,16 @@
-"""A small language for the step machine's transcripts: events in, instructions out, as words.
+"""A small language for the step machine's transcripts: events in, instructions out, as text.
 
     worker 0 holds 5/A workers=2
     > new quorum 1.1#1 at 5/A: 0 1 2 newcomers 2
     build 1.1#1
     = waiting
 
-A line ``> …`` is an event, ``> [61.5] tick`` one at that time in seconds. The lines below it are
-the machine's instructions, and after ``=`` its new standing, if that has changed. A state is
-``step/lineage``; ``6/A+1.1#1`` is what follows from ``5/A`` by a commit under attempt 1.1#1. The
-donors of a quorum are the members that are not newcomers.
+A line ``> …`` is an event; ``> [61.5] tick`` is one at 61.5 s. The lines below it are the machine's
+instructions. A line ``= …`` is its phase, fate and state, if these have changed. A state is
+``step/lineage``; ``6/A+1.1#1`` follows from ``5/A`` by a commit under attempt 1.1#1. The donors of
+a quorum are the members that are not newcomers.
 
-Not here: what must be the outcome of what (tests/transcripts/step).
+Not here: the transcripts themselves (tests/transcripts/step).
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def _quorum(attempt: str, state: str | None, members: str, *groups: str | None) 
 
 
 def event_of(text: str) -> e.Event:
-    """The event that these words mean."""
+    """The event that this text means."""
     for pattern, make in EVENTS.items():
         match = re.fullmatch(pattern, text)
         if match:
@@ -148,7 +148,7 @@ def event_of(text: str) -> e.Event:
 
 
 class Names:
-    """States as words: lineages are hashes, so what may follow from a known one is remembered."""
+    """Names for states. Lineages are hashes, so the successors of a known state are remembered."""
 
     def __init__(self) -> None:
         self._known: dict[StateId, str] = {}
@@ -159,7 +159,7 @@ class Names:
             self._known[state_of(word)] = word
 
     def foresee(self, tag: Tag) -> None:
-        """Whoever holds a known state may commit under ``tag``."""
+        """Remember the state that a commit under ``tag`` makes of each known one."""
         for state, word in list(self._known.items()):
             if state.step == tag.step:
                 after = f"{tag.step + 1}/{word.split('/')[1]}+{tag.attempt}"
@@ -170,7 +170,7 @@ class Names:
 
 
 def words_of(instruction: e.Instruction, name: Names) -> str:
-    """One instruction as words."""
+    """One instruction as text."""
     match instruction:
         case e.Send(message):
             return f"send {_message(message, name)}"
@@ -260,7 +260,7 @@ def _plain(text: str, name: Names) -> str:
 
 
 def standing(machine: StepMachine, name: Names) -> str:
-    """Where the machine is, in one line."""
+    """The machine's phase, fate and state, in one line."""
     words = [machine.phase.value]
     if machine.in_step:
         words += [machine.fate.value, str(machine.tag)]
@@ -280,7 +280,7 @@ def standing(machine: StepMachine, name: Names) -> str:
 
 
 def replay(script: str) -> str:
-    """The script with what the machine really does in place of what is expected."""
+    """The script with the machine's real answers in place of the expected ones."""
     names = Names()
     names.learn(script)
     machine: StepMachine | None = None

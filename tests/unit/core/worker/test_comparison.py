@@ -1,4 +1,4 @@
-"""Operations that differ between replicas never meet: who asks whom, and whose mistake it is."""
+"""Operations that differ between replicas never meet: who asks whom, and which is at fault."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_who_is_not_the_reference_asks_it_for_what_has_changed(before: list[Shap
     step.add(TEN)
     assert not step.advance()
     assert asked(step) == (0, ["0"], True)
-    assert step.question() is None, "once"
+    assert step.question() is None, "asked once"
     answer(step, 0, 0, told(FIFTH))
     assert step.advance() == range(1) and not step.unlike
 
@@ -69,7 +69,7 @@ def test_the_reference_asks_everybody() -> None:
     step.add(TEN)
     assert asked(step) == (0, ["1", "2"], False)
     answer(step, 0, 1, told(TEN))
-    assert not step.advance(), "2 has not said yet"
+    assert not step.advance(), "2 has not answered yet"
     answer(step, 0, 2, told(TEN))
     assert step.advance() == range(1)
 
@@ -179,7 +179,7 @@ def question(index: int, *, cleared: bool = True, repeat: int = 0, tag: Tag = TA
 
 
 def carry(to: StepMachine, instructions: list[e.Instruction], *peers: StepMachine) -> list[object]:
-    """Ask ``peers`` what ``to`` wants to know; what else it does."""
+    """Ask ``peers`` the questions of ``to``; returns its other instructions."""
     rest: list[object] = []
     for instruction in instructions:
         if not isinstance(instruction, e.Ask):
@@ -196,7 +196,9 @@ def carry(to: StepMachine, instructions: list[e.Instruction], *peers: StepMachin
 def test_two_that_are_alike_go_out_and_commit() -> None:
     one, two = member(0), member(1)
     asks = one.handle(e.OperationIssued(shape=TEN), 0.0)
-    assert one.look_up(question(0)) is None, "before it knows that its own may be out"
+    assert one.look_up(question(0)) is None, (
+        "the reference does not know yet that its own may be out"
+    )
     assert one.look_up(question(0, cleared=False)) == Entry(TEN, changed=True, cleared=False)
     assert carry(one, asks, two) == [], "its peer has none yet"
     late = two.handle(e.OperationIssued(shape=TEN), 0.0)
@@ -221,7 +223,7 @@ def test_an_unlike_one_is_the_scripts_error_and_the_step_is_void() -> None:
 
 
 def committed(shapes: list[Shape]) -> StepMachine:
-    """Alone for a step, so that nothing is asked."""
+    """A machine that was alone for a step, so that it asked nothing."""
     machine = machine_of("worker 0 holds 5/A")
     machine.handle(m.NewQuorum(quorum_of("1.5#1", "5/A", "0")), 0.0)
     machine.handle(e.BoundaryReached(), 0.0)
@@ -243,7 +245,9 @@ def test_who_has_gone_on_still_answers_for_the_step_before() -> None:
     long_ago = question(0, tag=Tag(TAG.attempt, 4))
     assert machine.look_up(long_ago) == Entry(None, changed=False, cleared=True)
     assert machine.look_up(question(0, tag=Tag(TAG.attempt, 6))) is None, "it has issued none there"
-    assert machine.look_up(question(0, tag=tag_of("1.6#1@5"))) is None, "of another quorum"
+    assert machine.look_up(question(0, tag=tag_of("1.6#1@5"))) is None, (
+        "the question is about another quorum"
+    )
 
 
 def test_who_waits_for_an_answer_for_too_long_gives_up() -> None:

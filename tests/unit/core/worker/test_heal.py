@@ -1,4 +1,4 @@
-"""A worker's own state: what may be written over, what a heal leaves, what a commit needs."""
+"""A worker's own state: when it may be written over, what a heal leaves, what a commit needs."""
 
 from __future__ import annotations
 

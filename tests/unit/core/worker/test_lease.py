@@ -1,4 +1,4 @@
-"""A worker's lease: it ends once, and a later one says how long nothing was committed (Q3)."""
+"""A worker's lease: it ends once, and a later one ends the isolation and gives its length (Q3)."""
 
 from __future__ import annotations
 

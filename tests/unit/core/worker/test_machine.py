@@ -1,6 +1,6 @@
-"""The step machine in every situation: what stale words, an interrupt and a farewell do there.
+"""The step machine in every situation: stale messages, an interrupt, a script that leaves.
 
-How it comes into these situations, event by event, is told in tests/transcripts/step.
+Not here: how it gets into a situation, event by event (tests/transcripts/step).
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def all_of(machine: StepMachine) -> tuple[str, m.Report]:
 
 
 def test_the_situations_are_all_there_are() -> None:
-    """Every phase and every fate of a step is among them."""
+    """The situations have every phase and every fate of a step."""
     machines = [situation(name) for name in EVERY]
     assert {machine.fate for machine in machines} == set(Fate)
     assert {machine.phase for machine in machines} == set(StepPhase) - {StepPhase.LEFT}
@@ -112,7 +112,7 @@ STALE = [
 @pytest.mark.parametrize("name", [name for name in EVERY if situation(name).seen.quorum_id])
 @pytest.mark.parametrize("text", STALE)
 def test_what_is_over_changes_nothing(name: str, text: str) -> None:
-    """Q2, C3: words under an attempt below the highest that was heard of."""
+    """Q2, C3: messages and results under an attempt below the highest known one change nothing."""
     machine = situation(name)
     before = all_of(machine)
     assert look_up(machine, text) == []
@@ -167,7 +167,7 @@ def test_a_group_that_is_late_is_dropped(name: str, late: str) -> None:
 
 @pytest.mark.parametrize("name", EVERY)
 def test_there_is_a_way_back_to_work(name: str) -> None:
-    """Interrupted anywhere, with the state it holds then: one more quorum, one more step."""
+    """After an interrupt in any situation, a quorum with the reported state leads to a step."""
     machine = situation(name)
     look_up(machine, "reachable")
     (report,) = sent(look_up(machine, "interrupt 1.7#1"))
@@ -184,12 +184,12 @@ def test_there_is_a_way_back_to_work(name: str) -> None:
     assert machine.may_issue and machine.contributors() == (0, 1)
 
 
-# ---------------------------------------------------------------- the end of waiting, and the end
+# ---------------------------------------------------------------- waits end; the script leaves
 
 
 @pytest.mark.parametrize("name", EVERY)
 def test_no_wait_is_without_a_deadline(name: str) -> None:
-    """L2: in the end the script is asked, whatever did not come."""
+    """L2: every wait ends, and then the script decides."""
     machine = situation(name)
     look_up(machine, "reachable")
     for now in (1e3, 1e4, 1e5):

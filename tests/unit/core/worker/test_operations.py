@@ -1,4 +1,4 @@
-"""The ledger of one step's reductions, beside a dumb second opinion."""
+"""The ledger of one step's reductions, compared with a simple oracle."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ftrun.core.worker.operations import OperationLedger
 
 
 def issued(*kinds: str) -> OperationLedger:
-    """``plain``, ``batched``, or ``closes``: held, and the last one of its batch."""
+    """``plain``, ``batched``, or ``closes``: the last one of its batch."""
     ledger = OperationLedger()
     for kind in kinds:
         ledger.issue(kind != "plain", kind == "closes")
@@ -81,7 +81,7 @@ def test_a_repair_begins_from_nothing() -> None:
     ledger.finish(0)
     ledger.start_again()
     assert ledger.outstanding and ledger.issued == 2
-    assert ledger.finish(0), "it is to be done anew"
+    assert ledger.finish(0), "it must be done again"
     ledger.issue(batched=True, closes=True)
     assert ledger.finish(1) and ledger.finish(2) and ledger.take_ready() == (0, 1, 2)
 
@@ -106,7 +106,7 @@ MOVES = st.lists(
 @given(MOVES)
 @settings(max_examples=200, deadline=None, derandomize=True)
 def test_as_the_dumb_one_says(moves: list[tuple[str, str | int]]) -> None:
-    """After every move all that may be handed out is, once."""
+    """After every move, all results that may be handed out are, each once."""
     ledger = OperationLedger()
     kinds: list[str] = []
     done: set[int] = set()

@@ -1,8 +1,8 @@
-"""Whatever order events come in: what a worker's step machine may never do.
+"""A worker's step machine keeps its invariants, in whatever order events come.
 
-``World`` plays lighthouse, script, backend and donors at once: mostly with sense, so that it gets
-somewhere, and else at random. ``Watch`` is a second and deliberately dumb opinion on what the
-instructions amount to. Hypothesis finds short failures, the marathons cover much ground.
+``World`` plays lighthouse, script, backend and donors at once: mostly with sensible moves, so that
+steps are made, otherwise with random ones. ``Watch`` is a deliberately dumb oracle for the
+instructions. Hypothesis finds short failures; the marathons reach many states.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FAR_S = 1e6
 
 
 class Watch:
-    """What the shell has been told so far, and what must not be among it."""
+    """The instructions so far, and assertions about them."""
 
     def __init__(self, machine: StepMachine, workers: int) -> None:
         self.machine = machine
@@ -79,7 +79,7 @@ class Watch:
                 self.promise, self.is_confirmed = (attempt, event.step), True
 
     def joins(self, attempt: Attempt) -> bool:
-        """Whether the replica is a newcomer of that attempt: it comes at any later step too."""
+        """Whether the replica is a newcomer of that attempt: it may also join at a later step."""
         pending = self.machine.pending
         if pending is None or pending.attempt != attempt or self.machine.in_force is not None:
             return False
@@ -88,11 +88,11 @@ class Watch:
     def after(self, event: e.Event, instructions: list[e.Instruction]) -> None:
         machine = self.machine
         seen, interrupted, was_in_step, was_tag = self.was
-        assert machine.seen >= seen and machine.interrupted >= interrupted, "Q2: fell back"
+        assert machine.seen >= seen and machine.interrupted >= interrupted, "Q2: an attempt fell"
         for instruction in instructions:
             self.note(instruction)
         if was_in_step and (not machine.in_step or isinstance(event, e.BoundaryReached)):
-            assert self.failed or len(self.handed) >= self.issued, "somebody waits for ever"
+            assert self.failed or len(self.handed) >= self.issued, "an operation is never released"
         if machine.state != self.state:
             self.state_changed(event, was_tag)
         began = machine.in_step and (not was_in_step or isinstance(event, e.BoundaryReached))
@@ -103,7 +103,7 @@ class Watch:
             self.tag_changed(machine.tag)
         self.tag, self.state = machine.tag, machine.state
         if machine.phase is not StepPhase.LEFT:
-            assert self.alive == self.wanted(), "a group leaks, or is gone"
+            assert self.alive == self.wanted(), "a group leaks or is missing"
 
     def wanted(self) -> set[Attempt]:
         machine, key = self.machine, self.machine.key
@@ -117,7 +117,7 @@ class Watch:
         machine = self.machine
         match instruction:
             case e.BuildGroup(quorum):
-                assert quorum.attempt > self.was[1], "C3: builds what it gave up"
+                assert quorum.attempt > self.was[1], "C3: builds a group that it gave up"
                 assert quorum.attempt not in self.alive, "built twice"
                 self.alive.add(quorum.attempt)
             case e.AbortGroup(attempt):
@@ -126,11 +126,11 @@ class Watch:
             case e.DropGroup(attempt):
                 self.forget(attempt)
             case e.UseGroup(quorum):
-                assert quorum.attempt in self.built & self.alive, "used and not built"
-                assert quorum.attempt > self.was[1], "C3: uses what it gave up"
+                assert quorum.attempt in self.built & self.alive, "used but not built"
+                assert quorum.attempt > self.was[1], "C3: uses a group that it gave up"
                 self.used = quorum.attempt
             case e.Reissue():
-                assert not self.handed, "S7: what was handed out is reduced again"
+                assert not self.handed, "S7: a result that was handed out is reduced again"
                 assert self.used == machine.in_force.attempt
             case e.HandOut(indices):
                 self.hand_out(indices)
@@ -138,7 +138,7 @@ class Watch:
                 self.failed = True
             case e.OfferState(tag, state):
                 assert self.offered is None and state == machine.state and not machine.healing
-                assert not machine.torn, "S3: gives what is half written"
+                assert not machine.torn, "S3: gives a state that is half written"
                 self.offered = tag
             case e.RetireState(tag):
                 assert tag == self.offered
@@ -181,7 +181,7 @@ class Watch:
                 if later:
                     self.promise, self.is_confirmed = None, False
             case m.Leaving("drained"):
-                assert self.is_confirmed, "leaves before it is certain"
+                assert self.is_confirmed, "leaves before the switch is confirmed"
             case m.Errored(attempt):
                 assert attempt <= gave_up
             case m.Report():
@@ -194,9 +194,13 @@ class Watch:
         assert tag is not None
         if self.promise is not None:
             attempt, step = self.promise
-            assert tag.attempt >= attempt or tag.step < step, "Q5: under the old quorum"
-            assert tag.attempt != attempt or tag.step >= step, "Q5: under the new one"
-            assert tag.attempt != attempt or self.is_confirmed, "Q5: before it was certain"
+            assert tag.attempt >= attempt or tag.step < step, (
+                "Q5: a promised step under the old quorum"
+            )
+            assert tag.attempt != attempt or tag.step >= step, (
+                "Q5: an earlier step under the new one"
+            )
+            assert tag.attempt != attempt or self.is_confirmed, "Q5: a switch that is not confirmed"
 
     def keeps_promise(self, event: e.Event) -> None:
         """A promise is void once its attempt is neither pending nor in force."""
@@ -207,7 +211,7 @@ class Watch:
         if attempt in {q.attempt for q in (machine.in_force, self.pending_quorum()) if q}:
             return
         was_given_up = machine.interrupted >= attempt or isinstance(event, m.Prepare)
-        assert was_given_up or not self.is_confirmed, "what was confirmed is forgotten"
+        assert was_given_up or not self.is_confirmed, "a confirmed promise is forgotten"
         self.promise, self.is_confirmed = None, False
 
     def pending_quorum(self) -> Quorum | None:
@@ -236,7 +240,7 @@ class Watch:
 
 
 class World:
-    """One worker, replica 0, and everybody around it. ``choose`` decides what happens next."""
+    """One worker, replica 0, and all its peers. ``choose`` decides what happens next."""
 
     def __init__(self, choose: Choose) -> None:
         self.choose = choose
@@ -256,7 +260,7 @@ class World:
         self.last_tag = Tag(NO_ATTEMPT, 0)
 
     def play(self, moves: int) -> None:
-        """So many moves, and then an end."""
+        """Make ``moves`` moves, and then end."""
         for _ in range(moves):
             if self.machine.phase is not StepPhase.LEFT:
                 self.choose(self.sensible() if self.choose(range(10)) < 6 else self.anything())()
@@ -276,7 +280,7 @@ class World:
     # ------------------------------------------------------------ what happens next
 
     def sensible(self) -> list[Move]:
-        """What may well come next."""
+        """Moves that fit the machine's situation."""
         machine, pending = self.machine, self.machine.pending
         moves: list[Move] = [self.interrupt]
         if machine.isolated:
@@ -299,7 +303,7 @@ class World:
         return moves
 
     def anything(self) -> list[Move]:
-        """Whatever, at any time: early, late, twice, in vain."""
+        """All moves, whether or not they fit: early, late, twice, in vain."""
         lighthouse = [self.new_quorum, self.prepare, self.interrupt, self.propose, self.switch]
         script = [self.boundary, self.issue, self.vote, self.decide, self.apply]
         threads = [self.complete, self.fail, self.load, self.build, self.tick]
@@ -334,7 +338,7 @@ class World:
         return self.attempts[-min(age, len(self.attempts))]
 
     def states(self) -> list[StateId]:
-        """What a quorum may begin with: what is held, what follows, and what nobody here holds."""
+        """States that a quorum may begin with: the one held, its successor, an unknown one."""
         machine = self.machine
         tag, batched = machine.tag or self.last_tag, machine.state
         after = batched.committed(replace(tag, step=batched.step))
@@ -468,7 +472,7 @@ class World:
 
 
 def held_otherwise(state: StateId) -> StateId:
-    """The same step on another way, or another step."""
+    """A state of another lineage, of the same step or the next one."""
     return StateId(state.step + state.step % 2, "Z")
 
 

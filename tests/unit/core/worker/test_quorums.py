@@ -1,4 +1,4 @@
-"""What a worker knows of quorums, question by question. What it does: tests/transcripts/step."""
+"""A worker's record of quorums, question by question. Not here: its actions (transcripts/step)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def promised(step: int) -> Quorums:
 def test_who_is_what_in_a_quorum() -> None:
     quorums = Quorums(WorkerKey("0", "i0", 0))
     assert quorums.is_member(JOIN) and not quorums.is_newcomer(JOIN) and quorums.is_donor(JOIN)
-    assert not quorums.is_donor(FIRST), "nobody needs the state"
+    assert not quorums.is_donor(FIRST), "no member needs the state"
     assert quorums.is_newcomer(quorum_of("1.2#1", None, "0 1", "0"))
     assert not quorums.is_member(DRAIN)
     other = Quorums(WorkerKey("0", "another incarnation", 0))
@@ -79,7 +79,7 @@ def test_who_has_held_others_off_promises_at_its_boundary_only() -> None:
     quorums.at_boundary(False)
     assert quorums.promises_late(join) and not quorums.bars(join)
     quorums.at_boundary(True)
-    assert not quorums.promises_late(drain) and not quorums.bars(drain), "nobody joins"
+    assert not quorums.promises_late(drain) and not quorums.bars(drain), "no member joins"
 
 
 def test_a_newcomer_holds_nobody_off() -> None:
@@ -94,7 +94,7 @@ def test_where_a_promise_stops() -> None:
     assert not quorums.at_promise(6) and quorums.at_promise(7)
     newcomer = Quorums(WorkerKey("2", "i2", 0))
     newcomer.take(JOIN, is_switch=True).promise = 7
-    assert newcomer.at_promise(0), "whoever joins waits for the switch"
+    assert newcomer.at_promise(0), "a newcomer waits for the switch"
 
 
 def test_proposals_only_rise_until_one_is_confirmed() -> None:
@@ -151,9 +151,9 @@ def begins_what_it_promised_not_to(quorums: Quorums, pending: Pending) -> None:
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
-        (gives_up_what_it_trains_in, "Q2: trains in what is over"),
-        (prepares_what_nobody_spoke_of, "Q2: prepares what is over"),
-        (prepares_what_is_in_force, "Q2: prepares what is older"),
+        (gives_up_what_it_trains_in, "Q2: trains in a quorum that is over"),
+        (prepares_what_nobody_spoke_of, "Q2: prepares a quorum that is over"),
+        (prepares_what_is_in_force, "Q2: prepares an older quorum"),
         (promises_unbuilt, "has not built"),
         (promises_what_is_no_switch, "no switch"),
         (is_certain_of_nothing, "without a promise"),

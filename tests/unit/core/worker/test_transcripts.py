@@ -1,7 +1,7 @@
-"""The stories of tests/transcripts/step: every event and exactly what follows from it.
+"""The transcripts of tests/transcripts/step: each event, and exactly the instructions after it.
 
-To write one: put the events into a file, run this module (``python test_transcripts.py FILE``)
-and judge every line that it prints against docs/PROTOCOL.md.
+To write one, put the events into a file, run this module (``python test_transcripts.py FILE``) and
+judge every line that it prints against docs/PROTOCOL.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The step under way, question by question. What happens to it: tests/transcripts/step."""
+"""The step under way, question by question. Not here: its course (tests/transcripts/step)."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_what_an_interrupt_found_standing_may_be_voted_for_and_nothing_else() ->
     assert step.fate is Fate.INTERRUPTED_COMPLETE and step.voted == TAG
     step = reduced()
     step.interrupt(60.0, stands=False)
-    step.interrupt(61.0, stands=True)  # asked again: what was reported first may be known already
+    step.interrupt(61.0, stands=True)  # a quorum may rely on the first report
     step.vote()
     assert step.fate is Fate.INTERRUPTED and step.voted is None
     step = step_of(TAG)

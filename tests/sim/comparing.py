@@ -18,7 +18,7 @@ LONGEST_PAUSE_S = 0.1
 
 
 def ask(worker: Worker, instruction: e.Ask) -> None:
-    """Ask the members; an OperationTold follows for each."""
+    """Ask the members; an OperationAnswered follows for each."""
     rank = worker.key.group_rank
     for member in instruction.question.members:
         other = worker.world.endpoints[member.endpoints[rank].heal]

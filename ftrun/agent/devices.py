@@ -11,7 +11,6 @@ import re
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from ftrun.addresses import is_loopback, parse_address
 from ftrun.config import RunSettings
@@ -168,8 +167,3 @@ class DeviceSlices:
     def keep_only(self, replica_ids: tuple[str, ...]) -> None:
         """Free the devices of all other slots."""
         self._places = {slot: at for slot, at in self._places.items() if slot in replica_ids}
-
-
-def has_pidfd() -> bool:
-    """True on Linux 5.3 and later, which ftrun needs."""
-    return hasattr(os, "pidfd_open") and Path("/proc/self/stat").exists()

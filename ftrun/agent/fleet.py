@@ -278,7 +278,6 @@ class Fleet:
     def _context(self, start: StartReplica, group_rank: int) -> dict[str, Any]:
         """WorkerContext without what the spawner adds."""
         s = self._settings
-        path = log_path(s.job_log_dir, start.replica_id, group_rank, start.restarts)
         return {
             "job_id": s.job_id,
             "replicas": s.replicas,
@@ -293,7 +292,6 @@ class Fleet:
             "heartbeat_timeout_s": s.heartbeat_timeout_s,
             "isolation_limit_s": s.isolation_limit_s,
             "restarts": start.restarts,
-            "log_path": str(path),
         }
 
     # ------------------------------------------------------------ ends

@@ -190,17 +190,6 @@ def log_path(directory: Path, replica_id: str, group_rank: int, restarts: int) -
     return directory / f"replica_{replica_id}" / f"rank_{group_rank}" / f"{restarts}.log"
 
 
-def last_lines(path: Path, count: int, bytes_max: int = 16 * 1024) -> list[str]:
-    """The last lines of a log."""
-    try:
-        with open(path, "rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - bytes_max))
-            text = file.read().decode(errors="replace")
-    except OSError:
-        return []
-    return text.splitlines()[-count:]
-
-
 def _write(fd: int, data: bytes) -> None:
     """Write all of ``data``; a reader that is gone (``ftrun … | head``) costs the output only."""
     view = memoryview(data)

@@ -372,4 +372,4 @@ class Agent:
             self._handle(JobEnded(ExitCode.REFUSED, "the token was refused"))
         elif not self._supervisor.was_answered and self._lighthouse is None:
             self._console.unreachable(self._address, ending.reason)
-        self._handle(LighthouseGone(ending.reason, ending.failures))
+        self._handle(LighthouseGone(ending.reason))

@@ -16,7 +16,7 @@ STOOD_STILL_S = 3.0
 
 
 class Activity(Enum):
-    """``Progress.phase``."""
+    """``Progress.phase``; the values are for status and wire."""
 
     STARTING = "starting"
     QUORUM = "no quorum"
@@ -29,13 +29,8 @@ class Activity(Enum):
     LEFT = "left"
 
 
-STANDING_STILL = frozenset(
-    activity.value
-    for activity in (Activity.QUORUM, Activity.WAITING, Activity.TOO_FEW, Activity.STOPPED)
-)
+STANDING_STILL = frozenset({Activity.QUORUM, Activity.WAITING, Activity.TOO_FEW, Activity.STOPPED})
 """The phases of a Progress in which a replica cannot train though it should: lost time."""
 
-NOT_ITS_OWN = frozenset(
-    activity.value for activity in (Activity.STARTING, Activity.QUORUM, Activity.HEALING)
-)
+NOT_ITS_OWN = frozenset({Activity.STARTING, Activity.QUORUM, Activity.HEALING})
 """The phases in which the replica may not have trained up to the step of its Progress."""

@@ -12,8 +12,10 @@ lighthouse/).
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import TypeAlias
 
+from ftrun.core.activity import Activity
 from ftrun.core.ids import NO_ATTEMPT, Attempt, StateId, Tag, WorkerKey
 from ftrun.core.quorum import Endpoint, Quorum
 from ftrun.core.version import PROTOCOL_VERSION
@@ -212,11 +214,19 @@ class Healed:
     duration_s: float
 
 
+class LeaveReason(Enum):
+    """Why a worker leaves: its script has ended, it called ``leave``, or it was drained."""
+
+    FINISHED = "finished"
+    LEFT = "left"
+    DRAINED = "drained"
+
+
 @dataclass(frozen=True, slots=True)
 class Leaving:
-    """The worker leaves: ``reason`` is "finished" (script ended), "left" or "drained"."""
+    """The worker leaves the job."""
 
-    reason: str
+    reason: LeaveReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +238,7 @@ class Progress:
 
     step: int
     batches: int
-    phase: str
+    phase: Activity
     scalars: tuple[tuple[str, float], ...] = ()
     since_s: float = 0.0
 
@@ -279,7 +289,7 @@ class LeaveNow:
     in a quorum. Otherwise it leaves only if it is in none, and so needs no agreement.
     """
 
-    reason: str
+    reason: LeaveReason
     in_quorum: bool
 
 

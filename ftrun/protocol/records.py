@@ -20,6 +20,7 @@ import functools
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import fields, is_dataclass
+from enum import Enum
 from operator import attrgetter
 from types import NoneType, UnionType
 from typing import Any, Generic, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -195,6 +196,8 @@ def _plan(where: str, hint: Any) -> _Plan:
 
 def _scalar(where: str, kind: Any) -> _Plan:
     name = where.rpartition(".")[2]
+    if issubclass(kind, Enum):
+        return _enum(where, kind)
     validate = validator(where, kind)
 
     def encode_clipped(wire: Any, value: Any) -> None:
@@ -202,6 +205,25 @@ def _scalar(where: str, kind: Any) -> _Plan:
 
     is_prose = name in PROSE_FIELDS and validate is not None
     return _Plan(encode_clipped if is_prose else None, attrgetter(name), validate, blank=kind())
+
+
+def _enum(where: str, kind: type[Enum]) -> _Plan:
+    """An enum travels as its value, a string."""
+    name = where.rpartition(".")[2]
+    known: dict[str, Enum] = {member.value: member for member in kind}
+
+    def encode(wire: Any, value: Any) -> None:
+        if type(value) is not kind:
+            raise _cannot_be(where, value)
+        setattr(wire, name, value.value)
+
+    def decode(wire: Any) -> Enum:
+        found = known.get(getattr(wire, name))
+        if found is None:
+            raise ProtocolError(f"{where} is missing or of a kind that this version does not know")
+        return found
+
+    return _Plan(encode, decode, blank=_NEVER)
 
 
 def _nested(where: str, cls: type, *, is_optional: bool = False) -> _Plan:

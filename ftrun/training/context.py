@@ -37,7 +37,6 @@ class WorkerContext:
     heartbeat_timeout_s: float = defaults.HEARTBEAT_TIMEOUT_S
     isolation_limit_s: float = defaults.ISOLATION_LIMIT_S
     restarts: int = 0
-    log_path: str = ""
 
     @property
     def replica_id(self) -> str:

@@ -20,6 +20,7 @@ from typing import Any
 from ftrun import clock
 from ftrun.core import messages as m
 from ftrun.core.ids import Tag
+from ftrun.core.messages import LeaveReason
 from ftrun.core.quorum import Quorum
 from ftrun.core.worker import events as e
 from ftrun.core.worker.comparison import Question
@@ -194,7 +195,7 @@ class Engine:
                 self._progress_sent = 0.0
                 self._flush_progress()
 
-    def close(self, reason: str | None) -> None:
+    def close(self, reason: LeaveReason | None) -> None:
         """Leave the job for ``reason`` (None: the agent reports it) and release everything."""
         if reason and self._registered and self.machine.phase is not StepPhase.LEFT:
             with self.changed:

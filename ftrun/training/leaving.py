@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from typing import NoReturn
 
+from ftrun.core.messages import LeaveReason
 from ftrun.core.worker import events as e
 from ftrun.core.worker.machine import StepMachine, StepPhase
 from ftrun.errors import ExitCode
@@ -46,6 +47,6 @@ class Leaving:
         """
         if self._machine.phase is StepPhase.LEFT or self.closed:
             return
-        gone = e.WentAway("drained")
+        gone = e.WentAway(LeaveReason.DRAINED)
         threading.Thread(target=self._feed, args=(gone,), name="ftrun-leave").start()
         self.raise_drained()

@@ -18,6 +18,7 @@ import torch
 from torch.distributed import ReduceOp, Work
 
 from ftrun.core.ids import SHARED_LINEAGE, StateId, fresh_lineage
+from ftrun.core.messages import LeaveReason
 from ftrun.core.worker import events as e
 from ftrun.core.worker.machine import StepMachine
 from ftrun.errors import UserError
@@ -378,13 +379,13 @@ class Manager:
 
     def leave(self) -> None:
         """Leave the job, between two steps: the others go on at once, without a loss."""
-        self._close("left")
+        self._close(LeaveReason.LEFT)
 
     def shutdown(self, wait: bool = True) -> None:
         """Leave because the script has finished. Called at exit as well; idempotent."""
-        self._close(None if has_failed() else "finished")
+        self._close(None if has_failed() else LeaveReason.FINISHED)
 
-    def _close(self, reason: str | None) -> None:
+    def _close(self, reason: LeaveReason | None) -> None:
         if os.getpid() != self._pid or self._leaving.closed:
             return  # a child that the script has forked must not close its parent's Manager
         self._leaving.closed = True

@@ -41,4 +41,4 @@ class WorkerProgress:
         """
         phase = activity or self._machine.activity()[0]
         scalars = tuple(self._scalars.items())
-        return Progress(self._machine.position, self.batches, phase.value, scalars, since_s)
+        return Progress(self._machine.position, self.batches, phase, scalars, since_s)

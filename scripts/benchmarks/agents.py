@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ftrun.core import messages as m
+from ftrun.core.activity import Activity
 from ftrun.core.agent.lease import LeaseRequests
 from ftrun.core.ids import SHARED_LINEAGE, StateId, WorkerKey
 from ftrun.core.quorum import Endpoint, Quorum
@@ -131,7 +132,7 @@ class Agent:
             self._requests.sent(now)
 
     def _progress(self, step: int) -> tuple[m.ReplicaProgress, ...]:
-        progress = m.Progress(step, step * 64, "forward", (("loss", 1.0 / (step + 1)),))
+        progress = m.Progress(step, step * 64, Activity.STEP, (("loss", 1.0 / (step + 1)),))
         keys = [replica.key for replica in self.replicas.values()]
         return tuple(m.ReplicaProgress(k.replica_id, k.incarnation, progress) for k in keys)
 

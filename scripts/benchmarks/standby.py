@@ -23,6 +23,7 @@ SCRIPT = """
 import time
 now = time.monotonic()
 import os, pathlib, signal, socket, sys
+from ftrun.core.activity import Activity
 from ftrun.core.messages import Progress, WorkerHello
 from ftrun.protocol.frames import FrameSocket
 from ftrun.training.context import current
@@ -33,7 +34,7 @@ sock.connect(here.socket_path)
 frames = FrameSocket(sock)
 frames.send(WorkerHello(here.key, os.getpid(), here.token))
 for step in (100 * here.restarts, 100 * here.restarts + 50):
-    frames.send(Progress(step, step, "step"))
+    frames.send(Progress(step, step, Activity.STEP))
 path = pathlib.Path(sys.argv[1]) / f"first.{here.restarts}"
 path.with_suffix(".draft").write_text(f"{os.getpid()} {now}")
 path.with_suffix(".draft").rename(path)

@@ -23,6 +23,7 @@ import psutil
 from ftrun.checkpoint.proof import PROOF_FIELD, Proofs, heal_key, read_challenge
 from ftrun.checkpoint.wire import parse_head
 from ftrun.core import messages as m
+from ftrun.core.activity import Activity
 from ftrun.core.ids import WorkerKey
 from ftrun.errors import ProtocolError
 from ftrun.protocol.auth import new_token
@@ -151,7 +152,7 @@ class HostedBytes(Server):
 def _words(token: str) -> list[bytes]:
     """A worker's messages to its agent."""
     hello = m.WorkerHello(WorkerKey("0", "aa", 0), psutil.Process().pid, token)
-    return [encode_frame(hello) + encode_frame(m.Progress(3, 3, "step"))]
+    return [encode_frame(hello) + encode_frame(m.Progress(3, 3, Activity.STEP))]
 
 
 def _proved(proofs: Proofs, data: bytes) -> bytes:

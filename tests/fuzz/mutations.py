@@ -11,6 +11,7 @@ import typing
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import fields, is_dataclass
+from enum import Enum
 from random import Random
 from typing import Any
 
@@ -142,6 +143,8 @@ def _value(hint: Any, rng: Random) -> Any:
         return tuple(_value(args[0], rng) for _ in range(rng.randrange(4)))
     if is_dataclass(hint):
         return sample(hint, rng)
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return rng.choice(list(hint))
     if hint is str:
         return rng.choice(WORDS[: rng.choice((4, len(WORDS) - 1))])
     if hint is float:

@@ -12,6 +12,7 @@ from tests.process.job import Job
 
 FAILS_WITH_PROGRESS = """
 import os, socket
+from ftrun.core.activity import Activity
 from ftrun.core.messages import Progress, WorkerHello
 from ftrun.protocol.frames import FrameSocket
 from ftrun.training.context import current
@@ -22,7 +23,7 @@ sock.connect(here.socket_path)
 frames = FrameSocket(sock)
 frames.send(WorkerHello(here.key, os.getpid(), here.token))
 for step in (100 * here.restarts, 100 * here.restarts + 50):
-    frames.send(Progress(step, step, "step"))
+    frames.send(Progress(step, step, Activity.STEP))
 print("life", here.restarts, flush=True)
 raise ValueError("again")
 """

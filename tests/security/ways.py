@@ -23,6 +23,7 @@ import grpc.aio
 
 from ftrun.checkpoint.requests import ROUTES
 from ftrun.core import messages as m
+from ftrun.core.activity import Activity
 from ftrun.core.ids import WorkerKey
 from ftrun.errors import PeerError
 from ftrun.lighthouse.guard import OPEN_ROUTES
@@ -187,7 +188,7 @@ def _hello(path: str, token: str | None) -> str:
     try:
         if token is not None:
             worker.send(m.WorkerHello(WorkerKey("0", "aa", 0), os.getpid(), token))
-        worker.send(m.Progress(1, 1, "step"))
+        worker.send(m.Progress(1, 1, Activity.STEP))
         return "answers" if worker.receive(WAIT_S) is not None else "silent"
     except PeerError:
         return "closed"

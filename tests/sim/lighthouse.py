@@ -16,7 +16,6 @@ from ftrun.core.lighthouse.events import (
     Event,
     Instruction,
     Journal,
-    JournalRecord,
     JournalState,
     SendToAgent,
     TimerFired,
@@ -94,7 +93,7 @@ class LighthouseProcess(Actor):
                     self._strike(stream)
                     stream.cut(lossy=False)
 
-    def _journal(self, record: JournalRecord) -> None:
+    def _journal(self, record: JournalState) -> None:
         """Write the record to disk, or end the process before it sends what follows.
 
         Raises:

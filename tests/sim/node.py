@@ -339,7 +339,7 @@ class Agent(Actor):
 
     def _refused(self) -> None:
         self._failures += 1
-        self.handle(s.LighthouseGone("no answer", self._failures))
+        self.handle(s.LighthouseGone("no answer"))
         delay_s = min(BACKOFF_MAX_S, 0.05 * 2 ** min(self._failures, 6))
         self.world.at(delay_s * self.world.rng.uniform(0.5, 1.0), self, self._connect)
 

@@ -131,13 +131,13 @@ class Script:
             yield from self._backward(base)
             yield from self._should_commit()
         yield rng.uniform(0.0, 0.01)
-        worker.close("finished")
+        worker.close(m.LeaveReason.FINISHED)
         yield rng.uniform(0.001, 0.05)
         self._exit(0)
 
     def _exit(self, status: int) -> None:
         worker, rng = self._worker, self._world.rng
-        worker.close("finished" if status == 0 else "drained")
+        worker.close(m.LeaveReason.FINISHED if status == 0 else m.LeaveReason.DRAINED)
         # A worker that has left saves for a while, and may be killed then.
         delay_s = 0.0 if status == 0 else rng.choice((0.0, 0.0, 0.3, 5.0))
         self._world.at(delay_s, worker, worker.crash, status)
@@ -212,7 +212,7 @@ class Script:
             yield world.rng.uniform(0.0, 0.002)
             self._step_optimizer()
             worker.streak += 1
-        phase = machine.activity()[0].value
+        phase = machine.activity()[0]
         worker.to_agent.send(m.Progress(machine.position, self._batch, phase))
 
     def _vote(self, flag: bool) -> Generator[Wait, None, bool | None]:

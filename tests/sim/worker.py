@@ -156,7 +156,7 @@ class Worker(Actor):
         self._stop_requests += 1
         if self._stop_requests > 1 and self.machine.phase is not StepPhase.LEFT:
             self.script.stop()
-            self.close("drained")
+            self.close(m.LeaveReason.DRAINED)
             self.world.at(rng.choice((0.01, 0.3, 5.0)), self, self.crash, 75)
 
     def lost_agent(self) -> None:
@@ -269,7 +269,7 @@ class Worker(Actor):
                 self.offers[tag].retire()
             case e.ShowProgress(activity, since_s):
                 position = self.machine.position
-                self.to_agent.send(m.Progress(position, position, activity.value, since_s=since_s))
+                self.to_agent.send(m.Progress(position, position, activity, since_s=since_s))
 
     def _hands_out(self, index: int, *, again: bool) -> None:
         self.world.invariants.hands_out(self.key, self.machine.tag, index, again=again)
@@ -379,7 +379,7 @@ class Worker(Actor):
             self.registered = True
             self.feed(m.AskReport())
 
-    def close(self, reason: str) -> None:
+    def close(self, reason: m.LeaveReason) -> None:
         """Leave the job and release everything."""
         if self.registered and self.machine.phase is not StepPhase.LEFT:
             self.feed(e.WentAway(reason))

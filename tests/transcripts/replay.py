@@ -34,6 +34,7 @@ from pathlib import Path
 from typing import Any
 
 from ftrun.core import messages as m
+from ftrun.core.activity import Activity
 from ftrun.core.ids import NO_ATTEMPT, Attempt, StateId, Tag, WorkerKey, pack_quorum_id
 from ftrun.core.lighthouse.machine import (
     AgentAttached,
@@ -204,9 +205,9 @@ class Replay:
         if kind == "report":
             return self._report(key, words)
         if kind == "progress":
-            return m.Progress(int(words[0]), int(words[0]), " ".join(words[1:]) or "step")
+            return m.Progress(int(words[0]), int(words[0]), Activity(" ".join(words[1:]) or "step"))
         if kind == "leaving":
-            return m.Leaving(words[0])
+            return m.Leaving(m.LeaveReason(words[0]))
         attempt, step = _tagged(words[0])
         if kind == "built":
             return m.Built(attempt)

@@ -149,7 +149,6 @@ class LighthouseGone:
     """The stream, or an attempt to open one, has failed."""
 
     reason: str
-    failures: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -162,7 +162,7 @@ class SlotState:
             return
         if progress.phase in STANDING_STILL:
             self.stands(now - progress.since_s)
-        if progress.phase not in STANDING_STILL or progress.phase == Activity.STOPPED.value:
+        if progress.phase not in STANDING_STILL or progress.phase is Activity.STOPPED:
             self.goes_on(now)
 
     def summary(self) -> SlotSummary:

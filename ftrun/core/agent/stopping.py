@@ -14,7 +14,7 @@ from ftrun.core.agent.outbox import Outbox
 from ftrun.core.agent.settings import SupervisorSettings
 from ftrun.core.agent.slot_state import SlotPhase, SlotState
 from ftrun.core.agent.slot_table import NodeSlots
-from ftrun.core.messages import LeaveNow, Loss, ReplicaLost, StartFailure
+from ftrun.core.messages import LeaveNow, LeaveReason, Loss, ReplicaLost, StartFailure
 
 SIGKILL = int(signal.SIGKILL)
 PRESS_SHARE = 0.5
@@ -54,7 +54,7 @@ class Stopping:
         ``in_quorum`` False: only those that are in no quorum; the others leave by an agreement.
         """
         if slot.has_manager and not slot.has_left:
-            order = LeaveNow("drained", in_quorum)
+            order = LeaveNow(LeaveReason.DRAINED, in_quorum)
             self._out.add(SendToReplica(slot.replica_id, slot.incarnation, order))
 
     def kill(self, slot: SlotState) -> None:

@@ -78,6 +78,7 @@ from ftrun.core.messages import (
     Healed,
     InForce,
     Lease,
+    LeaveReason,
     Leaving,
     Loss,
     Progress,
@@ -423,7 +424,7 @@ class Supervisor:
                 slot.goes_on(self._out.now)
             case Leaving(reason=reason):
                 slot.hang_watch.gone(key.group_rank)
-                if reason == "drained":
+                if reason is LeaveReason.DRAINED:
                     slot.left.add(key.group_rank)
             case _:
                 pass

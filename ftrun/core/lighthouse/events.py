@@ -65,8 +65,6 @@ class JournalState:
     agents_seen: int = 0
 
 
-JournalRecord: TypeAlias = JournalState
-
 # ---------------------------------------------------------------- events
 
 
@@ -115,7 +113,7 @@ class SendToAgent:
 class Journal:
     """Put ``record`` on disk before anything that follows is carried out."""
 
-    record: JournalRecord
+    record: JournalState
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,7 +113,9 @@ class Forming:
 
     def _case(self) -> Case:
         state = self._state
-        finishing = frozenset(r.replica_id for r in state.replicas if r.leaving == "finished")
+        finishing = frozenset(
+            r.replica_id for r in state.replicas if r.leaving is m.LeaveReason.FINISHED
+        )
         departed: frozenset[str] = frozenset()
         if state.now < self._all_fenced_at():
             departed = frozenset(member.replica_id for member in state.departed.unaccounted())

@@ -16,6 +16,7 @@ from ftrun.core.lighthouse.losses import Losses
 from ftrun.core.lighthouse.phases import IN_QUORUM, Phase
 from ftrun.core.lighthouse.replicas import Replica
 from ftrun.core.lighthouse.state import MembershipState
+from ftrun.core.messages import LeaveReason
 
 
 class Leaving:
@@ -66,20 +67,25 @@ class Leaving:
 
     def on_leaving(self, replica: Replica, rank: int, word: m.Leaving) -> None:
         """One worker has stopped: its script finished, it was drained, or it went away."""
-        if word.reason == "finished":
+        if word.reason is LeaveReason.FINISHED:
             self.finishing(replica)
-        elif word.reason == "drained":
+        elif word.reason is LeaveReason.DRAINED:
             replica.left.add(rank)
-            if len(replica.left) == self._state.workers and replica.leaving != "drained":
+            if (
+                len(replica.left) == self._state.workers
+                and replica.leaving is not LeaveReason.DRAINED
+            ):
                 self._drained(replica)
         else:
-            loss = m.Loss(replica.replica_id, replica.incarnation, f"it went away ({word.reason})")
+            loss = m.Loss(
+                replica.replica_id, replica.incarnation, f"it went away ({word.reason.value})"
+            )
             self._losses.lose([loss], is_dead=False)
 
     def _drained(self, replica: Replica) -> None:
         """All its workers have stopped; if it was at an agreed switch, nobody is interrupted."""
         state, name = self._state, replica.replica_id
-        state.note_leaving(replica, "drained")
+        state.note_leaving(replica, LeaveReason.DRAINED)
         state.slots[name].has_left = True
         state.reassigned.add(replica.agent_id)
         state.outbox.notice("drained", [name], f"Replica {name} has left: drained.")
@@ -93,7 +99,7 @@ class Leaving:
     def finishing(self, replica: Replica) -> None:
         """The script has ended: remove the replica after a grace, in which others may end too."""
         state = self._state
-        state.note_leaving(replica, replica.leaving or "finished")
+        state.note_leaving(replica, replica.leaving or LeaveReason.FINISHED)
         if self.finish_at is None:
             self.finish_at = state.now + state.settings.finish_grace_s
 

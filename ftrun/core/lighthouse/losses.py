@@ -13,7 +13,7 @@ from ftrun.core.lighthouse.phases import Phase
 from ftrun.core.lighthouse.replicas import Replica
 from ftrun.core.lighthouse.state import MembershipState
 from ftrun.core.lighthouse.takeover import Takeover
-from ftrun.core.messages import Loss
+from ftrun.core.messages import LeaveReason, Loss
 
 
 class Losses:
@@ -47,7 +47,9 @@ class Losses:
             self._takeover.is_disturbed = True
         if state.phase is not Phase.ENDED:
             # A drained replica was noticed when it left.
-            news = [loss for loss, r in known if r.leaving != "drained" or loss.killed]
+            news = [
+                loss for loss, r in known if r.leaving is not LeaveReason.DRAINED or loss.killed
+            ]
             self._notice(news, bool(members - state.live))
 
     def _notice(self, losses: list[Loss], of_quorum: bool) -> None:

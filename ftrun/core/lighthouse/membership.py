@@ -232,14 +232,14 @@ class Membership:
 
     def _note_stall(self, replica: Replica, word: m.Progress) -> None:
         state = self.state
-        if word.phase == Activity.WAITING.value and replica.replica_id in state.live:
+        if word.phase is Activity.WAITING and replica.replica_id in state.live:
             state.stalled.setdefault(replica.replica_id, state.now - word.since_s)
         else:
             state.stalled.pop(replica.replica_id, None)
 
     def _note_too_few(self, replica: Replica, word: m.Progress) -> None:
         state, name = self.state, replica.replica_id
-        if word.phase != Activity.TOO_FEW.value or name not in state.live:
+        if word.phase is not Activity.TOO_FEW or name not in state.live:
             state.too_few.pop(name, None)
         else:
             state.note_too_few(name, state.now - word.since_s)

@@ -13,7 +13,7 @@ from ftrun.core.lighthouse.events import (
     CloseAgent,
     Instruction,
     Journal,
-    JournalRecord,
+    JournalState,
     SendToAgent,
 )
 from ftrun.core.lighthouse.replicas import Replica, Replicas
@@ -91,6 +91,6 @@ class Outbox:
         """End an agent's stream."""
         self._out.append(CloseAgent(agent_id, reason))
 
-    def journal(self, record: JournalRecord) -> None:
+    def journal(self, record: JournalState) -> None:
         """Write ``record`` to disk before anything that follows is sent."""
         self._out.append(Journal(record))

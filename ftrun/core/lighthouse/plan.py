@@ -24,7 +24,6 @@ class Plan:
     """
 
     quorum: Quorum
-    leavers: frozenset[str]
     everyone: frozenset[str]
     joining: tuple[Replica, ...]
     step: int = 0

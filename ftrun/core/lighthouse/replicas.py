@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from ftrun.core.ids import StateId, replica_order
 from ftrun.core.lighthouse.choice import group_state
-from ftrun.core.messages import Progress, Report, RunningReplica
+from ftrun.core.messages import LeaveReason, Progress, Report, RunningReplica
 from ftrun.core.quorum import Endpoint, Member
 
 
@@ -18,8 +18,8 @@ from ftrun.core.quorum import Endpoint, Member
 class Replica:
     """One living incarnation and the newest report of each of its workers.
 
-    ``reports`` by group_rank. ``leaving``: "finished" or "drained" once its workers have reported
-    it. ``left``: the group_ranks that have. ``has_ended``: its processes are gone, with exit code
+    ``reports`` by group_rank. ``leaving``: why it leaves, once its workers have reported that.
+    ``left``: the group_ranks that have. ``has_ended``: its processes are gone, with exit code
     0. ``was_interrupted``: it was sent an Interrupt of the quorum that it came to us with.
     ``state_at_join``: what it held when it joined the quorum as one that has to heal. ``target``:
     its address in messages to its agent.
@@ -30,7 +30,7 @@ class Replica:
     agent_id: str
     store: str
     reports: dict[int, Report] = field(default_factory=dict)
-    leaving: str = ""
+    leaving: LeaveReason | None = None
     left: set[int] = field(default_factory=set)
     has_ended: bool = False
     was_interrupted: bool = False

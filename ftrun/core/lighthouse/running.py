@@ -96,7 +96,7 @@ class Running:
         replica = Replica(name, running.incarnation, agent.agent_id, agent.store)
         state.replicas.add(replica)
         if running.has_left:  # it trains no more, but its slot is not free until it has ended
-            replica.leaving, slot.dead = "drained", running.incarnation
+            replica.leaving, slot.dead = m.LeaveReason.DRAINED, running.incarnation
             state.departed.died(name, running.incarnation)
             return None
         state.departed.started(agent.store, name, running.incarnation)

@@ -96,7 +96,7 @@ def _replica(state: MembershipState, slot: Slot) -> ReplicaStatus:
         "restarts": slot.restarts,
         "step": progress.step if progress is not None else None,
         "batches": progress.batches if progress is not None else None,
-        "worker_phase": progress.phase if progress is not None else None,
+        "worker_phase": progress.phase.value if progress is not None else None,
         "scalars": _scalars(progress.scalars) if progress is not None else {},
         "last_event": None,  # lighthouse/status.py fills it
     }
@@ -114,7 +114,7 @@ def _replica_phase(state: MembershipState, slot: Slot, replica: Replica | None) 
     if replica is None:
         return "drained" if slot.was_drained else "absent"
     if replica.leaving:
-        return replica.leaving
+        return replica.leaving.value
     if replica_id in state.live:
         return "draining" if replica_id in state.drains else "member"
     if replica_id in state.replicas.ready:

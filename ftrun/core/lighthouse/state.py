@@ -18,7 +18,7 @@ from ftrun.core.lighthouse.phases import IN_QUORUM, TRANSITIONS, Phase
 from ftrun.core.lighthouse.replicas import Replica, Replicas
 from ftrun.core.lighthouse.slots import SlotTable
 from ftrun.core.lighthouse.waiting import Waiting
-from ftrun.core.messages import EndJob, JobSpec, Loss, Report, ToWorker
+from ftrun.core.messages import EndJob, JobSpec, LeaveReason, Loss, Report, ToWorker
 from ftrun.core.quorum import Quorum
 
 NO_SPEC = JobSpec(
@@ -211,8 +211,8 @@ class MembershipState:
         self.drains |= set(replica_ids)
         self.is_dirty = True
 
-    def note_leaving(self, replica: Replica, how: str) -> None:
-        """A replica leaves, "drained" or "finished": it joins no quorum any more."""
+    def note_leaving(self, replica: Replica, how: LeaveReason) -> None:
+        """A replica leaves: it joins no quorum any more."""
         replica.leaving = how
         self.replicas.ready.discard(replica.replica_id)
         self.is_dirty = True

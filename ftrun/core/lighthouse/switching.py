@@ -141,7 +141,7 @@ class Switching:
         joining = tuple(state.replicas[name] for name in quorum.newcomers)
         for replica in joining:
             replica.joins(must_heal=True)
-        self.plan = Plan(quorum, leavers, everyone, joining)
+        self.plan = Plan(quorum, everyone, joining)
         state.history.begin(state.now, "switch", purpose(newcomers, leavers))
         state.enter(Phase.PREPARE, state.settings.build_timeout_s)
         state.waiting.expect(everyone, state.workers)

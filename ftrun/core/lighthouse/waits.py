@@ -192,8 +192,8 @@ class Waits:
 
     def _why(self, replica_id: str) -> str:
         progress = self._state.replicas[replica_id].progress
-        known = {activity.value: words for activity, words in BUSY.items()}
-        return known.get(progress.phase if progress else "", "it is in no reduction")
+        found = BUSY.get(progress.phase) if progress is not None else None
+        return found or "it is in no reduction"
 
 
 def _ordered(replica_ids: set[str]) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from ftrun.core.messages import (
     Interrupt,
     Lease,
     LeaveNow,
+    LeaveReason,
     NewQuorum,
     Prepare,
     ProposeSwitch,
@@ -94,7 +95,7 @@ class StateReset:
 class WentAway:
     """The script leaves for good."""
 
-    reason: str
+    reason: LeaveReason
 
 
 # ---------------------------------------------------------------- events of other threads

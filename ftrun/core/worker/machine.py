@@ -132,7 +132,7 @@ class StepMachine:
         self._operation_timeout_s = operation_timeout_s
         self._quorum_timeout_s = quorum_timeout_s
         self._offered: Tag | None = None
-        self._leaves_for = ""  # the reason to leave at the next boundary by itself
+        self._leaves_for: m.LeaveReason | None = None  # at the next boundary, by itself
         self._between_since = 0.0  # the start of the phase between steps
         self._ticked_at: float | None = None
         self._shown = Activity.STARTING
@@ -435,7 +435,7 @@ class StepMachine:
 
     def _carry_out_switch(self, pending: Pending) -> None:
         if not self._quorums.is_member(pending.quorum):
-            self._leave("drained")
+            self._leave(m.LeaveReason.DRAINED)
             return
         if self._quorums.bars(pending):  # frozen for the first time, after the promise
             self._give_up(NOBODY_JOINS)
@@ -552,10 +552,10 @@ class StepMachine:
     def _on_went_away(self, event: e.WentAway) -> None:
         self._leave(event.reason)
 
-    def _leave(self, reason: str) -> None:
+    def _leave(self, reason: m.LeaveReason) -> None:
         self._retire()
         if self._step is not None and not self._step.operations.all_handed:
-            self._out.append(e.FailOperations(f"the script leaves: {reason}"))
+            self._out.append(e.FailOperations(f"the script leaves: {reason.value}"))
         self._send(m.Leaving(reason))
         self._step = None
         self._between_steps = StepPhase.LEFT
@@ -878,7 +878,7 @@ class StepMachine:
         step = self._step
         if step is None or not self._leaves_for or self._vote_stands:
             return
-        reason = f"this replica leaves: {self._leaves_for}"
+        reason = f"this replica leaves: {self._leaves_for.value}"
         if self.activity()[0] is Activity.WAITING:
             self._give_up(reason)
         if step.fate.awaits_quorum:

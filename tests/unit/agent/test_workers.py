@@ -13,6 +13,7 @@ import pytest
 
 from ftrun.agent import workers
 from ftrun.agent.workers import WorkerServer
+from ftrun.core.activity import Activity
 from ftrun.core.ids import WorkerKey
 from ftrun.core.messages import AskReport, FailureReport, Lease, Progress, WorkerHello
 from ftrun.errors import PeerError
@@ -73,8 +74,8 @@ def test_messages_go_both_ways(tmp_path: Path) -> None:
         worker = connect(server)
         worker.send(WorkerHello(KEY, os.getpid(), TOKEN))
         await listener.attached.wait()
-        worker.send(Progress(3, 3, "step"))
-        assert await listener.heard.get() == (KEY, Progress(3, 3, "step"))
+        worker.send(Progress(3, 3, Activity.STEP))
+        assert await listener.heard.get() == (KEY, Progress(3, 3, Activity.STEP))
         assert server.send("0", KEY.incarnation, AskReport()) == 1
         assert await receive(worker) == AskReport()
         server.broadcast(Lease(7.5))
@@ -94,7 +95,7 @@ def test_messages_go_both_ways(tmp_path: Path) -> None:
         WorkerHello(KEY, os.getpid(), TOKEN[:-1]),
         WorkerHello(KEY, os.getpid() + 1, TOKEN),
         WorkerHello(WorkerKey("1", KEY.incarnation, 0), os.getpid(), TOKEN),
-        Progress(1, 1, "step"),
+        Progress(1, 1, Activity.STEP),
     ],
 )
 def test_whoever_is_not_a_worker_of_ours_is_cut(tmp_path: Path, hello: Any) -> None:
@@ -144,8 +145,8 @@ def test_who_closes_its_connection_has_hung_up_and_who_does_not_read_has_not(
             worker.send(WorkerHello(KEY, os.getpid(), TOKEN))
             await listener.attached.wait()
         first.close()
-        second.send(Progress(1, 1, "step"))
-        assert await listener.heard.get() == (KEY, Progress(1, 1, "step"))  # one is left
+        second.send(Progress(1, 1, Activity.STEP))
+        assert await listener.heard.get() == (KEY, Progress(1, 1, Activity.STEP))  # one is left
         second.close()
         assert await listener.heard.get() == (KEY, None)
         deaf = connect(server)

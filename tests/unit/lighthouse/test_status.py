@@ -11,6 +11,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints, is_typeddic
 
 import pytest
 
+from ftrun.core.activity import Activity
 from ftrun.core.ids import StateId, WorkerKey
 from ftrun.core.lighthouse.events import JournalState, LighthouseSettings
 from ftrun.core.lighthouse.machine import Lighthouse
@@ -67,7 +68,7 @@ def served_status(directory: Path) -> Status:
             session,
             ReplicaStarted("0", "aa", 3),
             WorkerMessage(KEY, Report(StateId(7, "ab"), Endpoint("h", "h:1"))),
-            WorkerMessage(KEY, Progress(7, 7, "forward", (("loss", 0.5), ("bad", math.nan)))),
+            WorkerMessage(KEY, Progress(7, 7, Activity.STEP, (("loss", 0.5), ("bad", math.nan)))),
         )
         shell.event_log.note(Notice("lost", ("0",), "Replica 0 lost."))
         found.append(full_status(shell, journal, 1.5))

@@ -15,6 +15,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from ftrun.certs import write_certificates
+from ftrun.core.activity import Activity
 from ftrun.core.ids import StateId, WorkerKey
 from ftrun.core.lighthouse.events import (
     AgentAttached,
@@ -51,7 +52,7 @@ def status() -> Status:
     for message in (
         Started("0", "aa", 3),
         WorkerMessage(key, Report(StateId(7, "ab"), Endpoint("h", "h:1"))),
-        WorkerMessage(key, Progress(7, 7, "forward", (("loss", 0.5),))),
+        WorkerMessage(key, Progress(7, 7, Activity.STEP, (("loss", 0.5),))),
     ):
         core.handle(AgentSent("node", (message,)), 1.0)
     service: LighthouseStatus = {

@@ -6,6 +6,7 @@ import time
 import types
 import typing
 from dataclasses import fields, is_dataclass, replace
+from enum import Enum
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ftrun.core import ids, messages
+from ftrun.core.activity import Activity
 from ftrun.core.ids import Attempt, StateId, WorkerKey
 from ftrun.core.messages import (
     FailureReport,
@@ -61,6 +63,8 @@ def values_of(name: str, hint: Any) -> st.SearchStrategy[Any]:
         return st.lists(values_of(name, args[0]), max_size=3).map(tuple)
     if is_dataclass(hint):
         return records(typing.cast(type, hint))
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return st.sampled_from(hint)
     if hint is str:
         return ids_text if name in ID_FIELDS else texts
     if hint is float:
@@ -187,10 +191,11 @@ def test_limits_hold_on_both_sides() -> None:
         StateId(0, "x"),
         Loss("0", "i", "c"),
         WorkerMessage(WorkerKey("0", "i", 0), Heartbeat()),  # type: ignore[arg-type]
-        WorkerMessage(None, Progress(0, 0, "")),  # type: ignore[arg-type]
+        WorkerMessage(None, Progress(0, 0, Activity.STEP)),  # type: ignore[arg-type]
+        Progress(0, 0, "step"),  # type: ignore[arg-type]
         NewQuorum(quorum=None),  # type: ignore[arg-type]
-        Progress(step=1.5, batches=0, phase=""),  # type: ignore[arg-type]
-        Progress(0, 0, "p", scalars=(("loss",),)),  # type: ignore[arg-type]
+        Progress(step=1.5, batches=0, phase=Activity.STEP),  # type: ignore[arg-type]
+        Progress(0, 0, Activity.STEP, scalars=(("loss",),)),  # type: ignore[arg-type]
         Notice("kind", ("0",), text=None),  # type: ignore[arg-type]
         Notice("\ud800", (), ""),
     ],

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch.distributed import ReduceOp
 
-from ftrun.core.messages import Built, Healed, Leaving, Progress
+from ftrun.core.messages import Built, Healed, LeaveReason, Leaving, Progress
 from ftrun.errors import Bug, UserError
 from ftrun.training import context, engine
 from ftrun.training.context import WorkerContext
@@ -587,7 +587,7 @@ def test_leaving_costs_the_others_nothing(pair: Job) -> None:
         pair.managers["1"].start_quorum()
     pair.agent.wait(lambda: bool(pair.agent.sent("1", Leaving)), "the word of leaving")
     [leaving] = pair.agent.sent("1", Leaving)
-    assert leaving.reason == "left"
+    assert leaving.reason is LeaveReason.LEFT
     while pair.step(["0"]) != [True]:
         pass
     assert pair.managers["0"].num_participants() == 1
@@ -599,7 +599,7 @@ def test_finishing_says_the_last_progress_first(pair: Job) -> None:
         manager.log(loss=1.0)
         manager.shutdown()
     pair.agent.wait(lambda: bool(pair.agent.sent("1", Leaving)), "the last word")
-    assert [x.reason for x in pair.agent.sent("0", Leaving)] == ["finished"]
+    assert [x.reason for x in pair.agent.sent("0", Leaving)] == [LeaveReason.FINISHED]
     last = pair.agent.sent("0", Progress)[-1]
     assert (last.step, last.batches, last.phase) == (1, 2, "step")
 

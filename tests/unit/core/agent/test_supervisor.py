@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ftrun.core.activity import Activity
 from ftrun.core.agent.events import (
     AskToStop,
     AskWorker,
@@ -57,6 +58,7 @@ from ftrun.core.messages import (
     InForce,
     JobFailed,
     Lease,
+    LeaveReason,
     Leaving,
     Progress,
     ReplicaFinished,
@@ -224,8 +226,8 @@ def test_beside_other_agents_without_a_lighthouse_the_end_comes_by_itself() -> N
     agent.on(LighthouseSent(agent.now))
     agent.assign("0")
     agent.exits("0", 0)
-    agent.on(LighthouseGone("cut", 1))
-    agent.on(LighthouseGone("cut", 2))
+    agent.on(LighthouseGone("cut"))
+    agent.on(LighthouseGone("cut"))
     end = agent.wait(2.0)
     assert ended(end) == EndAgent(0, "all replicas have finished")
 
@@ -280,7 +282,7 @@ def test_a_late_or_repeated_exit_does_nothing() -> None:
     agent.exits("0", -9)
     assert agent.on(WorkerExited(old, 0, 1000, -9)) == []
     assert agent.on(FailureReported(WorkerKey("0", old, 0), RAISED)) == []
-    assert agent.on(WorkerSent(WorkerKey("0", old, 0), Progress(1, 1, "step"))) == []
+    assert agent.on(WorkerSent(WorkerKey("0", old, 0), Progress(1, 1, Activity.STEP))) == []
     assert agent.on(RestartAsked("0", old, "silent")) == []
 
 
@@ -302,8 +304,8 @@ def test_progress_ends_the_waiting_and_the_lost_time_is_counted() -> None:
     agent.now += 3.0
     agent.says("0", Healed(NO_ATTEMPT, 7, ("1",), 10, 0.1))
     agent.says("0", InForce(NO_ATTEMPT, 7))
-    agent.says("0", Progress(8, 8, "step"))  # its peers' step, in which it healed
-    agent.says("0", Progress(9, 9, "step"))
+    agent.says("0", Progress(8, 8, Activity.STEP))  # its peers' step, in which it healed
+    agent.says("0", Progress(9, 9, Activity.STEP))
     assert starts(agent.exits("0", -9)) == [("0", 2)]
     summary = agent.core.summary()[0]
     assert (summary.lost_s, summary.steps, summary.restarts) == (3.0, 9, 2)
@@ -355,8 +357,8 @@ def test_steps_of_its_peers_are_not_a_newcomers_own() -> None:
     agent = Agent(replicas=2)
     agent.assign("0", "1")
     for step in (100, 200, 300):
-        agent.says("1", Progress(0, 0, "no quorum"))
-        agent.says("1", Progress(step, 0, "healing"))
+        agent.says("1", Progress(0, 0, Activity.QUORUM))
+        agent.says("1", Progress(step, 0, Activity.HEALING))
         out = agent.raises("1")
         agent.wait(5.0)
     assert "crash loop: replica 1 has failed 3 times" in said(out)
@@ -392,7 +394,7 @@ def test_who_has_trained_or_is_killed_does_not_fail_at_the_start(progress: str) 
     agent = Agent()
     agent.assign("0", is_at_start=progress != "an optimizer of its own")
     if progress == "a step":
-        agent.says("0", Progress(1, 1, "step"))
+        agent.says("0", Progress(1, 1, Activity.STEP))
     elif progress == "a quorum":
         agent.says("0", InForce(NO_ATTEMPT, 0))
     out = agent.exits("0", -9 if progress == "a kill" else 1)
@@ -450,19 +452,19 @@ def test_an_error_at_the_start_of_a_group_of_several_is_the_first_ones_to_end() 
 def test_seconds_in_which_a_replica_cannot_train_are_lost() -> None:
     agent = Agent()
     agent.assign("0")
-    agent.says("0", Progress(0, 0, "no quorum", since_s=5.0))
+    agent.says("0", Progress(0, 0, Activity.QUORUM, since_s=5.0))
     agent.says("0", InForce(NO_ATTEMPT, 0))
     agent.now = 10.0
-    agent.says("0", Progress(5, 5, "step"))
+    agent.says("0", Progress(5, 5, Activity.STEP))
     assert agent.core.summary()[0].lost_s == 0.0  # nothing is lost before it has begun
     agent.now = 20.0
-    agent.says("0", Progress(6, 6, "waiting", since_s=2.0))
+    agent.says("0", Progress(6, 6, Activity.WAITING, since_s=2.0))
     agent.now = 30.0
-    agent.says("0", Progress(7, 7, "step"))
+    agent.says("0", Progress(7, 7, Activity.STEP))
     assert agent.core.summary()[0].lost_s == 12.0
     agent.now = 40.0
-    agent.says("0", Progress(8, 8, "stood still", since_s=4.0))
-    agent.says("0", Progress(8, 8, "outside step", since_s=1.0))
+    agent.says("0", Progress(8, 8, Activity.STOPPED, since_s=4.0))
+    agent.says("0", Progress(8, 8, Activity.OUTSIDE, since_s=1.0))
     assert agent.core.summary()[0].lost_s == 16.0
 
 
@@ -488,12 +490,12 @@ def test_training_that_stands_for_want_of_a_lighthouse_is_said_once() -> None:
     agent.on(LighthouseSent(agent.now))
     agent.assign("0")
     agent.says("0", InForce(NO_ATTEMPT, 0))
-    agent.says("0", Progress(1023, 1023, "step"))
+    agent.says("0", Progress(1023, 1023, Activity.STEP))
     agent.now = 10.0
-    out = agent.on(LighthouseGone("cut", 1))
+    out = agent.on(LighthouseGone("cut"))
     assert "The lighthouse is gone (cut); training goes on until a replica is lost." in said(out)
     assert said(agent.wait(5.0)) == ""
-    agent.says("0", Progress(1023, 1023, "no quorum", since_s=1.0))
+    agent.says("0", Progress(1023, 1023, Activity.QUORUM, since_s=1.0))
     assert agent.core.next_deadline() == 17.0
     text = said(agent.wait(2.0))
     assert "There is no new quorum without the lighthouse: training stands at step 1023" in text
@@ -584,7 +586,7 @@ def test_a_drain_lets_managers_leave_and_ends_with_its_own_code() -> None:
     assert told(out) == [AgentLeaving("SIGTERM", lives)]
     assert asked(out) == ["0", "1"]
     assert leaving(out) == []  # by an agreement, or where it stands at half of the grace
-    agent.says("0", Leaving("drained"))
+    agent.says("0", Leaving(LeaveReason.DRAINED))
     agent.exits("1", 143)
     out = agent.exits("0", 75)
     assert ended(out) == EndAgent(75, "SIGTERM")
@@ -599,7 +601,7 @@ def test_who_does_not_leave_is_pressed_and_then_killed_and_called_so() -> None:
     agent.failure_reports("0")
     agent.failure_reports("1")
     agent.on(DrainAsked("SIGTERM", 75))
-    agent.says("1", Leaving("drained"))
+    agent.says("1", Leaving(LeaveReason.DRAINED))
     assert agent.core.next_deadline() == 5.0
     out = agent.wait(5.0)
     assert asked(out) == ["0", "1"]
@@ -637,8 +639,8 @@ def test_a_drain_whose_lighthouse_dies_meanwhile_goes_on_without_it() -> None:
     agent.assign("0")
     agent.failure_reports("0")
     agent.on(DrainAsked("SIGTERM", 75))
-    assert leaving(agent.on(LighthouseGone("cut", 1))) == [("0", True)]
-    assert leaving(agent.on(LighthouseGone("cut", 2))) == []
+    assert leaving(agent.on(LighthouseGone("cut"))) == [("0", True)]
+    assert leaving(agent.on(LighthouseGone("cut"))) == []
 
 
 def test_a_job_of_one_node_leaves_at_once_where_no_quorum_stands() -> None:
@@ -655,7 +657,7 @@ def test_a_script_that_fails_while_it_leaves_has_not_drained() -> None:
     agent.assign("0")
     agent.failure_reports("0")
     agent.on(DrainAsked("SIGTERM", 75))
-    agent.says("0", Leaving("drained"))
+    agent.says("0", Leaving(LeaveReason.DRAINED))
     agent.on(FailureReported(WorkerKey("0", agent.incarnations["0"], 0), RAISED))
     out = agent.exits("0", 1)
     assert "replica 0 failed: ValueError: no. That was while it left" in said(out)
@@ -671,7 +673,7 @@ def test_slots_are_not_taken_from_an_agent_that_leaves() -> None:
     agent.assign("0")
     agent.failure_reports("0")
     agent.on(DrainAsked("SIGTERM", 75))
-    agent.says("0", Leaving("drained"))
+    agent.says("0", Leaving(LeaveReason.DRAINED))
     assert signals(agent.assign()) == []
     agent.exits("0", 75)
     assert [slot.outcome for slot in agent.core.summary()] == [Outcome.DRAINED]
@@ -683,7 +685,7 @@ def test_a_replica_that_moves_has_its_grace_too() -> None:
     agent.assign("0", "1")
     agent.failure_reports("1")
     first = agent.incarnations["1"]
-    agent.says("1", Leaving("drained"))
+    agent.says("1", Leaving(LeaveReason.DRAINED))
     out = agent.assign("0")
     assert (signals(out), asked(out)) == ([], ["1"])
     out = agent.exits("1", 75)
@@ -697,7 +699,7 @@ def test_a_replica_that_has_left_is_started_again_if_its_slot_stays_here() -> No
     agent.assign("0")
     agent.failure_reports("0")
     first = agent.incarnations["0"]
-    agent.says("0", Leaving("drained"))
+    agent.says("0", Leaving(LeaveReason.DRAINED))
     out = agent.exits("0", 75)
     assert told(out) == [ReplicaLost("0", first, "it has left")]
     assert starts(agent.wait(1.0)) == [("0", 1)]
@@ -803,7 +805,7 @@ def test_a_stuck_worker_holds_its_slot_while_the_job_runs() -> None:
 def test_no_lighthouse_in_all_the_join_timeout_ends_with_71() -> None:
     agent = Agent()
     assert agent.core.next_deadline() == 30.0
-    agent.on(LighthouseGone("refused", 1))
+    agent.on(LighthouseGone("refused"))
     assert ended(agent.wait(29.9)) is None
     assert ended(agent.wait(0.1)) == EndAgent(71, "no lighthouse has answered")
 
@@ -855,7 +857,7 @@ def test_silence_isolates_the_workers_until_a_word_comes() -> None:
     agent = Agent()
     agent.on(LighthouseSent(agent.now))
     agent.assign("0")
-    out = agent.on(LighthouseGone("cut", 1))
+    out = agent.on(LighthouseGone("cut"))
     assert "training goes on" in said(out)
     out = agent.wait(60.0)
     assert SendToWorkers(Lease(60.0)) in out, "the same again, now that it is over"
@@ -909,8 +911,8 @@ def test_who_has_never_spoken_has_left_or_hung_up_is_not_asked() -> None:
     silent.assign("0")
     silent.on(LighthouseSent(1e9))
     left, gone, off = heard_agent(), heard_agent(), heard_agent(hang_timeout_s=0.0)
-    left.says("0", Leaving("finished"))
-    left.says("0", Progress(3, 3, "drained"))
+    left.says("0", Leaving(LeaveReason.FINISHED))
+    left.says("0", Progress(3, 3, Activity.LEFT))
     gone.on(WorkerDisconnected(WorkerKey("0", gone.incarnations["0"], 0)))
     for agent in (silent, left, gone, off):
         assert questions(agent) == []
@@ -987,9 +989,9 @@ def _one(agent: Agent, name: str, number: int) -> list[Instruction]:
         "stop": StopAsked(),
         "end": JobEnded(0, "done"),
         "spoke": LighthouseSent(agent.now - number),
-        "gone": LighthouseGone("cut", 1),
+        "gone": LighthouseGone("cut"),
         "spawner": SpawnerLost("gone", 70),
-        "progress": WorkerSent(key, Progress(number, number, "step")),
+        "progress": WorkerSent(key, Progress(number, number, Activity.STEP)),
     }
     if name == "wait":
         agent.now += (0.1, 1.0, 10.0, 100.0)[number]

@@ -175,7 +175,7 @@ class Site:
             case m.Switch(attempt, step) if replica_id in self._members[attempt]:
                 self._says(name, replica_id, m.InForce(attempt, step))
             case m.Switch():
-                self._says(name, replica_id, m.Leaving("drained"))
+                self._says(name, replica_id, m.Leaving(m.LeaveReason.DRAINED))
                 if self.nodes[name].is_leaving:
                     self._end(name, replica_id, "drained")
                 # Otherwise its agent ends it once AssignSlots takes the slot from it.

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ftrun.core import messages as m
+from ftrun.core.activity import Activity
 from ftrun.core.ids import NO_ATTEMPT, Attempt, StateId, Tag, WorkerKey
 from ftrun.core.lighthouse.machine import (
     AgentAttached,
@@ -110,8 +111,8 @@ words = (
     | st.builds(m.InForce, attempts, steps)
     | st.builds(m.Errored, attempts, steps, st.just("why"))
     | st.builds(m.Healed, attempts, steps, st.just(("0",)), st.just(1), st.just(0.1))
-    | st.builds(m.Leaving, st.sampled_from(["finished", "drained", "left"]))
-    | st.builds(m.Progress, steps, steps, st.just("forward"))
+    | st.builds(m.Leaving, st.sampled_from(m.LeaveReason))
+    | st.builds(m.Progress, steps, steps, st.sampled_from(Activity))
 )
 replica_ids = st.sampled_from(REPLICAS)
 incarnations = st.sampled_from(INCARNATIONS)
@@ -234,7 +235,7 @@ class Crowd:
         stays = any(x.replica_id == replica_id for x in state.quorum.members)
         if phase == "switch":
             step = state.switch_step or 0
-            return m.InForce(attempt, step) if stays else m.Leaving("drained")
+            return m.InForce(attempt, step) if stays else m.Leaving(m.LeaveReason.DRAINED)
         return m.Built(attempt)
 
 
@@ -379,7 +380,7 @@ def test_an_event_costs_the_same_whatever_the_number_of_replicas(kind: str) -> N
     for replicas in (10, 1000):
         lighthouse = formed(replicas, replicas // 5)
         owner = next(a for a in lighthouse.agents if "5" in lighthouse.state.slots.of(a))
-        progress = m.Progress(3, 3, "forward")
+        progress = m.Progress(3, 3, Activity.STEP)
         if kind == "report":  # all but the last answers to an Interrupt
             lighthouse.handle(AgentSent(owner, (m.ReplicaLost("6", "i6", "killed"),)), 2.0)
         event = {
@@ -433,7 +434,7 @@ def test_a_member_that_is_back_and_says_nothing_is_interrupted_when_the_grace_is
 def test_a_quiet_heartbeat_is_heard_and_not_answered() -> None:
     lighthouse = formed(2, 1)
     (agent,) = lighthouse.agents
-    lines = (m.ReplicaProgress("1", "i1", m.Progress(7, 7, "forward")),)
+    lines = (m.ReplicaProgress("1", "i1", m.Progress(7, 7, Activity.STEP)),)
     assert lighthouse.handle(AgentSent(agent, (m.Heartbeat(lines, quiet=True),)), 3.0) == []
     assert lighthouse.agents[agent].last_message_at == 3.0
     assert lighthouse.state.step_max == 7

@@ -115,7 +115,7 @@ EVENTS: dict[str, Callable[..., e.Event]] = {
     r"reset to (\S+)": lambda state: e.StateReset(state_of(state)),
     r"built (\S+)": lambda attempt: e.GroupBuilt(attempt_of(attempt)),
     r"not built (\S+): (.*)": lambda a, why: e.GroupFailed(attempt_of(a), why),
-    r"go away: (.*)": e.WentAway,
+    r"go away: (.*)": lambda reason: e.WentAway(m.LeaveReason(reason)),
     r"tick": e.Ticked,
     r"interrupt (\S+)": lambda attempt: m.Interrupt(attempt_of(attempt)),
     rf"new quorum {QUORUM}": lambda *q: m.NewQuorum(_quorum(*q)),
@@ -127,7 +127,9 @@ EVENTS: dict[str, Callable[..., e.Event]] = {
     r"isolated": lambda: m.Lease(-math.inf),
     r"reachable": lambda: m.Lease(math.inf),
     r"lease (\d+)": lambda until_s: m.Lease(float(until_s)),
-    r"leave now( in a quorum)?": lambda in_quorum: m.LeaveNow("drained", bool(in_quorum)),
+    r"leave now( in a quorum)?": lambda in_quorum: m.LeaveNow(
+        m.LeaveReason.DRAINED, bool(in_quorum)
+    ),
 }
 
 
@@ -217,7 +219,7 @@ def _message(message: m.FromWorker, name: Names) -> str:
         case m.Healed(attempt, step, donors):
             return f"healed {attempt}@{step} from {_row(donors)}"
         case m.Leaving(reason):
-            return f"leaving: {reason}"
+            return f"leaving: {reason.value}"
         case m.Progress():
             raise ValueError("the machine does not send Progress")
 

@@ -180,7 +180,7 @@ class Watch:
                 assert current >= 0, "no step has a negative number"
                 if later:
                     self.promise, self.is_confirmed = None, False
-            case m.Leaving("drained"):
+            case m.Leaving(m.LeaveReason.DRAINED):
                 assert self.is_confirmed, "leaves before the switch is confirmed"
             case m.Errored(attempt):
                 assert attempt <= gave_up
@@ -324,7 +324,7 @@ class World:
         assert waits_for_script or machine.is_decidable or machine.verdict_known
         self.feed(e.Decided(False))
         assert not machine.in_step
-        self.feed(e.WentAway("left"))
+        self.feed(e.WentAway(m.LeaveReason.LEFT))
         assert self.watch.offered is None
 
     # ------------------------------------------------------------ the lighthouse

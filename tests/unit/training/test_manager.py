@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch.distributed import ReduceOp
 
+from ftrun.core.activity import Activity
 from ftrun.core.messages import Built, Healed, LeaveReason, Leaving, Progress
 from ftrun.errors import Bug, UserError
 from ftrun.training import context, engine
@@ -601,7 +602,7 @@ def test_finishing_says_the_last_progress_first(pair: Job) -> None:
     pair.agent.wait(lambda: bool(pair.agent.sent("1", Leaving)), "the last word")
     assert [x.reason for x in pair.agent.sent("0", Leaving)] == [LeaveReason.FINISHED]
     last = pair.agent.sent("0", Progress)[-1]
-    assert (last.step, last.batches, last.phase) == (1, 2, "step")
+    assert (last.step, last.batches, last.phase) == (1, 2, Activity.STEP)
 
 
 def test_the_first_commits_are_told_at_once(pair: Job, monkeypatch: pytest.MonkeyPatch) -> None:

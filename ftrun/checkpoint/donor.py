@@ -224,7 +224,10 @@ class DonorLink:
         return Proofs(self._key, read_challenge(head.fields), self._certificate or "")
 
     def _connect(self) -> wire.Pipe:
-        host, port = split_address(self.address)
+        try:
+            host, port = split_address(self.address)
+        except ValueError as error:
+            raise ProtocolError(f"a donor cannot be reached: {error}") from None
         remaining_s = self._deadline - clock.now()
         if remaining_s <= 0:
             raise wire.PeerTimeout(f"no time left to connect to {self.address}")

@@ -149,7 +149,9 @@ class StepFlow:
         torn = outcome is None
         engine.feed(e.Decided(outcome is True, shared=not enough, reason=reason, torn=torn))
         engine.raise_fatal()
-        return self._note_outcome(machine.state.step > before)
+        if error is None and not enough:
+            reason = "too few replicas contribute"
+        return self._note_outcome(machine.state.step > before, reason)
 
     def report_error(self, error: Exception) -> None:
         """Forbid to commit the step under way; the first error is kept."""
@@ -167,7 +169,7 @@ class StepFlow:
         self._engine.wait_until(lambda: machine.verdict_known, timeout_s, "the verdict on a vote")
         return outcome
 
-    def _note_outcome(self, committed: bool) -> bool:
+    def _note_outcome(self, committed: bool, reason: str) -> bool:
         if committed:
             self._failures = 0
             self._progress.batches += self._engine.in_flight.divisor
@@ -180,7 +182,7 @@ class StepFlow:
         if most is not None and self._failures > most:
             raise RuntimeError(
                 f"{self._failures} steps in a row were not committed (max_retries="
-                f"{most}); the last error: {self._error}"
+                f"{most}); the last reason: {reason}"
             )
         return False
 

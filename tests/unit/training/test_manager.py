@@ -759,3 +759,11 @@ def test_operations_may_change_from_step_to_step(pair: Job) -> None:
         return sums
 
     assert pair.run(train) == [[1.5, 1.5, 1.5, 2.5, 1.5, 1.5]] * 2
+
+
+def test_max_retries_names_the_reason_also_where_no_error_was_reported(tmp_path: Path) -> None:
+    with job(tmp_path, 1) as single:
+        manager = single.add("0", max_retries=0, min_replica_size=2)
+        manager.start_quorum()
+        with pytest.raises(RuntimeError, match="last reason: too few replicas contribute"):
+            manager.should_commit()

@@ -230,3 +230,44 @@ class Comparison:
         if index == len(self.shapes):
             return index != len(before)
         return index == len(before) or not self.shapes[index].is_like(before[index])
+
+
+class Comparisons:
+    """One worker's comparisons over time: what it last committed, and the step before this one.
+
+    Peers may still ask about the step before, because they are up to one step behind.
+    """
+
+    def __init__(self, key: WorkerKey) -> None:
+        self._key = key
+        self._past: Comparison | None = None
+        self._committed: tuple[Shape, ...] | None = None
+
+    def begin(self, quorum: Quorum, tag: Tag, *, heals: bool) -> Comparison:
+        """A step begins under ``tag``; a replica that heals knows of no committed operations."""
+        if heals:
+            self._committed = None
+        past = self._past
+        repeat = past.repeat + 1 if past is not None and past.tag == tag else 0
+        return Comparison(self._key, quorum, self._committed, tag, repeat)
+
+    def end(self, comparison: Comparison, *, committed: bool) -> None:
+        """The step of ``comparison`` is over."""
+        if committed:
+            self._committed = tuple(comparison.shapes)
+        self._past = comparison
+
+    def forget(self) -> None:
+        """The script has set its own step: its operations may be other ones now."""
+        self._committed = None
+
+    def look_up(self, question: Question, current: Comparison | None) -> Entry | None:
+        """The answer to a peer's question, or None; ``current``: of the step under way."""
+        known = [comparison for comparison in (current, self._past) if comparison is not None]
+        for comparison in known:
+            if comparison.is_asked(question):
+                entry = comparison.entry(question.index)
+                return entry if entry and (entry.cleared or not question.cleared) else None
+        if any(comparison.has_passed(question) for comparison in known):
+            return Entry(None, changed=False, cleared=True)  # the step in question is over here
+        return None

@@ -53,14 +53,15 @@ from enum import Enum
 from typing import Any
 
 from ftrun.core import messages as m
-from ftrun.core.activity import LONG_S, STOOD_STILL_S, Activity
+from ftrun.core.activity import LONG_S, Activity
 from ftrun.core.ids import Attempt, StateId, Tag, WorkerKey
 from ftrun.core.quorum import Endpoint, Quorum, contributors
 from ftrun.core.worker import events as e
-from ftrun.core.worker.comparison import Comparison, Entry, Question, Shape
+from ftrun.core.worker.comparison import Comparisons, Entry, Question
 from ftrun.core.worker.heal import HealState
 from ftrun.core.worker.lease import WorkerLease
 from ftrun.core.worker.quorums import Pending, Quorums
+from ftrun.core.worker.shown import ShownActivity
 from ftrun.core.worker.under_way import Fate, StepUnderWay
 
 STORY_LINES_MAX = 64
@@ -120,8 +121,7 @@ class StepMachine:
         self.begun = 0  # steps, also those that were not committed
         self._quorums = Quorums(key)
         self._step: StepUnderWay | None = None
-        self._past: Comparison | None = None  # the step before this one
-        self._committed: tuple[Shape, ...] | None = None  # the last committed step's operations
+        self._comparisons = Comparisons(key)
         self._too_few = 0  # steps in a row, under this quorum, with too few contributors
         self._too_few_since = 0.0
         self._between_steps = StepPhase.IDLE  # or WAITING or LEFT
@@ -134,8 +134,7 @@ class StepMachine:
         self._offered: Tag | None = None
         self._leaves_for: m.LeaveReason | None = None  # at the next boundary, by itself
         self._between_since = 0.0  # the start of the phase between steps
-        self._ticked_at: float | None = None
-        self._shown = Activity.STARTING
+        self._activity_shown = ShownActivity()
         self._now = 0.0
         self._out: list[e.Instruction] = []
         self._story: deque[tuple[float, object]] = deque(maxlen=STORY_LINES_MAX)
@@ -268,15 +267,8 @@ class StepMachine:
 
     def look_up(self, question: Question) -> Entry | None:
         """This worker's answer to a peer's question; None: not known yet."""
-        known = [self._step.comparison] if self._step is not None else []
-        known += [self._past] if self._past is not None else []
-        for comparison in known:
-            if comparison.is_asked(question):
-                entry = comparison.entry(question.index)
-                return entry if entry and (entry.cleared or not question.cleared) else None
-        if any(comparison.has_passed(question) for comparison in known):
-            return Entry(None, changed=False, cleared=True)  # the step in question is over here
-        return None
+        current = self._step.comparison if self._step is not None else None
+        return self._comparisons.look_up(question, current)
 
     def counts(self, attempt: Attempt) -> bool:
         """Whether an operation's result or error under ``attempt`` has an effect here (C3)."""
@@ -464,20 +456,14 @@ class StepMachine:
                 self._give_up(f"holds {self.state}, not what {quorum.attempt} begins with")
                 return
         self._heal.begin(heals, quorum.state)
-        if heals:
-            self._committed = None
         tag = Tag(quorum.attempt, number)
-        comparison = Comparison(self.key, quorum, self._committed, tag, self._repeat(tag))
+        comparison = self._comparisons.begin(quorum, tag, heals=heals)
         self._step = StepUnderWay(tag, self._quorums.begin(tag), self._now, comparison)
         self._step.is_enough = self.is_enough
         self.begun += 1
         self._between_steps = StepPhase.IDLE
         if is_first:
             self._announce(quorum, tag)
-
-    def _repeat(self, tag: Tag) -> int:
-        past = self._past
-        return past.repeat + 1 if past is not None and past.tag == tag else 0
 
     def _announce(self, quorum: Quorum, tag: Tag) -> None:
         """Report the quorum in force, and offer or fetch its state. Once per attempt."""
@@ -529,9 +515,8 @@ class StepMachine:
             self._out.append(e.FailOperations(reason or "the step was not committed"))
         if commits:
             self._heal.commit(step.tag)
-            self._committed = tuple(step.comparison.shapes)
         self._step = None
-        self._past = step.comparison
+        self._comparisons.end(step.comparison, committed=commits)
         self._between_since = self._now
         if not stays or commits:
             self._too_few = 0
@@ -544,7 +529,7 @@ class StepMachine:
     def _on_state_reset(self, event: e.StateReset) -> None:
         reason = "the script has set its step"
         self._heal.state = event.state
-        self._committed = None
+        self._comparisons.forget()
         self._give_up(reason)
         if self._step is not None and self._step.fate is not Fate.VOID:
             self._void(self._step, reason)
@@ -916,14 +901,8 @@ class StepMachine:
 
     def _show_progress(self) -> None:
         """Report the main thread's activity if it has changed since the last report."""
-        before, self._ticked_at = self._ticked_at, self._now
-        if before is not None and self._now - before >= STOOD_STILL_S:
-            self._shown = Activity.STOPPED
-            self._out.append(e.ShowProgress(Activity.STOPPED, self._now - before))
-        activity, since = self.activity()
-        if activity is not self._shown:
-            self._shown = activity
-            self._out.append(e.ShowProgress(activity, self._now - since))
+        shown = self._activity_shown.tick(*self.activity(), self._now)
+        self._out += [e.ShowProgress(activity, lasted_s) for activity, lasted_s in shown]
 
     @property
     def _is_stuck(self) -> bool:

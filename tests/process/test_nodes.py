@@ -97,7 +97,7 @@ def directories(tmp_path: Path, *names: str) -> list[Path]:
     return [tmp_path / name for name in names]
 
 
-@pytest.mark.parametrize("rebalance", [True, False])
+@pytest.mark.parametrize("rebalance", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_node_that_leaves_and_comes_back_gets_its_share_again(
     tmp_path: Path, rebalance: bool
 ) -> None:
@@ -132,6 +132,7 @@ def test_a_node_that_leaves_and_comes_back_gets_its_share_again(
             assert "died" not in stays.output
 
 
+@pytest.mark.slow
 def test_the_node_that_is_not_here_is_named(tmp_path: Path) -> None:
     with (
         shining(tmp_path) as lighthouse,
@@ -144,6 +145,7 @@ def test_the_node_that_is_not_here_is_named(tmp_path: Path) -> None:
         assert job.end() == 75
 
 
+@pytest.mark.slow
 def test_training_that_stands_without_a_lighthouse_says_so_and_goes_on_with_it(
     tmp_path: Path,
 ) -> None:
@@ -201,6 +203,7 @@ def test_a_drain_without_a_lighthouse_lets_scripts_save(tmp_path: Path, source: 
         assert job.left() == []
 
 
+@pytest.mark.slow
 def test_another_job_and_other_options_are_refused_with_both_values(tmp_path: Path) -> None:
     a, b, c = directories(tmp_path, "a", "b", "c")
     with shining(tmp_path) as lighthouse, Job(a, ENDS_WHEN_TOLD, *lighthouse.options) as one:
@@ -221,6 +224,7 @@ def test_another_job_and_other_options_are_refused_with_both_values(tmp_path: Pa
         assert one.end() == 0
 
 
+@pytest.mark.slow
 def test_a_lighthouse_takes_the_next_job_when_one_has_ended(tmp_path: Path) -> None:
     a, b = directories(tmp_path, "a", "b")
     with shining(tmp_path) as lighthouse:

@@ -50,7 +50,12 @@ def test_two_forks_do_not_draw_the_same_numbers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "target", ["script.py", "./script.py", "sub/../script.py", "tool", "t.pyz"]
+    "target",
+    [
+        "sub/../script.py",
+        "t.pyz",
+        *(pytest.param(x, marks=pytest.mark.slow) for x in ("script.py", "./script.py", "tool")),
+    ],
 )
 def test_file_is_absolute_as_the_interpreter_makes_it(tmp_path: Path, target: str) -> None:
     """A script may change its directory and then look for what lies beside it."""
@@ -98,12 +103,12 @@ def test_numpys_threads_are_the_workers_own(tmp_path: Path) -> None:
     ("source", "status", "words"),
     [
         ("", 0, ""),
-        ("raise SystemExit(3)", 3, ""),
+        pytest.param("raise SystemExit(3)", 3, "", marks=pytest.mark.slow),
         ("raise SystemExit('no data')", 1, "no data"),
-        ("raise SystemExit", 0, ""),
+        pytest.param("raise SystemExit", 0, "", marks=pytest.mark.slow),
         ("raise KeyboardInterrupt", 130, "KeyboardInterrupt"),
         ("raise ValueError('no')", 1, "ValueError: no"),
-        ("def f():\n    1 / 0\nf()", 1, "ZeroDivisionError"),
+        pytest.param("def f():\n    1 / 0\nf()", 1, "ZeroDivisionError", marks=pytest.mark.slow),
         ("import sys\nsys.stdout.close()\nraise ValueError('no')", 1, "ValueError: no"),
     ],
 )

@@ -49,7 +49,7 @@ class Forming:
         if len(ready) >= (state.needed if is_late else state.slots.open_count):
             self._gathering_since = None
             state.history.begin(state.now, "form", f"{replicas(ready)} ready")
-            return self._issue(first(self._candidates(ready)))
+            return self._issue(first(self._candidates(ready), state.needed))
         if state.is_due:
             state.deadline = None
             text = (

@@ -100,9 +100,18 @@ def candidate(replica: Replica, *, was_removed: bool) -> Candidate:
     )
 
 
-def first(members: Sequence[Candidate]) -> Succession:
-    """The quorum of a job that nobody trains: the best state that any of them holds."""
+def first(members: Sequence[Candidate], needed: int) -> Succession:
+    """The quorum of a job that nobody trains: the best state that any of them holds.
+
+    Replicas that hold another state join later if a holder's script lets nobody join at that step,
+    and the holders are enough to train without them (Q9).
+    """
     choice = choose({member.replica_id: member.held for member in members})
+    if choice is not None and choice.newcomers and choice.state.step > 0:
+        holders = tuple(r for r in members if r.replica_id in choice.donors)
+        is_barred = any(choice.state.step in holder.bars_at for holder in holders)
+        if is_barred and len(holders) >= needed:
+            members, choice = holders, choose({r.replica_id: r.held for r in holders})
     return Succession(True, members=_ids(members), choice=choice)
 
 

@@ -280,9 +280,21 @@ def test_survivors_that_are_too_few_take_whoever_is_ready_or_wait() -> None:
 
 
 def test_a_first_quorum_begins_with_the_best_state() -> None:
-    found = first((at("0a", StateId(0, "fresh")), at("1a", AT_5)))
+    found = first((at("0a", StateId(0, "fresh")), at("1a", AT_5)), needed=1)
     assert found == Succession(True, members=frozenset("01"), choice=Choice(AT_5, ("1",), ("0",)))
-    assert first((at("0a", None),)).choice is None
+    assert first((at("0a", None),), needed=1).choice is None
+
+
+def test_in_a_first_quorum_nobody_joins_at_a_step_that_a_holder_bars() -> None:
+    """Q9, seed 4111887: all were given up by the lighthouse, and came back with a frozen step."""
+    fresh, frozen = at("2a", StateId(0, "fresh")), frozenset({5})
+    held = (at("0a", bars_at=frozen), at("1a", bars_at=frozen))
+    assert first((*held, fresh), needed=2) == Succession(
+        True, members=frozenset("01"), choice=Choice(AT_5, ("0", "1"), ())
+    )
+    assert first((*held, fresh), needed=3).members == {"0", "1", "2"}, "too few without it"
+    elsewhere = (at("0a", bars_at=frozenset({4})), fresh)
+    assert first(elsewhere, needed=1).members == {"0", "2"}
 
 
 def only(name: str) -> Choice:

@@ -69,7 +69,9 @@ def test_a_death_in_the_middle_of_a_step_is_repaired(tmp_path: Path) -> None:
     for replica in "01":
         assert_no_step_is_lost(job, replica)
     deaths = re.findall(r"replica 2 \(pid \d+\) died: SIGKILL", job.text())
-    assert len(deaths) == len(FEW)
+    # A survivor that healed over the step of a death has not repaired it: the next step is tried.
+    healed = re.findall(r"Replica [01] healed from", job.text())
+    assert len(FEW) <= len(deaths) <= len(FEW) + len(healed), job.text()
 
 
 @pytest.mark.slow

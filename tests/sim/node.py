@@ -248,7 +248,7 @@ class Agent(Actor):
 
     def _start_replica(self, replica_id: str, incarnation: str) -> None:
         world = self.world
-        if world.receives(self):
+        if world.receives(self) and self._owns(replica_id):
             world.invariants.starts(replica_id, world.living(replica_id))
         ranks = range(world.job.workers)
         keys = [WorkerKey(replica_id, incarnation, rank) for rank in ranks]
@@ -257,6 +257,13 @@ class Agent(Actor):
             worker = self.workers[key] = Worker(world, self, key, ballot)
             worker.start()
             world.at(0.0, worker, worker.attached, self.supervisor.lease)
+
+    def _owns(self, replica_id: str) -> bool:
+        """Whether the slot is the agent's own, as the lighthouse knows: word of a move takes time."""
+        lighthouse = self.world.lighthouse
+        if lighthouse is None or not lighthouse.alive:
+            return True
+        return lighthouse.core.state.slots[replica_id].agent_id == self.name
 
     def _signal(self, incarnation: str, number: int) -> None:
         for worker in list(self.workers.values()):

@@ -194,9 +194,9 @@ class MembershipState:
             self.too_few[replica_id] = since
             self.is_dirty = True
 
-    def note_later(self, replica_id: str) -> None:
-        """This replica will answer in its own time."""
-        self.waiting.later.add(replica_id)
+    def note_later(self, replica_id: str, rank: int) -> None:
+        """This worker will answer in its own time."""
+        self.waiting.put_off(replica_id, rank)
         self.is_dirty = True
 
     def note_losses(self, losses: Iterable[Loss], *, is_dead: bool) -> None:

@@ -74,7 +74,7 @@ class Switching:
         if plan is None or not self._is_proposed(refusal.attempt, refusal.step):
             return
         if refusal.later:
-            state.note_later(replica.replica_id)
+            state.note_later(replica.replica_id, rank)
             plan.begun = max(plan.begun, refusal.current)
             if plan.promised is not None and plan.promised <= plan.begun:
                 self._fail((), MIXED)  # the two members would wait for each other
@@ -190,7 +190,7 @@ class Switching:
         if gone:
             self._cancel(f"{replicas(gone)} went away")
             return True
-        if state.waiting.later and self._leaves_first:
+        if state.waiting.is_put_off and self._leaves_first:
             self._cancel("a replica leaves first")
             return True
         if state.is_due:
@@ -198,14 +198,19 @@ class Switching:
         return False
 
     def _is_late(self, plan: Plan) -> bool:
-        """Blame silent replicas, but not those that answer once their scripts let members join."""
+        """Blame silent replicas, but not those that answer once their scripts let members join.
+
+        Those are asked again after each ``promise_timeout_s``: one that hangs answers no more.
+        """
         state = self._state
-        silent = tuple(r for r in state.waiting.silent() if r not in state.waiting.later)
+        silent = state.waiting.overdue()
         freeze_ends_at = state.since + state.settings.freeze_timeout_s
         if silent:
             self._fail(silent, f"no answer of {replicas(silent)}")
         elif state.now < freeze_ends_at:
-            state.deadline = freeze_ends_at
+            state.deadline = min(freeze_ends_at, state.now + state.settings.promise_timeout_s)
+            asked = state.waiting.ask_again()
+            state.send(asked, m.ProposeSwitch(plan.attempt, plan.step))
             return False
         else:
             freeze_s = state.settings.freeze_timeout_s

@@ -13,18 +13,20 @@ from ftrun.core.ids import replica_order
 class Waiting:
     """The workers whose answer is outstanding, by replica. An answer costs O(1).
 
-    ``later``: replicas that will answer by themselves, in their own time.
+    A worker may say that it answers later, in its own time. It is asked for that word again from time
+    to time (``ask_again``), because it may die or hang after it.
     """
 
     def __init__(self) -> None:
-        self.later: set[str] = set()
         self._ranks: dict[str, set[int]] = {}
+        self._later: set[tuple[str, int]] = set()
+        self._said_again: set[tuple[str, int]] = set()
 
     def expect(self, replica_ids: Iterable[str], workers_per_replica: int) -> None:
         """Wait for every worker of these replicas, and for no other."""
         ranks = range(workers_per_replica)
+        self.clear()
         self._ranks = {replica_id: set(ranks) for replica_id in replica_ids}
-        self.later.clear()
 
     def answer(self, replica_id: str, group_rank: int) -> None:
         """One worker has answered; a repeated or unasked answer changes nothing."""
@@ -35,21 +37,52 @@ class Waiting:
         if not ranks:
             del self._ranks[replica_id]
 
+    def put_off(self, replica_id: str, group_rank: int) -> None:
+        """One worker will answer in its own time."""
+        if group_rank in self._ranks.get(replica_id, ()):
+            self._later.add((replica_id, group_rank))
+            self._said_again.add((replica_id, group_rank))
+
+    def ask_again(self) -> tuple[str, ...]:
+        """The replicas to ask again, in order; until they say so again, their workers are silent."""
+        self._said_again.clear()
+        return self.silent()
+
     def drop(self, replica_id: str) -> None:
         """Stop waiting for this replica."""
         self._ranks.pop(replica_id, None)
-        self.later.discard(replica_id)
 
     def clear(self) -> None:
         """Wait for nobody."""
         self._ranks = {}
-        self.later.clear()
+        self._later.clear()
+        self._said_again.clear()
 
     @property
     def done(self) -> bool:
         """Whether all have answered."""
         return not self._ranks
 
+    @property
+    def is_put_off(self) -> bool:
+        """Whether some worker has said that it answers later."""
+        return any(rank in self._ranks.get(name, ()) for name, rank in self._later)
+
     def silent(self) -> tuple[str, ...]:
         """The replicas with a worker that has not answered, in order."""
         return tuple(sorted(self._ranks, key=replica_order))
+
+    def unheard(self) -> tuple[str, ...]:
+        """The replicas with a worker that has never answered and never put it off, in order."""
+        return self._without(self._later)
+
+    def overdue(self) -> tuple[str, ...]:
+        """The replicas with a worker that has done neither since it was last asked, in order."""
+        return self._without(self._said_again)
+
+    def _without(self, excused: set[tuple[str, int]]) -> tuple[str, ...]:
+        return tuple(
+            name
+            for name in self.silent()
+            if any((name, rank) not in excused for rank in self._ranks[name])
+        )

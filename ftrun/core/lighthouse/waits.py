@@ -156,7 +156,7 @@ class Waits:
     def _answers(self) -> Wait:
         state = self._state
         silent = state.waiting.silent()
-        if state.waiting.later.issuperset(silent):
+        if not state.waiting.unheard():
             joining = state.replicas.ready
             words = (
                 f"{replicas(joining)} {_wait(joining)} for a step at which "

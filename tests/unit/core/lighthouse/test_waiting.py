@@ -34,3 +34,31 @@ def test_whoever_is_dropped_is_not_waited_for() -> None:
     assert waiting.silent() == ("1",), "for nobody else"
     waiting.clear()
     assert waiting.done
+
+
+@given(
+    st.sets(st.sampled_from("012"), min_size=1),
+    st.lists(st.tuples(st.sampled_from("0123"), st.integers(0, 1), st.sampled_from("alr"))),
+)
+def test_a_word_that_an_answer_comes_later_must_be_repeated(
+    expected: set[str], said: list[tuple[str, int, str]]
+) -> None:
+    waiting = Waiting()
+    waiting.expect(expected, 2)
+    left = {(name, rank) for name in expected for rank in range(2)}
+    later: set[tuple[str, int]] = set()
+    fresh: set[tuple[str, int]] = set()
+    for name, rank, what in said:
+        if what == "a":
+            waiting.answer(name, rank)
+            left.discard((name, rank))
+        elif what == "l":
+            waiting.put_off(name, rank)
+            later |= {(name, rank)} & left
+            fresh |= {(name, rank)} & left
+        else:
+            assert waiting.ask_again() == tuple(sorted({name for name, _ in left}))
+            fresh.clear()
+        assert waiting.unheard() == tuple(sorted({name for name, _ in left - later}))
+        assert waiting.overdue() == tuple(sorted({name for name, _ in left - fresh}))
+        assert waiting.is_put_off == bool(left & later)

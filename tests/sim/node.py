@@ -259,7 +259,7 @@ class Agent(Actor):
             world.at(0.0, worker, worker.attached, self.supervisor.lease)
 
     def _owns(self, replica_id: str) -> bool:
-        """Whether the slot is the agent's own, as the lighthouse knows: word of a move takes time."""
+        """Whether the slot is this agent's, as the lighthouse knows: word of a move takes time."""
         lighthouse = self.world.lighthouse
         if lighthouse is None or not lighthouse.alive:
             return True

@@ -13,8 +13,8 @@ from ftrun.core.ids import replica_order
 class Waiting:
     """The workers whose answer is outstanding, by replica. An answer costs O(1).
 
-    A worker may say that it answers later, in its own time. It is asked for that word again from time
-    to time (``ask_again``), because it may die or hang after it.
+    A worker may say that it answers later, in its own time. It is asked again from time to time
+    (``ask_again``), because it may die or hang after that.
     """
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class Waiting:
             self._said_again.add((replica_id, group_rank))
 
     def ask_again(self) -> tuple[str, ...]:
-        """The replicas to ask again, in order; until they say so again, their workers are silent."""
+        """The replicas to ask again, in order; until they answer, their workers are overdue."""
         self._said_again.clear()
         return self.silent()
 

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ftrun.inject import stopping
+from ftrun.inject import stacks, stopping
 from ftrun.inject.alone import Alone
 from ftrun.inject.report import send_to_agent
 from ftrun.training import context
@@ -78,6 +78,7 @@ def run(task: WorkerTask) -> NoReturn:
     if task.inject:
         context.install(task.context)
     stopping.install()
+    stacks.install(Path(task.context.socket_path).parent, task.context.key)
     alone = Alone(task.context)
     try:
         _run_target(task)

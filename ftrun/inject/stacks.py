@@ -1,0 +1,41 @@
+"""Lets the agent ask a worker for its Python stacks, also while its interpreter hangs.
+
+At ``STACK_SIGNAL`` faulthandler writes the stacks of all threads to a file that both know; it needs
+neither the interpreter's lock nor memory. Not here: when stacks are taken (agent/stacks.py).
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+from pathlib import Path
+
+from ftrun.core.ids import WorkerKey
+
+STACK_SIGNAL = signal.SIGRTMIN + 13
+
+
+def stacks_path(runtime_dir: Path, key: WorkerKey) -> Path:
+    """The file for one worker's stacks, in the agent's runtime directory."""
+    return runtime_dir / f"stacks-{key.incarnation}-{key.group_rank}"
+
+
+def install(runtime_dir: Path, key: WorkerKey) -> None:
+    """Answer ``STACK_SIGNAL`` from now on; processes that are forked later ignore it.
+
+    Each answer is appended. A full or vanished disk costs the stacks, not the worker.
+    """
+    try:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        fd = os.open(stacks_path(runtime_dir, key), flags, 0o600)
+    except OSError:
+        signal.signal(STACK_SIGNAL, signal.SIG_IGN)
+        return
+    faulthandler.register(STACK_SIGNAL, file=fd, all_threads=True)
+    os.register_at_fork(after_in_child=_ignore)
+
+
+def _ignore() -> None:
+    faulthandler.unregister(STACK_SIGNAL)
+    signal.signal(STACK_SIGNAL, signal.SIG_IGN)

@@ -129,12 +129,14 @@ def succeed(case: Case) -> Succession:
     if late:
         survivors = tuple(r for r in survivors if r not in late)
         may_decide = _may_decide(case, survivors)
+    deciders = survivors if may_decide else ()
     members = survivors
     if len(survivors) < case.needed or any(r.too_few for r in survivors):
         members = tuple(dict.fromkeys((*survivors, *case.ready)))
+        members = _without_barred(case, members, _choice(case, members, deciders))
     if len(members) < case.needed:
         return Succession(may_decide, _ids(survivors))
-    choice = _choice(case, members, survivors if may_decide else ())
+    choice = _choice(case, members, deciders)
     return Succession(may_decide, _ids(survivors), members=_ids(members), choice=choice)
 
 
@@ -187,6 +189,23 @@ def _held_off(case: Case, survivors: Sequence[Candidate]) -> tuple[Candidate, ..
     others = [r for r in survivors if r.replica_id not in quorum.newcomers]
     is_barred = any(quorum.step in other.bars_at for other in others)
     return late if is_barred and len(others) >= case.needed else ()
+
+
+def _without_barred(
+    case: Case, members: tuple[Candidate, ...], choice: Choice | None
+) -> tuple[Candidate, ...]:
+    """The members without ready replicas that would have to heal at a step that a holder bars (Q9).
+
+    They join later if the ready holders of the state are enough to train without them. If there are
+    no such holders, the survivors are too few, and only those that heal can help.
+    """
+    if choice is None:
+        return members
+    late = {r for r in case.ready if r.replica_id in choice.newcomers} - set(case.survivors)
+    rest = tuple(r for r in members if r not in late)
+    is_barred = any(choice.state.step in r.bars_at for r in rest)
+    helps = len(rest) > len(case.survivors) and len(rest) >= case.needed
+    return rest if late and is_barred and helps else members
 
 
 def _choice(

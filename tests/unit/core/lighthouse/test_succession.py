@@ -54,21 +54,44 @@ def dumb_succeed(case: Case) -> Succession:
         if replica not in members and not is_enough:
             members.append(replica)
     may_decide = dumb_may_decide(case, here)
+    if not is_enough:
+        found = dumb_choice(members, here if may_decide else [], case)
+        members = without_ready_that_heal(case, members, here, found)
     if len(members) < case.needed:
         return Succession(may_decide, names(here))
-    counts = may_decide and here
+    best = dumb_choice(members, here if may_decide else [], case)
+    return Succession(may_decide, names(here), frozenset(), names(members), best)
+
+
+def dumb_choice(members: list[Candidate], here: list[Candidate], case: Case) -> Choice | None:
+    """The state of those that may decide, with the names of all others that hold it."""
     held = {r.replica_id: r.held for r in members}
     mine = {
         r.replica_id: r.held if r.has_healed and (r in here or was_member(case, r)) else None
         for r in members
     }
-    best = dumb_choose(mine) if counts else None
+    best = dumb_choose(mine) if here else None
     if best is not None:
         # The rest may add their names to the survivors' best state, and nothing else.
         for name, state in held.items():
             if state != best.state and mine[name] is None:
                 held[name] = None
-    return Succession(may_decide, names(here), frozenset(), names(members), dumb_choose(held))
+    return dumb_choose(held)
+
+
+def without_ready_that_heal(
+    case: Case, members: list[Candidate], here: list[Candidate], found: Choice | None
+) -> list[Candidate]:
+    """Drop the ready that must heal at a barred step, if a ready holder makes up for them."""
+    if found is None:
+        return members
+    rest = []
+    for replica in members:
+        if replica in case.survivors or replica.replica_id in found.donors:
+            rest.append(replica)
+    bars = [step for replica in rest for step in replica.bars_at]
+    grows = len(rest) > len(case.survivors)
+    return rest if found.state.step in bars and grows and len(rest) >= case.needed else members
 
 
 def without_late_newcomers(case: Case, here: list[Candidate]) -> list[Candidate]:
@@ -272,6 +295,18 @@ def test_newcomers_of_a_barred_step_join_later_unless_they_are_needed() -> None:
     assert succeed(case).members == {"0"}
     assert succeed(replace(case, needed=2)).members == {"0", "1"}
     assert succeed(replace(case, survivors=(replace(old, too_few=True), new))).members == {"0", "1"}
+
+
+def test_at_a_barred_step_too_few_take_ready_holders_first() -> None:
+    """Q9, seed 7128251: a removed member was back, and a fresh replica joined with it."""
+    stuck = at("0a", too_few=True, bars_at=frozenset({5}))
+    back, fresh = at("1a"), at("3a", StateId(0, "fresh"))
+    case = Case(LAST, (stuck,), (back, fresh), 1)
+    assert succeed(case).members == {"0", "1"}
+    assert succeed(replace(case, needed=3)).members == {"0", "1", "3"}, "too few without it"
+    assert succeed(replace(case, ready=(fresh,))).members == {"0", "3"}, "nobody else can help"
+    free = replace(case, survivors=(replace(stuck, bars_at=frozenset()),))
+    assert succeed(free).members == {"0", "1", "3"}
 
 
 def test_survivors_that_are_too_few_take_whoever_is_ready_or_wait() -> None:

@@ -101,18 +101,26 @@ class Takeover:
             return False
         self._is_put_off = True
         state.deadline = until
+        known = sum(replica.is_known(state.workers) for replica in state.replicas)
         text = (
-            f"The lighthouse has lost its journal and has heard of {len(state.outbox.agents)} of "
-            f"{state.spec.nodes} agents: it decides nothing until all workers have spoken, or for "
-            f"{until - state.now:.0f} s at most."
+            f"The lighthouse has lost its journal, and {known} of {state.spec.replicas} replicas "
+            f"on {len(state.outbox.agents)} of {state.spec.nodes} agents have reported: it decides "
+            f"nothing until all have, or for {until - state.now:.0f} s at most."
         )
         state.outbox.notice("waiting", (), text)
         return True
 
     @property
     def _all_have_reported(self) -> bool:
+        """Whether nobody else can train: every slot is here, and all its workers have reported.
+
+        More agents than ``nodes`` may have come before the journal was lost, so agents are not
+        enough.
+        """
         state = self._state
-        return self._all_agents_here and all(r.is_known(state.workers) for r in state.replicas)
+        has_all_slots = len(state.replicas) >= state.spec.replicas
+        all_known = all(r.is_known(state.workers) for r in state.replicas)
+        return self._all_agents_here and has_all_slots and all_known
 
     def received(self, report: Report) -> None:
         """Take one worker's report."""

@@ -91,6 +91,8 @@ def test_a_quorum_of_slots_that_this_job_has_not_is_lost_like_any_other() -> Non
     key = WorkerKey("0", "a", 0)
     lighthouse.handle(AgentSent("A", (m.WorkerMessage(key, from_afar),)), 0.1)
     lighthouse.handle(TimerFired(), 5.0)
+    assert lighthouse.state.phase is Phase.TAKEOVER, "somebody may run slot 1"
+    lighthouse.handle(TimerFired(), 30.0)
     lighthouse.check()
     assert lighthouse.state.phase is Phase.REJOIN
     assert lighthouse.state.live == {"0"}

@@ -2,7 +2,7 @@
 
 Importing torch takes longest, so the spawner starts to import it before the options are parsed. If
 the command line is wrong, the spawner is ended; it has only imported by then. Not here: the
-commands (commands.py), the launch itself (agent/launch.py).
+commands (commands/), the launch itself (agent/launch.py).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 OTHER_COMMANDS = frozenset({"lighthouse", "status", "chaos", "certs"})
 STARTS_NOTHING = frozenset(
-    {"--help", "--version", "--dry-run", "--install-completion", "--show-completion"}
+    {"-h", "--help", "--version", "--dry-run", "--install-completion", "--show-completion"}
 )
 COMPLETION = "_FTRUN_COMPLETE"
 

@@ -1,7 +1,7 @@
 """Defaults and limits that several rooms state: each has its number here once.
 
-The default of an option that only ``ftrun run`` states is in its signature (commands.py). Not here:
-waits and limits that no option sets (each stands at its use).
+The default of an option that only ``ftrun run`` states stands in the table of options
+(config/options.py). Not here: waits and limits that no option sets (each stands at its use).
 """
 
 from __future__ import annotations

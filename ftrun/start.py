@@ -1,7 +1,7 @@
 """Starts a run whose settings are known: checks this machine, then becomes the agent.
 
 The only place that brings the agent, the lighthouse and ``ftrun status`` together: these rooms do
-not import each other. Not here: the options (commands.py), what the agent does (agent/).
+not import each other. Not here: the options (commands/), what the agent does (agent/).
 """
 
 from __future__ import annotations
@@ -13,15 +13,17 @@ from pathlib import Path
 from ftrun import clock
 from ftrun.agent.devices import check_own_address, inspect_machine
 from ftrun.agent.launch import SpawnerLaunch
-from ftrun.config import RunSettings
+from ftrun.config.settings import RunSettings
 from ftrun.descriptors import allow_descriptors, descriptors_needed
 from ftrun.errors import ExitCode
 from ftrun.protocol.auth import default_token_path, load_or_create_token, new_token
 from ftrun.status.jobs import RunningJob, birth_mark, read_job, remove_job, write_job
 
 
-def start_run(settings: RunSettings, launch: SpawnerLaunch | None) -> int:
+def start_run(settings: RunSettings, launch: SpawnerLaunch | None, *, as_json: bool = False) -> int:
     """Check all, then run the agent to its end or, without ``launch``, print the plan.
+
+    ``as_json``: print the plan as JSON.
 
     Returns:
         The exit code.
@@ -37,9 +39,9 @@ def start_run(settings: RunSettings, launch: SpawnerLaunch | None) -> int:
         host, port = settings.lighthouse_address()
         check_handshake(host, port, settings.tls)
     if launch is None:
-        from ftrun.agent.plan import print_plan
+        from ftrun.agent.plan import print_json, print_plan
 
-        print_plan(settings, machine)
+        (print_json if as_json else print_plan)(settings, machine)
         return ExitCode.OK
     here, workers = machine.capacity, settings.workers_per_replica
     allow_descriptors(

@@ -12,7 +12,7 @@ from pathlib import Path
 from ftrun import clock
 from ftrun.agent.logs import Terminal, log_path
 from ftrun.agent.summary import summary_lines
-from ftrun.config import RunSettings
+from ftrun.config.settings import RunSettings
 from ftrun.core.agent.events import EndAgent, ShowNotice
 from ftrun.core.agent.supervisor import Supervisor
 from ftrun.core.agent.words import REMEDY_APART

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ftrun.addresses import is_loopback, parse_address
-from ftrun.config import RunSettings
+from ftrun.config.settings import RunSettings
 from ftrun.errors import UserError
 
 MEET_TIMEOUT_S = 5.0
@@ -94,6 +94,11 @@ def cuda_devices(environ: Mapping[str, str]) -> tuple[str, ...]:
     except OSError:
         found = []
     return tuple(str(index) for index in range(len(found)))
+
+
+def gpu_count(environ: Mapping[str, str]) -> int:
+    """How many GPUs a program that is started here can use."""
+    return len(cuda_devices(environ)) if _torch_has_cuda() else 0
 
 
 def _torch_has_cuda() -> bool:

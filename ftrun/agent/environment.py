@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ftrun.agent.devices import Machine
 from ftrun.agent.env_markers import OWNER_NAME
-from ftrun.config import RunSettings
+from ftrun.config.settings import RunSettings
 from ftrun.core.ids import WorkerKey
 
 

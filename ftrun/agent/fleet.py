@@ -22,7 +22,7 @@ from ftrun.agent.launch import SpawnerLaunch
 from ftrun.agent.logs import Terminal, WorkerLog, log_path
 from ftrun.agent.process import SpawnerProcess, StartWorker, sweeper
 from ftrun.agent.workers import SOCKET_NAME
-from ftrun.config import RunSettings
+from ftrun.config.settings import RunSettings
 from ftrun.core.agent.events import Event, SpawnerReady, StartReplica, WorkerExited
 from ftrun.core.agent.imports import LIMIT_S
 from ftrun.core.ids import WorkerKey

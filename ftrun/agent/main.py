@@ -18,7 +18,7 @@ from ftrun.agent.devices import Machine
 from ftrun.agent.launch import SpawnerLaunch
 from ftrun.agent.logs import flush_python_streams
 from ftrun.agent.shell import Agent
-from ftrun.config import RunSettings
+from ftrun.config.settings import RunSettings
 from ftrun.errors import UserError
 
 TEMP_DIR_BYTES_MAX = 80

@@ -1,20 +1,22 @@
 """``--dry-run``: shows all resolved settings of a run, and starts nothing.
 
-Not here: their resolution (config.py, devices.py, environment.py).
+Not here: their resolution (config/, devices.py, environment.py).
 """
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Iterator
 from dataclasses import fields
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from ftrun.agent.devices import DeviceSlices, Machine
 from ftrun.agent.environment import Place, threads_per_worker, worker_environment
-from ftrun.config import RunSettings
+from ftrun.config.settings import RunSettings, relations
 from ftrun.core.ids import WorkerKey
 
 SLOTS_SHOWN_MAX = 16
@@ -26,6 +28,8 @@ def print_plan(settings: RunSettings, machine: Machine) -> None:
     console.print(_facts(settings, machine))
     console.print(_slots(settings, machine))
     console.print(_environment(settings, machine))
+    for relation in relations(settings):
+        console.print(f"{relation.words()}.")
     console.print("Nothing was started: --dry-run.")
 
 
@@ -54,6 +58,43 @@ def _facts(settings: RunSettings, machine: Machine) -> Table:
     return table
 
 
+def print_json(settings: RunSettings, machine: Machine) -> None:
+    """Print the plan to stdout as one JSON document."""
+    print(json.dumps(plan(settings, machine), indent=2, default=str))
+
+
+def plan(settings: RunSettings, machine: Machine) -> dict[str, Any]:
+    """The plan: settings and their sources, machine, slots, environment, relations of times."""
+    slices = DeviceSlices(machine.devices, settings.workers_per_replica)
+    here = min(settings.replicas, machine.capacity)
+    sources = settings.sources
+    rows = {
+        f.name: {"value": _plain(getattr(settings, f.name)), "source": sources.get(f.name, "")}
+        for f in fields(settings)
+        if f.name not in ("sources", "script", "tls")
+    }
+    return {
+        "schema": 1,
+        "command": list(settings.script.command()),
+        "settings": rows,
+        "machine": {
+            "device": machine.device,
+            "devices": list(machine.devices),
+            "cores": machine.cores,
+            "address": machine.host,
+            "replicas_that_fit": machine.capacity,
+        },
+        "slots": {str(i): list(slices.take(str(i))) for i in range(min(here, SLOTS_SHOWN_MAX))},
+        "environment": dict(_variables(settings, machine)),
+        "times": [{"holds": one.holds, "words": one.words()} for one in relations(settings)],
+        "logs": str(settings.job_log_dir),
+    }
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
 def _times(settings: RunSettings) -> Iterator[tuple[str, str]]:
     """Every setting in seconds, under its own name; a hang timeout of 0 is none."""
     for name in (field.name for field in fields(settings) if field.name.endswith("_s")):
@@ -77,9 +118,14 @@ def _slots(settings: RunSettings, machine: Machine) -> Table:
 def _environment(settings: RunSettings, machine: Machine) -> Table:
     """The first worker's environment; ports are known only once they are bound."""
     table = Table("variable", "value", title="environment of worker 0.0", title_justify="left")
+    for name, value in _variables(settings, machine):
+        table.add_row(name, value)
+    return table
+
+
+def _variables(settings: RunSettings, machine: Machine) -> Iterator[tuple[str, str]]:
     devices = DeviceSlices(machine.devices, settings.workers_per_replica).take("0")
     place = Place(WorkerKey("0", "(random)", 0), 0, 0, devices, settings.lighthouse or "(embedded)")
     threads = threads_per_worker(settings, machine)
     for name, value in worker_environment(settings, machine, place, threads).items():
-        table.add_row(name, "(bound at start)" if name == "MASTER_PORT" else value)
-    return table
+        yield name, "(bound at start)" if name == "MASTER_PORT" and value == "0" else value

@@ -25,7 +25,7 @@ from ftrun.agent.launch import SpawnerLaunch
 from ftrun.agent.link import LighthouseLink, web_address
 from ftrun.agent.logs import Terminal
 from ftrun.agent.workers import WorkerServer
-from ftrun.config import RunSettings
+from ftrun.config.settings import RunSettings
 from ftrun.core.agent.events import (
     AskToStop,
     AskWorker,

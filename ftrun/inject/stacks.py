@@ -7,7 +7,9 @@ neither the interpreter's lock nor memory. Not here: when stacks are taken (agen
 from __future__ import annotations
 
 import faulthandler
+import fcntl
 import os
+import resource
 import signal
 from pathlib import Path
 
@@ -28,12 +30,21 @@ def install(runtime_dir: Path, key: WorkerKey) -> None:
     """
     try:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        fd = os.open(stacks_path(runtime_dir, key), flags, 0o600)
+        fd = _moved_up(os.open(stacks_path(runtime_dir, key), flags, 0o600))
     except OSError:
         signal.signal(STACK_SIGNAL, signal.SIG_IGN)
         return
     faulthandler.register(STACK_SIGNAL, file=fd, all_threads=True)
     os.register_at_fork(after_in_child=_ignore)
+
+
+def _moved_up(fd: int) -> int:
+    """The same file at a high number: a script's first file is still descriptor 3."""
+    soft_limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest = max(3, min(soft_limit, 1024) - 8)
+    high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, lowest)
+    os.close(fd)
+    return high
 
 
 def _ignore() -> None:

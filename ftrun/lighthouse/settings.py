@@ -1,6 +1,6 @@
 """The settings of a lighthouse service, checked before anything is started.
 
-Not here: the core's timeouts (``LighthouseSettings``), the spelling of the options (commands.py).
+Not here: the core's timeouts (``LighthouseSettings``), the spelling of the options (commands/).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ftrun.addresses import is_loopback, parse_address
-from ftrun.config import check_writable
+from ftrun.config.settings import check_writable
 from ftrun.core.lighthouse.events import LighthouseSettings
 from ftrun.defaults import BIND
 from ftrun.errors import UserError

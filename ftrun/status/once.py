@@ -1,6 +1,6 @@
 """``ftrun status`` and ``--json``: find the lighthouse, fetch its status once, show it.
 
-Not here: the options (commands.py).
+Not here: the options (commands/).
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ class Job:
             env={
                 **os.environ,
                 "XDG_STATE_HOME": str(directory / "state"),
-                "FTRUN_TEST_MARK": self._mark,
+                "MARK_OF_FTRUN_TEST": self._mark,
                 "TMPDIR": str(directory),
                 **beside,
             },
@@ -145,7 +145,7 @@ class Job:
 
     def _processes(self) -> list[linux.ProcessRow]:
         """All processes of this job; each has inherited the test's own marker."""
-        mark = f"FTRUN_TEST_MARK={self._mark}".encode()
+        mark = f"MARK_OF_FTRUN_TEST={self._mark}".encode()
         return [row for row in linux.process_rows() if mark in linux.process_environment(row.pid)]
 
     def expect_process(self, title: str, timeout_s: float = START_S, but: int = 0) -> int:

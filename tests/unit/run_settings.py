@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import replace
 from typing import Any
 
-from ftrun import commands
-from ftrun.config import RunSettings, resolve
+from ftrun.config.layers import Stated, gather
+from ftrun.config.settings import RunSettings, resolve
 
 
-def options(**given: Any) -> dict[str, Any]:
-    """The parameters of ``ftrun run`` by name: those given, and the defaults of the others."""
-    parameters = inspect.signature(commands.run).parameters.values()
-    return {**{parameter.name: parameter.default for parameter in parameters}, **given}
+def stated(environ: dict[str, str] | None = None, **flags: Any) -> dict[str, Stated]:
+    """Every option: those given by name as flags, the environment, and defaults."""
+    texts = {name: x if isinstance(x, bool | None) else str(x) for name, x in flags.items()}
+    return gather(texts, environ or {}, None)
+
+
+def resolved(*words: str, gpus: int = 0, **flags: Any) -> RunSettings:
+    """The settings of a command with these words and flags."""
+    return resolve(words or ("t.py",), stated(**flags), gpus)
 
 
 def run_settings(**changes: Any) -> RunSettings:
     """A job called ``job``, with these fields changed."""
-    return replace(resolve(options(script=["t.py"], job_id="job")), **changes)
+    return replace(resolved(job_id="job"), **changes)

@@ -1,6 +1,6 @@
 """The rules of one agent's supervision.
 
-Not here: the options that they come from (config.py), what follows from them (supervisor.py).
+Not here: the options that they come from (config/), what follows from them (supervisor.py).
 """
 
 from __future__ import annotations

@@ -115,11 +115,11 @@ def test_a_command_that_is_killed_while_it_starts_leaves_nobody(
 
 
 def environment(mark: str) -> dict[str, str]:
-    return {**os.environ, "FTRUN_TEST_MARK": mark, "PYTHONPATH": str(ROOT)}
+    return {**os.environ, "MARK_OF_FTRUN_TEST": mark, "PYTHONPATH": str(ROOT)}
 
 
 def marked(mark: str) -> list[int]:
     """The live processes with this marker."""
-    word = f"FTRUN_TEST_MARK={mark}".encode()
+    word = f"MARK_OF_FTRUN_TEST={mark}".encode()
     pids = [int(name) for name in os.listdir("/proc") if name.isdecimal()]
     return [pid for pid in pids if word in linux.process_environment(pid)]

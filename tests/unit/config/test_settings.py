@@ -8,19 +8,19 @@ from typing import Any, get_type_hints
 
 import pytest
 
-from ftrun.config import (
+from ftrun.config.options import OPTIONS
+from ftrun.config.script import Script
+from ftrun.config.settings import (
     RunSettings,
     check_writable,
     default_job_id,
     parse_replicas,
-    resolve,
 )
 from ftrun.core.agent.supervisor import SupervisorSettings
 from ftrun.core.messages import JobSpec
 from ftrun.errors import UserError
 from ftrun.protocol.tls import PLAINTEXT
-from ftrun.script import Script
-from tests.unit.run_settings import options, run_settings
+from tests.unit.run_settings import resolved, run_settings
 
 SETTINGS = run_settings(replicas=2)
 
@@ -118,16 +118,21 @@ def test_a_job_alone_gets_a_name_of_its_own_and_a_shared_one_the_scripts() -> No
 
 def test_each_option_of_a_run_is_a_setting_of_its_name() -> None:
     """No line passes an option on; one that RunSettings lacks fails here."""
-    apart = {"ctx", "module", "dry_run", "tls_cert", "tls_key", "tls_ca"}
-    assert set(options()) - apart == {field.name for field in fields(RunSettings)} - {"tls"}
+    names = {option.name for option in OPTIONS}
+    of_torchrun = {
+        "nproc_per_node", "nnodes", "node_rank", "rdzv_backend", "rdzv_endpoint", "rdzv_id",
+        "rdzv_conf", "standalone", "monitor_interval", "start_method", "use_env",
+    }  # fmt: skip
+    apart = {"module", "tls_cert", "tls_key", "tls_ca"} | of_torchrun
+    own = {"tls", "script", "as_torchrun", "sources"}
+    assert names - apart == {field.name for field in fields(RunSettings)} - own
 
 
 def test_what_is_parsed_of_an_option() -> None:
-    given = options(
-        script=["pkg.train", "--lr", "1"], module=True, replicas="2:4",
+    found = resolved(
+        "pkg.train", "--lr", "1", module=True, replicas="2:4",
         lighthouse="http://h:1/", preload="a, b c",
     )  # fmt: skip
-    found = resolve(given)
     assert found.script == Script("pkg.train", True, ("--lr", "1"))
     assert (found.min_replicas, found.replicas) == (2, 4)
     assert (found.lighthouse, found.job_id) == ("h:1", "train")

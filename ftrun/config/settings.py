@@ -1,7 +1,8 @@
 """The settings of a run, checked and frozen before anything is started.
 
-Every bad input has its own message here. Not here: the script (script.py), what a machine has
-(agent/devices.py), the options' spelling (commands.py).
+Every bad input has its own message here. Not here: the options' spellings and sources (options.py,
+layers.py), torchrun's meanings (torchrun.py), the script (script.py), the machine
+(agent/devices.py).
 """
 
 from __future__ import annotations
@@ -9,18 +10,21 @@ from __future__ import annotations
 import os
 import re
 import secrets
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from ftrun import clock
 from ftrun.addresses import normal_address, parse_address
+from ftrun.config import torchrun
+from ftrun.config.layers import Stated
+from ftrun.config.options import OPTIONS
+from ftrun.config.script import Script, check_script, is_module_name
 from ftrun.core.messages import JobSpec
 from ftrun.defaults import LIGHTHOUSE_PORT, REPLICAS_MAX
 from ftrun.errors import UserError
 from ftrun.protocol.tls import TlsFiles
-from ftrun.script import Script, check_script, is_module_name
 
 WORKERS_PER_REPLICA_MAX = 1024
 PRELOAD_MAX = 64
@@ -32,7 +36,12 @@ _JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
-    """All settings of ``ftrun run``; none is secret."""
+    """All settings of ``ftrun run``; none is secret.
+
+    ``as_torchrun``: the command spells a job as torchrun does, so it is one replica group with
+    torchrun's meaning. ``master_addr``, ``master_port``: where the user wants the workers to meet.
+    ``sources``: what states each option: a flag, an environment variable, a file, ``default``.
+    """
 
     script: Script
     job_id: str
@@ -56,6 +65,24 @@ class RunSettings:
     state_dir: Path | None
     token_file: Path | None
     tls: TlsFiles
+    as_torchrun: bool = False
+    no_python: bool = False
+    run_path: bool = False
+    role: str = "default"
+    master_addr: str | None = None
+    master_port: int | None = None
+    local_addr: str | None = None
+    virtual_local_rank: bool = False
+    numa_binding: str | None = None
+    redirects: str = "0"
+    tee: str = "0"
+    local_ranks_filter: str = ""
+    duplicate_stdout_filters: str = ""
+    duplicate_stderr_filters: str = ""
+    logs_specs: str | None = None
+    event_log_handler: str = "null"
+    signals_to_handle: str = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
+    sources: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     @property
     def job_log_dir(self) -> Path:
@@ -81,6 +108,7 @@ class RunSettings:
         Raises:
             UserError: the first error found, with its remedy.
         """
+        torchrun.check_honoured(self.sources)
         _check_counts(self)
         _check_times(self)
         _check_names(self)
@@ -98,18 +126,24 @@ class RunSettings:
             check_writable(self.state_dir, "--state-dir")
 
 
-def resolve(options: Mapping[str, Any]) -> RunSettings:
-    """The settings of ``ftrun run``; ``options``: its parameters by name (commands.py).
+def resolve(words: Sequence[str], stated: Mapping[str, Stated], gpus: int = 0) -> RunSettings:
+    """The settings of ``ftrun run``.
+
+    ``words``: the script and its arguments. ``stated``: every option (layers.py). ``gpus``: how
+    many GPUs a program that is started here would see.
 
     Raises:
         UserError: an option cannot be parsed. What it means is checked later: ``check``.
     """
-    target, *args = options["script"]
+    options = {**{name: one.value for name, one in stated.items()}}
+    options |= torchrun.translate(stated, gpus)
+    target, *args = words
     script = Script(target, is_module=options["module"], args=tuple(args))
     low, high = parse_replicas(options["replicas"], options["min_replicas"])
     lighthouse, job_id = options["lighthouse"], options["job_id"]
     parsed = {
         **options,
+        "sources": {option.name: stated[option.name].source for option in OPTIONS},
         "script": script,
         "job_id": default_job_id(script, lighthouse) if job_id is None else job_id,
         "replicas": high,
@@ -221,12 +255,46 @@ def _check_times(settings: RunSettings) -> None:
             f"--hang-timeout {settings.hang_timeout_s:g}: give seconds from 1 to a week, or 0 to "
             "never replace workers that hang."
         )
-    if settings.isolation_limit_s < 2 * settings.heartbeat_timeout_s:
-        raise UserError(
-            f"--isolation-limit {settings.isolation_limit_s:g} is less than twice "
-            f"--heartbeat-timeout {settings.heartbeat_timeout_s:g}: healthy workers would stop "
-            "committing at the first late heartbeat."
-        )
+    for relation in relations(settings):
+        if not relation.holds:
+            raise UserError(f"{relation.words()}. Nothing was started.")
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """Two times of which one must not be below the other. ``why``: what happens else."""
+
+    upper: str
+    upper_s: float
+    lower: str
+    lower_s: float
+    why: str
+
+    @property
+    def holds(self) -> bool:
+        """Whether the settings keep it."""
+        return self.upper_s >= self.lower_s
+
+    def words(self) -> str:
+        """The relation with its numbers, as a sentence without its full stop."""
+        verb = "is at least" if self.holds else "is less than"
+        return f"{self.upper} {self.upper_s:g} {verb} {self.lower} ({self.lower_s:g} s): {self.why}"
+
+
+def relations(settings: RunSettings) -> tuple[Relation, ...]:
+    """How the times of a run must be to each other."""
+    heartbeat_s = settings.heartbeat_timeout_s
+    return (
+        Relation(
+            "--isolation-limit", settings.isolation_limit_s,
+            "twice --heartbeat-timeout", 2 * heartbeat_s,
+            "else healthy workers would stop committing at the first late heartbeat",
+        ),
+        Relation(
+            "--join-timeout", settings.join_timeout_s, "--heartbeat-timeout", heartbeat_s,
+            "else a job would begin without a replica whose agent is only late",
+        ),
+    )  # fmt: skip
 
 
 def _check_names(settings: RunSettings) -> None:

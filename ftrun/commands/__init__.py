@@ -1,7 +1,9 @@
 """The commands: ``ftrun [run] SCRIPT``, ``ftrun lighthouse``, ``ftrun status``, ``ftrun chaos`` …
 
+The first one is in run.py, because its options come from a table.
+
 Each command is one call into a room that is imported only then: ``ftrun --help`` loads none. Not
-here: the checks of options (config.py and the rooms' settings); the launch of the spawner, which
+here: the checks of options (config/ and the rooms' settings); the launch of the spawner, which
 comes first (cli.py) and which ``app`` gets as its ``obj``, a call that returns the launch.
 """
 
@@ -14,7 +16,8 @@ import typer
 from typer.core import TyperGroup
 
 from ftrun import defaults
-from ftrun.errors import UserError
+from ftrun.commands import run as running
+from ftrun.config.options import normaliser
 
 TlsCert = Annotated[Path | None, typer.Option(metavar="PEM", help="TLS: certificate to present.")]
 TlsKey = Annotated[
@@ -30,13 +33,14 @@ class _RunByDefault(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Put ``run`` in front unless the first word is a command."""
-        if args and args[0] not in (*self.commands, "--help", "--version"):
+        if args and args[0] not in (*self.commands, "-h", "--help", "--version"):
             args = ["run", *args]
         return super().parse_args(ctx, args)
 
 
 app = typer.Typer(
     name="ftrun",
+    context_settings={"help_option_names": ["-h", "--help"]},
     cls=_RunByDefault,
     add_completion=True,
     pretty_exceptions_enable=False,
@@ -67,130 +71,17 @@ def _root(
     """Options that stand before a command."""
 
 
-@app.command(
-    context_settings={"allow_interspersed_args": False},
+app.command(
+    "run",
+    context_settings={
+        "allow_interspersed_args": False,
+        "help_option_names": ["-h", "--help"],
+        "token_normalize_func": normaliser(),
+    },
     options_metavar="[OPTIONS]",
-    help="Run SCRIPT in replica groups; arguments after SCRIPT are its own.",
-)
-def run(
-    ctx: typer.Context,
-    script: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="SCRIPT [ARGS]...", show_default=False),
-    ] = None,
-    module: Annotated[
-        bool, typer.Option("-m", "--module", help="SCRIPT is a module, as in `python -m`.")
-    ] = False,
-    replicas: Annotated[
-        str, typer.Option(metavar="N|MIN:MAX", help="Number of replica groups.")
-    ] = "1",
-    workers_per_replica: Annotated[
-        int,
-        typer.Option("--workers-per-replica", "-w", metavar="W", help="Workers per replica group."),
-    ] = 1,
-    min_replicas: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Fewest replica groups that train. [default: 1]"),
-    ] = None,
-    nodes: Annotated[
-        int, typer.Option(metavar="N", help="Number of agents that share the replica groups.")
-    ] = 1,
-    rebalance: Annotated[
-        bool, typer.Option(help="Move replica groups, one by one, to nodes that join late.")
-    ] = True,
-    lighthouse: Annotated[
-        str | None,
-        typer.Option(metavar="HOST:PORT", help="A running lighthouse. [default: start one]"),
-    ] = None,
-    job_id: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="The job's name, the same on all nodes."),
-    ] = None,
-    max_restarts: Annotated[
-        int, typer.Option(metavar="N", help="Restarts per replica group; progress refills them.")
-    ] = 10,
-    join_timeout_s: Annotated[
-        float,
-        typer.Option(
-            "--join-timeout", metavar="S", help="Seconds to wait for replicas or the lighthouse."
-        ),
-    ] = defaults.JOIN_TIMEOUT_S,
-    heartbeat_timeout_s: Annotated[
-        float,
-        typer.Option(
-            "--heartbeat-timeout", metavar="S", help="Seconds of silence until an agent is lost."
-        ),
-    ] = defaults.HEARTBEAT_TIMEOUT_S,
-    isolation_limit_s: Annotated[
-        float,
-        typer.Option(
-            "--isolation-limit",
-            metavar="S",
-            help="Seconds without a lighthouse until workers stop committing.",
-        ),
-    ] = defaults.ISOLATION_LIMIT_S,
-    hang_timeout_s: Annotated[
-        float,
-        typer.Option(
-            "--hang-timeout",
-            metavar="S",
-            help="Seconds without a sign of life until a worker is replaced; 0: never.",
-        ),
-    ] = defaults.HANG_TIMEOUT_S,
-    grace_s: Annotated[
-        float,
-        typer.Option(
-            "--grace", metavar="S", help="Seconds from SIGTERM to SIGKILL, for a script to save."
-        ),
-    ] = 10.0,
-    log_dir: Annotated[Path, typer.Option(metavar="DIR", help="Directory for logs.")] = Path(
-        "ftrun-logs"
-    ),
-    state_dir: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="Directory for the embedded lighthouse's journal. [default: temporary]",
-        ),
-    ] = None,
-    token_file: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="File with the job's token, mode 0600."),
-    ] = None,
-    tls_cert: TlsCert = None,
-    tls_key: TlsKey = None,
-    tls_ca: TlsCa = None,
-    device: Annotated[
-        str, typer.Option(metavar="auto|cpu|cuda", help="Device to train on.")
-    ] = "auto",
-    inject: Annotated[
-        str, typer.Option(metavar="explicit|off", help="How ftrun attaches to the script.")
-    ] = "explicit",
-    preload: Annotated[
-        str, typer.Option(metavar="MODULES", help="Modules to import once, before forking workers.")
-    ] = "",
-    standbys: Annotated[
-        int,
-        typer.Option(
-            "--standby", metavar="K", help="Standby workers, started up to the script's first line."
-        ),
-    ] = 0,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the resolved plan and start nothing.")
-    ] = False,
-) -> None:
-    """Resolve, check, then show the plan or become the agent.
-
-    A parameter has the name of its field in RunSettings, so that nothing is passed on by hand.
-    """
-    options = dict(locals())
-    if not script:
-        raise UserError("Give a script: ftrun [OPTIONS] SCRIPT [ARGS]..., or -m MODULE [ARGS]...")
-    launch = None if dry_run else ctx.obj()
-    from ftrun.config import resolve
-    from ftrun.start import start_run
-
-    raise typer.Exit(start_run(resolve(options), launch))
+    help=running.HELP,
+    epilog=running.EPILOG,
+)(running.run)
 
 
 @app.command(help="Run a lighthouse by itself, for jobs of several nodes.")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from ftrun.config.script import Script, check_script
 from ftrun.errors import UserError
-from ftrun.script import Script, check_script
 
 
 def test_a_script_that_is_none_is_named(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """The script that workers run, a file or a module, checked once before any worker starts.
 
-Not here: the other settings of a run (config.py), running it (inject/).
+Not here: the other settings of a run (settings.py), running it (inject/).
 """
 
 from __future__ import annotations

@@ -1,0 +1,93 @@
+"""``ftrun [run] SCRIPT``: the command whose options come from one table.
+
+typer builds a command from a function's signature, so the signature is made from the table. Not
+here: the options (config/options.py), what follows from them (config/settings.py).
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ftrun.config.options import OPTIONS, Option
+from ftrun.errors import UserError
+
+EPILOG = (
+    "Every option of torchrun is accepted in its spelling, or refused with what to use instead: "
+    "docs/FROM_TORCHRUN.md. Each option may also stand in the environment (FTRUN_MAX_RESTARTS, "
+    "PET_MAX_RESTARTS) or in ftrun.toml (max-restarts = 3)."
+)
+HELP = "Run SCRIPT in replica groups; arguments after SCRIPT are its own."
+_OWN = ("config", "dry_run", "as_json")
+
+
+def run(ctx: typer.Context, script: list[str] | None = None, **options: Any) -> None:
+    """Resolve, check, then show the plan or become the agent."""
+    if not script:
+        raise UserError("Give a script: ftrun [OPTIONS] SCRIPT [ARGS]..., or -m MODULE [ARGS]...")
+    if options["as_json"] and not options["dry_run"]:
+        raise UserError("--json is for --dry-run: give both, or neither.")
+    launch = None if options["dry_run"] else ctx.obj()
+    from ftrun.agent.devices import gpu_count
+    from ftrun.config.layers import gather, unknown_variables
+    from ftrun.config.settings import resolve
+    from ftrun.start import start_run
+
+    stated = gather(options, os.environ, _config_file(options["config"], os.environ))
+    settings = resolve(script, stated, gpu_count(os.environ))
+    for line in unknown_variables(os.environ):
+        typer.echo(f"ftrun: {line}", err=True)
+    raise typer.Exit(start_run(settings, launch, as_json=options["as_json"]))
+
+
+def _config_file(given: Path | None, environ: Mapping[str, str]) -> Path | None:
+    named = environ.get("FTRUN_CONFIG")
+    return given if given is not None or not named else Path(named)
+
+
+def _parameters() -> Iterator[inspect.Parameter]:
+    """``run``'s parameters as typer reads them."""
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    yield inspect.Parameter(
+        "ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context
+    )
+    words = typer.Argument(metavar="SCRIPT [ARGS]...", show_default=False)
+    yield inspect.Parameter(
+        "script", keyword, default=None, annotation=Annotated[list[str] | None, words]
+    )
+    for option in OPTIONS:
+        yield inspect.Parameter(option.name, keyword, default=None, annotation=_annotation(option))
+    config = typer.Option("--config", metavar="FILE", help="Options as TOML. [default: ftrun.toml]")
+    yield inspect.Parameter(
+        "config", keyword, default=None, annotation=Annotated[Path | None, config]
+    )
+    dry_run = typer.Option("--dry-run", help="Print the resolved plan and start nothing.")
+    yield inspect.Parameter("dry_run", keyword, default=False, annotation=Annotated[bool, dry_run])
+    as_json = typer.Option("--json", help="Print the plan as one JSON document.")
+    yield inspect.Parameter("as_json", keyword, default=False, annotation=Annotated[bool, as_json])
+
+
+def _annotation(option: Option) -> Any:
+    """The text as typed, or None: the table parses it, as it parses variables."""
+    words = option.default_words or ("" if option.default in (None, "", False) else _shown(option))
+    text = option.help + (f" [default: {words}]" if words else "")
+    info = typer.Option(
+        *option.flags, metavar=option.metavar or None, help=text, hidden=option.hidden,
+        show_default=False,
+    )  # fmt: skip
+    return Annotated[bool | None if option.kind is bool else str | None, info]
+
+
+def _shown(option: Option) -> str:
+    if option.kind is bool:
+        return option.flag.removeprefix("--")
+    return f"{option.default:g}" if option.kind is float else str(option.default)
+
+
+run.__signature__ = inspect.Signature(list(_parameters()))  # type: ignore[attr-defined]
+run.__annotations__ = {p.name: p.annotation for p in _parameters()}

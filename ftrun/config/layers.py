@@ -1,0 +1,117 @@
+"""Which of the ways to state an option wins: flag, environment, file, default, in this order.
+
+Each value keeps its source, for ``--dry-run``. Not here: the options (options.py), what their
+values mean (settings.py, torchrun.py).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ftrun.config.options import BY_NAME, OPTIONS, Option, nearest
+from ftrun.errors import UserError
+
+FILE_NAME = "ftrun.toml"
+FILE_BYTES_MAX = 1 << 20
+DEFAULT = "default"
+_NOT_OPTIONS = frozenset(
+    {
+        "FTRUN_JOB_ID", "FTRUN_REPLICA_ID", "FTRUN_GROUP_RANK", "FTRUN_INCARNATION",
+        "FTRUN_CONFIG", "FTRUN_OWNER", "FTRUN_GUARD_ID",
+    }
+)  # fmt: skip
+"""Variables of ftrun that workers have, and a job inside a worker would take for options."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stated:
+    """One option's value; ``source``: the flag, variable or file that states it, or ``default``."""
+
+    value: Any
+    source: str
+
+    @property
+    def is_given(self) -> bool:
+        """Whether the user has stated it."""
+        return self.source != DEFAULT
+
+
+def gather(
+    flags: Mapping[str, Any], environ: Mapping[str, str], config: Path | None
+) -> dict[str, Stated]:
+    """Every option's value with its source.
+
+    ``flags``: what stood on the command line by name, as text; None: nothing. ``config``: the file
+    that ``--config`` names.
+
+    Raises:
+        UserError: a value of the wrong kind, an unknown key, a file that cannot be read.
+    """
+    entries, path = _read_file(config)
+    return {o.name: _state(o, flags.get(o.name), environ, entries, path) for o in OPTIONS}
+
+
+def unknown_variables(environ: Mapping[str, str]) -> list[str]:
+    """``FTRUN_…`` and ``PET_…`` variables that are no option, each with a hint."""
+    known = {name for option in OPTIONS for name in option.variables()} | _NOT_OPTIONS
+    odd = sorted(n for n in environ if n.startswith(("FTRUN_", "PET_")) and n not in known)
+    return [f"{name} is not an option.{nearest(name, known)}" for name in odd]
+
+
+def _state(
+    option: Option,
+    given: Any,
+    environ: Mapping[str, str],
+    entries: Mapping[str, Any],
+    path: Path | None,
+) -> Stated:
+    if given is not None:
+        flag = option.flag
+        return Stated(option.parse(given, flag) if isinstance(given, str) else given, flag)
+    for name in option.variables():
+        if name in environ and name not in _NOT_OPTIONS:
+            return Stated(option.parse(environ[name], name), name)
+    if option.key in entries:
+        source = f"{path}: {option.key}"
+        return Stated(option.accept(entries[option.key], source), source)
+    return Stated(option.default, DEFAULT)
+
+
+def _read_file(config: Path | None) -> tuple[dict[str, Any], Path | None]:
+    """The entries of ``config``, or of ftrun.toml in the working directory if there is one."""
+    path = config if config is not None else Path(FILE_NAME)
+    if config is None and not path.is_file():
+        return {}, None
+    try:
+        if path.stat().st_size > FILE_BYTES_MAX:
+            raise UserError(f"{path}: larger than 1 MiB. Nothing was started.")
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"--config: {path} cannot be read ({error.strerror}).") from None
+    except ValueError:
+        raise UserError(f"{path} is not text in UTF-8. Nothing was started.") from None
+    entries = {key.replace("_", "-"): value for key, value in _parse(text, path).items()}
+    keys = {option.key for option in BY_NAME.values()}
+    for key in entries:
+        if key not in keys:
+            raise UserError(
+                f"{path}: {key!r} is not an option.{nearest(key, keys)} Nothing was started. "
+                "The keys are those of `ftrun run --help`, without dashes in front."
+            )
+    return entries, path
+
+
+def _parse(text: str, path: Path) -> dict[str, Any]:
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    try:
+        entries: dict[str, Any] = tomllib.loads(text)
+        return entries
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"{path} is not valid TOML: {error}. Nothing was started.") from None

@@ -1,0 +1,272 @@
+"""The options of ``ftrun run``: one table, from which all their spellings come.
+
+An option has a name, which is its field in RunSettings; flags on the command line; the environment
+variable ``FTRUN_<NAME>``, and torchrun's ``PET_<NAME>`` if it is one of torchrun's; and its key in
+ftrun.toml, which is the long flag without dashes. Not here: which spelling wins (layers.py), what
+torchrun's options mean (torchrun.py), checks of values (settings.py).
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ftrun import defaults
+from ftrun.errors import UserError
+
+TRUE_WORDS = frozenset({"1", "true", "yes", "on"})
+FALSE_WORDS = frozenset({"0", "false", "no", "off", ""})
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option of ``ftrun run``.
+
+    ``kind``: str, int, float, bool or Path. ``default``: None if the default depends on others, and
+    then ``default_words`` states it. ``pet``: torchrun's environment variable without ``PET_``.
+    ``many``: it may be given several times or take several words. ``hidden``: ``--help`` leaves it
+    out, because ftrun has nothing to do for it; docs/FROM_TORCHRUN.md has it.
+    """
+
+    name: str
+    flags: tuple[str, ...]
+    kind: type
+    help: str
+    metavar: str = ""
+    default: Any = None
+    default_words: str = ""
+    pet: str = ""
+    many: bool = False
+    hidden: bool = False
+
+    @property
+    def flag(self) -> str:
+        """The flag that messages name."""
+        return next(flag for flag in self.flags if flag.startswith("--")).partition("/")[0]
+
+    @property
+    def key(self) -> str:
+        """The key in ftrun.toml."""
+        return self.flag.removeprefix("--")
+
+    def variables(self) -> tuple[str, ...]:
+        """The environment variables, the first that is set wins."""
+        own = "FTRUN_" + self.key.replace("-", "_").upper()
+        return (own, f"PET_{self.pet}") if self.pet else (own,)
+
+    def parse(self, text: str, source: str) -> Any:
+        """The value of a flag's or a variable's text; ``source`` is named in the error.
+
+        Raises:
+            UserError: the text is no value of this kind.
+        """
+        if self.many:
+            return tuple(text.split())
+        if self.kind is bool:
+            return _parse_bool(text, source)
+        try:
+            return self.kind(text)
+        except ValueError:
+            noun = "a whole number" if self.kind is int else "a number"
+            raise UserError(f"{source}: {text!r} is not {noun}. Nothing was started.") from None
+
+    def accept(self, value: Any, source: str) -> Any:
+        """The value of an entry of ftrun.toml, which has a type already.
+
+        Raises:
+            UserError: the entry has another type.
+        """
+        if self.many and isinstance(value, list) and all(isinstance(x, str) for x in value):
+            return tuple(value)
+        if self.kind is bool and isinstance(value, bool):
+            return value
+        if self.kind is float and isinstance(value, int | float) and not isinstance(value, bool):
+            return float(value)
+        if self.kind is int and isinstance(value, int) and not isinstance(value, bool):
+            return value
+        is_text = isinstance(value, str | int | float) and not isinstance(value, bool)
+        if self.kind in (str, Path) and is_text:
+            return self.kind(str(value))
+        noun = {bool: "true or false", int: "a whole number", float: "a number"}
+        wanted = "a list of words" if self.many else noun.get(self.kind, "a text")
+        raise UserError(f"{source}: {value!r} is not {wanted}. Nothing was started.")
+
+
+def _parse_bool(text: str, source: str) -> bool:
+    lowered = text.strip().lower()
+    if lowered in TRUE_WORDS:
+        return True
+    if lowered in FALSE_WORDS:
+        return False
+    raise UserError(f"{source}: {text!r} is neither true nor false. Nothing was started.")
+
+
+def _option(
+    flags: str, kind: type, help: str, metavar: str = "", *, name: str = "", **more: Any
+) -> Option:
+    words = tuple(flags.split())
+    long = next(word for word in words if word.startswith("--")).partition("/")[0]
+    return Option(name or long[2:].replace("-", "_"), words, kind, help, metavar, **more)
+
+
+_OWN: tuple[Option, ...] = (
+    _option("--replicas", str, "Number of replica groups.", "N|MIN:MAX", default="1"),
+    _option("-w --workers-per-replica", int, "Workers per replica group.", "W", default=1),
+    _option(
+        "--min-replicas", int, "Fewest replica groups that train.", "N", default_words="1",
+    ),
+    _option("--nodes", int, "Number of agents that share the replica groups.", "N", default=1),
+    _option(
+        "--rebalance/--no-rebalance", bool,
+        "Move replica groups, one by one, to nodes that join late.", default=True,
+    ),
+    _option("--lighthouse", str, "A running lighthouse.", "HOST:PORT", default_words="start one"),
+    _option("--job-id", str, "The job's name, the same on all nodes.", "NAME"),
+    _option(
+        "--max-restarts", int, "Restarts per replica group; progress refills them.", "N",
+        default_words="10; with torchrun's spelling of a job 0, not refilled", pet="MAX_RESTARTS",
+    ),
+    _option(
+        "--join-timeout", float, "Seconds to wait for replicas or the lighthouse.", "S",
+        name="join_timeout_s", default=defaults.JOIN_TIMEOUT_S,
+    ),
+    _option(
+        "--heartbeat-timeout", float, "Seconds of silence until an agent is lost.", "S",
+        name="heartbeat_timeout_s", default=defaults.HEARTBEAT_TIMEOUT_S,
+    ),
+    _option(
+        "--isolation-limit", float, "Seconds without a lighthouse until workers stop committing.",
+        "S", name="isolation_limit_s", default=defaults.ISOLATION_LIMIT_S,
+    ),
+    _option(
+        "--hang-timeout", float,
+        "Seconds without a sign of life until a worker is replaced; 0: never.", "S",
+        name="hang_timeout_s", default=defaults.HANG_TIMEOUT_S,
+    ),
+    _option(
+        "--grace --shutdown-timeout", float,
+        "Seconds from SIGTERM to SIGKILL, for a script to save.", "S",
+        name="grace_s", default=10.0,
+        default_words="10; with torchrun's spelling of a job 30", pet="SHUTDOWN_TIMEOUT",
+    ),
+    _option(
+        "--log-dir", Path, "Directory for logs.", "DIR", default=Path("ftrun-logs"), pet="LOG_DIR",
+    ),
+    _option(
+        "--state-dir", Path, "Directory for the embedded lighthouse's journal.", "DIR",
+        default_words="temporary",
+    ),
+    _option("--token-file", Path, "File with the job's token, mode 0600.", "FILE"),
+    _option("--tls-cert", Path, "TLS: certificate to present.", "PEM"),
+    _option("--tls-key", Path, "TLS: private key of that certificate.", "PEM"),
+    _option("--tls-ca", Path, "TLS: CA that signed the peer's certificate.", "PEM"),
+    _option("--device", str, "Device to train on.", "auto|cpu|cuda", default="auto"),
+    _option("--inject", str, "How ftrun attaches to the script.", "explicit|off",
+            default="explicit"),
+    _option("--preload", str, "Modules to import once, before forking workers.", "MODULES",
+            default=""),
+    _option(
+        "--standby", int, "Standby workers, started up to the script's first line.", "K",
+        name="standbys", default=0,
+    ),
+)  # fmt: skip
+
+_TORCHRUN: tuple[Option, ...] = (
+    _option("-m --module", bool, "SCRIPT is a module, as in `python -m`.", default=False,
+            pet="MODULE"),
+    _option("--no-python", bool, "SCRIPT is any command, not Python.", default=False,
+            pet="NO_PYTHON"),
+    _option("--run-path", bool, "Run SCRIPT as runpy.run_path does.", default=False,
+            pet="RUN_PATH"),
+    _option(
+        "--nproc-per-node", str, "torchrun's name of --workers-per-replica.",
+        "P|auto|cpu|gpu", pet="NPROC_PER_NODE",
+    ),
+    _option("--nnodes", str, "Nodes of the group; only 1 until groups span nodes.", "1|1:N",
+            pet="NNODES"),
+    _option("--role", str, "The workers' ROLE_NAME.", "NAME", default="default", pet="ROLE"),
+    _option("--master-addr", str, "Where the workers meet.", "HOST", pet="MASTER_ADDR"),
+    _option("--master-port", int, "Port at which the workers meet.", "PORT",
+            default_words="a free one", pet="MASTER_PORT"),
+    _option("--local-addr", str, "This node's address for the workers.", "HOST", pet="LOCAL_ADDR"),
+    _option("--rdzv-backend", str, "static or c10d.", "NAME", pet="RDZV_BACKEND"),
+    _option("--rdzv-endpoint", str, "Where the workers meet, as HOST:PORT.", "HOST:PORT",
+            pet="RDZV_ENDPOINT"),
+    _option("--rdzv-id", str, "torchrun's name of --job-id.", "NAME", pet="RDZV_ID"),
+    _option("--rdzv-conf", str, "Settings of a rendezvous that ftrun has not.", "KEY=VALUE,…",
+            pet="RDZV_CONF", hidden=True),
+    _option("--standalone", bool, "One node by itself, as is the default.", pet="STANDALONE",
+            hidden=True),
+    _option("--node-rank", int, "0, the only node.", "0", pet="NODE_RANK", hidden=True),
+    _option("--monitor-interval", float, "Nothing: exits are seen at once.", "S",
+            pet="MONITOR_INTERVAL", hidden=True),
+    _option("--start-method", str, "Nothing: workers are forked.", "NAME", pet="START_METHOD",
+            hidden=True),
+    _option("--use-env", bool, "Nothing: ranks are always in the environment.", hidden=True),
+    _option("--virtual-local-rank", bool, "LOCAL_RANK is 0, with one visible GPU, in each worker.",
+            default=False, pet="VIRTUAL_LOCAL_RANK"),
+    _option("--numa-binding", str, "Bind workers to NUMA nodes.",
+            "node|socket|exclusive|core-complex"),
+    _option("-r --redirects", str, "Streams that go to files only: 0, 1 (out), 2 (err), 3, or "
+            "by local rank 0:1,1:3.", "STD", default="0", pet="REDIRECTS"),
+    _option("-t --tee", str, "Streams that go to files and the terminal, as in -r.", "STD",
+            default="0", pet="TEE"),
+    _option("--local-ranks-filter", str, "Local ranks whose output the terminal shows.", "0,1,…",
+            default="", pet="LOCAL_RANKS_FILTER"),
+    _option("--duplicate-stdout-filters", str, "Copy lines with one of these words to a file.",
+            "WORD,…", default="", pet="DUPLICATE_STDOUT_FILTERS"),
+    _option("--duplicate-stderr-filters", str, "The same for standard error.", "WORD,…",
+            default="", pet="DUPLICATE_STDERR_FILTERS"),
+    _option("--logs-specs", str, "An entry point of torchrun.logs_specs.", "NAME"),
+    _option("--event-log-handler", str, "Where events are logged: null or console.", "NAME",
+            default="null", pet="EVENT_LOG_HANDLER"),
+    _option("--signals-to-handle", str, "Signals that end the job.", "SIGTERM,…",
+            default="SIGTERM,SIGINT,SIGHUP,SIGQUIT", pet="SIGNALS_TO_HANDLE"),
+)  # fmt: skip
+
+OPTIONS: tuple[Option, ...] = _TORCHRUN[:3] + _OWN + _TORCHRUN[3:]
+BY_NAME = {option.name: option for option in OPTIONS}
+TORCHRUN_NAMES = frozenset(o.name for o in OPTIONS if o.pet) | {
+    "logs_specs",
+    "numa_binding",
+    "use_env",
+}
+"""Options that torchrun has too."""
+JOB_SPELLINGS = (
+    "nproc_per_node", "nnodes", "standalone", "node_rank", "master_addr", "master_port",
+    "rdzv_backend", "rdzv_endpoint", "rdzv_id", "rdzv_conf",
+)  # fmt: skip
+"""Options that spell a job as torchrun does."""
+
+
+def long_flags(options: Iterable[Option] = OPTIONS) -> list[str]:
+    """All long flags, without their dashes."""
+    words = (word for option in options for flag in option.flags for word in flag.split("/"))
+    return [word[2:] for word in words if word.startswith("--")]
+
+
+def normaliser() -> Callable[[str], str]:
+    """Brings a long flag as typed to its spelling here.
+
+    ``_`` counts as ``-``. The beginning of one flag of torchrun stands for it, as in argparse.
+    """
+    known = set(long_flags())
+    short = long_flags(o for o in OPTIONS if o.name in TORCHRUN_NAMES)
+
+    def normalise(word: str) -> str:
+        word = word.replace("_", "-")
+        if word in known or len(word) < 2:
+            return word
+        found = [flag for flag in short if flag.startswith(word)]
+        return found[0] if len(found) == 1 else word
+
+    return normalise
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """A hint for an unknown word: `` Did you mean …?``, or nothing."""
+    found = difflib.get_close_matches(word, list(known), 1)
+    return f" Did you mean {found[0]}?" if found else ""

@@ -290,10 +290,6 @@ def relations(settings: RunSettings) -> tuple[Relation, ...]:
             "twice --heartbeat-timeout", 2 * heartbeat_s,
             "else healthy workers would stop committing at the first late heartbeat",
         ),
-        Relation(
-            "--join-timeout", settings.join_timeout_s, "--heartbeat-timeout", heartbeat_s,
-            "else a job would begin without a replica whose agent is only late",
-        ),
     )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ftrun import clock
-from ftrun.agent.devices import check_own_address, inspect_machine
+from ftrun.agent.devices import check_master_port, check_own_address, inspect_machine
 from ftrun.agent.launch import SpawnerLaunch
 from ftrun.config.settings import RunSettings
 from ftrun.descriptors import allow_descriptors, descriptors_needed
@@ -49,6 +49,8 @@ def start_run(settings: RunSettings, launch: SpawnerLaunch | None, *, as_json: b
         f"{here} x {workers} workers on this node", launch.process.pid,
     )  # fmt: skip
     check_own_address(machine.host)
+    if settings.master_port:
+        check_master_port(machine.host, settings.master_port)
     settings.check_directories()
 
     from ftrun.protocol.quiet import load_grpc_quietly

@@ -27,20 +27,25 @@ from ftrun.training.context import WorkerContext
 
 @dataclass(frozen=True, slots=True)
 class ChildSetup:
-    """A fork's start. ``inherited``: the spawner's own descriptors, for the fork to close."""
+    """A fork's start.
+
+    ``inherited``: the spawner's own descriptors, for the fork to close. ``stdin_fd``: ftrun's
+    standard input, for the one worker that may read it; -1: there is none.
+    """
 
     spawner_pid: int
     token: str
     out_fd: int
     err_fd: int
     inherited: tuple[int, ...]
+    stdin_fd: int = -1
 
 
 def become_worker(setup: ChildSetup, assignment: dict[str, Any]) -> None:
     """Run the script as the worker that ``assignment``, a StartWorker, names."""
     _detach(setup)
     bootstrap.prepare(assignment["threads"])
-    _run(setup.token, assignment)
+    _run(setup, assignment)
 
 
 def become_standby(setup: ChildSetup, name: str, threads: int, waiting: socket.socket) -> None:
@@ -55,7 +60,7 @@ def become_standby(setup: ChildSetup, name: str, threads: int, waiting: socket.s
         poll.poll()
         for frame in channel.receive():
             channel.close()
-            _run(setup.token, frame.message)
+            _run(setup, frame.message)
     os._exit(0)
 
 
@@ -96,14 +101,23 @@ def open_pipes() -> tuple[int, ...]:
     return tuple(fds)
 
 
-def _run(token: str, assignment: dict[str, Any]) -> None:
+def _take_stdin(fd: int, is_mine: bool) -> None:
+    if fd < 0:
+        return
+    if is_mine:
+        os.dup2(fd, 0)
+    os.close(fd)
+
+
+def _run(setup: ChildSetup, assignment: dict[str, Any]) -> None:
+    _take_stdin(setup.stdin_fd, assignment["stdin"])
     key = WorkerKey(**assignment["key"])
     linux.write_own_environment(OWNER_NAME, key.incarnation)
     words = " ".join([assignment["target"], *assignment["args"]])
     linux.title_process(f"ftrun worker {key.replica_id}.{key.group_rank}: {words}")
     bootstrap.run(
         WorkerTask(
-            context=WorkerContext(key=key, token=token, **assignment["context"]),
+            context=WorkerContext(key=key, token=setup.token, **assignment["context"]),
             target=assignment["target"],
             is_module=assignment["is_module"],
             args=tuple(assignment["args"]),

@@ -5,6 +5,7 @@ Not here: which slots run on this node, and for how long (DeviceSlices only coun
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import os
 import re
@@ -54,7 +55,7 @@ def inspect_machine(settings: RunSettings, environ: Mapping[str, str]) -> Machin
         device="cuda" if devices else "cpu",
         devices=devices,
         cores=len(os.sched_getaffinity(0)),
-        host=own_address(settings.lighthouse),
+        host=_meeting_address(settings) or own_address(settings.lighthouse),
         capacity=capacity,
         threads_wished=_wished(environ.get("OMP_NUM_THREADS", "")),
     )
@@ -106,6 +107,60 @@ def _torch_has_cuda() -> bool:
         return not importlib.metadata.version("torch").endswith("+cpu")
     except importlib.metadata.PackageNotFoundError:
         return False
+
+
+def _meeting_address(settings: RunSettings) -> str | None:
+    """The numeric address of ``--master-addr`` or ``--local-addr``, which must be this node's.
+
+    Raises:
+        UserError: the name is not known, or names another machine.
+    """
+    name = settings.master_addr or settings.local_addr
+    if name is None:
+        return None
+    flag = "--master-addr" if settings.master_addr else "--local-addr"
+    try:
+        found = socket.getaddrinfo(name, 0, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise UserError(
+            f"{flag} {name}: the host name is not known ({error.strerror}). Nothing was started."
+        ) from None
+    for family in (socket.AF_INET, socket.AF_INET6):
+        for address in (str(one[4][0]) for one in found if one[0] == family):
+            with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_STREAM) as sock:
+                sock.bind((address, 0))
+                return address
+    raise UserError(
+        f"{flag} {name} is not an address of this node, and a replica group does not span nodes "
+        "yet. Nothing was started. Leave it out, or see --lighthouse for several nodes."
+    )
+
+
+def check_master_port(host: str, port: int) -> None:
+    """Check that the group's store can listen at ``--master-port``.
+
+    Raises:
+        UserError: the port is taken, by which process if that can be seen, or may not be used.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        socket.create_server((host, port), family=family).close()
+    except OSError as error:
+        raise UserError(
+            f"port {port} of {host} cannot be used ({error.strerror}{_holder(port)}). Nothing was "
+            "started. Give another --master-port, or none: then ftrun takes a free one."
+        ) from None
+
+
+def _holder(port: int) -> str:
+    """Who listens at a port, as far as this user can see."""
+    import psutil
+
+    with contextlib.suppress(psutil.Error, OSError):
+        for row in psutil.net_connections("tcp"):
+            if row.laddr and row.laddr.port == port and row.status == "LISTEN" and row.pid:
+                return f"; {psutil.Process(row.pid).name()}, pid {row.pid}, listens there"
+    return ""
 
 
 def own_address(lighthouse: str | None) -> str:

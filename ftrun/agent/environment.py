@@ -1,16 +1,20 @@
-"""A worker's environment in explicit mode: torchrun's variables, for its replica group.
+"""A worker's environment: torchrun's variables, for its replica group, and ftrun's own.
 
-The token is in none of them (X4). Not here: the spawner's own environment (launch.py).
+docs/WORKER_ENVIRONMENT.md has them all. The token is in none of them (X4). Not here: the spawner's
+own environment (launch.py).
 """
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 from ftrun.agent.devices import Machine
 from ftrun.agent.env_markers import OWNER_NAME
 from ftrun.config.settings import RunSettings
 from ftrun.core.ids import WorkerKey
+
+NCCL_HANDLING = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,13 +26,19 @@ class Place:
     master_port: int
     devices: tuple[str, ...]
     lighthouse: str
+    error_file: str = ""
 
 
 def threads_per_worker(settings: RunSettings, machine: Machine) -> int:
-    """The user's OMP_NUM_THREADS, or the node's cores shared out among the workers."""
+    """The user's OMP_NUM_THREADS, or the node's cores shared out among the workers.
+
+    A command spelt as torchrun's gets what torchrun sets: one thread if there are several workers.
+    """
     if machine.threads_wished is not None:
         return machine.threads_wished
     workers = max(1, machine.capacity * settings.workers_per_replica)
+    if settings.as_torchrun and workers > 1:
+        return 1
     return max(1, machine.cores // workers)
 
 
@@ -39,21 +49,23 @@ def worker_environment(
     rank, world = str(place.key.group_rank), str(settings.workers_per_replica)
     environment = {
         "RANK": rank,
-        "LOCAL_RANK": rank,
+        "LOCAL_RANK": "0" if settings.virtual_local_rank else rank,
         "WORLD_SIZE": world,
         "LOCAL_WORLD_SIZE": world,
         "GROUP_RANK": "0",
         "GROUP_WORLD_SIZE": "1",
-        "ROLE_NAME": "default",
+        "ROLE_NAME": settings.role,
         "ROLE_RANK": rank,
         "ROLE_WORLD_SIZE": world,
-        "MASTER_ADDR": machine.host,
+        "MASTER_ADDR": settings.master_addr or settings.local_addr or machine.host,
         "MASTER_PORT": str(place.master_port),
         # The group's store is open already, so no worker must serve it.
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "TORCHELASTIC_RESTART_COUNT": str(place.restarts),
         "TORCHELASTIC_MAX_RESTARTS": str(settings.max_restarts),
         "TORCHELASTIC_RUN_ID": settings.job_id,
+        "TORCHELASTIC_ERROR_FILE": place.error_file,
+        "TORCHELASTIC_SIGNALS_TO_HANDLE": settings.signals_to_handle,
         "REPLICA_GROUP_ID": place.key.replica_id,
         "NUM_REPLICA_GROUPS": str(settings.replicas),
         "TORCHFT_LIGHTHOUSE": f"http://{place.lighthouse}",
@@ -67,11 +79,16 @@ def worker_environment(
         "FTRUN_INCARNATION": place.key.incarnation,
         OWNER_NAME: place.key.incarnation,
     }
+    if settings.as_torchrun:
+        # Replica groups abort their own NCCL groups, so the variable is left to the user there.
+        environment["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = os.environ.get(NCCL_HANDLING, "1")
     if place.devices:
-        environment["CUDA_VISIBLE_DEVICES"] = ",".join(place.devices)
+        own = place.key.group_rank
+        devices = place.devices[own : own + 1] if settings.virtual_local_rank else place.devices
+        environment["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
     if len(set(machine.devices)) < len(machine.devices):
         # A device listed twice is shared, which NCCL refuses unless the ranks seem on two hosts.
         environment["NCCL_HOSTID"] = f"{settings.job_id}.{place.key}"
-    if machine.device == "cpu":
+    if settings.device == "cpu":
         environment["CUDA_VISIBLE_DEVICES"] = ""
     return environment

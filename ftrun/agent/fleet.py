@@ -110,7 +110,7 @@ class Fleet:
             heal_tls=bool(self._settings.tls),
             runtime_dir=self._runtime_dir,
         )
-        for _ in range(SPARE_STORES):
+        for _ in range(1 if self._settings.master_port else SPARE_STORES):
             self._order_store()
 
     def keep_only(self, replica_ids: tuple[str, ...]) -> None:
@@ -244,7 +244,8 @@ class Fleet:
 
     def _order_store(self) -> None:
         self._stores_ordered += 1
-        self._spawner.open_store(f"group-{self._stores_ordered}")
+        port = self._settings.master_port or 0
+        self._spawner.open_store(f"group-{self._stores_ordered}", port)
 
     def _start_waiting(self) -> None:
         while self._ready and self._waiting and self._spare:
@@ -253,14 +254,17 @@ class Fleet:
             self._groups[start.incarnation] = _Group(start, store, expected=set(ranks))
             for group_rank in ranks:
                 self._start_worker(start, group_rank, self._ports[store])
-            self._order_store()
+            if not self._settings.master_port:  # a port of its own is free once the group has ended
+                self._order_store()
 
     def _start_worker(self, start: StartReplica, group_rank: int, port: int) -> None:
         settings, machine = self._settings, self._machine
         key = WorkerKey(start.replica_id, start.incarnation, group_rank)
         threads = threads_per_worker(settings, machine)
         devices = self._slices.take(start.replica_id)
-        place = Place(key, start.restarts, port, devices, self.lighthouse)
+        log = log_path(settings.job_log_dir, key.replica_id, group_rank, start.restarts)
+        error_file = str(log.absolute().with_suffix(".error.json"))
+        place = Place(key, start.restarts, port, devices, self.lighthouse, error_file)
         self._spawner.start_worker(
             StartWorker(
                 key=key,
@@ -272,6 +276,7 @@ class Fleet:
                 inject=settings.inject != "off",
                 context=self._context(start, group_rank),
                 standby=start.standbys[group_rank] if group_rank < len(start.standbys) else "",
+                stdin=settings.reads_stdin(key),
             )
         )
 
@@ -335,6 +340,8 @@ class Fleet:
         group = self._groups.pop(incarnation)
         self._spawner.close_store(group.store)
         self._ports.pop(group.store, None)
+        if self._settings.master_port:
+            self._order_store()
 
     async def _sweep(self, incarnation: str) -> None:
         select = partial(sweep.owned_processes, incarnation)

@@ -37,20 +37,41 @@ class SpawnerLaunch:
         command = [sys.executable, "-m", "ftrun.agent.spawner", "--parent", str(os.getpid())]
         command += ["--channel", str(theirs.fileno()), "--stores", str(their_stores.fileno())]
         command += ["--title", "." * TITLE_CHARS]
+        passed = [theirs.fileno(), their_stores.fileno()]
+        stdin_fd = shareable_stdin()
+        if stdin_fd is not None:
+            command += ["--stdin", str(stdin_fd)]
+            passed.append(stdin_fd)
         with theirs, their_stores:
             self.process = subprocess.Popen(
                 command,
                 env=spawner_environment(self.guard_id),
                 stdin=subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(), their_stores.fileno()),
+                pass_fds=passed,
                 start_new_session=True,
             )
+        if stdin_fd is not None:
+            os.close(stdin_fd)
 
     def end(self) -> None:
         """Kill the spawner, unless the agent has ended it already."""
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
+
+
+def shareable_stdin() -> int | None:
+    """A copy of standard input for a worker; None if none may read it.
+
+    A terminal belongs to the shell while this process is in its background. A worker has a session
+    of its own, so the kernel would not stop it, and it would take the shell's keystrokes.
+    """
+    try:
+        if os.isatty(0) and os.tcgetpgrp(0) != os.getpgrp():
+            return None
+        return os.dup(0)
+    except OSError:
+        return None
 
 
 def spawner_environment(guard_id: str) -> dict[str, str]:

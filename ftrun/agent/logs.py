@@ -1,4 +1,7 @@
-"""Workers' output: complete in files, prefixed on the terminal.
+"""Workers' output: complete in files; on the terminal in lines with prefixes, or as it comes.
+
+A job of one worker has its output on the terminal byte for byte, so that a prompt without a newline
+is there to be answered. In larger jobs each line begins with its worker's name.
 
 Files are never deleted and never cut: a restart gets a file of its own. A thread behind a bounded
 queue writes to the terminal, so that a stopped terminal (Ctrl-S) delays no worker. Lines that do
@@ -20,6 +23,7 @@ from pathlib import Path
 
 from ftrun import clock
 from ftrun.agent.lines import LineSplitter
+from ftrun.config.streams import Streams
 
 QUEUE_BYTES_MAX = 8 << 20
 READ_BYTES = 1 << 16
@@ -31,8 +35,20 @@ _COLOURS = (36, 33, 35, 32, 34, 96, 93, 95, 92, 94)
 class Terminal:
     """Lines to stdout and stderr, in order, from a thread of its own."""
 
-    def __init__(self, out_fd: int = 1, err_fd: int = 2) -> None:
+    def __init__(
+        self,
+        out_fd: int = 1,
+        err_fd: int = 2,
+        *,
+        streams: Streams | None = None,
+        prefixes: bool = True,
+        filtered: Path | None = None,
+    ) -> None:
         self._fds = (out_fd, err_fd)
+        self.streams = Streams() if streams is None else streams
+        self.prefixes = prefixes
+        self._filtered = filtered
+        self._is_in_line = False
         self.is_tty = os.isatty(out_fd) and "NO_COLOR" not in os.environ
         self._queue: deque[tuple[int, bytes]] = deque()
         self._bytes = 0
@@ -43,16 +59,37 @@ class Terminal:
         self._thread.start()
 
     def worker_line(self, replica_id: str, group_rank: int, line: bytes, *, error: bool) -> None:
-        """One line of a worker's output."""
-        label = f"[{replica_id}.{group_rank}]"
+        """One line of a worker's output; ``filtered_std….log`` gets a copy if it has a word."""
+        if self.streams.copies(line, error=error):
+            self._copy(line, error=error)
+        if not self.prefixes or not self.streams.shows(group_rank, error=error):
+            return
+        label = self.streams.label(replica_id, group_rank)
         if self.is_tty:
             colour = _COLOURS[sum(replica_id.encode()) % len(_COLOURS)]
-            label = f"\x1b[{colour}m{label}\x1b[0m"
-        self._put(1 if error else 0, label.encode() + b" " + line + b"\n")
+            label = f"\x1b[{colour}m{label.rstrip()}\x1b[0m" + label[len(label.rstrip()) :]
+        self._put(1 if error else 0, label.encode() + line + b"\n")
+
+    def worker_bytes(self, group_rank: int, data: bytes, *, error: bool) -> None:
+        """Output of a worker as it came, if the terminal shows it so."""
+        if self.prefixes or not self.streams.shows(group_rank, error=error):
+            return
+        self._is_in_line = not data.endswith((b"\n", b"\r"))
+        self._put(1 if error else 0, data)
+
+    def _copy(self, line: bytes, *, error: bool) -> None:
+        """A full disk costs the copy: the worker's own log says so."""
+        if self._filtered is None:
+            return
+        path = self._filtered / f"filtered_{'stderr' if error else 'stdout'}.log"
+        with contextlib.suppress(OSError), path.open("ab") as file:
+            file.write(line + b"\n")
 
     def event_line(self, text: str) -> None:
         """One line of ftrun's own, on stderr, because stdout is the script's."""
         label = "\x1b[1mftrun:\x1b[0m" if self.is_tty else "ftrun:"
+        if self._is_in_line and self.is_tty:
+            label, self._is_in_line = f"\n{label}", False
         self._put(1, f"{label} {text}\n".encode(errors="replace"))
 
     def close(self) -> None:
@@ -155,6 +192,7 @@ class WorkerLog:
             return False
         self._to_file(data)
         splitter, error = self._splitters[fd]
+        self._terminal.worker_bytes(self._name[1], data, error=error)
         self._show(splitter.feed(data, clock.now()), error)
         return True
 

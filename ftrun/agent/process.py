@@ -32,6 +32,7 @@ class StartWorker:
     """One worker to start. ``context`` lacks the key and the token: the spawner adds them.
 
     ``standby``: the standby that becomes this worker, if it still waits; else one is forked.
+    ``stdin``: it reads ftrun's standard input; the others find theirs empty.
     """
 
     key: WorkerKey
@@ -43,6 +44,7 @@ class StartWorker:
     inject: bool
     context: dict[str, Any]
     standby: str = ""
+    stdin: bool = False
 
 
 class SpawnerListener(Protocol):
@@ -132,9 +134,9 @@ class SpawnerProcess:
         """Ask the workers of ``incarnation`` to stop (inject/stopping.py)."""
         self._send({"op": "ask_to_stop", "incarnation": incarnation})
 
-    def open_store(self, name: str) -> None:
-        """Open a TCPStore; ``store_opened`` follows."""
-        self._send_to_stores({"op": "open", "name": name})
+    def open_store(self, name: str, port: int) -> None:
+        """Open a TCPStore at ``port``, 0: any; ``store_opened`` follows."""
+        self._send_to_stores({"op": "open", "name": name, "port": port})
 
     def close_store(self, name: str) -> None:
         """Drop a TCPStore."""

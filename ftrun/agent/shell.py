@@ -107,7 +107,11 @@ class Agent:
         self._supervisor = Supervisor(self._rules(), self._started_at)
         self._done: asyncio.Future[EndAgent] = self._loop.create_future()
         self._timer = DeadlineTimer(lambda: self._handle(TimerFired()))
-        self._terminal = Terminal()
+        self._terminal = Terminal(
+            streams=settings.streams(),
+            prefixes=settings.prefixes_lines,
+            filtered=settings.job_log_dir,
+        )
         self._console = Console(settings, self._terminal, self._supervisor)
         self._fleet = Fleet(
             self._fleet_event, settings, machine, token, launch, runtime_dir, self._terminal

@@ -65,7 +65,10 @@ class _Job:
 class Spawner:
     """Forks on request, reaps at once, and kills the whole job when the agent is gone."""
 
-    def __init__(self, channel: Channel, store_channel: Channel, guard_id: str) -> None:
+    def __init__(
+        self, channel: Channel, store_channel: Channel, guard_id: str, stdin_fd: int
+    ) -> None:
+        self._stdin_fd = stdin_fd
         self._channel = channel
         self._store_channel = store_channel
         self._guard_id = guard_id
@@ -160,6 +163,8 @@ class Spawner:
         linux.title_process("ftrun stores")
         guards = tcp_stores.Guards(self._agent_pidfd, os.pidfd_open(spawner_pid))
         self._channel.close()
+        if self._stdin_fd >= 0:
+            os.close(self._stdin_fd)
         tcp_stores.StoreProcess(self._store_channel, self._job.host, self._guard_id, guards).run()
         shutil.rmtree(self._job.runtime_dir, ignore_errors=True)
         os._exit(0)
@@ -298,7 +303,9 @@ class Spawner:
             others = (worker.pidfd for worker in self._workers.values())
             own = (*self._held_back, *self._standbys.fds())
             inherited = (out_read, err_read, reserve, *guards, *others, *own)
-            return 0, (), ChildSetup(self._pid, self._job.token, out_write, err_write, inherited)
+            token, stdin_fd = self._job.token, self._stdin_fd
+            setup = ChildSetup(self._pid, token, out_write, err_write, inherited, stdin_fd)
+            return 0, (), setup
         close((out_write, err_write, reserve))
         return pid, (os.pidfd_open(pid), out_read, err_read), None
 
@@ -408,6 +415,7 @@ def main() -> None:
     parser.add_argument("--parent", type=int, required=True)
     parser.add_argument("--channel", type=int, required=True)
     parser.add_argument("--stores", type=int, required=True)
+    parser.add_argument("--stdin", type=int, default=-1)
     parser.add_argument("--title", help="room for the titles of the workers")
     options = parser.parse_args()
     linux.become_subreaper()
@@ -421,10 +429,11 @@ def main() -> None:
     except Unimportable as error:
         channel.send({"op": "unusable", "reason": str(error)})
         sys.exit(BAD_PRELOAD_EXIT)
-    for fd in (options.channel, options.stores):
-        os.set_inheritable(fd, False)
+    for fd in (options.channel, options.stores, options.stdin):
+        if fd >= 0:
+            os.set_inheritable(fd, False)
     store_channel = Channel(socket.socket(fileno=options.stores))
-    spawner = Spawner(channel, store_channel, os.environ[GUARD_NAME])
+    spawner = Spawner(channel, store_channel, os.environ[GUARD_NAME], options.stdin)
     child = spawner.run()
     if child is not None:
         child()

@@ -2,7 +2,7 @@
 
 TCPStores have threads, and the spawner must never have any, so they live here: one store for the
 rendezvous of the quorums' process groups, and one per incarnation of a replica group for
-MASTER_ADDR and MASTER_PORT. All bind port 0, and their ports are published.
+MASTER_ADDR and MASTER_PORT. All bind port 0 and publish theirs, unless --master-port names one.
 
 The store process is the guard of last resort (P1): the spawner's parent, and a subreaper. When
 agent and spawner are both gone, the remaining processes are its descendants, and it kills them. Not
@@ -77,14 +77,14 @@ class StoreProcess:
         for frame in self._channel.receive():
             name = str(frame.message["name"])
             if frame.message["op"] == "open":
-                self._open(name)
+                self._open(name, frame.message["port"])
             else:
                 self._stores.pop(name, None)
         return not self._channel.closed
 
-    def _open(self, name: str) -> None:
+    def _open(self, name: str, port: int = 0) -> None:
         try:
-            store = _listen(self._host)
+            store = _listen(self._host, port)
         except (OSError, RuntimeError) as error:  # RuntimeError: torch's own errors
             self._send({"op": "unusable", "reason": _why_no_store(self._host, error)})
             return
@@ -119,8 +119,10 @@ def ignore_signals() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
-def _listen(host: str) -> Any:
+def _listen(host: str, port: int) -> Any:
     """A TCPStore that listens on ``host`` alone; torch's own socket would use every interface.
+
+    ``port`` 0: any.
 
     Raises:
         OSError, RuntimeError: the system's refusal, or torch's.
@@ -129,7 +131,7 @@ def _listen(host: str) -> Any:
 
     _see_that_there_is_room()
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.create_server((host, 0), family=family, backlog=BACKLOG)
+    listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
     port = listener.getsockname()[1]
     return TCPStore(
         host,

@@ -156,6 +156,10 @@ _OWN: tuple[Option, ...] = (
         "--log-dir", Path, "Directory for logs.", "DIR", default=Path("ftrun-logs"), pet="LOG_DIR",
     ),
     _option(
+        "--prefix/--no-prefix", bool, "Begin each line on the terminal with [replica.rank].",
+        default_words="on for several workers",
+    ),
+    _option(
         "--state-dir", Path, "Directory for the embedded lighthouse's journal.", "DIR",
         default_words="temporary",
     ),
@@ -166,6 +170,8 @@ _OWN: tuple[Option, ...] = (
     _option("--device", str, "Device to train on.", "auto|cpu|cuda", default="auto"),
     _option("--inject", str, "How ftrun attaches to the script.", "explicit|off",
             default="explicit"),
+    _option("--stdin", str, "The worker that reads ftrun's standard input.", "REPLICA.RANK",
+            default_words="0.0 in a job of one replica, else none"),
     _option("--preload", str, "Modules to import once, before forking workers.", "MODULES",
             default=""),
     _option(

@@ -21,6 +21,8 @@ from ftrun.config import torchrun
 from ftrun.config.layers import Stated
 from ftrun.config.options import OPTIONS
 from ftrun.config.script import Script, check_script, is_module_name
+from ftrun.config.streams import Streams, parse_streams
+from ftrun.core.ids import WorkerKey
 from ftrun.core.messages import JobSpec
 from ftrun.defaults import LIGHTHOUSE_PORT, REPLICAS_MAX
 from ftrun.errors import UserError
@@ -82,12 +84,44 @@ class RunSettings:
     logs_specs: str | None = None
     event_log_handler: str = "null"
     signals_to_handle: str = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
+    stdin: str | None = None
+    prefix: bool | None = None
     sources: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     @property
     def job_log_dir(self) -> Path:
         """The directory of this job's logs."""
         return self.log_dir / self.job_id
+
+    @property
+    def prefixes_lines(self) -> bool:
+        """Whether lines on the terminal begin with the worker's name."""
+        several = self.replicas * self.workers_per_replica > 1
+        return several if self.prefix is None else self.prefix
+
+    def streams(self) -> Streams:
+        """What the terminal shows of the workers' output.
+
+        Raises:
+            UserError: one of the options has another form.
+        """
+        return parse_streams(
+            redirects=self.redirects,
+            tee=self.tee,
+            ranks=self.local_ranks_filter,
+            out_words=self.duplicate_stdout_filters,
+            err_words=self.duplicate_stderr_filters,
+            role=self.role,
+            environ=os.environ,
+        )
+
+    def reads_stdin(self, key: WorkerKey) -> bool:
+        """Whether this worker reads ftrun's standard input."""
+        default = "0.0" if self.replicas == 1 else None
+        wanted = self.stdin or default
+        if wanted is not None and "." not in wanted:
+            wanted += ".0"
+        return f"{key.replica_id}.{key.group_rank}" == wanted
 
     def lighthouse_address(self) -> tuple[str, int]:
         """Host and port of ``lighthouse``, which must not be None."""
@@ -112,6 +146,8 @@ class RunSettings:
         _check_counts(self)
         _check_times(self)
         _check_names(self)
+        _check_meeting(self)
+        self.streams()
         _check_security(self)
         check_script(self.script)
 
@@ -293,6 +329,16 @@ def relations(settings: RunSettings) -> tuple[Relation, ...]:
     )  # fmt: skip
 
 
+def _check_meeting(settings: RunSettings) -> None:
+    wanted = [f"--{n.replace('_', '-')}" for n in ("master_addr", "local_addr", "master_port")
+              if getattr(settings, n) is not None]  # fmt: skip
+    if wanted and settings.replicas > 1:
+        raise UserError(
+            f"{' and '.join(wanted)}: {settings.replicas} replica groups meet at places of their "
+            "own. Nothing was started. Leave it out; MASTER_ADDR and MASTER_PORT name each one's."
+        )
+
+
 def _check_names(settings: RunSettings) -> None:
     if not _JOB_ID.fullmatch(settings.job_id):
         raise UserError(
@@ -303,6 +349,20 @@ def _check_names(settings: RunSettings) -> None:
         raise UserError(f"--device {settings.device!r}: give one of {', '.join(DEVICES)}.")
     if settings.inject not in INJECT_MODES:
         raise UserError(f"--inject {settings.inject!r}: give one of {', '.join(INJECT_MODES)}.")
+    if settings.logs_specs not in (None, "default"):
+        raise UserError(
+            f"--logs-specs {settings.logs_specs}: ftrun writes the logs itself, so only `default` "
+            "is accepted. Nothing was started. See --log-dir, -r and -t."
+        )
+    if settings.stdin is not None:
+        replica, dot, rank = settings.stdin.partition(".")
+        rank = rank if dot else "0"
+        is_there = replica.isdecimal() and int(replica) < settings.replicas
+        if not (is_there and rank.isdecimal() and int(rank) < settings.workers_per_replica):
+            raise UserError(
+                f"--stdin {settings.stdin!r}: give REPLICA.RANK of a worker of this job, for "
+                "example 0.0. Nothing was started."
+            )
     if len(settings.preload) > PRELOAD_MAX:
         raise UserError(f"--preload: at most {PRELOAD_MAX} modules.")
     for name in settings.preload:

@@ -22,13 +22,8 @@ RDZV_KEYS = frozenset(
     }
 )  # fmt: skip
 NOT_YET = frozenset(
-    {
-        "no_python", "run_path", "role", "master_addr", "master_port", "local_addr",
-        "virtual_local_rank", "numa_binding", "redirects", "tee", "local_ranks_filter",
-        "duplicate_stdout_filters", "duplicate_stderr_filters", "logs_specs", "event_log_handler",
-        "signals_to_handle",
-    }
-)  # fmt: skip
+    {"no_python", "run_path", "numa_binding", "event_log_handler", "signals_to_handle"}
+)
 """Options that ftrun knows and cannot honour yet: refused, and said so in docs/FROM_TORCHRUN.md."""
 GRACE_S = 30.0
 MAX_RESTARTS = 10

@@ -101,7 +101,8 @@ def _renew_stdio() -> None:
 
     Printed text survives a SIGKILL, with or without a newline at its end.
     """
-    sys.stdin = io.TextIOWrapper(io.FileIO(0, closefd=False), encoding="utf-8")
+    buffered = io.BufferedReader(io.FileIO(0, closefd=False))
+    sys.stdin = io.TextIOWrapper(buffered, encoding="utf-8")
     sys.stdout = _text_stream(1, errors="strict")
     sys.stderr = _text_stream(2, errors="backslashreplace")
     for name in ("stdin", "stdout", "stderr"):

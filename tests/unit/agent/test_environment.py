@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ftrun.agent.devices import Machine
-from ftrun.agent.environment import Place, threads_per_worker, worker_environment
+from ftrun.agent.environment import (
+    NCCL_HANDLING,
+    Place,
+    threads_per_worker,
+    worker_environment,
+)
 from ftrun.core.ids import WorkerKey
 from tests.unit.run_settings import run_settings
 
@@ -38,7 +45,28 @@ def test_ranks_are_the_groups_and_the_group_is_named() -> None:
 def test_on_cpu_no_device_is_visible() -> None:
     machine = Machine("cpu", (), 16, "127.0.0.1", 3)
     place = Place(PLACE.key, 0, 1, (), "h:1")
-    assert worker_environment(SETTINGS, machine, place, 1)["CUDA_VISIBLE_DEVICES"] == ""
+    chosen = replace(SETTINGS, device="cpu")
+    assert worker_environment(chosen, machine, place, 1)["CUDA_VISIBLE_DEVICES"] == ""
+    assert "CUDA_VISIBLE_DEVICES" not in worker_environment(SETTINGS, machine, place, 1)
+
+
+def test_a_virtual_local_rank_sees_one_device_of_its_own() -> None:
+    settings = replace(SETTINGS, virtual_local_rank=True, workers_per_replica=2, role="trainer")
+    machine = Machine("cuda", ("4", "5"), 16, "127.0.0.1", 1)
+    place = Place(WorkerKey("0", "i", 1), 0, 1, ("4", "5"), "h:1")
+    found = worker_environment(settings, machine, place, 1)
+    assert (found["LOCAL_RANK"], found["RANK"], found["CUDA_VISIBLE_DEVICES"]) == ("0", "1", "5")
+    assert found["ROLE_NAME"] == "trainer"
+
+
+def test_torchruns_spelling_gets_torchruns_variables() -> None:
+    machine = Machine("cpu", (), 16, "127.0.0.1", 1)
+    plain = replace(SETTINGS, workers_per_replica=4)
+    theirs = replace(plain, as_torchrun=True, master_addr="localhost")
+    assert (threads_per_worker(plain, machine), threads_per_worker(theirs, machine)) == (4, 1)
+    assert worker_environment(theirs, machine, PLACE, 1)["MASTER_ADDR"] == "localhost"
+    assert worker_environment(theirs, machine, PLACE, 1)[NCCL_HANDLING] == "1"
+    assert NCCL_HANDLING not in worker_environment(plain, machine, PLACE, 1)
 
 
 def test_cores_are_shared_out_among_the_workers() -> None:

@@ -1,0 +1,113 @@
+"""Which output of which worker the terminal shows: ``-r``, ``-t`` and ``--local-ranks-filter``.
+
+The log of a worker has all of its output in any case. Not here: the logs themselves
+(agent/logs.py).
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ftrun.errors import UserError
+
+PREFIX_VARIABLE = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"
+_ONE = re.compile(r"[0-3]")
+_BY_RANK = re.compile(r"\d+:[0-3](,\d+:[0-3])*")
+OUT, ERR = 1, 2
+
+
+@dataclass(frozen=True, slots=True)
+class Streams:
+    """What the terminal shows.
+
+    ``redirected``, ``teed``: the streams as a sum of OUT and ERR, of all workers or by local rank.
+    ``ranks``: the local ranks that are shown; empty: all. ``out_words``, ``err_words``: lines with
+    one of them are copied to a file. ``template``: the prefix, with ${role_name}, ${local_rank} and
+    ${rank}; empty: ``[replica.rank]``.
+    """
+
+    redirected: int | Mapping[int, int] = 0
+    teed: int | Mapping[int, int] = 0
+    ranks: frozenset[int] = frozenset()
+    out_words: tuple[str, ...] = ()
+    err_words: tuple[str, ...] = ()
+    template: str = ""
+    role: str = "default"
+
+    def shows(self, local_rank: int, *, error: bool) -> bool:
+        """Whether the terminal shows this stream of this worker."""
+        if self.ranks and local_rank not in self.ranks:
+            return False
+        stream = ERR if error else OUT
+        is_redirected = bool(_of(self.redirected, local_rank) & stream)
+        return not is_redirected or bool(_of(self.teed, local_rank) & stream)
+
+    def label(self, replica_id: str, local_rank: int) -> str:
+        """The words before a line of this worker."""
+        if not self.template:
+            return f"[{replica_id}.{local_rank}] "
+        names = {"role_name": self.role, "local_rank": local_rank, "rank": local_rank}
+        return string.Template(self.template).safe_substitute(names)
+
+    def copies(self, line: bytes, *, error: bool) -> bool:
+        """Whether the line is copied to the file of filtered lines."""
+        words = self.err_words if error else self.out_words
+        return any(word.encode() in line for word in words)
+
+
+def parse_streams(
+    *,
+    redirects: str,
+    tee: str,
+    ranks: str,
+    out_words: str,
+    err_words: str,
+    role: str,
+    environ: Mapping[str, str],
+) -> Streams:
+    """The options of the same names.
+
+    Raises:
+        UserError: one of them has another form.
+    """
+    return Streams(
+        redirected=_parse_std(redirects, "--redirects"),
+        teed=_parse_std(tee, "--tee"),
+        ranks=_parse_ranks(ranks),
+        out_words=_words(out_words),
+        err_words=_words(err_words),
+        template=environ.get(PREFIX_VARIABLE, ""),
+        role=role,
+    )
+
+
+def _of(streams: int | Mapping[int, int], local_rank: int) -> int:
+    return streams if isinstance(streams, int) else streams.get(local_rank, 0)
+
+
+def _parse_std(text: str, flag: str) -> int | Mapping[int, int]:
+    if _ONE.fullmatch(text):
+        return int(text)
+    if not _BY_RANK.fullmatch(text):
+        raise UserError(
+            f"{flag} {text!r}: give 0 (none), 1 (stdout), 2 (stderr) or 3 (both), for all workers "
+            "or by local rank: 0:3,1:2. Nothing was started."
+        )
+    pairs = (part.split(":") for part in text.split(","))
+    return {int(rank): int(streams) for rank, streams in pairs}
+
+
+def _parse_ranks(text: str) -> frozenset[int]:
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not all(part.isdecimal() for part in parts):
+        raise UserError(
+            f"--local-ranks-filter {text!r}: give local ranks, as in 0,1. Nothing was started."
+        )
+    return frozenset(int(part) for part in parts)
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word for word in text.split(",") if word)

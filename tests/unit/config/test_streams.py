@@ -1,0 +1,61 @@
+"""Which output the terminal shows, by stream and local rank."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ftrun.config.streams import Streams, parse_streams
+from ftrun.errors import UserError
+
+
+def parsed(**given: Any) -> Streams:
+    blank = dict.fromkeys(("ranks", "out_words", "err_words"), "")
+    texts = {"redirects": "0", "tee": "0", "role": "default", "environ": {}, **blank}
+    return parse_streams(**{**texts, **given})
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ({}, {"0o", "0e", "1o", "1e"}),
+        ({"redirects": "3"}, set()),
+        ({"redirects": "1"}, {"0e", "1e"}),
+        ({"redirects": "3", "tee": "3"}, {"0o", "0e", "1o", "1e"}),
+        ({"redirects": "3", "tee": "0:1"}, {"0o"}),
+        ({"redirects": "0:3,1:2"}, {"1o"}),
+        ({"ranks": "1"}, {"1o", "1e"}),
+        ({"ranks": " 0, 1 ", "redirects": "2"}, {"0o", "1o"}),
+        ({"redirects": "10:3"}, {"0o", "0e", "1o", "1e"}),
+    ],
+)
+def test_what_the_terminal_shows(given: dict[str, str], shown: set[str]) -> None:
+    streams = parsed(**given)
+    both = {f"{rank}{'e' if error else 'o'}" for rank in (0, 1) for error in (False, True)
+            if streams.shows(rank, error=error)}  # fmt: skip
+    assert both == shown
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"redirects": "4"}, {"tee": "0:3,"}, {"tee": "x"}, {"redirects": ""}, {"ranks": "0;1"}],
+)
+def test_a_mistake_is_named(given: dict[str, str]) -> None:
+    (value,) = given.values()
+    with pytest.raises(UserError, match=f"'{value}': give"):
+        parsed(**given)
+
+
+def test_the_words_before_a_line() -> None:
+    assert parsed().label("2", 1) == "[2.1] "
+    environ = {"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "[${role_name}${local_rank} $x]: "}
+    assert parsed(environ=environ, role="trainer").label("2", 1) == "[trainer1 $x]: "
+
+
+def test_lines_with_one_of_the_words_are_copied() -> None:
+    streams = parsed(out_words="loss,epoch", err_words="error")
+    assert streams.copies(b"epoch 3", error=False)
+    assert not streams.copies(b"epoch 3", error=True)
+    assert streams.copies(b"an error", error=True)
+    assert not streams.copies(b"", error=False)

@@ -152,6 +152,9 @@ _OWN: tuple[Option, ...] = (
         name="grace_s", default=10.0,
         default_words="10; with torchrun's spelling of a job 30", pet="SHUTDOWN_TIMEOUT",
     ),
+    _option("--preempt-signal", str, "Signal that announces the end of this node, as SIGUSR1.",
+            "NAME"),
+    _option("--preempt-file", Path, "File that appears before the end of this node.", "PATH"),
     _option(
         "--log-dir", Path, "Directory for logs.", "DIR", default=Path("ftrun-logs"), pet="LOG_DIR",
     ),
@@ -224,7 +227,8 @@ _TORCHRUN: tuple[Option, ...] = (
     _option("--event-log-handler", str, "Where events are logged: null or console.", "NAME",
             default="null", pet="EVENT_LOG_HANDLER"),
     _option("--signals-to-handle", str, "Signals that end the job.", "SIGTERM,…",
-            default="SIGTERM,SIGINT,SIGHUP,SIGQUIT", pet="SIGNALS_TO_HANDLE"),
+            default_words="SIGTERM,SIGINT,SIGHUP; with torchrun's spelling of a job SIGQUIT too",
+            pet="SIGNALS_TO_HANDLE"),
 )  # fmt: skip
 
 OPTIONS: tuple[Option, ...] = _TORCHRUN[:3] + _OWN + _TORCHRUN[3:]

@@ -26,7 +26,6 @@ NOT_YET = frozenset(
         "no_python", "run_path", "role", "master_addr", "master_port", "local_addr",
         "virtual_local_rank", "numa_binding", "redirects", "tee", "local_ranks_filter",
         "duplicate_stdout_filters", "duplicate_stderr_filters", "logs_specs", "event_log_handler",
-        "signals_to_handle",
     }
 )  # fmt: skip
 """Options that ftrun knows and cannot honour yet: refused, and said so in docs/FROM_TORCHRUN.md."""

@@ -5,6 +5,7 @@ Events are in the past tense, instructions in the imperative. Not here: decision
 
 from __future__ import annotations
 
+import signal
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -16,6 +17,8 @@ from ftrun.core.messages import (
     Lease,
     LeaveNow,
 )
+
+SIGTERM = int(signal.SIGTERM)
 
 # ---------------------------------------------------------------- events
 
@@ -88,16 +91,29 @@ class RestartAsked:
 
 
 @dataclass(frozen=True, slots=True)
+class SignalReceived:
+    """A signal to the agent itself (signals.py)."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class DrainAsked:
-    """SIGTERM or the first Ctrl-C: leave at a boundary, then end with ``exit_code``."""
+    """Leave at a boundary, then end with ``exit_code``.
+
+    ``number``: the signal that scripts are asked with. ``is_notice``: the node will be taken away,
+    so that a later request to stop is the first one.
+    """
 
     reason: str
     exit_code: int
+    number: int = SIGTERM
+    is_notice: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class StopAsked:
-    """The second Ctrl-C: end now."""
+    """A second request: end now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +181,7 @@ Event: TypeAlias = (
     | WorkerDisconnected
     | WorkerUsed
     | RestartAsked
+    | SignalReceived
     | DrainAsked
     | StopAsked
     | JobEnded
@@ -209,10 +226,26 @@ class SignalReplica:
 
 @dataclass(frozen=True, slots=True)
 class AskToStop:
-    """Ask the scripts of an incarnation to stop; a second time: to leave where they stand."""
+    """Ask the scripts of an incarnation to stop; a second time: to leave where they stand.
+
+    ``number``: the signal that a script with a handler of its own gets.
+    """
 
     replica_id: str
     incarnation: str
+    number: int = SIGTERM
+
+
+@dataclass(frozen=True, slots=True)
+class PassSignal:
+    """Send a signal to every worker of this agent that does not die of it."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShowStacks:
+    """Show the Python stacks of every worker of this agent, and put them into its log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,6 +318,8 @@ Instruction: TypeAlias = (
     | StartStandby
     | SignalReplica
     | AskToStop
+    | PassSignal
+    | ShowStacks
     | SweepReplica
     | SendToLighthouse
     | SendToWorkers

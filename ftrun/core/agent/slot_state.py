@@ -70,6 +70,7 @@ class SlotState:
     once. ``steps_alone``: an optimizer steps, and there is no Manager. ``lost_at``: since when the
     slot cannot train; None while it can. ``hang_watch``: watches this incarnation's workers.
     ``restart_in_s``, ``outcome_ahead``: what follows when all workers of a failed group have ended.
+    ``asked_with``: the signal that its scripts were asked to stop with.
     ``forgotten``: the slot is another agent's as soon as the processes here have ended.
     """
 
@@ -84,6 +85,7 @@ class SlotState:
     has_manager: bool = False
     left: set[int] = field(default_factory=set)
     killed: str = ""
+    asked_with: int = 0
     has_trained: bool = False
     steps_alone: bool = False
     hang_watch: HangWatch = field(default_factory=lambda: HangWatch(0.0))

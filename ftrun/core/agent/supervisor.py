@@ -46,6 +46,7 @@ from ftrun.core.agent.events import (
     LighthouseSent,
     NoManagerMade,
     RestartAsked,
+    SignalReceived,
     SlotsAssigned,
     SpawnerLost,
     SpawnerReady,
@@ -134,8 +135,10 @@ class Supervisor:
                 self._worker_used(event)
             case RestartAsked(_, incarnation, reason):
                 self._give_incarnation_up(incarnation, reason)
-            case DrainAsked(reason, exit_code):
-                self._ending.drain(reason, exit_code)
+            case SignalReceived(number):
+                self._ending.signalled(number)
+            case DrainAsked(reason, exit_code, number, is_notice):
+                self._ending.drain(reason, exit_code, number, is_notice=is_notice)
             case StopAsked():
                 self._ending.stop_now()
             case JobEnded(exit_code, reason):
@@ -316,7 +319,10 @@ class Supervisor:
         In this order, because a peer may rely on a reported group committing nothing more (Q3).
         """
         failure = failure_of(slot, event)
-        if slot.alive:
+        has_exited = event.group_rank not in slot.alive
+        if slot.alive and has_exited and self._settings.asks_siblings and not slot.has_manager:
+            self._stopping.ask_siblings(slot)
+        elif slot.alive:
             self._stopping.kill(slot)
         self._failures.report(slot, failure)
         slot.failures.append(failure)

@@ -19,7 +19,9 @@ from ftrun.errors import ExitCode, FtrunError, UserError
 if TYPE_CHECKING:
     from ftrun.agent.launch import SpawnerLaunch
 
-OTHER_COMMANDS = frozenset({"lighthouse", "status", "chaos", "certs"})
+OTHER_COMMANDS = frozenset(
+    {"lighthouse", "status", "chaos", "certs", "drain", "restart", "kill", "stack", "ps"}
+)
 STARTS_NOTHING = frozenset(
     {"-h", "--help", "--version", "--dry-run", "--install-completion", "--show-completion"}
 )

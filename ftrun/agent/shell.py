@@ -35,10 +35,12 @@ from ftrun.core.agent.events import (
     FailureReported,
     Instruction,
     JobEnded,
+    KillAsked,
     LighthouseGone,
     LighthouseSent,
     NoManagerMade,
     PassSignal,
+    ReplicaStopAsked,
     RestartAsked,
     SendToLighthouse,
     SendToReplica,
@@ -47,6 +49,7 @@ from ftrun.core.agent.events import (
     ShowStacks,
     SignalReceived,
     SignalReplica,
+    SignalWorker,
     SlotsAssigned,
     SpawnerReady,
     StartReplica,
@@ -64,15 +67,20 @@ from ftrun.core.agent.supervisor import Supervisor
 from ftrun.core.ids import WorkerKey
 from ftrun.core.messages import (
     AskReport,
+    AskStacks,
     AssignSlots,
+    DrainAgent,
     EndJob,
     FailureReport,
     Hello,
+    KillWorkers,
     NoManager,
     Notice,
     Progress,
     Rejected,
     RestartReplica,
+    StacksTaken,
+    StopReplica,
     ToAgent,
     ToWorkers,
     Welcome,
@@ -225,6 +233,8 @@ class Agent:
         match instruction:
             case SendToLighthouse(message):
                 self._link.send(message)
+            case SignalWorker(key, number):
+                self._fleet.signal_worker(key, number)
             case SignalReplica(_, incarnation, number):
                 self._fleet.signal_replica(incarnation, number)
             case StartReplica():
@@ -264,6 +274,13 @@ class Agent:
         for key, text in (await self._stacks(self._fleet.workers())).items():
             self._console.stacks(key, text)
             self._fleet.write_log(key, text)
+
+    async def _send_stacks(self, request: int, keys: frozenset[WorkerKey]) -> None:
+        """Answer for every worker that is asked for, also for one that has ended."""
+        running = [(key, pid) for key, pid in self._fleet.workers() if key in keys]
+        taken = await self._stacks(running)
+        for key in sorted(keys, key=lambda key: (key.replica_id, key.group_rank)):
+            self._link.send(StacksTaken(request, key, taken.get(key, "")))
 
     async def _stacks(self, workers: Iterable[tuple[WorkerKey, int]]) -> dict[WorkerKey, str]:
         return await take_stacks(self._runtime_dir, [Target(key, pid) for key, pid in workers])
@@ -365,6 +382,14 @@ class Agent:
                 self._handle(SlotsAssigned(replica_ids))
             case RestartReplica(replica_id, incarnation, reason):
                 self._handle(RestartAsked(replica_id, incarnation, reason))
+            case StopReplica(replica_id, incarnation, restart):
+                self._handle(ReplicaStopAsked(replica_id, incarnation, restart))
+            case KillWorkers(replica_id, incarnation, group_ranks):
+                self._handle(KillAsked(replica_id, incarnation, group_ranks))
+            case AskStacks(request, keys):
+                self._run(self._send_stacks(request, frozenset(keys)))
+            case DrainAgent(reason):
+                self._handle(DrainAsked(reason, ExitCode.PREEMPTED))
             case EndJob(exit_code, reason):
                 self._handle(JobEnded(exit_code, reason))
             case Rejected(reason):

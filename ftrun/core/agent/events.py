@@ -91,6 +91,24 @@ class RestartAsked:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplicaStopAsked:
+    """People ask this incarnation to leave (``StopReplica``)."""
+
+    replica_id: str
+    incarnation: str
+    restart: bool
+
+
+@dataclass(frozen=True, slots=True)
+class KillAsked:
+    """People ask for the death of these workers (``KillWorkers``)."""
+
+    replica_id: str
+    incarnation: str
+    group_ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class SignalReceived:
     """A signal to the agent itself (signals.py)."""
 
@@ -181,6 +199,8 @@ Event: TypeAlias = (
     | WorkerDisconnected
     | WorkerUsed
     | RestartAsked
+    | ReplicaStopAsked
+    | KillAsked
     | SignalReceived
     | DrainAsked
     | StopAsked
@@ -221,6 +241,14 @@ class SignalReplica:
 
     replica_id: str
     incarnation: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class SignalWorker:
+    """Signal one worker, and not its children."""
+
+    key: WorkerKey
     number: int
 
 
@@ -317,6 +345,7 @@ Instruction: TypeAlias = (
     StartReplica
     | StartStandby
     | SignalReplica
+    | SignalWorker
     | AskToStop
     | PassSignal
     | ShowStacks

@@ -382,8 +382,8 @@ class Agent:
                 self._handle(SlotsAssigned(replica_ids))
             case RestartReplica(replica_id, incarnation, reason):
                 self._handle(RestartAsked(replica_id, incarnation, reason))
-            case StopReplica(replica_id, incarnation, restart):
-                self._handle(ReplicaStopAsked(replica_id, incarnation, restart))
+            case StopReplica(replica_id, incarnation, restart, at_boundary):
+                self._handle(ReplicaStopAsked(replica_id, incarnation, restart, at_boundary))
             case KillWorkers(replica_id, incarnation, group_ranks):
                 self._handle(KillAsked(replica_id, incarnation, group_ranks))
             case AskStacks(request, keys):

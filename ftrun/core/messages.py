@@ -530,12 +530,14 @@ class RestartReplica:
 class StopReplica:
     """Ask this incarnation to leave; then the agent starts the slot again, or not.
 
-    ``incarnation`` "": none runs, and a planned restart is due now.
+    ``incarnation`` "": the one that there is; if none runs, a planned restart is due now or off.
+    ``at_boundary``: it is in a quorum, and a switch follows; otherwise it leaves where it stands.
     """
 
     replica_id: str
     incarnation: str
     restart: bool
+    at_boundary: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -547,14 +547,16 @@ class RestartReplica(_message.Message):
     def __init__(self, replica_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class StopReplica(_message.Message):
-    __slots__ = ("replica_id", "incarnation", "restart")
+    __slots__ = ("replica_id", "incarnation", "restart", "at_boundary")
     REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     RESTART_FIELD_NUMBER: _ClassVar[int]
+    AT_BOUNDARY_FIELD_NUMBER: _ClassVar[int]
     replica_id: str
     incarnation: str
     restart: bool
-    def __init__(self, replica_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., restart: bool = ...) -> None: ...
+    at_boundary: bool
+    def __init__(self, replica_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., restart: bool = ..., at_boundary: bool = ...) -> None: ...
 
 class KillWorkers(_message.Message):
     __slots__ = ("replica_id", "incarnation", "group_ranks")

@@ -97,6 +97,7 @@ class ReplicaStopAsked:
     replica_id: str
     incarnation: str
     restart: bool
+    at_boundary: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,9 @@ from ftrun.core.agent.slot_state import Leaves, Outcome, SlotPhase, SlotState
 from ftrun.core.agent.slot_table import NodeSlots
 from ftrun.core.agent.stopping import SIGKILL, Stopping
 from ftrun.core.ids import WorkerKey
+from ftrun.core.messages import ReplicaLost
+
+LEFT = "it was asked to leave"
 
 
 class OnRequest:
@@ -38,21 +41,31 @@ class OnRequest:
         slot = self._slots.get(asked.replica_id)
         if slot is None:
             return
-        if slot.phase is SlotPhase.WAITING and asked.restart:
-            slot.wake_at = self._out.now
-        if slot.incarnation != asked.incarnation or slot.phase is not SlotPhase.RUNNING:
+        if slot.phase in (SlotPhase.WAITING, SlotPhase.ENDED):
+            self._decide_idle(slot, restart=asked.restart)
+            return
+        if asked.incarnation not in ("", slot.incarnation):
             return
         is_first = slot.leaves is None
         slot.leaves = Leaves.TO_RESTART if asked.restart else Leaves.FOR_GOOD
-        if not is_first or slot.failure_reports:
+        if slot.failure_reports or slot.phase is not SlotPhase.RUNNING:
             return
         self._slots.note(self._out.now, slot, f"is asked to leave: {slot.leaves.value}")
-        if slot.has_manager:
+        if not asked.at_boundary or not slot.has_manager:
+            self._stopping.ask(slot)
+            self._stopping.leave_now(slot)
+        elif is_first:
             slot.asked_with = SIGTERM
             self._out.add(AskToStop(slot.replica_id, slot.incarnation, SIGTERM))
-            self._stopping.leave_now(slot, in_quorum=False)
-        else:
-            self._stopping.ask(slot)
+
+    def _decide_idle(self, slot: SlotState, *, restart: bool) -> None:
+        """Nothing runs in the slot: start it now, or report that it stays so."""
+        if restart and (slot.phase is SlotPhase.WAITING or slot.outcome is Outcome.DRAINED):
+            slot.phase, slot.outcome = SlotPhase.WAITING, None
+            slot.wake_at = self._out.now
+        elif not restart and slot.phase is SlotPhase.WAITING:
+            slot.end(Outcome.DRAINED, self._out.now)
+            self._out.send(ReplicaLost(slot.replica_id, slot.incarnation, LEFT))
 
     def left(self, slot: SlotState) -> None:
         """A worker of it has left or ended: the rest has the grace."""
@@ -62,7 +75,7 @@ class OnRequest:
 
     def ended(self, slot: SlotState) -> bool:
         """All of it has ended; True if it is to start again."""
-        cause = slot.killed or "it was asked to leave"
+        cause = slot.killed or LEFT
         self._stopping.report_lost(slot, cause, killed=bool(slot.killed))
         if slot.leaves is Leaves.TO_RESTART:
             return True

@@ -58,7 +58,8 @@ class Assignment:
         if agent.is_leaving:
             self.agent_leaves(agent, running)
         for slot in self._state.slots:
-            is_over = slot.has_left and slot.replica_id not in running
+            was_to_leave = slot.has_left or slot.is_withdrawn
+            is_over = was_to_leave and slot.replica_id not in running
             if is_over and slot.agent_id == agent.agent_id:
                 self.ended(slot.replica_id)  # it ended while its agent was away
         if hello.running:

@@ -50,7 +50,7 @@ class Operators:
         self._membership = membership
         self._agents = agents
         self._operations: dict[int, Operation] = {}
-        self._asked: dict[str, str] = {}  # replica_id → the incarnation that was asked to leave
+        self._asked: dict[str, tuple[str, bool]] = {}  # by slot: incarnation, at_boundary
         self._commands: dict[str, Callable[[Operation], None]] = {
             "drain": self._drain,
             "restart": self._restart,
@@ -94,12 +94,20 @@ class Operators:
         state = self._state
         if state.phase not in (Phase.TAKEOVER, Phase.ENDED):
             for name in state.slots.withdrawn:
-                replica = state.replicas.at(name)
-                if replica is not None and not replica.leaving and name not in state.drains:
-                    self._ask_to_leave(replica, restart=False)
+                self._keep_away(state.slots[name])
         for operation in self._operations.values():
             if not operation.has_ended:
                 self._follow(operation)
+
+    def _keep_away(self, slot: Slot) -> None:
+        """A withdrawn replica that came back, or that is no member any more, is asked again."""
+        name = slot.replica_id
+        replica = self._state.replicas.at(name)
+        if replica is not None:
+            if not replica.leaving and name not in self._state.drains:
+                self._ask_to_leave(replica, restart=False)
+        elif slot.agent_id in self._state.outbox.agents and self._asked.get(name) != ("", False):
+            self._send_stop(slot.agent_id, m.StopReplica(name, "", False))
 
     def next_deadline(self) -> float | None:
         """When the first request for stacks is answered with what there is."""
@@ -135,8 +143,8 @@ class Operators:
         replica = self._state.replicas.at(name)
         if replica is not None:
             self._ask_to_leave(replica, restart=False)
-        elif slot.agent_id:
-            self._free(slot)
+        else:  # what still ends, or waits for its restart, is its agent's to say
+            self._send_stop(slot.agent_id, m.StopReplica(name, "", False))
 
     def _check_enough_stay(self, slot: Slot) -> None:
         state = self._state
@@ -154,19 +162,17 @@ class Operators:
                 f"{state.spec.min_replicas}: they would stand. To replace one, use `ftrun restart`",
             )
 
-    def _free(self, slot: Slot) -> None:
-        """Nothing runs in a withdrawn slot: its agent gives up a restart that it may plan."""
-        self._state.reassigned.add(slot.agent_id)
-        self._state.slots.give(slot.replica_id, "")
-        self._state.slots[slot.replica_id].was_drained = True
-
     def _ask_to_leave(self, replica: Replica, *, restart: bool) -> None:
         name = replica.replica_id
         self._membership.drain([name])
-        order = m.StopReplica(name, replica.incarnation, restart)
-        if self._asked.get(name) != replica.incarnation or restart:
-            self._state.outbox.to_agent(replica.agent_id, order)
-        self._asked[name] = replica.incarnation
+        at_boundary = name in self._state.drains
+        order = m.StopReplica(name, replica.incarnation, restart, at_boundary)
+        if restart or self._asked.get(name) != (order.incarnation, at_boundary):
+            self._send_stop(replica.agent_id, order)
+
+    def _send_stop(self, agent_id: str, order: m.StopReplica) -> None:
+        self._asked[order.replica_id] = (order.incarnation, order.at_boundary)
+        self._state.outbox.to_agent(agent_id, order)
 
     def _drain_agents(self, operation: Operation) -> None:
         """Ask one node's agent to leave, or all of them."""
@@ -240,11 +246,12 @@ class Operators:
             state.slots.restore(name)
             state.journal()
             self._asked.pop(name, None)
-            if replica is not None and name in state.drains:
-                operation.incarnation = replica.incarnation  # it is leaving: then it starts again
+            if slot.agent_id:  # it leaves still: then it starts again
+                operation.incarnation = "" if replica is None else replica.incarnation
                 slot.moves_to = slot.agent_id
-                order = m.StopReplica(name, replica.incarnation, True)
-                state.outbox.to_agent(replica.agent_id, order)
+                at_boundary = name in state.drains
+                order = m.StopReplica(name, operation.incarnation, True, at_boundary)
+                self._send_stop(slot.agent_id, order)
             state.outbox.notice(
                 "operator", [name], f"Replica {name} starts again: `ftrun restart`."
             )
@@ -253,7 +260,7 @@ class Operators:
             raise Refused(CONFLICT, f"replica {name} waits for a node: none has room for it")
         state.outbox.notice("operator", [name], f"Replica {name} is restarted: `ftrun restart`.")
         if replica is None:
-            state.outbox.to_agent(slot.agent_id, m.StopReplica(name, "", True))
+            self._send_stop(slot.agent_id, m.StopReplica(name, "", True))
             return
         operation.incarnation = replica.incarnation
         operation.was_live = name in state.live
@@ -268,6 +275,8 @@ class Operators:
         elif slot.is_withdrawn:
             self._end(operation, f"Replica {name} was drained meanwhile.", failed=True)
         elif replica is not None and replica.incarnation == operation.incarnation:
+            if not replica.leaving and name not in state.drains:
+                self._ask_to_leave(replica, restart=True)  # it was lost and is back
             self._show(operation, f"{self._leaves(operation, replica)} Then it starts again.")
         elif replica is None:
             self._show(operation, f"Replica {name} starts again.")

@@ -106,7 +106,7 @@ def run_operation(
         try:
             answer = request(address, token, "GET", path, tls=tls, timeout_s=wait_s + ANSWER_S)
         except LighthouseUnreachable:
-            if command != "drain" or target.replica or target.node:
+            if command != "drain" or target.replica:
                 raise
             print("All agents have left, and their lighthouse with them.", file=out)
             return ExitCode.OK

@@ -87,7 +87,6 @@ class Operators:
         except Refused as refusal:
             operation.refused = refusal.code
             self._end(operation, sentence(f"{refusal}."), failed=True)
-        self._state.outbox.operation_changed(number)
 
     def run_rules(self) -> None:
         """Ask withdrawn replicas to leave, also those that came back; follow the operations."""
@@ -106,8 +105,12 @@ class Operators:
         if replica is not None:
             if not replica.leaving and name not in self._state.drains:
                 self._ask_to_leave(replica, restart=False)
-        elif slot.agent_id in self._state.outbox.agents and self._asked.get(name) != ("", False):
+        elif slot.agent_id in self._state.outbox.agents and self._waits_for_boundary(name):
             self._send_stop(slot.agent_id, m.StopReplica(name, "", False))
+
+    def _waits_for_boundary(self, name: str) -> bool:
+        """Whether the slot's agent still believes that a boundary comes."""
+        return self._asked.get(name, ("", True))[1]
 
     def next_deadline(self) -> float | None:
         """When the first request for stacks is answered with what there is."""
@@ -156,10 +159,11 @@ class Operators:
                 "end the job in order, drain it without naming a replica",
             )
         if len(others) < state.spec.min_replicas:
+            left = _counted(len(others), "replica")
             raise Refused(
                 CONFLICT,
-                f"{len(others)} replicas would be left, and --min-replicas asks for "
-                f"{state.spec.min_replicas}: they would stand. To replace one, use `ftrun restart`",
+                f"{left} would be left, and --min-replicas asks for "
+                f"{state.spec.min_replicas}: training would stand. To replace one, use `ftrun restart`",
             )
 
     def _ask_to_leave(self, replica: Replica, *, restart: bool) -> None:
@@ -180,6 +184,8 @@ class Operators:
         attached = [agent for agent in self._agents.values() if agent.gone_at is None]
         found = [agent for agent in attached if not node or _is_named(agent, node)]
         if not found:
+            if not attached:
+                raise Refused(CONFLICT, "no agent is here")
             here = ", ".join(f"{_host_name(agent)} ({agent.host})" for agent in attached[:20])
             raise Refused(NOT_FOUND, f"no agent of this job runs on {node!r}: there is {here}")
         operation.agents = {agent.agent_id for agent in found}
@@ -229,8 +235,9 @@ class Operators:
         running = [agent for agent in left if agent.gone_at is None]
         if running:
             count = len(running)
-            of = "1 agent leaves" if count == 1 else f"{count} agents leave"
-            self._show(operation, f"{of}, each at its next free boundary.")
+            verb = "leaves" if count == 1 else "leave"
+            text = f"{_counted(count, 'agent')} {verb}, with all replicas at their next boundary."
+            self._show(operation, text)
             return
         node = operation.request.node
         self._end(operation, f"Node {node} has left." if node else "All agents have left.")
@@ -340,7 +347,7 @@ class Operators:
         if missing and not late:
             return
         count = len(operation.stacks)
-        text = f"Stacks of {count} {'worker' if count == 1 else 'workers'}."
+        text = f"Stacks of {_counted(count, 'worker')}."
         if missing:
             text += f" {missing} did not answer within {STACKS_TIMEOUT_S:g} s."
         self._end(operation, text, failed=not count)
@@ -407,6 +414,10 @@ def _who(request: Request) -> str:
     if request.group_rank is None:
         return f"Replica {request.replica_id}"
     return f"Worker {request.replica_id}.{request.group_rank}"
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def _at(operation: Operation) -> str:

@@ -162,8 +162,8 @@ class Operators:
             left = _counted(len(others), "replica")
             raise Refused(
                 CONFLICT,
-                f"{left} would be left, and --min-replicas asks for "
-                f"{state.spec.min_replicas}: training would stand. To replace one, use `ftrun restart`",
+                f"{left} would be left, and --min-replicas asks for {state.spec.min_replicas}: "
+                "training would stand. To replace one, use `ftrun restart`",
             )
 
     def _ask_to_leave(self, replica: Replica, *, restart: bool) -> None:

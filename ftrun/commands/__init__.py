@@ -259,6 +259,7 @@ NoWait = Annotated[bool, typer.Option("--no-wait", help="Send the request and le
 
 def _operate(command: str, words: tuple[str | None, str | None], options: dict[str, Any]) -> None:
     """Send one request for a job, with the options that all these commands have."""
+    from ftrun.errors import UserError
     from ftrun.operate.operation import Target, parse_words, run_operation
     from ftrun.protocol.tls import TlsFiles
     from ftrun.status.once import StatusQuery

@@ -1,7 +1,7 @@
 """``ftrun drain``, ``restart``, ``kill``, ``stack``: send one request, then wait for its outcome.
 
 Each new sentence of the lighthouse about the operation is printed once. Not here: the options
-(commands.py), how a job is found (status/once.py), what the request does (core/lighthouse).
+(commands/), how a job is found (status/once.py), what the request does (core/lighthouse).
 """
 
 from __future__ import annotations

@@ -13,9 +13,11 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from ftrun.checkpoint.transport import CheckpointTransport, HTTPTransport
     from ftrun.process_groups import ProcessGroupGloo, ProcessGroupNCCL
+    from ftrun.training.context import stop_requested
     from ftrun.training.data import DistributedSampler
     from ftrun.training.ddp import DistributedDataParallel, PureDistributedDataParallel
     from ftrun.training.injected import manager
+    from ftrun.training.leaving import Interrupted
     from ftrun.training.managed_group import ManagedProcessGroup
     from ftrun.training.manager import Drained, Manager
     from ftrun.training.optim import GradScaler, Optimizer, OptimizerWrapper
@@ -27,6 +29,7 @@ _HOMES = {
     "Drained": "ftrun.training.manager",
     "GradScaler": "ftrun.training.optim",
     "HTTPTransport": "ftrun.checkpoint.transport",
+    "Interrupted": "ftrun.training.leaving",
     "ManagedProcessGroup": "ftrun.training.managed_group",
     "Manager": "ftrun.training.manager",
     "Optimizer": "ftrun.training.optim",
@@ -36,6 +39,7 @@ _HOMES = {
     "PureDistributedDataParallel": "ftrun.training.ddp",
     "WorldSizeMode": "ftrun.training.manager",
     "manager": "ftrun.training.injected",
+    "stop_requested": "ftrun.training.context",
 }
 
 __all__ = [
@@ -45,6 +49,7 @@ __all__ = [
     "Drained",
     "GradScaler",
     "HTTPTransport",
+    "Interrupted",
     "ManagedProcessGroup",
     "Manager",
     "Optimizer",
@@ -54,6 +59,7 @@ __all__ = [
     "PureDistributedDataParallel",
     "WorldSizeMode",
     "manager",
+    "stop_requested",
 ]
 
 

@@ -19,7 +19,9 @@ from ftrun.errors import ExitCode, FtrunError, UserError
 if TYPE_CHECKING:
     from ftrun.agent.launch import SpawnerLaunch
 
-OTHER_COMMANDS = frozenset({"lighthouse", "status", "chaos", "certs"})
+OTHER_COMMANDS = frozenset(
+    {"lighthouse", "status", "chaos", "certs", "drain", "restart", "kill", "stack", "ps"}
+)
 STARTS_NOTHING = frozenset(
     {"-h", "--help", "--version", "--dry-run", "--install-completion", "--show-completion"}
 )
@@ -37,7 +39,7 @@ class _Launches:
         if self._launch is None:
             from ftrun.agent.launch import SpawnerLaunch
 
-            signal.signal(signal.SIGINT, _leave)  # until the agent installs its own handlers
+            _handle_signals()
             try:
                 self._launch = SpawnerLaunch()
             except OSError as error:
@@ -89,13 +91,25 @@ def means_a_run(words: list[str]) -> bool:
     return COMPLETION not in os.environ and not all(word.startswith("-") for word in words)
 
 
+def _handle_signals() -> None:
+    """Handle signals until the agent installs its own handlers: nothing runs yet.
+
+    SIGUSR1 and SIGUSR2, which would end this process, have nobody to be passed on to. Handlers, not
+    SIG_IGN, which the workers would inherit.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _leave)
+    for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT):
+        signal.signal(number, lambda number, frame: None)
+
+
 def _leave(number: int, frame: object) -> None:
-    """Handles a Ctrl-C during the start.
+    """Handles SIGINT and SIGTERM during the start.
 
     It raises no KeyboardInterrupt: if one passes through an ``exec`` of text, as in dataclasses,
     CPython 3.11 ends the process by SIGINT even though the exception was caught.
     """
-    raise SystemExit(ExitCode.INTERRUPTED)
+    raise SystemExit(ExitCode.INTERRUPTED if number == signal.SIGINT else ExitCode.PREEMPTED)
 
 
 def _let_any_text_out() -> None:

@@ -17,6 +17,7 @@ PR_SET_PDEATHSIG = 1
 PR_SET_NAME = 15
 PR_SET_CHILD_SUBREAPER = 36
 ZOMBIE_STATES = ("Z", "X")
+SIGNAL_MASKS = ("SigBlk", "SigIgn", "SigCgt")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +108,28 @@ def write_own_environment(name: str, value: str) -> None:
     if address is None or len(ctypes.string_at(address)) != len(data):
         raise ValueError(f"no placeholder of {len(data)} bytes for {name}")
     ctypes.memmove(address, data, len(data))
+
+
+def survives_signal(pid: int, number: int) -> bool:
+    """True if a process has a handler for a signal, ignores it, or blocks it in all its threads.
+
+    A process that has ended does not survive it.
+    """
+    bit = 1 << (number - 1)
+    try:
+        masks = _signal_masks(Path(f"/proc/{pid}/status"))
+        if (masks["SigCgt"] | masks["SigIgn"]) & bit:
+            return True
+        tasks = list(Path(f"/proc/{pid}/task").iterdir())
+        return all(_signal_masks(task / "status")["SigBlk"] & bit for task in tasks)
+    except (OSError, KeyError):
+        return False
+
+
+def _signal_masks(status: Path) -> dict[str, int]:
+    lines = status.read_text(errors="replace").splitlines()
+    fields = (line.partition(":\t")[::2] for line in lines)
+    return {name: int(mask, 16) for name, mask in fields if name in SIGNAL_MASKS}
 
 
 def process_row(pid: int) -> ProcessRow | None:

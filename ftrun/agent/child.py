@@ -71,7 +71,7 @@ def _detach(setup: ChildSetup) -> None:
     os.setsid()
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # the script gets Python's own (bootstrap.py)
     null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     for fd, standard in ((null, 0), (setup.out_fd, 1), (setup.err_fd, 2)):
         os.dup2(fd, standard)

@@ -14,11 +14,14 @@ from ftrun.agent.logs import Terminal, log_path
 from ftrun.agent.summary import summary_lines
 from ftrun.config.settings import RunSettings
 from ftrun.core.agent.events import EndAgent, ShowNotice
+from ftrun.core.agent.failures import signal_name
 from ftrun.core.agent.supervisor import Supervisor
 from ftrun.core.agent.words import REMEDY_APART
+from ftrun.core.ids import WorkerKey
 from ftrun.core.messages import Notice
 
 UNREACHABLE_AGAIN_S = 5.0
+WORKERS_NAMED_MAX = 8
 
 
 class Console:
@@ -106,6 +109,27 @@ class Console:
             "ftrun contradicts itself. Please report this:\n" + "".join(lines)
         )
 
+    def passed_on(self, number: int, got: list[WorkerKey], spared: list[WorkerKey]) -> None:
+        """A signal was passed on to some workers; others would have died of it."""
+        name = signal_name(number)
+        text = f"{name}: passed on to {_workers(got)}."
+        if spared:
+            verb = "has" if len(spared) == 1 else "have"
+            text += (
+                f" Not to {_workers(spared)}, which {verb} no handler for it and would have ended."
+            )
+        self._terminal.event_line(text)
+
+    def stacks(self, key: WorkerKey, text: str) -> None:
+        """The Python stacks of one worker."""
+        who = f"{key.replica_id}.{key.group_rank}"
+        if not text:
+            self._terminal.event_line(
+                f"worker {who} has no stacks: it has not begun, or is stopped."
+            )
+            return
+        self._terminal.event_line(f"stacks of worker {who}:\n{text.rstrip()}")
+
     def stuck(self, pids: list[int]) -> None:
         """Processes that have survived SIGKILL."""
         self._terminal.event_line(f"stuck in the kernel, not ended: pids {pids}")
@@ -121,6 +145,16 @@ class Console:
         if self._settings.standbys:
             used = self._supervisor.standbys_used
             self._terminal.event_line(f"  standbys: {self._settings.standbys} kept, {used} used")
+
+
+def _workers(keys: list[WorkerKey]) -> str:
+    """``worker 0.0``, ``workers 0.0, 1.0 and 9 more``, ``no worker``."""
+    names = [f"{key.replica_id}.{key.group_rank}" for key in keys]
+    if not names:
+        return "no worker"
+    more = f" and {len(names) - WORKERS_NAMED_MAX} more" if len(names) > WORKERS_NAMED_MAX else ""
+    word = "worker" if len(names) == 1 else "workers"
+    return f"{word} {', '.join(names[:WORKERS_NAMED_MAX])}{more}"
 
 
 def is_own(error: BaseException | None) -> bool:

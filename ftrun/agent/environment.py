@@ -14,6 +14,8 @@ from ftrun.agent.env_markers import OWNER_NAME
 from ftrun.config.settings import RunSettings
 from ftrun.core.ids import WorkerKey
 
+SIGNALS_HANDLED = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
+"""What torchrun handles unless it is told otherwise."""
 NCCL_HANDLING = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
 
 
@@ -65,7 +67,7 @@ def worker_environment(
         "TORCHELASTIC_MAX_RESTARTS": str(settings.max_restarts),
         "TORCHELASTIC_RUN_ID": settings.job_id,
         "TORCHELASTIC_ERROR_FILE": place.error_file,
-        "TORCHELASTIC_SIGNALS_TO_HANDLE": settings.signals_to_handle,
+        "TORCHELASTIC_SIGNALS_TO_HANDLE": settings.signals_to_handle or SIGNALS_HANDLED,
         "REPLICA_GROUP_ID": place.key.replica_id,
         "NUM_REPLICA_GROUPS": str(settings.replicas),
         "TORCHFT_LIGHTHOUSE": f"http://{place.lighthouse}",

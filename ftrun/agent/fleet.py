@@ -6,7 +6,9 @@ Not here: when one is started or stopped (core/agent/supervisor.py), the fork (s
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import signal
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -132,10 +134,48 @@ class Fleet:
         if not self._takes_back(incarnation):
             self._spawner.signal_replica(incarnation, number)
 
-    def ask_to_stop(self, incarnation: str) -> None:
+    def ask_to_stop(self, incarnation: str, number: int) -> None:
         """Ask its workers to stop; an incarnation not started yet never starts."""
         if not self._takes_back(incarnation):
-            self._spawner.ask_to_stop(incarnation)
+            self._spawner.ask_to_stop(incarnation, number)
+
+    def signal_worker(self, key: WorkerKey, number: int) -> bool:
+        """Signal one worker process, and not its children; False if it does not run."""
+        worker = self._worker(key)
+        if worker is None:
+            return False
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(worker.pidfd, number)
+        return True
+
+    def pass_signal(self, number: int) -> tuple[list[WorkerKey], list[WorkerKey]]:
+        """Signal every worker that does not die of it; returns those, and those that would."""
+        got: list[WorkerKey] = []
+        spared: list[WorkerKey] = []
+        for key, pid in self.workers():
+            if linux.survives_signal(pid, number) and self.signal_worker(key, number):
+                got.append(key)
+            else:
+                spared.append(key)
+        return got, spared
+
+    def workers(self) -> list[tuple[WorkerKey, int]]:
+        """All workers whose end is not known yet, with their pids."""
+        return [
+            (WorkerKey(group.start.replica_id, incarnation, rank), worker.pid)
+            for incarnation, group in self._groups.items()
+            for rank, worker in sorted(group.workers.items())
+        ]
+
+    def write_log(self, key: WorkerKey, text: str) -> None:
+        """Put lines of ftrun's own into a worker's log, and on no terminal."""
+        worker = self._worker(key)
+        if worker is not None:
+            worker.log.add(text)
+
+    def _worker(self, key: WorkerKey) -> _Worker | None:
+        group = self._groups.get(key.incarnation)
+        return group.workers.get(key.group_rank) if group is not None else None
 
     def _takes_back(self, incarnation: str) -> bool:
         """True if the incarnation was not started yet: then it never is."""

@@ -166,6 +166,10 @@ class WorkerLog:
             self._splitters[fd] = (LineSplitter(), error)
             self._loop.add_reader(fd, self._read, fd)
 
+    def add(self, text: str) -> None:
+        """Put lines of ftrun's own into the file only."""
+        self._to_file(text.encode(errors="replace"))
+
     def drain(self) -> None:
         """Read the output that is there now, at most a pipe's capacity."""
         for fd in list(self._splitters):

@@ -130,9 +130,9 @@ class SpawnerProcess:
         """Signal the process groups of the workers of ``incarnation``."""
         self._send({"op": "signal", "incarnation": incarnation, "signal": number})
 
-    def ask_to_stop(self, incarnation: str) -> None:
-        """Ask the workers of ``incarnation`` to stop (inject/stopping.py)."""
-        self._send({"op": "ask_to_stop", "incarnation": incarnation})
+    def ask_to_stop(self, incarnation: str, number: int) -> None:
+        """Ask the workers of ``incarnation`` to stop as by ``number`` (inject/stopping.py)."""
+        self._send({"op": "ask_to_stop", "incarnation": incarnation, "signal": number})
 
     def open_store(self, name: str, port: int) -> None:
         """Open a TCPStore at ``port``, 0: any; ``store_opened`` follows."""

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import signal
 import socket
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Coroutine, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +22,8 @@ from ftrun.agent.fleet import Fleet
 from ftrun.agent.launch import SpawnerLaunch
 from ftrun.agent.link import LighthouseLink, web_address
 from ftrun.agent.logs import Terminal
+from ftrun.agent.signals import PreemptionFile, catch_signals
+from ftrun.agent.stacks import Target, take_stacks
 from ftrun.agent.workers import WorkerServer
 from ftrun.config.settings import RunSettings
 from ftrun.core.agent.events import (
@@ -35,20 +35,25 @@ from ftrun.core.agent.events import (
     FailureReported,
     Instruction,
     JobEnded,
+    KillAsked,
     LighthouseGone,
     LighthouseSent,
     NoManagerMade,
+    PassSignal,
+    ReplicaStopAsked,
     RestartAsked,
     SendToLighthouse,
     SendToReplica,
     SendToWorkers,
     ShowNotice,
+    ShowStacks,
+    SignalReceived,
     SignalReplica,
+    SignalWorker,
     SlotsAssigned,
     SpawnerReady,
     StartReplica,
     StartStandby,
-    StopAsked,
     SweepReplica,
     TimerFired,
     WorkerDisconnected,
@@ -62,15 +67,20 @@ from ftrun.core.agent.supervisor import Supervisor
 from ftrun.core.ids import WorkerKey
 from ftrun.core.messages import (
     AskReport,
+    AskStacks,
     AssignSlots,
+    DrainAgent,
     EndJob,
     FailureReport,
     Hello,
+    KillWorkers,
     NoManager,
     Notice,
     Progress,
     Rejected,
     RestartReplica,
+    StacksTaken,
+    StopReplica,
     ToAgent,
     ToWorkers,
     Welcome,
@@ -104,6 +114,7 @@ class Agent:
         self._loop = asyncio.get_running_loop()
         self._started_at = clock.now()
         self._agent_id = f"{socket.gethostname()[:40]}-{secrets.token_hex(8)}"
+        self._signal_rules = settings.signal_rules()
         self._supervisor = Supervisor(self._rules(), self._started_at)
         self._done: asyncio.Future[EndAgent] = self._loop.create_future()
         self._timer = DeadlineTimer(lambda: self._handle(TimerFired()))
@@ -120,13 +131,18 @@ class Agent:
         self._link = LighthouseLink(self, self._hello, token, settings.spec(), settings.tls)
         self._lighthouse = self._embedded(token, runtime_dir)
         self._address = settings.lighthouse or ""
+        self._runtime_dir = runtime_dir
+        self._preemption_file: PreemptionFile | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
         self._own_slots: frozenset[str] = frozenset()
         self._epoch = 0
 
     async def run(self) -> int:
         """Start all parts, and wait for the supervisor's ``EndAgent``."""
         self._loop.set_exception_handler(self._broken)
-        self._catch_signals()
+        catch_signals(self._signal_rules, self._signalled)
+        if self._settings.preempt_file is not None:
+            self._preemption_file = PreemptionFile(self._settings.preempt_file, self._preempted)
         await self._server.start()
         self._fleet.start()
         if self._lighthouse is not None:
@@ -138,6 +154,10 @@ class Agent:
     async def close(self) -> None:
         """End all parts, so that no process is left (P1)."""
         self._timer.close()
+        if self._preemption_file is not None:
+            self._preemption_file.close()
+        for task in list(self._tasks):
+            task.cancel()
         await self._link.close()
         stuck, _ = await asyncio.gather(self._fleet.stop(), self._stop_lighthouse())
         await self._server.close()
@@ -161,6 +181,8 @@ class Agent:
             agent_id=self._agent_id,
             restarts=RestartRules(s.max_restarts),
             alone=s.lighthouse is None,
+            signals=self._signal_rules,
+            asks_siblings=s.as_torchrun,
             crash_code=ExitCode.CRASH_LOOP,
             unreachable_code=ExitCode.LIGHTHOUSE_UNREACHABLE,
             unready_code=ExitCode.USAGE,
@@ -181,19 +203,12 @@ class Agent:
             self._lighthouse_ended,
         )
 
-    def _catch_signals(self) -> None:
-        for number, code in (
-            (signal.SIGTERM, ExitCode.PREEMPTED),
-            (signal.SIGHUP, ExitCode.PREEMPTED),
-            (signal.SIGINT, ExitCode.INTERRUPTED),
-        ):
-            self._loop.add_signal_handler(number, partial(self._signalled, number, int(code)))
+    def _signalled(self, number: int) -> None:
+        self._handle(SignalReceived(number))
 
-    def _signalled(self, number: signal.Signals, exit_code: int) -> None:
-        if self._supervisor.is_ending:
-            self._handle(StopAsked())
-        else:
-            self._handle(DrainAsked(number.name, exit_code))
+    def _preempted(self) -> None:
+        reason = f"{self._settings.preempt_file} has appeared"
+        self._handle(DrainAsked(reason, ExitCode.PREEMPTED, is_notice=True))
 
     # ------------------------------------------------------------ events and instructions
 
@@ -222,14 +237,20 @@ class Agent:
         match instruction:
             case SendToLighthouse(message):
                 self._link.send(message)
+            case SignalWorker(key, number):
+                self._fleet.signal_worker(key, number)
             case SignalReplica(_, incarnation, number):
                 self._fleet.signal_replica(incarnation, number)
             case StartReplica():
                 self._fleet.start_replica(instruction)
             case StartStandby(name):
                 self._fleet.start_standby(name)
-            case AskToStop(_, incarnation):
-                self._fleet.ask_to_stop(incarnation)
+            case AskToStop(_, incarnation, number):
+                self._fleet.ask_to_stop(incarnation, number)
+            case PassSignal(number):
+                self._console.passed_on(number, *self._fleet.pass_signal(number))
+            case ShowStacks():
+                self._run(self._show_stacks())
             case SweepReplica(_, incarnation):
                 self._fleet.sweep_replica(incarnation)
             case SendToWorkers(message):
@@ -246,6 +267,27 @@ class Agent:
                     self._done.set_result(instruction)
             case _:
                 assert_never(instruction)
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a task of the agent's own; the end of the agent cancels it."""
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _show_stacks(self) -> None:
+        for key, text in (await self._stacks(self._fleet.workers())).items():
+            self._console.stacks(key, text)
+            self._fleet.write_log(key, text)
+
+    async def _send_stacks(self, request: int, keys: frozenset[WorkerKey]) -> None:
+        """Answer for every worker that is asked for, also for one that has ended."""
+        running = [(key, pid) for key, pid in self._fleet.workers() if key in keys]
+        taken = await self._stacks(running)
+        for key in sorted(keys, key=lambda key: (key.replica_id, key.group_rank)):
+            self._link.send(StacksTaken(request, key, taken.get(key, "")))
+
+    async def _stacks(self, workers: Iterable[tuple[WorkerKey, int]]) -> dict[WorkerKey, str]:
+        return await take_stacks(self._runtime_dir, [Target(key, pid) for key, pid in workers])
 
     def _report_use(self, key: WorkerKey) -> None:
         process = self._fleet.process_of(key)
@@ -344,6 +386,14 @@ class Agent:
                 self._handle(SlotsAssigned(replica_ids))
             case RestartReplica(replica_id, incarnation, reason):
                 self._handle(RestartAsked(replica_id, incarnation, reason))
+            case StopReplica(replica_id, incarnation, restart, at_boundary):
+                self._handle(ReplicaStopAsked(replica_id, incarnation, restart, at_boundary))
+            case KillWorkers(replica_id, incarnation, group_ranks):
+                self._handle(KillAsked(replica_id, incarnation, group_ranks))
+            case AskStacks(request, keys):
+                self._run(self._send_stacks(request, frozenset(keys)))
+            case DrainAgent(reason):
+                self._handle(DrainAsked(reason, ExitCode.PREEMPTED))
             case EndJob(exit_code, reason):
                 self._handle(JobEnded(exit_code, reason))
             case Rejected(reason):

@@ -33,7 +33,7 @@ from ftrun.agent.child import ChildSetup, become_standby, become_worker, close, 
 from ftrun.agent.env_markers import GUARD_NAME
 from ftrun.agent.imports import Imports, Unimportable, import_first
 from ftrun.agent.standbys import Standby, Standbys
-from ftrun.inject.stopping import STOP_SIGNAL
+from ftrun.inject.stopping import request_signal
 
 SWEEP_DEADLINE_S = 4.0
 BAD_PRELOAD_EXIT = 2
@@ -231,7 +231,7 @@ class Spawner:
             elif message["op"] == "signal":
                 self._signal(message["incarnation"], message["signal"])
             elif message["op"] == "ask_to_stop":
-                self._ask_to_stop(message["incarnation"])
+                self._ask_to_stop(message["incarnation"], message["signal"])
         return None
 
     # ------------------------------------------------------------------ workers
@@ -318,11 +318,16 @@ class Spawner:
             if worker.incarnation == incarnation:
                 _signal_group(worker.pid, number)
 
-    def _ask_to_stop(self, incarnation: str) -> None:
-        """Ask the workers only; each must end the processes that it has forked."""
+    def _ask_to_stop(self, incarnation: str, number: int) -> None:
+        """Ask the workers only; each must end the processes that it has forked.
+
+        One that has not come to its script, or has become another program, gets the signal itself.
+        """
+        request = request_signal(number)
         for worker in self._workers.values():
             if worker.incarnation == incarnation:
-                os.kill(worker.pid, STOP_SIGNAL)
+                survives = linux.survives_signal(worker.pid, request)
+                os.kill(worker.pid, request if survives else number)
 
     def _reap(self) -> None:
         while True:

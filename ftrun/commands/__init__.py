@@ -241,3 +241,125 @@ def certs(
 
     for line in write_certificates(out, tuple(host or ()), force=force).lines():
         typer.echo(line)
+
+
+Job = Annotated[
+    str | None,
+    typer.Argument(metavar="[JOB]", help="[default: the one that runs on this machine]"),
+]
+Lighthouse = Annotated[
+    str | None, typer.Option(metavar="HOST:PORT", help="HTTP address of the job's lighthouse.")
+]
+TokenFile = Annotated[Path | None, typer.Option(metavar="FILE", help="File with the job's token.")]
+Timeout = Annotated[
+    float, typer.Option("--timeout", metavar="S", help="Seconds to wait for the outcome.")
+]
+NoWait = Annotated[bool, typer.Option("--no-wait", help="Send the request and leave.")]
+
+
+def _operate(command: str, words: tuple[str | None, str | None], options: dict[str, Any]) -> None:
+    """Send one request for a job, with the options that all these commands have."""
+    from ftrun.errors import UserError
+    from ftrun.operate.operation import Target, parse_words, run_operation
+    from ftrun.protocol.tls import TlsFiles
+    from ftrun.status.once import StatusQuery
+
+    needs_replica = command in ("restart", "kill")
+    job_id, target = parse_words(command, *words, needs_replica=needs_replica)
+    node = options.get("node")
+    if node:
+        if target.replica:
+            raise UserError("Give --node or a replica, not both. Nothing was changed.")
+        target = Target(node=node)
+    tls = TlsFiles(options["tls_cert"], options["tls_key"], options["tls_ca"])
+    query = StatusQuery(options["lighthouse"], job_id, options["token_file"], tls)
+    wait = not options.get("no_wait", False)
+    raise typer.Exit(
+        run_operation(query, command, target, timeout_s=options["timeout_s"], wait=wait)
+    )
+
+
+@app.command(help="Let a replica, a node or the whole job leave in order; peers lose nothing.")
+def drain(
+    job: Job = None,
+    replica: Annotated[
+        str | None,
+        typer.Argument(metavar="[REPLICA]", help="[default: the whole job, as SIGTERM does]"),
+    ] = None,
+    node: Annotated[
+        str | None, typer.Option(metavar="NAME", help="All of one node; others take its replicas.")
+    ] = None,
+    no_wait: NoWait = False,
+    timeout_s: Timeout = 120.0,
+    lighthouse: Lighthouse = None,
+    token_file: TokenFile = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    tls_ca: TlsCa = None,
+) -> None:
+    """A drained replica stays away until ``ftrun restart``."""
+    _operate("drain", (job, replica), locals())
+
+
+@app.command(help="Let a replica leave in order and start anew; a drained one starts again.")
+def restart(
+    job: Job = None,
+    replica: Annotated[str | None, typer.Argument(metavar="REPLICA", help="Its number.")] = None,
+    no_wait: NoWait = False,
+    timeout_s: Timeout = 120.0,
+    lighthouse: Lighthouse = None,
+    token_file: TokenFile = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    tls_ca: TlsCa = None,
+) -> None:
+    """Peers lose no step."""
+    _operate("restart", (job, replica), locals())
+
+
+@app.command(
+    help="Kill a replica or one of its workers now (SIGKILL); it heals as after any death."
+)
+def kill(
+    job: Job = None,
+    replica: Annotated[
+        str | None, typer.Argument(metavar="REPLICA[.RANK]", help="Its number, and a worker's.")
+    ] = None,
+    no_wait: NoWait = False,
+    timeout_s: Timeout = 120.0,
+    lighthouse: Lighthouse = None,
+    token_file: TokenFile = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    tls_ca: TlsCa = None,
+) -> None:
+    """It counts as a failure of the replica."""
+    _operate("kill", (job, replica), locals())
+
+
+@app.command(help="Print the Python stacks of all threads of a job's workers.")
+def stack(
+    job: Job = None,
+    replica: Annotated[
+        str | None,
+        typer.Argument(metavar="[REPLICA[.RANK]]", help="[default: all workers of the job]"),
+    ] = None,
+    timeout_s: Timeout = 30.0,
+    lighthouse: Lighthouse = None,
+    token_file: TokenFile = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    tls_ca: TlsCa = None,
+) -> None:
+    """Workers go on."""
+    _operate("stack", (job, replica), locals())
+
+
+@app.command(help="List the jobs of this user on this machine.")
+def ps(
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+) -> None:
+    """Ask the lighthouse of each job once."""
+    from ftrun.operate.ps import show_jobs
+
+    raise typer.Exit(show_jobs(as_json=as_json))

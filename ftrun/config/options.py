@@ -147,11 +147,14 @@ _OWN: tuple[Option, ...] = (
         name="hang_timeout_s", default=defaults.HANG_TIMEOUT_S,
     ),
     _option(
-        "--grace --shutdown-timeout", float,
+        "--grace", float,
         "Seconds from SIGTERM to SIGKILL, for a script to save.", "S",
         name="grace_s", default=10.0,
-        default_words="10; with torchrun's spelling of a job 30", pet="SHUTDOWN_TIMEOUT",
+        default_words="10; with torchrun's spelling of a job 30",
     ),
+    _option("--preempt-signal", str, "Signal that announces the end of this node, as SIGUSR1.",
+            "NAME"),
+    _option("--preempt-file", Path, "File that appears before the end of this node.", "PATH"),
     _option(
         "--log-dir", Path, "Directory for logs.", "DIR", default=Path("ftrun-logs"), pet="LOG_DIR",
     ),
@@ -212,6 +215,8 @@ _TORCHRUN: tuple[Option, ...] = (
     _option("--start-method", str, "Nothing: workers are forked.", "NAME", pet="START_METHOD",
             hidden=True),
     _option("--use-env", bool, "Nothing: ranks are always in the environment.", hidden=True),
+    _option("--shutdown-timeout", float, "torchrun's name of --grace.", "S",
+            pet="SHUTDOWN_TIMEOUT"),
     _option("--virtual-local-rank", bool, "LOCAL_RANK is 0, with one visible GPU, in each worker.",
             default=False, pet="VIRTUAL_LOCAL_RANK"),
     _option("--numa-binding", str, "Bind workers to NUMA nodes.",
@@ -230,7 +235,8 @@ _TORCHRUN: tuple[Option, ...] = (
     _option("--event-log-handler", str, "Where events are logged: null or console.", "NAME",
             default="null", pet="EVENT_LOG_HANDLER"),
     _option("--signals-to-handle", str, "Signals that end the job.", "SIGTERM,…",
-            default="SIGTERM,SIGINT,SIGHUP,SIGQUIT", pet="SIGNALS_TO_HANDLE"),
+            default_words="SIGTERM,SIGINT,SIGHUP; with torchrun's spelling of a job SIGQUIT too",
+            pet="SIGNALS_TO_HANDLE"),
 )  # fmt: skip
 
 OPTIONS: tuple[Option, ...] = _TORCHRUN[:3] + _OWN + _TORCHRUN[3:]

@@ -22,6 +22,7 @@ from ftrun.config.layers import Stated
 from ftrun.config.options import OPTIONS
 from ftrun.config.script import Script, check_script, is_module_name
 from ftrun.config.streams import Streams, parse_streams
+from ftrun.core.agent.signals import SignalRules, signal_rules
 from ftrun.core.ids import WorkerKey
 from ftrun.core.messages import JobSpec
 from ftrun.defaults import LIGHTHOUSE_PORT, REPLICAS_MAX
@@ -83,10 +84,17 @@ class RunSettings:
     duplicate_stderr_filters: str = ""
     logs_specs: str | None = None
     event_log_handler: str = "null"
-    signals_to_handle: str = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
     stdin: str | None = None
     prefix: bool | None = None
+    signals_to_handle: str | None = None
+    preempt_signal: str | None = None
+    preempt_file: Path | None = None
     sources: Mapping[str, str] = field(default_factory=dict, compare=False)
+
+    def signal_rules(self) -> SignalRules:
+        """What each signal to the agent means. Raises as ``check``."""
+        handled, preempt = self.signals_to_handle, self.preempt_signal
+        return signal_rules(handled, preempt, as_torchrun=self.as_torchrun)
 
     @property
     def job_log_dir(self) -> Path:
@@ -149,6 +157,7 @@ class RunSettings:
         _check_meeting(self)
         self.streams()
         _check_security(self)
+        _check_signals(self)
         check_script(self.script)
 
     def check_directories(self) -> None:
@@ -370,6 +379,16 @@ def _check_names(settings: RunSettings) -> None:
             raise UserError(f"--preload {name!r} is not a module name.")
     if settings.lighthouse is not None:
         parse_address(settings.lighthouse, "--lighthouse")
+
+
+def _check_signals(settings: RunSettings) -> None:
+    settings.signal_rules()
+    path = settings.preempt_file
+    if path is not None and path.exists():
+        raise UserError(
+            f"--preempt-file {path} is there already, so the run would end at once. Nothing was "
+            "started. Remove the file, or give the path of one that appears at a preemption."
+        )
 
 
 def _check_security(settings: RunSettings) -> None:

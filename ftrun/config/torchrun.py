@@ -21,9 +21,7 @@ RDZV_KEYS = frozenset(
         "keep_alive_max_attempt", "read_timeout", "timeout", "is_host", "store_type", "rank",
     }
 )  # fmt: skip
-NOT_YET = frozenset(
-    {"no_python", "run_path", "numa_binding", "event_log_handler", "signals_to_handle"}
-)
+NOT_YET = frozenset({"no_python", "run_path", "numa_binding", "event_log_handler"})
 """Options that ftrun knows and cannot honour yet: refused, and said so in docs/FROM_TORCHRUN.md."""
 GRACE_S = 30.0
 MAX_RESTARTS = 10
@@ -55,7 +53,7 @@ def translate(stated: Mapping[str, Stated], gpus: int) -> dict[str, Any]:
         "workers_per_replica": _workers(stated, gpus),
         "job_id": _job_id(stated),
         "max_restarts": _first(values["max_restarts"], 0 if as_torchrun else MAX_RESTARTS),
-        "grace_s": GRACE_S if as_torchrun and not stated["grace_s"].is_given else values["grace_s"],
+        "grace_s": _grace(stated, GRACE_S if as_torchrun else values["grace_s"]),
         "master_addr": address,
         "master_port": port,
     }
@@ -159,6 +157,17 @@ def _job_id(stated: Mapping[str, Stated]) -> str | None:
     if own not in (None, theirs):
         raise UserError(f"--job-id {own} and --rdzv-id {theirs} name one thing: give one.")
     return str(theirs)
+
+
+def _grace(stated: Mapping[str, Stated], default: float) -> float:
+    own, theirs = stated["grace_s"], stated["shutdown_timeout"]
+    if own.is_given and theirs.is_given and own.value != theirs.value:
+        raise UserError(
+            f"--grace {own.value:g} and --shutdown-timeout {theirs.value:g} name one thing: give "
+            "one. Nothing was started."
+        )
+    given = next((one for one in (own, theirs) if one.is_given), None)
+    return default if given is None else float(given.value)
 
 
 def _workers(stated: Mapping[str, Stated], gpus: int) -> int:

@@ -460,6 +460,15 @@ class JobFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class StacksTaken:
+    """The Python stacks of one worker, as ``AskStacks`` asks; "": it could not give any."""
+
+    request: int
+    key: WorkerKey
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Goodbye:
     """The agent ends in order; none of its processes run any more."""
 
@@ -473,6 +482,7 @@ FromAgent: TypeAlias = (
     | Heartbeat
     | AgentLeaving
     | JobFailed
+    | StacksTaken
     | Goodbye
 )
 
@@ -517,6 +527,44 @@ class RestartReplica:
 
 
 @dataclass(frozen=True, slots=True)
+class StopReplica:
+    """Ask this incarnation to leave; then the agent starts the slot again, or not.
+
+    ``incarnation`` "": the one that there is; if none runs, a planned restart is due now or off.
+    ``at_boundary``: it is in a quorum, and a switch follows; otherwise it leaves where it stands.
+    """
+
+    replica_id: str
+    incarnation: str
+    restart: bool
+    at_boundary: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class KillWorkers:
+    """Kill these workers of an incarnation now, as a failure."""
+
+    replica_id: str
+    incarnation: str
+    group_ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AskStacks:
+    """Answer with a ``StacksTaken`` for each of these workers."""
+
+    request: int
+    keys: tuple[WorkerKey, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DrainAgent:
+    """Leave with all that runs on the node, as at SIGTERM."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class HeartbeatAck:
     """The answer to a Heartbeat that is not quiet: the lighthouse lives and knows this agent."""
 
@@ -549,5 +597,16 @@ class Rejected:
 
 
 ToAgent: TypeAlias = (
-    Welcome | AssignSlots | ToWorkers | RestartReplica | HeartbeatAck | Notice | EndJob | Rejected
+    Welcome
+    | AssignSlots
+    | ToWorkers
+    | RestartReplica
+    | StopReplica
+    | KillWorkers
+    | AskStacks
+    | DrainAgent
+    | HeartbeatAck
+    | Notice
+    | EndJob
+    | Rejected
 )

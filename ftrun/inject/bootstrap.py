@@ -17,6 +17,7 @@ import faulthandler
 import io
 import os
 import runpy
+import signal
 import sys
 import traceback
 import types
@@ -77,6 +78,7 @@ def run(task: WorkerTask) -> NoReturn:
     os.environ.update(task.environment)
     if task.inject:
         context.install(task.context)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     stopping.install()
     stacks.install(Path(task.context.socket_path).parent, task.context.key)
     alone = Alone(task.context)
@@ -197,12 +199,16 @@ def _note_exit(here: WorkerContext, leaving: SystemExit) -> None:
 def _fail(here: WorkerContext, error: BaseException) -> NoReturn:
     context.mark_failed()
     own = _script_frames(error.__traceback__)
+    if isinstance(error, KeyboardInterrupt):
+        _cut_handler(own)
     error.__traceback__ = own
     with contextlib.suppress(OSError, ValueError):  # The script may have closed its stdout.
         sys.stdout.flush()
     sys.excepthook(type(error), error, own)
     with contextlib.suppress(OSError, ValueError):
         sys.stderr.flush()
+    if isinstance(error, KeyboardInterrupt) and context.was_interrupted():
+        sys.exit(EXIT_INTERRUPTED)  # as it was asked to: no failure
     send_to_agent(here, failure_report(error, own))
     sys.exit(EXIT_INTERRUPTED if isinstance(error, KeyboardInterrupt) else EXIT_UNCAUGHT)
 
@@ -234,6 +240,14 @@ def _script_frames(trace: types.TracebackType | None) -> types.TracebackType | N
         if frame.tb_frame.f_code.co_filename not in (__file__, runpy.__file__, "<frozen runpy>"):
             return frame
     return trace
+
+
+def _cut_handler(trace: types.TracebackType | None) -> None:
+    """End a traceback where Ctrl-C found the script, without the frame of our own handler."""
+    for frame in _frames(trace):
+        inner = frame.tb_next
+        if inner is not None and inner.tb_frame.f_code.co_filename == stopping.__file__:
+            frame.tb_next = None
 
 
 def _frames(trace: types.TracebackType | None) -> Iterator[types.TracebackType]:

@@ -1,13 +1,18 @@
 """How a worker is asked to stop, so that its script can save what it has.
 
-The agent sends a signal of ftrun's own. SIGTERM stays the script's, with the interpreter's default
-handler, because frameworks install handlers of their own only then. What follows:
+The agent sends signals of ftrun's own, one for each signal that it can have got itself. The signals
+with a name stay the script's, with the interpreter's default handlers, because frameworks install
+handlers of their own only then. What follows:
 
-| the script                   | first request                 | second one, at half of the grace |
-|------------------------------|-------------------------------|----------------------------------|
-| has set SIGTERM              | gets SIGTERM                  | nothing                          |
-| has a Manager that trains    | ``Drained`` at a boundary     | ``Drained`` where it stands      |
-| neither                      | ``SystemExit`` where it stands| the same                         |
+| the script                     | first request                  | second, at half of the grace |
+|--------------------------------|--------------------------------|------------------------------|
+| handles that signal, or SIGTERM| gets it                        | nothing                      |
+| has a Manager that trains      | ``Drained`` at a boundary      | ``Drained`` where it stands  |
+| neither                        | ``SystemExit`` where it stands | the same                     |
+
+SIGINT is raised as Ctrl-C is in Python: a script that handles SIGTERM alone does not get it, the
+exception is ``Interrupted``, a ``Drained`` that ``except KeyboardInterrupt`` catches too, and a
+script without a Manager gets a plain ``KeyboardInterrupt``.
 
 "Where it stands" must be a safe place: not inside an optimizer, where half a step would be saved,
 not while a checkpoint is written, and not in ftrun itself. In any other place the request is
@@ -30,8 +35,17 @@ import ftrun
 from ftrun.training import context
 
 STOP_SIGNAL = signal.SIGRTMIN + 14
+REQUESTS = {
+    int(signal.SIGTERM): STOP_SIGNAL,
+    int(signal.SIGINT): signal.SIGRTMIN + 12,
+    int(signal.SIGHUP): signal.SIGRTMIN + 11,
+    int(signal.SIGQUIT): signal.SIGRTMIN + 10,
+    int(signal.SIGUSR1): signal.SIGRTMIN + 9,
+    int(signal.SIGUSR2): signal.SIGRTMIN + 8,
+}
+"""The signal of ours by the one it stands for; another one is requested as SIGTERM."""
+_STANDS_FOR = {ours: theirs for theirs, ours in REQUESTS.items()}
 RETRY_S = 0.02
-EXIT_CODE = 128 + signal.SIGTERM
 _OWN = str(Path(ftrun.__file__).parent) + os.sep
 _EDGE = str(Path(__file__).with_name("bootstrap.py"))
 _NOT_WITHIN = (
@@ -49,11 +63,17 @@ class _Requests:
     script_is_over = False
 
 
+def request_signal(number: int) -> int:
+    """The signal with which a worker is asked to stop as if ``number`` had come."""
+    return REQUESTS.get(number, STOP_SIGNAL)
+
+
 def install() -> None:
     """Handle the agent's requests from now on; children that are forked later ignore them."""
-    signal.signal(STOP_SIGNAL, _asked)
+    for ours in REQUESTS.values():
+        signal.signal(ours, _asked)
     os.register_at_fork(after_in_child=_ignore)
-    atexit.register(_ignore)  # runs last; after it the interpreter removes this handler
+    atexit.register(_ignore)  # runs last; after it the interpreter removes these handlers
 
 
 def script_has_ended() -> None:
@@ -62,33 +82,49 @@ def script_has_ended() -> None:
 
 
 def _ignore() -> None:
-    signal.signal(STOP_SIGNAL, signal.SIG_IGN)
+    for ours in REQUESTS.values():
+        signal.signal(ours, signal.SIG_IGN)
 
 
-def _asked(number: int, frame: FrameType | None) -> None:
+def _asked(ours: int, frame: FrameType | None) -> None:
     """The handler, in the main thread."""
-    if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+    number = _STANDS_FOR[ours]
+    context.request_stop(number)
+    handled = _handled_by_script(number)
+    if handled is not None:
         if not _Requests.first_is_over:
             _Requests.first_is_over = True
-            signal.raise_signal(signal.SIGTERM)
+            signal.raise_signal(handled)
         return
     if _Requests.script_is_over:
         return
     leave = context.leaver()
     if leave is not None and not _Requests.first_is_over:
         _Requests.first_is_over = True
-        context.request_stop()
         return  # the Manager raises ``Drained`` at the script's next boundary
     if not _is_safe(frame):
-        again = threading.Timer(RETRY_S, os.kill, (os.getpid(), STOP_SIGNAL))
+        again = threading.Timer(RETRY_S, os.kill, (os.getpid(), ours))
         again.daemon = True
         again.start()
         return
     _Requests.first_is_over = True
-    context.request_stop()
-    if leave is None:
-        raise SystemExit(EXIT_CODE)
-    leave()
+    if leave is not None:
+        leave()
+    elif number == signal.SIGINT:
+        raise KeyboardInterrupt
+    else:
+        raise SystemExit(128 + number)
+
+
+def _handled_by_script(number: int) -> int | None:
+    """The signal that the script has a handler for, or ignores, and gets; None: it has none."""
+    if number == signal.SIGINT:
+        is_own = signal.getsignal(number) is not signal.default_int_handler
+        return number if is_own else None
+    for candidate in (number, int(signal.SIGTERM)):
+        if signal.getsignal(candidate) is not signal.SIG_DFL:
+            return candidate
+    return None
 
 
 def _is_safe(frame: FrameType | None) -> bool:

@@ -130,7 +130,7 @@ async def _until_stopped(
     def status() -> Status:
         return full_status(shell, journal, clock.now() - started)
 
-    web = await _start_web(settings, status, listener)
+    web = await _start_web(settings, status, shell, listener)
     stopped = asyncio.ensure_future(stopping.wait())
     ends: list[asyncio.Future[Any]] = [stopped, shell.failed]
     try:
@@ -145,7 +145,7 @@ async def _until_stopped(
 
 
 async def _start_web(
-    settings: ServiceSettings, status: Callable[[], Status], listener: socket.socket
+    settings: ServiceSettings, status: Callable[[], Status], shell: Shell, listener: socket.socket
 ) -> Any:
     """Start HTTP last, because aiohttp imports slower than all the rest and agents are waiting.
 
@@ -153,7 +153,7 @@ async def _start_web(
     """
     loop = asyncio.get_running_loop()
     web = await loop.run_in_executor(None, importlib.import_module, "ftrun.lighthouse.web")
-    server = web.WebServer(status, settings)
+    server = web.WebServer(status, settings, shell)
     await server.start(listener)
     return server
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints, is_typeddict
 
-from ftrun.core.lighthouse.status import Status
+from ftrun.core.lighthouse.status import OperationStatus, Status
+from ftrun.lighthouse.operations import COMMANDS, RANK_MAX, WAIT_MAX_S
 
 _SCALARS = {str: "string", int: "integer", float: "number", bool: "boolean"}
 
@@ -23,7 +24,7 @@ def openapi(version: str) -> dict[str, Any]:
             "title": "ftrun lighthouse",
             "version": version,
             "description": "A lighthouse's status for people and scrapers. Every route but "
-            "/healthz needs the job's token. Every route is read-only.",
+            "/healthz needs the job's token. Only POST /operations changes anything.",
         },
         "security": [{"token": []}],
         "components": {
@@ -35,6 +36,8 @@ def openapi(version: str) -> dict[str, Any]:
             "/status": _get("The job: replicas, quorum, steps, events", _json(schema_of(Status))),
             "/metrics": _get("Figures for Prometheus", {"text/plain": {"schema": _TEXT}}),
             "/openapi.json": _get("This document", _json({"type": "object"})),
+            "/operations": _post_operation(),
+            "/operations/{number}": _get_operation(),
         },
     }
 
@@ -69,6 +72,50 @@ def _json(schema: dict[str, Any]) -> dict[str, Any]:
     return {"application/json": {"schema": schema}}
 
 
+def _post_operation() -> dict[str, Any]:
+    name = {"type": "string", "maxLength": 128}
+    body = {
+        "type": "object",
+        "required": ["command"],
+        "additionalProperties": False,
+        "properties": {
+            "command": {"type": "string", "enum": list(COMMANDS)},
+            "replica": name,
+            "rank": {"type": "integer", "minimum": 0, "maximum": RANK_MAX},
+            "node": name,
+        },
+    }
+    operation = _get("Drain, restart or kill replicas, or take stacks", _OPERATION)["get"]
+    operation["requestBody"] = {"required": True, "content": _json(body)}
+    _add_refusals(
+        operation,
+        {
+            "404": "No such replica, worker or node",
+            "409": "It cannot be done now",
+            "413": "Too long",
+            "415": "Not sent as application/json",
+            "429": "Too many are under way",
+        },
+    )
+    return {"post": operation}
+
+
+def _get_operation() -> dict[str, Any]:
+    found = _get("What has become of it", _OPERATION)
+    number = {"name": "number", "in": "path", "required": True, "schema": {"type": "string"}}
+    seconds = {"type": "number", "minimum": 0, "maximum": WAIT_MAX_S}
+    wait = {"name": "wait", "in": "query", "required": False, "schema": seconds}
+    found["get"]["parameters"] = [number, wait]
+    _add_refusals(found["get"], {"404": "There is no such operation, or no longer"})
+    return found
+
+
+def _add_refusals(operation: dict[str, Any], refusals: dict[str, str]) -> None:
+    error = _json({"$ref": "#/components/schemas/Error"})
+    for code, why in refusals.items():
+        operation["responses"][code] = {"description": why, "content": error}
+
+
 def _get(summary: str, content: dict[str, Any]) -> dict[str, Any]:
     refusals = {"400": "No HTTP", "401": "No token, or another's", "421": "Not under that name"}
     error = _json({"$ref": "#/components/schemas/Error"})
@@ -80,3 +127,6 @@ def _get(summary: str, content: dict[str, Any]) -> dict[str, Any]:
         operation["security"] = []
         del answers["401"]
     return {"get": operation}
+
+
+_OPERATION = _json(schema_of(OperationStatus))

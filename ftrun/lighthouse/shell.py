@@ -22,6 +22,10 @@ from ftrun.core.lighthouse.events import (
     Event,
     Instruction,
     Journal,
+    Operation,
+    OperationChanged,
+    OperatorAsked,
+    Request,
     SendToAgent,
     TimerFired,
 )
@@ -90,6 +94,8 @@ class Shell:
         self._broadcast = Broadcast()
         self.event_log = EventLog()
         self._received: Counter[str] = Counter()
+        self._operations = 0
+        self._changed: dict[int, asyncio.Event] = {}
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @property
@@ -134,6 +140,27 @@ class Shell:
         """How many messages of each kind have arrived."""
         return dict(sorted(self._received.items()))
 
+    def ask(self, request: Request) -> Operation | None:
+        """Begin what a person asks for; None: too much is under way."""
+        self._operations += 1
+        self._feed(OperatorAsked(self._operations, request))
+        return self._core.operation(self._operations)
+
+    def operation(self, number: int) -> Operation | None:
+        """What has become of a request; None: it is not known, or no longer."""
+        return self._core.operation(number)
+
+    async def operation_changed(self, number: int, timeout_s: float) -> None:
+        """Wait until the operation changes, for at most this long."""
+        changed = self._changed.setdefault(number, asyncio.Event())
+        try:
+            await asyncio.wait_for(changed.wait(), timeout_s)
+        except asyncio.TimeoutError:
+            pass
+        finally:
+            if self._changed.get(number) is changed:
+                del self._changed[number]
+
     def stop(self) -> None:
         """Forget the timer and end all sessions."""
         self._timer.close()
@@ -156,6 +183,10 @@ class Shell:
                 self._send(instruction)
             case Journal(record):
                 self._journal.write(record)
+            case OperationChanged(number):
+                changed = self._changed.pop(number, None)
+                if changed is not None:
+                    changed.set()
             case CloseAgent(agent_id, reason):
                 # The core has already removed the agent: the end of this stream is no event.
                 session = self._sessions.pop(agent_id, None)

@@ -1,8 +1,8 @@
 """HTTP of a lighthouse: ``/healthz`` for probes, ``/status`` for people, ``/metrics`` to scrape.
 
-Every route but ``/healthz`` needs the token (X1), and every route is read-only. Connections are few
-and short (X3). Not here: the checks before the routes (guard.py), the status (status.py), the names
-of the metrics (metrics.py).
+Every route but ``/healthz`` needs the token (X1); only ``POST /operations`` changes anything.
+Connections are few and short (X3). Not here: the checks before the routes (guard.py), the routes of
+operations (operations.py), the status (status.py), the names of the metrics (metrics.py).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from ftrun.core.lighthouse.status import Status
 from ftrun.lighthouse.guard import add_headers, guard
 from ftrun.lighthouse.metrics import CONTENT_TYPE, render_metrics
 from ftrun.lighthouse.openapi import openapi
+from ftrun.lighthouse.operations import OperationSource, add_routes
 from ftrun.lighthouse.settings import ServiceSettings
 
 SHUTDOWN_TIMEOUT_S = 0.5
@@ -37,9 +38,11 @@ StatusSource = Callable[[], Status]
 class WebServer:
     """Serves the routes on a given socket that listens."""
 
-    def __init__(self, status: StatusSource, settings: ServiceSettings) -> None:
+    def __init__(
+        self, status: StatusSource, settings: ServiceSettings, operations: OperationSource
+    ) -> None:
         self._runner = web.AppRunner(
-            build_app(status, settings),
+            build_app(status, settings, operations),
             access_log=None,
             logger=_silent(),
             shutdown_timeout=SHUTDOWN_TIMEOUT_S,
@@ -107,7 +110,9 @@ class _Refused(asyncio.Protocol):
         transport.close()
 
 
-def build_app(status: StatusSource, settings: ServiceSettings) -> web.Application:
+def build_app(
+    status: StatusSource, settings: ServiceSettings, operations: OperationSource
+) -> web.Application:
     """The routes, behind the guard."""
 
     async def healthz(request: web.Request) -> web.Response:
@@ -128,4 +133,5 @@ def build_app(status: StatusSource, settings: ServiceSettings) -> web.Applicatio
     app.router.add_get("/status", show_status)
     app.router.add_get("/metrics", metrics)
     app.router.add_get("/openapi.json", document)
+    add_routes(app, operations)
     return app

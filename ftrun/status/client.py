@@ -6,10 +6,11 @@ It uses the standard library only, so that the command starts fast. Not here: sh
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import ssl
-from typing import cast
+from typing import Any, cast
 
 from ftrun.addresses import parse_address
 from ftrun.core.lighthouse.status import Status
@@ -37,11 +38,31 @@ def fetch_status(
         UserError: the address is invalid, the token is another job's, or TLS is set up wrongly.
         LighthouseUnreachable: no answer within ``timeout_s``, or not a lighthouse's.
     """
+    name, code, body = request(address, token, "GET", "/status", tls=tls, timeout_s=timeout_s)
+    return cast(Status, _checked(name, code, body, "lighthouse"))
+
+
+def request(
+    address: str,
+    token: str,
+    method: str,
+    path: str,
+    sent: object = None,
+    *,
+    tls: TlsFiles = PLAINTEXT,
+    timeout_s: float = TIMEOUT_S,
+) -> tuple[str, int, bytes]:
+    """One request to a lighthouse, ``sent`` as JSON; ``host:port``, HTTP code and body.
+
+    Raises:
+        UserError: the address is invalid, or TLS is set up wrongly.
+        LighthouseUnreachable: no answer within ``timeout_s``.
+    """
     host, port = parse_address(address, "--lighthouse")
     connection = _connection(host, port, tls, timeout_s)
     try:
         connection.connect()
-        code, body = _ask(connection, token)
+        code, body = _ask(connection, token, method, path, sent)
     except _Closed as error:
         if not tls:
             raise _unreachable(host, port, tls, error) from error
@@ -52,21 +73,40 @@ def fetch_status(
         raise _unreachable(host, port, tls, error) from error
     finally:
         connection.close()
-    return _checked(f"{host}:{port}", code, body)
+    return f"{host}:{port}", code, body
+
+
+def answer_of(name: str, code: int, body: bytes, field: str) -> dict[str, Any]:
+    """The object in an answer, which has ``field``.
+
+    Raises:
+        UserError: the token is another job's, or the lighthouse refuses the request.
+        LighthouseUnreachable: what answers is no lighthouse.
+    """
+    if 400 <= code < 500 and code != 401:
+        with contextlib.suppress(ValueError, TypeError, KeyError):
+            raise UserError(f"{json.loads(body)['error']} Nothing was changed.")
+    return _checked(name, code, body, field)
 
 
 class _Closed(OSError):
     """The peer closed the connection without an answer, after TCP and TLS were established."""
 
 
-def _ask(connection: http.client.HTTPConnection, token: str) -> tuple[int, bytes]:
+def _ask(
+    connection: http.client.HTTPConnection, token: str, method: str, path: str, sent: object
+) -> tuple[int, bytes]:
     """The answer's code and body.
 
     Raises:
         _Closed: there was none. Which error shows that depends on the moment and on the Python.
     """
     try:
-        connection.request("GET", "/status", headers={"Authorization": bearer(token)})
+        headers = {"Authorization": bearer(token)}
+        data = None if sent is None else json.dumps(sent).encode()
+        if data is not None:
+            headers["Content-Type"] = "application/json"
+        connection.request(method, path, body=data, headers=headers)
         response = connection.getresponse()
         return response.status, response.read(STATUS_BYTES_MAX)
     except (ConnectionError, ssl.SSLEOFError) as error:
@@ -93,15 +133,15 @@ def _connection(
     return http.client.HTTPSConnection(host, port, timeout=timeout_s, context=context)
 
 
-def _checked(address: str, code: int, body: bytes) -> Status:
+def _checked(address: str, code: int, body: bytes, field: str) -> dict[str, Any]:
     if code == 401:
         raise UserError(
             f"The lighthouse at {address} has another token. Give the job's: --token-file FILE."
         )
     try:
-        status = json.loads(body) if code == 200 else None
+        found = json.loads(body) if code == 200 else None
     except ValueError:
-        status = None
-    if not isinstance(status, dict) or "lighthouse" not in status:
+        found = None
+    if not isinstance(found, dict) or field not in found:
         raise LighthouseUnreachable(f"What answers at {address} is no lighthouse (HTTP {code}).")
-    return cast(Status, status)
+    return found

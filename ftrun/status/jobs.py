@@ -92,6 +92,13 @@ def running_jobs(directory: Path | None = None) -> list[RunningJob]:
     return sorted(alive, key=lambda job: (job.started, job.job_id), reverse=True)
 
 
+def stale_jobs(directory: Path | None = None) -> list[RunningJob]:
+    """The jobs whose agent was killed: their files are of no use any more."""
+    place = jobs_dir() if directory is None else directory
+    found = [_read(path) for path in sorted(place.glob("*.json"))[:JOBS_MAX]]
+    return [job for job in found if job is not None and job.birth and not agent_lives(job)]
+
+
 def agent_lives(job: RunningJob) -> bool:
     """True if the process with the agent's pid is the agent, not a later process with that pid.
 

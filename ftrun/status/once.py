@@ -56,14 +56,24 @@ def show_json(query: StatusQuery, out: TextIO | None = None) -> int:
 
 def find_status(query: StatusQuery) -> Status:
     """Fetch the status of the job that the query names. Raises as ``show_once``."""
+    address, token, tls = find_lighthouse(query)
+    return fetch_status(address, token, tls=tls)
+
+
+def find_lighthouse(query: StatusQuery, command: str = "ftrun status") -> tuple[str, str, TlsFiles]:
+    """The address of the lighthouse that the query names, the token, and the TLS files.
+
+    Raises:
+        UserError: there is no such job or token, or ``command`` got no id and there are several.
+    """
     if query.lighthouse is not None:
         address, token_file, tls = query.lighthouse, default_token_path(), query.tls
     else:
-        job = find_job(query.job_id)
+        job = find_job(query.job_id, command)
         address, token_file, tls = job.http, Path(job.token_file), query.tls or job.tls
     token = load_token(query.token_file or token_file)
     tls.check_client()
-    return fetch_status(address, token, tls=tls)
+    return address, token, tls
 
 
 def find_job(job_id: str | None, command: str = "ftrun status") -> RunningJob:

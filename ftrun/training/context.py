@@ -5,6 +5,7 @@ Not here: its use (manager.py, link.py) and how it was decided (agent/).
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -53,14 +54,14 @@ class _Process:
     """The state of this process, which is one worker for all its life.
 
     ``managed``: the worker whose Manager is open. ``had_manager``: there was one, open or closed.
-    ``leave``: see ``trains``.
+    ``leave``: see ``trains``. ``stop_signal``: what it was asked to stop with; 0: it was not.
     """
 
     context: WorkerContext | None = None
     failed: bool = False
     managed: WorkerKey | None = None
     had_manager: bool = False
-    stop_requested: bool = False
+    stop_signal: int = 0
     leave: Callable[[], None] | None = None
 
 
@@ -125,14 +126,23 @@ def leaver() -> Callable[[], None] | None:
     return _Process.leave
 
 
-def request_stop() -> None:
-    """Note that the agent has asked this process to stop."""
-    _Process.stop_requested = True
+def request_stop(number: int = signal.SIGTERM) -> None:
+    """Note that the agent has asked this process to stop; ``number``: as if by this signal."""
+    _Process.stop_signal = _Process.stop_signal or int(number)
 
 
 def stop_requested() -> bool:
-    """Whether the agent has asked this process to stop."""
-    return _Process.stop_requested
+    """Whether this worker was asked to stop: by a signal to ``ftrun``, a drain or a restart.
+
+    It is True before ``Drained`` is raised, so that a script can end its loop by itself. Without
+    ``ftrun`` it is always False.
+    """
+    return _Process.stop_signal != 0
+
+
+def was_interrupted() -> bool:
+    """Whether it was asked by Ctrl-C."""
+    return _Process.stop_signal == signal.SIGINT
 
 
 def mark_failed() -> None:

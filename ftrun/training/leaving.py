@@ -13,6 +13,7 @@ from ftrun.core.messages import LeaveReason
 from ftrun.core.worker import events as e
 from ftrun.core.worker.machine import StepMachine, StepPhase
 from ftrun.errors import ExitCode
+from ftrun.training import context
 
 
 class Drained(SystemExit):
@@ -24,6 +25,10 @@ class Drained(SystemExit):
 
     def __init__(self) -> None:
         super().__init__(int(ExitCode.PREEMPTED))
+
+
+class Interrupted(Drained, KeyboardInterrupt):
+    """``Drained`` after Ctrl-C: also ``except KeyboardInterrupt`` catches it."""
 
 
 class Leaving:
@@ -38,6 +43,8 @@ class Leaving:
         """Raise Drained, or a plain SystemExit if there is no whole state to save."""
         if self._machine.torn:
             raise SystemExit(int(ExitCode.PREEMPTED))
+        if context.was_interrupted():
+            raise Interrupted
         raise Drained
 
     def at_once(self) -> None:

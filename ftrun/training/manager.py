@@ -243,7 +243,10 @@ class Manager:
 
     @property
     def stop_requested(self) -> bool:
-        """Whether this process was asked to stop: ``Drained`` follows at the next boundary."""
+        """Whether this worker was asked to stop: ``Drained`` follows at the next boundary.
+
+        A script may end its loop by itself instead. As ``ftrun.stop_requested()``.
+        """
         return stop_requested()
 
     def wait_quorum(self) -> None:

@@ -46,7 +46,7 @@ class Job:
         self.logs = directory / "logs"
         self._mark = os.urandom(8).hex()
         command = list(program or (sys.executable, "-m", "ftrun"))
-        command += ["--log-dir", str(self.logs), "--job-id", "job"]
+        command += ["--log-dir", str(self.logs), "--job-id", "job", "--prefix"]
         beside = {} if program else {"PYTHONPATH": str(Path(__file__).parents[2])}
         self.process = subprocess.Popen(
             [*within, *command, *options, str(self.script), *args],

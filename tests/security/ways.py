@@ -35,6 +35,7 @@ from ftrun.protocol.frames import FrameSocket
 from tests.fuzz.hosted import HOSTED, STATES, HostedBytes
 from tests.unit.checkpoint.asking import Caller
 from tests.unit.lighthouse.lighthouse_process import LighthouseProcess
+from tests.unit.lighthouse.scripted_operations import ScriptedOperations
 
 WAIT_S = 10.0
 Ask = Callable[[str | None], str]
@@ -126,11 +127,14 @@ def _lighthouse_routes(lighthouse: LighthouseProcess) -> Iterator[Way]:
     settings = ServiceSettings(Path("/nowhere"), lighthouse.token)
     found = {
         (route.method, route.resource.canonical)
-        for route in build_app(dict, settings).router.routes()
+        for route in build_app(dict, settings, ScriptedOperations()).router.routes()
         if route.resource is not None
     }
     for method, path in sorted(found | {("POST", "/status"), ("GET", "/unknown")}):
-        welcome = "405" if method == "POST" else "404" if path == "/unknown" else "200"
+        answers = {("POST", "/status"): "405", ("POST", "/operations"): "415"}
+        answers |= {(x, "/operations/{number}"): "404" for x in ("GET", "HEAD")}
+        answers["GET", "/unknown"] = "404"
+        welcome = answers.get((method, path), "200")
         ask = partial(_request, lighthouse.http, method, path)
         name = f"lighthouse: {method} {path}"
         yield Way(name, lighthouse.token, ask, welcome, "401", path in OPEN_ROUTES)

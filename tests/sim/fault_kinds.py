@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ftrun.core import messages as m
 from ftrun.core.agent import events as s
-from ftrun.core.lighthouse.events import Journal
+from ftrun.core.lighthouse.events import Journal, OperatorAsked, Request
 from ftrun.core.worker import events as e
 
 if TYPE_CHECKING:
@@ -383,3 +383,38 @@ LATE_KINDS: Mapping[str, Callable[[World], None]] = {
     "late_host": _late_host,
 }
 """Drawn for few seeds, and apart from the others (``Faults.add_late_kinds``)."""
+
+# ---------------------------------------------------------------- people
+
+
+def _operator(world: World, command: str) -> None:
+    """``ftrun drain``, ``restart`` or ``kill`` of one replica; a request may come twice."""
+    lighthouse = world.lighthouse
+    if lighthouse is None or not lighthouse.alive or world.calm:
+        return
+    replica_id = str(world.rng.randrange(world.job.replicas))
+    for _ in range(world.rng.choice((1, 1, 2))):
+        asked = OperatorAsked(world.next_number(), Request(command, replica_id))
+        world.at(world.rng.choice((0.0, 0.01, 0.2)), lighthouse, lighthouse.feed, asked)
+
+
+def _operator_drain(world: World) -> None:
+    _operator(world, "drain")
+    if world.rng.random() < 0.5:
+        world.at(world.rng.uniform(0.0, 2.0), None, _operator, world, "restart")
+
+
+def _operator_restart(world: World) -> None:
+    _operator(world, "restart")
+
+
+def _operator_kill(world: World) -> None:
+    _operator(world, "kill")
+
+
+OPERATOR_KINDS: Mapping[str, Callable[[World], None]] = {
+    "operator_drain": _operator_drain,
+    "operator_restart": _operator_restart,
+    "operator_kill": _operator_kill,
+}
+"""Drawn like the late ones, and apart from them (``Faults.add_operators``)."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ftrun.core import messages as m
-from tests.sim.fault_kinds import FIRST_KINDS, KINDS, LATE_KINDS
+from tests.sim.fault_kinds import FIRST_KINDS, KINDS, LATE_KINDS, OPERATOR_KINDS
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -25,6 +25,7 @@ FIRST_RATES = {"build_failure": 0.15, "reduction_error": 0.02, "script_error": 0
 RATES = {**FIRST_RATES, "build_failure_at_all": 0.2, "heal_error": 0.3}
 """The probability of each fault, at each place where it can happen."""
 LATE_SHARE = 0.06
+OPERATOR_SHARE = 0.12
 
 
 @dataclass
@@ -89,6 +90,13 @@ class Faults:
         self.timed = (*self.timed, (when_s, rng.choice(list(LATE_KINDS))))
         return True
 
+    def add_operators(self, rng: random.Random) -> None:
+        """Draw one to three requests of people for some seeds, separately as well."""
+        if rng.random() < OPERATOR_SHARE:
+            for _ in range(rng.randint(1, 3)):
+                when_s = rng.uniform(0.2, self.window_s)
+                self.timed = (*self.timed, (when_s, rng.choice(list(OPERATOR_KINDS))))
+
     def plan(self, world: World) -> None:
         """Put the timed faults into the queue."""
         for when_s, kind in self.timed:
@@ -116,7 +124,7 @@ class Faults:
             world.note("world", "fault", kind)
             self.done.append(kind)
             self._struck(world, kind)
-            {**KINDS, **LATE_KINDS}[kind](world)
+            {**KINDS, **LATE_KINDS, **OPERATOR_KINDS}[kind](world)
 
     def _struck(self, world: World, kind: str) -> None:
         if world.coverage is not None:
@@ -125,4 +133,4 @@ class Faults:
 
 def all_faults() -> Iterable[str]:
     """The names of all kinds."""
-    return (*KINDS, *LATE_KINDS, *RATES)
+    return (*KINDS, *LATE_KINDS, *OPERATOR_KINDS, *RATES)

@@ -113,6 +113,8 @@ class LighthouseProcess(Actor):
         elif isinstance(message, m.Notice) and message.kind == "moving":
             for incarnation in world.living(message.replica_ids[0]):
                 world.invariants.excuse(incarnation, "it was asked to leave")
+        elif isinstance(message, m.StopReplica):
+            world.invariants.excuse(message.incarnation, "it was asked to leave")
         elif isinstance(message, m.RestartReplica):
             world.invariants.excuse(message.incarnation, "it was given up")
         stream = self.sessions.get(agent_id)

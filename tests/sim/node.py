@@ -207,7 +207,10 @@ class Agent(Actor):
                 self.world.at(delay_s, self, self._start_replica, replica_id, incarnation)
             case s.SignalReplica(_, incarnation, number):
                 self._signal(incarnation, number)
-            case s.AskToStop(_, incarnation):
+            case s.SignalWorker(key, number):
+                if key in self.workers:
+                    self.world.at(0.001, None, self.workers[key].crash, -number)
+            case s.AskToStop(_, incarnation, _):
                 self._ask_to_stop(incarnation)
             case s.SendToReplica(_, incarnation, message):
                 for worker in self.workers.values():
@@ -379,6 +382,11 @@ class Agent(Actor):
                         worker.heard.append(inner)
             case m.RestartReplica(replica_id, incarnation, reason):
                 self.handle(s.RestartAsked(replica_id, incarnation, reason))
+            case m.StopReplica(replica_id, incarnation, restart, at_boundary):
+                asked = s.ReplicaStopAsked(replica_id, incarnation, restart, at_boundary)
+                self.handle(asked)
+            case m.KillWorkers(replica_id, incarnation, ranks):
+                self.handle(s.KillAsked(replica_id, incarnation, ranks))
             case m.EndJob(exit_code, reason):
                 self.handle(s.JobEnded(exit_code, reason))
             case m.Rejected(reason):

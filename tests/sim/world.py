@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ftrun.core.lighthouse.events import JournalState
+from ftrun.core.lighthouse.events import JournalState, OperatorAsked, Request
 from ftrun.core.messages import JobSpec
 from ftrun.core.worker.machine import GROUP_TIMEOUT_S
 from tests.sim.actor import (
@@ -46,6 +46,7 @@ from tests.sim.story import line
 
 EVENTS_MAX = 60_000
 EVENTS_MAX_HUNG = 300_000
+RESTORED_AFTER_S = 0.5
 RECOVERY_S = 15.0
 CALENDAR_S = 20_000.0
 """The day on which every schedule begins, after the lighthouse's day zero."""
@@ -179,6 +180,7 @@ class World:
         may_hang = bool(set(focus) & set(LATE_KINDS))
         if faults is None and not focus and seed % 2:
             may_hang = self.faults.add_late_kinds(late)
+            self.faults.add_operators(random.Random(f"{seed}/operators"))
         if may_hang and late.random() < 0.5:
             self.hang_timeout_s = HANG_TIMEOUT_SHORT_S
 
@@ -304,6 +306,13 @@ class World:
             actor.go_on()
         for host in self.hosts:
             host.mend()
+        self.at(RESTORED_AFTER_S, None, self._restore)
+
+    def _restore(self) -> None:
+        """People restart what they have drained: the script may want all of its replicas."""
+        assert self.lighthouse is not None
+        for replica_id in self.lighthouse.core.state.slots.withdrawn:
+            self.lighthouse.feed(OperatorAsked(self.next_number(), Request("restart", replica_id)))
 
     def receives(self, agent: Agent) -> bool:
         """The lighthouse and an agent have an open stream."""

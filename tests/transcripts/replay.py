@@ -20,6 +20,8 @@ A line at the margin is an event; the indented lines below it are the instructio
     0a: built 1.1#1 | buildfailed 1.1#1: reason | promised 1.2#1@7 | refused 1.2#1@7 current=8
     0a: inforce 1.1#1@0 | errored 1.1#1@5: reason | healed 1.1#1@5 from 0,2 | progress 5
     0a: leaving finished
+    asks drain 0 | asks restart 0 | asks kill 0.1 | asks stack 0 | asks drain node=host-A (people)
+    A answers 1 0a: stacks of a worker
 
 ``python -m tests.transcripts.replay FILE…`` writes the lighthouse's present instructions into the
 files: read the difference before you commit it. Not here: any expectation of its own.
@@ -36,6 +38,7 @@ from typing import Any
 from ftrun.core import messages as m
 from ftrun.core.activity import Activity
 from ftrun.core.ids import NO_ATTEMPT, Attempt, StateId, Tag, WorkerKey, pack_quorum_id
+from ftrun.core.lighthouse.events import OperationChanged, OperatorAsked, Request
 from ftrun.core.lighthouse.machine import (
     AgentAttached,
     AgentDetached,
@@ -66,6 +69,7 @@ class Replay:
         self.lighthouse: Lighthouse | None = None
         self.agents: dict[str, str] = {}  # incarnation → agent
         self.quorums: dict[str, Quorum] = {}
+        self.asked = 0
         self._phase = ""
         self._out: list[str] = []
 
@@ -81,13 +85,14 @@ class Replay:
             "start": lambda _: self._start(JournalState()),
             "restart": lambda w: self._start(JournalState() if w else self.journal),
             "stopped": lambda w: self._stand_still(float(w[0])),
+            "asks": self._asks,
             "drain": lambda w: self._drain(_listed(w[0])),
         }
         if words[0] in commands:
             commands[words[0]](words[1:])
         elif words[0].startswith("+"):
             self._pass(float(words[0]))
-        elif words[1] in ("attached", "detached", "says"):
+        elif words[1] in ("attached", "detached", "says", "answers"):
             self._agent(words[0], words[1:], text)
         else:
             names, _, word = text.partition(": ")
@@ -137,6 +142,13 @@ class Replay:
         self.now += seconds
         self._feed(TimerFired())
 
+    def _asks(self, words: list[str]) -> None:
+        options, targets = _options(words[1:]), [x for x in words[1:] if "=" not in x]
+        replica, dot, rank = (targets[0] if targets else "").partition(".")
+        request = Request(words[0], replica, int(rank) if dot else None, options.get("node", ""))
+        self.asked += 1
+        self._feed(OperatorAsked(self.asked, request))
+
     def _drain(self, replica_ids: list[str]) -> None:
         assert self.lighthouse is not None
         self.lighthouse.membership.drain(replica_ids)
@@ -147,6 +159,10 @@ class Replay:
     def _agent(self, agent_id: str, words: list[str], text: str) -> None:
         if words[0] == "detached":
             self._feed(AgentDetached(agent_id))
+        elif words[0] == "answers":
+            key = WorkerKey(*_replica(words[2].rstrip(":")), 0)
+            taken = m.StacksTaken(int(words[1]), key, text.partition(": ")[2])
+            self._feed(AgentSent(agent_id, (taken,)))
         elif words[0] == "attached":
             self._feed(AgentAttached(agent_id, self._hello(agent_id, _options(words[1:]))))
         else:
@@ -269,6 +285,12 @@ class Replay:
             return f"journal {_record(instruction.record)}"
         if isinstance(instruction, CloseAgent):
             return f"close {instruction.agent_id}: {instruction.reason}"
+        if isinstance(instruction, OperationChanged):
+            assert self.lighthouse is not None
+            operation = self.lighthouse.operation(instruction.number)
+            assert operation is not None
+            state = "failed" if operation.has_failed else "done" if operation.has_ended else "now"
+            return f"operation {operation.number} {state}: {operation.text}"
         assert isinstance(instruction, SendToAgent)
         message = instruction.message
         to = f"{instruction.agent_id} <-"
@@ -299,6 +321,16 @@ def _to_agent(message: m.ToAgent) -> str:
         return f"{kind} {message.replica_id}{message.incarnation}: {message.reason}"
     if isinstance(message, m.Notice):
         return f"{message.kind}: {message.text}"
+    if isinstance(message, m.StopReplica):
+        then = "restart" if message.restart else "stay away"
+        where = ", at a boundary" if message.at_boundary else ""
+        return f"{kind} {message.replica_id}{message.incarnation or '-'}: {then}{where}"
+    if isinstance(message, m.KillWorkers):
+        ranks = ",".join(map(str, message.group_ranks))
+        return f"{kind} {message.replica_id}{message.incarnation}: {ranks}"
+    if isinstance(message, m.AskStacks):
+        keys = " ".join(f"{x.replica_id}{x.incarnation}.{x.group_rank}" for x in message.keys)
+        return f"{kind} {message.request}: {keys}"
     if isinstance(message, m.EndJob):
         return f"{kind} {message.exit_code}: {message.reason}"
     return f"{kind}: {message.reason}" if isinstance(message, m.Rejected) else kind
@@ -310,6 +342,8 @@ def _record(record: JournalState) -> str:
         parts.append(f"job={record.spec.job_id}")
     if record.finished:
         parts.append(f"finished={','.join(record.finished)}")
+    if record.withdrawn:
+        parts.append(f"withdrawn={','.join(record.withdrawn)}")
     if record.outcome is not None:
         parts.append(f"ended={record.outcome.exit_code}")
     if record.unaccounted:

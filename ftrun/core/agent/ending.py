@@ -9,20 +9,20 @@ Not here: how one slot is stopped (stopping.py), what a slot's end means before 
 
 from __future__ import annotations
 
-import signal
-
 from ftrun.core.agent import words
-from ftrun.core.agent.events import EndAgent
-from ftrun.core.agent.failures import exit_code_of
+from ftrun.core.agent.events import SIGTERM, EndAgent, PassSignal, ShowStacks
+from ftrun.core.agent.failures import exit_code_of, signal_name
 from ftrun.core.agent.lease import AgentLease
 from ftrun.core.agent.outbox import Outbox
 from ftrun.core.agent.settings import SupervisorSettings
+from ftrun.core.agent.signals import Reaction
 from ftrun.core.agent.slot_state import Outcome, SlotPhase
 from ftrun.core.agent.slot_table import NodeSlots
 from ftrun.core.agent.stopping import Stopping
 from ftrun.core.messages import AgentLeaving, Goodbye
 
-SIGTERM = int(signal.SIGTERM)
+ECHO_S = 0.2
+"""A signal that comes again so soon is the same one, sent by two: a terminal and a wrapper."""
 
 
 class Ending:
@@ -46,6 +46,8 @@ class Ending:
         self._lease = lease
         self._out = out
         self._result: EndAgent | None = None
+        self._is_notice = False
+        self._latest: tuple[int, float] | None = None
         self.outcome = Outcome.STOPPED
         self.end_at: float | None = None
         self.is_over = False
@@ -63,7 +65,38 @@ class Ending:
                 self._stopping.ask(slot)
                 self._stopping.leave_now(slot)
 
-    def drain(self, reason: str, exit_code: int) -> None:
+    def signalled(self, number: int) -> None:
+        """A signal has come to the agent: leave, stop at once, or go on (signals.py)."""
+        rules, name = self._settings.signals, signal_name(number)
+        match rules.reaction(number):
+            case Reaction.SHOW_STACKS:
+                self._out.add(words.stacks_wanted(name))
+                self._out.add(ShowStacks())
+            case Reaction.PASS_ON:
+                self._out.add(PassSignal(number))
+            case Reaction.STOP:
+                self._out.add(words.not_handled(name))
+                self.stop_now(rules.exit_code(number), name)
+            case Reaction.LEAVE:
+                self._leave(number, name)
+
+    def _leave(self, number: int, name: str) -> None:
+        """The first request asks, a second one stops at once; an echo of the first is neither."""
+        rules, now = self._settings.signals, self._out.now
+        latest, self._latest = self._latest, (number, now)
+        if not self.has_begun:
+            code = rules.exit_code(number)
+            self.drain(name, code, number, is_notice=number == rules.preempt)
+        elif self._is_notice:
+            self._is_notice = False
+            self._out.add(words.leaves_already(name))
+        elif latest is None or latest[0] != number or now - latest[1] >= ECHO_S:
+            self._out.add(words.second_request(name))
+            self.stop_now()
+
+    def drain(
+        self, reason: str, exit_code: int, number: int = SIGTERM, *, is_notice: bool = False
+    ) -> None:
         """Ask every script to stop; those with a Manager leave at a boundary that all agree on.
 
         Without a lighthouse no agreement is possible, and each leaves at its own next boundary.
@@ -73,20 +106,22 @@ class Ending:
         if self.has_begun:
             return
         self._begin(exit_code, reason, Outcome.DRAINED)
+        self._is_notice = is_notice
         self._out.add(words.draining(reason, self._settings.grace_s))
         for slot in self._slots:
             if slot.phase is SlotPhase.RUNNING:
-                self._stopping.ask(slot)
+                self._stopping.ask(slot, number)
                 if not self._lease.is_connected or self._settings.alone:
                     self._stopping.leave_now(slot, in_quorum=not self._lease.is_connected)
         self._out.send(AgentLeaving(reason, self._slots.running()))
 
-    def stop_now(self) -> None:
-        """Kill every group that still runs, at a second request to stop; the report says so."""
-        self._begin(exit_code_of(-SIGTERM), "stopped", Outcome.STOPPED)
+    def stop_now(self, exit_code: int = exit_code_of(-SIGTERM), reason: str = "stopped") -> None:
+        """Kill every group that still runs, and report that it was killed."""
+        how = "a second request to stop" if self.has_begun else reason
+        self._begin(exit_code, reason, Outcome.STOPPED)
         for slot in self._slots:
             if slot.alive:
-                slot.killed = "was killed by a second request to stop"
+                slot.killed = f"was killed by {how}"
                 self._stopping.report_lost(slot, slot.killed, killed=True)
                 self._stopping.kill(slot)
 

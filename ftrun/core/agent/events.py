@@ -5,6 +5,7 @@ Events are in the past tense, instructions in the imperative. Not here: decision
 
 from __future__ import annotations
 
+import signal
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -16,6 +17,8 @@ from ftrun.core.messages import (
     Lease,
     LeaveNow,
 )
+
+SIGTERM = int(signal.SIGTERM)
 
 # ---------------------------------------------------------------- events
 
@@ -88,16 +91,48 @@ class RestartAsked:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplicaStopAsked:
+    """People ask this incarnation to leave (``StopReplica``)."""
+
+    replica_id: str
+    incarnation: str
+    restart: bool
+    at_boundary: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class KillAsked:
+    """People ask for the death of these workers (``KillWorkers``)."""
+
+    replica_id: str
+    incarnation: str
+    group_ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SignalReceived:
+    """A signal to the agent itself (signals.py)."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class DrainAsked:
-    """SIGTERM or the first Ctrl-C: leave at a boundary, then end with ``exit_code``."""
+    """Leave at a boundary, then end with ``exit_code``.
+
+    ``number``: the signal that scripts are asked with. ``is_notice``: the node will be taken away,
+    so that a later request to stop is the first one.
+    """
 
     reason: str
     exit_code: int
+    number: int = SIGTERM
+    is_notice: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class StopAsked:
-    """The second Ctrl-C: end now."""
+    """A second request: end now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +200,9 @@ Event: TypeAlias = (
     | WorkerDisconnected
     | WorkerUsed
     | RestartAsked
+    | ReplicaStopAsked
+    | KillAsked
+    | SignalReceived
     | DrainAsked
     | StopAsked
     | JobEnded
@@ -208,11 +246,35 @@ class SignalReplica:
 
 
 @dataclass(frozen=True, slots=True)
+class SignalWorker:
+    """Signal one worker, and not its children."""
+
+    key: WorkerKey
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class AskToStop:
-    """Ask the scripts of an incarnation to stop; a second time: to leave where they stand."""
+    """Ask the scripts of an incarnation to stop; a second time: to leave where they stand.
+
+    ``number``: the signal that a script with a handler of its own gets.
+    """
 
     replica_id: str
     incarnation: str
+    number: int = SIGTERM
+
+
+@dataclass(frozen=True, slots=True)
+class PassSignal:
+    """Send a signal to every worker of this agent that does not die of it."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShowStacks:
+    """Show the Python stacks of every worker of this agent, and put them into its log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +346,10 @@ Instruction: TypeAlias = (
     StartReplica
     | StartStandby
     | SignalReplica
+    | SignalWorker
     | AskToStop
+    | PassSignal
+    | ShowStacks
     | SweepReplica
     | SendToLighthouse
     | SendToWorkers

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from ftrun import defaults
 from ftrun.core.agent.restarts import RestartRules
+from ftrun.core.agent.signals import SignalRules
 from ftrun.core.agent.standby import StandbyRules
 
 
@@ -20,6 +21,8 @@ class SupervisorSettings:
     explain nothing. ``unreachable_code``: if no lighthouse ever answered. ``unready_code``: if no
     worker could ever be started. ``hang_timeout_s``: see hang_watch.py; 0: silent workers are left
     alone. ``replicas``: of the whole job. ``target``: what the workers run, for people.
+    ``asks_siblings``: when a worker fails, the rest of its group is asked to stop and has the
+    grace, as under torchrun; otherwise it is killed at once, so that its peers can go on.
     """
 
     agent_id: str
@@ -37,4 +40,6 @@ class SupervisorSettings:
     unready_code: int = 2
     replicas: int = 1
     target: str = "the script"
+    signals: SignalRules = field(default_factory=SignalRules)
+    asks_siblings: bool = False
     standbys: StandbyRules = field(default_factory=StandbyRules)

@@ -28,6 +28,13 @@ class SlotPhase(Enum):
     ENDED = "ended"
 
 
+class Leaves(Enum):
+    """What people have asked of a slot whose scripts are to stop while the job goes on."""
+
+    FOR_GOOD = "drain"
+    TO_RESTART = "restart"
+
+
 class Outcome(Enum):
     """How a slot has ended."""
 
@@ -70,6 +77,8 @@ class SlotState:
     once. ``steps_alone``: an optimizer steps, and there is no Manager. ``lost_at``: since when the
     slot cannot train; None while it can. ``hang_watch``: watches this incarnation's workers.
     ``restart_in_s``, ``outcome_ahead``: what follows when all workers of a failed group have ended.
+    ``asked_with``: the signal that its scripts were asked to stop with.
+    ``leaves``: what people have asked of this incarnation; None: nothing.
     ``forgotten``: the slot is another agent's as soon as the processes here have ended.
     """
 
@@ -84,6 +93,8 @@ class SlotState:
     has_manager: bool = False
     left: set[int] = field(default_factory=set)
     killed: str = ""
+    asked_with: int = 0
+    leaves: Leaves | None = None
     has_trained: bool = False
     steps_alone: bool = False
     hang_watch: HangWatch = field(default_factory=lambda: HangWatch(0.0))
@@ -112,6 +123,7 @@ class SlotState:
         self.hang_watch = HangWatch(hang_timeout_s)
         self.has_manager = self.lost = False
         self.killed = ""
+        self.leaves = None
         self.restart_in_s = self.outcome_ahead = None
         self.clear_deadlines()
         self.budget.started()

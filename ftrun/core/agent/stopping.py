@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import signal
 
-from ftrun.core.agent.events import AskToStop, SendToReplica, SignalReplica
+from ftrun.core.agent.events import SIGTERM, AskToStop, SendToReplica, SignalReplica
 from ftrun.core.agent.outbox import Outbox
 from ftrun.core.agent.settings import SupervisorSettings
 from ftrun.core.agent.slot_state import SlotPhase, SlotState
@@ -29,7 +29,7 @@ class Stopping:
         self._slots = slots
         self._out = out
 
-    def ask(self, slot: SlotState) -> None:
+    def ask(self, slot: SlotState, number: int = SIGTERM) -> None:
         """Ask its script to stop; from now on it has the whole grace.
 
         A script that has raised ends by itself, and has its deadline.
@@ -38,14 +38,23 @@ class Stopping:
             return
         grace_s = self._settings.grace_s
         slot.phase = SlotPhase.STOPPING
+        slot.asked_with = number
         slot.press_at = self._out.now + PRESS_SHARE * grace_s
         slot.kill_at = self._out.now + grace_s
-        self._out.add(AskToStop(slot.replica_id, slot.incarnation))
+        self._out.add(AskToStop(slot.replica_id, slot.incarnation, number))
+
+    def ask_siblings(self, slot: SlotState) -> None:
+        """Ask the rest of a group whose worker has failed; nothing of it trains any more."""
+        slot.phase = SlotPhase.STOPPING
+        slot.clear_deadlines()
+        slot.kill_at = self._out.now + self._settings.grace_s
+        self._out.add(AskToStop(slot.replica_id, slot.incarnation, SIGTERM))
 
     def press(self, slot: SlotState) -> None:
         """The group has not left in half of its grace: it leaves where it stands."""
         slot.press_at = None
-        self._out.add(AskToStop(slot.replica_id, slot.incarnation))
+        number = slot.asked_with or SIGTERM
+        self._out.add(AskToStop(slot.replica_id, slot.incarnation, number))
         self.leave_now(slot)
 
     def leave_now(self, slot: SlotState, *, in_quorum: bool = True) -> None:

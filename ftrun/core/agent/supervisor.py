@@ -15,15 +15,17 @@ instructions that it returns. Each slot that the lighthouse has assigned is in o
 | slot taken away  | removed | kill, unless it has left| then removed    | removed   |
 | stop time        |         | (raised, hangs) lost    | asked, then kill|           |
 | silent for long  |         | lost; kill: STOPPING    |                 |           |
+| people ask       | RUNNING | asked; left: STOPPING   |                 |           |
 
 "Next" after STOPPING is WAITING for a restart, ENDED, or the slot's removal. A group that is asked
 to stop has the whole grace (inject/stopping.py); if it must be killed then, the report says so. The
 rest of a broken group is killed first, and its loss is reported right after that (Q3).
 
 Not here: the agent's end (ending.py), what follows a failure (failed_slots.py, restarts.py), how a
-slot is stopped (stopping.py), the lighthouse's absence (outage.py, lease.py), silent workers
-(hang_watch.py), standbys (standby.py), slow imports (imports.py), texts (words.py), processes,
-sockets and files (agent/), membership (core/lighthouse/machine.py).
+slot is stopped (stopping.py), requests of people (on_request.py), the lighthouse's absence
+(outage.py, lease.py), silent workers (hang_watch.py), standbys (standby.py), slow imports
+(imports.py), texts (words.py), processes, sockets and files (agent/), membership
+(core/lighthouse/machine.py).
 """
 
 from __future__ import annotations
@@ -36,16 +38,20 @@ from ftrun.core.activity import NOT_ITS_OWN
 from ftrun.core.agent import words
 from ftrun.core.agent.ending import Ending
 from ftrun.core.agent.events import (
+    SIGTERM,
     AskWorker,
     DrainAsked,
     Event,
     FailureReported,
     Instruction,
     JobEnded,
+    KillAsked,
     LighthouseGone,
     LighthouseSent,
     NoManagerMade,
+    ReplicaStopAsked,
     RestartAsked,
+    SignalReceived,
     SlotsAssigned,
     SpawnerLost,
     SpawnerReady,
@@ -64,6 +70,7 @@ from ftrun.core.agent.events import (
 from ftrun.core.agent.failed_slots import FailedSlots, failure_of
 from ftrun.core.agent.imports import LIMIT_S, ImportDeadline
 from ftrun.core.agent.lease import AgentLease
+from ftrun.core.agent.on_request import OnRequest
 from ftrun.core.agent.outage import Outage
 from ftrun.core.agent.outbox import Outbox
 from ftrun.core.agent.settings import SupervisorSettings
@@ -107,6 +114,7 @@ class Supervisor:
         self._out = Outbox(now)
         self._stopping = Stopping(settings, self._slots, self._out)
         self._ending = Ending(settings, self._slots, self._stopping, self._lease, self._out)
+        self._on_request = OnRequest(settings, self._slots, self._stopping, self._out)
         self._failures = FailedSlots(settings, self._stopping, self._ending, self._out)
         self._outage = Outage(
             settings, self._slots, self._lease, self._stopping, self._ending, self._out
@@ -134,8 +142,15 @@ class Supervisor:
                 self._worker_used(event)
             case RestartAsked(_, incarnation, reason):
                 self._give_incarnation_up(incarnation, reason)
-            case DrainAsked(reason, exit_code):
-                self._ending.drain(reason, exit_code)
+            case ReplicaStopAsked():
+                if not self.is_ending:
+                    self._on_request.stop(event)
+            case KillAsked():
+                self._on_request.kill(event)
+            case SignalReceived(number):
+                self._ending.signalled(number)
+            case DrainAsked(reason, exit_code, number, is_notice):
+                self._ending.drain(reason, exit_code, number, is_notice=is_notice)
             case StopAsked():
                 self._ending.stop_now()
             case JobEnded(exit_code, reason):
@@ -303,8 +318,10 @@ class Supervisor:
             # A script that raised has failed, even if its exit handler ends it with status 0.
             status = event.status or int(event.group_rank in slot.failure_reports)
             slot.status = status
-            if status != 0 and event.group_rank not in slot.left:
+            if status != 0 and event.group_rank not in slot.left and not _as_asked(slot, status):
                 self._fail(slot, replace(event, status=status))
+            else:
+                self._on_request.left(slot)
         elif self.is_ending and not slot.killed:
             slot.status = event.status
         if not slot.alive:
@@ -316,7 +333,10 @@ class Supervisor:
         In this order, because a peer may rely on a reported group committing nothing more (Q3).
         """
         failure = failure_of(slot, event)
-        if slot.alive:
+        has_exited = event.group_rank not in slot.alive
+        if slot.alive and has_exited and self._settings.asks_siblings and not slot.has_manager:
+            self._stopping.ask_siblings(slot)
+        elif slot.alive:
             self._stopping.kill(slot)
         self._failures.report(slot, failure)
         slot.failures.append(failure)
@@ -336,6 +356,9 @@ class Supervisor:
             self._slots.remove(slot)
         elif slot.restart_in_s is not None and not self.is_ending:
             self._wait(slot, slot.restart_in_s)
+        elif slot.leaves is not None and slot.outcome_ahead is None and not self.is_ending:
+            if self._on_request.ended(slot):
+                self._wait(slot, 0.0)
         elif slot.outcome_ahead is not None:
             slot.end(slot.outcome_ahead, self._out.now)
         elif was_running and slot.has_left:
@@ -426,6 +449,7 @@ class Supervisor:
                 slot.hang_watch.gone(key.group_rank)
                 if reason is LeaveReason.DRAINED:
                     slot.left.add(key.group_rank)
+                self._on_request.left(slot)
             case _:
                 pass
 
@@ -506,6 +530,13 @@ class Supervisor:
         if self.is_ending:
             slot.alive.clear()
             self._group_ended(slot)
+
+
+def _as_asked(slot: SlotState, status: int) -> bool:
+    """Whether a worker has ended as it was asked to, and not by an exception or a crash."""
+    return (
+        slot.leaves is not None and not slot.failure_reports and status in (*range(256), -SIGTERM)
+    )
 
 
 def _due(at: float | None, now: float) -> bool:

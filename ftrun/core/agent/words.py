@@ -118,6 +118,27 @@ def draining(reason: str, grace_s: float) -> ShowNotice:
     return _notice("draining", f"{reason}: leaving within {grace_s:g} s.")
 
 
+def leaves_already(name: str) -> ShowNotice:
+    """A request to stop after a notice of preemption."""
+    return _notice("draining", f"{name}: this node is leaving already. A second one stops at once.")
+
+
+def second_request(name: str) -> ShowNotice:
+    """All that still runs is killed."""
+    return _notice("killed", f"{name}: a second request to stop. All workers are killed now.")
+
+
+def not_handled(name: str) -> ShowNotice:
+    """A signal that --signals-to-handle leaves out."""
+    text = f"{name} is not one of --signals-to-handle: the job stops at once, and nothing is saved."
+    return _notice("killed", text)
+
+
+def stacks_wanted(name: str) -> ShowNotice:
+    """The stacks follow."""
+    return _notice("stacks", f"{name}: the stacks of all workers follow. The job goes on.")
+
+
 # ---------------------------------------------------------------- imports and the lighthouse
 
 

@@ -58,7 +58,8 @@ class Assignment:
         if agent.is_leaving:
             self.agent_leaves(agent, running)
         for slot in self._state.slots:
-            is_over = slot.has_left and slot.replica_id not in running
+            was_to_leave = slot.has_left or slot.is_withdrawn
+            is_over = was_to_leave and slot.replica_id not in running
             if is_over and slot.agent_id == agent.agent_id:
                 self.ended(slot.replica_id)  # it ended while its agent was away
         if hello.running:
@@ -82,11 +83,13 @@ class Assignment:
         owner = self._agents.get(slot.agent_id)
         if owner is None:
             return
-        if not (slot.has_left or owner.is_leaving):
+        if not (slot.has_left or owner.is_leaving or slot.is_withdrawn):
             self._may_be_uneven |= bool(slot.moves_to)
             slot.moves_to = ""
             return
-        heir = self._agents.get(slot.moves_to)
+        heir = None if slot.is_withdrawn else self._agents.get(slot.moves_to)
+        if slot.is_withdrawn:
+            self._state.reassigned.add(owner.agent_id)  # it plans a restart, perhaps
         if heir is not None and heir.gone_at is None and not heir.is_leaving:
             self._state.slots.give(replica_id, heir.agent_id)
             self.send_slots(owner)
@@ -167,7 +170,7 @@ class Assignment:
         state = self._state
         if not self._capacities():
             return
-        homeless = frozenset(slot.replica_id for slot in state.slots if slot.was_drained)
+        homeless = frozenset(s.replica_id for s in state.slots if s.was_drained and s.is_open)
         if homeless - self._homeless:
             verb = "waits" if len(homeless) == 1 else "wait"
             text = (

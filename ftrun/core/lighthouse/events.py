@@ -5,9 +5,10 @@ Not here: the decisions (machine.py, membership.py), how a journal is written (l
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from ftrun.core.ids import WorkerKey
 from ftrun.core.messages import EndJob, FromAgent, Hello, JobSpec, ToAgent
 from ftrun.core.quorum import Member, Quorum
 
@@ -53,6 +54,7 @@ class JournalState:
     is over. ``spec`` is None until a job has come. ``unaccounted``: members that were
     removed from a quorum and may live on with the job's state (departed.py). ``outcome``: how the
     job has ended, if it has. ``agents_seen``: the most agents that were attached at once.
+    ``withdrawn``: the slots that nobody gets, because people have drained them (operators.py).
     """
 
     epoch: int = 0
@@ -63,6 +65,7 @@ class JournalState:
     unaccounted: tuple[Member, ...] = ()
     outcome: EndJob | None = None
     agents_seen: int = 0
+    withdrawn: tuple[str, ...] = ()
 
 
 # ---------------------------------------------------------------- events
@@ -96,7 +99,28 @@ class TimerFired:
     """The deadline has come, or the lighthouse begins: check all deadlines."""
 
 
-Event: TypeAlias = AgentAttached | AgentSent | AgentDetached | TimerFired
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a person asks for. ``command``: drain, restart, kill or stack.
+
+    ``replica_id``: "": all of them, or all of ``node``. ``group_rank`` None: all of its workers.
+    """
+
+    command: str
+    replica_id: str = ""
+    group_rank: int | None = None
+    node: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorAsked:
+    """A person asks for something; ``number``: the shell's, never used before."""
+
+    number: int
+    request: Request
+
+
+Event: TypeAlias = AgentAttached | AgentSent | AgentDetached | TimerFired | OperatorAsked
 
 # ---------------------------------------------------------------- instructions
 
@@ -124,4 +148,38 @@ class CloseAgent:
     reason: str
 
 
-Instruction: TypeAlias = SendToAgent | Journal | CloseAgent
+@dataclass(frozen=True, slots=True)
+class OperationChanged:
+    """The text of an operation has changed, or it has ended: those who wait for it look again."""
+
+    number: int
+
+
+Instruction: TypeAlias = SendToAgent | Journal | CloseAgent | OperationChanged
+
+
+# ---------------------------------------------------------------- operations
+
+
+@dataclass
+class Operation:
+    """A request and what has become of it. ``text``: for people, at each moment.
+
+    ``refused``: the HTTP status of a request that was not carried out. ``incarnation``: the one
+    that it is about; ``was_live``: that was a member. ``agents``: those that were asked to leave.
+    ``step``: at which a replica leaves. ``wanted``: workers whose stacks have not come.
+    """
+
+    number: int
+    request: Request
+    text: str = ""
+    has_ended: bool = False
+    has_failed: bool = False
+    refused: int = 0
+    incarnation: str = ""
+    was_live: bool = False
+    agents: set[str] = field(default_factory=set)
+    step: int | None = None
+    wanted: set[WorkerKey] = field(default_factory=set)
+    stacks: dict[WorkerKey, str] = field(default_factory=dict)
+    deadline: float | None = None

@@ -31,11 +31,14 @@ from ftrun.core.lighthouse.events import (
     Journal,
     JournalState,
     LighthouseSettings,
+    Operation,
+    OperatorAsked,
     SendToAgent,
     TimerFired,
 )
 from ftrun.core.lighthouse.membership import Membership
 from ftrun.core.lighthouse.next_job import NextJob, refusal
+from ftrun.core.lighthouse.operators import Operators
 from ftrun.core.lighthouse.phases import Phase
 from ftrun.core.lighthouse.running import Running
 from ftrun.core.lighthouse.snapshot import snapshot
@@ -81,6 +84,7 @@ class Lighthouse:
         self.assignment = Assignment(self.state, self.membership, self.agents, now)
         self.waits = Waits(self.state, self._gathers_until)
         self.running = Running(self.state, self.membership, self.assignment, self.agents)
+        self.operators = Operators(self.state, self.membership, self.agents)
         self.running.nothing_ran = journal.quorum is None
         self._handlers: dict[type, Callable[[Agent, Any], None]] = {
             m.WorkerMessage: self._on_worker,
@@ -91,6 +95,7 @@ class Lighthouse:
             m.AgentLeaving: self._on_agent_leaving,
             m.JobFailed: self._on_job_failed,
             m.Goodbye: self._on_goodbye,
+            m.StacksTaken: self.operators.on_stacks,
         }
         self.state.journal()  # our epoch, before anything is sent
 
@@ -111,6 +116,8 @@ class Lighthouse:
                 self._on_attached(event)
             case AgentDetached(agent_id):
                 self._on_detached(agent_id, "the connection to its agent has ended")
+            case OperatorAsked(number, request):
+                self.operators.ask(number, request)
             case TimerFired():
                 pass  # the rules run after every event
             case _:
@@ -123,6 +130,9 @@ class Lighthouse:
         """Draw the consequences of an event, once all of it is noted."""
         self.next_job.send_home(self.state)
         self._run_membership_rules()
+        self.operators.run_rules()
+        if self.membership.may_move:
+            self._run_membership_rules()
         self.waits.run_rules()
 
     def _run_membership_rules(self) -> None:
@@ -140,6 +150,7 @@ class Lighthouse:
             self.waits.next_deadline(),
             self.next_job.next_deadline(),
             self.agents.check_at,
+            self.operators.next_deadline(),
         )
         return min((t for t in times if t is not None), default=None)
 
@@ -150,6 +161,10 @@ class Lighthouse:
     def snapshot(self, now: float) -> MembershipStatus:
         """Everything worth showing, as plain JSON."""
         return snapshot(self.state, self.agents.values(), self.waits.current(), now)
+
+    def operation(self, number: int) -> Operation | None:
+        """What has become of a request; None: it is not known, or no longer."""
+        return self.operators.get(number)
 
     def check(self) -> None:
         """Assert what must hold between events."""

@@ -14,6 +14,7 @@ from ftrun.core.lighthouse.events import (
     Instruction,
     Journal,
     JournalState,
+    OperationChanged,
     SendToAgent,
 )
 from ftrun.core.lighthouse.replicas import Replica, Replicas
@@ -86,6 +87,10 @@ class Outbox:
         """Refuse for good an agent that has not been attached."""
         self._out.append(SendToAgent(agent_id, m.Rejected(reason)))
         self._out.append(CloseAgent(agent_id, reason))
+
+    def operation_changed(self, number: int) -> None:
+        """Those who wait for this operation look again."""
+        self._out.append(OperationChanged(number))
 
     def close(self, agent_id: str, reason: str) -> None:
         """End an agent's stream."""

@@ -29,8 +29,9 @@ class Slot:
 
     ``agent_id``: "" if it is free. ``is_finished``: its script has ended well, and nothing runs in
     it any more. ``moves_to``: the agent that gets it once its replica has left; ``has_left``: the
-    replica has left, and its processes end. ``was_drained``: free since an agent left. ``dead``:
-    the last incarnation that has certainly ended. ``restarts``: as its agent counts them.
+    replica has left, and its processes end. ``was_drained``: free since an agent or the replica
+    left. ``is_withdrawn``: people have drained it, and nobody gets it until they ask. ``dead``: the
+    last incarnation that has certainly ended. ``restarts``: as its agent counts them.
     ``start_failure``: how its script has failed, if it has not come to its first step since.
     """
 
@@ -40,14 +41,24 @@ class Slot:
     moves_to: str = ""
     has_left: bool = False
     was_drained: bool = False
+    is_withdrawn: bool = False
     dead: str = ""
     restarts: int = 0
     start_failure: StartFailure | None = None
 
     @property
     def runs_at(self) -> str:
-        """The agent that runs it now, or should; "": none."""
-        return "" if self.is_finished or self.has_left else self.agent_id
+        """The agent that runs it now, or should; "": none.
+
+        A replica that is restarted leaves, and its slot stays with its agent.
+        """
+        has_gone = self.has_left and self.moves_to != self.agent_id
+        return "" if self.is_finished or has_gone else self.agent_id
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is still to train."""
+        return not (self.is_finished or self.is_withdrawn)
 
 
 class SlotTable:
@@ -58,6 +69,7 @@ class SlotTable:
 
     def __init__(self, count: int) -> None:
         self._slots = {str(index): Slot(str(index)) for index in range(count)}
+        self._withdrawn: dict[str, None] = {}
         self.open_count = count
         self.free_count = count
 
@@ -78,10 +90,36 @@ class SlotTable:
         slot = self._slots.get(replica_id)
         if slot is None or slot.is_finished:
             return False
+        self._count(slot, -1)
         slot.is_finished = True
-        self.open_count -= 1
-        self.free_count -= not slot.agent_id
+        slot.moves_to = ""
         return True
+
+    @property
+    def withdrawn(self) -> tuple[str, ...]:
+        """The slots that people have drained, in order."""
+        return tuple(self._withdrawn)
+
+    def withdraw(self, replica_id: str) -> None:
+        """Nobody gets the slot from now on; the agent that has it keeps it until it is freed."""
+        slot = self._slots.get(replica_id)
+        if slot is not None and slot.is_open:
+            self._count(slot, -1)
+            slot.is_withdrawn = True
+            self._withdrawn[replica_id] = None
+
+    def restore(self, replica_id: str) -> None:
+        """The slot is to train again."""
+        slot = self._slots[replica_id]
+        slot.is_withdrawn = slot.was_drained = False
+        self._withdrawn.pop(replica_id, None)
+        self._count(slot, +1)
+
+    def _count(self, slot: Slot, by: int) -> None:
+        """Count a slot in or out; call it while the slot is open."""
+        if slot.is_open:
+            self.open_count += by
+            self.free_count += by * (not slot.agent_id)
 
     def finished(self) -> tuple[str, ...]:
         """The slots whose part is over."""
@@ -90,7 +128,7 @@ class SlotTable:
     def give(self, replica_id: str, agent_id: str) -> None:
         """The slot is this agent's from now on; nobody's if that is ""."""
         slot = self._slots[replica_id]
-        if not slot.is_finished:
+        if slot.is_open:
             self.free_count += (not agent_id) - (not slot.agent_id)
         slot.agent_id, slot.moves_to, slot.has_left = agent_id, "", False
         slot.was_drained = False
@@ -153,7 +191,7 @@ class SlotTable:
         return Move(self.of(most)[-1], most, least)
 
     def _free(self) -> list[Slot]:
-        return [slot for slot in self if not slot.agent_id and not slot.is_finished]
+        return [slot for slot in self if not slot.agent_id and slot.is_open]
 
     def _room(self, capacities: Mapping[str, int]) -> dict[str, int]:
         used = Counter(slot.moves_to or slot.agent_id for slot in self if not slot.is_finished)

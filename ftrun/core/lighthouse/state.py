@@ -63,6 +63,8 @@ class MembershipState:
         self.slots = SlotTable(self.spec.replicas)
         for replica_id in journal.finished:
             self.slots.finish(replica_id)
+        for replica_id in journal.withdrawn:
+            self.slots.withdraw(replica_id)
         self.outbox = Outbox(self.replicas)
         self.history = History(settings)
         self.phase = Phase.TAKEOVER
@@ -171,6 +173,7 @@ class MembershipState:
             unaccounted=self.departed.unaccounted(),
             outcome=self.outcome,
             agents_seen=self.agents_seen,
+            withdrawn=self.slots.withdrawn,
         )
         self.outbox.journal(record)
 

@@ -135,3 +135,21 @@ class Status(MembershipStatus):
     lighthouse: LighthouseStatus
     events: list[NoticeStatus]
     messages_received: dict[str, int]
+
+
+class StackStatus(TypedDict):
+    """The Python stacks of one worker; empty: it gave none."""
+
+    replica_id: str
+    group_rank: int
+    text: str
+
+
+class OperationStatus(TypedDict):
+    """A request of a person and what has become of it. ``state``: under way, done or failed."""
+
+    operation: int
+    command: str
+    state: str
+    text: str
+    stacks: list[StackStatus]

@@ -30,6 +30,7 @@ from ftrun.protocol.handshake import check_handshake
 from ftrun.protocol.rpc import Connected, Disconnected, LighthouseConnection
 from ftrun.protocol.tls import PLAINTEXT, TlsFiles
 from ftrun.status.client import LighthouseUnreachable, fetch_status
+from tests.unit.lighthouse.scripted_operations import ScriptedOperations
 
 HOST = "127.0.0.1"
 SPEC = JobSpec("job", 2, 1, 1, 5.0, 2.0, 60.0)
@@ -84,7 +85,7 @@ async def serving(settings: ServiceSettings) -> AsyncIterator[int]:
 @contextlib.asynccontextmanager
 async def serving_http(settings: ServiceSettings) -> AsyncIterator[int]:
     listener = socket.create_server((HOST, 0))
-    server = WebServer(lambda: {"lighthouse": {}}, settings)
+    server = WebServer(lambda: {"lighthouse": {}}, settings, ScriptedOperations())
     await server.start(listener)
     try:
         yield listener.getsockname()[1]

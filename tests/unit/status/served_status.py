@@ -12,6 +12,7 @@ from typing import Any
 
 from ftrun.lighthouse.settings import ServiceSettings
 from ftrun.lighthouse.web import WebServer
+from tests.unit.lighthouse.scripted_operations import ScriptedOperations
 
 
 @contextlib.contextmanager
@@ -22,7 +23,8 @@ def served(status: dict[str, Any], token: str) -> Iterator[str]:
     stopping = asyncio.Event()
 
     async def serve() -> None:
-        server = WebServer(lambda: status, ServiceSettings(Path("/nowhere"), token))
+        settings = ServiceSettings(Path("/nowhere"), token)
+        server = WebServer(lambda: status, settings, ScriptedOperations())
         await server.start(listener)
         await stopping.wait()
         await server.stop()

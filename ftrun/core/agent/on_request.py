@@ -1,0 +1,92 @@
+"""One slot whose incarnation leaves, or dies, because people have asked for it.
+
+The rest of the node and the job go on. A script with a Manager leaves at the boundary that the
+lighthouse arranges, however far that is; from then on, and any other script at once, it has the
+grace. Not here: the end of the whole agent (ending.py), which slot it is (core/lighthouse).
+"""
+
+from __future__ import annotations
+
+from ftrun.core.agent.events import (
+    SIGTERM,
+    AskToStop,
+    KillAsked,
+    ReplicaStopAsked,
+    SignalWorker,
+)
+from ftrun.core.agent.outbox import Outbox
+from ftrun.core.agent.settings import SupervisorSettings
+from ftrun.core.agent.slot_state import Leaves, Outcome, SlotPhase, SlotState
+from ftrun.core.agent.slot_table import NodeSlots
+from ftrun.core.agent.stopping import SIGKILL, Stopping
+from ftrun.core.ids import WorkerKey
+from ftrun.core.messages import ReplicaLost
+
+LEFT = "it was asked to leave"
+
+
+class OnRequest:
+    """Carries requests of people out, slot by slot; it keeps no state of its own."""
+
+    def __init__(
+        self, settings: SupervisorSettings, slots: NodeSlots, stopping: Stopping, out: Outbox
+    ) -> None:
+        self._settings = settings
+        self._slots = slots
+        self._stopping = stopping
+        self._out = out
+
+    def stop(self, asked: ReplicaStopAsked) -> None:
+        """Ask an incarnation to leave. The same request again changes only what follows."""
+        slot = self._slots.get(asked.replica_id)
+        if slot is None:
+            return
+        if slot.phase in (SlotPhase.WAITING, SlotPhase.ENDED):
+            self._decide_idle(slot, restart=asked.restart)
+            return
+        if asked.incarnation not in ("", slot.incarnation):
+            return
+        is_first = slot.leaves is None
+        slot.leaves = Leaves.TO_RESTART if asked.restart else Leaves.FOR_GOOD
+        if slot.failure_reports or slot.phase is not SlotPhase.RUNNING:
+            return
+        self._slots.note(self._out.now, slot, f"is asked to leave: {slot.leaves.value}")
+        if not asked.at_boundary or not slot.has_manager:
+            self._stopping.ask(slot)
+            self._stopping.leave_now(slot)
+        elif is_first:
+            slot.asked_with = SIGTERM
+            self._out.add(AskToStop(slot.replica_id, slot.incarnation, SIGTERM))
+
+    def _decide_idle(self, slot: SlotState, *, restart: bool) -> None:
+        """Nothing runs in the slot: start it now, or report that it stays so."""
+        if restart and (slot.phase is SlotPhase.WAITING or slot.outcome is Outcome.DRAINED):
+            slot.phase, slot.outcome = SlotPhase.WAITING, None
+            slot.wake_at = self._out.now
+        elif not restart and slot.phase is SlotPhase.WAITING:
+            slot.end(Outcome.DRAINED, self._out.now)
+            self._out.send(ReplicaLost(slot.replica_id, slot.incarnation, LEFT))
+
+    def left(self, slot: SlotState) -> None:
+        """A worker of it has left or ended: the rest has the grace."""
+        if slot.leaves is not None and slot.phase is SlotPhase.RUNNING and slot.alive:
+            slot.phase = SlotPhase.STOPPING
+            slot.kill_at = self._out.now + self._settings.grace_s
+
+    def ended(self, slot: SlotState) -> bool:
+        """All of it has ended; True if it is to start again."""
+        cause = slot.killed or LEFT
+        self._stopping.report_lost(slot, cause, killed=bool(slot.killed))
+        if slot.leaves is Leaves.TO_RESTART:
+            return True
+        slot.end(Outcome.DRAINED, self._out.now)
+        return False
+
+    def kill(self, asked: KillAsked) -> None:
+        """Kill workers; their ends are failures like any other."""
+        slot = self._slots.get(asked.replica_id)
+        if slot is None or slot.incarnation != asked.incarnation:
+            return
+        for rank in sorted(slot.alive & set(asked.group_ranks)):
+            key = WorkerKey(slot.replica_id, slot.incarnation, rank)
+            self._out.add(SignalWorker(key, SIGKILL))

@@ -17,7 +17,6 @@ from typer.core import TyperGroup
 
 from ftrun import defaults
 from ftrun.commands import run as running
-from ftrun.config.options import normaliser
 
 TlsCert = Annotated[Path | None, typer.Option(metavar="PEM", help="TLS: certificate to present.")]
 TlsKey = Annotated[
@@ -28,14 +27,41 @@ TlsCa = Annotated[
 ]
 
 
+def _jobs(incomplete: str) -> list[str]:
+    """The ids of this user's jobs on this machine that begin so, for the shell's completion."""
+    from ftrun.status.jobs import running_jobs
+
+    return [job.job_id for job in running_jobs() if job.job_id.startswith(incomplete)]
+
+
+JobId = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="JOB", help="[default: the one that runs on this machine]", autocompletion=_jobs
+    ),
+]
+
+
 class _RunByDefault(TyperGroup):
     """Makes ``run`` the command if none is named: ``ftrun train.py`` is ``ftrun run train.py``."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Put ``run`` in front unless the first word is a command."""
-        if args and args[0] not in (*self.commands, "-h", "--help", "--version"):
+        """Put ``run`` in front unless the first word is a command or an option of ``ftrun``."""
+        own = {flag for parameter in self.get_params(ctx) for flag in parameter.opts}
+        if args and args[0] not in own | set(self.commands):
             args = ["run", *args]
         return super().parse_args(ctx, args)
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        """Complete the first word: a command, or an option of ``ftrun`` or ``ftrun run``."""
+        found = super().shell_complete(ctx, incomplete)
+        if incomplete.startswith("-"):
+            command = self.commands["run"]
+            with command.make_context("run", [], parent=ctx, resilient_parsing=True) as inner:
+                known = {item.value for item in found}
+                more = command.shell_complete(inner, incomplete)
+                found += [item for item in more if item.value not in known]
+        return found
 
 
 app = typer.Typer(
@@ -73,11 +99,8 @@ def _root(
 
 app.command(
     "run",
-    context_settings={
-        "allow_interspersed_args": False,
-        "help_option_names": ["-h", "--help"],
-        "token_normalize_func": normaliser(),
-    },
+    cls=running.RunCommand,
+    context_settings={"allow_interspersed_args": False, "help_option_names": ["-h", "--help"]},
     options_metavar="[OPTIONS]",
     help=running.HELP,
     epilog=running.EPILOG,
@@ -147,10 +170,7 @@ def lighthouse(
 
 @app.command(help="Show a job: its replicas, its steps and its recent changes.")
 def status(
-    job_id: Annotated[
-        str | None,
-        typer.Argument(metavar="JOB", help="[default: the one that runs on this machine]"),
-    ] = None,
+    job_id: JobId = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
     lighthouse: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="HTTP address of the job's lighthouse.")
@@ -173,10 +193,7 @@ def status(
 
 @app.command(help="Kill random workers of a running job now and then, to test a script.")
 def chaos(
-    job_id: Annotated[
-        str | None,
-        typer.Argument(metavar="JOB", help="[default: the one that runs on this machine]"),
-    ] = None,
+    job_id: JobId = None,
     mtbf: Annotated[
         str, typer.Option(metavar="TIME", help="Average time between kills: 30s, 2m, 1h.")
     ] = "30s",

@@ -18,13 +18,14 @@ from ftrun.errors import UserError
 FILE_NAME = "ftrun.toml"
 FILE_BYTES_MAX = 1 << 20
 DEFAULT = "default"
-_NOT_OPTIONS = frozenset(
+INHERITED = frozenset(
     {
         "FTRUN_JOB_ID", "FTRUN_REPLICA_ID", "FTRUN_GROUP_RANK", "FTRUN_INCARNATION",
-        "FTRUN_CONFIG", "FTRUN_OWNER", "FTRUN_GUARD_ID",
+        "FTRUN_OWNER", "FTRUN_GUARD_ID",
     }
 )  # fmt: skip
-"""Variables of ftrun that workers have, and a job inside a worker would take for options."""
+"""Variables that a worker has, so they are no options in a command that a worker types."""
+CONFIG_VARIABLE = "FTRUN_CONFIG"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +58,13 @@ def gather(
 
 def unknown_variables(environ: Mapping[str, str]) -> list[str]:
     """``FTRUN_…`` and ``PET_…`` variables that are no option, each with a hint."""
-    known = {name for option in OPTIONS for name in option.variables()} | _NOT_OPTIONS
+    options = {name for option in OPTIONS for name in option.variables()} | {CONFIG_VARIABLE}
+    known = options | INHERITED
     odd = sorted(n for n in environ if n.startswith(("FTRUN_", "PET_")) and n not in known)
-    return [f"{name} is not an option.{nearest(name, known)}" for name in odd]
+    return [
+        f"The variable {name} is not an option and has no effect.{nearest(name, options)}"
+        for name in odd
+    ]
 
 
 def _state(
@@ -69,11 +74,13 @@ def _state(
     entries: Mapping[str, Any],
     path: Path | None,
 ) -> Stated:
+    """One option. An empty variable counts as none, because clusters and scripts set such."""
     if given is not None:
         flag = option.flag
         return Stated(option.parse(given, flag) if isinstance(given, str) else given, flag)
+    is_worker = "FTRUN_INCARNATION" in environ
     for name in option.variables():
-        if name in environ and name not in _NOT_OPTIONS:
+        if environ.get(name) and not (is_worker and name in INHERITED):
             return Stated(option.parse(environ[name], name), name)
     if option.key in entries:
         source = f"{path}: {option.key}"

@@ -2,14 +2,15 @@
 
 An option has a name, which is its field in RunSettings; flags on the command line; the environment
 variable ``FTRUN_<NAME>``, and torchrun's ``PET_<NAME>`` if it is one of torchrun's; and its key in
-ftrun.toml, which is the long flag without dashes. Not here: which spelling wins (layers.py), what
-torchrun's options mean (torchrun.py), checks of values (settings.py).
+ftrun.toml, which is the long flag without dashes. Not here: how words are read (words.py), which
+spelling wins (layers.py), what torchrun's options mean (torchrun.py), checks of values
+(settings.py).
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from ftrun import defaults
 from ftrun.errors import UserError
 
 TRUE_WORDS = frozenset({"1", "true", "yes", "on"})
-FALSE_WORDS = frozenset({"0", "false", "no", "off", ""})
+FALSE_WORDS = frozenset({"0", "false", "no", "off"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,28 +249,37 @@ JOB_SPELLINGS = (
 """Options that spell a job as torchrun does."""
 
 
-def long_flags(options: Iterable[Option] = OPTIONS) -> list[str]:
-    """All long flags, without their dashes."""
-    words = (word for option in options for flag in option.flags for word in flag.split("/"))
-    return [word[2:] for word in words if word.startswith("--")]
+COMMAND_ONLY: tuple[Option, ...] = (
+    _option("--config", Path, "File with options.", "FILE",
+            default_words="ftrun.toml, if it is here"),
+    _option("--dry-run", bool, "Print the resolved plan and start nothing.", default=False),
+    _option("--json", bool, "With --dry-run: the plan as one JSON document.", name="as_json",
+            default=False),
+)  # fmt: skip
+"""About the command itself: neither settings, nor variables, nor keys of ftrun.toml."""
+
+SECTIONS: dict[str, tuple[str, ...]] = {
+    "Script": ("module", "no_python", "run_path", "inject", "preload"),
+    "Size": ("replicas", "workers_per_replica", "nproc_per_node", "min_replicas", "standbys",
+             "device"),
+    "Nodes": ("nodes", "lighthouse", "job_id", "rebalance", "token_file", "tls_cert", "tls_key",
+              "tls_ca", "state_dir"),
+    "Failures and stops": ("max_restarts", "join_timeout_s", "heartbeat_timeout_s",
+                           "isolation_limit_s", "hang_timeout_s", "grace_s", "signals_to_handle"),
+    "Output": ("log_dir", "redirects", "tee", "local_ranks_filter", "duplicate_stdout_filters",
+               "duplicate_stderr_filters", "logs_specs", "event_log_handler"),
+    "As under torchrun": ("nnodes", "node_rank", "standalone", "master_addr", "master_port",
+                          "local_addr", "rdzv_backend", "rdzv_endpoint", "rdzv_id", "rdzv_conf",
+                          "role", "virtual_local_rank", "numa_binding", "start_method",
+                          "monitor_interval", "use_env"),
+}  # fmt: skip
+"""The headings of ``ftrun run --help`` with their options; all others come under the last one."""
+LAST_SECTION = "Other"
 
 
-def normaliser() -> Callable[[str], str]:
-    """Brings a long flag as typed to its spelling here.
-
-    ``_`` counts as ``-``. The beginning of one flag of torchrun stands for it, as in argparse.
-    """
-    known = set(long_flags())
-    short = long_flags(o for o in OPTIONS if o.name in TORCHRUN_NAMES)
-
-    def normalise(word: str) -> str:
-        word = word.replace("_", "-")
-        if word in known or len(word) < 2:
-            return word
-        found = [flag for flag in short if flag.startswith(word)]
-        return found[0] if len(found) == 1 else word
-
-    return normalise
+def section(name: str) -> str:
+    """The heading of an option."""
+    return next((heading for heading, names in SECTIONS.items() if name in names), LAST_SECTION)
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -35,14 +35,14 @@ def run(ctx: typer.Context, script: list[str] | None = None, **options: Any) -> 
         raise UserError("--json is for --dry-run: give both, or neither.")
     launch = None if options["dry_run"] else ctx.obj()
     from ftrun.agent.devices import gpu_count
-    from ftrun.config.layers import gather, unknown_variables
+    from ftrun.config.layers import file_notice, gather, unknown_variables
     from ftrun.config.settings import resolve
     from ftrun.config.torchrun import notices
     from ftrun.start import start_run
 
     stated = gather(options, os.environ, _config_file(options["config"], os.environ))
     settings = resolve(script, stated, gpu_count(os.environ))
-    for line in (*unknown_variables(os.environ), *notices(stated)):
+    for line in (*unknown_variables(os.environ), *file_notice(stated), *notices(stated)):
         typer.echo(f"ftrun: {line}", err=True)
     raise typer.Exit(start_run(settings, launch, as_json=bool(options["as_json"])))
 

@@ -67,6 +67,13 @@ def unknown_variables(environ: Mapping[str, str]) -> list[str]:
     ]
 
 
+def file_notice(stated: Mapping[str, Stated]) -> list[str]:
+    """A line about the options that ftrun.toml of the working directory states, if any."""
+    names = [one.source for one in stated.values() if one.source.startswith(f"{FILE_NAME}: ")]
+    keys = ", ".join(name.removeprefix(f"{FILE_NAME}: ") for name in names)
+    return [f"{FILE_NAME} of this directory states: {keys}."] if keys else []
+
+
 def _state(
     option: Option,
     given: Any,

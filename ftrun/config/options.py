@@ -20,6 +20,8 @@ from ftrun.errors import UserError
 
 TRUE_WORDS = frozenset({"1", "true", "yes", "on"})
 FALSE_WORDS = frozenset({"0", "false", "no", "off"})
+NEAR = 0.78
+"""How alike two words must be for a hint; --standalone and --standby are not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +29,10 @@ class Option:
     """One option of ``ftrun run``.
 
     ``kind``: str, int, float, bool or Path. ``default``: None if the default depends on others, and
-    then ``default_words`` states it. ``pet``: torchrun's environment variable without ``PET_``.
-    ``many``: it may be given several times or take several words. ``hidden``: ``--help`` leaves it
-    out, because ftrun has nothing to do for it; docs/FROM_TORCHRUN.md has it.
+    then ``default_words`` states it. ``pet``: torchrun's environment variable without ``PET_``;
+    ``variable``: one more, under another name.
+    ``hidden``: ``--help`` leaves it out, because ftrun has nothing to do for it;
+    docs/FROM_TORCHRUN.md has it.
     """
 
     name: str
@@ -40,7 +43,7 @@ class Option:
     default: Any = None
     default_words: str = ""
     pet: str = ""
-    many: bool = False
+    variable: str = ""
     hidden: bool = False
 
     @property
@@ -56,7 +59,7 @@ class Option:
     def variables(self) -> tuple[str, ...]:
         """The environment variables, the first that is set wins."""
         own = "FTRUN_" + self.key.replace("-", "_").upper()
-        return (own, f"PET_{self.pet}") if self.pet else (own,)
+        return tuple(filter(None, (own, self.pet and f"PET_{self.pet}", self.variable)))
 
     def parse(self, text: str, source: str) -> Any:
         """The value of a flag's or a variable's text; ``source`` is named in the error.
@@ -64,8 +67,6 @@ class Option:
         Raises:
             UserError: the text is no value of this kind.
         """
-        if self.many:
-            return tuple(text.split())
         if self.kind is bool:
             return _parse_bool(text, source)
         try:
@@ -77,11 +78,13 @@ class Option:
     def accept(self, value: Any, source: str) -> Any:
         """The value of an entry of ftrun.toml, which has a type already.
 
+        A list of texts is a text with commas between, as on the command line.
+
         Raises:
             UserError: the entry has another type.
         """
-        if self.many and isinstance(value, list) and all(isinstance(x, str) for x in value):
-            return tuple(value)
+        if self.kind is str and isinstance(value, list) and all(isinstance(x, str) for x in value):
+            return ",".join(value)
         if self.kind is bool and isinstance(value, bool):
             return value
         if self.kind is float and isinstance(value, int | float) and not isinstance(value, bool):
@@ -92,7 +95,7 @@ class Option:
         if self.kind in (str, Path) and is_text:
             return self.kind(str(value))
         noun = {bool: "true or false", int: "a whole number", float: "a number"}
-        wanted = "a list of words" if self.many else noun.get(self.kind, "a text")
+        wanted = noun.get(self.kind, "a text")
         raise UserError(f"{source}: {value!r} is not {wanted}. Nothing was started.")
 
 
@@ -152,6 +155,7 @@ _OWN: tuple[Option, ...] = (
         "Seconds from SIGTERM to SIGKILL, for a script to save.", "S",
         name="grace_s", default=10.0,
         default_words="10; with torchrun's spelling of a job 30", pet="SHUTDOWN_TIMEOUT",
+        variable="TORCH_ELASTIC_SHUTDOWN_TIMEOUT",
     ),
     _option(
         "--log-dir", Path, "Directory for logs.", "DIR", default=Path("ftrun-logs"), pet="LOG_DIR",
@@ -259,15 +263,16 @@ COMMAND_ONLY: tuple[Option, ...] = (
 """About the command itself: neither settings, nor variables, nor keys of ftrun.toml."""
 
 SECTIONS: dict[str, tuple[str, ...]] = {
-    "Script": ("module", "no_python", "run_path", "inject", "preload"),
+    "Script": ("module", "no_python", "run_path", "inject", "preload", "stdin"),
     "Size": ("replicas", "workers_per_replica", "nproc_per_node", "min_replicas", "standbys",
              "device"),
     "Nodes": ("nodes", "lighthouse", "job_id", "rebalance", "token_file", "tls_cert", "tls_key",
               "tls_ca", "state_dir"),
     "Failures and stops": ("max_restarts", "join_timeout_s", "heartbeat_timeout_s",
                            "isolation_limit_s", "hang_timeout_s", "grace_s", "signals_to_handle"),
-    "Output": ("log_dir", "redirects", "tee", "local_ranks_filter", "duplicate_stdout_filters",
-               "duplicate_stderr_filters", "logs_specs", "event_log_handler"),
+    "Output": ("prefix", "log_dir", "redirects", "tee", "local_ranks_filter",
+               "duplicate_stdout_filters", "duplicate_stderr_filters", "logs_specs",
+               "event_log_handler"),
     "As under torchrun": ("nnodes", "node_rank", "standalone", "master_addr", "master_port",
                           "local_addr", "rdzv_backend", "rdzv_endpoint", "rdzv_id", "rdzv_conf",
                           "role", "virtual_local_rank", "numa_binding", "start_method",
@@ -284,5 +289,5 @@ def section(name: str) -> str:
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """A hint for an unknown word: `` Did you mean …?``, or nothing."""
-    found = difflib.get_close_matches(word, list(known), 1)
+    found = difflib.get_close_matches(word, list(known), n=1, cutoff=NEAR)
     return f" Did you mean {found[0]}?" if found else ""

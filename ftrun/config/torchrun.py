@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from ftrun.config.layers import DEFAULT, Stated
+from ftrun.config.layers import Stated
 from ftrun.config.options import BY_NAME, JOB_SPELLINGS, nearest
 from ftrun.errors import UserError
 
@@ -35,6 +35,14 @@ docs/FROM_TORCHRUN.md names them, and a test compares.
 """
 GRACE_S = 30.0
 MAX_RESTARTS = 10
+OTHER_NAMES = {
+    "workers_per_replica": "nproc_per_node",
+    "job_id": "rdzv_id",
+    "master_addr": "rdzv_endpoint",
+    "master_port": "rdzv_endpoint",
+}
+"""Settings that an option of torchrun's states if their own option does not."""
+TORCHRUN_DEFAULT = "default in torchrun's spelling of a job"
 HERE = ("localhost", "127.0.0.1")
 """This node, where the workers meet without being told."""
 NUMA_BINDINGS = ("node", "socket", "exclusive", "core-complex")
@@ -74,6 +82,19 @@ def translate(stated: Mapping[str, Stated], gpus: int) -> dict[str, Any]:
     }
 
 
+def sources(stated: Mapping[str, Stated]) -> dict[str, str]:
+    """What states each setting: perhaps an option of torchrun's that is another name of it."""
+    found = {name: one.source for name, one in stated.items()}
+    for name, theirs in OTHER_NAMES.items():
+        if not stated[name].is_given and stated[theirs].value not in (None, "", "none"):
+            found[name] = found[theirs]
+    if spells_a_job(stated):
+        for name in ("max_restarts", "grace_s"):
+            if not stated[name].is_given:
+                found[name] = TORCHRUN_DEFAULT
+    return found
+
+
 def _first(value: Any, default: Any) -> Any:
     return default if value is None else value
 
@@ -89,12 +110,9 @@ def check_honoured(sources: Mapping[str, str], values: Mapping[str, Any]) -> Non
     for name, remedy in NOT_YET.items():
         if values[name] == BY_NAME[name].default:
             continue
-        source = sources.get(name, DEFAULT)
-        if source == DEFAULT:  # only an endpoint states others than itself
-            source = "--rdzv-endpoint"
         raise UserError(
-            f"{source}: ftrun cannot honour this option of torchrun yet. Nothing was started. "
-            f"{remedy}. docs/FROM_TORCHRUN.md has the whole table."
+            f"{sources.get(name, BY_NAME[name].flag)}: ftrun cannot honour this option of torchrun "
+            f"yet. Nothing was started. {remedy}. docs/FROM_TORCHRUN.md has the whole table."
         )
 
 

@@ -10,12 +10,10 @@ from __future__ import annotations
 import difflib
 from collections.abc import Sequence
 
-from ftrun.config.options import COMMAND_ONLY, OPTIONS, TORCHRUN_NAMES, Option
+from ftrun.config.options import COMMAND_ONLY, NEAR, OPTIONS, TORCHRUN_NAMES, Option
 from ftrun.errors import UserError
 
 HELP = ("--help", "-h")
-NEAR = 0.78
-"""How alike two flags must be for a hint; --standalone and --standby are not."""
 _BY_FLAG: dict[str, Option] = {
     flag: option
     for option in (*OPTIONS, *COMMAND_ONLY)

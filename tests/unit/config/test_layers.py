@@ -12,6 +12,7 @@ from ftrun.config.layers import (
     DEFAULT,
     INHERITED,
     Stated,
+    file_notice,
     gather,
     unknown_variables,
 )
@@ -44,6 +45,24 @@ def test_the_file_of_the_working_directory(tmp_path: Path, monkeypatch: pytest.M
     assert found["grace_s"] == Stated(3.0, "ftrun.toml: grace")
     assert found["rebalance"].value is False
     assert found["log_dir"].value == Path("here")
+    assert file_notice(found) == ["ftrun.toml of this directory states: rebalance, grace, log-dir."]
+    assert not file_notice(gather({}, {}, Path.cwd() / "ftrun.toml"))
+
+
+def test_values_of_the_file_have_the_types_of_toml(tmp_path: Path) -> None:
+    toml = "replicas = 4\npreload = ['a', 'b.c']\nhang-timeout = 30\nmodule = true\n"
+    path = tmp_path / "own.toml"
+    path.write_text(toml)
+    found = gather({}, {}, path)
+    assert (found["replicas"].value, found["preload"].value) == ("4", "a,b.c")
+    assert (found["hang_timeout_s"].value, found["module"].value) == (30.0, True)
+
+
+def test_torchruns_own_variable_of_the_shutdown_counts_last() -> None:
+    both = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "7", "PET_SHUTDOWN_TIMEOUT": "6"}
+    assert gather({}, both, None)["grace_s"] == Stated(6.0, "PET_SHUTDOWN_TIMEOUT")
+    del both["PET_SHUTDOWN_TIMEOUT"]
+    assert gather({}, both, None)["grace_s"].value == 7.0
 
 
 @pytest.mark.parametrize(

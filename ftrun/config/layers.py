@@ -111,10 +111,15 @@ def _read_file(config: Path | None) -> tuple[dict[str, Any], Path | None]:
     entries = {key.replace("_", "-"): value for key, value in _parse(text, path).items()}
     keys = {option.key for option in BY_NAME.values()}
     for key in entries:
+        if isinstance(entries[key], dict):
+            raise UserError(
+                f"{path}: [{key}] is a table, and the file has none: all keys stand by themselves. "
+                "Nothing was started. Remove that line."
+            )
         if key not in keys:
             raise UserError(
                 f"{path}: {key!r} is not an option.{nearest(key, keys)} Nothing was started. "
-                "The keys are those of `ftrun run --help`, without dashes in front."
+                "The keys are the flags of `ftrun run --help`, without the dashes in front."
             )
     return entries, path
 

@@ -9,7 +9,6 @@ spelling wins (layers.py), what torchrun's options mean (torchrun.py), checks of
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,7 +92,8 @@ class Option:
             return value
         is_text = isinstance(value, str | int | float) and not isinstance(value, bool)
         if self.kind in (str, Path) and is_text:
-            return self.kind(str(value))
+            text = str(value)
+            return Path(text).expanduser() if self.kind is Path else text
         noun = {bool: "true or false", int: "a whole number", float: "a number"}
         wanted = noun.get(self.kind, "a text")
         raise UserError(f"{source}: {value!r} is not {wanted}. Nothing was started.")
@@ -289,5 +289,12 @@ def section(name: str) -> str:
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """A hint for an unknown word: `` Did you mean …?``, or nothing."""
-    found = difflib.get_close_matches(word, list(known), n=1, cutoff=NEAR)
+    found = nearest_words(word, known, 1)
     return f" Did you mean {found[0]}?" if found else ""
+
+
+def nearest_words(word: str, known: Iterable[str], count: int) -> list[str]:
+    """The words most like ``word``, at most ``count``, the nearest first."""
+    import difflib
+
+    return difflib.get_close_matches(word, list(known), n=count, cutoff=NEAR)

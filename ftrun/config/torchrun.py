@@ -25,7 +25,7 @@ RDZV_KEYS = frozenset(
 NOT_YET: dict[str, str] = {
     "no_python": "Start the program from a Python script, by os.execvp",
     "run_path": "Leave it out: the script runs in an interpreter that has torch loaded anyway",
-    "numa_binding": "Leave it out, or bind the whole command: numactl --cpunodebind=0 ftrun …",
+    "numa_binding": "Leave it out, or bind the whole command: numactl --cpunodebind=0 ftrun SCRIPT",
     "event_log_handler": "Leave it out: events are in lighthouse.log, below --log-dir",
     "signals_to_handle": "Leave it out: SIGTERM, SIGINT and SIGHUP end the job",
 }

@@ -7,10 +7,9 @@ of its flags for the whole flag. What stands after SCRIPT is the script's. Not h
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 
-from ftrun.config.options import COMMAND_ONLY, NEAR, OPTIONS, TORCHRUN_NAMES, Option
+from ftrun.config.options import COMMAND_ONLY, OPTIONS, TORCHRUN_NAMES, Option, nearest_words
 from ftrun.errors import UserError
 
 HELP = ("--help", "-h")
@@ -97,6 +96,6 @@ def _unknown(name: str) -> str:
     """What to say of a flag that is not there: the flags that begin so, or the nearest ones."""
     flags = [flag for flag in _BY_FLAG if flag.startswith("--")]
     begun = [flag for flag in flags if len(name) > 3 and flag.startswith(name)]
-    near = begun or difflib.get_close_matches(name, flags, n=2, cutoff=NEAR)
+    near = begun or nearest_words(name, flags, 2)
     hint = f" Did you mean {' or '.join(near[:3])}?" if near else ""
     return f"No such option: {name}.{hint} Nothing was started. `ftrun run --help` lists them."

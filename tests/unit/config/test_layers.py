@@ -49,12 +49,16 @@ def test_the_file_of_the_working_directory(tmp_path: Path, monkeypatch: pytest.M
     assert not file_notice(gather({}, {}, Path.cwd() / "ftrun.toml"))
 
 
-def test_values_of_the_file_have_the_types_of_toml(tmp_path: Path) -> None:
-    toml = "replicas = 4\npreload = ['a', 'b.c']\nhang-timeout = 30\nmodule = true\n"
+def test_values_of_the_file_have_the_types_of_toml(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", "/h")
+    toml = "log-dir = '~/logs'\nreplicas = 4\npreload = ['a', 'b.c']\nhang-timeout = 30\nmodule = true\n"
     path = tmp_path / "own.toml"
     path.write_text(toml)
     found = gather({}, {}, path)
     assert (found["replicas"].value, found["preload"].value) == ("4", "a,b.c")
+    assert found["log_dir"].value == Path("/h/logs")
     assert (found["hang_timeout_s"].value, found["module"].value) == (30.0, True)
 
 
@@ -74,6 +78,8 @@ def test_torchruns_own_variable_of_the_shutdown_counts_last() -> None:
         ("module = 1", "1 is not true or false"),
         ("log-dir = []", "is not a text"),
         ("x = [", "is not valid TOML"),
+        ("[run]\nreplicas = 2", "[run] is a table.*all keys stand by themselves"),
+        ("redirects = [1]", "[1] is not a text"),
     ],
 )
 def test_a_mistake_in_the_file_is_named(tmp_path: Path, toml: str, message: str) -> None:

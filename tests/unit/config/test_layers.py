@@ -53,7 +53,8 @@ def test_values_of_the_file_have_the_types_of_toml(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", "/h")
-    toml = "log-dir = '~/logs'\nreplicas = 4\npreload = ['a', 'b.c']\nhang-timeout = 30\nmodule = true\n"
+    toml = "log-dir = '~/logs'\nreplicas = 4\npreload = ['a', 'b.c']\n"
+    toml += "hang-timeout = 30\nmodule = true\n"
     path = tmp_path / "own.toml"
     path.write_text(toml)
     found = gather({}, {}, path)

@@ -64,9 +64,13 @@ class _RunByDefault(TyperGroup):
         return found
 
 
+def _dashed(word: str) -> str:
+    return word.replace("_", "-")
+
+
 app = typer.Typer(
     name="ftrun",
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "token_normalize_func": _dashed},
     cls=_RunByDefault,
     add_completion=True,
     pretty_exceptions_enable=False,
@@ -100,7 +104,7 @@ def _root(
 app.command(
     "run",
     cls=running.RunCommand,
-    context_settings={"allow_interspersed_args": False, "help_option_names": ["-h", "--help"]},
+    context_settings={"allow_interspersed_args": False},
     options_metavar="[OPTIONS]",
     help=running.HELP,
     epilog=running.EPILOG,

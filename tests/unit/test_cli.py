@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ftrun.cli import OTHER_COMMANDS, means_a_run
-from ftrun.commands import app
+from ftrun.commands.app import app
 from ftrun.status.jobs import RunningJob, birth_mark, write_job
 
 

@@ -196,7 +196,7 @@ _TORCHRUN: tuple[Option, ...] = (
         "--nproc-per-node", str, "torchrun's name of --workers-per-replica.",
         "P|auto|cpu|gpu", pet="NPROC_PER_NODE",
     ),
-    _option("--nnodes", str, "Nodes of the group; only 1 until groups span nodes.", "1|1:N",
+    _option("--nnodes", str, "Nodes of the group; only 1 until groups span nodes.", "1",
             pet="NNODES"),
     _option("--role", str, "The workers' ROLE_NAME.", "NAME", default="default", pet="ROLE"),
     _option("--master-addr", str, "Where the workers meet.", "HOST", pet="MASTER_ADDR"),

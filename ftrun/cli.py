@@ -63,7 +63,7 @@ def main() -> None:
     try:
         if means_a_run(sys.argv[1:]):
             launches()
-        from ftrun.commands import app
+        from ftrun.commands.app import app
 
         app(obj=launches)
     except FtrunError as error:

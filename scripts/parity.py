@@ -3,7 +3,7 @@
 
 Compared are the workers' lines, without prefixes and in any order, the files that they wrote, and
 whether the command succeeded. Exit code 1 if a pair differs. ``--write-docs`` puts the table into
-docs/FROM_TORCHRUN.md. Not here: the flags one by one (tests/unit/config/test_torchrun.py).
+docs/FROM_TORCHRUN.md. Not here: the flags one by one (test_torchrun_parser.py).
 """
 
 from __future__ import annotations

@@ -16,6 +16,8 @@ from rich.table import Table
 
 from ftrun.agent.devices import DeviceSlices, Machine
 from ftrun.agent.environment import Place, threads_per_worker, worker_environment
+from ftrun.config.layers import DEFAULT
+from ftrun.config.options import OPTIONS
 from ftrun.config.settings import RunSettings, relations
 from ftrun.core.ids import WorkerKey
 
@@ -28,6 +30,11 @@ def print_plan(settings: RunSettings, machine: Machine) -> None:
     console.print(_facts(settings, machine))
     console.print(_slots(settings, machine))
     console.print(_environment(settings, machine))
+    if given := _given(settings):
+        table = Table("option", "stated by", title="options given", title_justify="left")
+        for name, source in given.items():
+            table.add_row(name, source)
+        console.print(table)
     for relation in relations(settings):
         console.print(f"{relation.words()}.")
     console.print("Nothing was started: --dry-run.")
@@ -46,7 +53,7 @@ def _facts(settings: RunSettings, machine: Machine) -> Table:
         ("threads per worker", f"{threads_per_worker(settings, machine)} of {machine.cores} cores"),
         ("lighthouse", lighthouse),
         ("rebalancing", "to nodes that come late" if settings.rebalance else "never"),
-        ("restarts", f"{settings.max_restarts} per replica, refilled by progress"),
+        ("restarts", _restarts(settings)),
         *_times(settings),
         ("injection", settings.inject),
         ("preload", ", ".join(settings.preload) or "torch"),
@@ -56,6 +63,12 @@ def _facts(settings: RunSettings, machine: Machine) -> Table:
     ):
         table.add_row(name, value)
     return table
+
+
+def _restarts(settings: RunSettings) -> str:
+    if settings.as_torchrun:
+        return f"{settings.max_restarts}, as torchrun counts"
+    return f"{settings.max_restarts} per replica, refilled by progress"
 
 
 def print_json(settings: RunSettings, machine: Machine) -> None:
@@ -77,6 +90,7 @@ def plan(settings: RunSettings, machine: Machine) -> dict[str, Any]:
         "schema": 1,
         "command": list(settings.script.command()),
         "settings": rows,
+        "given": _given(settings),
         "machine": {
             "device": machine.device,
             "devices": list(machine.devices),
@@ -86,8 +100,20 @@ def plan(settings: RunSettings, machine: Machine) -> dict[str, Any]:
         },
         "slots": {str(i): list(slices.take(str(i))) for i in range(min(here, SLOTS_SHOWN_MAX))},
         "environment": dict(_variables(settings, machine)),
-        "times": [{"holds": one.holds, "words": one.words()} for one in relations(settings)],
+        "times": [
+            {"holds": one.holds, "is_rule": one.is_rule, "words": one.words()}
+            for one in relations(settings)
+        ],
         "logs": str(settings.job_log_dir),
+    }
+
+
+def _given(settings: RunSettings) -> dict[str, str]:
+    """The options that are not left at their defaults, and what states each."""
+    return {
+        option.key: settings.sources[option.name]
+        for option in OPTIONS
+        if option.name in settings.sources and not settings.sources[option.name].startswith(DEFAULT)
     }
 
 

@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
-from ftrun.config.options import OPTIONS, Option
+from ftrun.config.options import COMMAND_ONLY, LAST_SECTION, OPTIONS, SECTIONS, Option, section
+from ftrun.config.words import respell
 from ftrun.errors import UserError
 
 EPILOG = (
@@ -23,7 +25,6 @@ EPILOG = (
     "PET_MAX_RESTARTS) or in ftrun.toml (max-restarts = 3)."
 )
 HELP = "Run SCRIPT in replica groups; arguments after SCRIPT are its own."
-_OWN = ("config", "dry_run", "as_json")
 
 
 def run(ctx: typer.Context, script: list[str] | None = None, **options: Any) -> None:
@@ -34,20 +35,45 @@ def run(ctx: typer.Context, script: list[str] | None = None, **options: Any) -> 
         raise UserError("--json is for --dry-run: give both, or neither.")
     launch = None if options["dry_run"] else ctx.obj()
     from ftrun.agent.devices import gpu_count
-    from ftrun.config.layers import gather, unknown_variables
+    from ftrun.config.layers import file_notice, gather, unknown_variables
     from ftrun.config.settings import resolve
+    from ftrun.config.torchrun import notices
     from ftrun.start import start_run
 
     stated = gather(options, os.environ, _config_file(options["config"], os.environ))
     settings = resolve(script, stated, gpu_count(os.environ))
-    for line in unknown_variables(os.environ):
+    for line in (*unknown_variables(os.environ), *file_notice(stated), *notices(stated)):
         typer.echo(f"ftrun: {line}", err=True)
-    raise typer.Exit(start_run(settings, launch, as_json=options["as_json"]))
+    raise typer.Exit(start_run(settings, launch, as_json=bool(options["as_json"])))
 
 
-def _config_file(given: Path | None, environ: Mapping[str, str]) -> Path | None:
-    named = environ.get("FTRUN_CONFIG")
-    return given if given is not None or not named else Path(named)
+def _config_file(given: str | None, environ: Mapping[str, str]) -> Path | None:
+    from ftrun.config.layers import CONFIG_VARIABLE
+
+    named = given or environ.get(CONFIG_VARIABLE)
+    return Path(named) if named else None
+
+
+class RunCommand(TyperCommand):
+    """The command ``run``: its options in all their spellings, and under headings in its help."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse words in which each option has the spelling of the table."""
+        return super().parse_args(ctx, respell(args, is_final=not ctx.resilient_parsing))
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the options heading by heading, each in the order of the table of headings."""
+        rows: dict[str, dict[str, tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            row = parameter.get_help_record(ctx)
+            if row is not None and parameter.name != "script":
+                rows.setdefault(section(parameter.name), {})[parameter.name] = row
+        for heading in (*SECTIONS, LAST_SECTION):
+            places = SECTIONS.get(heading, tuple(rows.get(heading, ())))
+            found = sorted(rows.get(heading, {}).items(), key=lambda row: places.index(row[0]))
+            if found:
+                with formatter.section(heading):
+                    formatter.write_dl([row for _, row in found])
 
 
 def _parameters() -> Iterator[inspect.Parameter]:
@@ -60,16 +86,8 @@ def _parameters() -> Iterator[inspect.Parameter]:
     yield inspect.Parameter(
         "script", keyword, default=None, annotation=Annotated[list[str] | None, words]
     )
-    for option in OPTIONS:
+    for option in (*OPTIONS, *COMMAND_ONLY):
         yield inspect.Parameter(option.name, keyword, default=None, annotation=_annotation(option))
-    config = typer.Option("--config", metavar="FILE", help="Options as TOML. [default: ftrun.toml]")
-    yield inspect.Parameter(
-        "config", keyword, default=None, annotation=Annotated[Path | None, config]
-    )
-    dry_run = typer.Option("--dry-run", help="Print the resolved plan and start nothing.")
-    yield inspect.Parameter("dry_run", keyword, default=False, annotation=Annotated[bool, dry_run])
-    as_json = typer.Option("--json", help="Print the plan as one JSON document.")
-    yield inspect.Parameter("as_json", keyword, default=False, annotation=Annotated[bool, as_json])
 
 
 def _annotation(option: Option) -> Any:

@@ -18,13 +18,14 @@ from ftrun.errors import UserError
 FILE_NAME = "ftrun.toml"
 FILE_BYTES_MAX = 1 << 20
 DEFAULT = "default"
-_NOT_OPTIONS = frozenset(
+INHERITED = frozenset(
     {
         "FTRUN_JOB_ID", "FTRUN_REPLICA_ID", "FTRUN_GROUP_RANK", "FTRUN_INCARNATION",
-        "FTRUN_CONFIG", "FTRUN_OWNER", "FTRUN_GUARD_ID",
+        "FTRUN_OWNER", "FTRUN_GUARD_ID",
     }
 )  # fmt: skip
-"""Variables of ftrun that workers have, and a job inside a worker would take for options."""
+"""Variables that a worker has, so they are no options in a command that a worker types."""
+CONFIG_VARIABLE = "FTRUN_CONFIG"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +58,20 @@ def gather(
 
 def unknown_variables(environ: Mapping[str, str]) -> list[str]:
     """``FTRUN_…`` and ``PET_…`` variables that are no option, each with a hint."""
-    known = {name for option in OPTIONS for name in option.variables()} | _NOT_OPTIONS
+    options = {name for option in OPTIONS for name in option.variables()} | {CONFIG_VARIABLE}
+    known = options | INHERITED
     odd = sorted(n for n in environ if n.startswith(("FTRUN_", "PET_")) and n not in known)
-    return [f"{name} is not an option.{nearest(name, known)}" for name in odd]
+    return [
+        f"The variable {name} is not an option and has no effect.{nearest(name, options)}"
+        for name in odd
+    ]
+
+
+def file_notice(stated: Mapping[str, Stated]) -> list[str]:
+    """A line about the options that ftrun.toml of the working directory states, if any."""
+    names = [one.source for one in stated.values() if one.source.startswith(f"{FILE_NAME}: ")]
+    keys = ", ".join(name.removeprefix(f"{FILE_NAME}: ") for name in names)
+    return [f"{FILE_NAME} of this directory states: {keys}."] if keys else []
 
 
 def _state(
@@ -69,11 +81,13 @@ def _state(
     entries: Mapping[str, Any],
     path: Path | None,
 ) -> Stated:
+    """One option. An empty variable counts as none, because clusters and scripts set such."""
     if given is not None:
         flag = option.flag
         return Stated(option.parse(given, flag) if isinstance(given, str) else given, flag)
+    is_worker = "FTRUN_INCARNATION" in environ
     for name in option.variables():
-        if name in environ and name not in _NOT_OPTIONS:
+        if environ.get(name) and not (is_worker and name in INHERITED):
             return Stated(option.parse(environ[name], name), name)
     if option.key in entries:
         source = f"{path}: {option.key}"
@@ -97,10 +111,15 @@ def _read_file(config: Path | None) -> tuple[dict[str, Any], Path | None]:
     entries = {key.replace("_", "-"): value for key, value in _parse(text, path).items()}
     keys = {option.key for option in BY_NAME.values()}
     for key in entries:
+        if isinstance(entries[key], dict):
+            raise UserError(
+                f"{path}: [{key}] is a table, and the file has none: all keys stand by themselves. "
+                "Nothing was started. Remove that line."
+            )
         if key not in keys:
             raise UserError(
                 f"{path}: {key!r} is not an option.{nearest(key, keys)} Nothing was started. "
-                "The keys are those of `ftrun run --help`, without dashes in front."
+                "The keys are the flags of `ftrun run --help`, without the dashes in front."
             )
     return entries, path
 

@@ -2,14 +2,14 @@
 
 An option has a name, which is its field in RunSettings; flags on the command line; the environment
 variable ``FTRUN_<NAME>``, and torchrun's ``PET_<NAME>`` if it is one of torchrun's; and its key in
-ftrun.toml, which is the long flag without dashes. Not here: which spelling wins (layers.py), what
-torchrun's options mean (torchrun.py), checks of values (settings.py).
+ftrun.toml, which is the long flag without dashes. Not here: how words are read (words.py), which
+spelling wins (layers.py), what torchrun's options mean (torchrun.py), checks of values
+(settings.py).
 """
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,9 @@ from ftrun import defaults
 from ftrun.errors import UserError
 
 TRUE_WORDS = frozenset({"1", "true", "yes", "on"})
-FALSE_WORDS = frozenset({"0", "false", "no", "off", ""})
+FALSE_WORDS = frozenset({"0", "false", "no", "off"})
+NEAR = 0.78
+"""How alike two words must be for a hint; --standalone and --standby are not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +28,10 @@ class Option:
     """One option of ``ftrun run``.
 
     ``kind``: str, int, float, bool or Path. ``default``: None if the default depends on others, and
-    then ``default_words`` states it. ``pet``: torchrun's environment variable without ``PET_``.
-    ``many``: it may be given several times or take several words. ``hidden``: ``--help`` leaves it
-    out, because ftrun has nothing to do for it; docs/FROM_TORCHRUN.md has it.
+    then ``default_words`` states it. ``pet``: torchrun's environment variable without ``PET_``;
+    ``variable``: one more, under another name.
+    ``hidden``: ``--help`` leaves it out, because ftrun has nothing to do for it;
+    docs/FROM_TORCHRUN.md has it.
     """
 
     name: str
@@ -39,7 +42,7 @@ class Option:
     default: Any = None
     default_words: str = ""
     pet: str = ""
-    many: bool = False
+    variable: str = ""
     hidden: bool = False
 
     @property
@@ -55,7 +58,7 @@ class Option:
     def variables(self) -> tuple[str, ...]:
         """The environment variables, the first that is set wins."""
         own = "FTRUN_" + self.key.replace("-", "_").upper()
-        return (own, f"PET_{self.pet}") if self.pet else (own,)
+        return tuple(filter(None, (own, self.pet and f"PET_{self.pet}", self.variable)))
 
     def parse(self, text: str, source: str) -> Any:
         """The value of a flag's or a variable's text; ``source`` is named in the error.
@@ -63,8 +66,6 @@ class Option:
         Raises:
             UserError: the text is no value of this kind.
         """
-        if self.many:
-            return tuple(text.split())
         if self.kind is bool:
             return _parse_bool(text, source)
         try:
@@ -76,11 +77,13 @@ class Option:
     def accept(self, value: Any, source: str) -> Any:
         """The value of an entry of ftrun.toml, which has a type already.
 
+        A list of texts is a text with commas between, as on the command line.
+
         Raises:
             UserError: the entry has another type.
         """
-        if self.many and isinstance(value, list) and all(isinstance(x, str) for x in value):
-            return tuple(value)
+        if self.kind is str and isinstance(value, list) and all(isinstance(x, str) for x in value):
+            return ",".join(value)
         if self.kind is bool and isinstance(value, bool):
             return value
         if self.kind is float and isinstance(value, int | float) and not isinstance(value, bool):
@@ -89,9 +92,10 @@ class Option:
             return value
         is_text = isinstance(value, str | int | float) and not isinstance(value, bool)
         if self.kind in (str, Path) and is_text:
-            return self.kind(str(value))
+            text = str(value)
+            return Path(text).expanduser() if self.kind is Path else text
         noun = {bool: "true or false", int: "a whole number", float: "a number"}
-        wanted = "a list of words" if self.many else noun.get(self.kind, "a text")
+        wanted = noun.get(self.kind, "a text")
         raise UserError(f"{source}: {value!r} is not {wanted}. Nothing was started.")
 
 
@@ -147,10 +151,11 @@ _OWN: tuple[Option, ...] = (
         name="hang_timeout_s", default=defaults.HANG_TIMEOUT_S,
     ),
     _option(
-        "--grace", float,
+        "--grace --shutdown-timeout", float,
         "Seconds from SIGTERM to SIGKILL, for a script to save.", "S",
         name="grace_s", default=10.0,
-        default_words="10; with torchrun's spelling of a job 30",
+        default_words="10; with torchrun's spelling of a job 30", pet="SHUTDOWN_TIMEOUT",
+        variable="TORCH_ELASTIC_SHUTDOWN_TIMEOUT",
     ),
     _option("--preempt-signal", str, "Signal that announces the end of this node, as SIGUSR1.",
             "NAME"),
@@ -194,7 +199,7 @@ _TORCHRUN: tuple[Option, ...] = (
         "--nproc-per-node", str, "torchrun's name of --workers-per-replica.",
         "P|auto|cpu|gpu", pet="NPROC_PER_NODE",
     ),
-    _option("--nnodes", str, "Nodes of the group; only 1 until groups span nodes.", "1|1:N",
+    _option("--nnodes", str, "Nodes of the group; only 1 until groups span nodes.", "1",
             pet="NNODES"),
     _option("--role", str, "The workers' ROLE_NAME.", "NAME", default="default", pet="ROLE"),
     _option("--master-addr", str, "Where the workers meet.", "HOST", pet="MASTER_ADDR"),
@@ -215,8 +220,6 @@ _TORCHRUN: tuple[Option, ...] = (
     _option("--start-method", str, "Nothing: workers are forked.", "NAME", pet="START_METHOD",
             hidden=True),
     _option("--use-env", bool, "Nothing: ranks are always in the environment.", hidden=True),
-    _option("--shutdown-timeout", float, "torchrun's name of --grace.", "S",
-            pet="SHUTDOWN_TIMEOUT"),
     _option("--virtual-local-rank", bool, "LOCAL_RANK is 0, with one visible GPU, in each worker.",
             default=False, pet="VIRTUAL_LOCAL_RANK"),
     _option("--numa-binding", str, "Bind workers to NUMA nodes.",
@@ -254,31 +257,48 @@ JOB_SPELLINGS = (
 """Options that spell a job as torchrun does."""
 
 
-def long_flags(options: Iterable[Option] = OPTIONS) -> list[str]:
-    """All long flags, without their dashes."""
-    words = (word for option in options for flag in option.flags for word in flag.split("/"))
-    return [word[2:] for word in words if word.startswith("--")]
+COMMAND_ONLY: tuple[Option, ...] = (
+    _option("--config", Path, "File with options.", "FILE",
+            default_words="ftrun.toml, if it is here"),
+    _option("--dry-run", bool, "Print the resolved plan and start nothing.", default=False),
+    _option("--json", bool, "With --dry-run: the plan as one JSON document.", name="as_json",
+            default=False),
+)  # fmt: skip
+"""About the command itself: neither settings, nor variables, nor keys of ftrun.toml."""
+
+SECTIONS: dict[str, tuple[str, ...]] = {
+    "Script": ("module", "no_python", "run_path", "inject", "preload", "stdin"),
+    "Size": ("replicas", "workers_per_replica", "nproc_per_node", "min_replicas", "standbys",
+             "device"),
+    "Nodes": ("nodes", "lighthouse", "job_id", "rebalance", "token_file", "tls_cert", "tls_key",
+              "tls_ca", "state_dir"),
+    "Failures and stops": ("max_restarts", "join_timeout_s", "heartbeat_timeout_s",
+                           "isolation_limit_s", "hang_timeout_s", "grace_s", "signals_to_handle"),
+    "Output": ("prefix", "log_dir", "redirects", "tee", "local_ranks_filter",
+               "duplicate_stdout_filters", "duplicate_stderr_filters", "logs_specs",
+               "event_log_handler"),
+    "As under torchrun": ("nnodes", "node_rank", "standalone", "master_addr", "master_port",
+                          "local_addr", "rdzv_backend", "rdzv_endpoint", "rdzv_id", "rdzv_conf",
+                          "role", "virtual_local_rank", "numa_binding", "start_method",
+                          "monitor_interval", "use_env"),
+}  # fmt: skip
+"""The headings of ``ftrun run --help`` with their options; all others come under the last one."""
+LAST_SECTION = "Other"
 
 
-def normaliser() -> Callable[[str], str]:
-    """Brings a long flag as typed to its spelling here.
-
-    ``_`` counts as ``-``. The beginning of one flag of torchrun stands for it, as in argparse.
-    """
-    known = set(long_flags())
-    short = long_flags(o for o in OPTIONS if o.name in TORCHRUN_NAMES)
-
-    def normalise(word: str) -> str:
-        word = word.replace("_", "-")
-        if word in known or len(word) < 2:
-            return word
-        found = [flag for flag in short if flag.startswith(word)]
-        return found[0] if len(found) == 1 else word
-
-    return normalise
+def section(name: str) -> str:
+    """The heading of an option."""
+    return next((heading for heading, names in SECTIONS.items() if name in names), LAST_SECTION)
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """A hint for an unknown word: `` Did you mean …?``, or nothing."""
-    found = difflib.get_close_matches(word, list(known), 1)
+    found = nearest_words(word, known, 1)
     return f" Did you mean {found[0]}?" if found else ""
+
+
+def nearest_words(word: str, known: Iterable[str], count: int) -> list[str]:
+    """The words most like ``word``, at most ``count``, the nearest first."""
+    import difflib
+
+    return difflib.get_close_matches(word, list(known), n=count, cutoff=NEAR)

@@ -19,7 +19,6 @@ from ftrun import clock
 from ftrun.addresses import normal_address, parse_address
 from ftrun.config import torchrun
 from ftrun.config.layers import Stated
-from ftrun.config.options import OPTIONS
 from ftrun.config.script import Script, check_script, is_module_name
 from ftrun.config.streams import Streams, parse_streams
 from ftrun.core.agent.signals import SignalRules, signal_rules
@@ -150,7 +149,8 @@ class RunSettings:
         Raises:
             UserError: the first error found, with its remedy.
         """
-        torchrun.check_honoured(self.sources)
+        values = {name: getattr(self, name) for name in torchrun.NOT_YET}
+        torchrun.check_honoured(self.sources, values)
         _check_counts(self)
         _check_times(self)
         _check_names(self)
@@ -188,7 +188,7 @@ def resolve(words: Sequence[str], stated: Mapping[str, Stated], gpus: int = 0) -
     lighthouse, job_id = options["lighthouse"], options["job_id"]
     parsed = {
         **options,
-        "sources": {option.name: stated[option.name].source for option in OPTIONS},
+        "sources": _sources(stated),
         "script": script,
         "job_id": default_job_id(script, lighthouse) if job_id is None else job_id,
         "replicas": high,
@@ -198,6 +198,13 @@ def resolve(words: Sequence[str], stated: Mapping[str, Stated], gpus: int = 0) -
         "tls": TlsFiles(options["tls_cert"], options["tls_key"], options["tls_ca"]),
     }
     return RunSettings(**{field.name: parsed[field.name] for field in fields(RunSettings)})
+
+
+def _sources(stated: Mapping[str, Stated]) -> dict[str, str]:
+    found = torchrun.sources(stated)
+    if not stated["min_replicas"].is_given and ":" in stated["replicas"].value:
+        found["min_replicas"] = found["replicas"]
+    return found
 
 
 def parse_replicas(text: str, min_replicas: int | None) -> tuple[int, int]:
@@ -301,19 +308,23 @@ def _check_times(settings: RunSettings) -> None:
             "never replace workers that hang."
         )
     for relation in relations(settings):
-        if not relation.holds:
+        if relation.is_rule and not relation.holds:
             raise UserError(f"{relation.words()}. Nothing was started.")
 
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """Two times of which one must not be below the other. ``why``: what happens else."""
+    """Two times of which one should not be below the other. ``why``: what happens else.
+
+    ``is_rule``: a run whose times do not keep it is refused; others are only shown.
+    """
 
     upper: str
     upper_s: float
     lower: str
     lower_s: float
     why: str
+    is_rule: bool = True
 
     @property
     def holds(self) -> bool:
@@ -327,15 +338,21 @@ class Relation:
 
 
 def relations(settings: RunSettings) -> tuple[Relation, ...]:
-    """How the times of a run must be to each other."""
-    heartbeat_s = settings.heartbeat_timeout_s
-    return (
-        Relation(
-            "--isolation-limit", settings.isolation_limit_s,
-            "twice --heartbeat-timeout", 2 * heartbeat_s,
-            "else healthy workers would stop committing at the first late heartbeat",
-        ),
+    """How the times of a run must be, or should be, to each other."""
+    heartbeat_s, isolation_s = settings.heartbeat_timeout_s, settings.isolation_limit_s
+    rule = Relation(
+        "--isolation-limit", isolation_s, "twice --heartbeat-timeout", 2 * heartbeat_s,
+        "else healthy workers would stop committing at the first late heartbeat",
     )  # fmt: skip
+    if settings.lighthouse is None:
+        return (rule,)
+    advice = Relation(
+        "--join-timeout", settings.join_timeout_s,
+        "--isolation-limit and --heartbeat-timeout together", isolation_s + heartbeat_s,
+        "else workers may give up while the lighthouse still waits for nodes that have vanished",
+        is_rule=False,
+    )  # fmt: skip
+    return rule, advice
 
 
 def _check_meeting(settings: RunSettings) -> None:

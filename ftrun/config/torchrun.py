@@ -9,29 +9,51 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from ftrun.config.layers import DEFAULT, Stated
-from ftrun.config.options import JOB_SPELLINGS, nearest
+from ftrun.config.layers import Stated
+from ftrun.config.options import BY_NAME, JOB_SPELLINGS, nearest
 from ftrun.errors import UserError
 
 BACKENDS = ("static", "c10d")
 START_METHODS = ("spawn", "fork", "forkserver")
 RDZV_KEYS = frozenset(
     {
-        "join_timeout", "last_call_timeout", "close_timeout", "heartbeat", "keep_alive_interval",
-        "keep_alive_max_attempt", "read_timeout", "timeout", "is_host", "store_type", "rank",
+        "join_timeout", "last_call_timeout", "close_timeout", "heartbeat", "heartbeat_timeout",
+        "keep_alive_interval", "keep_alive_max_attempt", "read_timeout", "timeout", "is_host",
+        "store_type", "rank",
     }
 )  # fmt: skip
-NOT_YET = frozenset({"no_python", "run_path", "numa_binding", "event_log_handler"})
-"""Options that ftrun knows and cannot honour yet: refused, and said so in docs/FROM_TORCHRUN.md."""
+NOT_YET: dict[str, str] = {
+    "no_python": "Start the program from a Python script, by os.execvp",
+    "run_path": "Leave it out: the script runs in an interpreter that has torch loaded anyway",
+    "numa_binding": "Leave it out, or bind the whole command: numactl --cpunodebind=0 ftrun SCRIPT",
+    "event_log_handler": "Leave it out: events are in lighthouse.log, below --log-dir",
+}
+"""Options that ftrun knows and cannot honour yet, so they are refused; and what to do instead.
+
+docs/FROM_TORCHRUN.md names them, and a test compares.
+"""
 GRACE_S = 30.0
 MAX_RESTARTS = 10
+OTHER_NAMES = {
+    "workers_per_replica": "nproc_per_node",
+    "job_id": "rdzv_id",
+    "master_addr": "rdzv_endpoint",
+    "master_port": "rdzv_endpoint",
+}
+"""Settings that an option of torchrun's states if their own option does not."""
+TORCHRUN_DEFAULT = "default in torchrun's spelling of a job"
+HERE = ("localhost", "127.0.0.1")
+"""This node, where the workers meet without being told."""
 NUMA_BINDINGS = ("node", "socket", "exclusive", "core-complex")
 
 
 def spells_a_job(stated: Mapping[str, Stated]) -> bool:
-    """Whether the command spells a job as torchrun does: one group, with torchrun's meaning."""
-    is_own = any(stated[name].is_given for name in ("replicas", "workers_per_replica"))
-    return not is_own and any(stated[name].is_given for name in JOB_SPELLINGS)
+    """Whether the command spells a job as torchrun does: one group, with torchrun's meaning.
+
+    A switch that is off, as by PET_STANDALONE=0, spells nothing.
+    """
+    given = [name for name in JOB_SPELLINGS if stated[name].value not in (None, False)]
+    return bool(given) and not stated["replicas"].is_given
 
 
 def translate(stated: Mapping[str, Stated], gpus: int) -> dict[str, Any]:
@@ -53,48 +75,80 @@ def translate(stated: Mapping[str, Stated], gpus: int) -> dict[str, Any]:
         "workers_per_replica": _workers(stated, gpus),
         "job_id": _job_id(stated),
         "max_restarts": _first(values["max_restarts"], 0 if as_torchrun else MAX_RESTARTS),
-        "grace_s": _grace(stated, GRACE_S if as_torchrun else values["grace_s"]),
+        "grace_s": GRACE_S if as_torchrun and not stated["grace_s"].is_given else values["grace_s"],
         "master_addr": address,
         "master_port": port,
     }
+
+
+def sources(stated: Mapping[str, Stated]) -> dict[str, str]:
+    """What states each setting: perhaps an option of torchrun's that is another name of it."""
+    found = {name: one.source for name, one in stated.items()}
+    for name, theirs in OTHER_NAMES.items():
+        if not stated[name].is_given and stated[theirs].value not in (None, "", "none"):
+            found[name] = found[theirs]
+    if spells_a_job(stated):
+        for name in ("max_restarts", "grace_s"):
+            if not stated[name].is_given:
+                found[name] = TORCHRUN_DEFAULT
+    return found
 
 
 def _first(value: Any, default: Any) -> Any:
     return default if value is None else value
 
 
-def check_honoured(sources: Mapping[str, str]) -> None:
-    """Refuse an option that has no effect yet; ``sources``: what states each one.
+def check_honoured(sources: Mapping[str, str], values: Mapping[str, Any]) -> None:
+    """Refuse an option that has no effect yet, unless it asks for the default.
+
+    ``sources``: what states each option. ``values``: those of the options in ``NOT_YET``.
 
     Raises:
         UserError: the first such option.
     """
-    for name in sorted(NOT_YET):
-        if sources.get(name, DEFAULT) != DEFAULT:
-            raise UserError(
-                f"{sources[name]}: ftrun cannot honour this option of torchrun yet. Nothing "
-                "was started. Leave it out; docs/FROM_TORCHRUN.md has the whole table."
-            )
+    for name, remedy in NOT_YET.items():
+        if values[name] == BY_NAME[name].default:
+            continue
+        raise UserError(
+            f"{sources.get(name, BY_NAME[name].flag)}: ftrun cannot honour this option of torchrun "
+            f"yet. Nothing was started. {remedy}. docs/FROM_TORCHRUN.md has the whole table."
+        )
+
+
+def notices(stated: Mapping[str, Stated]) -> list[str]:
+    """What gives way to ``--standalone``, as under torchrun."""
+    if not stated["standalone"].value:
+        return []
+    endpoint = stated["rdzv_endpoint"]
+    if not endpoint.value or endpoint.value.rpartition(":")[0] in HERE:
+        return []
+    return [f"{endpoint.source} has no effect beside --standalone, as under torchrun."]
 
 
 def _check_nodes(values: Mapping[str, Any]) -> None:
-    text = values["nnodes"]
-    if text is not None:
-        low, _, high = text.partition(":")
-        numbers = [part for part in (low, high or low) if part.isdecimal() and int(part) > 0]
-        if len(numbers) != 2 or int(numbers[0]) > int(numbers[1]):
-            raise UserError(f"--nnodes {text!r}: give 1, or MIN:MAX. Nothing was started.")
-        if int(low) > 1:
-            raise UserError(
-                f"--nnodes {text}: a replica group does not span nodes yet. Nothing was started. "
-                "For one group or more on each node, which average their gradients: ftrun --nodes "
-                f"{low} --replicas N --lighthouse HOST:PORT on every node (README)."
-            )
-    if values["node_rank"] not in (None, 0):
+    """--nnodes may also repeat --nodes: clusters set PET_NNODES and PET_NODE_RANK in any case."""
+    text, rank, nodes = values["nnodes"], values["node_rank"], values["nodes"]
+    least, most = (1, 1) if text is None else _parse_nodes(text)
+    if most > 1 and not least == most == nodes:
         raise UserError(
-            f"--node-rank {values['node_rank']}: a replica group does not span nodes yet, so the "
-            "only node is 0. Nothing was started. For several nodes: --nodes and --lighthouse."
+            f"--nnodes {text}: a replica group does not span nodes yet, so each node would train "
+            "by itself. Nothing was started. For replica groups on several nodes, which average "
+            f"their gradients: ftrun --nodes {most} --replicas N --lighthouse HOST:PORT on every "
+            "node (README)."
         )
+    if rank is not None and not 0 <= rank < nodes:
+        raise UserError(
+            f"--node-rank {rank}: there is no such node with --nodes {nodes}. Nothing was started. "
+            "Leave it out: a node needs no rank, because the lighthouse assigns the replicas."
+        )
+
+
+def _parse_nodes(text: str) -> tuple[int, int]:
+    low, colon, high = text.partition(":")
+    parts = (low, high if colon else low)
+    if not all(part.isdecimal() for part in parts) or not 1 <= int(parts[0]) <= int(parts[1]):
+        raise UserError(f"--nnodes {text!r}: give 1, or MIN:MAX. Nothing was started.")
+    return int(parts[0]), int(parts[1])
 
 
 def _check_rendezvous(values: Mapping[str, Any]) -> None:
@@ -106,8 +160,8 @@ def _check_rendezvous(values: Mapping[str, Any]) -> None:
             "--lighthouse HOST:PORT."
         )
     for part in (values["rdzv_conf"] or "").strip("'\"").split(","):
-        key, equals, _ = part.partition("=")
-        if part and (not equals or key.strip() not in RDZV_KEYS):
+        key, _, value = (piece.strip() for piece in part.partition("="))
+        if part and (not value or key not in RDZV_KEYS):
             raise UserError(
                 f"--rdzv-conf: {part!r} is not KEY=VALUE with a key of torchrun's."
                 f"{nearest(key, RDZV_KEYS)} Nothing was started."
@@ -137,7 +191,7 @@ def _meeting_point(values: Mapping[str, Any]) -> tuple[str | None, int | None]:
     """
     address, port = values["master_addr"], values["master_port"]
     endpoint = values["rdzv_endpoint"]
-    if endpoint:
+    if endpoint and not values["standalone"]:
         host, colon, text = endpoint.rpartition(":")
         if not colon:
             host, text = endpoint, "0"
@@ -155,50 +209,39 @@ def _job_id(stated: Mapping[str, Stated]) -> str | None:
     if theirs in (None, "none"):
         return None if own is None else str(own)
     if own not in (None, theirs):
-        raise UserError(f"--job-id {own} and --rdzv-id {theirs} name one thing: give one.")
-    return str(theirs)
-
-
-def _grace(stated: Mapping[str, Stated], default: float) -> float:
-    own, theirs = stated["grace_s"], stated["shutdown_timeout"]
-    if own.is_given and theirs.is_given and own.value != theirs.value:
         raise UserError(
-            f"--grace {own.value:g} and --shutdown-timeout {theirs.value:g} name one thing: give "
-            "one. Nothing was started."
+            f"--job-id {own} and --rdzv-id {theirs} are two names of one thing, and differ. "
+            "Nothing was started. Give one of the two."
         )
-    given = next((one for one in (own, theirs) if one.is_given), None)
-    return default if given is None else float(given.value)
+    return str(theirs)
 
 
 def _workers(stated: Mapping[str, Stated], gpus: int) -> int:
     own, theirs = stated["workers_per_replica"], stated["nproc_per_node"]
     if not theirs.is_given:
         return int(own.value)
-    count = _count(str(theirs.value), gpus)
+    is_cpu = stated["device"].value == "cpu"
+    count = _count(str(theirs.value), 0 if is_cpu else gpus)
     if own.is_given and own.value != count:
         raise UserError(
-            f"--workers-per-replica {own.value} and --nproc-per-node {theirs.value} name one "
-            "thing: give one. Nothing was started."
+            f"--workers-per-replica {own.value} and --nproc-per-node {theirs.value} are two names "
+            "of one thing, and differ. Nothing was started. Give one of the two."
         )
     return count
 
 
 def _count(text: str, gpus: int) -> int:
-    """``--nproc-per-node`` as a number."""
-    cores = os.cpu_count() or 1
-    if text == "cpu":
-        return cores
-    if text == "auto":
-        return gpus or cores
-    if text in ("gpu", "cuda"):
-        if not gpus:
-            raise UserError(
-                f"--nproc-per-node {text}: this node shows no CUDA device. Nothing was started. "
-                "Give a number, or cpu."
-            )
-        return gpus
-    if not text.isdecimal() or int(text) < 1:
+    """``--nproc-per-node`` as a number. ``gpus``: those that the job may use."""
+    if text == "gpu" and not gpus:
         raise UserError(
-            f"--nproc-per-node {text!r}: give a number, auto, cpu or gpu. Nothing was started."
+            "--nproc-per-node gpu: this job has no CUDA device. Nothing was started. Give a "
+            "number, or cpu; or check CUDA_VISIBLE_DEVICES and --device."
         )
-    return int(text)
+    if text in ("auto", "cpu", "gpu"):
+        return gpus if gpus and text != "cpu" else len(os.sched_getaffinity(0))
+    if text.isdecimal() and int(text) > 0:
+        return int(text)
+    devices = " ftrun trains on CUDA devices and CPUs only." if text == "xpu" else ""
+    raise UserError(
+        f"--nproc-per-node {text!r}: give a number, auto, cpu or gpu.{devices} Nothing was started."
+    )

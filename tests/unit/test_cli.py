@@ -2,23 +2,39 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ftrun.cli import OTHER_COMMANDS, means_a_run
-from ftrun.commands import app
+from ftrun.commands.app import app
+from ftrun.status.jobs import RunningJob, birth_mark, write_job
 
 
-def ftrun(*words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+def ftrun(
+    *words: str, cwd: Path | None = None, **variables: str
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "ftrun", *words],
         capture_output=True, text=True, timeout=60, cwd=cwd, check=False,
-        env={**os.environ, "COLUMNS": "120", "PYTHONPATH": str(Path(__file__).parents[2])},
+        env={
+            **os.environ, "COLUMNS": "120", "PYTHONPATH": str(Path(__file__).parents[2]),
+            **variables,
+        },
     )  # fmt: skip
+
+
+def plan(*words: str, cwd: Path, **variables: str) -> dict[str, Any]:
+    """What ``--dry-run --json`` prints for these words in front of train.py."""
+    done = ftrun(*words, "--dry-run", "--json", "train.py", cwd=cwd, **variables)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
 
 
 @pytest.fixture
@@ -59,6 +75,14 @@ def test_help_is_quick_and_loads_nothing_heavy() -> None:
         ("--no-such-flag", False),
         ("status train.py", False),
         ("certs --out here", False),
+        ("--nproc-per-node 2 train.py", True),
+        ("--standalone --nproc_per_node=2 train.py", True),
+        ("-r 3 -t 0:1 -m package.train", True),
+        ("--no_python run.sh", True),
+        ("--standalone --nproc-per-node=2", False),
+        ("-h", False),
+        ("run -h", False),
+        ("--nproc-per-node 2 --dry-run --json train.py", False),
     ],
 )
 def test_only_what_may_be_a_run_is_launched_before_its_words_are_checked(
@@ -111,9 +135,116 @@ def test_a_dry_run_shows_the_plan_and_starts_nothing(script: Path, tmp_path: Pat
     assert not logs.exists()
 
 
+def test_a_plan_as_json_names_what_states_each_setting(script: Path) -> None:
+    cwd = script.parent
+    (cwd / "ftrun.toml").write_text("grace = 7\nmax-restarts = 9\n")
+    words = ("--device=cpu", "--rdzv_id", "run7")
+    found = plan(*words, cwd=cwd, PET_NPROC_PER_NODE="2", PET_MAX_RESTARTS="3", PET_NNODES="1:1")
+    settings = found["settings"]
+    assert settings["workers_per_replica"] == {"value": 2, "source": "PET_NPROC_PER_NODE"}
+    assert settings["max_restarts"] == {"value": 3, "source": "PET_MAX_RESTARTS"}
+    assert settings["grace_s"] == {"value": 7.0, "source": "ftrun.toml: grace"}
+    assert settings["job_id"] == {"value": "run7", "source": "--rdzv-id"}
+    assert settings["replicas"] == {"value": 1, "source": "default"}
+    assert settings["as_torchrun"]["value"] is True
+    assert found["given"]["nnodes"] == "PET_NNODES"
+    assert found["environment"]["WORLD_SIZE"] == "2"
+    assert found["slots"] == {"0": []}
+    assert all(relation["holds"] for relation in found["times"])
+    assert not (cwd / "ftrun-logs").exists()
+
+
+def test_a_job_in_torchruns_spelling_has_torchruns_defaults(script: Path) -> None:
+    settings = plan("--standalone", "--device=cpu", cwd=script.parent)["settings"]
+    assert settings["max_restarts"]["value"] == 0
+    assert settings["grace_s"]["value"] == 30.0
+    assert "torchrun" in settings["grace_s"]["source"]
+
+
+def test_what_is_not_stated_on_the_command_line_is_told(script: Path) -> None:
+    (script.parent / "ftrun.toml").write_text("replicas = 2\n")
+    done = ftrun(
+        "--dry-run", "--device", "cpu", "train.py", cwd=script.parent, FTRUN_GRACEE="3"
+    )  # fmt: skip
+    assert "The variable FTRUN_GRACEE is not an option and has no effect." in done.stderr
+    assert "Did you mean FTRUN_GRACE?" in done.stderr
+    assert "ftrun.toml of this directory states: replicas." in done.stderr
+    assert "2, at least 1 to train" in done.stdout
+
+
+def complete(line: str, **variables: str) -> list[str]:
+    """What bash is offered for the last word of ``line``."""
+    start = "import sys; sys.argv = ['ftrun']; from ftrun.cli import main; main()"
+    words = line.split(" ")
+    bash = {"_FTRUN_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": len(words) - 1}
+    done = subprocess.run(
+        [sys.executable, "-c", start], capture_output=True, text=True, timeout=60, check=False,
+        env={**os.environ, **{name: str(x) for name, x in bash.items()}, **variables,
+             "PYTHONPATH": str(Path(__file__).parents[2])},
+    )  # fmt: skip
+    assert done.stderr == ""
+    return done.stdout.split()
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("ftrun sta", {"stack", "status"}),
+        ("ftrun --replic", {"--replicas"}),
+        ("ftrun --ver", {"--version"}),
+        ("ftrun run --master", {"--master-addr", "--master-port"}),
+        ("ftrun --replicas 2 --max_restarts 3 --nproc", {"--nproc-per-node"}),
+        ("ftrun --no-such 2 --nproc", {"--nproc-per-node"}),
+        ("ftrun lighthouse --bin", {"--bind"}),
+    ],
+)
+def test_the_shell_completes_commands_and_options(line: str, offered: set[str]) -> None:
+    assert set(complete(line)) == offered
+
+
+@pytest.mark.parametrize("command", ["status", "chaos"])
+def test_the_shell_completes_running_jobs(tmp_path: Path, command: str) -> None:
+    me = os.getpid()
+    for job_id, birth in (
+        ("train-1", birth_mark(me)),
+        ("train-2", "gone"),
+        ("eval", birth_mark(me)),
+    ):
+        job = RunningJob(job_id, "h:1", me, "", "", "2026-01-01T00:00:00", birth=birth)
+        write_job(job, tmp_path / "ftrun" / "jobs")
+    state = {"XDG_STATE_HOME": str(tmp_path)}
+    assert set(complete(f"ftrun {command} ", **state)) == {"train-1", "eval"}
+    assert complete(f"ftrun {command} tr", **state) == ["train-1"]
+
+
+def test_the_shell_gets_its_completion_script() -> None:
+    done = ftrun("--show-completion", "bash")
+    assert done.returncode == 0, done.stderr
+    assert "complete -o default" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "words", [("-h",), ("run", "-h"), ("--standalone", "-h"), ("status", "-h")]
+)
+def test_h_is_help(words: tuple[str, ...]) -> None:
+    done = ftrun(*words)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Usage:" in done.stdout
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (["--nproc_per_noed", "2", "train.py"], "Did you mean --nproc-per-node?"),
+        (["--standalonee", "train.py"], "Did you mean --standalone?"),
+        (["--nnodes", "2", "train.py"], "ftrun --nodes 2 --replicas N --lighthouse HOST:PORT"),
+        (["--rdzv-backend", "etcd-v2", "train.py"], "--rdzv-backend etcd-v2"),
+        (["--nproc-per-node", "gpu", "train.py"], "this job has no CUDA device"),
+        (["-w", "2", "--nproc-per-node=3", "train.py"], "two names of one thing"),
+        (["--numa-binding", "nod", "train.py"], "give one of node, socket"),
+        (["--json", "train.py"], "--json is for --dry-run"),
+        (["--config", "none.toml", "train.py"], "none.toml cannot be read"),
+        (["--isolation-limit=6", "train.py"], "--isolation-limit 6 is less than twice"),
         (["none.py"], "Script 'none.py' does not exist"),
         (["state"], "'state' is a directory and has no __main__.py"),
         (["--replicas", "3:1", "train.py"], "Did you mean 1:3"),
@@ -125,6 +256,7 @@ def test_a_dry_run_shows_the_plan_and_starts_nothing(script: Path, tmp_path: Pat
         (["--lighthouse", "here", "train.py"], "is not HOST:PORT"),
         (["--lighthouse", "no-such-host.invalid:1", "train.py"], "is not known"),
         (["lighthouse", "--bind", "0.0.0.0:0"], "insecure-plaintext"),
+        (["lighthouse", "--bind", "0.0.0.0:0", "--state_dir", "s"], "insecure-plaintext"),
         (["status", "no-such-job"], "no-such-job"),
     ],
 )

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
-from ftrun.config.layers import DEFAULT, Stated, gather, unknown_variables
-from ftrun.config.options import BY_NAME, OPTIONS, normaliser
+from ftrun.config.layers import (
+    CONFIG_VARIABLE,
+    DEFAULT,
+    INHERITED,
+    Stated,
+    file_notice,
+    gather,
+    unknown_variables,
+)
+from ftrun.config.options import BY_NAME, OPTIONS
 from ftrun.errors import UserError
 
 
@@ -36,6 +45,29 @@ def test_the_file_of_the_working_directory(tmp_path: Path, monkeypatch: pytest.M
     assert found["grace_s"] == Stated(3.0, "ftrun.toml: grace")
     assert found["rebalance"].value is False
     assert found["log_dir"].value == Path("here")
+    assert file_notice(found) == ["ftrun.toml of this directory states: rebalance, grace, log-dir."]
+    assert not file_notice(gather({}, {}, Path.cwd() / "ftrun.toml"))
+
+
+def test_values_of_the_file_have_the_types_of_toml(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", "/h")
+    toml = "log-dir = '~/logs'\nreplicas = 4\npreload = ['a', 'b.c']\n"
+    toml += "hang-timeout = 30\nmodule = true\n"
+    path = tmp_path / "own.toml"
+    path.write_text(toml)
+    found = gather({}, {}, path)
+    assert (found["replicas"].value, found["preload"].value) == ("4", "a,b.c")
+    assert found["log_dir"].value == Path("/h/logs")
+    assert (found["hang_timeout_s"].value, found["module"].value) == (30.0, True)
+
+
+def test_torchruns_own_variable_of_the_shutdown_counts_last() -> None:
+    both = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "7", "PET_SHUTDOWN_TIMEOUT": "6"}
+    assert gather({}, both, None)["grace_s"] == Stated(6.0, "PET_SHUTDOWN_TIMEOUT")
+    del both["PET_SHUTDOWN_TIMEOUT"]
+    assert gather({}, both, None)["grace_s"].value == 7.0
 
 
 @pytest.mark.parametrize(
@@ -47,6 +79,8 @@ def test_the_file_of_the_working_directory(tmp_path: Path, monkeypatch: pytest.M
         ("module = 1", "1 is not true or false"),
         ("log-dir = []", "is not a text"),
         ("x = [", "is not valid TOML"),
+        ("[run]\nreplicas = 2", "[run] is a table.*all keys stand by themselves"),
+        ("redirects = [1]", "[1] is not a text"),
     ],
 )
 def test_a_mistake_in_the_file_is_named(tmp_path: Path, toml: str, message: str) -> None:
@@ -66,24 +100,38 @@ def test_a_missing_file_and_a_bad_variable_are_named(tmp_path: Path) -> None:
 def test_unknown_variables_are_named_and_those_of_workers_are_not() -> None:
     odd = {"FTRUN_REPLICA": "2", "PET_NPROC": "2", "FTRUN_JOB_ID": "a", "OTHER": "x"}
     lines = unknown_variables(odd)
-    assert [line.partition(" ")[0] for line in lines] == ["FTRUN_REPLICA", "PET_NPROC"]
+    assert [line.split()[2] for line in lines] == ["FTRUN_REPLICA", "PET_NPROC"]
     assert "FTRUN_REPLICAS" in lines[0]
 
 
-@pytest.mark.parametrize(
-    ("typed", "flag"),
-    [
-        ("nproc_per_node", "nproc-per-node"),
-        ("redirect", "redirects"),
-        ("nproc", "nproc-per-node"),
-        ("rdzv", "rdzv"),
-        ("max_restarts", "max-restarts"),
-        ("replica", "replica"),
-        ("w", "w"),
-    ],
-)
-def test_underscores_and_beginnings_of_torchruns_flags(typed: str, flag: str) -> None:
-    assert normaliser()(typed) == flag
+def test_an_empty_variable_states_nothing() -> None:
+    found = gather({}, {"PET_STANDALONE": "", "FTRUN_MAX_RESTARTS": "", "PET_ROLE": ""}, None)
+    assert not [name for name, one in found.items() if one.is_given]
+
+
+def test_a_workers_own_variables_are_no_options_of_a_job_that_it_starts() -> None:
+    inherited = {"FTRUN_JOB_ID": "outer", "FTRUN_REPLICAS": "2"}
+    assert gather({}, inherited, None)["job_id"] == Stated("outer", "FTRUN_JOB_ID")
+    found = gather({}, {**inherited, "FTRUN_INCARNATION": "x"}, None)
+    assert (found["job_id"].value, found["replicas"].value) == (None, "2")
+
+
+def test_each_variable_of_ftrun_is_an_option_or_known_as_internal() -> None:
+    """A variable that ftrun sets and that is in neither list would be warned of in a worker."""
+    of_lighthouse = {name for name in names_in_code() if name.startswith("FTRUN_LIGHTHOUSE_")}
+    options = {name for option in OPTIONS for name in option.variables()}
+    assert names_in_code() - of_lighthouse <= options | INHERITED | {CONFIG_VARIABLE}
+    assert not INHERITED - names_in_code()
+
+
+def names_in_code() -> set[str]:
+    """Texts in ftrun/ that are such a name, but for those in the list itself.
+
+    Those of the embedded lighthouse stay in its process.
+    """
+    files = (Path(__file__).parents[3] / "ftrun").rglob("*.py")
+    texts = [file.read_text() for file in files if file.name != "layers.py"]
+    return {name for text in texts for name in re.findall(r'"(FTRUN_[A-Z_]+)"', text)}
 
 
 def test_no_two_options_share_a_spelling() -> None:

@@ -8,6 +8,7 @@ from typing import Any, get_type_hints
 
 import pytest
 
+from ftrun.config.layers import DEFAULT
 from ftrun.config.options import OPTIONS
 from ftrun.config.script import Script
 from ftrun.config.settings import (
@@ -15,6 +16,7 @@ from ftrun.config.settings import (
     check_writable,
     default_job_id,
     parse_replicas,
+    relations,
 )
 from ftrun.core.agent.supervisor import SupervisorSettings
 from ftrun.core.messages import JobSpec
@@ -122,7 +124,6 @@ def test_each_option_of_a_run_is_a_setting_of_its_name() -> None:
     of_torchrun = {
         "nproc_per_node", "nnodes", "node_rank", "rdzv_backend", "rdzv_endpoint", "rdzv_id",
         "rdzv_conf", "standalone", "monitor_interval", "start_method", "use_env",
-        "shutdown_timeout",
     }  # fmt: skip
     apart = {"module", "tls_cert", "tls_key", "tls_ca"} | of_torchrun
     own = {"tls", "script", "as_torchrun", "sources"}
@@ -149,3 +150,24 @@ def test_settings_that_are_passed_on_by_name_have_the_same_type(kind: type[Any])
     assert shared
     assert {name: ours[name] for name in shared} == {name: theirs[name] for name in shared}
     assert set(SETTINGS.shared_with(kind)) - {"standbys"} == shared
+
+
+def test_relations_of_times_name_their_numbers_and_only_rules_refuse(script: Path) -> None:
+    alone = replace(SETTINGS, script=Script(str(script), False), isolation_limit_s=9.0)
+    (rule,) = relations(alone)
+    assert (rule.holds, rule.is_rule) == (False, True)
+    assert "--isolation-limit 9 is less than twice --heartbeat-timeout (10 s): else" in rule.words()
+    with pytest.raises(UserError, match="less than twice --heartbeat-timeout"):
+        alone.check()
+    apart = replace(alone, isolation_limit_s=60.0, lighthouse="h:1")
+    rule, advice = relations(apart)
+    assert (rule.holds, advice.holds, advice.is_rule) == (True, False, False)
+    assert "--join-timeout 60 is less than" in advice.words() and "(65 s)" in advice.words()
+    apart.check()
+    assert relations(replace(apart, join_timeout_s=65.0))[1].holds
+
+
+def test_a_minimum_of_a_range_has_the_ranges_source() -> None:
+    found = resolved(replicas="2:4")
+    assert (found.sources["min_replicas"], found.sources["replicas"]) == ("--replicas",) * 2
+    assert resolved(replicas="4").sources["min_replicas"] == DEFAULT

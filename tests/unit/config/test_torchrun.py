@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import argparse
 import os
-import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ftrun.config.options import OPTIONS, TORCHRUN_NAMES
-from ftrun.config.settings import RunSettings
-from ftrun.config.torchrun import NOT_YET, check_honoured
+from ftrun.config.options import BY_NAME, OPTIONS
+from ftrun.config.settings import resolve
+from ftrun.config.torchrun import (
+    NOT_YET,
+    check_honoured,
+    notices,
+)
 from ftrun.errors import UserError
 from tests.unit.run_settings import resolved, stated
 
+CORES = len(os.sched_getaffinity(0))
 DOC = Path(__file__).parents[3] / "docs" / "FROM_TORCHRUN.md"
 
 
@@ -35,7 +38,7 @@ def test_replicas_of_several_workers_have_ftruns_meaning() -> None:
 
 @pytest.mark.parametrize(
     ("text", "gpus", "count"),
-    [("3", 0, 3), ("cpu", 8, os.cpu_count()), ("auto", 0, os.cpu_count()), ("auto", 8, 8),
+    [("3", 0, 3), ("cpu", 8, CORES), ("auto", 0, CORES), ("auto", 8, 8),
      ("gpu", 8, 8)],
 )  # fmt: skip
 def test_workers_by_number_or_by_device(text: str, gpus: int, count: int) -> None:
@@ -52,6 +55,7 @@ def test_workers_by_number_or_by_device(text: str, gpus: int, count: int) -> Non
         ({"rdzv_endpoint": "[::1]:5"}, ("::1", 5)),
         ({"rdzv_endpoint": "h:5", "master_port": "6"}, ("h", 6)),
         ({"master_port": "0"}, (None, None)),
+        ({"rdzv_endpoint": "h:5", "standalone": True}, (None, None)),
     ],
 )
 def test_where_workers_meet(flags: dict[str, Any], found: tuple[str | None, int | None]) -> None:
@@ -69,18 +73,23 @@ def test_a_rendezvous_id_names_the_job() -> None:
     [
         ({"nnodes": "2"}, "does not span nodes yet.*--nodes 2 --replicas N --lighthouse"),
         ({"nnodes": "2:4"}, "does not span nodes yet"),
+        ({"nnodes": "1:4"}, "each node would train by itself.*--nodes 4"),
+        ({"nnodes": "2", "replicas": "2"}, "does not span nodes yet"),
+        ({"nnodes": "0"}, "give 1, or MIN:MAX"),
         ({"nnodes": "4:2"}, "give 1, or MIN:MAX"),
         ({"nnodes": "1:2:3"}, "give 1, or MIN:MAX"),
-        ({"node_rank": "1"}, "the only node is 0"),
+        ({"node_rank": "1"}, "there is no such node with --nodes 1"),
+        ({"nproc_per_node": "gpu", "device": "cpu", "gpus": 8}, "no CUDA device"),
+        ({"nproc_per_node": "xpu"}, "CUDA devices and CPUs only"),
+        ({"rdzv_conf": "timeout="}, "'timeout='"),
         ({"nproc_per_node": "gpu"}, "no CUDA device"),
         ({"nproc_per_node": "many"}, "give a number, auto, cpu or gpu"),
         ({"nproc_per_node": "0"}, "give a number, auto, cpu or gpu"),
-        ({"nproc_per_node": "2", "workers_per_replica": "3"}, "name one thing"),
+        ({"nproc_per_node": "2", "workers_per_replica": "3"}, "two names.*differ"),
         ({"rdzv_backend": "etcd-v2"}, "needs no rendezvous service.*static, c10d"),
         ({"rdzv_conf": "timeouts=3"}, "'timeouts=3'.*Did you mean timeout"),
         ({"rdzv_endpoint": "h:x"}, "not HOST:PORT"),
-        ({"rdzv_id": "a", "job_id": "b"}, "name one thing"),
-        ({"grace_s": "3", "shutdown_timeout": "4"}, "name one thing"),
+        ({"rdzv_id": "a", "job_id": "b"}, "two names.*differ"),
         ({"start_method": "thread"}, "give one of spawn, fork, forkserver"),
         ({"numa_binding": "core"}, "give one of node"),
         ({"monitor_interval": "0"}, "seconds above 0"),
@@ -94,59 +103,38 @@ def test_what_cannot_keep_its_meaning_is_refused(flags: dict[str, Any], message:
 
 
 def test_an_option_without_effect_is_refused_and_the_table_says_so() -> None:
-    for name in NOT_YET:
-        with pytest.raises(UserError, match="cannot honour this option of torchrun yet"):
-            check_honoured({name: "--flag"})
+    defaults = {name: BY_NAME[name].default for name in NOT_YET}
+    check_honoured({name: "PET_X" for name in NOT_YET}, defaults)
+    for name, remedy in NOT_YET.items():
+        with pytest.raises(UserError, match=r"--flag: ftrun cannot honour this .* yet") as refused:
+            check_honoured({name: "--flag"}, {**defaults, name: "given"})
+        assert remedy in str(refused.value)
     rows = DOC.read_text().splitlines()
     for option in OPTIONS:
         row = next(
-            (row for row in rows if row.startswith("|") and option.flag in row.split("|")[1]), ""
+            (row for row in rows if row.startswith("| `-") and option.flag in row.split("|")[1]), ""
         )
         assert ("not yet" in row) == (option.name in NOT_YET), option.name
 
 
+def test_a_switch_that_is_off_spells_no_job() -> None:
+    assert not resolve(("t.py",), stated({"PET_STANDALONE": "0"})).as_torchrun
+    assert resolve(("t.py",), stated({"PET_STANDALONE": "1"})).as_torchrun
+    assert resolved(workers_per_replica="2", standalone=True).max_restarts == 0
+
+
+def test_a_cluster_may_repeat_what_nodes_says() -> None:
+    flags = {"nodes": "2", "replicas": "2", "lighthouse": "h:1"}
+    found = resolve(("t.py",), stated({"PET_NNODES": "2", "PET_NODE_RANK": "1"}, **flags))
+    assert (found.nodes, found.as_torchrun) == (2, False)
+
+
+def test_an_endpoint_that_standalone_overrides_is_named() -> None:
+    lines = notices(stated({"PET_RDZV_ENDPOINT": "h:5"}, standalone=True))
+    assert lines == ["PET_RDZV_ENDPOINT has no effect beside --standalone, as under torchrun."]
+    assert not notices(stated(rdzv_endpoint="localhost:0", standalone=True))
+    assert not notices(stated(rdzv_endpoint="h:5"))
+
+
 def test_settings_of_a_rendezvous_may_stand_in_quotes() -> None:
     assert resolved(rdzv_conf="'join_timeout=5,last_call_timeout=1,timeout=5'").as_torchrun
-
-
-# ---------------------------------------------------------------- against torchrun's own parser
-
-
-def parser() -> argparse.ArgumentParser:
-    from torch.distributed.run import get_args_parser
-
-    return get_args_parser()
-
-
-def torchruns_actions() -> list[argparse.Action]:
-    skipped = {"help", "training_script", "training_script_args"}
-    return [action for action in parser()._actions if action.dest not in skipped]
-
-
-@pytest.mark.parametrize("action", torchruns_actions(), ids=lambda action: str(action.dest))
-def test_every_flag_of_torchrun_is_an_option_and_in_the_table(action: argparse.Action) -> None:
-    """A new torch with a new flag fails here."""
-    spelt = {flag for option in OPTIONS for flag in option.flags}
-    dashed = {word.replace("_", "-") if word.startswith("--") else word
-              for word in action.option_strings}  # fmt: skip
-    assert dashed <= spelt
-    row = re.search(rf"^\| `[^|]*{re.escape(max(dashed, key=len))}\b.*", DOC.read_text(), re.M)
-    assert row, f"docs/FROM_TORCHRUN.md has no row for {dashed}"
-    option = next(o for o in OPTIONS if dashed & set(o.flags))
-    assert option.name in TORCHRUN_NAMES
-    variable = getattr(action, "env", None) or f"PET_{action.dest.upper()}"
-    has_variable = type(action).__name__ in ("env", "check_env")
-    assert (variable in option.variables()) == has_variable, "its PET_ variable"
-
-
-def test_every_option_that_is_said_to_be_torchruns_is() -> None:
-    theirs = {action.dest for action in torchruns_actions()}
-    assert TORCHRUN_NAMES - {"use_env"} <= theirs, "--use-env is of older ones"
-
-
-def test_settings_without_flags_are_torchruns_defaults() -> None:
-    found: RunSettings = resolved(nproc_per_node="1")
-    for action in torchruns_actions():
-        if action.dest in ("redirects", "tee", "role", "local_ranks_filter", "numa_binding"):
-            assert str(getattr(found, action.dest)) == str(action.default), action.dest
-    assert stated()["max_restarts"].value is None

@@ -1,0 +1,74 @@
+"""``ftrun lighthouse``: its options.
+
+Not here: the service (lighthouse/), the checks of its settings (lighthouse/settings.py).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ftrun import defaults
+from ftrun.commands.shared import TlsCa, TlsCert, TlsKey
+
+
+def lighthouse(
+    bind: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Address for agents; port 0: any.")
+    ] = defaults.BIND,
+    http: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT", help="Address for status and metrics. [default: the next port]"
+        ),
+    ] = None,
+    state_dir: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Directory for the journal. [default: in ~/.local/state/ftrun]"
+        ),
+    ] = None,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="File with the token that agents must present, mode 0600."
+        ),
+    ] = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    tls_ca: TlsCa = None,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Further host name in HTTP requests; may be repeated."),
+    ] = None,
+    insecure_plaintext: Annotated[
+        bool,
+        typer.Option(
+            "--insecure-plaintext", help="Allow other addresses than loopback without TLS."
+        ),
+    ] = False,
+) -> None:
+    """Serve until SIGTERM or Ctrl-C."""
+    from ftrun.protocol.quiet import load_grpc_quietly
+
+    load_grpc_quietly()
+    from ftrun import descriptors
+    from ftrun.lighthouse.main import run_lighthouse
+    from ftrun.lighthouse.settings import STANDALONE, ServiceSettings
+    from ftrun.protocol.auth import default_token_path, load_or_create_token, state_home
+    from ftrun.protocol.tls import TlsFiles
+
+    settings = ServiceSettings(
+        state_dir=state_dir or state_home() / "lighthouse",
+        token=load_or_create_token(token_file or default_token_path()),
+        bind=bind,
+        http=http,
+        tls=TlsFiles(tls_cert, tls_key, tls_ca),
+        allowed_hosts=tuple(allow_host or ()),
+        insecure_plaintext=insecure_plaintext,
+        core=STANDALONE,
+    )
+    descriptors.allow_descriptors(descriptors.LIGHTHOUSE, "A lighthouse")
+    raise typer.Exit(run_lighthouse(settings))

@@ -269,7 +269,7 @@ class Fleet:
             StartWorker(
                 key=key,
                 target=settings.script.target,
-                is_module=settings.script.is_module,
+                kind=settings.script.kind,
                 args=settings.script.args,
                 environment=worker_environment(settings, machine, place, threads),
                 threads=threads,

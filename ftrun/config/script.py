@@ -9,6 +9,7 @@ import importlib.util
 import re
 import sys
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 
 from ftrun.errors import UserError
@@ -18,18 +19,27 @@ _PARALLEL_WORDS = (b"ftrun", b"torchft", b"DistributedDataParallel", b"fully_sha
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 
+class TargetKind(str, Enum):
+    """How a worker runs its target; the value is what the spawner is sent."""
+
+    FILE = "file"
+    MODULE = "module"
+
+
 @dataclass(frozen=True, slots=True)
 class Script:
     """A file or a module, with its own arguments untouched."""
 
     target: str
-    is_module: bool
+    kind: TargetKind = TargetKind.FILE
     args: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
         """A short name for job ids and plans."""
-        return self.target.rpartition(".")[2] if self.is_module else Path(self.target).stem
+        if self.kind is TargetKind.FILE:
+            return Path(self.target).stem
+        return self.target.rpartition(".")[2].rpartition(":")[2]
 
     def trains_in_parallel(self) -> bool:
         """True if the script seems to need modules that torch imports late, or is a module itself.
@@ -44,8 +54,8 @@ class Script:
 
     def command(self) -> tuple[str, ...]:
         """The command that runs the script without ftrun."""
-        head = ("python", "-m", self.target) if self.is_module else ("python", self.target)
-        return head + self.args
+        is_module = self.kind is TargetKind.MODULE
+        return ("python", *(("-m",) if is_module else ()), self.target, *self.args)
 
 
 def is_module_name(text: str) -> bool:
@@ -59,7 +69,7 @@ def check_script(script: Script) -> None:
     Raises:
         UserError: missing, unreadable, not Python, or with a syntax error.
     """
-    if script.is_module:
+    if script.kind is TargetKind.MODULE:
         _check_module(script.target)
         return
     path = Path(script.target)

@@ -20,7 +20,7 @@ from ftrun.addresses import normal_address, parse_address
 from ftrun.config import torchrun
 from ftrun.config.layers import Stated
 from ftrun.config.options import OPTIONS
-from ftrun.config.script import Script, check_script, is_module_name
+from ftrun.config.script import Script, TargetKind, check_script, is_module_name
 from ftrun.config.streams import Streams, parse_streams
 from ftrun.core.ids import WorkerKey
 from ftrun.core.messages import JobSpec
@@ -174,7 +174,8 @@ def resolve(words: Sequence[str], stated: Mapping[str, Stated], gpus: int = 0) -
     options = {**{name: one.value for name, one in stated.items()}}
     options |= torchrun.translate(stated, gpus)
     target, *args = words
-    script = Script(target, is_module=options["module"], args=tuple(args))
+    kind = TargetKind.MODULE if options["module"] else TargetKind.FILE
+    script = Script(target, kind, tuple(args))
     low, high = parse_replicas(options["replicas"], options["min_replicas"])
     lighthouse, job_id = options["lighthouse"], options["job_id"]
     parsed = {

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from ftrun.config.script import TargetKind
 from ftrun.inject import stacks, stopping
 from ftrun.inject.alone import Alone
 from ftrun.inject.report import send_to_agent
@@ -52,7 +53,7 @@ class WorkerTask:
 
     context: WorkerContext
     target: str
-    is_module: bool
+    kind: TargetKind
     args: tuple[str, ...]
     environment: dict[str, str]
     inject: bool = True
@@ -148,11 +149,16 @@ def _loaded_libraries(name: str) -> list[str]:
 
 
 def _run_target(task: WorkerTask) -> None:
-    if task.is_module:
-        sys.argv = [task.target, *task.args]
-        sys.path[0] = os.getcwd()
-        runpy.run_module(task.target, run_name="__main__", alter_sys=True)
-        return
+    match task.kind:
+        case TargetKind.FILE:
+            _run_script(task)
+        case TargetKind.MODULE:
+            sys.argv = [task.target, *task.args]
+            sys.path[0] = os.getcwd()
+            runpy.run_module(task.target, run_name="__main__", alter_sys=True)
+
+
+def _run_script(task: WorkerTask) -> None:
     sys.argv = [task.target, *task.args]
     path = Path(task.target)
     if path.is_dir() or path.suffix in (".zip", ".pyz"):

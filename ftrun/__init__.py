@@ -12,6 +12,8 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from ftrun.checkpoint.transport import CheckpointTransport, HTTPTransport
+    from ftrun.errors import LaunchError
+    from ftrun.launching.api import launch
     from ftrun.process_groups import ProcessGroupGloo, ProcessGroupNCCL
     from ftrun.training.data import DistributedSampler
     from ftrun.training.ddp import DistributedDataParallel, PureDistributedDataParallel
@@ -27,6 +29,7 @@ _HOMES = {
     "Drained": "ftrun.training.manager",
     "GradScaler": "ftrun.training.optim",
     "HTTPTransport": "ftrun.checkpoint.transport",
+    "LaunchError": "ftrun.errors",
     "ManagedProcessGroup": "ftrun.training.managed_group",
     "Manager": "ftrun.training.manager",
     "Optimizer": "ftrun.training.optim",
@@ -35,6 +38,7 @@ _HOMES = {
     "ProcessGroupNCCL": "ftrun.process_groups",
     "PureDistributedDataParallel": "ftrun.training.ddp",
     "WorldSizeMode": "ftrun.training.manager",
+    "launch": "ftrun.launching.api",
     "manager": "ftrun.training.injected",
 }
 
@@ -45,6 +49,7 @@ __all__ = [
     "Drained",
     "GradScaler",
     "HTTPTransport",
+    "LaunchError",
     "ManagedProcessGroup",
     "Manager",
     "Optimizer",
@@ -53,6 +58,7 @@ __all__ = [
     "ProcessGroupNCCL",
     "PureDistributedDataParallel",
     "WorldSizeMode",
+    "launch",
     "manager",
 ]
 

@@ -1,4 +1,4 @@
-"""The script that workers run, a file or a module, checked once before any worker starts.
+"""What workers run, a script or a function, checked once before any worker starts.
 
 Not here: the other settings of a run (settings.py), running it (inject/).
 """
@@ -24,11 +24,16 @@ class TargetKind(str, Enum):
 
     FILE = "file"
     MODULE = "module"
+    FUNCTION = "function"
 
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A file or a module, with its own arguments untouched."""
+    """A target, with its own arguments untouched.
+
+    ``target``: a file, a module, or the name of a function. A function's ``args`` are the directory
+    in which it lies packed, and the source file of its module or "" (packed.py).
+    """
 
     target: str
     kind: TargetKind = TargetKind.FILE
@@ -46,14 +51,17 @@ class Script:
 
         This is a guess. It decides only the order in which modules are imported.
         """
+        source_file = self.args[1] if self.kind is TargetKind.FUNCTION else self.target
         try:
-            source = Path(self.target).read_bytes()
+            source = Path(source_file).read_bytes()
         except OSError:
             return True
         return any(word in source for word in _PARALLEL_WORDS)
 
     def command(self) -> tuple[str, ...]:
         """The command that runs the script without ftrun."""
+        if self.kind is TargetKind.FUNCTION:
+            return (self.target,)
         is_module = self.kind is TargetKind.MODULE
         return ("python", *(("-m",) if is_module else ()), self.target, *self.args)
 
@@ -69,6 +77,8 @@ def check_script(script: Script) -> None:
     Raises:
         UserError: missing, unreadable, not Python, or with a syntax error.
     """
+    if script.kind is TargetKind.FUNCTION:
+        return  # it was packed, and so found, by the program that launches it
     if script.kind is TargetKind.MODULE:
         _check_module(script.target)
         return

@@ -162,10 +162,12 @@ class RunSettings:
             check_writable(self.state_dir, "--state-dir")
 
 
-def resolve(words: Sequence[str], stated: Mapping[str, Stated], gpus: int = 0) -> RunSettings:
+def resolve(
+    words: Sequence[str] | Script, stated: Mapping[str, Stated], gpus: int = 0
+) -> RunSettings:
     """The settings of ``ftrun run``.
 
-    ``words``: the script and its arguments. ``stated``: every option (layers.py). ``gpus``: how
+    ``words``: the script and its arguments, or the target itself. ``stated``: every option (layers.py). ``gpus``: how
     many GPUs a program that is started here would see.
 
     Raises:
@@ -173,9 +175,12 @@ def resolve(words: Sequence[str], stated: Mapping[str, Stated], gpus: int = 0) -
     """
     options = {**{name: one.value for name, one in stated.items()}}
     options |= torchrun.translate(stated, gpus)
-    target, *args = words
-    kind = TargetKind.MODULE if options["module"] else TargetKind.FILE
-    script = Script(target, kind, tuple(args))
+    if isinstance(words, Script):
+        script = words
+    else:
+        target, *args = words
+        kind = TargetKind.MODULE if options["module"] else TargetKind.FILE
+        script = Script(target, kind, tuple(args))
     low, high = parse_replicas(options["replicas"], options["min_replicas"])
     lighthouse, job_id = options["lighthouse"], options["job_id"]
     parsed = {

@@ -7,8 +7,8 @@
 | worker   | incarnation, rank, pid: one of its workers runs                                  |
 | raised   | incarnation, rank, type, message, traceback: its script has raised               |
 | exited   | incarnation, rank, pid, status, reason                                           |
-| stopping | incarnation: the agent asks it to stop, or kills it                              |
-| lost     | incarnation, reason: the agent has reported its loss                             |
+| stopping | incarnation, asked: the agent asks it to stop, or signals it                     |
+| lost     | incarnation, reason, killed: the agent has reported its loss                     |
 | finished | incarnation: all of its workers have ended well                                  |
 | notice   | kind, text: a line for people                                                    |
 | refused  | exit_code, text: nothing was started                                             |

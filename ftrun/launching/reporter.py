@@ -62,10 +62,12 @@ class Reporter:
                     "exited", incarnation=incarnation, rank=rank, pid=pid, status=status,
                     reason=reason,
                 )  # fmt: skip
-            case SignalReplica(_, incarnation) | AskToStop(_, incarnation):
-                self._add("stopping", incarnation=incarnation)
-            case SendToLighthouse(ReplicaLost(_, incarnation, reason)):
-                self._add("lost", incarnation=incarnation, reason=reason)
+            case SignalReplica(_, incarnation):
+                self._add("stopping", incarnation=incarnation, asked=False)
+            case AskToStop(_, incarnation):
+                self._add("stopping", incarnation=incarnation, asked=True)
+            case SendToLighthouse(ReplicaLost(_, incarnation, reason, killed)):
+                self._add("lost", incarnation=incarnation, reason=reason, killed=killed)
             case SendToLighthouse(ReplicaFinished(_, incarnation)):
                 self._add("finished", incarnation=incarnation)
             case ShowNotice(kind, _, text):

@@ -18,8 +18,8 @@ from ftrun.packed import NoValue
 class Life:
     """One start of a replica group. ``pids``, ``failures``: by rank in the group.
 
-    ``is_stopped``: the agent has asked it to stop or has killed it, and further exits are no
-    failures.
+    ``is_stopped``: the agent stops it, so that further exits are no failures. ``is_asked``: it was
+    asked to stop, so that its loss is none either.
     """
 
     replica_id: str
@@ -28,6 +28,7 @@ class Life:
     pids: dict[int, int] = field(default_factory=dict)
     failures: dict[int, WorkerFailure] = field(default_factory=dict)
     is_stopped: bool = False
+    is_asked: bool = False
     is_finished: bool = False
 
 
@@ -142,10 +143,11 @@ class Story:
                 self._exited(life, record)
             case "stopping":
                 life.is_stopped = True
+                life.is_asked = life.is_asked or record["asked"]
             case "finished":
                 life.is_finished = True
             case "lost":
-                if not life.failures:
+                if not (life.failures or life.is_asked or record["killed"]):
                     self._fail(life, {**record, "rank": 0}, status=-9, reason=record["reason"])
 
     def _exited(self, life: Life, record: Record) -> None:

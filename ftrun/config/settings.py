@@ -167,8 +167,8 @@ def resolve(
 ) -> RunSettings:
     """The settings of ``ftrun run``.
 
-    ``words``: the script and its arguments, or the target itself. ``stated``: every option (layers.py). ``gpus``: how
-    many GPUs a program that is started here would see.
+    ``words``: the script and its arguments, or the target itself. ``stated``: every option
+    (layers.py). ``gpus``: how many GPUs a program that is started here would see.
 
     Raises:
         UserError: an option cannot be parsed. What it means is checked later: ``check``.
@@ -194,7 +194,8 @@ def resolve(
         "preload": tuple(options["preload"].replace(",", " ").split()),
         "tls": TlsFiles(options["tls_cert"], options["tls_key"], options["tls_ca"]),
     }
-    return RunSettings(**{field.name: parsed[field.name] for field in fields(RunSettings)})
+    names = {field.name for field in fields(RunSettings)}
+    return RunSettings(**{name: value for name, value in parsed.items() if name in names})
 
 
 def parse_replicas(text: str, min_replicas: int | None) -> tuple[int, int]:

@@ -66,7 +66,7 @@ def _run(directory: Path, launch: SpawnerLaunch, reporter: Reporter) -> int:
     from ftrun.launching.settings import stated_options
     from ftrun.start import start_run
 
-    stated = stated_options(order["settings"], os.environ, one_group=False)
+    stated = stated_options(order["settings"], os.environ, one_group=order["one_group"])
     settings = resolve(script, stated, gpu_count(os.environ))
     reporter.settled(settings.job_id, settings.workers_per_replica)
     return start_run(settings, launch, watch=reporter)

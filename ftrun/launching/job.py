@@ -39,9 +39,15 @@ HOST_EXIT_S = 60.0
 
 
 class Job:
-    """A job that ``run`` launches; the end of the ``with`` removes its directory (mode 0700)."""
+    """A job that ``run`` launches; the end of the ``with`` removes its directory (mode 0700).
 
-    def __init__(self) -> None:
+    ``one_group``: the settings spell a job as torchrun does. ``passed_on``: the signal of this
+    program that was passed on; None: there was none.
+    """
+
+    def __init__(self, *, one_group: bool = False) -> None:
+        self._one_group = one_group
+        self.passed_on: int | None = None
         self.directory = Path(tempfile.mkdtemp(prefix="ftrun-launch-"))
         self._process: subprocess.Popen[bytes] | None = None
         self._interruptions = 0
@@ -95,6 +101,7 @@ class Job:
             "kind": script.kind.value,
             "target": [script.target, *script.args],
             "settings": dict(settings),
+            "one_group": self._one_group,
         }
         (self.directory / ORDER).write_text(json.dumps(order, default=str))
 
@@ -196,6 +203,7 @@ class Job:
                 signal.signal(signal_number, handler)
 
     def _pass_on(self, number: int, frame: FrameType | None) -> None:
+        self.passed_on = number
         self.interrupt(number)
 
 

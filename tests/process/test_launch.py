@@ -30,7 +30,9 @@ def go(function, *args, **settings):
 class Program(Job):
     """A Python program that launches; at the end of the ``with`` nothing of it may be left."""
 
-    def __init__(self, directory: Path, source: str, *, guarded: bool = True) -> None:
+    def __init__(
+        self, directory: Path, source: str, *, guarded: bool = True, args: tuple[str, ...] = ()
+    ) -> None:
         self.directory = directory
         self.script = directory / "program.py"
         body = textwrap.dedent(source)
@@ -41,7 +43,7 @@ class Program(Job):
         self.logs = directory / "logs"
         self._mark = os.urandom(8).hex()
         self.process = subprocess.Popen(
-            [sys.executable, "-u", str(self.script)],
+            [sys.executable, "-u", str(self.script), *args],
             cwd=directory,
             env={
                 **os.environ,
@@ -55,6 +57,11 @@ class Program(Job):
             stderr=subprocess.STDOUT,
         )
         self.output = ""
+
+    def kill(self, pid: int) -> None:
+        """SIGKILL a worker."""
+        assert pid in self.pids()
+        os.kill(pid, signal.SIGKILL)
 
     def leaves_nothing(self) -> None:
         """No process, and none of the directories in TMPDIR."""

@@ -1,8 +1,8 @@
 """torchelastic's names on ftrun's agent: a program moves by changing its imports.
 
 The types that describe a job (WorkerSpec, LaunchConfig, DefaultLogsSpecs) or its end (RunResult,
-ChildFailedError, ProcessFailure), and the registries of events and metrics, are torch's own objects.
-So handlers and ``except`` clauses of a program keep their meaning. The agent is ftrun's.
+ChildFailedError, ProcessFailure), and the registries of events and metrics, are torch's own. So
+handlers and ``except`` clauses of a program keep their meaning. The agent is ftrun's.
 docs/PYTHON_API.md lists what has another meaning. Not here: ``ftrun.launch`` (launching/).
 """
 

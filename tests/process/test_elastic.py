@@ -68,6 +68,8 @@ def failures(entrypoint, *args):
     except ChildFailedError as error:
         found = {}
         for rank, one in error.failures.items():
+            if one.exitcode == -signal.SIGTERM:
+                continue  # a worker that torchelastic itself has stopped; ftrun does not list it
             text = one.message if isinstance(one.message, str) else one.message["message"]
             stack = "" if isinstance(one.message, str) else one.message["extraInfo"]["py_callstack"]
             found[rank] = [one.local_rank, one.exitcode, one.signal_name(),

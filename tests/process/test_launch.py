@@ -317,7 +317,7 @@ def test_output_arrives_where_the_program_has_put_its_own(
     assert "[0.1] héllo to stderr" in err
     with pytest.raises(UserError, match=r"--replicas 0: give 1 to"):
         ftrun.launch(ranks, ["x"], replicas=0, log_dir=tmp_path)
-    with pytest.raises(UserError, match=r"'--max-restarts'.*Nothing was started"):
+    with pytest.raises(UserError, match=r"--max-restarts: 'many' is not.*Nothing was started"):
         ftrun.launch(ranks, ["x"], max_restarts="many", log_dir=tmp_path)
 
 

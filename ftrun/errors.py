@@ -105,7 +105,10 @@ class LaunchError(FtrunError):
         more = f" (the first of {len(failures)} failures)" if len(failures) > 1 else ""
         cause = f"\n{failures[0].describe()}{more}" if failures else ""
         trace = failures[0].traceback.rstrip() if failures else ""
-        super().__init__(f"{reason} (exit code {exit_code}).{cause}" + (trace and f"\n{trace}"))
+        super().__init__(
+            f"The job has ended with exit code {exit_code}: {reason.rstrip('.')}.{cause}"
+            + (trace and f"\n{trace}")
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles with all its parts, because an executor or a queue may carry it."""

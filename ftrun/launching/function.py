@@ -21,6 +21,8 @@ from typing import Any
 from ftrun.errors import UserError
 from ftrun.packed import Surroundings
 
+OF_NO_FILE = "it is, or needs, part of a notebook or an interactive session"
+
 
 @dataclass(frozen=True, slots=True)
 class PackedCall:
@@ -46,7 +48,7 @@ def pack(
     main_name, main_path = _main_module()
     try:
         data = pickle.dumps(call, pickle.HIGHEST_PROTOCOL)
-        why = "" if main_name or main_path or not _needs_main(data) else _no_main(function)
+        why = "" if main_name or main_path or not _needs_main(data) else OF_NO_FILE
     except Exception as error:  # noqa: BLE001 - whatever the arguments' own methods raise
         why = str(error)
     if why:
@@ -76,10 +78,6 @@ def _main_module() -> tuple[str, str]:
         path = os.path.abspath(path)
         return ("", path) if os.path.isfile(path) else ("", "")
     return "", ""
-
-
-def _no_main(function: Callable[..., Any]) -> str:
-    return f"{_name(function)} is defined in a notebook or an interactive session"
 
 
 def _by_value(call: Any, why: str) -> bytes:

@@ -93,7 +93,7 @@ def _follow(pidfd: int) -> None:
     poll = select.poll()
     poll.register(pidfd, select.POLLIN)
     poll.poll()
-    signal.raise_signal(signal.SIGTERM)
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 if __name__ == "__main__":

@@ -48,7 +48,13 @@ class Job:
     def __init__(self, *, one_group: bool = False) -> None:
         self._one_group = one_group
         self.passed_on: int | None = None
-        self.directory = Path(tempfile.mkdtemp(prefix="ftrun-launch-"))
+        try:
+            self.directory = Path(tempfile.mkdtemp(prefix="ftrun-launch-"))
+        except OSError as error:
+            raise UserError(
+                f"No temporary directory can be made ({error}). Nothing was started. Set TMPDIR to "
+                "one that you may write."
+            ) from None
         self._process: subprocess.Popen[bytes] | None = None
         self._interruptions = 0
         self._has_ended = False
@@ -82,7 +88,12 @@ class Job:
             self._follow(read_fd, outputs, listen)
             status = self._wait()
         if not self._has_ended:
-            raise LaunchError(ExitCode.BUG, f"the job's agent has ended with status {status}")
+            pid = 0 if self._process is None else self._process.pid
+            raise LaunchError(
+                ExitCode.BUG,
+                f"its agent (pid {pid}) has ended without a word, status {status}; its guards end "
+                "the workers",
+            )
 
     def interrupt(self, number: int = signal.SIGINT) -> None:
         """Have the job end, from any thread; a second call ends it at once."""
@@ -103,7 +114,12 @@ class Job:
             "settings": dict(settings),
             "one_group": self._one_group,
         }
-        (self.directory / ORDER).write_text(json.dumps(order, default=str))
+        try:
+            (self.directory / ORDER).write_text(json.dumps(order, default=str))
+        except OSError as error:
+            raise UserError(
+                f"{self.directory} cannot be written to ({error.strerror}). Nothing was started."
+            ) from None
 
     def _start(self, outputs: tuple[Output, Output]) -> int:
         """Start the host; returns the end of the pipe from which its records are read."""

@@ -90,10 +90,10 @@ class Story:
         earlier = tuple(self._earlier)
         if self.exit_code != 0:
             code = ExitCode.BUG if self.exit_code is None else self.exit_code
-            reason = f"The job has failed: {self.reason or 'it was stopped'}"
+            reason = self.reason or "it was stopped"
             raise LaunchError(code, reason, self.failures(), earlier, values)
         if missing:
-            reason = "The job has finished, and not every value can be brought back"
+            reason = "it has finished, and not every value can be brought back"
             raise LaunchError(ExitCode.USAGE, reason, missing, earlier, values)
         return values
 

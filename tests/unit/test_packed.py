@@ -52,7 +52,7 @@ def test_sizes_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     write_value(tmp_path, KEY, b"x" * (2 << 20))
     with pytest.raises(NoValue, match="larger than 1 MiB"):
         read_value(tmp_path, "abc", 1)
-    with pytest.raises(UserError, match="1 MiB is the most. Nothing was started"):
+    with pytest.raises(UserError, match=r"1 MiB is the most\. Nothing was started"):
         write_call(tmp_path, AROUND, b"x" * ((1 << 20) + 1))
 
 

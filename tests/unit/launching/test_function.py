@@ -70,7 +70,7 @@ def test_what_has_no_name_needs_cloudpickle(
     main: types.ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "cloudpickle", None)
-    with pytest.raises(UserError, match=r"__main__:work cannot be sent.*in a notebook.*started"):
+    with pytest.raises(UserError, match=r"__main__:work cannot be sent.*of a notebook.*started"):
         pack(main.__dict__["work"], (), {})
     with pytest.raises(UserError, match=r"<lambda> cannot be sent.*pip install cloudpickle"):
         pack(lambda: 1, (), {})

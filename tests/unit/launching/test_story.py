@@ -110,7 +110,7 @@ def test_a_sibling_that_was_stopped_is_no_failure_and_the_first_cause_is_first()
         (3, 1, ""), (0, -11, "SIGSEGV"), (1, 1, ""),
     ]  # fmt: skip
     text = str(error)
-    assert "replica 1 has failed (exit code 1)" in text
+    assert text.startswith("The job has ended with exit code 1: replica 1 has failed.")
     assert "rank 3 (replica 1, worker 1, pid 101) raised ValueError: no" in text
     assert "first of 3 failures" in text and text.endswith("Traceback …")
 

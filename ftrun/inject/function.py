@@ -19,6 +19,7 @@ from typing import Any
 
 from ftrun import packed
 from ftrun.core.ids import WorkerKey
+from ftrun.errors import UserError
 from ftrun.packed import Surroundings
 
 
@@ -28,7 +29,14 @@ def run_function(key: WorkerKey, directory: Path) -> None:
     sys.argv = around.argv
     sys.path[:] = around.path
     _renew_main(around)
-    function, args, kwargs = pickle.loads(data)  # noqa: S301 - a file that this user's program wrote
+    try:
+        function, args, kwargs = pickle.loads(data)  # noqa: S301 - this user's program wrote it
+    except Exception as error:
+        raise UserError(
+            "The function or an argument cannot be loaded in a worker "
+            f"({type(error).__name__}: {error}). The modules that define them must be found there: "
+            f"sys.path is {sys.path}."
+        ) from error
     value = function(*args, **kwargs)
     packed.write_value(directory, key, value)
 
@@ -36,7 +44,7 @@ def run_function(key: WorkerKey, directory: Path) -> None:
 def _renew_main(around: Surroundings) -> None:
     """``__main__`` is the launcher's main module if the call needs it, and else an empty one."""
     if not (around.main_name or around.main_path):
-        sys.modules["__main__"] = types.ModuleType("__main__")
+        sys.modules["__main__"] = sys.modules["__mp_main__"] = types.ModuleType("__main__")
         return
     main = types.ModuleType("__mp_main__")
     main.__dict__.update(__builtins__=__builtins__)

@@ -64,7 +64,8 @@ def pack(
 
 
 def _needs_main(data: bytes) -> bool:
-    return b"__main__" in data
+    """True also if this program is itself a worker, whose main module is ``__mp_main__``."""
+    return b"__main__" in data or b"__mp_main__" in data
 
 
 def _main_module() -> tuple[str, str]:

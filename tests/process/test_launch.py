@@ -79,6 +79,9 @@ def test_values_come_back_by_global_rank(tmp_path: Path) -> None:
         print("in", __name__, a)
         return Thing((*where(), a, b, c, sys.argv))
 
+    def nested():
+        return go(where, workers_per_replica=2)
+
     # main
     sys.argv.append("--flag")
     values = ftrun.launch(
@@ -87,6 +90,7 @@ def test_values_come_back_by_global_rank(tmp_path: Path) -> None:
     for rank, thing in values.items():
         print("value", rank, type(thing) is Thing, thing.value[:5], thing.value[5] == sys.argv)
     print("of a module", go(os.getcwd))
+    print("nested", go(nested))
     """
     with Program(tmp_path, source) as program:
         assert program.end() == 0
@@ -98,6 +102,7 @@ def test_values_come_back_by_global_rank(tmp_path: Path) -> None:
         ]
         assert f"of a module {{0: '{tmp_path}'}}" in program.output
         assert "[1.1] in __mp_main__ x" in program.output
+        assert "nested {0: {0: (0, 0), 1: (0, 1)}}" in program.output
         program.leaves_nothing()
 
 

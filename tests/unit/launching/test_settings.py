@@ -64,7 +64,7 @@ def test_one_group_is_one_group_whatever_stands_elsewhere(tmp_path: Path) -> Non
     [
         (
             {"replcas": 2},
-            r"There is no setting 'replcas'\. Nothing was started\. Did you mean repl",
+            r"There is no setting 'replcas'\. Nothing.*Did you mean repl",
         ),
         ({"zzz": 2}, r"There is no setting 'zzz'.*--help` lists"),
         ({"dry_run": True}, r"There is no setting 'dry_run'"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import textwrap
 from pathlib import Path
@@ -42,20 +41,8 @@ class Program(Job):
         self.script.write_text(HEAD + definitions + main)
         self.logs = directory / "logs"
         self._mark = os.urandom(8).hex()
-        self.process = subprocess.Popen(
-            [sys.executable, "-u", str(self.script), *args],
-            cwd=directory,
-            env={
-                **os.environ,
-                "XDG_STATE_HOME": str(directory / "state"),
-                "FTRUN_TEST_MARK": self._mark,
-                "TMPDIR": str(directory),
-                "PYTHONPATH": str(Path(__file__).parents[2]),
-            },
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
+        words = [sys.executable, "-u", str(self.script), *args]
+        self.process = self._start(words, {"PYTHONPATH": str(Path(__file__).parents[2])})
         self.output = ""
 
     def kill(self, pid: int) -> None:
@@ -65,6 +52,7 @@ class Program(Job):
 
     def leaves_nothing(self) -> None:
         """No process, and none of the directories in TMPDIR."""
+        assert self.process.returncode is not None
         assert not self.left()
         assert not [path.name for path in self.directory.glob("ftrun-*")]
 

@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ftrun.errors import ExitCode, LaunchError, UserError, WorkerFailure
+from ftrun.errors import ExitCode, LaunchError, UserError
 from ftrun.launching.records import Record
 from ftrun.packed import NoValue
+from ftrun.worker_failure import WorkerFailure
 
 
 @dataclass

@@ -22,7 +22,6 @@ from ftrun.config.script import TargetKind
 from ftrun.errors import UserError
 
 START_METHODS = ("spawn", "forkserver")
-DEFAULT_ROLES = ("default", "default_role")
 DEFAULT_SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
 _PYTHONS = re.compile(r"python(3(\.\d+)?)?")
 _ETCD = ("etcd", "etcd-v2")
@@ -89,9 +88,9 @@ def settings_of(spec: WorkerSpec, options: AgentOptions) -> dict[str, Any]:
         "max_restarts": spec.max_restarts,
         "job_id": job_id_of(spec),
         "grace_s": options.shutdown_timeout,
+        "role": spec.role,
     }
     asked_for = {
-        "role": None if spec.role in DEFAULT_ROLES else spec.role,
         "master_addr": spec.master_addr,
         "master_port": spec.master_port,
         "local_addr": spec.local_addr,

@@ -43,6 +43,7 @@ def work(word, number):
     dist.all_reduce(total)
     dist.destroy_process_group()
     names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "ROLE_RANK",
+             "ROLE_NAME",
              "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RUN_ID")
     return word, number, total.item(), [os.environ[name] for name in names]
 

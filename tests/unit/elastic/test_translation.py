@@ -46,6 +46,7 @@ def test_a_plain_spec_asks_for_nothing_else(tmp_path: Path) -> None:
         "max_restarts": 3,
         "job_id": "my-run-1",
         "grace_s": 30,
+        "role": "default",
         "log_dir": str(tmp_path),
     }
 

@@ -12,6 +12,8 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from ftrun.checkpoint.transport import CheckpointTransport, HTTPTransport
+    from ftrun.errors import LaunchError
+    from ftrun.launching.api import launch
     from ftrun.process_groups import ProcessGroupGloo, ProcessGroupNCCL
     from ftrun.training.context import stop_requested
     from ftrun.training.data import DistributedSampler
@@ -30,6 +32,7 @@ _HOMES = {
     "GradScaler": "ftrun.training.optim",
     "HTTPTransport": "ftrun.checkpoint.transport",
     "Interrupted": "ftrun.training.leaving",
+    "LaunchError": "ftrun.errors",
     "ManagedProcessGroup": "ftrun.training.managed_group",
     "Manager": "ftrun.training.manager",
     "Optimizer": "ftrun.training.optim",
@@ -38,6 +41,7 @@ _HOMES = {
     "ProcessGroupNCCL": "ftrun.process_groups",
     "PureDistributedDataParallel": "ftrun.training.ddp",
     "WorldSizeMode": "ftrun.training.manager",
+    "launch": "ftrun.launching.api",
     "manager": "ftrun.training.injected",
     "stop_requested": "ftrun.training.context",
 }
@@ -50,6 +54,7 @@ __all__ = [
     "GradScaler",
     "HTTPTransport",
     "Interrupted",
+    "LaunchError",
     "ManagedProcessGroup",
     "Manager",
     "Optimizer",
@@ -58,6 +63,7 @@ __all__ = [
     "ProcessGroupNCCL",
     "PureDistributedDataParallel",
     "WorldSizeMode",
+    "launch",
     "manager",
     "stop_requested",
 ]

@@ -13,6 +13,7 @@ from pathlib import Path
 from ftrun import clock
 from ftrun.agent.devices import check_master_port, check_own_address, inspect_machine
 from ftrun.agent.launch import SpawnerLaunch
+from ftrun.agent.watch import Watch, unwatched
 from ftrun.config.settings import RunSettings
 from ftrun.descriptors import allow_descriptors, descriptors_needed
 from ftrun.errors import ExitCode
@@ -20,10 +21,16 @@ from ftrun.protocol.auth import default_token_path, load_or_create_token, new_to
 from ftrun.status.jobs import RunningJob, birth_mark, read_job, remove_job, write_job
 
 
-def start_run(settings: RunSettings, launch: SpawnerLaunch | None, *, as_json: bool = False) -> int:
+def start_run(
+    settings: RunSettings,
+    launch: SpawnerLaunch | None,
+    *,
+    as_json: bool = False,
+    watch: Watch = unwatched,
+) -> int:
     """Check all, then run the agent to its end or, without ``launch``, print the plan.
 
-    ``as_json``: print the plan as JSON.
+    ``as_json``: print the plan as JSON. ``watch``: is shown what the agent does (agent/watch.py).
 
     Returns:
         The exit code.
@@ -63,7 +70,7 @@ def start_run(settings: RunSettings, launch: SpawnerLaunch | None, *, as_json: b
     if settings.token_file is not None or settings.lighthouse is not None:
         token_file = (settings.token_file or default_token_path()).absolute()
         token = load_or_create_token(token_file)
-    neighbours = Neighbours(*_job_file(settings))
+    neighbours = Neighbours(*_job_file(settings), watch)
     return run_agent(settings, machine, token, token_file, launch, neighbours)
 
 

@@ -19,6 +19,7 @@ from typing import Any
 from ftrun import linux
 from ftrun.agent.channel import Channel
 from ftrun.agent.env_markers import OWNER_NAME
+from ftrun.config.script import TargetKind
 from ftrun.core.ids import WorkerKey
 from ftrun.inject import bootstrap
 from ftrun.inject.bootstrap import WorkerTask
@@ -119,7 +120,7 @@ def _run(setup: ChildSetup, assignment: dict[str, Any]) -> None:
         WorkerTask(
             context=WorkerContext(key=key, token=setup.token, **assignment["context"]),
             target=assignment["target"],
-            is_module=assignment["is_module"],
+            kind=TargetKind(assignment["kind"]),
             args=tuple(assignment["args"]),
             environment=assignment["environment"],
             inject=assignment["inject"],

@@ -64,7 +64,7 @@ class Fleet:
     """Carries out starts, signals and sweeps; emits what happens. All in the event loop's thread.
 
     ``lighthouse``: its address, for workers. ``store``: host:port of the node's quorum store, known
-    once ``SpawnerReady`` is emitted.
+    once ``SpawnerReady`` is emitted. ``on_start``: called with each worker that runs, and its pid.
     """
 
     def __init__(
@@ -99,6 +99,7 @@ class Fleet:
         self._logs: set[WorkerLog] = set()
         self.lighthouse = ""
         self.store = ""
+        self.on_start: Callable[[WorkerKey, int], None] = lambda key, pid: None
 
     # ------------------------------------------------------------ from the agent
 
@@ -255,6 +256,7 @@ class Fleet:
         self._logs.add(log)
         group.workers[group_rank] = _Worker(pid, pidfd, log)
         self._loop.add_reader(pidfd, self._ended, incarnation, group_rank)
+        self.on_start(WorkerKey(replica_id, incarnation, group_rank), pid)
 
     def worker_exited(
         self, incarnation: str, group_rank: int, pid: int, status: int, reason: str
@@ -309,7 +311,7 @@ class Fleet:
             StartWorker(
                 key=key,
                 target=settings.script.target,
-                is_module=settings.script.is_module,
+                kind=settings.script.kind,
                 args=settings.script.args,
                 environment=worker_environment(settings, machine, place, threads),
                 threads=threads,

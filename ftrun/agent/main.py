@@ -18,6 +18,7 @@ from ftrun.agent.devices import Machine
 from ftrun.agent.launch import SpawnerLaunch
 from ftrun.agent.logs import flush_python_streams
 from ftrun.agent.shell import Agent
+from ftrun.agent.watch import Watch, unwatched
 from ftrun.config.settings import RunSettings
 from ftrun.errors import UserError
 
@@ -29,11 +30,12 @@ class Neighbours:
     """Callbacks of other rooms, which the CLI passes to the agent.
 
     ``announce``: publishes where the lighthouse answers people and where the token is, at each
-    change. ``withdraw``: takes that back at the end.
+    change. ``withdraw``: takes that back at the end. ``watch``: see watch.py.
     """
 
     announce: Callable[[str, Path], None]
     withdraw: Callable[[], None]
+    watch: Watch = unwatched
 
 
 def run_agent(
@@ -88,7 +90,7 @@ async def _run(
     def announce(http: str) -> None:
         neighbours.announce(http, token_file)
 
-    agent = Agent(settings, machine, token, launch, announce, runtime_dir)
+    agent = Agent(settings, machine, token, launch, announce, runtime_dir, neighbours.watch)
     try:
         return await agent.run()
     finally:

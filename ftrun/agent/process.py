@@ -20,6 +20,7 @@ from ftrun import linux
 from ftrun.agent import sweep
 from ftrun.agent.channel import Channel, DescriptorsLost, Frame
 from ftrun.agent.launch import SpawnerLaunch
+from ftrun.config.script import TargetKind
 from ftrun.core.agent.events import Event, SpawnerLost, SpawnerWarmed, StandbyExited
 from ftrun.core.ids import WorkerKey
 from ftrun.errors import ExitCode, ProtocolError
@@ -37,7 +38,7 @@ class StartWorker:
 
     key: WorkerKey
     target: str
-    is_module: bool
+    kind: TargetKind
     args: tuple[str, ...]
     environment: dict[str, str]
     threads: int

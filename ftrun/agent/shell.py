@@ -24,6 +24,7 @@ from ftrun.agent.link import LighthouseLink, web_address
 from ftrun.agent.logs import Terminal
 from ftrun.agent.signals import PreemptionFile, catch_signals
 from ftrun.agent.stacks import Target, take_stacks
+from ftrun.agent.watch import Watch, WorkerStarted, unwatched
 from ftrun.agent.workers import WorkerServer
 from ftrun.config.settings import RunSettings
 from ftrun.core.agent.events import (
@@ -96,7 +97,7 @@ from ftrun.timer import DeadlineTimer
 class Agent:
     """The shell. Its public methods are the callbacks of its parts.
 
-    ``publish``: makes the lighthouse's HTTP address known to people.
+    ``publish``: makes the lighthouse's HTTP address known to people. ``watch``: see watch.py.
     """
 
     def __init__(
@@ -107,8 +108,10 @@ class Agent:
         launch: SpawnerLaunch,
         publish: Callable[[str], None],
         runtime_dir: Path,
+        watch: Watch = unwatched,
     ) -> None:
         self._settings = settings
+        self._watch = watch
         self._publish = publish
         self._machine = machine
         self._loop = asyncio.get_running_loop()
@@ -127,6 +130,7 @@ class Agent:
         self._fleet = Fleet(
             self._fleet_event, settings, machine, token, launch, runtime_dir, self._terminal
         )
+        self._fleet.on_start = self._worker_started
         self._server = WorkerServer(self, token, runtime_dir)
         self._link = LighthouseLink(self, self._hello, token, settings.spec(), settings.tls)
         self._lighthouse = self._embedded(token, runtime_dir)
@@ -213,7 +217,9 @@ class Agent:
     # ------------------------------------------------------------ events and instructions
 
     def _handle(self, event: Event) -> None:
+        self._watch(event)
         for instruction in self._supervisor.handle(event, clock.now()):
+            self._watch(instruction)
             self._carry_out(instruction)
         self._set_timer()
 
@@ -293,6 +299,9 @@ class Agent:
         process = self._fleet.process_of(key)
         if process is not None:
             self._handle(WorkerUsed(key, process.pid, process.cpu_s))
+
+    def _worker_started(self, key: WorkerKey, pid: int) -> None:
+        self._watch(WorkerStarted(key, pid))
 
     def _fleet_event(self, event: Event) -> None:
         """Handle an event of the fleet. Once workers can be started, send Hello."""

@@ -1,4 +1,4 @@
-"""The script that workers run, a file or a module, checked once before any worker starts.
+"""What workers run, a script or a function, checked once before any worker starts.
 
 Not here: the other settings of a run (settings.py), running it (inject/).
 """
@@ -9,6 +9,7 @@ import importlib.util
 import re
 import sys
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 
 from ftrun.errors import UserError
@@ -18,34 +19,51 @@ _PARALLEL_WORDS = (b"ftrun", b"torchft", b"DistributedDataParallel", b"fully_sha
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 
+class TargetKind(str, Enum):
+    """How a worker runs its target; the value is what the spawner is sent."""
+
+    FILE = "file"
+    MODULE = "module"
+    FUNCTION = "function"
+
+
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A file or a module, with its own arguments untouched."""
+    """A target, with its own arguments untouched.
+
+    ``target``: a file, a module, or the name of a function. A function's ``args`` are the directory
+    in which it lies packed, and the source file of its module or "" (packed.py).
+    """
 
     target: str
-    is_module: bool
+    kind: TargetKind = TargetKind.FILE
     args: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
         """A short name for job ids and plans."""
-        return self.target.rpartition(".")[2] if self.is_module else Path(self.target).stem
+        if self.kind is TargetKind.FILE:
+            return Path(self.target).stem
+        return self.target.rpartition(".")[2].rpartition(":")[2]
 
     def trains_in_parallel(self) -> bool:
         """True if the script seems to need modules that torch imports late, or is a module itself.
 
         This is a guess. It decides only the order in which modules are imported.
         """
+        source_file = self.args[1] if self.kind is TargetKind.FUNCTION else self.target
         try:
-            source = Path(self.target).read_bytes()
+            source = Path(source_file).read_bytes()
         except OSError:
             return True
         return any(word in source for word in _PARALLEL_WORDS)
 
     def command(self) -> tuple[str, ...]:
         """The command that runs the script without ftrun."""
-        head = ("python", "-m", self.target) if self.is_module else ("python", self.target)
-        return head + self.args
+        if self.kind is TargetKind.FUNCTION:
+            return (self.target,)
+        is_module = self.kind is TargetKind.MODULE
+        return ("python", *(("-m",) if is_module else ()), self.target, *self.args)
 
 
 def is_module_name(text: str) -> bool:
@@ -59,7 +77,9 @@ def check_script(script: Script) -> None:
     Raises:
         UserError: missing, unreadable, not Python, or with a syntax error.
     """
-    if script.is_module:
+    if script.kind is TargetKind.FUNCTION:
+        return  # it was packed, and so found, by the program that launches it
+    if script.kind is TargetKind.MODULE:
         _check_module(script.target)
         return
     path = Path(script.target)

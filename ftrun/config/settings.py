@@ -19,7 +19,7 @@ from ftrun import clock
 from ftrun.addresses import normal_address, parse_address
 from ftrun.config import torchrun
 from ftrun.config.layers import Stated
-from ftrun.config.script import Script, check_script, is_module_name
+from ftrun.config.script import Script, TargetKind, check_script, is_module_name
 from ftrun.config.streams import Streams, parse_streams
 from ftrun.core.agent.signals import SignalRules, signal_rules
 from ftrun.core.ids import WorkerKey
@@ -171,19 +171,25 @@ class RunSettings:
             check_writable(self.state_dir, "--state-dir")
 
 
-def resolve(words: Sequence[str], stated: Mapping[str, Stated], gpus: int = 0) -> RunSettings:
+def resolve(
+    words: Sequence[str] | Script, stated: Mapping[str, Stated], gpus: int = 0
+) -> RunSettings:
     """The settings of ``ftrun run``.
 
-    ``words``: the script and its arguments. ``stated``: every option (layers.py). ``gpus``: how
-    many GPUs a program that is started here would see.
+    ``words``: the script and its arguments, or the target itself. ``stated``: every option
+    (layers.py). ``gpus``: how many GPUs a program that is started here would see.
 
     Raises:
         UserError: an option cannot be parsed. What it means is checked later: ``check``.
     """
     options = {**{name: one.value for name, one in stated.items()}}
     options |= torchrun.translate(stated, gpus)
-    target, *args = words
-    script = Script(target, is_module=options["module"], args=tuple(args))
+    if isinstance(words, Script):
+        script = words
+    else:
+        target, *args = words
+        kind = TargetKind.MODULE if options["module"] else TargetKind.FILE
+        script = Script(target, kind, tuple(args))
     low, high = parse_replicas(options["replicas"], options["min_replicas"])
     lighthouse, job_id = options["lighthouse"], options["job_id"]
     parsed = {
@@ -197,7 +203,8 @@ def resolve(words: Sequence[str], stated: Mapping[str, Stated], gpus: int = 0) -
         "preload": tuple(options["preload"].replace(",", " ").split()),
         "tls": TlsFiles(options["tls_cert"], options["tls_key"], options["tls_ca"]),
     }
-    return RunSettings(**{field.name: parsed[field.name] for field in fields(RunSettings)})
+    names = {field.name for field in fields(RunSettings)}
+    return RunSettings(**{name: value for name, value in parsed.items() if name in names})
 
 
 def _sources(stated: Mapping[str, Stated]) -> dict[str, str]:

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from ftrun.config.script import TargetKind
 from ftrun.inject import stacks, stopping
 from ftrun.inject.alone import Alone
 from ftrun.inject.report import send_to_agent
@@ -43,6 +44,12 @@ OPENBLAS_SETTERS = (
     "scipy_openblas_set_num_threads",
     "scipy_openblas_set_num_threads64_",
 )
+_AROUND_THE_SCRIPT = (
+    __file__,
+    str(Path(__file__).with_name("function.py")),
+    runpy.__file__,
+    "<frozen runpy>",
+)
 EXIT_UNCAUGHT = 1
 EXIT_INTERRUPTED = 130
 
@@ -53,7 +60,7 @@ class WorkerTask:
 
     context: WorkerContext
     target: str
-    is_module: bool
+    kind: TargetKind
     args: tuple[str, ...]
     environment: dict[str, str]
     inject: bool = True
@@ -150,11 +157,20 @@ def _loaded_libraries(name: str) -> list[str]:
 
 
 def _run_target(task: WorkerTask) -> None:
-    if task.is_module:
-        sys.argv = [task.target, *task.args]
-        sys.path[0] = os.getcwd()
-        runpy.run_module(task.target, run_name="__main__", alter_sys=True)
-        return
+    match task.kind:
+        case TargetKind.FILE:
+            _run_script(task)
+        case TargetKind.MODULE:
+            sys.argv = [task.target, *task.args]
+            sys.path[0] = os.getcwd()
+            runpy.run_module(task.target, run_name="__main__", alter_sys=True)
+        case TargetKind.FUNCTION:
+            from ftrun.inject.function import run_function
+
+            run_function(task.context.key, Path(task.args[0]))
+
+
+def _run_script(task: WorkerTask) -> None:
     sys.argv = [task.target, *task.args]
     path = Path(task.target)
     if path.is_dir() or path.suffix in (".zip", ".pyz"):
@@ -237,7 +253,7 @@ def _words(error: BaseException) -> str:
 def _script_frames(trace: types.TracebackType | None) -> types.TracebackType | None:
     """The traceback from the script's own first frame on, without ftrun's and runpy's frames."""
     for frame in _frames(trace):
-        if frame.tb_frame.f_code.co_filename not in (__file__, runpy.__file__, "<frozen runpy>"):
+        if frame.tb_frame.f_code.co_filename not in _AROUND_THE_SCRIPT:
             return frame
     return trace
 

@@ -47,7 +47,7 @@ REQUESTS = {
 _STANDS_FOR = {ours: theirs for theirs, ours in REQUESTS.items()}
 RETRY_S = 0.02
 _OWN = str(Path(ftrun.__file__).parent) + os.sep
-_EDGE = str(Path(__file__).with_name("bootstrap.py"))
+_EDGES = tuple(str(Path(__file__).with_name(name)) for name in ("bootstrap.py", "function.py"))
 _NOT_WITHIN = (
     f"{os.sep}torch{os.sep}optim{os.sep}",
     f"{os.sep}torch{os.sep}serialization.py",
@@ -136,6 +136,6 @@ def _is_safe(frame: FrameType | None) -> bool:
 
 def _files(frame: FrameType | None) -> Iterator[str]:
     """The source files of the main thread's stack, innermost first, down to the script's own."""
-    while frame is not None and frame.f_code.co_filename != _EDGE:
+    while frame is not None and frame.f_code.co_filename not in _EDGES:
         yield frame.f_code.co_filename
         frame = frame.f_back

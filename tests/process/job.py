@@ -48,21 +48,25 @@ class Job:
         command = list(program or (sys.executable, "-m", "ftrun"))
         command += ["--log-dir", str(self.logs), "--job-id", "job", "--prefix"]
         beside = {} if program else {"PYTHONPATH": str(Path(__file__).parents[2])}
-        self.process = subprocess.Popen(
-            [*within, *command, *options, str(self.script), *args],
-            cwd=directory,
+        self.process = self._start([*within, *command, *options, str(self.script), *args], beside)
+        self.output = ""
+
+    def _start(self, words: list[str], beside: dict[str, str]) -> subprocess.Popen[bytes]:
+        """Start ``words``; all processes that it starts carry the test's marker."""
+        return subprocess.Popen(
+            words,
+            cwd=self.directory,
             env={
                 **os.environ,
-                "XDG_STATE_HOME": str(directory / "state"),
+                "XDG_STATE_HOME": str(self.directory / "state"),
                 "MARK_OF_FTRUN_TEST": self._mark,
-                "TMPDIR": str(directory),
+                "TMPDIR": str(self.directory),
                 **beside,
             },
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
         )
-        self.output = ""
 
     def __enter__(self) -> Job:
         return self

@@ -7,37 +7,39 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.config.script import Script, check_script
+from ftrun.config.script import Script, TargetKind, check_script
 from ftrun.errors import UserError
+
+FILE, MODULE = TargetKind.FILE, TargetKind.MODULE
 
 
 def test_a_script_that_is_none_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="does not exist"):
-        check_script(Script(str(tmp_path / "none.py"), False))
+        check_script(Script(str(tmp_path / "none.py"), FILE))
     broken = tmp_path / "broken.py"
     broken.write_text("x = 1\ndef f(:\n")
     with pytest.raises(UserError, match=r"broken\.py, line 2: syntax error"):
-        check_script(Script(str(broken), False))
+        check_script(Script(str(broken), FILE))
     text = tmp_path / "notes.txt"
     text.write_text("this is not a program")
     with pytest.raises(UserError, match="is not a Python file"):
-        check_script(Script(str(text), False))
+        check_script(Script(str(text), FILE))
     binary = tmp_path / "program"
     binary.write_bytes(b"\x7fELF\0\0")
     with pytest.raises(UserError, match="is not a Python file"):
-        check_script(Script(str(binary), False))
+        check_script(Script(str(binary), FILE))
     pipe = tmp_path / "pipe.py"
     os.mkfifo(pipe)
     with pytest.raises(UserError, match="is not a file"):
-        check_script(Script(str(pipe), False))
+        check_script(Script(str(pipe), FILE))
 
 
 def test_a_directory_with_a_main_and_an_archive_are_scripts(tmp_path: Path) -> None:
     (tmp_path / "__main__.py").write_text("print(1)")
-    check_script(Script(str(tmp_path), False))
+    check_script(Script(str(tmp_path), FILE))
     archive = tmp_path / "app.pyz"
     archive.write_bytes(b"PK\x03\x04")
-    check_script(Script(str(archive), False))
+    check_script(Script(str(archive), FILE))
 
 
 def test_a_directory_without_a_main_is_called_one(
@@ -47,14 +49,14 @@ def test_a_directory_without_a_main_is_called_one(
     (tmp_path / "pkg").mkdir()
     (tmp_path / "pkg" / "__init__.py").write_text("")
     with pytest.raises(UserError, match=r"'pkg' is a directory and has no __main__\.py.*-m pkg "):
-        check_script(Script("pkg", False))
+        check_script(Script("pkg", FILE))
     with pytest.raises(UserError, match=r"'\.' is a directory .*-m PACKAGE "):
-        check_script(Script(".", False))
+        check_script(Script(".", FILE))
     with pytest.raises(UserError, match=r"-m pkg: the package has no __main__\.py.*-m pkg\.MODULE"):
-        check_script(Script("pkg", True))
+        check_script(Script("pkg", MODULE))
     (tmp_path / "pkg" / "__main__.py").write_text("")
-    check_script(Script("pkg", True))
-    check_script(Script("pkg", False))
+    check_script(Script("pkg", MODULE))
+    check_script(Script("pkg", FILE))
 
 
 def test_a_working_directory_that_is_gone_is_said(
@@ -64,7 +66,7 @@ def test_a_working_directory_that_is_gone_is_said(
     gone.mkdir()
     monkeypatch.chdir(gone)
     gone.rmdir()
-    for script in (Script("train.py", False), Script("no_such_top", True)):
+    for script in (Script("train.py", FILE), Script("no_such_top", MODULE)):
         with pytest.raises(UserError, match="The working directory is gone"):
             check_script(script)
 
@@ -75,24 +77,24 @@ def test_modules_are_looked_for_without_importing_them(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "__init__.py").write_text("raise RuntimeError('imported')")
-    check_script(Script("mine.train", True))
-    check_script(Script("json.tool", True))
-    check_script(Script("this", True))
+    check_script(Script("mine.train", MODULE))
+    check_script(Script("json.tool", MODULE))
+    check_script(Script("this", MODULE))
     with pytest.raises(UserError, match="no module named 'no_such_top'"):
-        check_script(Script("no_such_top.train", True))
+        check_script(Script("no_such_top.train", MODULE))
     with pytest.raises(UserError, match="is not a module name"):
-        check_script(Script("train.py ", True))
+        check_script(Script("train.py ", MODULE))
 
 
 def test_the_plain_command_of_a_script() -> None:
-    assert Script("t.py", False, ("--x",)).command() == ("python", "t.py", "--x")
-    assert Script("p.t", True, ("--x",)).command() == ("python", "-m", "p.t", "--x")
+    assert Script("t.py", FILE, ("--x",)).command() == ("python", "t.py", "--x")
+    assert Script("p.t", MODULE, ("--x",)).command() == ("python", "-m", "p.t", "--x")
 
 
 def test_a_script_that_trains_in_parallel_is_known_by_its_words(tmp_path: Path) -> None:
     path = tmp_path / "t.py"
     path.write_text("import torch")
-    assert not Script(str(path), False).trains_in_parallel()
+    assert not Script(str(path), FILE).trains_in_parallel()
     path.write_text("import ftrun")
-    assert Script(str(path), False).trains_in_parallel()
-    assert Script("p.t", True).trains_in_parallel()
+    assert Script(str(path), FILE).trains_in_parallel()
+    assert Script("p.t", MODULE).trains_in_parallel()

@@ -10,7 +10,7 @@ import pytest
 
 from ftrun.config.layers import DEFAULT
 from ftrun.config.options import OPTIONS
-from ftrun.config.script import Script
+from ftrun.config.script import Script, TargetKind
 from ftrun.config.settings import (
     RunSettings,
     check_writable,
@@ -23,6 +23,8 @@ from ftrun.core.messages import JobSpec
 from ftrun.errors import UserError
 from ftrun.protocol.tls import PLAINTEXT
 from tests.unit.run_settings import resolved, run_settings
+
+FILE, MODULE = TargetKind.FILE, TargetKind.MODULE
 
 SETTINGS = run_settings(replicas=2)
 
@@ -85,13 +87,13 @@ def test_bad_replicas_are_explained(text: str, minimum: int | None, message: str
     ],
 )
 def test_bad_settings_are_explained(script: Path, changes: dict[str, Any], message: str) -> None:
-    settings = replace(SETTINGS, script=Script(str(script), False), **changes)
+    settings = replace(SETTINGS, script=Script(str(script), FILE), **changes)
     with pytest.raises(UserError, match=message):
         settings.check()
 
 
 def test_good_settings_say_what_the_job_is(script: Path, tmp_path: Path) -> None:
-    settings = replace(SETTINGS, script=Script(str(script), False), log_dir=tmp_path / "logs")
+    settings = replace(SETTINGS, script=Script(str(script), FILE), log_dir=tmp_path / "logs")
     settings.check()
     assert not (tmp_path / "logs").exists()
     settings.check_directories()
@@ -110,12 +112,12 @@ def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 
 def test_a_job_alone_gets_a_name_of_its_own_and_a_shared_one_the_scripts() -> None:
-    script = Script("/a/b/train digits.py", False)
+    script = Script("/a/b/train digits.py", FILE)
     assert default_job_id(script, "h:1") == "train-digits"
     one, two = default_job_id(script, None), default_job_id(script, None)
     assert one != two
     assert one.startswith("train-digits-")
-    assert default_job_id(Script("pkg.train", True), "h:1") == "train"
+    assert default_job_id(Script("pkg.train", MODULE), "h:1") == "train"
 
 
 def test_each_option_of_a_run_is_a_setting_of_its_name() -> None:
@@ -135,7 +137,7 @@ def test_what_is_parsed_of_an_option() -> None:
         "pkg.train", "--lr", "1", module=True, replicas="2:4",
         lighthouse="http://h:1/", preload="a, b c",
     )  # fmt: skip
-    assert found.script == Script("pkg.train", True, ("--lr", "1"))
+    assert found.script == Script("pkg.train", MODULE, ("--lr", "1"))
     assert (found.min_replicas, found.replicas) == (2, 4)
     assert (found.lighthouse, found.job_id) == ("h:1", "train")
     assert found.preload == ("a", "b", "c")

@@ -28,6 +28,7 @@ PARENT = """
 import json, os, sys
 from ftrun.core.ids import WorkerKey
 from ftrun.inject.bootstrap import WorkerTask, prepare, run
+from ftrun.config.script import TargetKind
 from ftrun.training.context import WorkerContext
 import numpy.random
 import random
@@ -45,7 +46,7 @@ for turn, target in enumerate(facts["targets"]):
         )
         arguments = ("--x", "1"), {"FLAG": "on"}
         prepare(facts["threads"])
-        run(WorkerTask(here, target, facts["module"], *arguments))
+        run(WorkerTask(here, target, TargetKind(facts["kind"]), *arguments))
     _, status = os.waitpid(pid, 0)
     print("status", os.waitstatus_to_exitcode(status), flush=True)
 """
@@ -56,7 +57,7 @@ def fork_and_run(tmp_path: Path, source: str, **changes: Any) -> subprocess.Comp
     script = tmp_path / "script.py"
     script.write_text(textwrap.dedent(source))
     facts = {
-        "targets": [str(script)], "module": False, "socket": str(tmp_path / "none"), "threads": 1,
+        "targets": [str(script)], "kind": "file", "socket": str(tmp_path / "none"), "threads": 1,
         "replicas": 1, "preload": [], **changes,
     }  # fmt: skip
     return subprocess.run(

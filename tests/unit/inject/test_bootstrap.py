@@ -139,7 +139,7 @@ def test_exit_handlers_see_the_script_as_main_and_know_that_it_failed(tmp_path: 
 def test_a_module_runs_as_with_m(tmp_path: Path) -> None:
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "tool.py").write_text("import sys; print(__name__, sys.argv[1:])")
-    done = fork_and_run(tmp_path, "", targets=["package.tool"], module=True)
+    done = fork_and_run(tmp_path, "", targets=["package.tool"], kind="module")
     assert done.stdout.splitlines() == ["__main__ ['--x', '1']", "status 0"]
 
 

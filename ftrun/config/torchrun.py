@@ -21,9 +21,7 @@ RDZV_KEYS = frozenset(
         "keep_alive_max_attempt", "read_timeout", "timeout", "is_host", "store_type", "rank",
     }
 )  # fmt: skip
-NOT_YET = frozenset(
-    {"no_python", "run_path", "numa_binding", "event_log_handler", "signals_to_handle"}
-)
+NOT_YET = frozenset({"no_python", "run_path", "numa_binding", "signals_to_handle"})
 """Options that ftrun knows and cannot honour yet: refused, and said so in docs/FROM_TORCHRUN.md."""
 GRACE_S = 30.0
 MAX_RESTARTS = 10

@@ -18,6 +18,7 @@ from typer.core import TyperGroup
 from ftrun import defaults
 from ftrun.commands import run as running
 from ftrun.config.options import normaliser
+from ftrun.errors import exit_codes_text
 
 TlsCert = Annotated[Path | None, typer.Option(metavar="PEM", help="TLS: certificate to present.")]
 TlsKey = Annotated[
@@ -80,7 +81,7 @@ app.command(
     },
     options_metavar="[OPTIONS]",
     help=running.HELP,
-    epilog=running.EPILOG,
+    epilog=f"{running.EPILOG}\n\n\b\n{exit_codes_text()}",
 )(running.run)
 
 
@@ -169,6 +170,36 @@ def status(
     tls = TlsFiles(tls_cert, tls_key, tls_ca)
     query = StatusQuery(lighthouse, job_id, token_file, tls)
     raise typer.Exit(show_json(query) if as_json else show_once(query))
+
+
+@app.command(help="Tell what failed in a job that runs here, or that has ended.")
+def explain(
+    job_id: Annotated[
+        str | None,
+        typer.Argument(metavar="JOB", help="[default: the one that runs here, or ended last]"),
+    ] = None,
+    incident: Annotated[
+        int | None, typer.Argument(metavar="INCIDENT", help="Its number. [default: the latest]")
+    ] = None,
+    all_of_them: Annotated[bool, typer.Option("--all", help="List all incidents.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the records as JSON.")] = False,
+    log_dir: Annotated[
+        Path, typer.Option(metavar="DIR", help="Directory for logs of jobs that have ended.")
+    ] = Path("ftrun-logs"),
+    token_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="File with the job's token.")
+    ] = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    tls_ca: TlsCa = None,
+) -> None:
+    """Ask the job's lighthouse or, once the job has ended, read its log directory."""
+    from ftrun.explain.command import explain as show
+    from ftrun.explain.finding import Query
+    from ftrun.protocol.tls import TlsFiles
+
+    query = Query(job_id, log_dir, token_file, TlsFiles(tls_cert, tls_key, tls_ca))
+    raise typer.Exit(show(query, incident, as_json=as_json, all_of_them=all_of_them))
 
 
 @app.command(help="Kill random workers of a running job now and then, to test a script.")

@@ -32,14 +32,17 @@ CONNECTIONS_MAX = 256
 BODY_BYTES_MAX = 64 * 1024
 
 StatusSource = Callable[[], Status]
+IncidentSource = Callable[[], list[dict[str, Any]]]
 
 
 class WebServer:
     """Serves the routes on a given socket that listens."""
 
-    def __init__(self, status: StatusSource, settings: ServiceSettings) -> None:
+    def __init__(
+        self, status: StatusSource, settings: ServiceSettings, incidents: IncidentSource = list
+    ) -> None:
         self._runner = web.AppRunner(
-            build_app(status, settings),
+            build_app(status, settings, incidents),
             access_log=None,
             logger=_silent(),
             shutdown_timeout=SHUTDOWN_TIMEOUT_S,
@@ -107,7 +110,9 @@ class _Refused(asyncio.Protocol):
         transport.close()
 
 
-def build_app(status: StatusSource, settings: ServiceSettings) -> web.Application:
+def build_app(
+    status: StatusSource, settings: ServiceSettings, incidents: IncidentSource = list
+) -> web.Application:
     """The routes, behind the guard."""
 
     async def healthz(request: web.Request) -> web.Response:
@@ -115,6 +120,9 @@ def build_app(status: StatusSource, settings: ServiceSettings) -> web.Applicatio
 
     async def show_status(request: web.Request) -> web.Response:
         return web.json_response(status())
+
+    async def show_incidents(request: web.Request) -> web.Response:
+        return web.json_response({"incidents": incidents()})
 
     async def metrics(request: web.Request) -> web.Response:
         return web.Response(body=render_metrics(status()), headers={"Content-Type": CONTENT_TYPE})
@@ -126,6 +134,7 @@ def build_app(status: StatusSource, settings: ServiceSettings) -> web.Applicatio
     app.on_response_prepare.append(add_headers)
     app.router.add_get("/healthz", healthz)
     app.router.add_get("/status", show_status)
+    app.router.add_get("/incidents", show_incidents)
     app.router.add_get("/metrics", metrics)
     app.router.add_get("/openapi.json", document)
     return app

@@ -9,7 +9,7 @@ from __future__ import annotations
 import http.client
 import json
 import ssl
-from typing import cast
+from typing import Any, cast
 
 from ftrun.addresses import parse_address
 from ftrun.core.lighthouse.status import Status
@@ -37,11 +37,26 @@ def fetch_status(
         UserError: the address is invalid, the token is another job's, or TLS is set up wrongly.
         LighthouseUnreachable: no answer within ``timeout_s``, or not a lighthouse's.
     """
+    found = fetch_json(address, token, "/status", tls=tls, timeout_s=timeout_s)
+    if "lighthouse" not in found:
+        raise LighthouseUnreachable(f"What answers at {address} is no lighthouse.")
+    return cast(Status, found)
+
+
+def fetch_json(
+    address: str,
+    token: str,
+    route: str,
+    *,
+    tls: TlsFiles = PLAINTEXT,
+    timeout_s: float = TIMEOUT_S,
+) -> dict[str, Any]:
+    """The JSON object that a lighthouse serves at ``route``. Raises as ``fetch_status``."""
     host, port = parse_address(address, "--lighthouse")
     connection = _connection(host, port, tls, timeout_s)
     try:
         connection.connect()
-        code, body = _ask(connection, token)
+        code, body = _ask(connection, token, route)
     except _Closed as error:
         if not tls:
             raise _unreachable(host, port, tls, error) from error
@@ -59,14 +74,14 @@ class _Closed(OSError):
     """The peer closed the connection without an answer, after TCP and TLS were established."""
 
 
-def _ask(connection: http.client.HTTPConnection, token: str) -> tuple[int, bytes]:
+def _ask(connection: http.client.HTTPConnection, token: str, route: str) -> tuple[int, bytes]:
     """The answer's code and body.
 
     Raises:
         _Closed: there was none. Which error shows that depends on the moment and on the Python.
     """
     try:
-        connection.request("GET", "/status", headers={"Authorization": bearer(token)})
+        connection.request("GET", route, headers={"Authorization": bearer(token)})
         response = connection.getresponse()
         return response.status, response.read(STATUS_BYTES_MAX)
     except (ConnectionError, ssl.SSLEOFError) as error:
@@ -93,7 +108,7 @@ def _connection(
     return http.client.HTTPSConnection(host, port, timeout=timeout_s, context=context)
 
 
-def _checked(address: str, code: int, body: bytes) -> Status:
+def _checked(address: str, code: int, body: bytes) -> dict[str, Any]:
     if code == 401:
         raise UserError(
             f"The lighthouse at {address} has another token. Give the job's: --token-file FILE."
@@ -102,6 +117,6 @@ def _checked(address: str, code: int, body: bytes) -> Status:
         status = json.loads(body) if code == 200 else None
     except ValueError:
         status = None
-    if not isinstance(status, dict) or "lighthouse" not in status:
+    if not isinstance(status, dict):
         raise LighthouseUnreachable(f"What answers at {address} is no lighthouse (HTTP {code}).")
-    return cast(Status, status)
+    return status

@@ -47,6 +47,7 @@ from ftrun.core.lighthouse.machine import (
     JournalState,
     Lighthouse,
     LighthouseSettings,
+    SaveIncident,
     SendToAgent,
     TimerFired,
 )
@@ -256,7 +257,8 @@ class Replay:
     def _feed(self, event: Event) -> None:
         assert self.lighthouse is not None, "start comes first"
         for instruction in self.lighthouse.handle(event, self.now):
-            self._out.append(self._shown(instruction))
+            if not isinstance(instruction, SaveIncident):  # tests/unit has those
+                self._out.append(self._shown(instruction))
         self.lighthouse.check()
         phase = self.lighthouse.state.phase.value
         if phase != self._phase:
@@ -366,7 +368,7 @@ def _state(text: str) -> StateId:
 
 def _progress(text: str) -> m.ReplicaProgress:
     name, _, step = text.partition("@")
-    progress = m.Progress(int(step), int(step), "forward", (("loss", 0.5),))
+    progress = m.Progress(int(step), int(step), Activity.STEP, (("loss", 0.5),))
     return m.ReplicaProgress(*_replica(name), progress)
 
 

@@ -6,9 +6,9 @@ Not here: the decisions (machine.py, membership.py), how a journal is written (l
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from ftrun.core.messages import EndJob, FromAgent, Hello, JobSpec, ToAgent
+from ftrun.core.messages import EndJob, FromAgent, Hello, IncidentRecord, JobSpec, ToAgent
 from ftrun.core.quorum import Member, Quorum
 
 
@@ -124,4 +124,18 @@ class CloseAgent:
     reason: str
 
 
-Instruction: TypeAlias = SendToAgent | Journal | CloseAgent
+@dataclass(frozen=True, slots=True)
+class SaveIncident:
+    """Keep the record of an incident, and send it to these agents.
+
+    ``age_s``: the time since its first cause. ``document``: its content, without dates; as text and
+    with dates it is the document of ``record``.
+    """
+
+    agents: tuple[str, ...]
+    record: IncidentRecord
+    age_s: float
+    document: dict[str, Any]
+
+
+Instruction: TypeAlias = SendToAgent | Journal | CloseAgent | SaveIncident

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ftrun.core import messages as m
+from ftrun.core.activity import NOT_ITS_OWN
 from ftrun.core.lighthouse.agents import Agent, Agents
 from ftrun.core.lighthouse.assignment import Assignment
 from ftrun.core.lighthouse.checks import check_lighthouse
@@ -40,6 +41,7 @@ from ftrun.core.lighthouse.membership import Membership
 from ftrun.core.lighthouse.next_job import NextJob, refusal
 from ftrun.core.lighthouse.phases import Phase
 from ftrun.core.lighthouse.running import Running
+from ftrun.core.lighthouse.set_aside import SetAside
 from ftrun.core.lighthouse.snapshot import snapshot
 from ftrun.core.lighthouse.state import NO_SPEC, MembershipState
 from ftrun.core.lighthouse.status import MembershipStatus
@@ -92,12 +94,13 @@ class Lighthouse:
             self.state, self.membership, self.assignment, self.agents, self.incidents
         )
         self.running.nothing_ran = journal.quorum is None
+        self.aside = SetAside(self.state, self.agents, self.assignment, self.incidents)
         self._handlers: dict[type, Callable[[Agent, Any], None]] = {
             m.WorkerMessage: self._on_worker,
             m.Heartbeat: self._on_heartbeat,
             m.ReplicaStarted: self.running.on_started,
             m.ReplicaLost: self.running.on_lost,
-            m.FailureEvidence: self.incidents.evidence,
+            m.FailureEvidence: self._on_evidence,
             m.ReplicaFinished: self.running.on_finished,
             m.AgentLeaving: self._on_agent_leaving,
             m.JobFailed: self._on_job_failed,
@@ -330,6 +333,12 @@ class Lighthouse:
             replica = self.state.replicas.find(line.replica_id, line.incarnation)
             if replica is not None and replica.agent_id == agent.agent_id:
                 self.membership.received(replica, 0, line.progress)
+                if agent.failures and line.progress.phase not in NOT_ITS_OWN:
+                    self.aside.progressed(agent, line.progress.step)
+
+    def _on_evidence(self, agent: Agent, evidence: m.FailureEvidence) -> None:
+        self.incidents.evidence(agent, evidence)
+        self.aside.failed(agent, evidence)
 
     def _on_agent_leaving(self, agent: Agent, leaving: m.AgentLeaving) -> None:
         if not agent.is_leaving:

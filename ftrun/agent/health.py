@@ -1,8 +1,9 @@
 """Runs ``--health-check CMD`` before a restart, with a deadline and with bounded output.
 
 The command is a line for ``/bin/sh``. Its environment has FTRUN_REPLICA_ID. Its process group is
-killed at its deadline; what it leaves behind ends with the job. Not here: when it is run and what
-follows (core/agent/health.py).
+killed at its deadline. It carries the job's marker, so what it leaves behind ends with the job.
+
+Not here: when it is run and what follows (core/agent/health.py).
 """
 
 from __future__ import annotations
@@ -11,9 +12,7 @@ import asyncio
 import contextlib
 import os
 import signal
-from functools import partial
 
-from ftrun import linux
 from ftrun.agent.env_markers import GUARD_NAME
 
 OUTPUT_BYTES_MAX = 4096
@@ -33,7 +32,6 @@ async def check_health(command: str, replica_id: str, guard_id: str, timeout_s: 
             stderr=asyncio.subprocess.STDOUT,
             env={**os.environ, GUARD_NAME: guard_id, "FTRUN_REPLICA_ID": replica_id},
             start_new_session=True,
-            preexec_fn=partial(linux.die_with_parent, os.getpid()),
         )
     except OSError as error:
         return f"--health-check could not be started ({error.strerror})"

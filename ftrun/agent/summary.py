@@ -82,9 +82,10 @@ def _first_cause(slots: tuple[SlotSummary, ...], log_dir: Path) -> list[str]:
 
 def _cause_lines(failure: Failure, log_dir: Path) -> list[str]:
     log = log_dir / f"replica_{failure.replica_id}" / f"rank_{failure.group_rank}"
+    pid = f" (pid {failure.pid})" if failure.pid else ""
     lines = [
-        f"The cause: replica {failure.replica_id}, worker {failure.group_rank} "
-        f"(pid {failure.pid}) {failure.cause()}. Log: {log / f'{failure.restarts}.log'}"
+        f"The cause: replica {failure.replica_id}, worker {failure.group_rank}{pid} "
+        f"{failure.cause()}. Log: {log / f'{failure.restarts}.log'}"
     ]
     if failure.report is not None:
         traceback = failure.report.traceback.rstrip().splitlines()

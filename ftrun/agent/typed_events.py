@@ -13,6 +13,7 @@ from typing import Any
 
 from ftrun import clock
 from ftrun.core.agent.events import EndAgent, Instruction, SendEvidence, StartReplica
+from ftrun.core.failure_kinds import UNHEALTHY
 from ftrun.errors import exit_kind
 
 CONSOLE = "console"
@@ -50,7 +51,8 @@ def _event(instruction: Instruction) -> tuple[str, dict[str, Scalar]] | None:
                 "replica_id": replica_id, "incarnation": incarnation, "restarts": restarts,
             }  # fmt: skip
         case SendEvidence(evidence):
-            first = evidence.workers[0]
+            last = evidence.workers[-1]
+            first = last if last.kind == UNHEALTHY else evidence.workers[0]
             facts: dict[str, Any] = {
                 "replica_id": evidence.replica_id,
                 "incarnation": evidence.incarnation,

@@ -13,6 +13,7 @@ from ftrun.core import failure_kinds as kinds
 TRACEBACK_LINES = 12
 OUTPUT_LINES = 12
 STACK_LINES = 40
+FATAL, FATAL_BEFORE = "Fatal Python error", 3
 SIGKILL = 9
 Record = dict[str, Any]
 
@@ -43,7 +44,7 @@ def block(record: Record, *, traceback_lines: int = TRACEBACK_LINES) -> list[str
     lines += _quoted("traceback", worker.get("traceback"), traceback_lines)
     lines += _stacks(first)
     if not worker.get("traceback"):
-        lines += _quoted("its last lines", worker.get("output"), OUTPUT_LINES)
+        lines += _last_lines(worker.get("output"))
     lines += _consequences(record)
     lines += _members(record)
     lines += [f"  {text}" for text in _response(record)]
@@ -69,7 +70,8 @@ def _at_step(record: Record) -> str:
 def _who(part: Record) -> str:
     worker = part.get("worker") or {}
     name = f"replica {part.get('replica_id', '?')}"
-    if worker.get("group_rank") or part.get("other_workers"):
+    others = [x for x in part.get("other_workers") or [] if x.get("kind") != kinds.UNHEALTHY]
+    if worker.get("group_rank") or others:
         name += f", worker {worker.get('group_rank', 0)},"
     return name
 
@@ -101,6 +103,20 @@ def _quoted(title: str, text: Any, lines_max: int) -> list[str]:
     return [f"  {title}{more}:", *(f"    | {row}" for row in rows[-lines_max:])]
 
 
+def _last_lines(text: Any) -> list[str]:
+    """The end of the output; of a crash the stacks that faulthandler has printed, from their top.
+
+    Its last lines are the names of all extension modules.
+    """
+    rows = text.rstrip().splitlines() if isinstance(text, str) else []
+    starts = [at for at, row in enumerate(rows) if row.startswith(FATAL)]
+    if not starts:
+        return _quoted("its last lines", text, OUTPUT_LINES)
+    before = rows[max(0, starts[-1] - FATAL_BEFORE) : starts[-1]]
+    shown = [*before, *rows[starts[-1] : starts[-1] + OUTPUT_LINES]]
+    return ["  its last lines:", *(f"    | {row}" for row in shown)]
+
+
 def _stacks(part: Record) -> list[str]:
     lines: list[str] = []
     for worker in [part.get("worker") or {}, *(part.get("other_workers") or [])]:
@@ -119,8 +135,9 @@ def _consequences(record: Record) -> list[str]:
     first = record.get("first_cause") or {}
     for worker in first.get("other_workers") or []:
         if worker.get("cause"):
-            rank = worker.get("group_rank")
-            lines.append(f"    worker {rank} of the same group: {_oneline(worker['cause'])}")
+            is_of_node = worker.get("kind") == kinds.UNHEALTHY
+            who = "it" if is_of_node else f"worker {worker.get('group_rank')} of the same group:"
+            lines.append(f"    {who} {_oneline(worker['cause'])}")
     for part in record.get("consequences") or []:
         after = f"{part['after_s']:.1f} s later" if part.get("after_s", 0) >= 0.05 else "with it"
         lines.append(f"    {_who(part)} ({after}): {_oneline(part.get('cause', ''))}")
@@ -134,10 +151,11 @@ def _members(record: Record) -> list[str]:
     rows = []
     for member in record.get("members") or []:
         reductions = member.get("reductions")
+        activity = member.get("activity")
         tail = f", its reductions {reductions}" if reductions else ""
         rows.append(
-            f"    replica {member.get('replica_id')}: step {member.get('step')}, "
-            f"{member.get('activity')}{tail}"
+            f"    replica {member.get('replica_id')}: step {member.get('step')}"
+            f"{f', {activity}' if activity else ''}{tail}"
         )
     return ["  where the members were:", *rows[:16]] if rows else []
 

@@ -58,5 +58,7 @@ class NodeHealth:
 
     def _unhealthy(self, slot: SlotState, why: str) -> None:
         slot.is_checked = False
-        failure = Failure(slot.replica_id, 0, 0, slot.started - 1, 1, reason=why, is_of_node=True)
+        reason = f"cannot be started again: {why}"
+        restarts = slot.started - 1
+        failure = Failure(slot.replica_id, 0, 0, restarts, 1, reason=reason, is_of_node=True)
         self._failures.unhealthy(slot, failure)

@@ -109,7 +109,7 @@ class Incident:
     response: Response | None = None
     unlisted: set[tuple[str, str]] = field(default_factory=set)
     closed_at: float | None = None
-    is_ended: bool = False
+    ended_words: str = ""
 
     def in_order(self) -> list[Part]:
         """The first cause, and then what followed."""
@@ -146,11 +146,11 @@ class Incident:
         if not waits and (self.response is not None or not interrupted):
             self.closed_at = now
 
-    def end(self, now: float) -> None:
-        """The job has ended."""
+    def end(self, now: float, words: str) -> None:
+        """The job has ended; ``words``: why."""
         if self.closed_at is None:
             self.closed_at = now
-            self.is_ended = True
+            self.ended_words = words
         for part in self.parts:
             if part.back_at is None:
                 part.back_at = now
@@ -166,8 +166,8 @@ class Incident:
         aside = [part.set_aside for part in self.parts if part.set_aside]
         if aside:
             return kinds.SET_ASIDE, aside[0]
-        if self.is_ended:
-            return kinds.ENDED, "the job ended before its replicas were back"
+        if self.ended_words:
+            return kinds.ENDED, self.ended_words
         if told:
             return told[0].verdict, told[0].words
         is_back = self.closed_at is not None

@@ -110,7 +110,7 @@ class Incidents:
         if known is not None:
             known.tell(evidence, now, agent.agent_id, agent.host)
         if self._state.phase is Phase.ENDED:
-            incident.end(now)
+            incident.end(now, self._ending())
         self._save(incident)
 
     def started(self, replica_id: str, incarnation: str) -> None:
@@ -136,7 +136,7 @@ class Incidents:
         state = self._state
         for incident in self._open:
             if state.phase is Phase.ENDED:
-                incident.end(state.now)
+                incident.end(state.now, self._ending())
             else:
                 self._note_response(incident)
                 self._note_returns(incident)
@@ -165,6 +165,12 @@ class Incidents:
         assert self._state.phase is not Phase.ENDED or not still, f"open after the end: {still}"
 
     # ------------------------------------------------------------ inside
+
+    def _ending(self) -> str:
+        outcome = self._state.outcome
+        return (
+            f"the job has ended: {outcome.reason}" if outcome is not None else "the job has ended"
+        )
 
     def _part_of(self, loss: Loss, kind: str, agent: Agent | None = None) -> Part:
         part = Part(loss.replica_id, loss.incarnation, self._state.now, kind, loss.cause)
@@ -230,9 +236,12 @@ class Incidents:
         """Where each member is, as far as its last message tells."""
         found = []
         for name in sorted(self._state.live, key=replica_order)[:PARTS_MAX]:
-            progress = self._state.replicas[name].progress
-            if progress is not None:
-                found.append(Standing(name, progress.step, progress.phase.value))
+            replica = self._state.replicas[name]
+            if replica.progress is not None:
+                found.append(Standing(name, replica.progress.step, replica.progress.phase.value))
+            else:
+                known = [report.state.step for report in replica.reports.values()]
+                found.append(Standing(name, max(known, default=0), ""))
         return found
 
     def _note_response(self, incident: Incident) -> None:
@@ -268,11 +277,18 @@ class Incidents:
             is_next = replica is not None and part.is_followed_by(replica.incarnation)
             if state.slots[part.replica_id].is_finished:
                 part.back_at = state.now
-            elif is_next and part.replica_id in state.live and state.phase in STANDS:
+            elif is_next and self._trains(part):
                 part.back_at, part.back_step = state.now, state.step_max
             elif part.started_at is not None and part.replica_id not in incident.members:
                 part.back_at = part.started_at
         incident.close_if_over(state.now)
+
+    def _trains(self, part: Part) -> bool:
+        """Whether the slot is in a quorum that stands, and has its peers' state."""
+        state = self._state
+        if part.replica_id not in state.live or state.phase not in STANDS or state.quorum is None:
+            return False
+        return part.healed is not None or part.replica_id not in state.quorum.newcomers
 
     def _save(self, incident: Incident) -> None:
         """Send the record as it stands to the agents, which keep it in their log directories."""

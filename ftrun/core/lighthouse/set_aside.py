@@ -43,7 +43,8 @@ class SetAside:
     def failed(self, agent: Agent, evidence: FailureEvidence) -> None:
         """A replica of this agent has failed, or its node is not well."""
         found = {worker.kind for worker in evidence.workers}
-        if self._state.phase is Phase.ENDED or found <= kinds.CONSEQUENCES:
+        is_final = evidence.verdict in kinds.ENDING_VERDICTS
+        if self._state.phase is Phase.ENDED or is_final or found <= kinds.CONSEQUENCES:
             return
         is_unwell = kinds.UNHEALTHY in found
         if evidence.has_step and evidence.step > agent.failed_at_step:
@@ -94,7 +95,7 @@ class SetAside:
         return True
 
     def _note_no_room(self, agent: Agent, why: str) -> None:
-        if agent.is_unplaced or agent.is_aside:
+        if agent.is_unplaced or agent.is_aside or len(self._agents) == 1:
             return
         agent.is_unplaced = True
         text = (

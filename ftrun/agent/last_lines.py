@@ -9,11 +9,17 @@ import os
 from pathlib import Path
 
 LINES_MAX = 40
-BYTES_MAX = 8192
+BYTES_MAX = 32 * 1024
+FATAL = "Fatal Python error"
+FATAL_BEFORE, FATAL_AFTER = 10, 80
+"""Lines around the beginning of what faulthandler prints, which may be long."""
 
 
 def last_lines(path: Path) -> str:
-    """At most ``LINES_MAX`` lines and ``BYTES_MAX`` bytes from the end; "" if there are none."""
+    """Lines from the last ``BYTES_MAX`` bytes; "" if there are none.
+
+    They are the last ``LINES_MAX`` or, of a crash, those where the stacks begin.
+    """
     try:
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
@@ -24,7 +30,12 @@ def last_lines(path: Path) -> str:
     lines = data.decode(errors="replace").splitlines()
     if size > BYTES_MAX:
         lines = lines[1:]  # it may begin in the middle of a line
-    return "\n".join(_as_drawn(line) for line in lines[-LINES_MAX:])
+    starts = [at for at, line in enumerate(lines) if line.startswith(FATAL)]
+    if starts:
+        chosen = lines[max(0, starts[-1] - FATAL_BEFORE) : starts[-1] + FATAL_AFTER]
+    else:
+        chosen = lines[-LINES_MAX:]
+    return "\n".join(_as_drawn(line) for line in chosen)
 
 
 def _as_drawn(line: str) -> str:

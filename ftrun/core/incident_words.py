@@ -13,7 +13,7 @@ from ftrun.core import failure_kinds as kinds
 TRACEBACK_LINES = 12
 OUTPUT_LINES = 12
 STACK_LINES = 40
-FATAL, FATAL_BEFORE = "Fatal Python error", 3
+FATAL, FATAL_BEFORE, CURRENT = "Fatal Python error", 3, "Current thread"
 SIGKILL = 9
 Record = dict[str, Any]
 
@@ -113,7 +113,9 @@ def _last_lines(text: Any) -> list[str]:
     if not starts:
         return _quoted("its last lines", text, OUTPUT_LINES)
     before = rows[max(0, starts[-1] - FATAL_BEFORE) : starts[-1]]
-    shown = [*before, *rows[starts[-1] : starts[-1] + OUTPUT_LINES]]
+    stacks = rows[starts[-1] + 1 :]
+    mine = next((at for at, row in enumerate(stacks) if row.startswith(CURRENT)), 0)
+    shown = [*before, rows[starts[-1]], *stacks[mine : mine + OUTPUT_LINES]]
     return ["  its last lines:", *(f"    | {row}" for row in shown)]
 
 

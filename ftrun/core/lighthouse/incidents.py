@@ -168,9 +168,8 @@ class Incidents:
 
     def _ending(self) -> str:
         outcome = self._state.outcome
-        return (
-            f"the job has ended: {outcome.reason}" if outcome is not None else "the job has ended"
-        )
+        why = f": {outcome.reason}" if outcome is not None else ""
+        return f"the job has ended{why}"
 
     def _part_of(self, loss: Loss, kind: str, agent: Agent | None = None) -> Part:
         part = Part(loss.replica_id, loss.incarnation, self._state.now, kind, loss.cause)

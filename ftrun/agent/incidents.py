@@ -8,8 +8,10 @@ for people (core/incident_words.py).
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +23,7 @@ from ftrun.core.messages import FailureEvidence, IncidentRecord
 
 DIRECTORY = "incidents"
 FILES_MAX = 1000
-"""A job that fails more often keeps its first and its newest records."""
+"""A job that fails more often loses the oldest of its records."""
 
 
 def incident_path(job_log_dir: Path, number: int) -> Path:
@@ -52,13 +54,14 @@ class IncidentRecords:
         self._has_failed = False
         self.last: dict[str, Any] | None = None
         self.count = 0
-        self._numbers: set[int] = set()
+        self._numbers: deque[int] = deque()
 
     def keep(self, record: IncidentRecord) -> None:
         """Write the record's file, which appears complete or not at all."""
-        if record.number not in self._numbers and len(self._numbers) < FILES_MAX:
-            self._numbers.add(record.number)
+        if record.number not in self._numbers:
+            self._numbers.append(record.number)
             self.count += 1
+            self._drop_oldest()
         try:
             document = json.loads(record.document)
         except ValueError:
@@ -75,3 +78,8 @@ class IncidentRecords:
             if not self._has_failed:
                 self._show(f"{path}: {error.strerror}; incidents are with the lighthouse only.")
             self._has_failed = True
+
+    def _drop_oldest(self) -> None:
+        while len(self._numbers) > FILES_MAX:
+            with contextlib.suppress(OSError):
+                incident_path(self._directory, self._numbers.popleft()).unlink()

@@ -27,7 +27,7 @@ def last_lines(path: Path) -> str:
             data = file.read(BYTES_MAX)
     except OSError:
         return ""
-    lines = data.decode(errors="replace").splitlines()
+    lines = data.decode(errors="replace").removesuffix("\n").split("\n")
     if size > BYTES_MAX:
         lines = lines[1:]  # it may begin in the middle of a line
     starts = [at for at, line in enumerate(lines) if line.startswith(FATAL)]

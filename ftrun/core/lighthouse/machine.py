@@ -338,6 +338,9 @@ class Lighthouse:
 
     def _on_evidence(self, agent: Agent, evidence: m.FailureEvidence) -> None:
         self.incidents.evidence(agent, evidence)
+        if evidence.replica_id in self.state.slots and evidence.restart_in_s:
+            slot = self.state.slots[evidence.replica_id]
+            slot.restart_at = self.state.now + evidence.restart_in_s
         self.aside.failed(agent, evidence)
 
     def _on_agent_leaving(self, agent: Agent, leaving: m.AgentLeaving) -> None:

@@ -124,6 +124,7 @@ class Running:
             self._state.slots[name].restarts = started.restarts
             self._state.record(name, started)
             self._incidents.started(name, started.incarnation)
+            self._state.slots[name].restart_at = None
             if agent.assigned is not None and name not in agent.assigned:
                 self._assignment.send_slots(agent)  # it stops it: we have crossed on the way
         elif name not in self._state.slots.of(agent.agent_id):

@@ -31,7 +31,8 @@ class Slot:
     it any more. ``moves_to``: the agent that gets it once its replica has left; ``has_left``: the
     replica has left, and its processes end. ``was_drained``: free since an agent left. ``dead``:
     the last incarnation that has certainly ended. ``restarts``: as its agent counts them.
-    ``start_failure``: how its script has failed, if it has not come to its first step since.
+    ``restart_at``: when its agent starts it again, while it waits for that. ``start_failure``: how
+    its script has failed, if it has not come to its first step since.
     """
 
     replica_id: str
@@ -43,6 +44,7 @@ class Slot:
     dead: str = ""
     restarts: int = 0
     start_failure: StartFailure | None = None
+    restart_at: float | None = None
 
     @property
     def runs_at(self) -> str:

@@ -146,3 +146,16 @@ def test_a_job_that_has_enough_waits_for_the_others_without_an_end() -> None:
     core, _ = alone(min_replicas=2, capacity=2)
     heartbeats(core, 60.0)
     assert core.state.outcome is None
+
+
+def test_the_wait_before_a_restart_is_in_the_status_until_it_begins() -> None:
+    job = Job()
+    job.fails("a", "0")
+    first = job.core.snapshot(job.now)["replicas"][0]
+    assert (first["phase"], first["restart_in_s"]) == ("absent", None)
+    evidence = m.FailureEvidence("0", "i1", 0, (CAUSE,), restart_in_s=4.0)
+    job.feed(AgentSent("a", (evidence,)))
+    first = job.core.snapshot(job.now + 1.0)["replicas"][0]
+    assert (first["phase"], first["restart_in_s"]) == ("backoff", 3.0)
+    job.feed(AgentSent("a", (m.ReplicaStarted("0", "next", 1),)))
+    assert job.core.snapshot(job.now)["replicas"][0]["phase"] == "starting"

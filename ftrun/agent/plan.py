@@ -46,7 +46,7 @@ def _facts(settings: RunSettings, machine: Machine) -> Table:
         ("threads per worker", f"{threads_per_worker(settings, machine)} of {machine.cores} cores"),
         ("lighthouse", lighthouse),
         ("rebalancing", "to nodes that come late" if settings.rebalance else "never"),
-        ("restarts", f"{settings.max_restarts} per replica, refilled by progress"),
+        ("restarts", _restarts(settings)),
         *_times(settings),
         ("injection", settings.inject),
         ("preload", ", ".join(settings.preload) or "torch"),
@@ -129,3 +129,9 @@ def _variables(settings: RunSettings, machine: Machine) -> Iterator[tuple[str, s
     threads = threads_per_worker(settings, machine)
     for name, value in worker_environment(settings, machine, place, threads).items():
         yield name, "(bound at start)" if name == "MASTER_PORT" and value == "0" else value
+
+
+def _restarts(settings: RunSettings) -> str:
+    if settings.as_torchrun:
+        return f"{settings.max_restarts} in all, as torchrun counts them"
+    return f"{settings.max_restarts} per replica, refilled by progress"

@@ -1,6 +1,6 @@
 """``ftrun explain [JOB] [INCIDENT]``: prints one incident, or the list of them.
 
-Not here: the options (commands.py), where incidents are found (finding.py).
+Not here: the options (commands/), where incidents are found (finding.py).
 """
 
 from __future__ import annotations

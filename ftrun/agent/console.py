@@ -21,6 +21,7 @@ from ftrun.core.agent.events import EndAgent, ShowNotice
 from ftrun.core.agent.supervisor import Supervisor
 from ftrun.core.agent.words import REMEDY_APART
 from ftrun.core.messages import Notice
+from ftrun.errors import ExitCode
 
 UNREACHABLE_AGAIN_S = 5.0
 
@@ -122,7 +123,9 @@ class Console:
             self._terminal.event_line(line)
         if self._supervisor.ran_apart:
             self._terminal.event_line(f"  The replica groups ran apart. {REMEDY_APART}")
-        failed = incidents.last if ending.exit_code else None
+        in_order = (ExitCode.OK, ExitCode.PREEMPTED, ExitCode.INTERRUPTED)
+        is_own = ending.kind == "" and ending.exit_code in in_order
+        failed = None if is_own else incidents.last
         document = exit_document(ending, self._settings.job_id, socket.gethostname(), failed)
         error = write_exit(document, log_dir)
         if error is not None:

@@ -14,7 +14,7 @@ from ftrun.errors import PeerError, UserError
 from ftrun.protocol.auth import load_token
 from ftrun.protocol.tls import PLAINTEXT, TlsFiles
 from ftrun.status.client import fetch_json
-from ftrun.status.jobs import RunningJob, agent_lives, read_job, running_jobs
+from ftrun.status.jobs import RunningJob, read_job, running_jobs
 
 INCIDENTS = "incidents"
 EXIT_FILE = "exit.json"
@@ -66,8 +66,7 @@ def find(query: Query) -> Found:
 
 def _running(job_id: str | None) -> RunningJob | None:
     if job_id is not None:
-        job = read_job(job_id)
-        return job if job is not None and agent_lives(job) else None
+        return read_job(job_id)  # its agent may be dead: the lighthouse, or its logs, still tell
     found = running_jobs()
     if len(found) > 1:
         names = ", ".join(job.job_id for job in found[:20])
@@ -81,10 +80,12 @@ def _running(job_id: str | None) -> RunningJob | None:
 def _ask(job: RunningJob, query: Query) -> Found | None:
     """The lighthouse's own table; None: it does not answer, and the log directory has to do."""
     tls = query.tls or job.tls
+    token_file = query.token_file or Path(job.token_file)
+    if not token_file.exists():
+        return None  # an embedded lighthouse's token ends with its agent
     try:
-        token = load_token(query.token_file or Path(job.token_file))
         tls.check_client()
-        answer = fetch_json(job.http, token, "/incidents", tls=tls)
+        answer = fetch_json(job.http, load_token(token_file), "/incidents", tls=tls)
     except PeerError:
         return None
     found = answer.get(INCIDENTS) if isinstance(answer, dict) else None

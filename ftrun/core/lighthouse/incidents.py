@@ -218,7 +218,7 @@ class Incidents:
             quorum=state.quorum.attempt.quorum_id if state.quorum is not None else None,
             members=tuple(sorted(state.live, key=replica_order)),
             parts=[part],
-            standing=self._standing(),
+            standing=self._standing(but=part.replica_id),
         )
         self._drop_oldest()
         self._incidents.append(incident)
@@ -231,10 +231,10 @@ class Incidents:
             oldest = self._incidents.popleft()
             self._open = [incident for incident in self._open if incident is not oldest]
 
-    def _standing(self) -> list[Standing]:
-        """Where each member is, as far as its last message tells."""
+    def _standing(self, but: str) -> list[Standing]:
+        """Where each other member is, as far as its last message tells."""
         found = []
-        for name in sorted(self._state.live, key=replica_order)[:PARTS_MAX]:
+        for name in sorted(self._state.live - {but}, key=replica_order)[:PARTS_MAX]:
             replica = self._state.replicas[name]
             if replica.progress is not None:
                 found.append(Standing(name, replica.progress.step, replica.progress.phase.value))
@@ -292,7 +292,8 @@ class Incidents:
     def _save(self, incident: Incident) -> None:
         """Send the record as it stands to the agents, which keep it in their log directories."""
         state = self._state
-        if incident.closed_at is None and not any(part.evidence for part in incident.parts):
+        is_told = any(part.evidence or part.kind == kinds.NODE for part in incident.parts)
+        if incident.closed_at is None and not is_told:
             return  # the evidence comes in a moment, and the record with it
         record = SaveIncident(
             agents=state.outbox.agents_for(part.agent_id for part in incident.parts),

@@ -14,14 +14,17 @@ import signal
 import sys
 from typing import TYPE_CHECKING
 
-from ftrun.errors import ExitCode, FtrunError, UserError
+from ftrun.errors import ExitCode, FtrunError, UserError, exit_kind
 
 if TYPE_CHECKING:
     from ftrun.agent.launch import SpawnerLaunch
 
 OTHER_COMMANDS = frozenset(
-    {"lighthouse", "status", "chaos", "certs", "drain", "restart", "kill", "stack", "ps"}
-)
+    {
+        "lighthouse", "status", "explain", "chaos", "certs", "drain", "restart", "kill", "stack",
+        "ps",
+    }
+)  # fmt: skip
 STARTS_NOTHING = frozenset(
     {"-h", "--help", "--version", "--dry-run", "--install-completion", "--show-completion"}
 )
@@ -68,6 +71,8 @@ def main() -> None:
         app(obj=launches)
     except FtrunError as error:
         print(f"ftrun: {error}", file=sys.stderr)
+        if "--json-exit" in sys.argv[1:]:
+            _print_exit(error)
         sys.exit(error.exit_code)
     except OSError as error:
         if error.errno != errno.ENOSPC or error.filename is not None:
@@ -79,6 +84,20 @@ def main() -> None:
         sys.exit(ExitCode.INTERRUPTED)
     finally:
         launches.end()
+
+
+def _print_exit(error: FtrunError) -> None:
+    """The exit reason of a run that did not begin, as agent/exit_reason.py has it of others."""
+    import json
+
+    document = {
+        "schema": "ftrun.exit/1",
+        "exit_code": int(error.exit_code),
+        "source": "ftrun",
+        "kind": exit_kind(int(error.exit_code), is_of_script=False),
+        "reason": str(error),
+    }
+    print(json.dumps(document), file=sys.stderr)
 
 
 def means_a_run(words: list[str]) -> bool:

@@ -6,7 +6,7 @@ An error text states what happened, to whom, what ftrun does next and what the u
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 if TYPE_CHECKING:
     from ftrun.worker_failure import WorkerFailure
@@ -20,9 +20,59 @@ class ExitCode(IntEnum):
     BUG = 70
     LIGHTHOUSE_UNREACHABLE = 71
     CRASH_LOOP = 72
+    WILL_NOT_HELP = 73
+    NO_QUORUM = 74
     PREEMPTED = 75
     REFUSED = 76
     INTERRUPTED = 130
+
+
+class ExitReason(NamedTuple):
+    """A row of the table of exit codes. ``kind``: the word in ``exit.json``."""
+
+    kind: str
+    text: str
+
+
+EXIT_REASONS: dict[int, ExitReason] = {
+    ExitCode.OK: ExitReason("finished", "all replicas have finished"),
+    ExitCode.USAGE: ExitReason("usage", "the command, a setting or this machine is wrong"),
+    ExitCode.BUG: ExitReason("bug", "ftrun contradicts itself, or has lost its own processes"),
+    ExitCode.LIGHTHOUSE_UNREACHABLE: ExitReason(
+        "lighthouse_lost", "no lighthouse has answered within --join-timeout"
+    ),
+    ExitCode.CRASH_LOOP: ExitReason(
+        "crash_loop", "a replica raised the same error three times without a new step"
+    ),
+    ExitCode.WILL_NOT_HELP: ExitReason(
+        "will_not_help", "the same error came twice at the same step, or before the first one"
+    ),
+    ExitCode.NO_QUORUM: ExitReason(
+        "no_quorum", "nodes for --min-replicas did not come within --join-timeout"
+    ),
+    ExitCode.PREEMPTED: ExitReason("preempted", "SIGTERM or SIGHUP: this node has left in order"),
+    ExitCode.REFUSED: ExitReason("refused", "the lighthouse refuses this agent"),
+    ExitCode.INTERRUPTED: ExitReason("interrupted", "Ctrl-C"),
+}
+"""Every exit code of ftrun's own. Any other is the first cause's: docs/EXIT_CODES.md."""
+
+BY_SCRIPT = "script"
+BY_SIGNAL = "signal"
+
+
+def exit_kind(code: int, is_of_script: bool) -> str:
+    """The word for an exit code. The script's own may be equal to one of ftrun's."""
+    if not is_of_script and code in EXIT_REASONS:
+        return EXIT_REASONS[code].kind
+    return BY_SIGNAL if code > 128 else BY_SCRIPT
+
+
+def exit_codes_text() -> str:
+    """The table, for ``--help``."""
+    rows = [f"{code.value:>4}  {EXIT_REASONS[code].text}" for code in ExitCode]
+    return "\n".join(
+        ["Exit codes:", *rows, "any   the first cause's own exit code, or 128 + its signal"]
+    )
 
 
 class FtrunError(Exception):

@@ -6,10 +6,14 @@ lines (summary.py).
 
 from __future__ import annotations
 
+import json
+import socket
 import traceback
 from pathlib import Path
 
 from ftrun import clock
+from ftrun.agent.exit_reason import exit_document, write_exit
+from ftrun.agent.incidents import IncidentRecords
 from ftrun.agent.logs import Terminal, log_path
 from ftrun.agent.summary import summary_lines
 from ftrun.config.settings import RunSettings
@@ -19,6 +23,7 @@ from ftrun.core.agent.supervisor import Supervisor
 from ftrun.core.agent.words import REMEDY_APART
 from ftrun.core.ids import WorkerKey
 from ftrun.core.messages import Notice
+from ftrun.errors import ExitCode
 
 UNREACHABLE_AGAIN_S = 5.0
 WORKERS_NAMED_MAX = 8
@@ -134,17 +139,26 @@ class Console:
         """Processes that have survived SIGKILL."""
         self._terminal.event_line(f"stuck in the kernel, not ended: pids {pids}")
 
-    def end(self, ending: EndAgent) -> None:
+    def end(self, ending: EndAgent, incidents: IncidentRecords) -> None:
         """The report of the whole run."""
         elapsed_s = clock.now() - self._started_at
         slots, log_dir = self._supervisor.summary(), self._settings.job_log_dir
-        for line in summary_lines(slots, ending, elapsed_s, log_dir):
+        for line in summary_lines(slots, ending, elapsed_s, log_dir, incidents):
             self._terminal.event_line(line)
         if self._supervisor.ran_apart:
             self._terminal.event_line(f"  The replica groups ran apart. {REMEDY_APART}")
+        in_order = (ExitCode.OK, ExitCode.PREEMPTED, ExitCode.INTERRUPTED)
+        is_own = ending.kind == "" and ending.exit_code in in_order
+        failed = None if is_own else incidents.last
+        document = exit_document(ending, self._settings.job_id, socket.gethostname(), failed)
+        error = write_exit(document, log_dir)
+        if error is not None:
+            self._terminal.event_line(f"  exit.json cannot be written: {error.strerror}")
         if self._settings.standbys:
             used = self._supervisor.standbys_used
             self._terminal.event_line(f"  standbys: {self._settings.standbys} kept, {used} used")
+        if self._settings.json_exit:
+            self._terminal.json_line(json.dumps(document))
 
 
 def _workers(keys: list[WorkerKey]) -> str:

@@ -22,11 +22,14 @@ from ftrun.agent.devices import DeviceSlices, Machine
 from ftrun.agent.environment import Place, threads_per_worker, worker_environment
 from ftrun.agent.launch import SpawnerLaunch
 from ftrun.agent.logs import Terminal, WorkerLog, log_path
+from ftrun.agent.memory import MemoryWatch
 from ftrun.agent.process import SpawnerProcess, StartWorker, sweeper
+from ftrun.agent.stacks import Target, take_stacks
 from ftrun.agent.workers import SOCKET_NAME
 from ftrun.config.settings import RunSettings
 from ftrun.core.agent.events import Event, SpawnerReady, StartReplica, WorkerExited
 from ftrun.core.agent.imports import LIMIT_S
+from ftrun.core.agent.stopping import SIGKILL
 from ftrun.core.ids import WorkerKey
 
 QUORUM_STORE = "quorum"
@@ -48,16 +51,21 @@ class _Worker:
     pid: int
     pidfd: int
     log: WorkerLog
+    memory: MemoryWatch
 
 
 @dataclass
 class _Group:
-    """One incarnation. ``workers``: those whose exit status is not known yet."""
+    """One incarnation. ``workers``: those whose exit status is not known yet.
+
+    ``is_killed``: it was sent SIGKILL by this agent.
+    """
 
     start: StartReplica
     store: str
     workers: dict[int, _Worker] = field(default_factory=dict)
     expected: set[int] = field(default_factory=set)
+    is_killed: bool = False
 
 
 class Fleet:
@@ -132,6 +140,9 @@ class Fleet:
 
     def signal_replica(self, incarnation: str, number: int) -> None:
         """Signal the process groups of its workers; an incarnation not started yet never starts."""
+        group = self._groups.get(incarnation)
+        if group is not None and number == SIGKILL:
+            group.is_killed = True
         if not self._takes_back(incarnation):
             self._spawner.signal_replica(incarnation, number)
 
@@ -210,6 +221,19 @@ class Fleet:
         worker = group.workers.get(key.group_rank) if group is not None else None
         return linux.process_row(worker.pid) if worker is not None else None
 
+    async def stacks_of(self, incarnation: str) -> tuple[tuple[int, str], ...]:
+        """The Python stacks of its workers, by group_rank."""
+        group = self._groups.get(incarnation)
+        if group is None:
+            return ()
+        replica_id = group.start.replica_id
+        targets = [
+            Target(WorkerKey(replica_id, incarnation, rank), worker.pid)
+            for rank, worker in group.workers.items()
+        ]
+        taken = await take_stacks(self._runtime_dir, targets)
+        return tuple((key.group_rank, text) for key, text in taken.items())
+
     async def stop(self) -> list[int]:
         """End everything. Returns the pids that would not end: stuck in the kernel."""
         await self._spawner.stop()
@@ -254,7 +278,7 @@ class Fleet:
         log = WorkerLog(path, self._terminal, replica_id, group_rank, self._logs.discard)
         log.follow(out_fd, err_fd)
         self._logs.add(log)
-        group.workers[group_rank] = _Worker(pid, pidfd, log)
+        group.workers[group_rank] = _Worker(pid, pidfd, log, MemoryWatch(pid))
         self._loop.add_reader(pidfd, self._ended, incarnation, group_rank)
         self.on_start(WorkerKey(replica_id, incarnation, group_rank), pid)
 
@@ -266,11 +290,15 @@ class Fleet:
         if group is None:
             return
         group.expected.discard(group_rank)
+        memory = ""
+        worker = group.workers.get(group_rank)
+        if worker is not None and status == -SIGKILL and not group.is_killed:
+            memory = worker.memory.verdict()
         if group_rank in group.workers:
             self._forget_worker(group, group_rank)
         if not group.workers and not group.expected:
             self._close_group(incarnation)
-        self._emit(WorkerExited(incarnation, group_rank, pid, status, reason))
+        self._emit(WorkerExited(incarnation, group_rank, pid, status, reason, memory))
 
     # ------------------------------------------------------------ starting
 

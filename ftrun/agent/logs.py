@@ -92,6 +92,10 @@ class Terminal:
             label, self._is_in_line = f"\n{label}", False
         self._put(1, f"{label} {text}\n".encode(errors="replace"))
 
+    def json_line(self, text: str) -> None:
+        """One line for programs, on stderr, without a label."""
+        self._put(1, f"{text}\n".encode())
+
     def close(self) -> None:
         """Write what is queued, for at most ``FLUSH_TIMEOUT_S``."""
         with self._condition:

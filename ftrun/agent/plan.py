@@ -65,12 +65,6 @@ def _facts(settings: RunSettings, machine: Machine) -> Table:
     return table
 
 
-def _restarts(settings: RunSettings) -> str:
-    if settings.as_torchrun:
-        return f"{settings.max_restarts}, as torchrun counts"
-    return f"{settings.max_restarts} per replica, refilled by progress"
-
-
 def print_json(settings: RunSettings, machine: Machine) -> None:
     """Print the plan to stdout as one JSON document."""
     print(json.dumps(plan(settings, machine), indent=2, default=str))
@@ -155,3 +149,9 @@ def _variables(settings: RunSettings, machine: Machine) -> Iterator[tuple[str, s
     threads = threads_per_worker(settings, machine)
     for name, value in worker_environment(settings, machine, place, threads).items():
         yield name, "(bound at start)" if name == "MASTER_PORT" and value == "0" else value
+
+
+def _restarts(settings: RunSettings) -> str:
+    if settings.as_torchrun:
+        return f"{settings.max_restarts} in all, as torchrun counts them"
+    return f"{settings.max_restarts} per replica, refilled by progress"

@@ -19,21 +19,27 @@ from ftrun.agent.console import Console, is_own
 from ftrun.agent.devices import Machine
 from ftrun.agent.embedded import EmbeddedLighthouse
 from ftrun.agent.fleet import Fleet
+from ftrun.agent.health import check_health
+from ftrun.agent.incidents import IncidentRecords, with_output
 from ftrun.agent.launch import SpawnerLaunch
 from ftrun.agent.link import LighthouseLink, web_address
 from ftrun.agent.logs import Terminal
 from ftrun.agent.signals import PreemptionFile, catch_signals
 from ftrun.agent.stacks import Target, take_stacks
+from ftrun.agent.typed_events import CONSOLE, TypedEvents
 from ftrun.agent.watch import Watch, WorkerStarted, unwatched
 from ftrun.agent.workers import WorkerServer
 from ftrun.config.settings import RunSettings
 from ftrun.core.agent.events import (
     AskToStop,
     AskWorker,
+    CheckHealth,
     DrainAsked,
     EndAgent,
     Event,
     FailureReported,
+    HealthChecked,
+    IncidentRecorded,
     Instruction,
     JobEnded,
     KillAsked,
@@ -43,6 +49,7 @@ from ftrun.core.agent.events import (
     PassSignal,
     ReplicaStopAsked,
     RestartAsked,
+    SendEvidence,
     SendToLighthouse,
     SendToReplica,
     SendToWorkers,
@@ -53,9 +60,11 @@ from ftrun.core.agent.events import (
     SignalWorker,
     SlotsAssigned,
     SpawnerReady,
+    StacksTaken,
     StartReplica,
     StartStandby,
     SweepReplica,
+    TakeStacks,
     TimerFired,
     WorkerDisconnected,
     WorkerSent,
@@ -74,18 +83,19 @@ from ftrun.core.messages import (
     EndJob,
     FailureReport,
     Hello,
+    IncidentRecord,
     KillWorkers,
     NoManager,
     Notice,
     Progress,
     Rejected,
     RestartReplica,
-    StacksTaken,
     StopReplica,
     ToAgent,
     ToWorkers,
     Welcome,
     WorkerMessage,
+    WorkerStacks,
 )
 from ftrun.core.version import unlike_version
 from ftrun.errors import ExitCode, assert_never
@@ -137,9 +147,12 @@ class Agent:
         self._address = settings.lighthouse or ""
         self._runtime_dir = runtime_dir
         self._preemption_file: PreemptionFile | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
         self._own_slots: frozenset[str] = frozenset()
         self._epoch = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        write = self._terminal.json_line if settings.event_log_handler == CONSOLE else None
+        self._typed_events = TypedEvents(settings.job_id, write)
+        self._incidents = IncidentRecords(settings.job_log_dir, self._terminal.event_line)
 
     async def run(self) -> int:
         """Start all parts, and wait for the supervisor's ``EndAgent``."""
@@ -160,15 +173,16 @@ class Agent:
         self._timer.close()
         if self._preemption_file is not None:
             self._preemption_file.close()
-        for task in list(self._tasks):
+        for task in self._tasks:
             task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._link.close()
         stuck, _ = await asyncio.gather(self._fleet.stop(), self._stop_lighthouse())
         await self._server.close()
         if stuck:
             self._console.stuck(stuck)
         if self._done.done():
-            self._console.end(self._done.result())
+            self._console.end(self._done.result(), self._incidents)
         await self._loop.run_in_executor(None, self._terminal.close)
 
     async def _stop_lighthouse(self) -> None:
@@ -183,13 +197,14 @@ class Agent:
         return SupervisorSettings(
             **{**s.shared_with(SupervisorSettings), "standbys": StandbyRules(s.standbys)},
             agent_id=self._agent_id,
-            restarts=RestartRules(s.max_restarts),
+            restarts=RestartRules(s.max_restarts, as_torchrun=s.as_torchrun),
             alone=s.lighthouse is None,
             signals=self._signal_rules,
             asks_siblings=s.as_torchrun,
             crash_code=ExitCode.CRASH_LOOP,
             unreachable_code=ExitCode.LIGHTHOUSE_UNREACHABLE,
             unready_code=ExitCode.USAGE,
+            hopeless_code=ExitCode.WILL_NOT_HELP,
             target=s.script.target,
         )
 
@@ -240,6 +255,7 @@ class Agent:
             self._done.set_result(EndAgent(ExitCode.BUG, f"a bug in ftrun: {error!r}"))
 
     def _carry_out(self, instruction: Instruction) -> None:
+        self._typed_events.note(instruction)
         match instruction:
             case SendToLighthouse(message):
                 self._link.send(message)
@@ -256,7 +272,7 @@ class Agent:
             case PassSignal(number):
                 self._console.passed_on(number, *self._fleet.pass_signal(number))
             case ShowStacks():
-                self._run(self._show_stacks())
+                self._begin(self._show_stacks())
             case SweepReplica(_, incarnation):
                 self._fleet.sweep_replica(incarnation)
             case SendToWorkers(message):
@@ -266,6 +282,12 @@ class Agent:
             case AskWorker(key):
                 self._server.send_to(key, AskReport())
                 self._loop.call_soon(self._report_use, key)
+            case TakeStacks(_, incarnation):
+                self._begin(self._take_stacks(incarnation))
+            case CheckHealth(replica_id, incarnation):
+                self._begin(self._check_health(replica_id, incarnation))
+            case SendEvidence(evidence):
+                self._link.send(with_output(evidence, self._settings.job_log_dir))
             case ShowNotice():
                 self._console.notice(instruction)
             case EndAgent():
@@ -273,12 +295,6 @@ class Agent:
                     self._done.set_result(instruction)
             case _:
                 assert_never(instruction)
-
-    def _run(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a task of the agent's own; the end of the agent cancels it."""
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     async def _show_stacks(self) -> None:
         for key, text in (await self._stacks(self._fleet.workers())).items():
@@ -290,10 +306,32 @@ class Agent:
         running = [(key, pid) for key, pid in self._fleet.workers() if key in keys]
         taken = await self._stacks(running)
         for key in sorted(keys, key=lambda key: (key.replica_id, key.group_rank)):
-            self._link.send(StacksTaken(request, key, taken.get(key, "")))
+            self._link.send(WorkerStacks(request, key, taken.get(key, "")))
 
     async def _stacks(self, workers: Iterable[tuple[WorkerKey, int]]) -> dict[WorkerKey, str]:
         return await take_stacks(self._runtime_dir, [Target(key, pid) for key, pid in workers])
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run this beside the event loop's other work; its exceptions are the agent's own."""
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._work_ended)
+
+    def _work_ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._broken(self._loop, {"message": "work of the agent", "exception": error})
+
+    async def _take_stacks(self, incarnation: str) -> None:
+        self._handle(StacksTaken(incarnation, await self._fleet.stacks_of(incarnation)))
+
+    async def _check_health(self, replica_id: str, incarnation: str) -> None:
+        settings = self._settings
+        failure = await check_health(
+            settings.health_check, replica_id, self._fleet.guard_id, settings.health_timeout_s
+        )
+        self._handle(HealthChecked(incarnation, failure))
 
     def _report_use(self, key: WorkerKey) -> None:
         process = self._fleet.process_of(key)
@@ -380,6 +418,8 @@ class Agent:
     def link_opened(self, address: str) -> None:
         """Hello is sent; ask every worker for its Report."""
         self._server.broadcast(AskReport())
+        for evidence in self._supervisor.unconfirmed():
+            self._link.send(with_output(evidence, self._settings.job_log_dir))
 
     def link_message(self, message: ToAgent, asked_at: float | None) -> None:
         """Relay to workers first, because they may wait for a dead peer; then handle it."""
@@ -400,11 +440,15 @@ class Agent:
             case KillWorkers(replica_id, incarnation, group_ranks):
                 self._handle(KillAsked(replica_id, incarnation, group_ranks))
             case AskStacks(request, keys):
-                self._run(self._send_stacks(request, frozenset(keys)))
+                self._begin(self._send_stacks(request, frozenset(keys)))
             case DrainAgent(reason):
                 self._handle(DrainAsked(reason, ExitCode.PREEMPTED))
-            case EndJob(exit_code, reason):
-                self._handle(JobEnded(exit_code, reason))
+            case EndJob(exit_code, reason, kind):
+                self._handle(JobEnded(exit_code, reason, kind))
+            case IncidentRecord():
+                self._incidents.keep(message)
+                if not message.is_open:
+                    self._handle(IncidentRecorded(message.incarnations))
             case Rejected(reason):
                 self._console.refused(reason)
                 self._handle(JobEnded(ExitCode.REFUSED, reason))

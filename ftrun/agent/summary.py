@@ -7,20 +7,26 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ftrun.agent.incidents import IncidentRecords
 from ftrun.core.agent.events import EndAgent
 from ftrun.core.agent.failures import Failure
 from ftrun.core.agent.slot_state import Outcome, SlotSummary
+from ftrun.core.incident_words import block
 
 TRACEBACK_LINES = 12
 
 
 def summary_lines(
-    slots: tuple[SlotSummary, ...], ending: EndAgent, elapsed_s: float, log_dir: Path
+    slots: tuple[SlotSummary, ...],
+    ending: EndAgent,
+    elapsed_s: float,
+    log_dir: Path,
+    incidents: IncidentRecords | None = None,
 ) -> list[str]:
     """The report, line by line."""
     lines = []
     if ending.exit_code != 0:
-        lines += _first_cause(slots, log_dir)
+        lines += _what_failed(slots, log_dir, incidents)
     lines.append(f"{_verdict(ending)} after {elapsed_s:.1f} s. Logs: {log_dir}")
     lines += [_slot_line(slot) for slot in slots]
     return lines
@@ -44,9 +50,30 @@ def _slot_line(slot: SlotSummary) -> str:
     )
 
 
+def _what_failed(
+    slots: tuple[SlotSummary, ...], log_dir: Path, incidents: IncidentRecords | None
+) -> list[str]:
+    """The last incident or, without a record of the lighthouse, what this agent knows itself."""
+    lines = _first_cause(slots, log_dir)
+    if incidents is None or incidents.last is None or not lines:
+        return lines
+    more = f" of {incidents.count}" if incidents.count > 1 else ""
+    where = f"ftrun explain --log-dir {log_dir.parent} {log_dir.name}"
+    return [
+        lines[0],
+        *block(incidents.last),
+        f"That was the last incident{more}; each in full: {where}",
+    ]
+
+
 def _first_cause(slots: tuple[SlotSummary, ...], log_dir: Path) -> list[str]:
     """The first failure of the slot that has ended the job, with the end of its traceback."""
-    for outcome in (Outcome.CRASH_LOOP, Outcome.BUDGET_SPENT, Outcome.FAILED):
+    for outcome in (
+        Outcome.WILL_NOT_HELP,
+        Outcome.CRASH_LOOP,
+        Outcome.BUDGET_SPENT,
+        Outcome.FAILED,
+    ):
         for slot in slots:
             if slot.outcome is outcome and slot.failures:
                 return _cause_lines(slot.failures[-1], log_dir)
@@ -55,9 +82,10 @@ def _first_cause(slots: tuple[SlotSummary, ...], log_dir: Path) -> list[str]:
 
 def _cause_lines(failure: Failure, log_dir: Path) -> list[str]:
     log = log_dir / f"replica_{failure.replica_id}" / f"rank_{failure.group_rank}"
+    pid = f" (pid {failure.pid})" if failure.pid else ""
     lines = [
-        f"The cause: replica {failure.replica_id}, worker {failure.group_rank} "
-        f"(pid {failure.pid}) {failure.cause()}. Log: {log / f'{failure.restarts}.log'}"
+        f"The cause: replica {failure.replica_id}, worker {failure.group_rank}{pid} "
+        f"{failure.cause()}. Log: {log / f'{failure.restarts}.log'}"
     ]
     if failure.report is not None:
         traceback = failure.report.traceback.rstrip().splitlines()

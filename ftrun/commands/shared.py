@@ -23,7 +23,7 @@ WebAddress = Annotated[
 ]
 
 
-def _jobs(incomplete: str) -> list[str]:
+def jobs(incomplete: str) -> list[str]:
     """The ids of this user's jobs that run on this machine, for the shell's completion."""
     from ftrun.status.jobs import running_jobs
 
@@ -35,6 +35,6 @@ JobId = Annotated[
     typer.Argument(
         metavar="JOB",
         help="[default: the one that runs on this machine]",
-        autocompletion=_jobs,
+        autocompletion=jobs,
     ),
 ]

@@ -151,6 +151,14 @@ _OWN: tuple[Option, ...] = (
         name="hang_timeout_s", default=defaults.HANG_TIMEOUT_S,
     ),
     _option(
+        "--health-check", str, "Command that must end with 0 before a failed replica restarts.",
+        "CMD", default="",
+    ),
+    _option(
+        "--health-timeout", float, "Seconds that --health-check may take.", "S",
+        name="health_timeout_s", default=30.0,
+    ),
+    _option(
         "--grace --shutdown-timeout", float,
         "Seconds from SIGTERM to SIGKILL, for a script to save.", "S",
         name="grace_s", default=10.0,
@@ -166,6 +174,9 @@ _OWN: tuple[Option, ...] = (
     _option(
         "--prefix/--no-prefix", bool, "Begin each line on the terminal with [replica.rank].",
         default_words="on for several workers",
+    ),
+    _option(
+        "--json-exit", bool, "Print why the run has ended, as a last line of JSON.", default=False,
     ),
     _option(
         "--state-dir", Path, "Directory for the embedded lighthouse's journal.", "DIR",

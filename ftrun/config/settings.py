@@ -33,6 +33,7 @@ PRELOAD_MAX = 64
 STANDBYS_MAX = 64
 DEVICES = ("auto", "cpu", "cuda")
 INJECT_MODES = ("explicit", "off")
+EVENT_LOG_HANDLERS = ("null", "console")
 _JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -83,6 +84,9 @@ class RunSettings:
     duplicate_stderr_filters: str = ""
     logs_specs: str | None = None
     event_log_handler: str = "null"
+    health_check: str = ""
+    health_timeout_s: float = 30.0
+    json_exit: bool = False
     stdin: str | None = None
     prefix: bool | None = None
     signals_to_handle: str | None = None
@@ -309,6 +313,10 @@ def _check_times(settings: RunSettings) -> None:
             raise UserError(f"{option} {value:g}: give seconds above 0 and up to a week.")
     if not 0 <= settings.grace_s <= 86400:
         raise UserError(f"--grace {settings.grace_s:g}: give seconds from 0 to a day.")
+    if not 1 <= settings.health_timeout_s <= 3600:
+        raise UserError(
+            f"--health-timeout {settings.health_timeout_s:g}: give seconds from 1 to an hour."
+        )
     if settings.hang_timeout_s != 0 and not 1 <= settings.hang_timeout_s <= 7 * 86400:
         raise UserError(
             f"--hang-timeout {settings.hang_timeout_s:g}: give seconds from 1 to a week, or 0 to "
@@ -396,6 +404,13 @@ def _check_names(settings: RunSettings) -> None:
                 f"--stdin {settings.stdin!r}: give REPLICA.RANK of a worker of this job, for "
                 "example 0.0. Nothing was started."
             )
+    if settings.event_log_handler not in EVENT_LOG_HANDLERS:
+        raise UserError(
+            f"--event-log-handler {settings.event_log_handler!r}: give one of "
+            f"{', '.join(EVENT_LOG_HANDLERS)}. Handlers that other programs register with torch "
+            "are not known here; console writes the same events as lines of JSON on stderr, to be "
+            "piped to them. Nothing was started."
+        )
     if len(settings.preload) > PRELOAD_MAX:
         raise UserError(f"--preload: at most {PRELOAD_MAX} modules.")
     for name in settings.preload:

@@ -26,7 +26,6 @@ NOT_YET: dict[str, str] = {
     "no_python": "Start the program from a Python script, by os.execvp",
     "run_path": "Leave it out: the script runs in an interpreter that has torch loaded anyway",
     "numa_binding": "Leave it out, or bind the whole command: numactl --cpunodebind=0 ftrun SCRIPT",
-    "event_log_handler": "Leave it out: events are in lighthouse.log, below --log-dir",
 }
 """Options that ftrun knows and cannot honour yet, so they are refused; and what to do instead.
 

@@ -401,7 +401,8 @@ class StartFailure:
 class ReplicaLost:
     """An incarnation has ended badly (or is being killed); its processes cannot act any more.
 
-    ``killed``: as in Loss. ``start_failure``: set if it had not reached its first step.
+    ``killed``: as in Loss. ``start_failure``: set if it had not reached its first step. ``kind``:
+    of the failure (core/failure_kinds.py); "": it did not fail, its agent has stopped it.
     """
 
     replica_id: str
@@ -409,6 +410,51 @@ class ReplicaLost:
     cause: str
     killed: bool = False
     start_failure: StartFailure | None = None
+    kind: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FailedWorker:
+    """One worker that ended badly by itself, with all that its agent knows of it.
+
+    ``kind``: as in ReplicaLost. ``status``: the exit code, or minus the signal. ``age_s``: the time
+    from its end until this was sent. ``memory``: what the kernel counts of its memory's end.
+    ``output``: its last lines. ``stacks``: its Python stacks, taken before it was killed.
+    """
+
+    group_rank: int
+    pid: int
+    status: int
+    kind: str
+    cause: str
+    age_s: float
+    error_type: str = ""
+    message: str = ""
+    traceback: str = ""
+    memory: str = ""
+    output: str = ""
+    stacks: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FailureEvidence:
+    """How an incarnation has failed, sent once all of its workers have ended.
+
+    ``workers``: the first cause, and then those that ended by themselves before they were stopped.
+    ``step``: the last one that it is known to have trained; ``has_step`` False: none is known.
+    ``verdict``: what follows, one word of ``core/failure_kinds.py``; ``words``: the same for
+    people. ``restart_in_s``: the wait until it is started again.
+    """
+
+    replica_id: str
+    incarnation: str
+    restarts: int
+    workers: tuple[FailedWorker, ...]
+    has_step: bool = False
+    step: int = 0
+    verdict: str = ""
+    words: str = ""
+    restart_in_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -453,14 +499,18 @@ class AgentLeaving:
 
 @dataclass(frozen=True, slots=True)
 class JobFailed:
-    """The agent gives the job up: restart budget spent or a crash loop."""
+    """The agent gives the job up: restart budget spent or a crash loop.
+
+    ``kind``: "script" if the exit code is that of the first cause; "": it is ftrun's own.
+    """
 
     exit_code: int
     reason: str
+    kind: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class StacksTaken:
+class WorkerStacks:
     """The Python stacks of one worker, as ``AskStacks`` asks; "": it could not give any."""
 
     request: int
@@ -478,11 +528,12 @@ FromAgent: TypeAlias = (
     | WorkerMessage
     | ReplicaStarted
     | ReplicaLost
+    | FailureEvidence
     | ReplicaFinished
     | Heartbeat
     | AgentLeaving
     | JobFailed
-    | StacksTaken
+    | WorkerStacks
     | Goodbye
 )
 
@@ -551,7 +602,7 @@ class KillWorkers:
 
 @dataclass(frozen=True, slots=True)
 class AskStacks:
-    """Answer with a ``StacksTaken`` for each of these workers."""
+    """Answer with a ``WorkerStacks`` for each of these workers."""
 
     request: int
     keys: tuple[WorkerKey, ...]
@@ -583,10 +634,28 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class EndJob:
-    """The job is over: stop all processes. ``exit_code`` 0: every member has finished."""
+    """The job is over: stop all processes. ``exit_code`` 0: every member has finished.
+
+    ``kind``: as in JobFailed.
+    """
 
     exit_code: int
     reason: str
+    kind: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class IncidentRecord:
+    """An incident as it stands now, for the agents' log directories; a later one replaces it.
+
+    ``incarnations``: those of which it has the evidence. ``is_open``: it is not over, so another
+    record follows. ``document``: the record in JSON (docs/INCIDENTS.md).
+    """
+
+    number: int
+    incarnations: tuple[str, ...]
+    is_open: bool
+    document: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -608,5 +677,6 @@ ToAgent: TypeAlias = (
     | HeartbeatAck
     | Notice
     | EndJob
+    | IncidentRecord
     | Rejected
 )

@@ -28,6 +28,7 @@ from ftrun.core.lighthouse.machine import Lighthouse
 from ftrun.core.lighthouse.status import Status
 from ftrun.errors import ExitCode, FtrunError, UserError
 from ftrun.lighthouse.embedded import Embedding
+from ftrun.lighthouse.incident_file import INCIDENTS_FILE, IncidentFile
 from ftrun.lighthouse.journal import JournalFile
 from ftrun.lighthouse.server import MembershipServer, listen
 from ftrun.lighthouse.settings import EMBEDDED, ServiceSettings
@@ -87,8 +88,10 @@ async def _run(settings: ServiceSettings, announce: Callable[[str], None]) -> in
         http = f"{settings.http_address()[0]}:{listener.getsockname()[1]}"
         journal = JournalFile(settings.state_dir / JOURNAL_FILE)
         rules = replace(settings.core, http=http)
-        core = Lighthouse(rules, journal.load() or _no_journal(), clock.now())
-        shell = Shell(core, journal)
+        record = journal.load() or _no_journal()
+        core = Lighthouse(rules, record, clock.now())
+        job_id = record.spec.job_id if record.spec is not None else ""
+        shell = Shell(core, journal, IncidentFile(settings.state_dir / INCIDENTS_FILE, job_id))
         stopping = _stop_on_signals()
         shell.start()
         await server.start(shell)
@@ -153,7 +156,7 @@ async def _start_web(
     """
     loop = asyncio.get_running_loop()
     web = await loop.run_in_executor(None, importlib.import_module, "ftrun.lighthouse.web")
-    server = web.WebServer(status, settings, shell)
+    server = web.WebServer(status, settings, shell, shell.incidents)
     await server.start(listener)
     return server
 

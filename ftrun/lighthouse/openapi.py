@@ -34,6 +34,10 @@ def openapi(version: str) -> dict[str, Any]:
         "paths": {
             "/healthz": _get("Whether it is alive", _json(_object({"ok": {"type": "boolean"}}))),
             "/status": _get("The job: replicas, quorum, steps, events", _json(schema_of(Status))),
+            "/incidents": _get(
+                "The failures of the job, oldest first (docs/INCIDENTS.md)",
+                _json(_object({"incidents": {"type": "array", "items": {"type": "object"}}})),
+            ),
             "/metrics": _get("Figures for Prometheus", {"text/plain": {"schema": _TEXT}}),
             "/openapi.json": _get("This document", _json({"type": "object"})),
             "/operations": _post_operation(),

@@ -9,9 +9,13 @@ Not here: any decision (core/), the streams themselves (server.py).
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections import Counter
+from dataclasses import replace
+from datetime import timedelta
 from functools import partial
+from typing import Any
 
 from ftrun import clock
 from ftrun.core.lighthouse.events import (
@@ -26,6 +30,7 @@ from ftrun.core.lighthouse.events import (
     OperationChanged,
     OperatorAsked,
     Request,
+    SaveIncident,
     SendToAgent,
     TimerFired,
 )
@@ -34,6 +39,7 @@ from ftrun.core.lighthouse.status import MembershipStatus
 from ftrun.core.messages import FromAgent, Hello, Notice, WorkerMessage
 from ftrun.errors import assert_never
 from ftrun.lighthouse.event_log import EventLog
+from ftrun.lighthouse.incident_file import IncidentFile
 from ftrun.lighthouse.journal import JournalFile
 from ftrun.protocol.broadcast import Broadcast
 from ftrun.protocol.send_queue import SendQueue
@@ -86,9 +92,13 @@ class Shell:
     training goes on without it, and a restarted lighthouse takes over.
     """
 
-    def __init__(self, core: Lighthouse, journal: JournalFile) -> None:
+    def __init__(
+        self, core: Lighthouse, journal: JournalFile, incidents: IncidentFile | None = None
+    ) -> None:
         self._core = core
         self._journal = journal
+        self._incidents = incidents if incidents is not None else IncidentFile()
+        core.incidents.go_on_after(self._incidents.last_number)
         self._sessions: dict[str, Session] = {}
         self._timer = DeadlineTimer(partial(self._feed, TimerFired()), TIMER_DELAY_MIN_S)
         self._broadcast = Broadcast()
@@ -187,6 +197,8 @@ class Shell:
                 changed = self._changed.pop(number, None)
                 if changed is not None:
                     changed.set()
+            case SaveIncident():
+                self._save(instruction)
             case CloseAgent(agent_id, reason):
                 # The core has already removed the agent: the end of this stream is no event.
                 session = self._sessions.pop(agent_id, None)
@@ -194,6 +206,22 @@ class Shell:
                     session.close(reason)
             case _:
                 assert_never(instruction)
+
+    def incidents(self) -> list[dict[str, Any]]:
+        """All incidents of the job as JSON, oldest first, also those of an earlier life."""
+        return self._incidents.all()
+
+    def _save(self, instruction: SaveIncident) -> None:
+        """Put its dates into a record, keep it, and send it to the agents."""
+        now = clock.wall()
+        began = now - timedelta(seconds=instruction.age_s)
+        dates = {"time": began.isoformat(timespec="milliseconds")}
+        dates["written"] = now.isoformat(timespec="milliseconds")
+        document = {**instruction.document, **dates}
+        self._incidents.write(document)
+        record = replace(instruction.record, document=json.dumps(document))
+        for agent_id in instruction.agents:
+            self._send(SendToAgent(agent_id, record))
 
     def _send(self, instruction: SendToAgent) -> None:
         message = instruction.message

@@ -33,16 +33,21 @@ CONNECTIONS_MAX = 256
 BODY_BYTES_MAX = 64 * 1024
 
 StatusSource = Callable[[], Status]
+IncidentSource = Callable[[], list[dict[str, Any]]]
 
 
 class WebServer:
     """Serves the routes on a given socket that listens."""
 
     def __init__(
-        self, status: StatusSource, settings: ServiceSettings, operations: OperationSource
+        self,
+        status: StatusSource,
+        settings: ServiceSettings,
+        operations: OperationSource,
+        incidents: IncidentSource = list,
     ) -> None:
         self._runner = web.AppRunner(
-            build_app(status, settings, operations),
+            build_app(status, settings, operations, incidents),
             access_log=None,
             logger=_silent(),
             shutdown_timeout=SHUTDOWN_TIMEOUT_S,
@@ -111,7 +116,10 @@ class _Refused(asyncio.Protocol):
 
 
 def build_app(
-    status: StatusSource, settings: ServiceSettings, operations: OperationSource
+    status: StatusSource,
+    settings: ServiceSettings,
+    operations: OperationSource,
+    incidents: IncidentSource = list,
 ) -> web.Application:
     """The routes, behind the guard."""
 
@@ -120,6 +128,9 @@ def build_app(
 
     async def show_status(request: web.Request) -> web.Response:
         return web.json_response(status())
+
+    async def show_incidents(request: web.Request) -> web.Response:
+        return web.json_response({"incidents": incidents()})
 
     async def metrics(request: web.Request) -> web.Response:
         return web.Response(body=render_metrics(status()), headers={"Content-Type": CONTENT_TYPE})
@@ -131,6 +142,7 @@ def build_app(
     app.on_response_prepare.append(add_headers)
     app.router.add_get("/healthz", healthz)
     app.router.add_get("/status", show_status)
+    app.router.add_get("/incidents", show_incidents)
     app.router.add_get("/metrics", metrics)
     app.router.add_get("/openapi.json", document)
     add_routes(app, operations)

@@ -25,13 +25,17 @@ INT_MAX = (1 << 63) - 1
 ID_FIELDS = frozenset(
     {"replica_id", "incarnation", "agent_id", "job_id", "lineage", "phase", "kind", "signature"}
     | {"newcomers", "donors", "left", "finished", "withdrawn", "replica_ids", "heal_certificate"}
+    | {"verdict", "incarnations"}
 )
 """Fields that name something: at most ``ID_BYTES_MAX`` bytes, printable (they go into logs)."""
 
 COUNT_FIELDS = frozenset({"replicas", "workers_per_replica", "min_replicas", "nodes", "capacity"})
 """Fields whose reader makes that number of objects: at most ``COUNT_MAX``."""
 
-PROSE_FIELDS = frozenset({"reason", "cause", "text", "message", "traceback", "error_type", "words"})
+PROSE_FIELDS = frozenset(
+    {"reason", "cause", "text", "message", "traceback", "error_type", "words"}
+    | {"memory", "output", "stacks"}
+)
 """Texts for people, of any length at the sender: cut at encoding rather than refused."""
 
 

@@ -42,6 +42,23 @@ def fetch_status(
     return cast(Status, _checked(name, code, body, "lighthouse"))
 
 
+def fetch_json(
+    address: str,
+    token: str,
+    route: str,
+    field: str,
+    *,
+    tls: TlsFiles = PLAINTEXT,
+    timeout_s: float = TIMEOUT_S,
+) -> dict[str, Any]:
+    """The JSON object with this field that a lighthouse serves at ``route``.
+
+    Raises as ``fetch_status``.
+    """
+    name, code, body = request(address, token, "GET", route, tls=tls, timeout_s=timeout_s)
+    return _checked(name, code, body, field)
+
+
 def request(
     address: str,
     token: str,

@@ -148,10 +148,11 @@ def _replicas(replicas: list[ReplicaStatus], wide: bool) -> Table:
     columns = ("replica", "state", "step", "phase", "incarnation", "agent", "restarts")
     table = _table(columns, ("step", "restarts"), "last event" if wide else "", wide)
     for replica in replicas:
-        state = replica["phase"]
+        state, wait_s = replica["phase"], replica.get("restart_in_s")
+        waits = f" {wait_s:.0f} s" if wait_s is not None else ""
         cells = [
             _cell(replica["replica_id"]),
-            Text(plain(state), style=REPLICA_STYLES.get(state, "")),
+            Text(plain(state) + waits, style=REPLICA_STYLES.get(state, "")),
             _cell(replica["step"]),
             _cell(replica["worker_phase"]),
             _cell(replica["incarnation"], INCARNATION_CHARS),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ftrun.core import failure_kinds as kinds
 from ftrun.core import messages as m
 from ftrun.core.lighthouse.events import (
     AgentAttached,
@@ -17,6 +18,7 @@ from ftrun.core.lighthouse.events import (
     Instruction,
     Journal,
     JournalState,
+    SaveIncident,
     SendToAgent,
     TimerFired,
 )
@@ -87,6 +89,12 @@ class LighthouseProcess(Actor):
                     world.invariants.switch_confirmed(record.quorum, record.switch_step)
             case SendToAgent(agent_id, message):
                 self._send(agent_id, message)
+            case SaveIncident(agents, record, _, document):
+                assert document["is_open"] == record.is_open
+                for agent_id in agents:
+                    session = self.sessions.get(agent_id)
+                    if session is not None:
+                        world.at(0.0, session.agent, session.agent.recorded, record)
             case CloseAgent(agent_id, _):
                 stream = self.sessions.get(agent_id)
                 if stream is not None:
@@ -138,6 +146,20 @@ class LighthouseProcess(Actor):
             self.feed(TimerFired())
 
     # ------------------------------------------------------------ streams
+
+    def evidence(self, stream: Stream, evidence: m.FailureEvidence) -> None:
+        """How an incarnation has failed: afterwards it is in exactly one incident."""
+        agent_id = stream.agent.agent_id
+        if self.sessions.get(agent_id) is not stream:
+            return
+        self.feed(AgentSent(agent_id, (evidence,)))
+        agent = self.core.agents.get(agent_id)
+        is_heard = agent is not None and agent.gone_at is None
+        if is_heard and self.core.state.outcome is None:
+            key = evidence.replica_id, evidence.incarnation
+            found = [x for incident in self.core.incidents if (x := incident.part_of(*key))]
+            incidents = [part for part in found if part.kind != kinds.NODE]
+            assert len(incidents) == 1, f"{evidence.incarnation} is in {len(incidents)} incidents"
 
     def received(self, stream: Stream, message: Any) -> None:
         """A message came; the first one on a stream is a Hello."""

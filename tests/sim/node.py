@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 HEARTBEAT_S = HEARTBEAT_TIMEOUT_S / 4
 BACKOFF_MAX_S = 0.4
+STACKS_S = 0.05
 SIGKILL = 9
 AGE_S = 1e6
 """The same for every agent: none was started for another run of a job that has ended."""
@@ -221,10 +222,26 @@ class Agent(Actor):
                     worker.from_agent.send(message)
             case s.AskWorker(key):
                 self._ask(key)
+            case s.TakeStacks(_, incarnation):
+                taken = s.StacksTaken(incarnation, ((0, "stacks"),))
+                self.world.at(STACKS_S, self, self.handle, taken)
+            case s.SendEvidence(evidence):
+                self._send_evidence(evidence)
             case s.EndAgent():
                 self._end(instruction)
             case _:
                 pass
+
+    def _send_evidence(self, evidence: m.FailureEvidence) -> None:
+        """Evidence overtakes other messages, or is lost: nothing may depend on its order."""
+        lighthouse, stream = self.world.lighthouse, self.stream
+        if lighthouse is not None and lighthouse.alive and stream is not None:
+            self.world.at(0.0, lighthouse, lighthouse.evidence, stream, evidence)
+
+    def recorded(self, record: m.IncidentRecord) -> None:
+        """The lighthouse has written a record."""
+        if not record.is_open:
+            self.handle(s.IncidentRecorded(record.incarnations))
 
     def _ask(self, key: WorkerKey) -> None:
         worker = self.workers.get(key)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from ftrun.core.agent import words
 from ftrun.core.agent.events import SIGTERM, EndAgent, PassSignal, ShowStacks
+from ftrun.core.agent.evidence import Unconfirmed
 from ftrun.core.agent.failures import exit_code_of, signal_name
 from ftrun.core.agent.lease import AgentLease
 from ftrun.core.agent.outbox import Outbox
@@ -23,6 +24,7 @@ from ftrun.core.messages import AgentLeaving, Goodbye
 
 ECHO_S = 0.2
 """A signal that comes again so soon is the same one, sent by two: a terminal and a wrapper."""
+RECORDS_WAIT_S = 2.0
 
 
 class Ending:
@@ -38,12 +40,15 @@ class Ending:
         slots: NodeSlots,
         stopping: Stopping,
         lease: AgentLease,
+        unconfirmed: Unconfirmed,
         out: Outbox,
     ) -> None:
         self._settings = settings
         self._slots = slots
         self._stopping = stopping
         self._lease = lease
+        self._unconfirmed = unconfirmed
+        self._records_wanted = False
         self._out = out
         self._result: EndAgent | None = None
         self._is_notice = False
@@ -57,9 +62,11 @@ class Ending:
         """True once this agent is to end, by any cause."""
         return self._result is not None
 
-    def end_job(self, exit_code: int, reason: str) -> None:
+    def end_job(self, exit_code: int, reason: str, kind: str = "") -> None:
         """Ask all that runs to stop: no agreement on a boundary will come."""
-        self._begin(exit_code, reason, Outcome.STOPPED)
+        if not self.has_begun:
+            self._records_wanted = exit_code != 0
+        self._begin(exit_code, reason, Outcome.STOPPED, kind)
         for slot in self._slots:
             if slot.phase is SlotPhase.RUNNING and slot.alive:
                 self._stopping.ask(slot)
@@ -119,6 +126,7 @@ class Ending:
         """Kill every group that still runs, and report that it was killed."""
         how = "a second request to stop" if self.has_begun else reason
         self._begin(exit_code, reason, Outcome.STOPPED)
+        self._records_wanted = False
         for slot in self._slots:
             if slot.alive:
                 slot.killed = f"was killed by {how}"
@@ -151,14 +159,27 @@ class Ending:
             if self._out.now < self.end_at:
                 return
             self._result = EndAgent(0, "all replicas have finished")
+        elif self._waits_for_records():
+            return
         self.is_over = True
         self._out.send(Goodbye())
         self._out.add(self._result)
 
-    def _begin(self, exit_code: int, reason: str, outcome: Outcome) -> None:
+    def _waits_for_records(self) -> bool:
+        """True while the lighthouse is about to send the record of the failure that ends the job.
+
+        It is in the report and in the log directory, so it is worth a moment.
+        """
+        if not (self._records_wanted and self._lease.is_connected and self._unconfirmed.again()):
+            return False
+        if self.end_at is None:
+            self.end_at = self._out.now + RECORDS_WAIT_S
+        return self._out.now < self.end_at
+
+    def _begin(self, exit_code: int, reason: str, outcome: Outcome, kind: str = "") -> None:
         """Only the first cause counts: those that follow are its consequences."""
         if self._result is None:
-            self._result = EndAgent(exit_code, reason)
+            self._result = EndAgent(exit_code, reason, kind)
             self.outcome = outcome
         for slot in self._slots:
             if slot.phase is SlotPhase.WAITING:

@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 from ftrun.core.ids import WorkerKey
 from ftrun.core.messages import (
+    FailureEvidence,
     FailureReport,
     FromAgent,
     FromWorker,
@@ -32,13 +33,17 @@ class SlotsAssigned:
 
 @dataclass(frozen=True, slots=True)
 class WorkerExited:
-    """``status``: the exit code, or minus the signal. ``pid`` 0: it could not be started."""
+    """``status``: the exit code, or minus the signal. ``pid`` 0: it could not be started.
+
+    ``memory``: how it is known that the kernel ended it for want of memory; "": it is not known.
+    """
 
     incarnation: str
     group_rank: int
     pid: int
     status: int
     reason: str = ""
+    memory: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +84,29 @@ class WorkerUsed:
     key: WorkerKey
     pid: int
     cpu_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class StacksTaken:
+    """The answer to ``TakeStacks``: by group_rank; "" where there are none."""
+
+    incarnation: str
+    stacks: tuple[tuple[int, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class IncidentRecorded:
+    """The lighthouse has a final record about the failures of these incarnations."""
+
+    incarnations: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HealthChecked:
+    """``--health-check`` has ended before a restart. ``failure``: why not well; "": it is well."""
+
+    incarnation: str
+    failure: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,10 +165,11 @@ class StopAsked:
 
 @dataclass(frozen=True, slots=True)
 class JobEnded:
-    """The lighthouse ends the job, or refuses this agent."""
+    """The lighthouse ends the job, or refuses this agent. ``kind``: as in messages.EndJob."""
 
     exit_code: int
     reason: str
+    kind: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +228,9 @@ Event: TypeAlias = (
     | WorkerSent
     | WorkerDisconnected
     | WorkerUsed
+    | StacksTaken
+    | IncidentRecorded
+    | HealthChecked
     | RestartAsked
     | ReplicaStopAsked
     | KillAsked
@@ -316,6 +348,29 @@ class AskWorker:
 
 
 @dataclass(frozen=True, slots=True)
+class TakeStacks:
+    """Take the Python stacks of an incarnation's workers, and answer with ``StacksTaken``."""
+
+    replica_id: str
+    incarnation: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckHealth:
+    """Run ``--health-check`` for the slot of this ended incarnation: ``HealthChecked`` follows."""
+
+    replica_id: str
+    incarnation: str
+
+
+@dataclass(frozen=True, slots=True)
+class SendEvidence:
+    """Add the last lines of output, and send this to the lighthouse."""
+
+    evidence: FailureEvidence
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerLife:
     """One life of one worker, with a log of its own."""
 
@@ -336,10 +391,11 @@ class ShowNotice:
 
 @dataclass(frozen=True, slots=True)
 class EndAgent:
-    """Nothing runs any more: exit."""
+    """Nothing runs any more: exit. ``kind``: as in messages.JobFailed."""
 
     exit_code: int
     reason: str
+    kind: str = ""
 
 
 Instruction: TypeAlias = (
@@ -355,6 +411,9 @@ Instruction: TypeAlias = (
     | SendToWorkers
     | SendToReplica
     | AskWorker
+    | TakeStacks
+    | CheckHealth
+    | SendEvidence
     | ShowNotice
     | EndAgent
 )

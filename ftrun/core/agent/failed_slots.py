@@ -1,22 +1,26 @@
 """A slot's failures: its loss is reported; then comes a restart, or the job's end.
 
-Not here: the budget and the crash loop (restarts.py), when the restart begins (supervisor.py).
+The loss is reported at once, because peers wait. The verdict and the evidence follow when all of
+the group's workers have ended, because the first cause is known only then. Not here: the budget and
+its verdicts (restarts.py), the first cause (evidence.py), when the restart begins (supervisor.py).
 """
 
 from __future__ import annotations
 
 import hashlib
 
+from ftrun.core import failure_kinds as kinds
 from ftrun.core.agent import words
 from ftrun.core.agent.ending import Ending
-from ftrun.core.agent.events import WorkerExited
+from ftrun.core.agent.events import SendEvidence, WorkerExited
+from ftrun.core.agent.evidence import Unconfirmed, failed_workers
 from ftrun.core.agent.failures import Failure, exit_code_of
 from ftrun.core.agent.outbox import Outbox
-from ftrun.core.agent.restarts import BudgetSpent, CrashLoop, Restart
+from ftrun.core.agent.restarts import BudgetSpent, CrashLoop, Restart, Verdict, WillNotHelp
 from ftrun.core.agent.settings import SupervisorSettings
 from ftrun.core.agent.slot_state import Outcome, SlotState
 from ftrun.core.agent.stopping import Stopping
-from ftrun.core.messages import JobFailed, StartFailure
+from ftrun.core.messages import FailureEvidence, JobFailed, StartFailure
 from ftrun.errors import assert_never
 
 
@@ -24,34 +28,75 @@ class FailedSlots:
     """Judges failures; it keeps no state of its own."""
 
     def __init__(
-        self, settings: SupervisorSettings, stopping: Stopping, ending: Ending, out: Outbox
+        self,
+        settings: SupervisorSettings,
+        stopping: Stopping,
+        ending: Ending,
+        unconfirmed: Unconfirmed,
+        out: Outbox,
     ) -> None:
         self._settings = settings
         self._stopping = stopping
         self._ending = ending
+        self._unconfirmed = unconfirmed
         self._out = out
 
     def report(self, slot: SlotState, failure: Failure) -> None:
         """Report the loss to the lighthouse, once; it compares failures before the first step."""
-        start_failure = _start_failure(slot, failure)
-        self._stopping.report_lost(slot, failure.cause(), start_failure=start_failure)
+        start_failure = None if self._as_torchrun else _start_failure(slot, failure)
+        self._stopping.report_lost(
+            slot, failure.cause(), start_failure=start_failure, kind=failure.kind
+        )
 
-    def judge(self, slot: SlotState, failure: Failure) -> None:
-        """Restart once all its workers have ended, or end the job and give the reason (P5)."""
-        budget = self._settings.restarts.max_restarts
+    def judge(self, slot: SlotState) -> None:
+        """All workers of a failed group have ended: choose the first cause, and what follows (P5).
+
+        A job that ends already restarts nothing.
+        """
+        slot.is_failing = False
+        failure = slot.ends.first()
+        slot.status = failure.status
+        slot.failures.append(failure)
+        slot.outcome_ahead = Outcome.FAILED
+        slot.has_failed = True
+        if self._ending.has_begun:
+            self.show(failure)
+            self._send_evidence(slot, kinds.ENDED, "the job was ending")
+            return
         at_start = slot.is_at_start and failure.signature() is not None
-        verdict = slot.budget.failed(failure, at_start=at_start)
+        verdict = slot.budget.failed(failure, at_start=at_start, has_position=slot.has_position)
+        self._carry_out(slot, failure, verdict, at_start)
+
+    def unhealthy(self, slot: SlotState, failure: Failure) -> None:
+        """The node is not well, so a group that waits for its restart waits longer, or no more."""
+        slot.ends.of_node.append((self._out.now, failure))
+        slot.failures.append(failure)
+        slot.restart_in_s = None
+        self._carry_out(slot, failure, slot.budget.failed(failure), at_start=False)
+        if slot.restart_in_s is not None:
+            slot.wake_at = self._out.now + slot.restart_in_s
+
+    def _carry_out(
+        self, slot: SlotState, failure: Failure, verdict: Verdict, at_start: bool
+    ) -> None:
+        budget = self._settings.restarts.max_restarts
         match verdict:
             case Restart(delay_s, number):
                 slot.restart_in_s = delay_s
-                self.show(failure, words.restart(failure, delay_s, number, budget, at_start))
+                then = words.restart(failure, delay_s, number, budget, at_start)
+                self.show(failure, then)
+                self._send_evidence(slot, kinds.RESTARTED, then)
+            case WillNotHelp(step):
+                slot.outcome_ahead = Outcome.WILL_NOT_HELP
+                reason = words.will_not_help(failure, step)
+                self._give_up(slot, failure, kinds.WILL_NOT_HELP, reason)
             case CrashLoop(strikes):
                 slot.outcome_ahead = Outcome.CRASH_LOOP
-                status = self._settings.crash_code if failure.report else failure.status
-                self._give_up(failure, status, words.crash_loop(failure, strikes))
-            case BudgetSpent(first):
+                self._give_up(slot, failure, kinds.CRASH_LOOP, words.crash_loop(failure, strikes))
+            case BudgetSpent():
                 slot.outcome_ahead = Outcome.BUDGET_SPENT
-                self._give_up(failure, first.status, words.budget_spent(failure, budget))
+                reason = words.budget_spent(failure, budget)
+                self._give_up(slot, verdict.first, kinds.BUDGET_SPENT, reason)
             case _:
                 assert_never(verdict)
 
@@ -59,12 +104,42 @@ class FailedSlots:
         """Show people the failure; ``then``: what follows."""
         self._out.add(words.lost(failure, self._settings.workers_per_replica, then))
 
-    def _give_up(self, failure: Failure, status: int, reason: str) -> None:
-        exit_code = exit_code_of(status)
-        self.show(failure, "It is not restarted.")
-        self._out.add(words.job_ends(failure.replica_id, reason))
-        self._out.send(JobFailed(exit_code, reason))
-        self._ending.end_job(exit_code, reason)
+    @property
+    def _as_torchrun(self) -> bool:
+        """Torchrun restarts a script that fails at its start, so no comparison ends the job."""
+        return self._settings.restarts.as_torchrun
+
+    def _give_up(self, slot: SlotState, cause: Failure, verdict: str, reason: str) -> None:
+        """End the job. ``cause``: the failure whose exit code it gets, unless ftrun has one."""
+        exit_code, kind = self._exit(verdict, cause)
+        self.show(slot.failures[-1], "It is not restarted.")
+        self._send_evidence(slot, verdict, reason)
+        self._out.add(words.job_ends(cause.replica_id, reason))
+        self._out.send(JobFailed(exit_code, reason, kind))
+        self._ending.end_job(exit_code, reason, kind)
+
+    def _exit(self, verdict: str, cause: Failure) -> tuple[int, str]:
+        """The exit code and its kind. An exception's own code, 1, would explain nothing."""
+        if verdict == kinds.WILL_NOT_HELP:
+            return self._settings.hopeless_code, ""
+        if verdict == kinds.CRASH_LOOP and cause.report is not None:
+            return self._settings.crash_code, ""
+        return exit_code_of(cause.status), kinds.BY_SCRIPT
+
+    def _send_evidence(self, slot: SlotState, verdict: str, text: str) -> None:
+        evidence = FailureEvidence(
+            replica_id=slot.replica_id,
+            incarnation=slot.incarnation,
+            restarts=slot.started - 1,
+            workers=failed_workers(slot.ends, self._out.now),
+            has_step=slot.budget.step is not None,
+            step=slot.budget.step or 0,
+            verdict=verdict,
+            words=text,
+            restart_in_s=slot.restart_in_s or 0.0,
+        )
+        self._unconfirmed.sent(evidence)
+        self._out.add(SendEvidence(evidence))
 
 
 def failure_of(slot: SlotState, event: WorkerExited) -> Failure:
@@ -77,6 +152,8 @@ def failure_of(slot: SlotState, event: WorkerExited) -> Failure:
         status=event.status,
         report=slot.failure_reports.get(event.group_rank),
         reason=event.reason,
+        memory=event.memory,
+        hangs=slot.hung is event,
     )
 
 

@@ -1,6 +1,6 @@
-"""One failure of a worker: its cause for people, its exit code, and when two are the same.
+"""One failure of a worker: its kind, its cause for people, its exit code, its signature.
 
-Not here: what is done about it (supervisor.py).
+Not here: what is done about it (supervisor.py), what else is known of it (evidence.py).
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import signal
 from dataclasses import dataclass
 
+from ftrun.core import failure_kinds as kinds
 from ftrun.core.messages import FailureReport
 
 CRASH_SIGNALS = frozenset(
@@ -21,6 +22,16 @@ CRASH_SIGNALS = frozenset(
         signal.SIGSYS,
     )
 )
+PEER_ERRORS = frozenset({"DistBackendError", "DistNetworkError", "ConnectionResetError"})
+PEER_WORDS = (
+    "Connection closed by peer",
+    "Connection reset by peer",
+    "Broken pipe",
+    "ncclRemoteError",
+    "Socket closed",
+    "failed to recv, got 0 bytes",
+)
+"""What Gloo, NCCL and the stores say when the process at the other end is gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +39,9 @@ class Failure:
     """A worker that did not end well.
 
     ``status``: the exit code, or minus the signal. ``report``: its uncaught exception, if there was
-    one. ``reason``: why it was given up, or could not be started.
+    one. ``reason``: why it was given up, or could not be started. ``memory``: why its end is known
+    to be the kernel's, for want of memory; "": it is not. ``hangs``: it was given up because it did
+    not go on. ``is_of_node``: --health-check found the node not well.
     """
 
     replica_id: str
@@ -38,6 +51,24 @@ class Failure:
     status: int
     report: FailureReport | None = None
     reason: str = ""
+    memory: str = ""
+    hangs: bool = False
+    is_of_node: bool = False
+
+    @property
+    def kind(self) -> str:
+        """One word of core/failure_kinds.py."""
+        if self.is_of_node:
+            return kinds.UNHEALTHY
+        if self.hangs:
+            return kinds.HANG
+        if self.reason:
+            return kinds.NOT_STARTED if not self.pid else kinds.GIVEN_UP
+        if self.report is not None:
+            return kinds.PEER if _names_a_peer(self.report) else kinds.EXCEPTION
+        if self.memory:
+            return kinds.MEMORY
+        return kinds.SIGNAL if self.status < 0 else kinds.EXIT
 
     def words(self) -> str:
         """The cause, without a verb: an exception, a signal, an exit code, a reason."""
@@ -47,7 +78,8 @@ class Failure:
             message = self.report.message.strip().partition("\n")[0]
             return f"{self.report.error_type}: {message}" if message else self.report.error_type
         if self.status < 0:
-            return signal_name(-self.status)
+            by_kernel = ", out of memory" if self.memory else ""
+            return f"{signal_name(-self.status)}{by_kernel}"
         return f"exit code {self.status}"
 
     def cause(self) -> str:
@@ -77,6 +109,23 @@ class Failure:
         if self.status < 0:
             return signal_name(-self.status) if -self.status in CRASH_SIGNALS else None
         return f"exit code {self.status}"
+
+    def will_recur(self, *, at_start: bool) -> bool:
+        """True if the same failure at the same position would come again at every try.
+
+        An exception of the script's own code would, and any exit code before the script's first
+        step, such as that of a wrong usage. A signal or a lost peer may be chance.
+        """
+        if self.kind == kinds.EXCEPTION:
+            return True
+        return self.kind == kinds.EXIT and at_start
+
+
+def _names_a_peer(report: FailureReport) -> bool:
+    """Whether an exception is what a worker gets when the process at the other end is gone."""
+    if report.error_type in PEER_ERRORS:
+        return True
+    return any(words in report.message for words in PEER_WORDS)
 
 
 def exit_code_of(status: int) -> int:

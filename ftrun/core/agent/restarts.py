@@ -1,9 +1,11 @@
-"""Whether and when a replica group that has failed is started again: budget, backoff, crash loop.
+"""Whether and when a replica group that has failed is started again: budget, backoff, verdicts.
 
 The first failure restarts at once. The script's own failure before its first step restarts a little
 later, because all replicas may fail alike (core/lighthouse/machine.py). While no new step is
 committed, each further failure waits longer. ``refill_steps`` new steps give one restart of the
-budget back. The same signature ``strikes_max`` times without a new step is a crash loop (P5).
+budget back. The script's own error twice in a row at the same position will come at every try: it
+ends the job at once. The same signature ``strikes_max`` times without a new step is a crash loop
+(P5). ``as_torchrun``: restarts are counted as torchrun counts them, and nothing else is judged.
 
 Not here: starting (supervisor.py), what makes two failures the same (failures.py).
 """
@@ -19,13 +21,17 @@ from ftrun.core.agent.failures import Failure
 
 @dataclass(frozen=True, slots=True)
 class RestartRules:
-    """The limits of one replica group."""
+    """The limits of one replica group.
+
+    ``as_torchrun``: ``max_restarts`` in all, at once, without refill or other verdicts.
+    """
 
     max_restarts: int
     refill_steps: int = 10
     backoff_first_s: float = 1.0
     backoff_max_s: float = 60.0
     strikes_max: int = 3
+    as_torchrun: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +40,13 @@ class Restart:
 
     delay_s: float
     number: int
+
+
+@dataclass(frozen=True, slots=True)
+class WillNotHelp:
+    """The script's own error has come twice at ``step``; None: before the first step."""
+
+    step: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +63,7 @@ class BudgetSpent:
     first: Failure
 
 
-Verdict: TypeAlias = Restart | CrashLoop | BudgetSpent
+Verdict: TypeAlias = Restart | WillNotHelp | CrashLoop | BudgetSpent
 
 
 @dataclass
@@ -58,22 +71,26 @@ class RestartBudget:
     """One group's account.
 
     ``spent``: 0 <= spent <= max_restarts. ``row``: failures since the last new step. ``mark``: the
-    highest step ever reached. ``baseline``: the step from which the running incarnation's own
-    commits count; None until it is known, because a step reached by healing is not its own.
+    highest step ever reached. ``step``: the one that the running incarnation has come to; None: not
+    known. ``baseline``: the step from which the running incarnation's own commits count; None until
+    it is known, because a step reached by healing is not its own. ``last``: signature and step of
+    the failure before.
     """
 
     rules: RestartRules
     spent: int = 0
     row: int = 0
     mark: int = 0
+    step: int | None = None
     baseline: int | None = None
     refill: int = 0
     first: Failure | None = None
+    last: tuple[str, int | None] | None = None
     strikes: Counter[str] = field(default_factory=Counter)
 
     def started(self) -> None:
         """A new incarnation runs."""
-        self.baseline = None
+        self.baseline = self.step = None
 
     def healed(self, step: int) -> None:
         """The group has its peers' state of ``step``; the step of the heal does not count."""
@@ -81,11 +98,12 @@ class RestartBudget:
 
     def progressed(self, step: int) -> None:
         """The group is at ``step``."""
+        self.step = step
         if self.baseline is None:
             self.baseline = step
         gained = step - max(self.mark, self.baseline)
         self.mark = max(self.mark, step)
-        if gained <= 0:
+        if gained <= 0 or self.rules.as_torchrun:
             return
         self.row = 0
         self.first = None
@@ -93,25 +111,44 @@ class RestartBudget:
         refunds, self.refill = divmod(self.refill + gained, self.rules.refill_steps)
         self.spent = max(0, self.spent - refunds)
 
-    def failed(self, failure: Failure, *, at_start: bool = False) -> Verdict:
+    def failed(
+        self, failure: Failure, *, at_start: bool = False, has_position: bool = True
+    ) -> Verdict:
         """Judge a failure; a Restart is booked at once.
 
-        ``at_start``: the script itself has failed, before any step of this slot.
+        ``at_start``: the script itself has failed, before any step of this slot. ``has_position``:
+        the running incarnation's step is known, or it has made none.
         """
         self.row += 1
         if self.row == 1:
             self.first = failure
-        signature = failure.signature()
-        if signature is not None:
-            self.strikes[signature] += 1
-            if self.strikes[signature] >= self.rules.strikes_max:
-                return CrashLoop(self.strikes[signature])
+        verdict = self._verdict_by_cause(failure, has_position)
+        if verdict is not None:
+            return verdict
         if self.spent >= self.rules.max_restarts:
             return BudgetSpent(self.first or failure)
         self.spent += 1
         return Restart(self._backoff_s(at_start), self.spent)
 
+    def _verdict_by_cause(self, failure: Failure, has_position: bool) -> Verdict | None:
+        """The verdict that the failure's cause gives, whatever is left of the budget."""
+        signature = failure.signature()
+        if signature is None or self.rules.as_torchrun:
+            self.last = None
+            return None
+        now = (signature, self.step)
+        is_again = has_position and now == self.last
+        self.last = now if has_position else None
+        if is_again and failure.will_recur(at_start=self.step is None):
+            return WillNotHelp(self.step)
+        self.strikes[signature] += 1
+        if self.strikes[signature] >= self.rules.strikes_max:
+            return CrashLoop(self.strikes[signature])
+        return None
+
     def _backoff_s(self, at_start: bool) -> float:
+        if self.rules.as_torchrun:
+            return 0.0
         if self.row <= 1:
             return self.rules.backoff_first_s if at_start else 0.0
         doubled = self.rules.backoff_first_s * 2.0 ** min(self.row - 2, 32)

@@ -18,11 +18,13 @@ class SupervisorSettings:
     """``alone``: the lighthouse is this agent's own, and no other agent will come.
 
     ``crash_code``: the exit code of a crash loop of uncaught exceptions, whose own code, 1, would
-    explain nothing. ``unreachable_code``: if no lighthouse ever answered. ``unready_code``: if no
-    worker could ever be started. ``hang_timeout_s``: see hang_watch.py; 0: silent workers are left
-    alone. ``replicas``: of the whole job. ``target``: what the workers run, for people.
-    ``asks_siblings``: when a worker fails, the rest of its group is asked to stop and has the
-    grace, as under torchrun; otherwise it is killed at once, so that its peers can go on.
+    explain nothing. ``hopeless_code``: if the same error comes at every try. ``unreachable_code``:
+    if no lighthouse ever answered. ``unready_code``: if no worker could ever be started.
+    ``hang_timeout_s``: see hang_watch.py; 0: silent workers are left alone. ``health_check``: the
+    command before a restart (health.py). ``replicas``: of the whole job. ``target``: what the
+    workers run, for people. ``asks_siblings``: when a worker fails, the rest of its group is
+    asked to stop and has the grace, as under torchrun; otherwise it is killed at once, so that
+    its peers can go on.
     """
 
     agent_id: str
@@ -38,6 +40,9 @@ class SupervisorSettings:
     crash_code: int = 72
     unreachable_code: int = 71
     unready_code: int = 2
+    hopeless_code: int = 73
+    health_check: str = ""
+    health_timeout_s: float = 30.0
     replicas: int = 1
     target: str = "the script"
     signals: SignalRules = field(default_factory=SignalRules)

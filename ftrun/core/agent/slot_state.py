@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from ftrun.core.activity import STANDING_STILL, Activity
+from ftrun.core.agent.events import WorkerExited
+from ftrun.core.agent.evidence import Ends
 from ftrun.core.agent.failures import Failure
 from ftrun.core.agent.hang_watch import HangWatch
 from ftrun.core.agent.restarts import RestartBudget
@@ -44,6 +46,7 @@ class Outcome(Enum):
     KILLED = "killed"
     FAILED = "failed"
     CRASH_LOOP = "crash loop"
+    WILL_NOT_HELP = "would fail again"
     BUDGET_SPENT = "restarts spent"
 
 
@@ -69,16 +72,21 @@ class SlotSummary:
 
 @dataclass
 class SlotState:
-    """``alive``: group_ranks whose process has not ended. Deadlines are None while they are off.
+    """One slot. Deadlines are None while they are off.
 
-    ``has_manager``: one of its workers has sent a message, so there is a Manager. ``left``: the
-    group_ranks that left at a boundary. ``lost``: the loss of this incarnation is reported.
-    ``killed``: how, if the group did not end when asked. ``has_trained``: the slot was in a quorum
-    once. ``steps_alone``: an optimizer steps, and there is no Manager. ``lost_at``: since when the
-    slot cannot train; None while it can. ``hang_watch``: watches this incarnation's workers.
-    ``restart_in_s``, ``outcome_ahead``: what follows when all workers of a failed group have ended.
-    ``asked_with``: the signal that its scripts were asked to stop with.
-    ``leaves``: what people have asked of this incarnation; None: nothing.
+    ``alive``: group_ranks whose process has not ended. ``has_manager``: one of its workers has sent
+    a message, so there is a Manager. ``left``: the group_ranks that left at a boundary. ``lost``:
+    the loss of this incarnation is reported. ``killed``: how, if the group did not end when asked.
+    ``has_trained``: the slot was in a quorum once. ``steps_alone``: an optimizer steps, and there
+    is no Manager; ``has_stepped``: the same of this incarnation. ``lost_at``: since when the slot
+    cannot train; None while it can. ``hang_watch``: watches this incarnation's workers. ``ends``:
+    how its workers have ended so far, if badly. ``is_failing``: it has failed, and is judged when
+    all of its workers have ended. ``hung``: it is given up when its stacks are taken, or at
+    ``stacks_at``. ``restart_in_s``, ``outcome_ahead``: what follows when all workers of a failed
+    group have ended. ``has_failed``: this incarnation has, so the node's health is checked before
+    the next; ``is_checked``, ``is_healthy``: it is asked for, or found good (health.py).
+    ``asked_with``: the signal that its scripts were asked to stop with. ``leaves``: what people
+    have asked of this incarnation; None: nothing.
     ``forgotten``: the slot is another agent's as soon as the processes here have ended.
     """
 
@@ -99,6 +107,14 @@ class SlotState:
     steps_alone: bool = False
     hang_watch: HangWatch = field(default_factory=lambda: HangWatch(0.0))
     lost: bool = False
+    ends: Ends = field(default_factory=Ends)
+    is_failing: bool = False
+    hung: WorkerExited | None = None
+    stacks_at: float | None = None
+    has_stepped: bool = False
+    has_failed: bool = False
+    is_checked: bool = False
+    is_healthy: bool = False
     forgotten: bool = False
     restart_in_s: float | None = None
     outcome_ahead: Outcome | None = None
@@ -121,7 +137,10 @@ class SlotState:
         self.failure_reports = {}
         self.left = set()
         self.hang_watch = HangWatch(hang_timeout_s)
-        self.has_manager = self.lost = False
+        self.has_manager = self.lost = self.is_failing = self.has_stepped = False
+        self.ends = Ends()
+        self.has_failed = self.is_checked = self.is_healthy = False
+        self.hung = None
         self.killed = ""
         self.leaves = None
         self.restart_in_s = self.outcome_ahead = None
@@ -137,11 +156,11 @@ class SlotState:
 
     def clear_deadlines(self) -> None:
         """Turn all deadlines off."""
-        self.wake_at = self.press_at = self.kill_at = self.stuck_at = None
+        self.wake_at = self.press_at = self.kill_at = self.stuck_at = self.stacks_at = None
 
     def deadlines(self) -> Iterator[float]:
         """The deadlines that are on."""
-        for at in (self.wake_at, self.press_at, self.kill_at, self.stuck_at):
+        for at in (self.wake_at, self.press_at, self.kill_at, self.stuck_at, self.stacks_at):
             if at is not None:
                 yield at
         if self.phase is SlotPhase.RUNNING:
@@ -151,6 +170,11 @@ class SlotState:
     def is_at_start(self) -> bool:
         """True while no step of this slot is known."""
         return self.budget.mark == 0 and not self.has_trained and not self.steps_alone
+
+    @property
+    def has_position(self) -> bool:
+        """True if the running incarnation's step is known, or it has made none."""
+        return self.budget.step is not None or not self.has_stepped
 
     @property
     def has_left(self) -> bool:

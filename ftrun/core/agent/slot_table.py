@@ -58,6 +58,13 @@ class NodeSlots:
                 return slot
         return None
 
+    def last_of(self, incarnation: str) -> SlotState | None:
+        """The slot whose last incarnation this is, dead or alive."""
+        for slot in self._slots.values():
+            if slot.incarnation == incarnation:
+                return slot
+        return None
+
     def running(self) -> tuple[RunningReplica, ...]:
         """Incarnations whose workers live."""
         return tuple(

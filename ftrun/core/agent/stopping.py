@@ -80,11 +80,12 @@ class Stopping:
         *,
         killed: bool = False,
         start_failure: StartFailure | None = None,
+        kind: str = "",
     ) -> None:
-        """Report the loss of its incarnation to the lighthouse, once."""
+        """Report the loss of its incarnation to the lighthouse, once; ``kind``: of a failure."""
         if slot.lost:
             return
         slot.lost = True
         self._slots.dead.append(Loss(slot.replica_id, slot.incarnation, cause, killed))
-        loss = ReplicaLost(slot.replica_id, slot.incarnation, cause, killed, start_failure)
+        loss = ReplicaLost(slot.replica_id, slot.incarnation, cause, killed, start_failure, kind)
         self._out.send(loss)

@@ -39,10 +39,11 @@ from ftrun.core.agent import words
 from ftrun.core.agent.ending import Ending
 from ftrun.core.agent.events import (
     SIGTERM,
-    AskWorker,
     DrainAsked,
     Event,
     FailureReported,
+    HealthChecked,
+    IncidentRecorded,
     Instruction,
     JobEnded,
     KillAsked,
@@ -56,6 +57,7 @@ from ftrun.core.agent.events import (
     SpawnerLost,
     SpawnerReady,
     SpawnerWarmed,
+    StacksTaken,
     StandbyExited,
     StartReplica,
     StartStandby,
@@ -67,7 +69,10 @@ from ftrun.core.agent.events import (
     WorkerSent,
     WorkerUsed,
 )
+from ftrun.core.agent.evidence import Unconfirmed
 from ftrun.core.agent.failed_slots import FailedSlots, failure_of
+from ftrun.core.agent.hangs import Hangs
+from ftrun.core.agent.health import NodeHealth
 from ftrun.core.agent.imports import LIMIT_S, ImportDeadline
 from ftrun.core.agent.lease import AgentLease
 from ftrun.core.agent.on_request import OnRequest
@@ -80,6 +85,7 @@ from ftrun.core.agent.standby import StandbyPool
 from ftrun.core.agent.stopping import SIGKILL, Stopping
 from ftrun.core.ids import WorkerKey, replica_order
 from ftrun.core.messages import (
+    FailureEvidence,
     FailureReport,
     FromWorker,
     Healed,
@@ -113,9 +119,16 @@ class Supervisor:
         self._stood_by = False
         self._out = Outbox(now)
         self._stopping = Stopping(settings, self._slots, self._out)
-        self._ending = Ending(settings, self._slots, self._stopping, self._lease, self._out)
+        self._unconfirmed = Unconfirmed()
+        self._ending = Ending(
+            settings, self._slots, self._stopping, self._lease, self._unconfirmed, self._out
+        )
         self._on_request = OnRequest(settings, self._slots, self._stopping, self._out)
-        self._failures = FailedSlots(settings, self._stopping, self._ending, self._out)
+        self._failures = FailedSlots(
+            settings, self._stopping, self._ending, self._unconfirmed, self._out
+        )
+        self._health = NodeHealth(settings, self._slots, self._failures, self._out)
+        self._hangs = Hangs(self._slots, self._out, self._fail)
         self._outage = Outage(
             settings, self._slots, self._lease, self._stopping, self._ending, self._out
         )
@@ -139,9 +152,15 @@ class Supervisor:
             case WorkerDisconnected(key):
                 self._disconnected(key)
             case WorkerUsed():
-                self._worker_used(event)
+                self._hangs.used(event)
+            case StacksTaken(incarnation, stacks):
+                self._hangs.stacks_taken(incarnation, stacks)
+            case HealthChecked():
+                self._health.checked(event)
+            case IncidentRecorded(incarnations):
+                self._unconfirmed.recorded(incarnations)
             case RestartAsked(_, incarnation, reason):
-                self._give_incarnation_up(incarnation, reason)
+                self._hangs.given_up(incarnation, reason)
             case ReplicaStopAsked():
                 if not self.is_ending:
                     self._on_request.stop(event)
@@ -153,8 +172,8 @@ class Supervisor:
                 self._ending.drain(reason, exit_code, number, is_notice=is_notice)
             case StopAsked():
                 self._ending.stop_now()
-            case JobEnded(exit_code, reason):
-                self._ending.end_job(exit_code, reason)
+            case JobEnded(exit_code, reason, kind):
+                self._ending.end_job(exit_code, reason, kind)
             case SpawnerReady():
                 self._import_deadline.is_done = True
                 self._lease.ready(now)
@@ -192,6 +211,10 @@ class Supervisor:
     def finished(self) -> tuple[str, ...]:
         """For a Hello: slots that have ended well."""
         return self._slots.finished()
+
+    def unconfirmed(self) -> tuple[FailureEvidence, ...]:
+        """After a Welcome: evidence of failures that a new lighthouse may not know."""
+        return self._unconfirmed.again()
 
     @property
     def isolated(self) -> bool:
@@ -322,6 +345,9 @@ class Supervisor:
                 self._fail(slot, replace(event, status=status))
             else:
                 self._on_request.left(slot)
+        elif slot.is_failing and event.status not in (0, -SIGKILL):
+            # It ended by itself, before our SIGKILL came: the first cause may be here.
+            slot.ends.note(self._out.now, failure_of(slot, event))
         elif self.is_ending and not slot.killed:
             slot.status = event.status
         if not slot.alive:
@@ -333,23 +359,23 @@ class Supervisor:
         In this order, because a peer may rely on a reported group committing nothing more (Q3).
         """
         failure = failure_of(slot, event)
+        slot.ends.note(self._out.now, failure)
+        slot.is_failing = True
+        slot.hung = None
+        slot.outcome_ahead = Outcome.FAILED
+        slot.stands(self._out.now)
         has_exited = event.group_rank not in slot.alive
         if slot.alive and has_exited and self._settings.asks_siblings and not slot.has_manager:
             self._stopping.ask_siblings(slot)
         elif slot.alive:
             self._stopping.kill(slot)
         self._failures.report(slot, failure)
-        slot.failures.append(failure)
-        slot.outcome_ahead = Outcome.FAILED
-        slot.stands(self._out.now)
-        if self.is_ending:  # it raised before the end began
-            self._failures.show(failure)
-        else:
-            self._failures.judge(slot, failure)
 
     def _group_ended(self, slot: SlotState) -> None:
         was_running = slot.phase is SlotPhase.RUNNING
         slot.clear_deadlines()
+        if slot.is_failing:
+            self._failures.judge(slot)
         self._out.add(SweepReplica(slot.replica_id, slot.incarnation))
         if slot.forgotten:
             self._stopping.report_lost(slot, "its slot was given to another agent")
@@ -391,12 +417,6 @@ class Supervisor:
         slot.phase = SlotPhase.WAITING
         slot.wake_at = self._out.now + delay_s
 
-    def _give_incarnation_up(self, incarnation: str, reason: str) -> None:
-        slot = self._slots.of_incarnation(incarnation)
-        if slot is not None and slot.phase is SlotPhase.RUNNING:
-            why = f"was given up: {reason}"
-            self._fail(slot, WorkerExited(incarnation, min(slot.alive), 0, -SIGKILL, why))
-
     # ------------------------------------------------------------ workers' messages
 
     def _failure_reported(self, key: WorkerKey, report: FailureReport) -> None:
@@ -404,13 +424,13 @@ class Supervisor:
         if slot is None or key.group_rank not in slot.alive:
             return
         slot.failure_reports[key.group_rank] = report
+        raised = failure_of(slot, WorkerExited(key.incarnation, key.group_rank, 0, 1))
+        slot.ends.note(self._out.now, raised)
         if slot.is_at_start and self._settings.workers_per_replica > 1:
             return  # no peer trains with it yet, and its cause may be another worker's death
         if slot.phase is SlotPhase.RUNNING:
             # Its peers need not wait while the interpreter ends, which takes half a second.
-            gone = WorkerExited(key.incarnation, key.group_rank, 0, 1)
-            failure = failure_of(slot, gone)
-            self._failures.report(slot, failure)
+            self._failures.report(slot, raised)
             slot.stands(self._out.now)
             # A script that has raised may still hang at exit, on a thread or a child of its own.
             if slot.kill_at is None:
@@ -420,7 +440,7 @@ class Supervisor:
         """Several groups without a Manager are several trainings: show that once it is a fact."""
         slot = self._slots.of_incarnation(key.incarnation)
         if slot is not None and has_stepped:
-            slot.steps_alone = True
+            slot.steps_alone = slot.has_stepped = True
             slot.goes_on(self._out.now)
         if self._settings.replicas < 2 or self._without_manager:
             return
@@ -458,22 +478,6 @@ class Supervisor:
         if slot is not None:
             slot.hang_watch.disconnected(key.group_rank)
 
-    def _ask_the_silent(self, slot: SlotState) -> None:
-        for rank in slot.hang_watch.ask(self._out.now):
-            self._out.add(AskWorker(WorkerKey(slot.replica_id, slot.incarnation, rank)))
-
-    def _worker_used(self, event: WorkerUsed) -> None:
-        key = event.key
-        slot = self._slots.of_incarnation(key.incarnation)
-        if slot is None or slot.phase is not SlotPhase.RUNNING:
-            return
-        silent_s = slot.hang_watch.used(key.group_rank, event.cpu_s, self._out.now)
-        if silent_s is not None:
-            slot.stands(self._out.now - silent_s)
-            why = f"hangs: it has answered nothing for {silent_s:.0f} s, though asked"
-            gone = WorkerExited(key.incarnation, key.group_rank, event.pid, -SIGKILL, why)
-            self._fail(slot, gone)
-
     # ------------------------------------------------------------ time
 
     def _deadlines(self) -> Iterator[float]:
@@ -490,7 +494,7 @@ class Supervisor:
 
     def _timers(self) -> None:
         for slot in self._slots:
-            if _due(slot.wake_at, self._out.now):
+            if _due(slot.wake_at, self._out.now) and self._health.permits_start(slot):
                 self._start(slot)
             if _due(slot.kill_at, self._out.now):
                 self._out_of_time(slot)
@@ -498,8 +502,10 @@ class Supervisor:
                 self._stopping.press(slot)
             if _due(slot.stuck_at, self._out.now):
                 self._stuck(slot)
+            if _due(slot.stacks_at, self._out.now):
+                self._hangs.overdue(slot)
             if slot.phase is SlotPhase.RUNNING:
-                self._ask_the_silent(slot)
+                self._hangs.ask_the_silent(slot)
         self._refill_standbys()
         self._check_imports()
         self._outage.check()
@@ -527,6 +533,8 @@ class Supervisor:
     def _stuck(self, slot: SlotState) -> None:
         slot.stuck_at = None
         self._out.add(words.stuck(slot.replica_id, slot.alive))
+        if slot.is_failing:
+            self._failures.judge(slot)
         if self.is_ending:
             slot.alive.clear()
             self._group_ended(slot)

@@ -46,6 +46,15 @@ def restart(failure: Failure, delay_s: float, number: int, budget: int, at_start
     return f"Restart {number} of {budget} {when}{unless}."
 
 
+def will_not_help(failure: Failure, step: int | None) -> str:
+    """The reason of a job that ends because the same error would come at every try."""
+    where = "before the first step" if step is None else f"at step {step}"
+    return (
+        f"restarting will not help: replica {failure.replica_id} has failed twice in the same way "
+        f"{where} ({failure.words()})"
+    )
+
+
 def crash_loop(failure: Failure, strikes: int) -> str:
     """The reason of a job that ends by a crash loop."""
     return (

@@ -5,11 +5,14 @@ Not here: what follows when an agent falls silent (machine.py), which slots it r
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from ftrun.core.lighthouse.state import MembershipState
 from ftrun.core.lighthouse.suspicion import SilenceCheck
+
+FAILURES_KEPT = 8
 
 
 @dataclass(slots=True)
@@ -17,7 +20,9 @@ class Agent:
     """One node's agent. ``gone_at``: when its stream ended; None while it is attached.
 
     ``assigned``: the slots that it was last sent; None before the first time. ``is_leaving``: it
-    takes no more slots, and what it runs leaves.
+    takes no more slots, and what it runs leaves. ``failures``: when its replicas failed, since any
+    of them trained; ``failed_at_step``: the job's step at the last one. ``is_aside``: it takes no
+    more slots (set_aside.py); ``is_unplaced``: no other node could take its slots.
     """
 
     agent_id: str
@@ -28,7 +33,16 @@ class Agent:
     gone_at: float | None = None
     assigned: tuple[str, ...] | None = None
     is_leaving: bool = False
+    failures: deque[float] = field(default_factory=lambda: deque(maxlen=FAILURES_KEPT))
+    failed_at_step: int = -1
+    is_aside: bool = False
+    is_unplaced: bool = False
     silence_check: SilenceCheck = field(default_factory=SilenceCheck)
+
+    @property
+    def takes_slots(self) -> bool:
+        """Whether it may be given slots."""
+        return not (self.is_leaving or self.is_aside)
 
     def due_at(self, timeout_s: float, grace_s: float) -> float:
         """When to check whether it is silent or, once it is gone, to free its slots."""

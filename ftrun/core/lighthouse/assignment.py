@@ -22,6 +22,8 @@ from ftrun.core.lighthouse.membership import Membership
 from ftrun.core.lighthouse.phases import Phase
 from ftrun.core.lighthouse.state import MembershipState
 
+NO_QUORUM_CODE = 74
+
 
 class Assignment:
     """Decides which agent runs which slots, and sends agents their slots."""
@@ -38,6 +40,7 @@ class Assignment:
         self._is_resumed = False
         self._free_from = now
         self._may_be_uneven = False
+        self._had_nodes = False
         self._homeless: frozenset[str] = frozenset()
 
     # ------------------------------------------------------------ agents
@@ -90,7 +93,7 @@ class Assignment:
         heir = None if slot.is_withdrawn else self._agents.get(slot.moves_to)
         if slot.is_withdrawn:
             self._state.reassigned.add(owner.agent_id)  # it plans a restart, perhaps
-        if heir is not None and heir.gone_at is None and not heir.is_leaving:
+        if heir is not None and heir.gone_at is None and heir.takes_slots:
             self._state.slots.give(replica_id, heir.agent_id)
             self.send_slots(owner)
             self.send_slots(heir)
@@ -132,10 +135,36 @@ class Assignment:
         if state.phase in (Phase.TAKEOVER, Phase.ENDED) or not state.outbox.agents:
             return
         self._hand_on()
+        if self._is_without_nodes():
+            return
         if self._is_shared_out:
             for agent_id in sorted(state.reassigned & state.outbox.agents.keys()):
                 self.send_slots(self._agents[agent_id])
             state.reassigned.clear()
+
+    def _is_without_nodes(self) -> bool:
+        """End a job that never had nodes for ``min_replicas`` within the join timeout.
+
+        A job that has trained once waits for nodes as long as it takes.
+        """
+        state = self._state
+        if self._had_nodes or self._first_hello_at is None or not self._is_shared_out:
+            return False
+        placed = state.slots.open_count - state.slots.free_count
+        has_run = state.quorum is not None or state.step_max > 0 or self._is_resumed
+        if placed >= state.needed or has_run or state.slots.finished():
+            self._had_nodes = True
+            return False
+        due = self._first_hello_at + state.spec.join_timeout_s
+        if state.now < due:
+            self.share_at = due if self.share_at is None else min(self.share_at, due)
+            return False
+        reason = (
+            f"no quorum: {placed} of the {state.needed} replicas of --min-replicas have a node "
+            f"after --join-timeout {state.spec.join_timeout_s:g} s"
+        )
+        self._membership.end(NO_QUORUM_CODE, reason)
+        return True
 
     def _hand_on(self) -> None:
         state = self._state
@@ -195,7 +224,7 @@ class Assignment:
 
     def _capacities(self) -> dict[str, int]:
         agents = (self._agents[agent_id] for agent_id in self._state.outbox.agents)
-        return {agent.agent_id: agent.capacity for agent in agents if not agent.is_leaving}
+        return {agent.agent_id: agent.capacity for agent in agents if agent.takes_slots}
 
     def send_slots(self, agent: Agent, own: tuple[str, ...] | None = None) -> None:
         """Send an agent the list of its slots."""

@@ -6,10 +6,10 @@ Not here: the decisions (machine.py, membership.py), how a journal is written (l
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from ftrun.core.ids import WorkerKey
-from ftrun.core.messages import EndJob, FromAgent, Hello, JobSpec, ToAgent
+from ftrun.core.messages import EndJob, FromAgent, Hello, IncidentRecord, JobSpec, ToAgent
 from ftrun.core.quorum import Member, Quorum
 
 
@@ -149,13 +149,27 @@ class CloseAgent:
 
 
 @dataclass(frozen=True, slots=True)
+class SaveIncident:
+    """Keep the record of an incident, and send it to these agents.
+
+    ``age_s``: the time since its first cause. ``document``: its content, without dates; as text and
+    with dates it is the document of ``record``.
+    """
+
+    agents: tuple[str, ...]
+    record: IncidentRecord
+    age_s: float
+    document: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class OperationChanged:
     """The text of an operation has changed, or it has ended: those who wait for it look again."""
 
     number: int
 
 
-Instruction: TypeAlias = SendToAgent | Journal | CloseAgent | OperationChanged
+Instruction: TypeAlias = SendToAgent | Journal | CloseAgent | SaveIncident | OperationChanged
 
 
 # ---------------------------------------------------------------- operations

@@ -6,7 +6,7 @@ lost member is waited for (departed.py).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ftrun.core.lighthouse.history import replicas, sentence
 from ftrun.core.lighthouse.phases import Phase
@@ -17,11 +17,15 @@ from ftrun.core.messages import LeaveReason, Loss
 
 
 class Losses:
-    """Removes lost replicas; the rules decide later what follows."""
+    """Removes lost replicas; the rules decide later what follows.
+
+    ``on_given_up``: is called with those that the lighthouse itself gives up.
+    """
 
     def __init__(self, state: MembershipState, takeover: Takeover) -> None:
         self._state = state
         self._takeover = takeover
+        self.on_given_up: Callable[[list[Loss]], None] = _ignore
 
     def lose(self, losses: Sequence[Loss], *, is_dead: bool, restart: bool = False) -> None:
         """Remove these incarnations; those that are unknown or removed already change nothing.
@@ -31,6 +35,10 @@ class Losses:
         state = self._state
         state.note_losses(losses, is_dead=is_dead)
         members = set(state.live)
+        if restart:
+            self.on_given_up(
+                [x for x in losses if state.replicas.find(x.replica_id, x.incarnation)]
+            )
         known: list[tuple[Loss, Replica]] = []
         for loss in losses:
             replica = state.replicas.find(loss.replica_id, loss.incarnation)
@@ -65,3 +73,7 @@ class Losses:
             verb = "" if cause in killed else "lost: "
             text = f"{replicas(ids)} {verb}{cause}.{rest}"
             state.outbox.notice("lost", ids, sentence(text))
+
+
+def _ignore(losses: list[Loss]) -> None:
+    """Nobody wants to know."""

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ftrun.core import messages as m
+from ftrun.core.activity import NOT_ITS_OWN
 from ftrun.core.lighthouse.agents import Agent, Agents
 from ftrun.core.lighthouse.assignment import Assignment
 from ftrun.core.lighthouse.checks import check_lighthouse
@@ -33,20 +34,26 @@ from ftrun.core.lighthouse.events import (
     LighthouseSettings,
     Operation,
     OperatorAsked,
+    SaveIncident,
     SendToAgent,
     TimerFired,
 )
+from ftrun.core.lighthouse.incidents import Incidents
 from ftrun.core.lighthouse.membership import Membership
 from ftrun.core.lighthouse.next_job import NextJob, refusal
 from ftrun.core.lighthouse.operators import Operators
 from ftrun.core.lighthouse.phases import Phase
 from ftrun.core.lighthouse.running import Running
+from ftrun.core.lighthouse.set_aside import SetAside
 from ftrun.core.lighthouse.snapshot import snapshot
 from ftrun.core.lighthouse.state import NO_SPEC, MembershipState
 from ftrun.core.lighthouse.status import MembershipStatus
 from ftrun.core.lighthouse.waits import Waits
 from ftrun.core.version import unlike_version
 from ftrun.errors import assert_never
+
+TAKEN_AT_THE_END = (m.Heartbeat, m.FailureEvidence)
+"""Messages that are taken from agents of a job that has ended."""
 
 __all__ = [
     "AgentAttached",
@@ -59,6 +66,7 @@ __all__ = [
     "JournalState",
     "Lighthouse",
     "LighthouseSettings",
+    "SaveIncident",
     "SendToAgent",
     "TimerFired",
 ]
@@ -81,21 +89,27 @@ class Lighthouse:
         self.state = MembershipState(self._settings, journal, now)
         self.membership = Membership(self.state, journal)
         self.agents = Agents(self.state)
+        self.incidents = Incidents(self.state)
+        self.membership.losses.on_given_up = self.incidents.given_up
         self.assignment = Assignment(self.state, self.membership, self.agents, now)
         self.waits = Waits(self.state, self._gathers_until)
-        self.running = Running(self.state, self.membership, self.assignment, self.agents)
+        self.running = Running(
+            self.state, self.membership, self.assignment, self.agents, self.incidents
+        )
         self.operators = Operators(self.state, self.membership, self.agents)
         self.running.nothing_ran = journal.quorum is None
+        self.aside = SetAside(self.state, self.agents, self.assignment, self.incidents)
         self._handlers: dict[type, Callable[[Agent, Any], None]] = {
             m.WorkerMessage: self._on_worker,
             m.Heartbeat: self._on_heartbeat,
             m.ReplicaStarted: self.running.on_started,
             m.ReplicaLost: self.running.on_lost,
+            m.FailureEvidence: self._on_evidence,
             m.ReplicaFinished: self.running.on_finished,
             m.AgentLeaving: self._on_agent_leaving,
             m.JobFailed: self._on_job_failed,
             m.Goodbye: self._on_goodbye,
-            m.StacksTaken: self.operators.on_stacks,
+            m.WorkerStacks: self.operators.on_stacks,
         }
         self.state.journal()  # our epoch, before anything is sent
 
@@ -134,6 +148,7 @@ class Lighthouse:
         if self.membership.may_move:
             self._run_membership_rules()
         self.waits.run_rules()
+        self.incidents.run_rules()
 
     def _run_membership_rules(self) -> None:
         """Membership, then slots: moving a replica to another agent begins with a drain."""
@@ -169,12 +184,13 @@ class Lighthouse:
     def check(self) -> None:
         """Assert what must hold between events."""
         check_lighthouse(self.state, self.membership, self.agents, self.next_job)
+        self.incidents.check()
 
     # ------------------------------------------------------------ agents come and go
 
     def _on_attached(self, event: AgentAttached) -> None:
         hello = event.hello
-        self._on_detached(event.agent_id, "its agent has come by another stream")
+        self._on_detached(event.agent_id, "its agent has come by another stream", is_back=True)
         unlike = unlike_version(hello.version, "this agent")
         if unlike:
             self.state.outbox.reject(event.agent_id, unlike)
@@ -254,7 +270,10 @@ class Lighthouse:
             return f"this lighthouse serves {len(self.agents)} agents, and no more."
         return refusal(self.state, hello)
 
-    def _on_detached(self, agent_id: str, cause: str, is_dead: bool = False) -> None:
+    def _on_detached(
+        self, agent_id: str, cause: str, is_dead: bool = False, is_back: bool = False
+    ) -> None:
+        """The stream is over. ``is_dead``: in order. ``is_back``: the agent has another one."""
         state = self.state
         if agent_id in self.next_job.waiting:
             self.next_job.gone(agent_id)
@@ -267,6 +286,8 @@ class Lighthouse:
         losses = [m.Loss(r.replica_id, r.incarnation, where) for r in mine]
         for loss in losses:
             self.state.record(loss.replica_id, loss)
+        if losses and not (is_dead or is_back):
+            self.incidents.node_lost(agent, losses)
         self.membership.losses.lose(losses, is_dead=is_dead)
 
     def _sweep(self) -> None:
@@ -304,7 +325,7 @@ class Lighthouse:
         if handler is None:
             self.state.outbox.close(agent.agent_id, "a Hello comes first, and once")
             self._on_detached(agent.agent_id, "its agent does not keep to the protocol")
-        elif self.state.phase is not Phase.ENDED or isinstance(message, m.Heartbeat):
+        elif self.state.phase is not Phase.ENDED or isinstance(message, TAKEN_AT_THE_END):
             handler(agent, message)
 
     def _on_worker(self, agent: Agent, word: m.WorkerMessage) -> None:
@@ -316,6 +337,8 @@ class Lighthouse:
             self.state.slots[key.replica_id].start_failure = None
         if 0 <= key.group_rank < self.state.workers:
             self.state.record(key.replica_id, word)
+            if isinstance(word.message, m.Healed):
+                self.incidents.healed(replica, word.message)
             self.membership.received(replica, key.group_rank, word.message)
 
     def _on_heartbeat(self, agent: Agent, heartbeat: m.Heartbeat) -> None:
@@ -325,6 +348,15 @@ class Lighthouse:
             replica = self.state.replicas.find(line.replica_id, line.incarnation)
             if replica is not None and replica.agent_id == agent.agent_id:
                 self.membership.received(replica, 0, line.progress)
+                if agent.failures and line.progress.phase not in NOT_ITS_OWN:
+                    self.aside.progressed(agent, line.progress.step)
+
+    def _on_evidence(self, agent: Agent, evidence: m.FailureEvidence) -> None:
+        self.incidents.evidence(agent, evidence)
+        if evidence.replica_id in self.state.slots and evidence.restart_in_s:
+            slot = self.state.slots[evidence.replica_id]
+            slot.restart_at = self.state.now + evidence.restart_in_s
+        self.aside.failed(agent, evidence)
 
     def _on_agent_leaving(self, agent: Agent, leaving: m.AgentLeaving) -> None:
         if not agent.is_leaving:
@@ -333,7 +365,7 @@ class Lighthouse:
             self.membership.drain(mine)
 
     def _on_job_failed(self, agent: Agent, failed: m.JobFailed) -> None:
-        self.membership.end(failed.exit_code or 1, failed.reason)
+        self.membership.end(failed.exit_code or 1, failed.reason, failed.kind)
 
     def _on_goodbye(self, agent: Agent, goodbye: m.Goodbye) -> None:
         self._on_detached(agent.agent_id, "its agent has ended", is_dead=True)

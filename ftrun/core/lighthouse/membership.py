@@ -70,10 +70,10 @@ class Membership:
         """These replicas shall leave (leaving.py)."""
         self.leaving.drain(replica_ids)
 
-    def end(self, exit_code: int, reason: str) -> None:
-        """End the job; a switch under way is off."""
+    def end(self, exit_code: int, reason: str, kind: str = "") -> None:
+        """End the job; a switch under way is off. ``kind``: as in messages.EndJob."""
         self.switching.abandon()
-        self.state.end(exit_code, reason)
+        self.state.end(exit_code, reason, kind)
 
     # ------------------------------------------------------------ the rules
 

@@ -117,7 +117,7 @@ class Operators:
         times = [x.deadline for x in self._operations.values() if not x.has_ended and x.deadline]
         return min(times, default=None)
 
-    def on_stacks(self, agent: Agent, taken: m.StacksTaken) -> None:
+    def on_stacks(self, agent: Agent, taken: m.WorkerStacks) -> None:
         """One worker's stacks have come from its agent."""
         operation = self._operations.get(taken.request)
         if operation is not None and taken.key in operation.wanted:

@@ -15,11 +15,14 @@ from ftrun.core.lighthouse.events import (
     Journal,
     JournalState,
     OperationChanged,
+    SaveIncident,
     SendToAgent,
 )
 from ftrun.core.lighthouse.replicas import Replica, Replicas
 
 NOTICE_REPLICAS_MAX = 64
+RECORD_AGENTS_MAX = 64
+"""A job of more agents has its incidents on the nodes that they happened on."""
 
 
 class Outbox:
@@ -95,6 +98,16 @@ class Outbox:
     def close(self, agent_id: str, reason: str) -> None:
         """End an agent's stream."""
         self._out.append(CloseAgent(agent_id, reason))
+
+    def agents_for(self, concerned: Iterable[str]) -> tuple[str, ...]:
+        """The agents that keep a record: all of them or, of very many, those that it concerns."""
+        if len(self.agents) <= RECORD_AGENTS_MAX:
+            return tuple(self.agents)
+        return tuple(agent_id for agent_id in dict.fromkeys(concerned) if agent_id in self.agents)
+
+    def save(self, record: SaveIncident) -> None:
+        """Keep this record of an incident."""
+        self._out.append(record)
 
     def journal(self, record: JournalState) -> None:
         """Write ``record`` to disk before anything that follows is sent."""

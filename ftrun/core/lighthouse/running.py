@@ -11,9 +11,11 @@ Not here: streams and heartbeats (machine.py), what follows for the quorum (memb
 
 from __future__ import annotations
 
+from ftrun.core import failure_kinds as kinds
 from ftrun.core import messages as m
 from ftrun.core.lighthouse.agents import Agent, Agents
 from ftrun.core.lighthouse.assignment import Assignment
+from ftrun.core.lighthouse.incidents import Incidents
 from ftrun.core.lighthouse.membership import Membership
 from ftrun.core.lighthouse.phases import Phase
 from ftrun.core.lighthouse.replicas import Replica
@@ -33,12 +35,14 @@ class Running:
         membership: Membership,
         assignment: Assignment,
         agents: Agents,
+        incidents: Incidents,
     ) -> None:
         self.nothing_ran = True
         self._state = state
         self._membership = membership
         self._assignment = assignment
         self._agents = agents
+        self._incidents = incidents
 
     def take_hello(self, agent: Agent, hello: m.Hello) -> None:
         """Note what the agent runs and what has ended; then send it its slots."""
@@ -55,6 +59,7 @@ class Running:
         back = [r for x in hello.running if (r := self._start(agent, x)) is not None]
         self._assignment.agent_is_known(agent, hello)
         for replica in back:
+            self._incidents.started(replica.replica_id, replica.incarnation)
             replica.was_interrupted = state.phase is not Phase.TAKEOVER
         state.send([replica.replica_id for replica in back], m.AskReport())
         if state.phase is Phase.TAKEOVER:
@@ -118,6 +123,8 @@ class Running:
         if self._start(agent, running) is not None:
             self._state.slots[name].restarts = started.restarts
             self._state.record(name, started)
+            self._incidents.started(name, started.incarnation)
+            self._state.slots[name].restart_at = None
             if agent.assigned is not None and name not in agent.assigned:
                 self._assignment.send_slots(agent)  # it stops it: we have crossed on the way
         elif name not in self._state.slots.of(agent.agent_id):
@@ -130,6 +137,7 @@ class Running:
         slot = self._state.slots[name]
         if slot.agent_id == agent.agent_id:
             slot.start_failure = lost.start_failure
+        self._incidents.lost(agent, lost)
         self._died((m.Loss(name, lost.incarnation, lost.cause, lost.killed),))
         if slot.agent_id == agent.agent_id:
             self._assignment.ended(name)
@@ -151,7 +159,7 @@ class Running:
         whose = "the replica" if len(failures) == 1 else f"all {len(failures)} replicas"
         whom = whose if is_everywhere else "the script"
         reason = f"{whom} failed before the first step: {failure.words}"
-        self._membership.end(failure.exit_code or 1, reason)
+        self._membership.end(failure.exit_code or 1, reason, kinds.BY_SCRIPT)
 
     def on_finished(self, agent: Agent, finished: m.ReplicaFinished) -> None:
         name = finished.replica_id

@@ -30,9 +30,10 @@ class Slot:
     ``agent_id``: "" if it is free. ``is_finished``: its script has ended well, and nothing runs in
     it any more. ``moves_to``: the agent that gets it once its replica has left; ``has_left``: the
     replica has left, and its processes end. ``was_drained``: free since an agent or the replica
-    left. ``is_withdrawn``: people have drained it, and nobody gets it until they ask. ``dead``: the
-    last incarnation that has certainly ended. ``restarts``: as its agent counts them.
-    ``start_failure``: how its script has failed, if it has not come to its first step since.
+    left. ``is_withdrawn``: people have drained it, and nobody gets it until they ask. ``dead``:
+    the last incarnation that has certainly ended. ``restarts``: as its agent counts them.
+    ``restart_at``: when its agent starts it again, while it waits for that. ``start_failure``: how
+    its script has failed, if it has not come to its first step since.
     """
 
     replica_id: str
@@ -45,6 +46,7 @@ class Slot:
     dead: str = ""
     restarts: int = 0
     start_failure: StartFailure | None = None
+    restart_at: float | None = None
 
     @property
     def runs_at(self) -> str:

@@ -40,7 +40,7 @@ def snapshot(
         "epoch": state.attempts.epoch,
         "step": state.step_max,
         "quorum": _quorum(state.quorum, state),
-        "replicas": [_replica(state, slot) for slot in state.slots],
+        "replicas": [_replica(state, slot, now) for slot in state.slots],
         "restarts": sum(slot.restarts for slot in state.slots),
         "waiting_for": list(wait.whom) if wait is not None else list(state.waiting.silent()),
         "waiting": None if wait is None else wait.view(now),
@@ -85,7 +85,7 @@ def _quorum(quorum: Quorum | None, state: MembershipState) -> QuorumStatus | Non
     }
 
 
-def _replica(state: MembershipState, slot: Slot) -> ReplicaStatus:
+def _replica(state: MembershipState, slot: Slot, now: float) -> ReplicaStatus:
     replica = state.replicas.at(slot.replica_id)
     progress = replica.progress if replica is not None else None
     return {
@@ -94,12 +94,20 @@ def _replica(state: MembershipState, slot: Slot) -> ReplicaStatus:
         "incarnation": replica.incarnation if replica is not None else None,
         "agent_id": slot.agent_id or None,
         "restarts": slot.restarts,
+        "restart_in_s": _restart_in_s(slot, replica, now),
         "step": progress.step if progress is not None else None,
         "batches": progress.batches if progress is not None else None,
         "worker_phase": progress.phase.value if progress is not None else None,
         "scalars": _scalars(progress.scalars) if progress is not None else {},
         "last_event": None,  # lighthouse/status.py fills it
     }
+
+
+def _restart_in_s(slot: Slot, replica: Replica | None, now: float) -> float | None:
+    """The wait until a dead replica is started again; None: it does not wait."""
+    if replica is not None or slot.restart_at is None:
+        return None
+    return round(max(0.0, slot.restart_at - now), 3)
 
 
 def _scalars(scalars: Iterable[tuple[str, float]]) -> dict[str, float | None]:
@@ -111,6 +119,8 @@ def _replica_phase(state: MembershipState, slot: Slot, replica: Replica | None) 
     replica_id = slot.replica_id
     if replica is None and slot.is_finished:
         return "finished"
+    if replica is None and slot.restart_at is not None:
+        return "backoff"
     if replica is None:
         return "drained" if slot.was_drained else "absent"
     if replica.leaving:

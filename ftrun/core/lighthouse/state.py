@@ -276,14 +276,14 @@ class MembershipState:
         found = (self.replicas.at(name) for name in sorted(replica_ids, key=replica_order))
         self.replacements += [Loss(r.replica_id, r.incarnation, cause) for r in found if r]
 
-    def end(self, exit_code: int, reason: str) -> None:
+    def end(self, exit_code: int, reason: str, kind: str = "") -> None:
         """The job is complete or has failed: inform all agents. A failed job leaves no quorum."""
         self.history.complete(self.now, None, reason)
         self.enter(Phase.ENDED)
         self.removed, self.replacements = [], []  # nothing follows from them any more
         if exit_code:
             self.install(None, self.live)
-        self.outcome = EndJob(exit_code, reason)
+        self.outcome = EndJob(exit_code, reason, kind)
         self.ended_at = self.now
         self.journal()
         self.outbox.notice("ended", (), f"The job has ended: {reason}.")

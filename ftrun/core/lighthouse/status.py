@@ -58,7 +58,8 @@ class NoticeStatus(TypedDict):
 class ReplicaStatus(TypedDict):
     """One slot of the job. ``scalars``: what the script logged; None is NaN or infinite.
 
-    ``last_event``: the last notice that names the replica.
+    ``last_event``: the last notice that names the replica. ``restart_in_s``: until it is started
+    again, in the phase "backoff".
     """
 
     replica_id: str
@@ -66,6 +67,7 @@ class ReplicaStatus(TypedDict):
     incarnation: str | None
     agent_id: str | None
     restarts: int
+    restart_in_s: float | None
     step: int | None
     batches: int | None
     worker_phase: str | None

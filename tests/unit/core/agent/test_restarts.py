@@ -6,7 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftrun.core.agent.failures import Failure
-from ftrun.core.agent.restarts import BudgetSpent, CrashLoop, Restart, RestartBudget, RestartRules
+from ftrun.core.agent.restarts import (
+    BudgetSpent,
+    CrashLoop,
+    Restart,
+    RestartBudget,
+    RestartRules,
+    WillNotHelp,
+)
 from ftrun.core.messages import FailureReport
 
 
@@ -89,9 +96,82 @@ def test_the_first_word_after_a_heal_can_be_of_own_progress() -> None:
 
 def test_the_same_traceback_three_times_without_a_step_is_a_crash_loop() -> None:
     budget = RestartBudget(RestartRules(max_restarts=99))
-    assert isinstance(budget.failed(raised()), Restart)
-    assert isinstance(budget.failed(raised()), Restart)
+    for line in (3, 4, 3, 4):
+        assert isinstance(budget.failed(raised(line)), Restart)
     assert budget.failed(raised()) == CrashLoop(3)
+
+
+def crashed() -> Failure:
+    return Failure("0", 0, 100, 0, -11)
+
+
+def test_a_crash_by_a_signal_three_times_is_a_crash_loop() -> None:
+    budget = RestartBudget(RestartRules(max_restarts=99))
+    assert isinstance(budget.failed(crashed()), Restart)
+    assert isinstance(budget.failed(crashed()), Restart)
+    assert budget.failed(crashed()) == CrashLoop(3)
+
+
+def ran_to(budget: RestartBudget, step: int) -> None:
+    budget.started()
+    for done in range(step + 1):
+        budget.progressed(done)
+
+
+def test_the_same_error_twice_at_the_same_step_will_come_at_every_try() -> None:
+    budget = RestartBudget(RestartRules(max_restarts=99))
+    ran_to(budget, 5)
+    assert isinstance(budget.failed(raised()), Restart)
+    ran_to(budget, 5)
+    assert budget.failed(raised()) == WillNotHelp(5)
+
+
+def test_the_same_error_at_a_later_step_or_after_another_one_may_be_chance() -> None:
+    budget = RestartBudget(RestartRules(max_restarts=99))
+    ran_to(budget, 5)
+    assert isinstance(budget.failed(raised()), Restart)
+    ran_to(budget, 6)
+    assert isinstance(budget.failed(raised()), Restart)
+    ran_to(budget, 6)
+    assert isinstance(budget.failed(killed()), Restart)
+    ran_to(budget, 6)
+    assert isinstance(budget.failed(raised()), Restart)
+
+
+def test_the_same_exit_code_twice_is_hopeless_before_the_first_step_only() -> None:
+    usage = Failure("0", 0, 100, 0, 2)
+    budget = RestartBudget(RestartRules(max_restarts=99))
+    budget.started()
+    assert isinstance(budget.failed(usage), Restart)
+    budget.started()
+    assert budget.failed(usage) == WillNotHelp(None)
+    budget = RestartBudget(RestartRules(max_restarts=99))
+    for _ in range(2):
+        ran_to(budget, 3)
+        assert isinstance(budget.failed(usage), Restart)
+
+
+def test_an_error_without_a_known_position_is_a_crash_loop_only_at_the_third_time() -> None:
+    budget = RestartBudget(RestartRules(max_restarts=99))
+    for _ in range(2):
+        assert isinstance(budget.failed(raised(), has_position=False), Restart)
+    assert budget.failed(raised(), has_position=False) == CrashLoop(3)
+
+
+def test_a_lost_peer_is_no_fault_of_the_script() -> None:
+    report = FailureReport("RuntimeError", "Connection closed by peer [10.0.0.1]:2", "Traceback:")
+    failure = Failure("0", 0, 100, 0, 1, report)
+    budget = RestartBudget(RestartRules(max_restarts=99))
+    assert isinstance(budget.failed(failure), Restart)
+    assert isinstance(budget.failed(failure), Restart)
+
+
+def test_torchrun_counts_restarts_and_judges_nothing_else() -> None:
+    budget = RestartBudget(RestartRules(max_restarts=3, as_torchrun=True))
+    for number in (1, 2, 3):
+        assert budget.failed(raised(), at_start=True) == Restart(0.0, number)
+        ran_to(budget, 100)
+    assert isinstance(budget.failed(raised()), BudgetSpent)
 
 
 def test_a_step_in_between_or_another_line_is_no_crash_loop() -> None:
@@ -100,8 +180,8 @@ def test_a_step_in_between_or_another_line_is_no_crash_loop() -> None:
         assert isinstance(budget.failed(raised(line)), Restart)
     budget.progressed(0)
     budget.progressed(1)
-    for _ in range(2):
-        assert isinstance(budget.failed(raised(1)), Restart)
+    for line in (1, 2, 1):
+        assert isinstance(budget.failed(raised(line)), Restart)
 
 
 @given(st.lists(st.sampled_from(["kill", "raise", "step", "again"]), max_size=60))

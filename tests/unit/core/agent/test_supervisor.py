@@ -9,19 +9,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ftrun.core.activity import Activity
+from ftrun.core.agent.ending import RECORDS_WAIT_S
 from ftrun.core.agent.events import (
     AskToStop,
     AskWorker,
+    CheckHealth,
     DrainAsked,
     EndAgent,
     Event,
     FailureReported,
+    HealthChecked,
+    IncidentRecorded,
     Instruction,
     JobEnded,
     LighthouseGone,
     LighthouseSent,
     NoManagerMade,
     RestartAsked,
+    SendEvidence,
     SendToLighthouse,
     SendToReplica,
     SendToWorkers,
@@ -31,11 +36,13 @@ from ftrun.core.agent.events import (
     SpawnerLost,
     SpawnerReady,
     SpawnerWarmed,
+    StacksTaken,
     StandbyExited,
     StartReplica,
     StartStandby,
     StopAsked,
     SweepReplica,
+    TakeStacks,
     TimerFired,
     WorkerDisconnected,
     WorkerExited,
@@ -43,6 +50,7 @@ from ftrun.core.agent.events import (
     WorkerSent,
     WorkerUsed,
 )
+from ftrun.core.agent.hangs import STACKS_WAIT_S
 from ftrun.core.agent.restarts import RestartRules
 from ftrun.core.agent.settings import SupervisorSettings
 from ftrun.core.agent.slot_state import Outcome, SlotPhase
@@ -52,6 +60,7 @@ from ftrun.core.agent.supervisor import Supervisor
 from ftrun.core.ids import NO_ATTEMPT, StateId, WorkerKey
 from ftrun.core.messages import (
     AgentLeaving,
+    FailureEvidence,
     FailureReport,
     Goodbye,
     Healed,
@@ -119,6 +128,9 @@ class Agent:
         key = WorkerKey(replica_id, self.incarnations[replica_id], rank)
         return [*self.on(FailureReported(key, RAISED)), *self.exits(replica_id, 1, rank)]
 
+    def steps_alone(self, replica_id: str) -> list[Instruction]:
+        return self.on(NoManagerMade(WorkerKey(replica_id, self.incarnations[replica_id], 0), True))
+
     def says(self, replica_id: str, message: Any, rank: int = 0) -> list[Instruction]:
         return self.on(
             WorkerSent(WorkerKey(replica_id, self.incarnations[replica_id], rank), message)
@@ -155,6 +167,10 @@ def told(out: list[Instruction]) -> list[Any]:
 
 def said(out: list[Instruction]) -> str:
     return "\n".join(i.text for i in out if isinstance(i, ShowNotice))
+
+
+def evidence(out: list[Instruction]) -> list[FailureEvidence]:
+    return [i.evidence for i in out if isinstance(i, SendEvidence)]
 
 
 def ended(out: list[Instruction]) -> EndAgent | None:
@@ -247,7 +263,7 @@ def test_a_loss_is_told_before_anything_else_and_the_restart_is_at_once() -> Non
     agent.assign("0", "1")
     first = agent.incarnations["0"]
     out = agent.exits("0", -9)
-    assert out[0] == SendToLighthouse(ReplicaLost("0", first, "died: SIGKILL"))
+    assert out[0] == SendToLighthouse(ReplicaLost("0", first, "died: SIGKILL", kind="signal"))
     assert starts(out) == [("0", 1)]
     assert signals(out) == []
     assert agent.incarnations["0"] != first
@@ -266,9 +282,11 @@ def test_one_workers_death_kills_the_rest_of_its_group_only_and_restarts_when_al
     assert signals(out) == [("0", SIGKILL)]
     assert isinstance(out[0], SignalReplica)  # Q3: a loss that is told commits no more
     assert starts(out) == []
+    assert said(out) == ""  # the other worker's end may still turn out to be the first cause
+    out = agent.exits("0", -9, rank=0)
     assert "worker 1 (pid 1001) died: SIGSEGV. Restart 1 of 10 now." in said(out)
     assert [i.log for i in out if isinstance(i, ShowNotice)] == [WorkerLife("0", 1, 0)]
-    out = agent.exits("0", -9, rank=0)
+    assert [x.group_rank for x in evidence(out)[0].workers] == [1]  # we have stopped the other one
     assert starts(out) == [("0", 1)]
     assert told(out) == [ReplicaStarted("0", agent.incarnations["0"], 1)]
     summary = agent.core.summary()[0]
@@ -315,12 +333,15 @@ def test_the_same_traceback_three_times_ends_the_job_and_says_why() -> None:
     agent = Agent()
     agent.assign("0", "1")
     agent.raises("0")
+    agent.steps_alone("0")
     agent.raises("0")
     agent.wait(1.0)
+    agent.steps_alone("0")
     out = agent.raises("0")
     reason = told(out)[1].reason
     assert told(out)[1] == JobFailed(72, reason)
     assert "crash loop: replica 0 has failed 3 times" in reason
+    assert evidence(out)[0].verdict == "crash loop"
     assert "ValueError: no" in reason
     assert asked(out) == ["1"]
     assert ended(agent.exits("1", 143)) == EndAgent(72, reason)
@@ -333,8 +354,10 @@ def test_a_crash_loop_of_a_signal_or_an_exit_code_keeps_that_code() -> None:
         agent = Agent()
         agent.assign("0")
         agent.exits("0", status)
+        agent.steps_alone("0")
         agent.exits("0", status)
         agent.wait(1.0)
+        agent.steps_alone("0")
         end = ended(agent.exits("0", status))
         assert end is not None
         assert end.exit_code == code
@@ -361,7 +384,7 @@ def test_steps_of_its_peers_are_not_a_newcomers_own() -> None:
         agent.says("1", Progress(step, 0, Activity.HEALING))
         out = agent.raises("1")
         agent.wait(5.0)
-    assert "crash loop: replica 1 has failed 3 times" in said(out)
+    assert "restarting will not help: replica 1 has failed twice" in said(out)
 
 
 # ---------------------------------------------------------------- failures at the start
@@ -513,12 +536,115 @@ def test_a_node_without_replicas_says_so_once() -> None:
 def test_the_lighthouse_may_give_a_group_up() -> None:
     agent = Agent()
     agent.assign("0")
-    out = agent.on(RestartAsked("0", agent.incarnations["0"], "it did not answer"))
-    assert told(out) == [
-        ReplicaLost("0", agent.incarnations["0"], "was given up: it did not answer")
-    ]
+    first = agent.incarnations["0"]
+    out = agent.on(RestartAsked("0", first, "it did not answer"))
+    assert out == [TakeStacks("0", first)]
+    assert agent.on(RestartAsked("0", first, "it did not answer")) == []
+    out = agent.on(StacksTaken(first, ((0, "File f, line 3"),)))
+    assert told(out) == [ReplicaLost("0", first, "was given up: it did not answer", kind="hang")]
     assert signals(out) == [("0", SIGKILL)]
-    assert starts(agent.exits("0", -9)) == [("0", 1)]
+    out = agent.exits("0", -9)
+    assert starts(out) == [("0", 1)]
+    assert evidence(out)[0].workers[0].stacks == "File f, line 3"
+
+
+def test_stacks_that_do_not_come_are_not_waited_for() -> None:
+    agent = Agent()
+    agent.assign("0")
+    first = agent.incarnations["0"]
+    agent.on(RestartAsked("0", first, "it did not answer"))
+    assert agent.core.next_deadline() == STACKS_WAIT_S
+    assert signals(agent.wait(STACKS_WAIT_S)) == [("0", SIGKILL)]
+    assert agent.on(StacksTaken(first, ())) == []
+
+
+def test_a_worker_that_dies_while_its_stacks_are_taken_has_died_by_itself() -> None:
+    agent = Agent()
+    agent.assign("0")
+    first = agent.incarnations["0"]
+    agent.on(RestartAsked("0", first, "it did not answer"))
+    out = agent.exits("0", -11)
+    assert evidence(out)[0].workers[0].kind == "signal"
+    assert agent.on(StacksTaken(first, ((0, "late"),))) == []
+
+
+def test_the_first_cause_is_the_earliest_but_a_lost_peer_comes_after_what_it_follows_from() -> None:
+    agent = Agent(workers_per_replica=3)
+    agent.assign("0")
+    lost_peer = FailureReport("RuntimeError", "Connection closed by peer [::1]:99", TRACE)
+    agent.on(FailureReported(WorkerKey("0", agent.incarnations["0"], 2), lost_peer))
+    agent.now = 0.1
+    agent.exits("0", 1, rank=2)
+    agent.now = 0.2
+    agent.exits("0", -11, rank=1)
+    out = agent.exits("0", -9, rank=0)
+    assert "worker 1 (pid 1001) died: SIGSEGV" in said(out)
+    found = evidence(out)[0].workers
+    assert [(x.group_rank, x.kind) for x in found] == [(1, "signal"), (2, "peer lost")]
+    assert [x.age_s for x in found] == [0.0, 0.2]
+
+
+def test_evidence_is_sent_again_until_there_is_a_final_record() -> None:
+    agent = Agent()
+    agent.assign("0")
+    first = agent.incarnations["0"]
+    agent.exits("0", -9)
+    assert [x.incarnation for x in agent.core.unconfirmed()] == [first]
+    agent.on(IncidentRecorded(("another",)))
+    assert [x.incarnation for x in agent.core.unconfirmed()] == [first]
+    agent.on(IncidentRecorded((first,)))
+    assert agent.core.unconfirmed() == ()
+
+
+def test_a_job_that_fails_waits_a_moment_for_the_record_of_its_failure() -> None:
+    agent = Agent(restarts=RestartRules(max_restarts=0))
+    agent.on(LighthouseSent(0.0))
+    agent.assign("0")
+    first = agent.incarnations["0"]
+    assert ended(agent.exits("0", -9)) is None
+    assert ended(agent.on(IncidentRecorded((first,)))) is not None
+    silent = Agent(restarts=RestartRules(max_restarts=0))
+    silent.on(LighthouseSent(0.0))
+    silent.assign("0")
+    assert ended(silent.exits("0", -9)) is None
+    end = ended(silent.wait(RECORDS_WAIT_S))
+    assert end is not None
+    assert (end.exit_code, end.kind) == (137, "script")
+
+
+def test_a_second_request_to_stop_waits_for_no_record() -> None:
+    agent = Agent(restarts=RestartRules(max_restarts=0))
+    agent.on(LighthouseSent(0.0))
+    agent.assign("0")
+    assert ended(agent.exits("0", -9)) is None
+    assert ended(agent.on(StopAsked())) is not None
+
+
+def test_a_node_that_is_not_well_restarts_nothing() -> None:
+    agent = Agent(restarts=RestartRules(max_restarts=2), health_check="check")
+    agent.assign("0")
+    first = agent.incarnations["0"]
+    out = agent.exits("0", -9)
+    assert CheckHealth("0", first) in out
+    assert starts(out) == []
+    out = agent.on(HealthChecked(first, "--health-check ended with exit code 1: no GPU"))
+    assert "no GPU" in said(out)
+    assert evidence(out)[0].workers[-1].kind == "unhealthy node"
+    assert CheckHealth("0", first) in agent.wait(1.0)
+    assert starts(agent.on(HealthChecked(first, ""))) == [("0", 1)]
+    again = agent.incarnations["0"]
+    agent.exits("0", -9)
+    assert agent.on(HealthChecked(first, "late")) == []
+    assert agent.on(HealthChecked(again, "no GPU")) == []  # it is not asked yet: it waits
+
+
+def test_a_health_check_without_an_answer_is_one_that_fails() -> None:
+    agent = Agent(restarts=RestartRules(max_restarts=1), health_check="check")
+    agent.assign("0")
+    agent.exits("0", -9)
+    out = agent.wait(100.0)
+    assert "gave no answer" in said(out)
+    assert ended(out) is not None
 
 
 def test_a_script_that_has_raised_is_lost_before_its_interpreter_has_ended() -> None:
@@ -527,7 +653,7 @@ def test_a_script_that_has_raised_is_lost_before_its_interpreter_has_ended() -> 
     first = agent.incarnations["0"]
     key = WorkerKey("0", first, 0)
     assert told(agent.on(FailureReported(key, RAISED))) == [
-        ReplicaLost("0", first, f"failed: {RAISED.error_type}: {RAISED.message}")
+        ReplicaLost("0", first, f"failed: {RAISED.error_type}: {RAISED.message}", kind="exception")
     ]
     assert agent.on(FailureReported(key, RAISED)) == []
     out = agent.exits("0", 1)
@@ -543,10 +669,11 @@ def test_a_failure_is_told_also_if_the_slot_is_taken_away_before_the_interpreter
     agent.assign("0")
     agent.on(FailureReported(WorkerKey("0", agent.incarnations["0"], 0), RAISED))
     out = agent.assign()
-    assert f"failed: {RAISED.error_type}" in said(out)
     assert signals(out) == [("0", SIGKILL)]
     agent.assign("0")
-    assert starts(agent.exits("0", -9)) == [("0", 1)]
+    out = agent.exits("0", -9)
+    assert f"failed: {RAISED.error_type}" in said(out)
+    assert starts(out) == [("0", 1)]
     assert agent.core.summary()[0].restarts == 1
 
 

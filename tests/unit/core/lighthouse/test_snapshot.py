@@ -53,6 +53,7 @@ def test_a_steady_job() -> None:
         "incarnation": "a",
         "agent_id": "A",
         "restarts": 2,
+        "restart_in_s": None,
         "step": 5,
         "batches": 5,
         "worker_phase": "step",

@@ -1,0 +1,61 @@
+"""Why a run has ended, as JSON: ``exit.json`` in the job's log directory, and ``--json-exit``.
+
+It tells a script's exit code from one of ftrun's that is equal. Not here: the table of exit codes
+(errors.py), how a job ends (core/agent/ending.py).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from ftrun import clock
+from ftrun.core import failure_kinds as kinds
+from ftrun.core.agent.events import EndAgent
+from ftrun.errors import exit_kind
+
+SCHEMA = "ftrun.exit/1"
+FILE_NAME = "exit.json"
+TEXT_CHARS_MAX = 2000
+
+
+def exit_document(
+    ending: EndAgent, job_id: str, host: str, incident: dict[str, Any] | None
+) -> dict[str, Any]:
+    """The record of this agent's end. ``incident``: the last one, if the job failed."""
+    is_of_script = ending.kind == kinds.BY_SCRIPT
+    first = (incident or {}).get("first_cause") or {}
+    return {
+        "schema": SCHEMA,
+        "job_id": job_id,
+        "host": host,
+        "time": clock.wall().isoformat(timespec="milliseconds"),
+        "exit_code": ending.exit_code,
+        "source": "script" if is_of_script else "ftrun",
+        "kind": exit_kind(ending.exit_code, is_of_script),
+        "reason": ending.reason[:TEXT_CHARS_MAX],
+        "incident": (incident or {}).get("number"),
+        "verdict": (incident or {}).get("verdict"),
+        "first_cause": {
+            "replica_id": first.get("replica_id"),
+            "host": first.get("host"),
+            "kind": first.get("kind"),
+            "cause": str(first.get("cause", ""))[:TEXT_CHARS_MAX],
+        }
+        if first
+        else None,
+    }
+
+
+def write_exit(document: dict[str, Any], job_log_dir: Path) -> OSError | None:
+    """Write the file, which appears complete or not at all; returns the error, if there was one."""
+    path = job_log_dir / FILE_NAME
+    draft = path.with_suffix(f".{os.getpid()}.draft")
+    try:
+        draft.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+        os.replace(draft, path)
+    except OSError as error:
+        return error
+    return None

@@ -1,0 +1,85 @@
+"""Evidence that only the agent's machine has, and the records that the lighthouse sends back.
+
+A worker's last lines are added to its failure on the way to the lighthouse. A record is kept in the
+job's log directory, one file per incident, and the newest of them for the report at the end. Not
+here: what is a failure (core/agent/), which failures are one incident (core/lighthouse/), the text
+for people (core/incident_words.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ftrun.agent.last_lines import last_lines
+from ftrun.agent.logs import log_path
+from ftrun.core.messages import FailureEvidence, IncidentRecord
+
+DIRECTORY = "incidents"
+FILES_MAX = 1000
+"""A job that fails more often loses the oldest of its records."""
+
+
+def incident_path(job_log_dir: Path, number: int) -> Path:
+    """``incidents/0003.json``."""
+    return job_log_dir / DIRECTORY / f"{number:04d}.json"
+
+
+def with_output(evidence: FailureEvidence, job_log_dir: Path) -> FailureEvidence:
+    """The evidence with each worker's last lines."""
+    workers = tuple(
+        replace(
+            worker,
+            output=last_lines(
+                log_path(job_log_dir, evidence.replica_id, worker.group_rank, evidence.restarts)
+            ),
+        )
+        for worker in evidence.workers
+    )
+    return replace(evidence, workers=workers)
+
+
+class IncidentRecords:
+    """The records of this run. ``show``: a line on the terminal, if one cannot be written."""
+
+    def __init__(self, job_log_dir: Path, show: Callable[[str], None]) -> None:
+        self._directory = job_log_dir
+        self._show = show
+        self._has_failed = False
+        self.last: dict[str, Any] | None = None
+        self.count = 0
+        self._numbers: deque[int] = deque()
+
+    def keep(self, record: IncidentRecord) -> None:
+        """Write the record's file, which appears complete or not at all."""
+        if record.number not in self._numbers:
+            self._numbers.append(record.number)
+            self.count += 1
+            self._drop_oldest()
+        try:
+            document = json.loads(record.document)
+        except ValueError:
+            return
+        if self.last is None or self.last["number"] <= record.number:
+            self.last = document
+        path = incident_path(self._directory, record.number)
+        draft = path.with_suffix(f".{os.getpid()}.draft")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            draft.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+            os.replace(draft, path)
+        except OSError as error:
+            if not self._has_failed:
+                self._show(f"{path}: {error.strerror}; incidents are with the lighthouse only.")
+            self._has_failed = True
+
+    def _drop_oldest(self) -> None:
+        while len(self._numbers) > FILES_MAX:
+            with contextlib.suppress(OSError):
+                incident_path(self._directory, self._numbers.popleft()).unlink()

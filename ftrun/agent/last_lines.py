@@ -1,0 +1,44 @@
+"""The last lines of a worker's output, as evidence of its end.
+
+They are read from its log file, which has everything. Not here: the log itself (logs.py).
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+LINES_MAX = 40
+BYTES_MAX = 32 * 1024
+FATAL = "Fatal Python error"
+FATAL_BEFORE, FATAL_AFTER = 10, 80
+"""Lines around the beginning of what faulthandler prints, which may be long."""
+
+
+def last_lines(path: Path) -> str:
+    """Lines from the last ``BYTES_MAX`` bytes; "" if there are none.
+
+    They are the last ``LINES_MAX`` or, of a crash, those where the stacks begin.
+    """
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - BYTES_MAX))
+            data = file.read(BYTES_MAX)
+    except OSError:
+        return ""
+    lines = data.decode(errors="replace").removesuffix("\n").split("\n")
+    if size > BYTES_MAX:
+        lines = lines[1:]  # it may begin in the middle of a line
+    starts = [at for at, line in enumerate(lines) if line.startswith(FATAL)]
+    if starts:
+        chosen = lines[max(0, starts[-1] - FATAL_BEFORE) : starts[-1] + FATAL_AFTER]
+    else:
+        chosen = lines[-LINES_MAX:]
+    return "\n".join(_as_drawn(line) for line in chosen)
+
+
+def _as_drawn(line: str) -> str:
+    """The part of a redrawn line, such as a progress bar, that a terminal would show."""
+    drawn = [part for part in line.split("\r") if part]
+    return drawn[-1] if drawn else ""

@@ -1,0 +1,136 @@
+"""Whether the kernel has ended a worker for want of memory.
+
+Three sources, each named in the answer: the ``oom_kill`` counter of the worker's cgroup (version 2
+``memory.events``, version 1 ``memory.oom_control``), the machine's in ``/proc/vmstat``, and the
+kernel's log where it may be read. A counter that has risen since the worker was started, and a
+SIGKILL that ftrun has not sent, are taken together: the answer says so. Not here: what follows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+KERNEL_LOG = Path("/dev/kmsg")
+VMSTAT = Path("/proc/vmstat")
+CGROUPS = Path("/sys/fs/cgroup")
+RECORD_BYTES = 8192
+RECORDS_MAX = 20_000
+KILLED = "Killed process"
+
+
+@dataclass(frozen=True, slots=True)
+class Counter:
+    """A count of out-of-memory kills: the file that has it, its key, its value at a time."""
+
+    path: Path
+    key: str
+    value: int
+
+    def now(self) -> int:
+        """The value now; the former one if it cannot be read any more."""
+        found = _read_key(self.path, self.key)
+        return self.value if found is None else found
+
+
+class MemoryWatch:
+    """Counters of one worker, as they were when it was started.
+
+    ``root``: where cgroups are mounted; ``proc``: the process's files; ``kernel_log``: see above.
+    """
+
+    def __init__(
+        self,
+        pid: int,
+        *,
+        root: Path = CGROUPS,
+        proc: Path | None = None,
+        vmstat: Path = VMSTAT,
+        kernel_log: Path = KERNEL_LOG,
+    ) -> None:
+        self._pid = pid
+        self._kernel_log = kernel_log
+        self._counters = _counters(proc or Path(f"/proc/{pid}"), root, vmstat)
+
+    def verdict(self) -> str:
+        """After a SIGKILL that ftrun did not send: how it is known to be the kernel's; or ""."""
+        line = _kernel_line(self._kernel_log, self._pid)
+        if line:
+            return f"the kernel's log: {line}"
+        for counter in self._counters:
+            now = counter.now()
+            if now > counter.value:
+                return (
+                    f"the kernel's count of out-of-memory kills rose from {counter.value} to {now} "
+                    f"while it ran ({counter.path}, {counter.key})"
+                )
+        return ""
+
+
+def _counters(proc: Path, root: Path, vmstat: Path) -> list[Counter]:
+    """The worker's own cgroup if that counts, else the machine's count."""
+    candidates = [(path, "oom_kill") for path in _files(proc, root)]
+    found = [Counter(p, key, n) for p, key in candidates if (n := _read_key(p, key)) is not None]
+    if not found:
+        n = _read_key(vmstat, "oom_kill")
+        found = [] if n is None else [Counter(vmstat, "oom_kill", n)]
+    return found
+
+
+def _files(proc: Path, root: Path) -> list[Path]:
+    """The files that may count the kills of this process's cgroup."""
+    try:
+        lines = (proc / "cgroup").read_text().splitlines()
+    except OSError:
+        return []
+    files = []
+    for line in lines:
+        _, controllers, path = [*line.split(":", 2), "", ""][:3]
+        below = path.lstrip("/")
+        if controllers == "":
+            files.append(root / below / "memory.events")
+            files.append(root / "unified" / below / "memory.events")
+        elif "memory" in controllers.split(","):
+            files.append(root / "memory" / below / "memory.oom_control")
+            # In a container the mount shows its own group as the root.
+            files.append(root / "memory" / "memory.oom_control")
+    return files
+
+
+def _read_key(path: Path, key: str) -> int | None:
+    try:
+        for line in path.read_text().splitlines():
+            name, _, value = line.partition(" ")
+            if name == key:
+                return int(value)
+    except (OSError, ValueError):
+        return None
+    return None
+
+
+def _kernel_line(log: Path, pid: int) -> str:
+    """The kernel's line about the end of this process; "": there is none, or no permission."""
+    try:
+        fd = os.open(log, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return ""
+    found = ""
+    try:
+        for _ in range(RECORDS_MAX):
+            try:
+                record = os.read(fd, RECORD_BYTES)
+            except BrokenPipeError:
+                continue  # records were overwritten while we read
+            except OSError:
+                break
+            if not record:
+                break
+            text = record.decode(errors="replace")
+            if KILLED in text and f"{KILLED} {pid} " in text:
+                found = text.partition(";")[2].strip().partition("\n")[0] or text.strip()
+    finally:
+        with contextlib.suppress(OSError):
+            os.close(fd)
+    return found

@@ -1,0 +1,44 @@
+"""``ftrun explain``: its options.
+
+Not here: where incidents are found and how they are shown (explain/).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ftrun.commands.shared import TlsCa, TlsCert, TlsKey, TokenFile, jobs
+
+
+def explain(
+    job_id: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="JOB",
+            help="[default: the one that runs here, or ended last]",
+            autocompletion=jobs,
+        ),
+    ] = None,
+    incident: Annotated[
+        int | None, typer.Argument(metavar="INCIDENT", help="Its number. [default: the latest]")
+    ] = None,
+    all_of_them: Annotated[bool, typer.Option("--all", help="List all incidents.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the records as JSON.")] = False,
+    log_dir: Annotated[
+        Path, typer.Option(metavar="DIR", help="Directory for logs of jobs that have ended.")
+    ] = Path("ftrun-logs"),
+    token_file: TokenFile = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    tls_ca: TlsCa = None,
+) -> None:
+    """Ask the job's lighthouse or, once the job has ended, read its log directory."""
+    from ftrun.explain.command import explain as show
+    from ftrun.explain.finding import Query
+    from ftrun.protocol.tls import TlsFiles
+
+    query = Query(job_id, log_dir, token_file, TlsFiles(tls_cert, tls_key, tls_ca))
+    raise typer.Exit(show(query, incident, as_json=as_json, all_of_them=all_of_them))

@@ -1,0 +1,102 @@
+"""Evidence of one incarnation's failure: which worker ended first, which ones followed.
+
+All workers that end badly before they are stopped are noted with their times. Once the last process
+has ended, the first cause is chosen: the earliest, but an error that names a lost peer comes after
+every other kind, because it may be seen before the end of that peer is.
+
+Workers that were stopped because of the failure are not in it. Not here: the order among several
+replicas (core/lighthouse/incidents.py); memory, output and stacks of a process (agent/).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from ftrun.core import failure_kinds as kinds
+from ftrun.core.agent.failures import Failure
+from ftrun.core.messages import FailedWorker, FailureEvidence
+
+WORKERS_MAX = 8
+"""Workers of which one incarnation's evidence tells: the first cause and seven more."""
+UNCONFIRMED_MAX = 16
+
+
+@dataclass(slots=True)
+class Ends:
+    """The bad ends of one incarnation's workers: the first one of each, with its time.
+
+    ``stacks``: by group_rank, of workers that were given up as hanging. ``of_node``: checks of the
+    node's health that failed before the restart.
+    """
+
+    failures: dict[int, tuple[float, Failure]] = field(default_factory=dict)
+    stacks: dict[int, str] = field(default_factory=dict)
+    of_node: deque[tuple[float, Failure]] = field(default_factory=lambda: deque(maxlen=4))
+
+    def note(self, at: float, failure: Failure) -> None:
+        """A worker has ended badly, or has raised, at ``at``; a later fact has more to it."""
+        first = self.failures.get(failure.group_rank)
+        self.failures[failure.group_rank] = (at if first is None else first[0], failure)
+
+    def in_order(self) -> list[tuple[float, Failure]]:
+        """The first cause, then its consequences."""
+        return [*sorted(self.failures.values(), key=_order), *self.of_node]
+
+    def first(self) -> Failure:
+        """The first cause."""
+        return self.in_order()[0][1]
+
+
+def _order(end: tuple[float, Failure]) -> tuple[bool, float]:
+    at, failure = end
+    return failure.kind in kinds.CONSEQUENCES, at
+
+
+def failed_worker(at: float, failure: Failure, now: float, stacks: str = "") -> FailedWorker:
+    """One worker's part in the message to the lighthouse; the shell adds its output."""
+    report = failure.report
+    return FailedWorker(
+        group_rank=failure.group_rank,
+        pid=failure.pid,
+        status=failure.status,
+        kind=failure.kind,
+        cause=failure.cause(),
+        age_s=max(0.0, now - at),
+        error_type=report.error_type if report is not None else "",
+        message=report.message if report is not None else "",
+        traceback=report.traceback if report is not None else "",
+        memory=failure.memory,
+        stacks=stacks,
+    )
+
+
+def failed_workers(ends: Ends, now: float) -> tuple[FailedWorker, ...]:
+    """The message's workers: those that failed, and others whose stacks show where they stood."""
+    return tuple(
+        failed_worker(at, failure, now, ends.stacks.get(failure.group_rank, ""))
+        for at, failure in ends.in_order()[:WORKERS_MAX]
+    )
+
+
+class Unconfirmed:
+    """Evidence of which the lighthouse has sent no final record yet: a new lighthouse gets it.
+
+    The oldest is dropped if there are ``UNCONFIRMED_MAX``.
+    """
+
+    def __init__(self) -> None:
+        self._sent: deque[FailureEvidence] = deque(maxlen=UNCONFIRMED_MAX)
+
+    def sent(self, evidence: FailureEvidence) -> None:
+        """This was sent, or would have been if there were a stream."""
+        self._sent.append(evidence)
+
+    def recorded(self, incarnations: tuple[str, ...]) -> None:
+        """The lighthouse has sent the final record about these."""
+        kept = [x for x in self._sent if x.incarnation not in incarnations]
+        self._sent = deque(kept, maxlen=UNCONFIRMED_MAX)
+
+    def again(self) -> tuple[FailureEvidence, ...]:
+        """What a lighthouse that has just welcomed this agent may not know."""
+        return tuple(self._sent)

@@ -1,0 +1,78 @@
+"""Workers that do not go on: their Python stacks are taken, and then their replica is given up.
+
+A worker is found by its silence (hang_watch.py), or by the lighthouse, which had no answer from it.
+The stacks are evidence and end with the process, so they are taken before it is killed. That takes
+a moment, and at most ``STACKS_WAIT_S``.
+
+Not here: what follows (supervisor.py), how stacks are taken (agent/stacks.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ftrun.core.agent.events import AskWorker, TakeStacks, WorkerExited, WorkerUsed
+from ftrun.core.agent.outbox import Outbox
+from ftrun.core.agent.slot_state import SlotPhase, SlotState
+from ftrun.core.agent.slot_table import NodeSlots
+from ftrun.core.agent.stopping import SIGKILL
+from ftrun.core.ids import WorkerKey
+
+STACKS_WAIT_S = 2.0
+"""Stacks that are not there by then are not waited for: the replica is killed without."""
+
+
+class Hangs:
+    """Finds workers that hang, and gives their replicas up by ``fail``."""
+
+    def __init__(
+        self, slots: NodeSlots, out: Outbox, fail: Callable[[SlotState, WorkerExited], None]
+    ) -> None:
+        self._slots = slots
+        self._out = out
+        self._fail = fail
+
+    def ask_the_silent(self, slot: SlotState) -> None:
+        """Ask those workers that have sent nothing for long."""
+        for rank in slot.hang_watch.ask(self._out.now):
+            self._out.add(AskWorker(WorkerKey(slot.replica_id, slot.incarnation, rank)))
+
+    def used(self, event: WorkerUsed) -> None:
+        """A worker's processor time, at the moment of a question."""
+        key = event.key
+        slot = self._slots.of_incarnation(key.incarnation)
+        if slot is None or slot.phase is not SlotPhase.RUNNING:
+            return
+        silent_s = slot.hang_watch.used(key.group_rank, event.cpu_s, self._out.now)
+        if silent_s is not None:
+            slot.stands(self._out.now - silent_s)
+            why = f"hangs: it has answered nothing for {silent_s:.0f} s, though asked"
+            gone = WorkerExited(key.incarnation, key.group_rank, event.pid, -SIGKILL, why)
+            self._give_up(slot, gone)
+
+    def given_up(self, incarnation: str, reason: str) -> None:
+        """The lighthouse had no answer from this replica in time, and goes on without it."""
+        slot = self._slots.of_incarnation(incarnation)
+        if slot is not None and slot.phase is SlotPhase.RUNNING:
+            why = f"was given up: {reason}"
+            self._give_up(slot, WorkerExited(incarnation, min(slot.alive), 0, -SIGKILL, why))
+
+    def stacks_taken(self, incarnation: str, stacks: tuple[tuple[int, str], ...]) -> None:
+        """The stacks are here: the replica is killed now."""
+        slot = self._slots.of_incarnation(incarnation)
+        if slot is None or slot.hung is None:
+            return
+        slot.ends.stacks.update(stacks)
+        self._fail(slot, slot.hung)
+
+    def overdue(self, slot: SlotState) -> None:
+        """The stacks have not come in time."""
+        if slot.hung is not None:
+            self._fail(slot, slot.hung)
+
+    def _give_up(self, slot: SlotState, gone: WorkerExited) -> None:
+        if slot.hung is not None:
+            return
+        slot.hung = gone
+        slot.stacks_at = self._out.now + STACKS_WAIT_S
+        self._out.add(TakeStacks(slot.replica_id, slot.incarnation))

@@ -1,0 +1,38 @@
+"""The words for failures and for what follows them, which agents and the lighthouse share.
+
+Not here: how a failure is recognised (core/agent/failures.py), how failures become one incident
+(core/lighthouse/incidents.py).
+"""
+
+from __future__ import annotations
+
+EXCEPTION = "exception"
+EXIT = "exit code"
+SIGNAL = "signal"
+MEMORY = "out of memory"
+HANG = "hang"
+PEER = "peer lost"
+"""An error of a worker whose peer has ended: a consequence, unless nothing else is known."""
+NOT_STARTED = "not started"
+UNHEALTHY = "unhealthy node"
+NODE = "node lost"
+GIVEN_UP = "given up"
+"""The lighthouse had no answer in time; the agent's evidence tells more, if any comes."""
+
+CONSEQUENCES = frozenset({PEER, GIVEN_UP})
+"""Kinds that follow from another failure, if there is one at the same time."""
+
+RESTARTED = "restarted"
+WILL_NOT_HELP = "will not help"
+CRASH_LOOP = "crash loop"
+BUDGET_SPENT = "restarts spent"
+SET_ASIDE = "set aside"
+ENDED = "ended"
+"""The verdicts of an incident; ``ENDED``: the job ended before anything else could follow."""
+
+VERDICTS = frozenset({RESTARTED, WILL_NOT_HELP, CRASH_LOOP, BUDGET_SPENT, SET_ASIDE, ENDED})
+ENDING_VERDICTS = frozenset({WILL_NOT_HELP, CRASH_LOOP, BUDGET_SPENT})
+"""The verdicts by which an agent gives the job up."""
+
+BY_SCRIPT = "script"
+"""The kind of an end whose exit code is the first cause's own, and none of ftrun's."""

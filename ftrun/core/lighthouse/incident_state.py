@@ -1,0 +1,187 @@
+"""One incident: its parts in order, what the survivors did, what it cost.
+
+Not here: which failures are one incident (incidents.py), its form as JSON (incident_record.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ftrun.core import failure_kinds as kinds
+from ftrun.core.messages import FailureEvidence, Healed, Report
+
+UNLISTED_MAX = 4096
+
+
+@dataclass(slots=True)
+class Part:
+    """One incarnation that was lost.
+
+    ``at``: when it failed, by the lighthouse's clock. ``signature``: of its error, if it came
+    before the first step. ``started_at``: when the next incarnation of its slot was started;
+    ``back_at``: when that was in a quorum, or when nothing more is expected; ``back_step``: the
+    job's step then. ``set_aside``: why its slot went to another node.
+    """
+
+    replica_id: str
+    incarnation: str
+    at: float
+    kind: str
+    cause: str
+    agent_id: str = ""
+    host: str = ""
+    signature: str = ""
+    evidence: FailureEvidence | None = None
+    started_at: float | None = None
+    back_at: float | None = None
+    back_step: int | None = None
+    healed: Healed | None = None
+    set_aside: str = ""
+
+    def tell(self, evidence: FailureEvidence, now: float, agent_id: str, host: str) -> None:
+        """The agent's evidence: it knows kind, cause and time better than the first report."""
+        first = evidence.workers[0]
+        self.evidence = evidence
+        self.kind, self.cause = first.kind, first.cause
+        self.at = min(self.at, now - first.age_s)
+        self.agent_id, self.host = agent_id, host
+
+    def is_followed_by(self, incarnation: str) -> bool:
+        """Whether an incarnation in its slot means that the slot is back.
+
+        An agent that was out of reach may come back with the very same one.
+        """
+        return incarnation != self.incarnation or self.kind == kinds.NODE
+
+    @property
+    def is_consequence(self) -> bool:
+        """True if it follows from another failure, where there is one."""
+        return self.kind in kinds.CONSEQUENCES
+
+
+@dataclass(slots=True)
+class Standing:
+    """Where a member was: its step and activity, and what its answer to the Interrupt tells.
+
+    ``reductions``: of the step under way: "complete", "incomplete" or, without an answer, "".
+    """
+
+    replica_id: str
+    step: int
+    activity: str
+    reductions: str = ""
+
+    def note(self, reports: list[Report]) -> None:
+        """The newest report of each of its workers."""
+        self.step = max(report.state.step for report in reports)
+        has_all = all(r.reduced is not None and r.reduced.step == r.state.step for r in reports)
+        self.reductions = "complete" if has_all else "incomplete"
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """How the others went on: a change of membership (history.py), and those who recompute."""
+
+    kind: str
+    quorum: str
+    members: tuple[str, ...]
+    survivors: tuple[str, ...]
+    recomputes: tuple[str, ...]
+    step: int | None
+    duration_s: float
+
+
+@dataclass(slots=True)
+class Incident:
+    """``began_at``: the time of the first cause, ``noted_at``: when the lighthouse knew of it.
+
+    ``members``: of the quorum at that time. ``unlisted``: incarnations beyond the limit of parts.
+    """
+
+    number: int
+    began_at: float
+    noted_at: float
+    step: int
+    quorum: int | None
+    members: tuple[str, ...]
+    parts: list[Part]
+    standing: list[Standing]
+    response: Response | None = None
+    unlisted: set[tuple[str, str]] = field(default_factory=set)
+    closed_at: float | None = None
+    ended_words: str = ""
+
+    def in_order(self) -> list[Part]:
+        """The first cause, and then what followed."""
+        return sorted(self.parts, key=lambda part: (part.is_consequence, part.at))
+
+    def first(self) -> Part:
+        """The first cause."""
+        return self.in_order()[0]
+
+    def part_of(self, replica_id: str, incarnation: str) -> Part | None:
+        """The part of this incarnation."""
+        key = (replica_id, incarnation)
+        return next((p for p in self.parts if (p.replica_id, p.incarnation) == key), None)
+
+    def takes(self, part: Part) -> bool:
+        """Whether a new part belongs to this incident, which is open."""
+        if part.is_consequence:
+            return True
+        first = self.first()
+        return first.is_consequence or (part.signature != "" and part.signature == first.signature)
+
+    def add(self, part: Part, parts_max: int) -> None:
+        """One more incarnation; beyond the limit it is only counted."""
+        if len(self.parts) < parts_max:
+            self.parts.append(part)
+        elif len(self.unlisted) < UNLISTED_MAX:
+            self.unlisted.add((part.replica_id, part.incarnation))
+        self.began_at = min(self.began_at, part.at)
+
+    def close_if_over(self, now: float) -> None:
+        """All of its replicas are back, or are not expected, and the others go on."""
+        waits = [part for part in self.parts if part.back_at is None]
+        interrupted = any(part.replica_id in self.members for part in self.parts)
+        if not waits and (self.response is not None or not interrupted):
+            self.closed_at = now
+
+    def end(self, now: float, words: str) -> None:
+        """The job has ended; ``words``: why."""
+        if self.closed_at is None:
+            self.closed_at = now
+            self.ended_words = words
+        for part in self.parts:
+            if part.back_at is None:
+                part.back_at = now
+
+    # ------------------------------------------------------------ verdict and cost
+
+    def verdict(self) -> tuple[str, str]:
+        """One word of failure_kinds.py, and the same for people; ("", ""): not known yet."""
+        told = [part.evidence for part in self.in_order() if part.evidence is not None]
+        for evidence in told:
+            if evidence.verdict in kinds.ENDING_VERDICTS:
+                return evidence.verdict, evidence.words
+        aside = [part.set_aside for part in self.parts if part.set_aside]
+        if aside:
+            return kinds.SET_ASIDE, aside[0]
+        if self.ended_words:
+            return kinds.ENDED, self.ended_words
+        if told:
+            return told[0].verdict, told[0].words
+        is_back = self.closed_at is not None
+        return (kinds.RESTARTED, "its replicas are back") if is_back else ("", "")
+
+    def steps_lost(self) -> int:
+        """Steps that the job must train again."""
+        if self.response is None or self.response.step is None:
+            return 0
+        return max(0, self.step - self.response.step)
+
+    def replica_seconds(self, now: float) -> float:
+        """The time that replicas could not train: the lost ones, and those that went on later."""
+        lost = sum((p.back_at if p.back_at is not None else now) - p.at for p in self.parts)
+        if self.response is None:
+            return max(0.0, lost)
+        return max(0.0, lost) + self.response.duration_s * len(self.response.survivors)

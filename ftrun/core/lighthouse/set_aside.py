@@ -1,0 +1,105 @@
+"""Sets a node aside on which replicas keep dying, if other nodes can take its slots.
+
+A node's failures are counted while nothing that it runs makes progress, and for ``WINDOW_S`` at
+most. With ``FAILURES_MAX`` of them, or when its own ``--health-check`` fails once, it gets no more
+slots, and each of its slots whose replica is dead goes to another node. That node must have room,
+and must have had no failure itself: an error that is in the script would only move on. Where there
+is none, nothing changes: the agent goes on with its restarts, and the lighthouse says so.
+
+A node that was set aside comes back as a new agent. Not here: restarts on the same node
+(core/agent/restarts.py), slots of agents that leave (assignment.py).
+"""
+
+from __future__ import annotations
+
+from ftrun.core import failure_kinds as kinds
+from ftrun.core.lighthouse.agents import Agent, Agents
+from ftrun.core.lighthouse.assignment import Assignment
+from ftrun.core.lighthouse.history import replicas, sentence
+from ftrun.core.lighthouse.incidents import Incidents
+from ftrun.core.lighthouse.phases import Phase
+from ftrun.core.lighthouse.state import MembershipState
+from ftrun.core.messages import FailureEvidence
+
+FAILURES_MAX = 3
+WINDOW_S = 600.0
+
+
+class SetAside:
+    """Judges nodes by the failures that their agents report."""
+
+    def __init__(
+        self,
+        state: MembershipState,
+        agents: Agents,
+        assignment: Assignment,
+        incidents: Incidents,
+    ) -> None:
+        self._state = state
+        self._agents = agents
+        self._assignment = assignment
+        self._incidents = incidents
+
+    def failed(self, agent: Agent, evidence: FailureEvidence) -> None:
+        """A replica of this agent has failed, or its node is not well."""
+        found = {worker.kind for worker in evidence.workers}
+        is_final = evidence.verdict in kinds.ENDING_VERDICTS
+        if self._state.phase is Phase.ENDED or is_final or found <= kinds.CONSEQUENCES:
+            return
+        is_unwell = kinds.UNHEALTHY in found
+        if evidence.has_step and evidence.step > agent.failed_at_step:
+            agent.failures.clear()  # it has trained since the last failure
+        agent.failed_at_step = self._state.step_max
+        agent.failures.append(self._state.now)
+        recent = [at for at in agent.failures if at > self._state.now - WINDOW_S]
+        if is_unwell or len(recent) >= FAILURES_MAX or agent.is_aside:
+            self._move(agent, "its --health-check fails" if is_unwell else self._words(recent))
+
+    def progressed(self, agent: Agent, step: int) -> None:
+        """Something that it runs is at ``step``."""
+        if agent.failures and step > agent.failed_at_step:
+            agent.failures.clear()
+
+    def _words(self, recent: list[float]) -> str:
+        return f"its replicas have failed {len(recent)} times without a new step in between"
+
+    def _move(self, agent: Agent, why: str) -> None:
+        state = self._state
+        mine = state.slots.of(agent.agent_id)
+        moved = [name for name in mine if state.replicas.at(name) is None and self._give(name)]
+        if not moved:
+            self._note_no_room(agent, why)
+            return
+        agent.is_aside = True
+        text = f"{replicas(moved)} to another node: {agent.host} is set aside, because {why}."
+        for name in moved:
+            self._incidents.set_aside(name, text)
+        state.outbox.notice("aside", moved, sentence(text))
+
+    def _give(self, replica_id: str) -> bool:
+        """Give a slot to the node with the most room that has had no failure."""
+        state = self._state
+        owner = self._agents[state.slots[replica_id].agent_id]
+        runs = state.slots.by_agent()
+        room = {
+            agent_id: agent.capacity - len(runs.get(agent_id, ()))
+            for agent_id in state.outbox.agents
+            if (agent := self._agents[agent_id]).takes_slots and not agent.failures
+        }
+        heir = max(room, key=lambda agent_id: room[agent_id], default="")
+        if not heir or room[heir] <= 0 or heir == owner.agent_id:
+            return False
+        state.slots.give(replica_id, heir)
+        self._assignment.send_slots(owner)
+        self._assignment.send_slots(self._agents[heir])
+        return True
+
+    def _note_no_room(self, agent: Agent, why: str) -> None:
+        if agent.is_unplaced or agent.is_aside or len(self._agents) == 1:
+            return
+        agent.is_unplaced = True
+        text = (
+            f"{agent.host} would be set aside, because {why}, but no other node has room and no "
+            "failures: it tries again within its --max-restarts."
+        )
+        self._state.outbox.notice("aside", self._state.slots.of(agent.agent_id), sentence(text))

@@ -1,0 +1,161 @@
+"""Nodes on which replicas keep dying, and jobs that never get their nodes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ftrun.core import failure_kinds as kinds
+from ftrun.core import messages as m
+from ftrun.core.activity import Activity
+from ftrun.core.lighthouse.machine import (
+    AgentAttached,
+    AgentSent,
+    JournalState,
+    Lighthouse,
+    LighthouseSettings,
+    SendToAgent,
+    TimerFired,
+)
+from ftrun.core.lighthouse.set_aside import FAILURES_MAX, WINDOW_S
+
+CAUSE = m.FailedWorker(0, 7, -11, kinds.SIGNAL, "died: SIGSEGV", 0.0)
+
+
+class Job:
+    """Two replicas on two nodes, each with ``capacity``."""
+
+    def __init__(self, capacity: int = 2) -> None:
+        self.core = Lighthouse(LighthouseSettings(), JournalState(), 0.0)
+        self.now = 0.0
+        self.lives = 0
+        self.sent: list[Any] = []
+        self.spec = m.JobSpec("job", 2, 1, 1, 10.0, 5.0, 20.0, nodes=2)
+        for agent_id in ("a", "b"):
+            hello = m.Hello(agent_id, self.spec, capacity, f"host-{agent_id}", f"{agent_id}:1")
+            self.feed(AgentAttached(agent_id, hello))
+        self.now = 0.5
+        self.feed(TimerFired())  # the slots are shared out
+
+    def feed(self, event: Any) -> None:
+        out = self.core.handle(event, self.now)
+        self.core.check()
+        self.sent += [x.message for x in out if isinstance(x, SendToAgent)]
+
+    def owner(self, replica_id: str) -> str:
+        return self.core.state.slots[replica_id].agent_id
+
+    def fails(self, agent_id: str, replica_id: str, cause: m.FailedWorker = CAUSE) -> None:
+        self.lives += 1
+        name = f"i{self.lives}"
+        evidence = m.FailureEvidence(replica_id, name, 0, (cause,), verdict=kinds.RESTARTED)
+        messages = (
+            m.ReplicaStarted(replica_id, name, 0),
+            m.ReplicaLost(replica_id, name, "died", kind=cause.kind),
+            evidence,
+        )
+        self.feed(AgentSent(agent_id, messages))
+
+    def notices(self, kind: str) -> list[str]:
+        return [x.text for x in self.sent if isinstance(x, m.Notice) and x.kind == kind]
+
+
+def test_a_node_whose_replicas_keep_dying_loses_its_slots_to_one_that_is_well() -> None:
+    job = Job()
+    assert (job.owner("0"), job.owner("1")) == ("a", "b")
+    for _ in range(FAILURES_MAX):
+        assert job.owner("0") == "a"
+        job.fails("a", "0")
+    assert job.owner("0") == "b"
+    assert any("host-a is set aside" in text for text in job.notices("aside"))
+    last = job.core.incidents.documents(0.0)[-1]
+    assert last["verdict"] == kinds.SET_ASIDE
+    assert job.core.agents["a"].is_aside
+    assert m.AssignSlots(()) in job.sent
+
+
+def test_without_room_elsewhere_nothing_moves_and_that_is_said_once() -> None:
+    job = Job(capacity=1)
+    for _ in range(FAILURES_MAX + 3):
+        job.fails("a", "0")
+    assert job.owner("0") == "a"
+    notices = job.notices("aside")
+    assert len(set(notices)) == 1 and "no other node has room" in notices[0]
+
+
+def test_a_script_that_fails_everywhere_is_no_fault_of_a_node() -> None:
+    job = Job()
+    job.fails("b", "1")
+    for _ in range(FAILURES_MAX):
+        job.fails("a", "0")
+    assert job.owner("0") == "a"
+
+
+def test_a_step_in_between_or_a_long_time_makes_them_chance() -> None:
+    job = Job()
+    for number in range(FAILURES_MAX):
+        job.fails("a", "0")
+        job.feed(AgentSent("a", (m.ReplicaStarted("0", f"n{number}", 0),)))
+        line = m.ReplicaProgress("0", f"n{number}", m.Progress(number + 1, 0, Activity.STEP))
+        job.feed(AgentSent("a", (m.Heartbeat((line,)),)))
+    assert job.owner("0") == "a"
+    late = Job()
+    for _ in range(FAILURES_MAX):
+        late.fails("a", "0")
+        late.core.agents["a"].failures[-1] -= WINDOW_S + 1.0
+    assert late.owner("0") == "a"
+
+
+def test_a_lost_peer_is_no_fault_of_the_node_and_an_unwell_node_is_set_aside_at_once() -> None:
+    job = Job()
+    for _ in range(FAILURES_MAX):
+        job.fails("a", "0", m.FailedWorker(0, 7, 1, kinds.PEER, "failed", 0.0))
+    assert job.owner("0") == "a"
+    job.fails("a", "0", m.FailedWorker(0, 0, 1, kinds.UNHEALTHY, "--health-check ended with 1", 0))
+    assert job.owner("0") == "b"
+    assert any("its --health-check fails" in text for text in job.notices("aside"))
+
+
+def alone(min_replicas: int, capacity: int) -> tuple[Lighthouse, m.JobSpec]:
+    core = Lighthouse(LighthouseSettings(), JournalState(), 0.0)
+    spec = m.JobSpec("job", 4, 1, min_replicas, 10.0, 5.0, 20.0, nodes=2)
+    core.handle(AgentAttached("a", m.Hello("a", spec, capacity, "h", "a:1")), 0.0)
+    return core, spec
+
+
+def heartbeats(core: Lighthouse, until: float) -> list[Any]:
+    out: list[Any] = []
+    now = 0.0
+    while now < until:
+        now += 1.0
+        out += core.handle(AgentSent("a", (m.Heartbeat(),)), now)
+        out += core.handle(TimerFired(), now)
+        core.check()
+    return [x.message for x in out if isinstance(x, SendToAgent)]
+
+
+def test_a_job_that_never_gets_nodes_for_its_fewest_replicas_ends() -> None:
+    core, _ = alone(min_replicas=3, capacity=2)
+    assert core.state.outcome is None
+    heartbeats(core, 11.0)
+    assert core.state.outcome is not None
+    assert core.state.outcome.exit_code == 74
+    assert "2 of the 3 replicas of --min-replicas" in core.state.outcome.reason
+
+
+def test_a_job_that_has_enough_waits_for_the_others_without_an_end() -> None:
+    core, _ = alone(min_replicas=2, capacity=2)
+    heartbeats(core, 60.0)
+    assert core.state.outcome is None
+
+
+def test_the_wait_before_a_restart_is_in_the_status_until_it_begins() -> None:
+    job = Job()
+    job.fails("a", "0")
+    first = job.core.snapshot(job.now)["replicas"][0]
+    assert (first["phase"], first["restart_in_s"]) == ("absent", None)
+    evidence = m.FailureEvidence("0", "i1", 0, (CAUSE,), restart_in_s=4.0)
+    job.feed(AgentSent("a", (evidence,)))
+    first = job.core.snapshot(job.now + 1.0)["replicas"][0]
+    assert (first["phase"], first["restart_in_s"]) == ("backoff", 3.0)
+    job.feed(AgentSent("a", (m.ReplicaStarted("0", "next", 1),)))
+    assert job.core.snapshot(job.now)["replicas"][0]["phase"] == "starting"

@@ -1,0 +1,81 @@
+"""``ftrun explain`` from log directories: which job, which incident, what is refused."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from ftrun.errors import UserError
+from ftrun.explain.command import explain
+from ftrun.explain.finding import Query
+
+
+@pytest.fixture(autouse=True)
+def _no_job_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
+def logs(tmp_path: Path, job_id: str, *numbers: int) -> Path:
+    directory = tmp_path / "logs" / job_id / "incidents"
+    directory.mkdir(parents=True)
+    for number in numbers:
+        cause = {"replica_id": "1", "cause": f"died: SIGKILL \x1b[2J{number}"}
+        record = {"number": number, "first_cause": cause, "time": "2030-01-02T03:04:05+00:00"}
+        (directory / f"{number:04d}.json").write_text(json.dumps(record))
+    return tmp_path / "logs"
+
+
+def shown(query: Query, number: int | None = None, **more: bool) -> str:
+    out = io.StringIO()
+    assert explain(query, number, out=out, **more) == 0
+    return out.getvalue()
+
+
+def test_the_latest_incident_is_shown_by_default_and_others_by_number(tmp_path: Path) -> None:
+    query = Query("job", logs(tmp_path, "job", 1, 2, 11))
+    assert shown(query).startswith("Incident 11, 2030-01-02 03:04:05 UTC")
+    assert "2 more of job job" in shown(query)
+    assert shown(query, 2).startswith("Incident 2,")
+    assert "\x1b" not in shown(query)
+    assert shown(query, all_of_them=True).count("died: SIGKILL") == 3
+    assert json.loads(shown(query, as_json=True))["number"] == 11
+    assert [x["number"] for x in json.loads(shown(query, as_json=True, all_of_them=True))] == [
+        1, 2, 11,
+    ]  # fmt: skip
+    with pytest.raises(UserError, match=r"no incident 7 .*It has: 1, 2, 11"):
+        shown(query, 7)
+
+
+def test_without_a_name_it_is_the_job_that_ended_last(tmp_path: Path) -> None:
+    directory = logs(tmp_path, "old", 1)
+    logs(tmp_path, "new", 2)
+    for name, at in (("old", 2_000_000_000), ("new", 1_000_000_000)):
+        path = directory / name / "exit.json"
+        path.write_text(json.dumps({"exit_code": 137, "kind": "signal", "reason": "x"}))
+        os.utime(path, (at, at))
+    assert "Incident 1" in shown(Query(None, directory))
+    assert "The job has ended with exit code 137, signal: x" in shown(Query(None, directory))
+
+
+def test_a_job_without_a_failure_says_so(tmp_path: Path) -> None:
+    query = Query("job", logs(tmp_path, "job"))
+    assert "nothing has failed" in shown(query)
+    assert json.loads(shown(query, as_json=True)) is None
+
+
+def test_damaged_files_are_left_out(tmp_path: Path) -> None:
+    directory = logs(tmp_path, "job", 1)
+    (directory / "job" / "incidents" / "0002.json").write_text("{")
+    (directory / "job" / "incidents" / "0003.json").write_text("[]")
+    assert shown(Query("job", directory)).startswith("Incident 1")
+
+
+def test_a_job_that_is_not_here_is_refused_with_a_remedy(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="ftrun explain --log-dir DIR JOB"):
+        shown(Query("other", tmp_path))
+    with pytest.raises(UserError, match="no logs of one"):
+        shown(Query(None, tmp_path / "none"))

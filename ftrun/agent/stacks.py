@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ftrun import clock
+from ftrun import clock, linux
 from ftrun.core.ids import WorkerKey
 from ftrun.inject.stacks import STACK_SIGNAL, stacks_path
 
@@ -43,7 +43,8 @@ async def take_stacks(runtime_dir: Path, targets: Iterable[Target]) -> dict[Work
 async def _take(runtime_dir: Path, target: Target) -> str:
     path = stacks_path(runtime_dir, target.key)
     before = _size(path)
-    if before is None:
+    # A command that took the worker's place (--no-python) would die of the signal.
+    if before is None or not linux.survives_signal(target.pid, STACK_SIGNAL):
         return ""
     try:
         os.kill(target.pid, STACK_SIGNAL)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import shutil
 import sys
 from dataclasses import dataclass
 from enum import Enum
@@ -24,6 +25,8 @@ class TargetKind(str, Enum):
 
     FILE = "file"
     MODULE = "module"
+    PATH = "path"
+    COMMAND = "command"
     FUNCTION = "function"
 
 
@@ -31,7 +34,8 @@ class TargetKind(str, Enum):
 class Script:
     """A target, with its own arguments untouched.
 
-    ``target``: a file, a module, or the name of a function. A function's ``args`` are the directory
+    ``target``: a file, a module, a command, or the name of a function. A PATH is a file that
+    ``runpy.run_path`` runs. A function's ``args`` are the directory
     in which it lies packed, and the source file of its module or "" (packed.py).
     """
 
@@ -42,7 +46,7 @@ class Script:
     @property
     def name(self) -> str:
         """A short name for job ids and plans."""
-        if self.kind is TargetKind.FILE:
+        if self.kind in (TargetKind.FILE, TargetKind.PATH, TargetKind.COMMAND):
             return Path(self.target).stem
         return self.target.rpartition(".")[2].rpartition(":")[2]
 
@@ -51,6 +55,8 @@ class Script:
 
         This is a guess. It decides only the order in which modules are imported.
         """
+        if self.kind is TargetKind.COMMAND:
+            return False
         source_file = self.args[1] if self.kind is TargetKind.FUNCTION else self.target
         try:
             source = Path(source_file).read_bytes()
@@ -62,6 +68,8 @@ class Script:
         """The command that runs the script without ftrun."""
         if self.kind is TargetKind.FUNCTION:
             return (self.target,)
+        if self.kind is TargetKind.COMMAND:
+            return (self.target, *self.args)
         is_module = self.kind is TargetKind.MODULE
         return ("python", *(("-m",) if is_module else ()), self.target, *self.args)
 
@@ -72,11 +80,14 @@ def is_module_name(text: str) -> bool:
 
 
 def check_script(script: Script) -> None:
-    """Check that the script exists and is Python.
+    """Check that the script exists and is Python, or the command a program.
 
     Raises:
         UserError: missing, unreadable, not Python, or with a syntax error.
     """
+    if script.kind is TargetKind.COMMAND:
+        _check_command(script.target)
+        return
     if script.kind is TargetKind.FUNCTION:
         return  # it was packed, and so found, by the program that launches it
     if script.kind is TargetKind.MODULE:
@@ -100,6 +111,16 @@ def check_script(script: Script) -> None:
     _check_source(path)
 
 
+def _check_command(target: str) -> None:
+    if shutil.which(target) is None:
+        why = "is not executable" if Path(target).is_file() else "is no program"
+        remedy = f"chmod +x {target}" if Path(target).is_file() else "Give its path, or install it."
+        raise UserError(
+            f"--no-python {target!r}: it {why} (looked from {_working_directory()} and in PATH). "
+            f"Nothing was started. {remedy}"
+        )
+
+
 def _check_source(path: Path) -> None:
     try:
         if path.stat().st_size > SCRIPT_BYTES_MAX:
@@ -114,7 +135,8 @@ def _check_source(path: Path) -> None:
     except SyntaxError as error:
         if path.suffix not in (".py", ".pyw"):
             raise UserError(
-                f"{path} is not a Python file. ftrun runs Python scripts and, with -m, modules."
+                f"{path} is not a Python file. Nothing was started. ftrun runs Python scripts, "
+                "with -m modules, and with --no-python any program."
             ) from None
         raise UserError(f"{path}, line {error.lineno}: syntax error: {error.msg}.") from None
     except ValueError:

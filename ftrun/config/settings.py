@@ -192,7 +192,7 @@ def resolve(
         script = words
     else:
         target, *args = words
-        kind = TargetKind.MODULE if options["module"] else TargetKind.FILE
+        kind = _kind(options)
         script = Script(target, kind, tuple(args))
     low, high = parse_replicas(options["replicas"], options["min_replicas"])
     lighthouse, job_id = options["lighthouse"], options["job_id"]
@@ -209,6 +209,15 @@ def resolve(
     }
     names = {field.name for field in fields(RunSettings)}
     return RunSettings(**{name: value for name, value in parsed.items() if name in names})
+
+
+def _kind(options: Mapping[str, Any]) -> TargetKind:
+    kinds = {
+        "module": TargetKind.MODULE,
+        "no_python": TargetKind.COMMAND,
+        "run_path": TargetKind.PATH,
+    }
+    return next((kind for name, kind in kinds.items() if options[name]), TargetKind.FILE)
 
 
 def _sources(stated: Mapping[str, Stated]) -> dict[str, str]:

@@ -23,8 +23,6 @@ RDZV_KEYS = frozenset(
     }
 )  # fmt: skip
 NOT_YET: dict[str, str] = {
-    "no_python": "Start the program from a Python script, by os.execvp",
-    "run_path": "Leave it out: the script runs in an interpreter that has torch loaded anyway",
     "numa_binding": "Leave it out, or bind the whole command: numactl --cpunodebind=0 ftrun SCRIPT",
 }
 """Options that ftrun knows and cannot honour yet, so they are refused; and what to do instead.
@@ -115,9 +113,12 @@ def check_honoured(sources: Mapping[str, str], values: Mapping[str, Any]) -> Non
 
 
 def notices(stated: Mapping[str, Stated]) -> list[str]:
-    """What gives way to ``--standalone``, as under torchrun."""
+    """What gives way to ``--standalone``, as under torchrun; and nodes that cannot come."""
     if not stated["standalone"].value:
-        return []
+        text = stated["nnodes"].value
+        if text is None or _parse_nodes(text)[1] == 1 or stated["nodes"].value > 1:
+            return []
+        return [f"{stated['nnodes'].source} {text}: this node runs the group alone."]
     endpoint = stated["rdzv_endpoint"]
     if not endpoint.value or endpoint.value.rpartition(":")[0] in HERE:
         return []
@@ -128,7 +129,8 @@ def _check_nodes(values: Mapping[str, Any]) -> None:
     """--nnodes may also repeat --nodes: clusters set PET_NNODES and PET_NODE_RANK in any case."""
     text, rank, nodes = values["nnodes"], values["node_rank"], values["nodes"]
     least, most = (1, 1) if text is None else _parse_nodes(text)
-    if most > 1 and not least == most == nodes:
+    is_alone = least == 1 and _endpoint_is_here(values)
+    if most > 1 and not is_alone and not least == most == nodes:
         raise UserError(
             f"--nnodes {text}: a replica group does not span nodes yet, so each node would train "
             "by itself. Nothing was started. For replica groups on several nodes, which average "
@@ -140,6 +142,12 @@ def _check_nodes(values: Mapping[str, Any]) -> None:
             f"--node-rank {rank}: there is no such node with --nodes {nodes}. Nothing was started. "
             "Leave it out: a node needs no rank, because the lighthouse assigns the replicas."
         )
+
+
+def _endpoint_is_here(values: Mapping[str, Any]) -> bool:
+    """Whether no other node could join: the workers meet where only this one gets to."""
+    endpoint = values["rdzv_endpoint"]
+    return bool(endpoint) and endpoint.rpartition(":")[0] in HERE
 
 
 def _parse_nodes(text: str) -> tuple[int, int]:

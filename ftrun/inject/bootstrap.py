@@ -22,13 +22,14 @@ import sys
 import traceback
 import types
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ftrun.config.script import TargetKind
 from ftrun.inject import stacks, stopping
 from ftrun.inject.alone import Alone
+from ftrun.inject.command import become, for_this_rank
 from ftrun.inject.report import send_to_agent
 from ftrun.training import context
 from ftrun.training.context import WorkerContext
@@ -157,7 +158,15 @@ def _loaded_libraries(name: str) -> list[str]:
 
 
 def _run_target(task: WorkerTask) -> None:
+    if any("local_rank" in arg for arg in task.args) and task.kind is not TargetKind.FUNCTION:
+        task = replace(task, args=tuple(for_this_rank(task.args)))
     match task.kind:
+        case TargetKind.COMMAND:
+            become((task.target, *task.args))
+        case TargetKind.PATH:
+            sys.argv = [task.target, *task.args]
+            sys.path[0] = str(Path(task.target).resolve().parent)
+            runpy.run_path(_absolute(task.target), run_name="__main__")
         case TargetKind.FILE:
             _run_script(task)
         case TargetKind.MODULE:

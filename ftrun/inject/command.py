@@ -1,6 +1,6 @@
-"""Functions that a worker calls for torchelastic's entry points.
+"""What a worker does for commands, and for torchrun's ``${local_rank}`` in arguments.
 
-Not here: the choice of an entry point (elastic/agent.py).
+Not here: Python scripts (bootstrap.py), torchelastic's choice of an entry point (elastic/agent.py).
 """
 
 from __future__ import annotations

@@ -129,6 +129,14 @@ def test_a_cluster_may_repeat_what_nodes_says() -> None:
     assert (found.nodes, found.as_torchrun) == (2, False)
 
 
+def test_one_node_of_several_runs_where_no_other_can_come() -> None:
+    flags = {"nnodes": "1:2", "rdzv_endpoint": "localhost:0"}
+    assert resolved(**flags).as_torchrun
+    assert notices(stated(**flags)) == ["--nnodes 1:2: this node runs the group alone."]
+    assert not notices(stated(nnodes="1:1"))
+    assert not notices(stated())
+
+
 def test_an_endpoint_that_standalone_overrides_is_named() -> None:
     lines = notices(stated({"PET_RDZV_ENDPOINT": "h:5"}, standalone=True))
     assert lines == ["PET_RDZV_ENDPOINT has no effect beside --standalone, as under torchrun."]

@@ -59,9 +59,10 @@ def _what_failed(
         return lines
     more = f" of {incidents.count}" if incidents.count > 1 else ""
     where = f"ftrun explain --log-dir {log_dir.parent} {log_dir.name}"
+    log = lines[0].rpartition(" Log: ")[2]
     return [
-        lines[0],
         *block(incidents.last),
+        f"  log: {log}",
         f"That was the last incident{more}; each in full: {where}",
     ]
 

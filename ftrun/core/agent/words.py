@@ -65,10 +65,8 @@ def crash_loop(failure: Failure, strikes: int) -> str:
 
 def budget_spent(failure: Failure, budget: int) -> str:
     """The reason of a job that ends because a replica has no restart left."""
-    return (
-        f"replica {failure.replica_id} has failed ({failure.words()}) and no restart is left of "
-        f"{budget}"
-    )
+    left = f"no restart is left of {budget}" if budget else "--max-restarts is 0"
+    return f"replica {failure.replica_id} has failed ({failure.words()}) and {left}"
 
 
 def job_ends(replica_id: str, reason: str) -> ShowNotice:

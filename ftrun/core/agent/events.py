@@ -20,6 +20,7 @@ from ftrun.core.messages import (
 )
 
 SIGTERM = int(signal.SIGTERM)
+SIGKILL = int(signal.SIGKILL)
 
 # ---------------------------------------------------------------- events
 

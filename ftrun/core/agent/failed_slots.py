@@ -12,7 +12,7 @@ import hashlib
 from ftrun.core import failure_kinds as kinds
 from ftrun.core.agent import words
 from ftrun.core.agent.ending import Ending
-from ftrun.core.agent.events import SendEvidence, WorkerExited
+from ftrun.core.agent.events import SIGKILL, SendEvidence, WorkerExited
 from ftrun.core.agent.evidence import Unconfirmed, failed_workers
 from ftrun.core.agent.failures import Failure, exit_code_of
 from ftrun.core.agent.outbox import Outbox
@@ -154,6 +154,7 @@ def failure_of(slot: SlotState, event: WorkerExited) -> Failure:
         reason=event.reason,
         memory=event.memory,
         hangs=slot.hung is event,
+        on_request=event.status == -SIGKILL and event.group_rank in slot.killed_on_request,
     )
 
 

@@ -41,7 +41,8 @@ class Failure:
     ``status``: the exit code, or minus the signal. ``report``: its uncaught exception, if there was
     one. ``reason``: why it was given up, or could not be started. ``memory``: why its end is known
     to be the kernel's, for want of memory; "": it is not. ``hangs``: it was given up because it did
-    not go on. ``is_of_node``: --health-check found the node not well.
+    not go on. ``is_of_node``: --health-check found the node not well. ``on_request``: people killed
+    it.
     """
 
     replica_id: str
@@ -54,6 +55,7 @@ class Failure:
     memory: str = ""
     hangs: bool = False
     is_of_node: bool = False
+    on_request: bool = False
 
     @property
     def kind(self) -> str:
@@ -62,6 +64,8 @@ class Failure:
             return kinds.UNHEALTHY
         if self.hangs:
             return kinds.HANG
+        if self.on_request:
+            return kinds.ON_REQUEST
         if self.reason:
             return kinds.NOT_STARTED if not self.pid else kinds.GIVEN_UP
         if self.report is not None:
@@ -77,6 +81,8 @@ class Failure:
         if self.report is not None:
             message = self.report.message.strip().partition("\n")[0]
             return f"{self.report.error_type}: {message}" if message else self.report.error_type
+        if self.on_request:
+            return "killed on request"
         if self.status < 0:
             by_kernel = ", out of memory" if self.memory else ""
             return f"{signal_name(-self.status)}{by_kernel}"
@@ -88,6 +94,8 @@ class Failure:
             return self.reason
         if self.report is not None:
             return f"failed: {self.words()}"
+        if self.on_request:
+            return "was killed on request (ftrun kill)"
         if self.status < 0:
             return f"died: {self.words()}"
         return f"ended with {self.words()}"

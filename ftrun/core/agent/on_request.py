@@ -89,4 +89,5 @@ class OnRequest:
             return
         for rank in sorted(slot.alive & set(asked.group_ranks)):
             key = WorkerKey(slot.replica_id, slot.incarnation, rank)
+            slot.killed_on_request.add(rank)
             self._out.add(SignalWorker(key, SIGKILL))

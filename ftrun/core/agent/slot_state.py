@@ -86,7 +86,8 @@ class SlotState:
     group have ended. ``has_failed``: this incarnation has, so the node's health is checked before
     the next; ``is_checked``, ``is_healthy``: it is asked for, or found good (health.py).
     ``asked_with``: the signal that its scripts were asked to stop with. ``leaves``: what people
-    have asked of this incarnation; None: nothing.
+    have asked of this incarnation; None: nothing. ``killed_on_request``: workers that people have
+    killed.
     ``forgotten``: the slot is another agent's as soon as the processes here have ended.
     """
 
@@ -103,6 +104,7 @@ class SlotState:
     killed: str = ""
     asked_with: int = 0
     leaves: Leaves | None = None
+    killed_on_request: set[int] = field(default_factory=set)
     has_trained: bool = False
     steps_alone: bool = False
     hang_watch: HangWatch = field(default_factory=lambda: HangWatch(0.0))
@@ -143,6 +145,7 @@ class SlotState:
         self.hung = None
         self.killed = ""
         self.leaves = None
+        self.killed_on_request = set()
         self.restart_in_s = self.outcome_ahead = None
         self.clear_deadlines()
         self.budget.started()

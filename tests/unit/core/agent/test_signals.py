@@ -15,6 +15,7 @@ from ftrun.core.agent.events import (
     LighthouseSent,
     PassSignal,
     ReplicaStopAsked,
+    SendEvidence,
     SendToLighthouse,
     ShowStacks,
     SignalReceived,
@@ -202,6 +203,11 @@ def test_a_kill_hits_the_workers_that_are_named() -> None:
     assert out == [SignalWorker(key(agent, "0", 1), 9)]
     assert agent.on(KillAsked("0", "another", (0,))) == []
     assert agent.on(KillAsked("7", "another", (0,))) == []
+    out = [*agent.exits("0", -9, rank=1), *agent.exits("0", -9)]
+    (evidence,) = [i.evidence for i in out if isinstance(i, SendEvidence)]
+    first = evidence.workers[0]
+    assert (first.group_rank, first.kind) == (1, "on request")
+    assert first.cause == "was killed on request (ftrun kill)"
 
 
 def test_requests_for_what_is_not_here_change_nothing() -> None:

@@ -334,6 +334,7 @@ class Fleet:
         devices = self._slices.take(start.replica_id)
         log = log_path(settings.job_log_dir, key.replica_id, group_rank, start.restarts)
         error_file = str(log.absolute().with_suffix(".error.json"))
+        binding = self._slices.binding(start.replica_id, group_rank, machine)
         place = Place(key, start.restarts, port, devices, self.lighthouse, error_file)
         self._spawner.start_worker(
             StartWorker(
@@ -347,6 +348,8 @@ class Fleet:
                 context=self._context(start, group_rank),
                 standby=start.standbys[group_rank] if group_rank < len(start.standbys) else "",
                 stdin=settings.reads_stdin(key),
+                cpus=binding.cpus if binding is not None else (),
+                memory_node=binding.memory_node if binding is not None else -1,
             )
         )
 

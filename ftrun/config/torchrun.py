@@ -22,9 +22,7 @@ RDZV_KEYS = frozenset(
         "store_type", "rank",
     }
 )  # fmt: skip
-NOT_YET: dict[str, str] = {
-    "numa_binding": "Leave it out, or bind the whole command: numactl --cpunodebind=0 ftrun SCRIPT",
-}
+NOT_YET: dict[str, str] = {}
 """Options that ftrun knows and cannot honour yet, so they are refused; and what to do instead.
 
 docs/FROM_TORCHRUN.md names them, and a test compares.

@@ -11,6 +11,7 @@ from ftrun.agent.environment import (
     threads_per_worker,
     worker_environment,
 )
+from ftrun.agent.numa import Binding
 from ftrun.core.ids import WorkerKey
 from tests.unit.run_settings import run_settings
 
@@ -76,3 +77,10 @@ def test_cores_are_shared_out_among_the_workers() -> None:
 
 def test_the_users_own_thread_count_wins() -> None:
     assert threads_per_worker(SETTINGS, Machine("cpu", (), 16, "h", 3, threads_wished=7)) == 7
+
+
+def test_a_bound_worker_has_no_more_threads_than_cpus() -> None:
+    machine = Machine("cpu", (), 16, "h", 3, bindings=(Binding((0, 1, 2)), Binding((4,))))
+    assert threads_per_worker(replace(SETTINGS, replicas=1), machine) == 1
+    roomy = replace(machine, bindings=(Binding(tuple(range(8))),))
+    assert threads_per_worker(SETTINGS, roomy) == 2

@@ -89,6 +89,7 @@ def run(task: WorkerTask) -> NoReturn:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     stopping.install()
     stacks.install(Path(task.context.socket_path).parent, task.context.key)
+    sys.orig_argv = _as_started_alone(task)
     alone = Alone(task.context)
     try:
         _run_target(task)
@@ -155,6 +156,15 @@ def _loaded_libraries(name: str) -> list[str]:
     lines = Path("/proc/self/maps").read_text().splitlines()
     paths = {line.split(maxsplit=5)[5] for line in lines if name in line}
     return sorted(path for path in paths if path.startswith("/"))
+
+
+def _as_started_alone(task: WorkerTask) -> list[str]:
+    """The command that would run the script without ftrun, for scripts that start themselves."""
+    python = [sys.executable, "-u"]
+    if task.kind is TargetKind.FUNCTION:
+        return python
+    kind = ["-m"] if task.kind is TargetKind.MODULE else []
+    return [*python, *kind, task.target, *task.args]
 
 
 def _run_target(task: WorkerTask) -> None:

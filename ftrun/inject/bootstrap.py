@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ftrun.config.script import TargetKind
-from ftrun.inject import stacks, stopping
+from ftrun.inject import rendezvous, stacks, stopping
 from ftrun.inject.alone import Alone
 from ftrun.inject.command import become, for_this_rank
 from ftrun.inject.report import send_to_agent
@@ -90,6 +90,7 @@ def run(task: WorkerTask) -> NoReturn:
     stopping.install()
     stacks.install(Path(task.context.socket_path).parent, task.context.key)
     sys.orig_argv = _as_started_alone(task)
+    rendezvous.serve_elsewhere(int(os.environ.get("MASTER_PORT", "0")))
     alone = Alone(task.context)
     try:
         _run_target(task)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -80,6 +81,44 @@ def test_a_script_finds_what_it_finds_under_torchrun(tmp_path: Path) -> None:
         assert address[0] == "127.0.0.1" and address[1].isdecimal()
     files = {own["environment"]["TORCHELASTIC_ERROR_FILE"] for own in ours}
     assert len(files) == 2
+
+
+MEETS = """
+import os, sys
+import torch.distributed as dist
+master = f"tcp://{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+
+def meet(method, **options):
+    dist.init_process_group("gloo", init_method=method, **options)
+    dist.barrier()
+    print("met", method, flush=True)
+    dist.destroy_process_group()
+
+meet(master, rank=rank, world_size=world)
+meet(f"tcp://localhost:{sys.argv[1]}", rank=rank, world_size=world)
+os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "localhost", sys.argv[2]
+meet("env://")
+"""
+
+
+def free_ports(count: int) -> list[str]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [str(each.getsockname()[1]) for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+def test_workers_meet_at_the_groups_store_and_at_ports_of_their_own(tmp_path: Path) -> None:
+    """All ranks would wait for ever if nobody served the script's own ports."""
+    master, one, two = free_ports(3)
+    options = ("--nproc-per-node", "2", "--master-port", master)
+    with Job(tmp_path, MEETS, *options, args=(one, two)) as job:
+        assert job.end() == 0
+        met = re.findall(r"met (.*)", job.output)
+        expected = [f"tcp://127.0.0.1:{master}", f"tcp://localhost:{one}", "env://"]
+        assert sorted(met) == sorted(2 * expected)
 
 
 RECORDS = """

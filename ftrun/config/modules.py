@@ -34,7 +34,10 @@ def find_module(name: str, directory: Path) -> Path | None:
     parts = name.split(".")
     top = _find(parts[0], [str(directory), *sys.path]) or _find_elsewhere(parts[0])
     if top is None:
-        raise UserError(f"-m {name}: no module named {parts[0]!r} here ({directory}) or installed.")
+        raise UserError(
+            f"-m {name}: no module named {parts[0]!r} here ({directory}) or installed. "
+            "Nothing was started."
+        )
     found = top
     for depth in range(1, len(parts)):
         package, found_next = ".".join(parts[:depth]), _inside(found, parts[depth])

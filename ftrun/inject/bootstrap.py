@@ -45,12 +45,8 @@ OPENBLAS_SETTERS = (
     "scipy_openblas_set_num_threads",
     "scipy_openblas_set_num_threads64_",
 )
-_AROUND_THE_SCRIPT = (
-    __file__,
-    str(Path(__file__).with_name("function.py")),
-    runpy.__file__,
-    "<frozen runpy>",
-)
+_RUNPY = (runpy.__file__, "<frozen runpy>")
+_AROUND_THE_SCRIPT = (__file__, str(Path(__file__).with_name("function.py")), *_RUNPY)
 EXIT_UNCAUGHT = 1
 EXIT_INTERRUPTED = 130
 
@@ -271,11 +267,16 @@ def _words(error: BaseException) -> str:
 
 
 def _script_frames(trace: types.TracebackType | None) -> types.TracebackType | None:
-    """The traceback from the script's own first frame on, without ftrun's and runpy's frames."""
+    """The traceback from the script's own first frame on, without ftrun's and runpy's frames.
+
+    None: runpy has found no module to run, so no line of a script is in it.
+    """
+    name = ""
     for frame in _frames(trace):
-        if frame.tb_frame.f_code.co_filename not in _AROUND_THE_SCRIPT:
+        name = frame.tb_frame.f_code.co_filename
+        if name not in _AROUND_THE_SCRIPT:
             return frame
-    return trace
+    return None if name in _RUNPY else trace
 
 
 def _cut_handler(trace: types.TracebackType | None) -> None:

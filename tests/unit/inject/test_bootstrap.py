@@ -149,6 +149,12 @@ def test_a_module_runs_as_with_m(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+def test_a_module_that_is_not_there_is_named_without_frames_of_ours(tmp_path: Path) -> None:
+    done = fork_and_run(tmp_path, "", targets=["json.no_such"], kind="module")
+    assert done.stdout == "status 1\n"
+    assert done.stderr == "ImportError: No module named json.no_such\n"
+
+
 def test_the_agent_hears_of_an_exception_before_the_process_ends(tmp_path: Path) -> None:
     with listening(tmp_path) as (path, told):
         done = fork_and_run(tmp_path, "raise ValueError('no')", socket=path)

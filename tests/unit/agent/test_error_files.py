@@ -8,7 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.agent.error_files import FILE_BYTES_MAX, clear_error_file, error_path, read_error_file
+from ftrun.agent.error_files import (
+    FILE_BYTES_MAX,
+    clear_error_file,
+    error_path,
+    hand_on,
+    read_error_file,
+)
 from ftrun.core.messages import FailureReport
 from ftrun.inject.bootstrap import MESSAGE_CHARS_MAX, TRACEBACK_CHARS_MAX
 
@@ -75,3 +81,39 @@ def test_long_texts_are_cut_and_the_end_of_a_traceback_stays(tmp_path: Path) -> 
 
 def test_its_path_is_absolute_and_beside_the_log() -> None:
     assert error_path(Path("logs/rank_1/2.log")) == Path(os.getcwd(), "logs/rank_1/2.error.json")
+
+
+INCIDENT = {
+    "first_cause": {
+        "worker": {"error_type": "KeyError", "message": "x", "traceback": "t", "cause": "failed: …"}
+    }
+}
+
+
+def test_a_scheduler_finds_the_jobs_error_where_it_asked_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "reply.json"
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(path))
+    assert hand_on(INCIDENT, 5) is None
+    assert read_error_file(path) == FailureReport("KeyError", "x", "t")
+    message = json.loads(path.read_text())["message"]
+    assert message["errorCode"] == 5 and message["extraInfo"]["timestamp"].isdecimal()
+    killed = {"first_cause": {"worker": {"error_type": "", "cause": "died: SIGKILL"}}}
+    assert hand_on(killed, 137) is None
+    assert json.loads(path.read_text())["message"]["message"] == "died: SIGKILL"
+
+
+def test_without_a_failure_or_a_request_nothing_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "reply.json"
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(path))
+    for incident, code in ((None, 5), ({}, 5), (INCIDENT, 0)):
+        assert hand_on(incident, code) is None
+    assert not path.exists()
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path))
+    error = hand_on(INCIDENT, 5)
+    assert error is not None and error.strerror == "Is a directory"
+    monkeypatch.delenv("TORCHELASTIC_ERROR_FILE")
+    assert hand_on(INCIDENT, 5) is None

@@ -12,11 +12,13 @@ import os
 import select
 import signal
 import socket
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from ftrun import linux
+from ftrun.agent import affinity, numa
 from ftrun.agent.channel import Channel
 from ftrun.agent.env_markers import OWNER_NAME
 from ftrun.config.script import TargetKind
@@ -110,10 +112,22 @@ def _take_stdin(fd: int, is_mine: bool) -> None:
     os.close(fd)
 
 
+def _bind(cpus: list[int], memory_node: int) -> None:
+    try:
+        affinity.bind(cpus, memory_node)
+    except OSError as error:
+        sys.exit(
+            f"ftrun: this worker cannot be bound to CPUs {numa.ranges(cpus)} ({error.strerror}). "
+            "They were usable when the job was started. It ends; see --numa-binding."
+        )
+
+
 def _run(setup: ChildSetup, assignment: dict[str, Any]) -> None:
     _take_stdin(setup.stdin_fd, assignment["stdin"])
     key = WorkerKey(**assignment["key"])
     linux.write_own_environment(OWNER_NAME, key.incarnation)
+    if assignment["cpus"]:
+        _bind(assignment["cpus"], assignment["memory_node"])
     words = " ".join([assignment["target"], *assignment["args"]])
     linux.title_process(f"ftrun worker {key.replica_id}.{key.group_rank}: {words}")
     bootstrap.run(

@@ -12,6 +12,7 @@ import traceback
 from pathlib import Path
 
 from ftrun import clock
+from ftrun.agent.error_files import hand_on
 from ftrun.agent.exit_reason import exit_document, write_exit
 from ftrun.agent.incidents import IncidentRecords
 from ftrun.agent.logs import Terminal, log_path
@@ -154,6 +155,11 @@ class Console:
         error = write_exit(document, log_dir)
         if error is not None:
             self._terminal.event_line(f"  exit.json cannot be written: {error.strerror}")
+        error = hand_on(failed, ending.exit_code)
+        if error is not None:
+            self._terminal.event_line(
+                f"  the error file {error.filename} cannot be written: {error.strerror}"
+            )
         if self._settings.standbys:
             used = self._supervisor.standbys_used
             self._terminal.event_line(f"  standbys: {self._settings.standbys} kept, {used} used")

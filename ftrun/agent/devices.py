@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ftrun.addresses import is_loopback, parse_address
+from ftrun.agent import numa
+from ftrun.agent.numa import Binding
 from ftrun.config.settings import RunSettings
 from ftrun.errors import UserError
 
@@ -25,7 +27,8 @@ _NVIDIA_DEVICE = re.compile(r"nvidia\d+")
 class Machine:
     """The node as the job sees it. ``devices``: CUDA ids or UUIDs, empty on cpu.
 
-    ``threads_wished``: OMP_NUM_THREADS of ftrun's own environment, if it is set.
+    ``threads_wished``: OMP_NUM_THREADS of ftrun's own environment, if it is set. ``bindings``: the
+    CPUs of each worker, by its place on the node; none if the workers are not bound.
     """
 
     device: str
@@ -34,6 +37,7 @@ class Machine:
     host: str
     capacity: int
     threads_wished: int | None = None
+    bindings: tuple[Binding, ...] = ()
 
 
 def inspect_machine(settings: RunSettings, environ: Mapping[str, str]) -> Machine:
@@ -58,7 +62,24 @@ def inspect_machine(settings: RunSettings, environ: Mapping[str, str]) -> Machin
         host=_meeting_address(settings) or own_address(settings.lighthouse),
         capacity=capacity,
         threads_wished=_wished(environ.get("OMP_NUM_THREADS", "")),
+        bindings=_bindings(settings, devices, capacity, environ),
     )
+
+
+def _bindings(
+    settings: RunSettings, devices: tuple[str, ...], capacity: int, environ: Mapping[str, str]
+) -> tuple[Binding, ...]:
+    kind = settings.numa_binding
+    if kind is None:
+        return ()
+    topology = numa.read_topology(kind, os.sched_getaffinity(0))
+    if len(topology.nodes) == 1:
+        nodes = [*topology.nodes] * max(len(devices), capacity * settings.workers_per_replica)
+    elif devices:
+        nodes = numa.gpu_nodes(kind, devices, environ.get("CUDA_DEVICE_ORDER", ""))
+    else:
+        nodes = numa.spread(capacity * settings.workers_per_replica, topology)
+    return numa.bind_workers(kind, topology, nodes)
 
 
 def _wished(text: str) -> int | None:
@@ -223,6 +244,12 @@ class DeviceSlices:
             self._places[replica_id] = next(free)
         start = self._places[replica_id] * self._workers
         return self._devices[start : start + self._workers]
+
+    def binding(self, replica_id: str, group_rank: int, machine: Machine) -> Binding | None:
+        """The CPUs of one of its workers, once it has its devices; None: it is not bound."""
+        if not machine.bindings:
+            return None
+        return machine.bindings[self._places[replica_id] * self._workers + group_rank]
 
     def keep_only(self, replica_ids: tuple[str, ...]) -> None:
         """Free the devices of all other slots."""

@@ -35,13 +35,15 @@ def threads_per_worker(settings: RunSettings, machine: Machine) -> int:
     """The user's OMP_NUM_THREADS, or the node's cores shared out among the workers.
 
     A command spelt as torchrun's gets what torchrun sets: one thread if there are several workers.
+    A worker that is bound to CPUs has no more threads than those.
     """
     if machine.threads_wished is not None:
         return machine.threads_wished
     workers = max(1, machine.capacity * settings.workers_per_replica)
     if settings.as_torchrun and workers > 1:
         return 1
-    return max(1, machine.cores // workers)
+    bound = [len(binding.cpus) for binding in machine.bindings]
+    return max(1, min(machine.cores // workers, *bound, machine.cores))
 
 
 def worker_environment(

@@ -20,6 +20,7 @@ from ftrun import clock, linux
 from ftrun.agent import sweep
 from ftrun.agent.devices import DeviceSlices, Machine
 from ftrun.agent.environment import Place, threads_per_worker, worker_environment
+from ftrun.agent.error_files import clear_error_file, error_path, read_error_file
 from ftrun.agent.launch import SpawnerLaunch
 from ftrun.agent.logs import Terminal, WorkerLog, log_path
 from ftrun.agent.memory import MemoryWatch
@@ -298,7 +299,9 @@ class Fleet:
             self._forget_worker(group, group_rank)
         if not group.workers and not group.expected:
             self._close_group(incarnation)
-        self._emit(WorkerExited(incarnation, group_rank, pid, status, reason, memory))
+        path = self._error_file(group.start, group_rank)
+        recorded = read_error_file(path) if status > 0 else None
+        self._emit(WorkerExited(incarnation, group_rank, pid, status, reason, memory, recorded))
 
     # ------------------------------------------------------------ starting
 
@@ -332,9 +335,10 @@ class Fleet:
         key = WorkerKey(start.replica_id, start.incarnation, group_rank)
         threads = threads_per_worker(settings, machine)
         devices = self._slices.take(start.replica_id)
-        log = log_path(settings.job_log_dir, key.replica_id, group_rank, start.restarts)
-        error_file = str(log.absolute().with_suffix(".error.json"))
-        place = Place(key, start.restarts, port, devices, self.lighthouse, error_file)
+        error_file = self._error_file(start, group_rank)
+        clear_error_file(error_file)
+        binding = self._slices.binding(start.replica_id, group_rank, machine)
+        place = Place(key, start.restarts, port, devices, self.lighthouse, str(error_file))
         self._spawner.start_worker(
             StartWorker(
                 key=key,
@@ -347,8 +351,14 @@ class Fleet:
                 context=self._context(start, group_rank),
                 standby=start.standbys[group_rank] if group_rank < len(start.standbys) else "",
                 stdin=settings.reads_stdin(key),
+                cpus=binding.cpus if binding is not None else (),
+                memory_node=binding.memory_node if binding is not None else -1,
             )
         )
+
+    def _error_file(self, start: StartReplica, group_rank: int) -> Path:
+        log_dir = self._settings.job_log_dir
+        return error_path(log_path(log_dir, start.replica_id, group_rank, start.restarts))
 
     def _context(self, start: StartReplica, group_rank: int) -> dict[str, Any]:
         """WorkerContext without what the spawner adds."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
+import os
 import sys
 from collections.abc import Callable, Iterator
 
@@ -102,7 +103,7 @@ class Imports:
 
     def _one_more(self) -> None:
         # A module that this version of torch lacks is no error, because no script imports it.
-        with contextlib.suppress(ImportError), _collecting_nothing():
+        with contextlib.suppress(ImportError), _collecting_nothing(), _keeping_environment():
             importlib.import_module(self._late.pop(0))
 
 
@@ -115,6 +116,22 @@ def _collecting_nothing() -> Iterator[None]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+@contextlib.contextmanager
+def _keeping_environment() -> Iterator[None]:
+    """Import without leaving variables behind.
+
+    torch sets TORCHINDUCTOR_CACHE_DIR when its compiler is imported. A script that gives it a
+    default of its own would find it taken, although the script itself imports the compiler later.
+    """
+    before = dict(os.environ)
+    try:
+        yield
+    finally:
+        for name in os.environ.keys() - before.keys():
+            del os.environ[name]
+        os.environ.update(before)
 
 
 class _ImportPause:

@@ -51,6 +51,7 @@ def _facts(settings: RunSettings, machine: Machine) -> Table:
         ("fit on this node", f"{machine.capacity} replicas"),
         ("device", machine.device + devices),
         ("threads per worker", f"{threads_per_worker(settings, machine)} of {machine.cores} cores"),
+        *_bindings(settings, machine),
         ("lighthouse", lighthouse),
         ("rebalancing", "to nodes that come late" if settings.rebalance else "never"),
         ("restarts", _restarts(settings)),
@@ -63,6 +64,13 @@ def _facts(settings: RunSettings, machine: Machine) -> Table:
     ):
         table.add_row(name, value)
     return table
+
+
+def _bindings(settings: RunSettings, machine: Machine) -> Iterator[tuple[str, str]]:
+    """The CPUs of each worker, if they are bound."""
+    for at, binding in enumerate(machine.bindings[:SLOTS_SHOWN_MAX]):
+        slot, rank = divmod(at, settings.workers_per_replica)
+        yield f"worker {slot}.{rank} on", binding.words()
 
 
 def print_json(settings: RunSettings, machine: Machine) -> None:
@@ -91,6 +99,7 @@ def plan(settings: RunSettings, machine: Machine) -> dict[str, Any]:
             "cores": machine.cores,
             "address": machine.host,
             "replicas_that_fit": machine.capacity,
+            "bindings": dict(_bindings(settings, machine)),
         },
         "slots": {str(i): list(slices.take(str(i))) for i in range(min(here, SLOTS_SHOWN_MAX))},
         "environment": dict(_variables(settings, machine)),

@@ -33,7 +33,8 @@ class StartWorker:
     """One worker to start. ``context`` lacks the key and the token: the spawner adds them.
 
     ``standby``: the standby that becomes this worker, if it still waits; else one is forked.
-    ``stdin``: it reads ftrun's standard input; the others find theirs empty.
+    ``stdin``: it reads ftrun's standard input; the others find theirs empty. ``cpus``: those it is
+    bound to, none if it is not; ``memory_node``: the NUMA node that its memory should be on, or -1.
     """
 
     key: WorkerKey
@@ -46,6 +47,8 @@ class StartWorker:
     context: dict[str, Any]
     standby: str = ""
     stdin: bool = False
+    cpus: tuple[int, ...] = ()
+    memory_node: int = -1
 
 
 class SpawnerListener(Protocol):

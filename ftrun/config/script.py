@@ -1,14 +1,13 @@
 """What workers run, a script or a function, checked once before any worker starts.
 
-Not here: the other settings of a run (settings.py), running it (inject/).
+Not here: the search for a module (modules.py), the other settings of a run (settings.py), running
+it (inject/).
 """
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import shutil
-import sys
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -146,19 +145,11 @@ def _check_source(path: Path) -> None:
 def _check_module(name: str) -> None:
     if not is_module_name(name):
         raise UserError(f"-m {name!r} is not a module name. For example: -m package.train.")
-    top = name.partition(".")[0]
-    if top in sys.modules:
-        return
-    directory = _working_directory()
-    if (directory / top).is_dir() or (directory / f"{top}.py").is_file():
-        _check_package(directory.joinpath(*name.split(".")), name)
-        return
-    try:
-        found = importlib.util.find_spec(top)
-    except (ImportError, ValueError):
-        found = None
-    if found is None:
-        raise UserError(f"-m {name}: no module named {top!r} here ({directory}) or installed.")
+    from ftrun.config.modules import find_module  # here, because workers import this file
+
+    source = find_module(name, _working_directory())
+    if source is not None:
+        _check_source(source)
 
 
 def _working_directory() -> Path:
@@ -174,15 +165,3 @@ def _working_directory() -> Path:
             f"The working directory is gone ({error.strerror}). Nothing was started. "
             "Change to a directory that exists."
         ) from None
-
-
-def _check_package(path: Path, name: str) -> None:
-    """Check that a package in this directory has a ``__main__``, as ``python -m`` needs.
-
-    A directory without ``__init__.py`` is accepted: an installed package may have its name.
-    """
-    if (path / "__init__.py").is_file() and not any(path.glob("__main__.*")):
-        raise UserError(
-            f"-m {name}: the package has no __main__.py. Nothing was started. "
-            f"Name a module of it: -m {name}.MODULE"
-        )

@@ -153,8 +153,6 @@ class RunSettings:
         Raises:
             UserError: the first error found, with its remedy.
         """
-        values = {name: getattr(self, name) for name in torchrun.NOT_YET}
-        torchrun.check_honoured(self.sources, values)
         _check_counts(self)
         _check_times(self)
         _check_names(self)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ftrun.config.layers import Stated
-from ftrun.config.options import BY_NAME, JOB_SPELLINGS, nearest
+from ftrun.config.options import JOB_SPELLINGS, nearest
 from ftrun.errors import UserError
 
 BACKENDS = ("static", "c10d")
@@ -22,13 +22,6 @@ RDZV_KEYS = frozenset(
         "store_type", "rank",
     }
 )  # fmt: skip
-NOT_YET: dict[str, str] = {
-    "numa_binding": "Leave it out, or bind the whole command: numactl --cpunodebind=0 ftrun SCRIPT",
-}
-"""Options that ftrun knows and cannot honour yet, so they are refused; and what to do instead.
-
-docs/FROM_TORCHRUN.md names them, and a test compares.
-"""
 GRACE_S = 30.0
 MAX_RESTARTS = 10
 OTHER_NAMES = {
@@ -93,23 +86,6 @@ def sources(stated: Mapping[str, Stated]) -> dict[str, str]:
 
 def _first(value: Any, default: Any) -> Any:
     return default if value is None else value
-
-
-def check_honoured(sources: Mapping[str, str], values: Mapping[str, Any]) -> None:
-    """Refuse an option that has no effect yet, unless it asks for the default.
-
-    ``sources``: what states each option. ``values``: those of the options in ``NOT_YET``.
-
-    Raises:
-        UserError: the first such option.
-    """
-    for name, remedy in NOT_YET.items():
-        if values[name] == BY_NAME[name].default:
-            continue
-        raise UserError(
-            f"{sources.get(name, BY_NAME[name].flag)}: ftrun cannot honour this option of torchrun "
-            f"yet. Nothing was started. {remedy}. docs/FROM_TORCHRUN.md has the whole table."
-        )
 
 
 def notices(stated: Mapping[str, Stated]) -> list[str]:

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ftrun.config.script import TargetKind
-from ftrun.inject import stacks, stopping
+from ftrun.inject import rendezvous, stacks, stopping
 from ftrun.inject.alone import Alone
 from ftrun.inject.command import become, for_this_rank
 from ftrun.inject.report import send_to_agent
@@ -45,12 +45,8 @@ OPENBLAS_SETTERS = (
     "scipy_openblas_set_num_threads",
     "scipy_openblas_set_num_threads64_",
 )
-_AROUND_THE_SCRIPT = (
-    __file__,
-    str(Path(__file__).with_name("function.py")),
-    runpy.__file__,
-    "<frozen runpy>",
-)
+_RUNPY = (runpy.__file__, "<frozen runpy>")
+_AROUND_THE_SCRIPT = (__file__, str(Path(__file__).with_name("function.py")), *_RUNPY)
 EXIT_UNCAUGHT = 1
 EXIT_INTERRUPTED = 130
 
@@ -89,6 +85,8 @@ def run(task: WorkerTask) -> NoReturn:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     stopping.install()
     stacks.install(Path(task.context.socket_path).parent, task.context.key)
+    sys.orig_argv = _as_started_alone(task)
+    rendezvous.serve_elsewhere(int(os.environ.get("MASTER_PORT", "0")))
     alone = Alone(task.context)
     try:
         _run_target(task)
@@ -155,6 +153,15 @@ def _loaded_libraries(name: str) -> list[str]:
     lines = Path("/proc/self/maps").read_text().splitlines()
     paths = {line.split(maxsplit=5)[5] for line in lines if name in line}
     return sorted(path for path in paths if path.startswith("/"))
+
+
+def _as_started_alone(task: WorkerTask) -> list[str]:
+    """The command that would run the script without ftrun, for scripts that start themselves."""
+    python = [sys.executable, "-u"]
+    if task.kind is TargetKind.FUNCTION:
+        return python
+    kind = ["-m"] if task.kind is TargetKind.MODULE else []
+    return [*python, *kind, task.target, *task.args]
 
 
 def _run_target(task: WorkerTask) -> None:
@@ -260,11 +267,16 @@ def _words(error: BaseException) -> str:
 
 
 def _script_frames(trace: types.TracebackType | None) -> types.TracebackType | None:
-    """The traceback from the script's own first frame on, without ftrun's and runpy's frames."""
+    """The traceback from the script's own first frame on, without ftrun's and runpy's frames.
+
+    None: runpy has found no module to run, so no line of a script is in it.
+    """
+    name = ""
     for frame in _frames(trace):
-        if frame.tb_frame.f_code.co_filename not in _AROUND_THE_SCRIPT:
+        name = frame.tb_frame.f_code.co_filename
+        if name not in _AROUND_THE_SCRIPT:
             return frame
-    return trace
+    return None if name in _RUNPY else trace
 
 
 def _cut_handler(trace: types.TracebackType | None) -> None:

@@ -37,6 +37,7 @@ class WorkerExited:
     """``status``: the exit code, or minus the signal. ``pid`` 0: it could not be started.
 
     ``memory``: how it is known that the kernel ended it for want of memory; "": it is not known.
+    ``recorded``: an exception that it has left in its error file.
     """
 
     incarnation: str
@@ -45,6 +46,7 @@ class WorkerExited:
     status: int
     reason: str = ""
     memory: str = ""
+    recorded: FailureReport | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -143,14 +143,14 @@ class FailedSlots:
 
 
 def failure_of(slot: SlotState, event: WorkerExited) -> Failure:
-    """A worker's end as a failure, with its exception if it reported one."""
+    """A worker's end as a failure, with the exception that it reported or else recorded."""
     return Failure(
         replica_id=slot.replica_id,
         group_rank=event.group_rank,
         pid=event.pid,
         restarts=slot.started - 1,
         status=event.status,
-        report=slot.failure_reports.get(event.group_rank),
+        report=slot.failure_reports.get(event.group_rank, event.recorded),
         reason=event.reason,
         memory=event.memory,
         hangs=slot.hung is event,

@@ -23,3 +23,8 @@ def test_pipes_come_all_or_none() -> None:
     for fd in free:
         with pytest.raises(OSError, match="Bad file descriptor"):
             os.fstat(fd)
+
+
+def test_a_worker_whose_cpus_are_gone_ends_with_the_reason() -> None:
+    with pytest.raises(SystemExit, match=r"cannot be bound to CPUs 4094-4095 \(Invalid argument"):
+        child._bind([4094, 4095], -1)

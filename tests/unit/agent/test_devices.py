@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from ftrun.agent import numa
 from ftrun.agent.devices import (
     DeviceSlices,
     check_own_address,
@@ -13,6 +14,7 @@ from ftrun.agent.devices import (
     inspect_machine,
     own_address,
 )
+from ftrun.agent.numa import Topology
 from ftrun.errors import UserError
 from tests.unit.run_settings import run_settings
 
@@ -95,3 +97,17 @@ def test_an_address_is_tried_before_processes_are_to_meet_there() -> None:
     check_own_address("127.0.0.1")
     with pytest.raises(UserError, match=r"cannot reach itself at 192\.0\.2\.1 .* firewall"):
         check_own_address("192.0.2.1")  # for documentation: no interface has it
+
+
+def test_each_slot_has_the_binding_of_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    topology = Topology({0: frozenset({0, 1}), 1: frozenset({2, 3})}, {}, {}, {})
+    monkeypatch.setattr(numa, "read_topology", lambda kind, allowed: topology)
+    settings = run_settings(replicas=2, workers_per_replica=2, numa_binding="node", device="cpu")
+    machine = inspect_machine(settings, {})
+    assert [binding.cpus for binding in machine.bindings] == [(0, 1), (0, 1), (2, 3), (2, 3)]
+    slices = DeviceSlices((), 2)
+    for slot in ("5", "3"):
+        slices.take(slot)
+    assert slices.binding("3", 1, machine) == machine.bindings[3]
+    assert slices.binding("5", 0, machine) == machine.bindings[0]
+    assert slices.binding("5", 0, replace(machine, bindings=())) is None

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import re
 from dataclasses import replace
+from pathlib import Path
 
 from ftrun.agent.devices import Machine
 from ftrun.agent.environment import (
@@ -11,6 +14,8 @@ from ftrun.agent.environment import (
     threads_per_worker,
     worker_environment,
 )
+from ftrun.agent.launch import spawner_environment
+from ftrun.agent.numa import Binding
 from ftrun.core.ids import WorkerKey
 from tests.unit.run_settings import run_settings
 
@@ -76,3 +81,33 @@ def test_cores_are_shared_out_among_the_workers() -> None:
 
 def test_the_users_own_thread_count_wins() -> None:
     assert threads_per_worker(SETTINGS, Machine("cpu", (), 16, "h", 3, threads_wished=7)) == 7
+
+
+def test_a_bound_worker_has_no_more_threads_than_cpus() -> None:
+    machine = Machine("cpu", (), 16, "h", 3, bindings=(Binding((0, 1, 2)), Binding((4,))))
+    assert threads_per_worker(replace(SETTINGS, replicas=1), machine) == 1
+    roomy = replace(machine, bindings=(Binding(tuple(range(8))),))
+    assert threads_per_worker(SETTINGS, roomy) == 2
+
+
+def documented(heading: str) -> set[str]:
+    """The variables in the table below a heading of docs/WORKER_ENVIRONMENT.md."""
+    text = (Path(__file__).parents[3] / "docs" / "WORKER_ENVIRONMENT.md").read_text()
+    table = text.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    return set(re.findall(r"^\| `([A-Z_]+)` \|", table, re.MULTILINE))
+
+
+def test_the_document_names_exactly_what_is_set() -> None:
+    shared = Machine("cuda", ("0", "0"), 16, "127.0.0.1", 1)
+    found = {
+        *worker_environment(replace(SETTINGS, as_torchrun=True), shared, PLACE, 1),
+        *(spawner_environment("guard").keys() - os.environ.keys()),
+    }
+    assert documented("Variables") == found
+    always = {
+        *worker_environment(SETTINGS, Machine("cpu", (), 1, "h", 3), replace(PLACE, devices=()), 1),
+        *(spawner_environment("guard").keys() - os.environ.keys()),
+    }
+    text = (Path(__file__).parents[3] / "docs" / "WORKER_ENVIRONMENT.md").read_text()
+    assert set(re.findall(r"^\| `([A-Z_]+)` \|.*\| always \|$", text, re.MULTILINE)) == always
+    assert not documented("torchrun's that are not there") & found

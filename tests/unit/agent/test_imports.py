@@ -1,4 +1,4 @@
-"""The spawner's imports for heals with TLS, in processes of their own."""
+"""The spawner's imports, in processes of their own."""
 
 from __future__ import annotations
 
@@ -71,3 +71,21 @@ print("cryptography" in sys.modules, "ftrun.checkpoint.tls" in sys.modules)
         )
         == "False False"
     )
+
+
+def test_late_imports_leave_no_variables_behind() -> None:
+    source = """
+import os
+os.environ.pop("TORCHINDUCTOR_CACHE_DIR", None)
+from ftrun.agent.imports import Imports, import_first
+import_first()
+before = dict(os.environ)
+imports = Imports()
+imports.finish()
+import sys
+from torch._inductor.runtime.cache_dir_utils import cache_dir
+assert dict(os.environ) == before, set(os.environ.items()) ^ set(before.items())
+os.environ["TORCHINDUCTOR_CACHE_DIR"] = "/tmp"
+print("kept", cache_dir())
+"""
+    assert run(source) == "kept /tmp"

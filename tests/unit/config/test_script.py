@@ -71,19 +71,17 @@ def test_a_working_directory_that_is_gone_is_said(
             check_script(script)
 
 
-def test_modules_are_looked_for_without_importing_them(
+def test_a_modules_name_and_source_are_checked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "__init__.py").write_text("raise RuntimeError('imported')")
-    check_script(Script("mine.train", MODULE))
-    check_script(Script("json.tool", MODULE))
-    check_script(Script("this", MODULE))
-    with pytest.raises(UserError, match="no module named 'no_such_top'"):
-        check_script(Script("no_such_top.train", MODULE))
     with pytest.raises(UserError, match="is not a module name"):
         check_script(Script("train.py ", MODULE))
+    with pytest.raises(UserError, match="no module named 'no_such_top'"):
+        check_script(Script("no_such_top.train", MODULE))
+    (tmp_path / "bad.py").write_text("x = 1\nif:\n")
+    with pytest.raises(UserError, match=r"bad.py, line 2: syntax error"):
+        check_script(Script("bad", MODULE))
 
 
 def test_the_plain_command_of_a_script() -> None:

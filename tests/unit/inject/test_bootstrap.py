@@ -24,10 +24,12 @@ def test_the_script_is_main_with_its_own_arguments_path_and_environment(tmp_path
         print(sys.path[0] == os.path.dirname(os.path.abspath(__file__)))
         print(sys.modules["__main__"].__dict__ is globals(), __spec__)
         print(context.current().job_id, context.has_failed())
+        print(os.path.isabs(__file__), sys.orig_argv == [sys.executable, "-u", *sys.argv])
         """,
     )
     assert done.stdout.splitlines() == [
-        "__main__ script.py ['--x', '1'] on", "True", "True None", "job False", "status 0",
+        "__main__ script.py ['--x', '1'] on", "True", "True None", "job False", "True True",
+        "status 0",
     ]  # fmt: skip
     assert done.stderr == ""
 
@@ -138,9 +140,19 @@ def test_exit_handlers_see_the_script_as_main_and_know_that_it_failed(tmp_path: 
 
 def test_a_module_runs_as_with_m(tmp_path: Path) -> None:
     (tmp_path / "package").mkdir()
-    (tmp_path / "package" / "tool.py").write_text("import sys; print(__name__, sys.argv[1:])")
+    (tmp_path / "package" / "tool.py").write_text(
+        "import sys; print(__name__, sys.argv[1:], sys.orig_argv[1:])"
+    )
     done = fork_and_run(tmp_path, "", targets=["package.tool"], kind="module")
-    assert done.stdout.splitlines() == ["__main__ ['--x', '1']", "status 0"]
+    assert done.stdout.splitlines() == [
+        "__main__ ['--x', '1'] ['-u', '-m', 'package.tool', '--x', '1']", "status 0",
+    ]  # fmt: skip
+
+
+def test_a_module_that_is_not_there_is_named_without_frames_of_ours(tmp_path: Path) -> None:
+    done = fork_and_run(tmp_path, "", targets=["json.no_such"], kind="module")
+    assert done.stdout == "status 1\n"
+    assert done.stderr == "ImportError: No module named json.no_such\n"
 
 
 def test_the_agent_hears_of_an_exception_before_the_process_ends(tmp_path: Path) -> None:

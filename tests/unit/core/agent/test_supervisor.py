@@ -685,6 +685,18 @@ def test_a_script_that_has_raised_has_failed_whatever_its_exit_code() -> None:
     assert agent.core.summary()[0].status == 1
 
 
+def test_what_a_worker_has_recorded_counts_after_its_own_report() -> None:
+    recorded = FailureReport("KeyError", "inner", "")
+    agent = Agent()
+    agent.assign("0", "1")
+    out = agent.on(WorkerExited(agent.incarnations["0"], 0, 1000, 5, recorded=recorded))
+    assert "replica 0 (pid 1000) failed: KeyError: inner" in said(out)
+    agent.on(FailureReported(WorkerKey("1", agent.incarnations["1"], 0), RAISED))
+    out = agent.on(WorkerExited(agent.incarnations["1"], 0, 1000, 1, recorded=recorded))
+    assert "failed: ValueError: no" in said(out)
+    assert "KeyError" not in said(out)
+
+
 def test_a_script_that_has_raised_and_hangs_at_exit_is_killed_after_the_grace() -> None:
     agent = Agent(workers_per_replica=2)
     agent.assign("0")

@@ -20,13 +20,15 @@ from itertools import groupby
 from pathlib import Path
 
 from ftrun import clock
+from ftrun.errors import UserError
 from ftrun.logs.index import OWN, IndexMaker
 from ftrun.logs.layout import index_path, old_path
-from ftrun.logs.units import bytes_words
+from ftrun.logs.units import bytes_words, parse_bytes
 
 QUEUE_BYTES_MAX = 16 << 20
 BATCH_BYTES_MAX = 1 << 20
-LINE_WAIT_BYTES = 1 << 20
+LIMIT_MIN = 1 << 20
+LINE_WAIT_BYTES = 1 << 17
 """A limited file may grow by this much over its half until a line ends."""
 STILL_S = 30.0
 """At the end, a disk that takes no byte for this long is given up."""
@@ -226,3 +228,18 @@ def _write_all(fd: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
+
+
+def parse_log_limit(text: str) -> int:
+    """``--log-max-size`` in bytes; empty: 0, no limit.
+
+    Raises:
+        UserError: it is no size, or too small.
+    """
+    size = parse_bytes(text) if text else 0
+    if size is None or 0 < size < LIMIT_MIN:
+        raise UserError(
+            f"--log-max-size {text!r}: give a size of 1MiB or more, for example 500MB or 2GiB. "
+            "Nothing was started."
+        )
+    return size

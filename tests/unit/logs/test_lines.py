@@ -111,7 +111,9 @@ def test_nested_bars_come_out_as_lines_of_their_own_once_a_second() -> None:
 def test_nested_bars_may_come_in_any_pieces() -> None:
     splitter = LineSplitter()
     stream = b"".join(nested(at, at) for at in range(30))
-    shown = [line for at, byte in enumerate(stream) for line in splitter.feed(bytes([byte]), at / 9)]
+    shown = [
+        line for at, byte in enumerate(stream) for line in splitter.feed(bytes([byte]), at / 9)
+    ]
     shown += splitter.flush()
     known = {text % at for at in range(30) for text in (b" out %d", b" in %d")}
     assert set(shown) <= known

@@ -4,16 +4,19 @@ A job of one worker has its output here byte for byte, so that a prompt without 
 to be answered. In larger jobs each line begins with its worker's name.
 
 A thread behind a bounded queue writes, so that a stopped terminal (Ctrl-S) delays no worker: lines
-that do not fit are in the files only, and a line counts them. There is one exception: the bytes of
-a job's only worker that go to a pipe or a file are all written, as they would be without ftrun, so
-a slow reader delays that worker. Not here: the workers' pipes (logs.py), files (copies.py,
-logs/disk.py), the agent's sentences (console.py).
+that do not fit are in the log files only, and a line counts them. All output is written if it goes
+to a file, or if it is that of the only worker and goes to a pipe, as it would be without ftrun: so
+a slow disk or reader delays those workers.
+
+Not here: the workers' pipes (logs.py), files (copies.py, logs/disk.py), the agent's sentences
+(console.py).
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import sys
 import threading
 from collections import deque
@@ -50,10 +53,10 @@ class Terminal:
         self.copies = copies
         self.is_tty = os.isatty(out_fd) and "NO_COLOR" not in os.environ
         self._is_in_line = False
-        self._error = _Writer(err_fd, is_lossless=not prefixes and not os.isatty(err_fd))
+        self._error = _Writer(err_fd, is_lossless=_is_lossless(err_fd, prefixes))
         self._out = self._error
         if not _is_same_file(out_fd, err_fd):
-            self._out = _Writer(out_fd, is_lossless=not prefixes and not os.isatty(out_fd))
+            self._out = _Writer(out_fd, is_lossless=_is_lossless(out_fd, prefixes))
 
     def wants_lines(self, group_rank: int, *, error: bool) -> bool:
         """Whether this stream of this worker is shown or copied in lines."""
@@ -241,6 +244,13 @@ def _write(fd: int, data: bytes) -> None:
             view = view[os.write(fd, view) :]
         except OSError:
             return
+
+
+def _is_lossless(fd: int, prefixes: bool) -> bool:
+    """Whether all output must get there: into a file, or from the only worker into a pipe."""
+    with contextlib.suppress(OSError):
+        return stat.S_ISREG(os.fstat(fd).st_mode) or not (prefixes or os.isatty(fd))
+    return False
 
 
 def _is_same_file(one: int, other: int) -> bool:

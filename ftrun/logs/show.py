@@ -79,7 +79,11 @@ def show_logs(directory: Path, query: LogQuery) -> int:
     Raises:
         UserError: the query names what is not there, or is wrong.
     """
-    _Show(directory, query).run()
+    try:
+        _Show(directory, query).run()
+    except BrokenPipeError:  # the reader has seen enough: ftrun logs | head
+        with open(os.devnull, "wb") as null:
+            os.dup2(null.fileno(), sys.stdout.fileno())
     return 0
 
 

@@ -76,8 +76,8 @@ class LogReader:
         self._fd = -1
         self._parts: dict[str, tuple[LineSplitter, float]] = {}
         self._last_s = 0.0
-        old = old_path(self.path)
-        self._open(old if old.exists() else self.path)
+        self._has_begun = self._is_closed = False
+        self._records: list[Record] = []
 
     @property
     def has_index(self) -> bool:
@@ -86,6 +86,7 @@ class LogReader:
 
     def skip_before(self, time_s: float) -> None:
         """Go on at a record before the time, if the index knows one."""
+        self._begin()
         while self._fd >= 0:
             self._read_index()
             at = bisect_right(self._records, time_s, key=lambda record: record.time_s) - 1
@@ -103,6 +104,7 @@ class LogReader:
         finally:
             os.close(newest)
         if start:
+            self._has_begun = True
             self._open(self.path)
             self._read_index()
             at = bisect_right(self._records, start, key=lambda record: record.offset) - 1
@@ -110,7 +112,8 @@ class LogReader:
             self._offset = self._records[max(0, at - RECORDS_BACK)].offset if at >= 0 else start
 
     def lines(self) -> Iterator[Line]:
-        """All lines that are complete now."""
+        """All lines that are complete now; none after ``close``."""
+        self._begin()
         while self._fd >= 0:
             data = os.pread(self._fd, READ_BYTES, self._offset)
             if not data:
@@ -121,7 +124,7 @@ class LogReader:
             for start, end, record in self._segments(len(data)):
                 yield from self._split(data[start:end], record)
             self._offset += len(data)
-        if self._reopens():
+        if not self._is_closed and self._reopens():
             yield from self.lines()
 
     def rest(self) -> Iterator[Line]:
@@ -132,17 +135,28 @@ class LogReader:
         self._parts.clear()
 
     def close(self) -> None:
-        """Close the files."""
+        """Read no more."""
+        self._is_closed = True
+        self._close_file()
+
+    # ------------------------------------------------------------ files
+
+    def _begin(self) -> None:
+        """Open the first file when it is needed: a worker may have had very many starts."""
+        if not self._has_begun:
+            self._has_begun = True
+            old = old_path(self.path)
+            self._open(old if old.exists() else self.path)
+
+    def _close_file(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
-    # ------------------------------------------------------------ files
-
     def _open(self, path: Path) -> None:
-        self.close()
+        self._close_file()
         self._index = index_path(path)
-        self._records: list[Record] = []
+        self._records = []
         self._index_offset = self._offset = 0
         with contextlib.suppress(OSError):
             self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

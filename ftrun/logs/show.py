@@ -165,9 +165,19 @@ class _Show:
             reader.skip_to_last(query.last)
 
     def _all(self, *, ends: bool) -> Iterator[Iterable[Line]]:
-        for (worker, attempt), reader in self._readers.items():
-            is_over = ends or (worker, attempt + 1) in self._readers
-            yield _lines_of(reader, is_over=is_over)
+        """For each worker the lines that are there now, of its starts one after the other."""
+        for worker in dict.fromkeys(worker for worker, _ in self._readers):
+            yield self._of_worker(worker, ends=ends)
+
+    def _of_worker(self, worker: Worker, *, ends: bool) -> Iterator[Line]:
+        for (who, attempt), reader in list(self._readers.items()):
+            if who != worker:
+                continue
+            yield from reader.lines()
+            if ends or (who, attempt + 1) in self._readers:
+                yield from reader.rest()
+            if ends:
+                reader.close()
 
     def _limited(self, lines: Iterable[Line]) -> Iterable[Line]:
         chosen = self._chosen(lines)
@@ -218,12 +228,6 @@ class _Show:
             numbers = sorted({number for numbers in found.values() for number in numbers})
             what += f" from start {self._attempt} (there are {', '.join(map(str, numbers[:50]))})"
         return f"{self._directory} has no logs of {what}. It has those of {shown}{more}."
-
-
-def _lines_of(reader: LogReader, *, is_over: bool) -> Iterator[Line]:
-    yield from reader.lines()
-    if is_over:
-        yield from reader.rest()
 
 
 def _when(line: Line) -> float:

@@ -12,12 +12,12 @@ import resource
 from ftrun.errors import UserError
 
 # Measured with torch 2.13 and Gloo on 1 to 16 replicas of 1 to 8 workers, with kills: the stores
-# hold 36 + 10 per replica here, the agent 20 + 5 per worker here, a worker 11 + 2 per replica
+# hold 36 + 10 per replica here, the agent 20 + 8 per worker here, a worker 11 + 2 per replica
 # anywhere, the spawner 10 + 1 per worker here + 5 per standby. The sum below is about twice the
 # largest of them, which leaves room for files that a script opens.
 BASE = 100
 PER_REPLICA_HERE = 12
-PER_WORKER_HERE = 6
+PER_WORKER_HERE = 9
 PER_STANDBY = 6
 PER_PEER = 4
 LIGHTHOUSE = 64

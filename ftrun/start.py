@@ -17,6 +17,7 @@ from ftrun.agent.watch import Watch, unwatched
 from ftrun.config.settings import RunSettings
 from ftrun.descriptors import allow_descriptors, descriptors_needed
 from ftrun.errors import ExitCode
+from ftrun.logs.marker import LogDirLock
 from ftrun.protocol.auth import default_token_path, load_or_create_token, new_token
 from ftrun.status.jobs import RunningJob, birth_mark, read_job, remove_job, write_job
 
@@ -71,7 +72,11 @@ def start_run(
         token_file = (settings.token_file or default_token_path()).absolute()
         token = load_or_create_token(token_file)
     neighbours = Neighbours(*_job_file(settings), watch)
-    return run_agent(settings, machine, token, token_file, launch, neighbours)
+    lock = LogDirLock(settings.job_log_dir, settings.job_id)
+    try:
+        return run_agent(settings, machine, token, token_file, launch, neighbours)
+    finally:
+        lock.release()
 
 
 def _job_file(settings: RunSettings) -> tuple[Callable[[str, Path], None], Callable[[], None]]:

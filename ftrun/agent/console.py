@@ -1,7 +1,7 @@
 """Sentences of the agent's shell on the terminal: the lighthouse's reachability, notices, the end.
 
-Not here: the terminal itself (logs.py), the supervisor's sentences (core/agent/words.py), the last
-lines (summary.py).
+Not here: the terminal itself (terminal.py), the supervisor's sentences (core/agent/words.py), the
+last lines (summary.py).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from ftrun import clock
 from ftrun.agent.error_files import hand_on
 from ftrun.agent.exit_reason import exit_document, write_exit
 from ftrun.agent.incidents import IncidentRecords
-from ftrun.agent.logs import Terminal, log_path
 from ftrun.agent.summary import summary_lines
+from ftrun.agent.terminal import Terminal
 from ftrun.config.settings import RunSettings
 from ftrun.core.agent.events import EndAgent, ShowNotice
 from ftrun.core.agent.failures import signal_name
@@ -25,6 +25,7 @@ from ftrun.core.agent.words import REMEDY_APART
 from ftrun.core.ids import WorkerKey
 from ftrun.core.messages import Notice
 from ftrun.errors import ExitCode
+from ftrun.logs.layout import log_path
 
 UNREACHABLE_AGAIN_S = 5.0
 WORKERS_NAMED_MAX = 8

@@ -22,7 +22,7 @@ from ftrun.agent.devices import DeviceSlices, Machine
 from ftrun.agent.environment import Place, threads_per_worker, worker_environment
 from ftrun.agent.error_files import clear_error_file, error_path, read_error_file
 from ftrun.agent.launch import SpawnerLaunch
-from ftrun.agent.logs import Terminal, WorkerLog, log_path
+from ftrun.agent.logs import Output, WorkerLog
 from ftrun.agent.memory import MemoryWatch
 from ftrun.agent.process import SpawnerProcess, StartWorker, sweeper
 from ftrun.agent.stacks import Target, take_stacks
@@ -32,6 +32,7 @@ from ftrun.core.agent.events import Event, SpawnerReady, StartReplica, WorkerExi
 from ftrun.core.agent.imports import LIMIT_S
 from ftrun.core.agent.stopping import SIGKILL
 from ftrun.core.ids import WorkerKey
+from ftrun.logs.layout import log_path
 
 QUORUM_STORE = "quorum"
 SPARE_STORES = 2
@@ -84,14 +85,14 @@ class Fleet:
         token: str,
         launch: SpawnerLaunch,
         runtime_dir: Path,
-        terminal: Terminal,
+        output: Output,
     ) -> None:
         self._emit = emit
         self._settings = settings
         self._machine = machine
         self._token = token
         self._runtime_dir = runtime_dir
-        self._terminal = terminal
+        self._output = output
         self._loop = asyncio.get_running_loop()
         self.guard_id = launch.guard_id
         children = {row.pid for row in linux.process_rows() if row.ppid == os.getpid()}
@@ -276,7 +277,7 @@ class Fleet:
         group.expected.discard(group_rank)
         replica_id, restarts = group.start.replica_id, group.start.restarts
         path = log_path(self._settings.job_log_dir, replica_id, group_rank, restarts)
-        log = WorkerLog(path, self._terminal, replica_id, group_rank, self._logs.discard)
+        log = WorkerLog(path, self._output, replica_id, group_rank, self._logs.discard)
         log.follow(out_fd, err_fd)
         self._logs.add(log)
         group.workers[group_rank] = _Worker(pid, pidfd, log, MemoryWatch(pid))
@@ -427,4 +428,4 @@ class Fleet:
         select = partial(sweep.owned_processes, incarnation)
         stuck = await self._loop.run_in_executor(None, sweep.kill_all, select, SWEEP_DEADLINE_S)
         if stuck:
-            self._terminal.event_line(f"stuck in the kernel, not ended: pids {stuck}")
+            self._output.terminal.event_line(f"stuck in the kernel, not ended: pids {stuck}")

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from ftrun.agent.last_lines import last_lines
-from ftrun.agent.logs import log_path
 from ftrun.core.messages import FailureEvidence, IncidentRecord
+from ftrun.logs.layout import log_path
 
 DIRECTORY = "incidents"
 FILES_MAX = 1000

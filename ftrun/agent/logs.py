@@ -1,13 +1,11 @@
-"""Workers' output: complete in files; on the terminal in lines with prefixes, or as it comes.
+"""Workers' output: from their pipes to their log files and to the terminal.
 
-A job of one worker has its output on the terminal byte for byte, so that a prompt without a newline
-is there to be answered. In larger jobs each line begins with its worker's name.
+Files are never deleted by a restart: it gets a file of its own. All bytes are in the file in the
+order in which they came; ``-r`` and ``-t`` also write the streams that they name to files of their
+own. If the disk takes less than the workers print, ftrun stops reading their pipes for a while.
 
-Files are never deleted and never cut: a restart gets a file of its own. A thread behind a bounded
-queue writes to the terminal, so that a stopped terminal (Ctrl-S) delays no worker. Lines that do
-not fit are in the file only, and a line on the terminal counts them.
-
-Not here: lines out of bytes (lines.py), the agent's own sentences (console.py).
+Not here: lines out of bytes (logs/lines.py), the files (logs/disk.py), the terminal (terminal.py),
+the agent's own sentences (console.py).
 """
 
 from __future__ import annotations
@@ -15,176 +13,147 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import sys
 import threading
-from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ftrun import clock
-from ftrun.agent.lines import LineSplitter
-from ftrun.config.streams import Streams
+from ftrun.agent.copies import Copies
+from ftrun.agent.terminal import Terminal
+from ftrun.config.settings import RunSettings
+from ftrun.logs.disk import DiskWriter, LogFile
+from ftrun.logs.index import ERR, OUT, OWN
+from ftrun.logs.keep import apply_keep, parse_keep
+from ftrun.logs.layout import stream_path
+from ftrun.logs.lines import LineSplitter
 
-QUEUE_BYTES_MAX = 8 << 20
 READ_BYTES = 1 << 16
 PIPE_READS_MAX = 32
-FLUSH_TIMEOUT_S = 2.0
-_COLOURS = (36, 33, 35, 32, 34, 96, 93, 95, 92, 94)
+SLOW_S = 5.0
+FLUSH_S = 0.2
+SLOW_AGAIN_S = 300.0
 
 
-class Terminal:
-    """Lines to stdout and stderr, in order, from a thread of its own."""
+class Output:
+    """The terminal and the log files of one agent, and how they are limited.
 
-    def __init__(
-        self,
-        out_fd: int = 1,
-        err_fd: int = 2,
-        *,
-        streams: Streams | None = None,
-        prefixes: bool = True,
-        filtered: Path | None = None,
-    ) -> None:
-        self._fds = (out_fd, err_fd)
-        self.streams = Streams() if streams is None else streams
-        self.prefixes = prefixes
-        self._filtered = filtered
-        self._is_in_line = False
-        self.is_tty = os.isatty(out_fd) and "NO_COLOR" not in os.environ
-        self._queue: deque[tuple[int, bytes]] = deque()
-        self._bytes = 0
-        self._skipped = 0
-        self._closed = False
-        self._condition = threading.Condition()
-        self._thread = threading.Thread(target=self._write_all, name="terminal", daemon=True)
-        self._thread.start()
+    ``bytes_max``: limit of each worker's log; 0: none.
+    """
 
-    def worker_line(self, replica_id: str, group_rank: int, line: bytes, *, error: bool) -> None:
-        """One line of a worker's output; ``filtered_std….log`` gets a copy if it has a word."""
-        if self.streams.copies(line, error=error):
-            self._copy(line, error=error)
-        if not self.prefixes or not self.streams.shows(group_rank, error=error):
-            return
-        label = self.streams.label(replica_id, group_rank)
-        if self.is_tty:
-            colour = _COLOURS[sum(replica_id.encode()) % len(_COLOURS)]
-            label = f"\x1b[{colour}m{label.rstrip()}\x1b[0m" + label[len(label.rstrip()) :]
-        self._put(1 if error else 0, label.encode() + line + b"\n")
+    def __init__(self, terminal: Terminal, disk: DiskWriter, bytes_max: int = 0) -> None:
+        self.terminal = terminal
+        self.disk = disk
+        self.bytes_max = bytes_max
+        self._slow_shown_at: float | None = None
 
-    def worker_bytes(self, group_rank: int, data: bytes, *, error: bool) -> None:
-        """Output of a worker as it came, if the terminal shows it so."""
-        if self.prefixes or not self.streams.shows(group_rank, error=error):
-            return
-        self._is_in_line = not data.endswith((b"\n", b"\r"))
-        self._put(1 if error else 0, data)
+    def note_slow(self, path: Path) -> None:
+        """Workers wait for the disk: one line per ``SLOW_AGAIN_S``."""
+        now = clock.now()
+        if self._slow_shown_at is None or now - self._slow_shown_at >= SLOW_AGAIN_S:
+            self._slow_shown_at = now
+            self.terminal.event_line(
+                f"Workers print more than the disk of {path.parent} takes: they wait for it when "
+                "they print. Nothing is lost. Give a --log-dir on a faster disk, or print less."
+            )
 
-    def _copy(self, line: bytes, *, error: bool) -> None:
-        """A full disk costs the copy: the worker's own log says so."""
-        if self._filtered is None:
-            return
-        path = self._filtered / f"filtered_{'stderr' if error else 'stdout'}.log"
-        with contextlib.suppress(OSError), path.open("ab") as file:
-            file.write(line + b"\n")
-
-    def event_line(self, text: str) -> None:
-        """One line of ftrun's own, on stderr, because stdout is the script's."""
-        label = "\x1b[1mftrun:\x1b[0m" if self.is_tty else "ftrun:"
-        if self._is_in_line and self.is_tty:
-            label, self._is_in_line = f"\n{label}", False
-        self._put(1, f"{label} {text}\n".encode(errors="replace"))
-
-    def json_line(self, text: str) -> None:
-        """One line for programs, on stderr, without a label."""
-        self._put(1, f"{text}\n".encode())
+    def flush(self) -> None:
+        """Let the files have what was read, unless the disk is slow: then it is not waited for."""
+        self.disk.flush(FLUSH_S)
 
     def close(self) -> None:
-        """Write what is queued, for at most ``FLUSH_TIMEOUT_S``."""
-        with self._condition:
-            self._closed = True
-            self._condition.notify()
-        self._thread.join(FLUSH_TIMEOUT_S)
+        """Write what is queued, and close; called outside of the event loop, for it may wait."""
+        lost = self.disk.close()
+        if lost:
+            self.terminal.event_line(f"The logs' disk takes nothing: {lost} bytes are lost.")
+        self.terminal.close()
 
-    def _put(self, stream: int, data: bytes) -> None:
-        with self._condition:
-            if self._bytes + len(data) > QUEUE_BYTES_MAX:
-                self._skipped += 1
-                return
-            if self._skipped:
-                note = f"ftrun: {self._skipped} lines are in the log files only\n".encode()
-                self._append(1, note)
-                self._skipped = 0
-            self._append(stream, data)
-            self._condition.notify()
 
-    def _append(self, stream: int, data: bytes) -> None:
-        self._queue.append((stream, data))
-        self._bytes += len(data)
+def open_output(settings: RunSettings) -> Output:
+    """The agent's output as the settings want it."""
+    streams = settings.streams()
+    terminal = Terminal(streams=streams, prefixes=settings.prefixes_lines)
+    disk = DiskWriter(terminal.event_line)
+    limit = settings.log_bytes_max
+    directory = settings.job_log_dir
+    terminal.copies = Copies(disk, streams, directory, settings.merged_path, limit)
+    return Output(terminal, disk, limit)
 
-    def _write_all(self) -> None:
-        while True:
-            with self._condition:
-                while not self._queue and not self._closed:
-                    self._condition.wait()
-                if not self._queue:
-                    return
-                stream, data = self._take()
-            _write(self._fds[stream], data)
 
-    def _take(self) -> tuple[int, bytes]:
-        """The queued lines of one stream that one write takes."""
-        stream = self._queue[0][0]
-        parts: list[bytes] = []
-        while self._queue and self._queue[0][0] == stream and len(parts) < 512:
-            parts.append(self._queue.popleft()[1])
-        data = b"".join(parts)
-        self._bytes -= len(data)
-        return stream, data
+def start_keeping(settings: RunSettings, output: Output) -> None:
+    """Remove other jobs' logs as ``--log-keep`` says, in a thread: training waits for no disk."""
+    keep = parse_keep(settings.log_keep)
+    if not keep:
+        return
+
+    def work() -> None:
+        now_s = clock.wall().timestamp()
+        for line in apply_keep(settings.log_dir, keep, settings.job_log_dir, now_s):
+            output.terminal.event_line(line)
+
+    threading.Thread(target=work, name="log-keep", daemon=True).start()
+
+
+@dataclass(slots=True)
+class _Pipe:
+    """One stream of a worker. ``file``: its own file, if it has one beside the worker's log."""
+
+    is_error: bool
+    file: LogFile | None
+    splitter: LineSplitter = field(default_factory=LineSplitter)
+    timer: asyncio.TimerHandle | None = None
+    is_paused: bool = False
 
 
 class WorkerLog:
-    """Copies one worker's two pipes to its file, and line by line to the terminal."""
+    """Copies one worker's two pipes to its files, and to the terminal."""
 
     def __init__(
         self,
         path: Path,
-        terminal: Terminal,
+        output: Output,
         replica_id: str,
         group_rank: int,
         on_end: Callable[[WorkerLog], None],
     ) -> None:
         self.path = path
         self._on_end = on_end
-        self._terminal = terminal
+        self._output = output
+        self._terminal = output.terminal
         self._name = (replica_id, group_rank)
         self._loop = asyncio.get_running_loop()
-        self._splitters: dict[int, tuple[LineSplitter, bool]] = {}
-        self._file_fd = -1
-        with contextlib.suppress(OSError):  # A full or vanished disk costs the log, not the job.
+        self._pipes: dict[int, _Pipe] = {}
+        self._file = LogFile(path, has_index=True, bytes_max=output.bytes_max)
+        with contextlib.suppress(OSError):  # The writer finds the same error and shows it.
             path.parent.mkdir(parents=True, exist_ok=True)
-            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-            self._file_fd = os.open(path, flags, 0o644)
 
     def follow(self, out_fd: int, err_fd: int) -> None:
         """Read both pipes until their ends, and close them then."""
         for fd, error in ((out_fd, False), (err_fd, True)):
             os.set_blocking(fd, False)
-            self._splitters[fd] = (LineSplitter(), error)
+            file = None
+            if self._terminal.streams.has_file(self._name[1], error=error):
+                file = LogFile(
+                    stream_path(self.path, error=error), bytes_max=self._output.bytes_max
+                )
+            self._pipes[fd] = _Pipe(error, file)
             self._loop.add_reader(fd, self._read, fd)
 
     def add(self, text: str) -> None:
         """Put lines of ftrun's own into the file only."""
-        self._to_file(text.encode(errors="replace"))
+        self._output.disk.put(self._file, text.encode(errors="replace"), OWN)
 
     def drain(self) -> None:
         """Read the output that is there now, at most a pipe's capacity."""
-        for fd in list(self._splitters):
+        for fd in list(self._pipes):
             for _ in range(PIPE_READS_MAX):
-                if fd not in self._splitters or not self._read(fd):
+                if fd not in self._pipes or not self._read(fd):
                     break
 
     def close(self) -> None:
         """Read the output that is there, and close."""
         self.drain()
-        for fd in list(self._splitters):
+        for fd in list(self._pipes):
             self._end(fd)
 
     def _read(self, fd: int) -> bool:
@@ -198,57 +167,80 @@ class WorkerLog:
         if not data:
             self._end(fd)
             return False
-        self._to_file(data)
-        splitter, error = self._splitters[fd]
-        self._terminal.worker_bytes(self._name[1], data, error=error)
-        self._show(splitter.feed(data, clock.now()), error)
+        pipe = self._pipes[fd]
+        self._to_files(pipe, data)
+        rank, error = self._name[1], pipe.is_error
+        failed = self._file.has_failed
+        self._terminal.worker_bytes(rank, data, error=error, in_any_case=failed)
+        if failed or self._terminal.wants_lines(rank, error=error):
+            self._show(pipe, pipe.splitter.feed(data, clock.now()))
+            self._tick_later(pipe)
+        self._pause_if_full(fd, pipe)
         return True
 
     def _end(self, fd: int) -> None:
-        splitter, error = self._splitters.pop(fd)
+        pipe = self._pipes.pop(fd)
         self._loop.remove_reader(fd)
         os.close(fd)
-        self._show(splitter.flush(), error)
-        if self._splitters:
+        if pipe.timer is not None:
+            pipe.timer.cancel()
+        self._show(pipe, pipe.splitter.flush())
+        if pipe.file is not None:
+            self._output.disk.end_file(pipe.file)
+        if not self._pipes:
+            self._output.disk.end_file(self._file)
+            self._on_end(self)
+
+    # ------------------------------------------------------------ where it goes
+
+    def _to_files(self, pipe: _Pipe, data: bytes) -> None:
+        stream = ERR if pipe.is_error else OUT
+        self._output.disk.put(self._file, data, stream)
+        if pipe.file is not None:
+            self._output.disk.put(pipe.file, data, stream)
+
+    def _show(self, pipe: _Pipe, lines: list[bytes]) -> None:
+        failed = self._file.has_failed
+        self._terminal.worker_lines(*self._name, lines, error=pipe.is_error, in_any_case=failed)
+
+    def _tick_later(self, pipe: _Pipe) -> None:
+        """A progress bar may stand still with a state that is not shown yet."""
+        if pipe.splitter.due_at is not None and pipe.timer is None:
+            delay_s = max(0.0, pipe.splitter.due_at - clock.now())
+            pipe.timer = self._loop.call_later(delay_s, self._tick, pipe)
+
+    def _tick(self, pipe: _Pipe) -> None:
+        pipe.timer = None
+        due_at, now = pipe.splitter.due_at, clock.now()
+        if due_at is not None and now >= due_at:
+            self._show(pipe, pipe.splitter.tick(now))
+        self._tick_later(pipe)
+
+    # ------------------------------------------------------------ more than can be written
+
+    def _pause_if_full(self, fd: int, pipe: _Pipe) -> None:
+        """Stop reading until disk and reader have taken what they have."""
+        if pipe.is_paused:
             return
-        if self._file_fd >= 0:
-            os.close(self._file_fd)
-            self._file_fd = -1
-        self._on_end(self)
 
-    def _show(self, lines: list[bytes], error: bool) -> None:
-        for line in lines:
-            self._terminal.worker_line(*self._name, line, error=error)
+        def resume() -> None:
+            with contextlib.suppress(RuntimeError):  # The loop is closed: nothing is to be read.
+                self._loop.call_soon_threadsafe(self._resume, fd, pipe)
 
-    def _to_file(self, data: bytes) -> None:
-        if self._file_fd < 0:
-            return
-        try:
-            os.write(self._file_fd, data)
-        except OSError as error:
-            os.close(self._file_fd)
-            self._file_fd = -1
-            self._terminal.event_line(f"{self.path}: {error.strerror}; its output is shown only.")
+        if self._output.disk.is_full:
+            self._loop.call_later(SLOW_S, self._note_slow, pipe)
+            pipe.is_paused = True
+            self._loop.remove_reader(fd)
+            self._output.disk.when_room(resume)
+        elif self._terminal.when_room(resume, error=pipe.is_error):
+            pipe.is_paused = True
+            self._loop.remove_reader(fd)
 
+    def _resume(self, fd: int, pipe: _Pipe) -> None:
+        pipe.is_paused = False
+        if self._pipes.get(fd) is pipe:
+            self._loop.add_reader(fd, self._read, fd)
 
-def log_path(directory: Path, replica_id: str, group_rank: int, restarts: int) -> Path:
-    """``replica_<id>/rank_<r>/<restart>.log``."""
-    return directory / f"replica_{replica_id}" / f"rank_{group_rank}" / f"{restarts}.log"
-
-
-def _write(fd: int, data: bytes) -> None:
-    """Write all of ``data``; a reader that is gone (``ftrun … | head``) costs the output only."""
-    view = memoryview(data)
-    while view:
-        try:
-            view = view[os.write(fd, view) :]
-        except OSError:
-            return
-
-
-def flush_python_streams() -> None:
-    """Write Python's buffered output before the Terminal writes its first line."""
-    for stream in (sys.stdout, sys.stderr):
-        if stream is not None:  # Python has none for a descriptor that was closed from the start.
-            with contextlib.suppress(OSError, ValueError):
-                stream.flush()
+    def _note_slow(self, pipe: _Pipe) -> None:
+        if pipe.is_paused and self._output.disk.is_full:
+            self._output.note_slow(self.path)

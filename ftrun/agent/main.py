@@ -16,8 +16,8 @@ from pathlib import Path
 from ftrun import linux
 from ftrun.agent.devices import Machine
 from ftrun.agent.launch import SpawnerLaunch
-from ftrun.agent.logs import flush_python_streams
 from ftrun.agent.shell import Agent
+from ftrun.agent.terminal import flush_python_streams
 from ftrun.agent.watch import Watch, unwatched
 from ftrun.config.settings import RunSettings
 from ftrun.errors import UserError

@@ -23,7 +23,7 @@ from ftrun.agent.health import check_health
 from ftrun.agent.incidents import IncidentRecords, with_output
 from ftrun.agent.launch import SpawnerLaunch
 from ftrun.agent.link import LighthouseLink, web_address
-from ftrun.agent.logs import Terminal
+from ftrun.agent.logs import open_output, start_keeping
 from ftrun.agent.signals import PreemptionFile, catch_signals
 from ftrun.agent.stacks import Target, take_stacks
 from ftrun.agent.typed_events import CONSOLE, TypedEvents
@@ -131,14 +131,10 @@ class Agent:
         self._supervisor = Supervisor(self._rules(), self._started_at)
         self._done: asyncio.Future[EndAgent] = self._loop.create_future()
         self._timer = DeadlineTimer(lambda: self._handle(TimerFired()))
-        self._terminal = Terminal(
-            streams=settings.streams(),
-            prefixes=settings.prefixes_lines,
-            filtered=settings.job_log_dir,
-        )
-        self._console = Console(settings, self._terminal, self._supervisor)
+        self._output = open_output(settings)
+        self._console = Console(settings, self._output.terminal, self._supervisor)
         self._fleet = Fleet(
-            self._fleet_event, settings, machine, token, launch, runtime_dir, self._terminal
+            self._fleet_event, settings, machine, token, launch, runtime_dir, self._output
         )
         self._fleet.on_start = self._worker_started
         self._server = WorkerServer(self, token, runtime_dir)
@@ -150,9 +146,9 @@ class Agent:
         self._own_slots: frozenset[str] = frozenset()
         self._epoch = 0
         self._tasks: set[asyncio.Task[None]] = set()
-        write = self._terminal.json_line if settings.event_log_handler == CONSOLE else None
+        write = self._output.terminal.json_line if settings.event_log_handler == CONSOLE else None
         self._typed_events = TypedEvents(settings.job_id, write)
-        self._incidents = IncidentRecords(settings.job_log_dir, self._terminal.event_line)
+        self._incidents = IncidentRecords(settings.job_log_dir, self._output.terminal.event_line)
 
     async def run(self) -> int:
         """Start all parts, and wait for the supervisor's ``EndAgent``."""
@@ -162,6 +158,7 @@ class Agent:
             self._preemption_file = PreemptionFile(self._settings.preempt_file, self._preempted)
         await self._server.start()
         self._fleet.start()
+        start_keeping(self._settings, self._output)
         if self._lighthouse is not None:
             self._lighthouse.start()
         self._connect()
@@ -183,7 +180,7 @@ class Agent:
             self._console.stuck(stuck)
         if self._done.done():
             self._console.end(self._done.result(), self._incidents)
-        await self._loop.run_in_executor(None, self._terminal.close)
+        await self._loop.run_in_executor(None, self._output.close)
 
     async def _stop_lighthouse(self) -> None:
         """The spawner's sweep may kill it first, which is safe: its journal is always complete."""
@@ -223,7 +220,10 @@ class Agent:
         )
 
     def _signalled(self, number: int) -> None:
-        self._handle(SignalReceived(number))
+        if self._done.done():  # Only the output's readers are waited for.
+            self._output.terminal.hurry()
+        else:
+            self._handle(SignalReceived(number))
 
     def _preempted(self) -> None:
         reason = f"{self._settings.preempt_file} has appeared"
@@ -287,6 +287,7 @@ class Agent:
             case CheckHealth(replica_id, incarnation):
                 self._begin(self._check_health(replica_id, incarnation))
             case SendEvidence(evidence):
+                self._output.flush()
                 self._link.send(with_output(evidence, self._settings.job_log_dir))
             case ShowNotice():
                 self._console.notice(instruction)
@@ -418,6 +419,7 @@ class Agent:
     def link_opened(self, address: str) -> None:
         """Hello is sent; ask every worker for its Report."""
         self._server.broadcast(AskReport())
+        self._output.flush()
         for evidence in self._supervisor.unconfirmed():
             self._link.send(with_output(evidence, self._settings.job_log_dir))
 

@@ -171,6 +171,12 @@ _OWN: tuple[Option, ...] = (
     _option(
         "--log-dir", Path, "Directory for logs.", "DIR", default=Path("ftrun-logs"), pet="LOG_DIR",
     ),
+    _option("--log-keep", str, "Remove finished jobs' logs in that directory beyond a number, an "
+            "age or a size.", "20jobs,7d,10GiB", default="", default_words="keep all"),
+    _option("--log-max-size", str, "Keep only the newest bytes of each log file.", "SIZE",
+            default="", default_words="keep all"),
+    _option("--merged-log", bool, "Also write all workers' and ftrun's lines, with times, to "
+            "merged.log.", default=False),
     _option(
         "--prefix/--no-prefix", bool, "Begin each line on the terminal with [replica.rank].",
         default_words="on for several workers",
@@ -235,9 +241,10 @@ _TORCHRUN: tuple[Option, ...] = (
             default=False, pet="VIRTUAL_LOCAL_RANK"),
     _option("--numa-binding", str, "Bind workers to NUMA nodes.",
             "node|socket|exclusive|core-complex"),
-    _option("-r --redirects", str, "Streams that go to files only: 0, 1 (out), 2 (err), 3, or "
-            "by local rank 0:1,1:3.", "STD", default="0", pet="REDIRECTS"),
-    _option("-t --tee", str, "Streams that go to files and the terminal, as in -r.", "STD",
+    _option("-r --redirects", str, "Keep streams off the terminal, each in a file of its own: 0, "
+            "1 (out), 2 (err), 3 (both), or by local rank 0:1,1:3.", "STD", default="0",
+            pet="REDIRECTS"),
+    _option("-t --tee", str, "The same files, and the terminal all the same; wins over -r.", "STD",
             default="0", pet="TEE"),
     _option("--local-ranks-filter", str, "Local ranks whose output the terminal shows.", "0,1,…",
             default="", pet="LOCAL_RANKS_FILTER"),

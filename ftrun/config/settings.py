@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -26,6 +27,9 @@ from ftrun.core.ids import WorkerKey
 from ftrun.core.messages import JobSpec
 from ftrun.defaults import LIGHTHOUSE_PORT, REPLICAS_MAX
 from ftrun.errors import UserError
+from ftrun.logs.disk import parse_log_limit
+from ftrun.logs.keep import parse_keep
+from ftrun.logs.layout import MERGED
 from ftrun.protocol.tls import TlsFiles
 
 WORKERS_PER_REPLICA_MAX = 1024
@@ -92,6 +96,9 @@ class RunSettings:
     signals_to_handle: str | None = None
     preempt_signal: str | None = None
     preempt_file: Path | None = None
+    log_keep: str = ""
+    log_max_size: str = ""
+    merged_log: bool = False
     sources: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     def signal_rules(self) -> SignalRules:
@@ -108,7 +115,21 @@ class RunSettings:
     def prefixes_lines(self) -> bool:
         """Whether lines on the terminal begin with the worker's name."""
         several = self.replicas * self.workers_per_replica > 1
-        return several if self.prefix is None else self.prefix
+        asks = self.tee != "0" and bool(self.streams().template)
+        return (several or asks) if self.prefix is None else self.prefix
+
+    @property
+    def log_bytes_max(self) -> int:
+        """The limit of each log file of this job; 0: none."""
+        return parse_log_limit(self.log_max_size)
+
+    @property
+    def merged_path(self) -> Path | None:
+        """The file with the lines of all workers; each agent of a job of several has its own."""
+        if not self.merged_log:
+            return None
+        name = MERGED if self.lighthouse is None else f"merged.{socket.gethostname()}.log"
+        return self.job_log_dir / name
 
     def streams(self) -> Streams:
         """What the terminal shows of the workers' output.
@@ -158,6 +179,8 @@ class RunSettings:
         _check_names(self)
         _check_meeting(self)
         self.streams()
+        parse_keep(self.log_keep)
+        parse_log_limit(self.log_max_size)
         _check_security(self)
         _check_signals(self)
         check_script(self.script)

@@ -1,7 +1,7 @@
 """Which output of which worker the terminal shows: ``-r``, ``-t`` and ``--local-ranks-filter``.
 
-The log of a worker has all of its output in any case. Not here: the logs themselves
-(agent/logs.py).
+The log of a worker has all of its output in any case; a stream that one of the first two names has
+a file of its own beside it. Not here: the logs themselves (agent/logs.py).
 """
 
 from __future__ import annotations
@@ -44,6 +44,15 @@ class Streams:
         stream = ERR if error else OUT
         is_redirected = bool(_of(self.redirected, local_rank) & stream)
         return not is_redirected or bool(_of(self.teed, local_rank) & stream)
+
+    def has_file(self, local_rank: int, *, error: bool) -> bool:
+        """Whether this stream of this worker has a file of its own, beside the log of both."""
+        either = _of(self.redirected, local_rank) | _of(self.teed, local_rank)
+        return bool(either & (ERR if error else OUT))
+
+    def filters(self, *, error: bool) -> bool:
+        """Whether lines of this stream are copied if they have one of some words."""
+        return bool(self.err_words if error else self.out_words)
 
     def label(self, replica_id: str, local_rank: int) -> str:
         """The words before a line of this worker."""
@@ -110,4 +119,6 @@ def _parse_ranks(text: str) -> frozenset[int]:
 
 
 def _words(text: str) -> tuple[str, ...]:
-    return tuple(word for word in text.split(",") if word)
+    """Words between commas; two commas stand for one in a word."""
+    parts = (part.replace("\0", ",") for part in text.replace(",,", "\0").split(","))
+    return tuple(part for part in parts if part)

@@ -101,6 +101,21 @@ def find_job(job_id: str | None, command: str = "ftrun status") -> RunningJob:
     return found[0]
 
 
+def find_log_place(job_id: str | None) -> Path | None:
+    """Where the logs of a job that runs here are; None: no such job runs.
+
+    Raises:
+        UserError: no job was named, and several run.
+    """
+    if job_id is not None:
+        job = read_job(job_id)
+        return Path(job.log_dir) if job is not None and job.log_dir else None
+    found = running_jobs()
+    if len(found) > 1:
+        raise UserError(_which_one(found, "ftrun logs --job"))
+    return Path(found[0].log_dir) if found else None
+
+
 def _which_one(found: list[RunningJob], command: str) -> str:
     """A list of the jobs with their details, so that the user can name the right one."""
     lines = [

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 HOUSE = ("ftrun", "tests", "scripts", "examples", "docs")
 DOCUMENTS = (
     *("README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "INVARIANTS.md", "SECURITY.md"),
-    *("docs/PROTOCOL.md", "docs/TESTING.md", "docs/GPU.md"),
+    *("docs/PROTOCOL.md", "docs/TESTING.md", "docs/GPU.md", "docs/LOGS.md"),
 )
 NAME = re.compile(r"(?<![\w./$~<-])((?:[\w-]+/)*[\w-]+\.(?:py|proto)|(?:[a-z_]+/)+)(?![\w/<$.*{])")
 FUNCTIONS = re.compile(r"`((?:[\w-]+/)*[\w-]+\.py): ([^`]+)`")

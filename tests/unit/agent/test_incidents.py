@@ -11,10 +11,10 @@ from ftrun.agent.exit_reason import exit_document, write_exit
 from ftrun.agent.health import check_health
 from ftrun.agent.incidents import IncidentRecords, incident_path, with_output
 from ftrun.agent.last_lines import LINES_MAX, last_lines
-from ftrun.agent.logs import log_path
 from ftrun.agent.typed_events import TypedEvents
 from ftrun.core.agent.events import EndAgent, SendEvidence, StartReplica
 from ftrun.core.messages import FailedWorker, FailureEvidence, IncidentRecord
+from ftrun.logs.layout import log_path
 
 WORKER = FailedWorker(0, 7, -9, "signal", "died: SIGKILL", 0.0)
 EVIDENCE = FailureEvidence("1", "i1", 2, (WORKER,), verdict="restarted")

@@ -173,3 +173,26 @@ def test_a_minimum_of_a_range_has_the_ranges_source() -> None:
     found = resolved(replicas="2:4")
     assert (found.sources["min_replicas"], found.sources["replicas"]) == ("--replicas",) * 2
     assert resolved(replicas="4").sources["min_replicas"] == DEFAULT
+
+
+def test_prefixes_are_for_several_workers_or_a_template_with_tee(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert not run_settings().prefixes_lines
+    assert run_settings(replicas=2).prefixes_lines
+    assert not run_settings(replicas=2, prefix=False).prefixes_lines
+    assert run_settings(prefix=True).prefixes_lines
+    monkeypatch.setenv("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", "[${rank}] ")
+    assert not run_settings().prefixes_lines
+    assert run_settings(tee="3").prefixes_lines
+
+
+def test_limits_of_logs_are_checked(tmp_path: Path) -> None:
+    script = tmp_path / "t.py"
+    script.write_text("")
+    for wrong in ({"log_keep": "7"}, {"log_max_size": "7"}):
+        with pytest.raises(UserError, match="Nothing was started"):
+            replace(resolved(str(script)), **wrong).check()
+    settings = replace(resolved(str(script), merged_log=True), job_id="job")
+    assert settings.merged_path == Path("ftrun-logs/job/merged.log")
+    assert replace(settings, merged_log=False).merged_path is None

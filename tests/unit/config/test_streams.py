@@ -59,3 +59,15 @@ def test_lines_with_one_of_the_words_are_copied() -> None:
     assert not streams.copies(b"epoch 3", error=True)
     assert streams.copies(b"an error", error=True)
     assert not streams.copies(b"", error=False)
+
+
+def test_two_commas_stand_for_one_in_a_word() -> None:
+    assert parsed(out_words="a,,b,c").out_words == ("a,b", "c")
+
+
+def test_streams_that_are_named_have_files_of_their_own() -> None:
+    streams = parsed(redirects="0:1,10:2", tee="0:2")
+    has = {(rank, error) for rank in (0, 1, 10) for error in (False, True)
+           if streams.has_file(rank, error=error)}  # fmt: skip
+    assert has == {(0, False), (0, True), (10, True)}
+    assert not parsed().has_file(0, error=False)

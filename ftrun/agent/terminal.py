@@ -1,0 +1,261 @@
+"""The terminal: workers' output in lines with prefixes, or as it comes, and ftrun's own lines.
+
+A job of one worker has its output here byte for byte, so that a prompt without a newline is there
+to be answered. In larger jobs each line begins with its worker's name.
+
+A thread behind a bounded queue writes, so that a stopped terminal (Ctrl-S) delays no worker: lines
+that do not fit are in the log files only, and a line counts them. All output is written if it goes
+to a file, or if it is that of the only worker and goes to a pipe, as it would be without ftrun: so
+a slow disk or reader delays those workers.
+
+Not here: the workers' pipes (logs.py), files (copies.py, logs/disk.py), the agent's sentences
+(console.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from ftrun.agent.copies import Copies
+from ftrun.config.streams import Streams
+
+QUEUE_BYTES_MAX = 8 << 20
+FLUSH_TIMEOUT_S = 2.0
+READER_TIMEOUT_S = 3600.0
+"""How long the end of the only worker's output waits for a reader that takes no byte."""
+WRITE_BYTES = 1 << 16
+_COLOURS = (36, 33, 35, 32, 34, 96, 93, 95, 92, 94)
+
+
+class Terminal:
+    """Standard output and standard error of ftrun.
+
+    ``copies``: takes the same lines to files.
+    """
+
+    def __init__(
+        self,
+        out_fd: int = 1,
+        err_fd: int = 2,
+        *,
+        streams: Streams | None = None,
+        prefixes: bool = True,
+        copies: Copies | None = None,
+    ) -> None:
+        self.streams = Streams() if streams is None else streams
+        self.prefixes = prefixes
+        self.copies = copies
+        self.is_tty = os.isatty(out_fd) and "NO_COLOR" not in os.environ
+        self._is_in_line = False
+        self._error = _Writer(err_fd, is_lossless=_is_lossless(err_fd, prefixes))
+        self._out = self._error
+        if not _is_same_file(out_fd, err_fd):
+            self._out = _Writer(out_fd, is_lossless=_is_lossless(out_fd, prefixes))
+
+    def wants_lines(self, group_rank: int, *, error: bool) -> bool:
+        """Whether this stream of this worker is shown or copied in lines."""
+        shown = self.prefixes and self.streams.shows(group_rank, error=error)
+        return shown or (self.copies is not None and self.copies.wants(error=error))
+
+    def worker_lines(
+        self,
+        replica_id: str,
+        group_rank: int,
+        lines: Sequence[bytes],
+        *,
+        error: bool,
+        in_any_case: bool = False,
+    ) -> None:
+        """Lines of a worker's output; ``in_any_case``: they are nowhere else."""
+        if not lines:
+            return
+        label = self.streams.label(replica_id, group_rank)
+        if self.copies is not None:
+            self.copies.worker_lines(label.encode(), lines, error=error)
+        shown = self.streams.shows(group_rank, error=error) or in_any_case
+        if not self.prefixes or not shown:
+            return
+        start = self._coloured(label, replica_id).encode()
+        text = b"".join([part for line in lines for part in (start, line, b"\n")])
+        self._writer(error=error).put(text, len(lines))
+
+    def worker_bytes(
+        self, group_rank: int, data: bytes, *, error: bool, in_any_case: bool = False
+    ) -> None:
+        """Output of a worker as it came, if the terminal shows it so."""
+        shown = self.streams.shows(group_rank, error=error) or in_any_case
+        if self.prefixes or not shown:
+            return
+        self._is_in_line = not data.endswith((b"\n", b"\r"))
+        self._writer(error=error).put(data, data.count(b"\n"))
+
+    def event_line(self, text: str) -> None:
+        """One line of ftrun's own, on stderr, because stdout is the script's."""
+        label = "\x1b[1mftrun:\x1b[0m" if self.is_tty else "ftrun:"
+        if self._is_in_line and self.is_tty:
+            label, self._is_in_line = f"\n{label}", False
+        self._error.put(f"{label} {text}\n".encode(errors="replace"), 1)
+        if self.copies is not None:
+            self.copies.own_line(text)
+
+    def json_line(self, text: str) -> None:
+        """One line for programs, on stderr, without a label."""
+        self._error.put(f"{text}\n".encode(), 1)
+
+    def when_room(self, callback: Callable[[], None], *, error: bool) -> bool:
+        """True if a worker must wait for a reader; the call back comes when it need not."""
+        return self._writer(error=error).when_room(callback)
+
+    def close(self) -> None:
+        """Write what is queued, as long as it may take: see ``_Writer.close``."""
+        self._out.close()
+        if self._error is not self._out:
+            self._error.close()
+
+    def hurry(self) -> None:
+        """Wait for no reader any more."""
+        for writer in (self._out, self._error):
+            writer.hurry()
+
+    def _writer(self, *, error: bool) -> _Writer:
+        return self._error if error else self._out
+
+    def _coloured(self, label: str, replica_id: str) -> str:
+        if not self.is_tty:
+            return label
+        colour = _COLOURS[sum(replica_id.encode()) % len(_COLOURS)]
+        return f"\x1b[{colour}m{label.rstrip()}\x1b[0m" + label[len(label.rstrip()) :]
+
+
+class _Writer:
+    """A thread and its queue for one descriptor. ``is_lossless``: nothing may be left out."""
+
+    def __init__(self, fd: int, *, is_lossless: bool) -> None:
+        self._fd = fd
+        self._is_lossless = is_lossless
+        self._queue: deque[bytes] = deque()
+        self.queued = 0
+        self.skipped = 0
+        self._written = 0
+        self._is_closed = self._hurries = False
+        self._waiting: list[Callable[[], None]] = []
+        self._condition = threading.Condition()
+        self.thread = threading.Thread(target=self._run, name="terminal", daemon=True)
+        self.thread.start()
+
+    def put(self, data: bytes, lines: int) -> None:
+        """Queue ``data``, or count its lines if it does not fit."""
+        with self._condition:
+            if not self._is_lossless and self.queued + len(data) > QUEUE_BYTES_MAX:
+                self.skipped += max(1, lines)
+                return
+            if self.skipped:
+                self._append(f"ftrun: {self.skipped} lines are in the log files only\n".encode())
+                self.skipped = 0
+            self._append(data)
+            self._condition.notify_all()
+
+    def when_room(self, callback: Callable[[], None]) -> bool:
+        """True if the queue must not grow; then the call back comes once it is half empty."""
+        with self._condition:
+            if not self._is_lossless or self.queued < QUEUE_BYTES_MAX:
+                return False
+            self._waiting.append(callback)
+            return True
+
+    def close(self) -> None:
+        """Write what is queued: for some seconds; if nothing may be lost, while a reader reads."""
+        with self._condition:
+            self._is_closed = True
+            self._condition.notify_all()
+            if not self._is_lossless:
+                self._condition.wait_for(lambda: not self.queued, FLUSH_TIMEOUT_S)
+            else:
+                self._wait_for_reader()
+        if not self.queued:
+            self.thread.join(FLUSH_TIMEOUT_S)
+
+    def hurry(self) -> None:
+        """End a ``close`` that waits."""
+        with self._condition:
+            self._hurries = True
+            self._condition.notify_all()
+
+    def _wait_for_reader(self) -> None:
+        gives_up = False
+        while self.queued and not self._hurries and not gives_up:
+            # Every write notifies, so that only a reader that stands still lets the time pass.
+            gives_up = not self._condition.wait(READER_TIMEOUT_S)
+
+    def _append(self, data: bytes) -> None:
+        self._queue.append(data)
+        self.queued += len(data)
+
+    def _run(self) -> None:
+        while True:
+            with self._condition:
+                self._condition.wait_for(lambda: bool(self._queue) or self._is_closed)
+                if not self._queue:
+                    return
+                data = self._take()
+            _write(self._fd, data)
+            self._done(len(data))
+
+    def _take(self) -> bytes:
+        """The queued pieces that one write takes."""
+        parts = [self._queue.popleft()]
+        size = len(parts[0])
+        while self._queue and size < WRITE_BYTES:
+            parts.append(self._queue.popleft())
+            size += len(parts[-1])
+        return b"".join(parts)
+
+    def _done(self, size: int) -> None:
+        with self._condition:
+            self.queued -= size
+            self._written += size
+            ready = self._waiting if self.queued <= QUEUE_BYTES_MAX // 2 else []
+            if ready:
+                self._waiting = []
+            self._condition.notify_all()
+        for callback in ready:
+            callback()
+
+
+def flush_python_streams() -> None:
+    """Write Python's buffered output before the Terminal writes its first line."""
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:  # Python has none for a descriptor that was closed from the start.
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+
+
+def _write(fd: int, data: bytes) -> None:
+    """Write all of ``data``; a reader that is gone (``ftrun … | head``) costs the output only."""
+    view = memoryview(data)
+    while view:
+        try:
+            view = view[os.write(fd, view) :]
+        except OSError:
+            return
+
+
+def _is_lossless(fd: int, prefixes: bool) -> bool:
+    """Whether all output must get there: into a file, or from the only worker into a pipe."""
+    with contextlib.suppress(OSError):
+        return stat.S_ISREG(os.fstat(fd).st_mode) or not (prefixes or os.isatty(fd))
+    return False
+
+
+def _is_same_file(one: int, other: int) -> bool:
+    """Whether both descriptors write to one place, so that their order is to be kept."""
+    try:
+        return os.path.samestat(os.fstat(one), os.fstat(other))
+    except OSError:
+        return False

@@ -1,0 +1,54 @@
+"""The index beside a log: from which byte on the log is whose stream, and when that was read.
+
+One line of text for each record: ``OFFSET STREAM SECONDS``, with ``o`` for stdout, ``e`` for stderr
+and ``f`` for ftrun's own lines, and seconds since 1970 in UTC. A record is made when the stream
+changes and otherwise at most every ``INTERVAL_S``: so precise are the times that are read from it.
+It is written before the bytes that it describes. Not here: the log itself (disk.py, reading.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+INTERVAL_S = 0.1
+OUT, ERR, OWN = "o", "e", "f"
+STREAMS = frozenset({OUT, ERR, OWN})
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """From byte ``offset`` on the log has ``stream``, read at ``time_s``."""
+
+    offset: int
+    stream: str
+    time_s: float
+
+    def line(self) -> bytes:
+        """The record as it stands in the file."""
+        return f"{self.offset} {self.stream} {self.time_s:.3f}\n".encode()
+
+
+class IndexMaker:
+    """Tells which bytes of a log need a record."""
+
+    def __init__(self) -> None:
+        self._last: Record | None = None
+
+    def note(self, offset: int, stream: str, time_s: float) -> Record | None:
+        """The record for bytes that are written at ``offset``, if they need one."""
+        last = self._last
+        is_new = last is None or last.stream != stream
+        if not is_new and last is not None and abs(time_s - last.time_s) < INTERVAL_S:
+            return None
+        self._last = Record(offset, stream, time_s)
+        return self._last
+
+
+def parse_record(line: bytes) -> Record | None:
+    """The record of one line; None if it is none: a full disk may have cut it."""
+    try:
+        offset, stream, time_s = line.decode("ascii").split()
+        record = Record(int(offset), stream, float(time_s))
+    except ValueError:
+        return None
+    return record if stream in STREAMS else None

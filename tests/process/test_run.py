@@ -9,12 +9,14 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from ftrun import linux
 from ftrun.agent.fleet import STATUS_LATE_S, STATUS_LOOKS
+from ftrun.core.agent.ending import ECHO_S
 from tests.process.job import Job
 
 HELLO = """
@@ -248,10 +250,12 @@ def test_who_ignores_sigterm_is_killed_after_the_grace(tmp_path: Path) -> None:
 
 
 def test_a_second_ctrl_c_does_not_wait(tmp_path: Path) -> None:
-    with Job(tmp_path, STUBBORN, "--grace", "1000") as job:
+    deaf = f"import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n{STUBBORN}"
+    with Job(tmp_path, deaf, "--grace", "1000") as job:
         job.expect("up")
         job.signal(signal.SIGINT)
         job.expect("SIGINT: leaving")
+        time.sleep(2 * ECHO_S)  # the same signal at once would be the same one, sent by two
         job.signal(signal.SIGINT)
         assert job.end() == 130
         assert re.search(r"replica 0: killed, .*: it was killed by a second request", job.output)

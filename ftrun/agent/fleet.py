@@ -378,6 +378,7 @@ class Fleet:
             "heartbeat_timeout_s": s.heartbeat_timeout_s,
             "isolation_limit_s": s.isolation_limit_s,
             "restarts": start.restarts,
+            "hang_factor": s.hang_factor,
         }
 
     # ------------------------------------------------------------ ends

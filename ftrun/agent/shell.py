@@ -45,6 +45,7 @@ from ftrun.core.agent.events import (
     KillAsked,
     LighthouseGone,
     LighthouseSent,
+    LoopBeat,
     NoManagerMade,
     PassSignal,
     ReplicaStopAsked,
@@ -79,6 +80,7 @@ from ftrun.core.messages import (
     AskReport,
     AskStacks,
     AssignSlots,
+    Beat,
     DrainAgent,
     EndJob,
     FailureReport,
@@ -368,6 +370,8 @@ class Agent:
         match message:
             case FailureReport():
                 self._handle(FailureReported(key, message))
+            case Beat(pause, limit_s):
+                self._handle(LoopBeat(key, pause, limit_s))
             case NoManager(has_stepped):
                 self._handle(NoManagerMade(key, has_stepped))
             case Progress():

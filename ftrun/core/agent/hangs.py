@@ -12,10 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ftrun.core.agent import words
 from ftrun.core.agent.events import AskWorker, TakeStacks, WorkerExited, WorkerUsed
 from ftrun.core.agent.outbox import Outbox
 from ftrun.core.agent.slot_state import SlotPhase, SlotState
 from ftrun.core.agent.slot_table import NodeSlots
+from ftrun.core.agent.stack_words import innermost
 from ftrun.core.agent.stopping import SIGKILL
 from ftrun.core.ids import WorkerKey
 
@@ -73,6 +75,8 @@ class Hangs:
         if slot is None or slot.hung is None:
             return
         slot.ends.stacks.update(stacks)
+        places = [(rank, innermost(text)) for rank, text in stacks]
+        self._out.add(words.stands_in(slot.replica_id, places))
         self._fail(slot, slot.hung)
 
     def overdue(self, slot: SlotState) -> None:

@@ -223,18 +223,17 @@ class Fleet:
         worker = group.workers.get(key.group_rank) if group is not None else None
         return linux.process_row(worker.pid) if worker is not None else None
 
-    async def stacks_of(self, incarnation: str) -> tuple[tuple[int, str], ...]:
-        """The Python stacks of its workers, by group_rank."""
+    async def stacks_of(self, incarnation: str) -> dict[WorkerKey, str]:
+        """The Python stacks of its workers."""
         group = self._groups.get(incarnation)
         if group is None:
-            return ()
+            return {}
         replica_id = group.start.replica_id
         targets = [
             Target(WorkerKey(replica_id, incarnation, rank), worker.pid)
             for rank, worker in group.workers.items()
         ]
-        taken = await take_stacks(self._runtime_dir, targets)
-        return tuple((key.group_rank, text) for key, text in taken.items())
+        return await take_stacks(self._runtime_dir, targets)
 
     async def stop(self) -> list[int]:
         """End everything. Returns the pids that would not end: stuck in the kernel."""

@@ -327,7 +327,11 @@ class Agent:
             self._broken(self._loop, {"message": "work of the agent", "exception": error})
 
     async def _take_stacks(self, incarnation: str) -> None:
-        self._handle(StacksTaken(incarnation, await self._fleet.stacks_of(incarnation)))
+        taken = await self._fleet.stacks_of(incarnation)
+        for key, text in taken.items():
+            self._fleet.write_log(key, text)
+        stacks = tuple((key.group_rank, text) for key, text in taken.items())
+        self._handle(StacksTaken(incarnation, stacks))
 
     async def _check_health(self, replica_id: str, incarnation: str) -> None:
         settings = self._settings

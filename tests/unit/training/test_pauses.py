@@ -1,4 +1,4 @@
-"""``ftrun.heartbeat`` and ``ftrun.paused``: what a process has announced, with and without ftrun."""
+"""``ftrun.heartbeat`` and ``ftrun.paused``: what a process announces, with ftrun and without."""
 
 from __future__ import annotations
 

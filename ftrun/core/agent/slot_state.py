@@ -174,7 +174,8 @@ class SlotState:
                 yield at
         if self.phase is SlotPhase.RUNNING:
             yield from self.hang_watch.deadlines()
-            yield from self.loop_watch.deadlines()
+            if self.hung is None:
+                yield from self.loop_watch.deadlines()
 
     @property
     def is_at_start(self) -> bool:

@@ -1,6 +1,6 @@
 """The state of NVIDIA GPUs, by the driver's library (package ``nvidia-ml-py``, which is optional).
 
-Not here: what follows from it (agent/gpu_health.py, doctor/devices.py), which GPUs a job takes
+Not here: what follows from it (resources.py, doctor/devices.py), which GPUs a job takes
 (devices.py).
 """
 
@@ -8,29 +8,13 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Protocol
+
+from ftrun.core.agent.node_resources import Gpu
 
 
 class NotReadable(Exception):
     """The driver does not answer for a GPU: it is lost, or the call is not supported."""
-
-
-@dataclass(frozen=True, slots=True)
-class Gpu:
-    """One GPU now.
-
-    ``ecc_errors``: memory errors that could not be corrected, since the driver was loaded; None:
-    the GPU does not count them. ``pids``: processes that use it, if they are visible from here.
-    """
-
-    index: int
-    name: str
-    uuid: str
-    total_bytes: int
-    used_bytes: int
-    ecc_errors: int | None = None
-    pids: tuple[int, ...] = ()
 
 
 class GpuTable(Protocol):

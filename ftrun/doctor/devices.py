@@ -12,7 +12,8 @@ import sys
 from dataclasses import dataclass
 
 from ftrun.agent.devices import cuda_devices
-from ftrun.agent.nvml import Gpu, GpuTable, NotReadable, open_gpus
+from ftrun.agent.nvml import GpuTable, NotReadable, open_gpus
+from ftrun.core.agent.node_resources import Gpu
 from ftrun.doctor.findings import Finding, ok, problem, warning
 
 TORCH_TIMEOUT_S = 90.0

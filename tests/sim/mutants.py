@@ -28,6 +28,7 @@ from ftrun.core.lighthouse.state import MembershipState
 from ftrun.core.lighthouse.switching import Switching
 from ftrun.core.lighthouse.waiting import Waiting
 from ftrun.core.quorum import Quorum
+from ftrun.core.step_times import StepTimes
 from ftrun.core.worker import machine as step
 from ftrun.core.worker.comparison import Comparison, Entry, Question
 from ftrun.core.worker.machine import StepMachine
@@ -232,11 +233,8 @@ def _waits_for_ever(self: Standstill) -> None:
     return None
 
 
-def _suspects_anyone(self: Standstill) -> Any:
-    """The first member, also while it waits itself."""
-    state = self._state
-    found = state.replicas.at(min(state.live)) if state.stalled and len(state.live) > 1 else None
-    return found if found is not None and found.progress is not None else None
+def _has_no_patience(self: StepTimes, factor: float, least_s: float) -> float | None:
+    return 0.2 if self.is_known else None
 
 
 _LOSSES = ("kill_worker", "cut")
@@ -305,7 +303,7 @@ MUTANTS: dict[str, Mutant] = {
     "who is silent stays": Mutant(Silence, "asks", _never_asks, "L1", _HANGS),
     "answers are not heard": Mutant(Silence, "received", _does_nothing, "Q4", _HANGS),
     "who stands still stays": Mutant(Standstill, "find", _waits_for_ever, "L1", _STANDS),
-    "anyone stands still": Mutant(Standstill, "_waited_for", _suspects_anyone, "Q4", _STANDS),
+    "slow is taken for still": Mutant(StepTimes, "limit_s", _has_no_patience, "Q4", _STANDS),
     "who gave up stays": Mutant(Membership, "_member_reported", _ignores_giving_up, "L1", _ONE_WAY),
     "attempts not outrun": Mutant(AttemptCounter, "outrun", _never, "Q2", _EPOCHS),
     "a hold is not held": Mutant(Quorums, "bars", _never, "Q9"),

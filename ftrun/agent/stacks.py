@@ -41,7 +41,7 @@ class Target:
 
 
 async def take_stacks(runtime_dir: Path, targets: Iterable[Target]) -> dict[WorkerKey, str]:
-    """The stacks of all threads of each worker, asked for at once, within two seconds.
+    """The stacks of all threads of each worker, the main thread first, within two seconds.
 
     A worker that has not reached its script or has ended has no stacks: "". A stopped one has some
     only if py-spy is installed and may read it.
@@ -74,7 +74,13 @@ async def _take(runtime_dir: Path, target: Target) -> str:
         is_quiet = clock.now() - grown_at >= QUIET_S
         if text and (text.rstrip("\n").endswith(last_line) or is_quiet):
             break
-    return text or await _py_spy(target.pid)
+    return _main_first(text) if text else await _py_spy(target.pid)
+
+
+def _main_first(text: str) -> str:
+    """The main thread's stack in front, as py-spy has it; faulthandler writes it last."""
+    blocks = text.strip("\n").split("\n\n")
+    return "\n\n".join([blocks[-1], *blocks[:-1]]) + "\n"
 
 
 def _read(path: Path, offset: int) -> str | None:

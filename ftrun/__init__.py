@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ftrun.training.managed_group import ManagedProcessGroup
     from ftrun.training.manager import Drained, Manager
     from ftrun.training.optim import GradScaler, Optimizer, OptimizerWrapper
+    from ftrun.training.pauses import heartbeat, paused
 
 _HOMES = {
     "CheckpointTransport": "ftrun.checkpoint.transport",
@@ -41,8 +42,10 @@ _HOMES = {
     "ProcessGroupNCCL": "ftrun.process_groups",
     "PureDistributedDataParallel": "ftrun.training.ddp",
     "WorldSizeMode": "ftrun.training.manager",
+    "heartbeat": "ftrun.training.pauses",
     "launch": "ftrun.launching.api",
     "manager": "ftrun.training.injected",
+    "paused": "ftrun.training.pauses",
     "stop_requested": "ftrun.training.context",
 }
 
@@ -63,8 +66,10 @@ __all__ = [
     "ProcessGroupNCCL",
     "PureDistributedDataParallel",
     "WorldSizeMode",
+    "heartbeat",
     "launch",
     "manager",
+    "paused",
     "stop_requested",
 ]
 

@@ -10,7 +10,7 @@ import contextlib
 import os
 import signal
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -34,6 +34,8 @@ from ftrun.core.agent.stopping import SIGKILL
 from ftrun.core.ids import WorkerKey
 from ftrun.logs.layout import log_path
 
+BeforeStart = Callable[[str, tuple[str, ...]], Awaitable[None]]
+"""Returns when the devices of this replica are free for a worker."""
 QUORUM_STORE = "quorum"
 SPARE_STORES = 2
 SWEEP_DEADLINE_S = 4.0
@@ -86,6 +88,7 @@ class Fleet:
         launch: SpawnerLaunch,
         runtime_dir: Path,
         output: Output,
+        before_start: BeforeStart,
     ) -> None:
         self._emit = emit
         self._settings = settings
@@ -104,6 +107,8 @@ class Fleet:
         self._stores_ordered = 0
         self._ready = False
         self._waiting: deque[StartReplica] = deque()
+        self._held: set[str] = set()
+        self._before_start = before_start
         self._groups: dict[str, _Group] = {}
         self._sweeps: set[asyncio.Task[None]] = set()
         self._logs: set[WorkerLog] = set()
@@ -133,6 +138,13 @@ class Fleet:
     def start_replica(self, start: StartReplica) -> None:
         """Start all workers of an incarnation, as soon as there is a store for it."""
         self._waiting.append(start)
+        devices = self._slices.take(start.replica_id)
+        if devices:
+            self._held.add(start.incarnation)
+            task = self._loop.create_task(self._start_when_free(start, devices))
+            self._sweeps.add(task)
+            task.add_done_callback(self._sweeps.discard)
+            return
         # A loss that is on its way to the lighthouse must leave first.
         self._loop.call_soon(self._start_waiting)
 
@@ -223,18 +235,17 @@ class Fleet:
         worker = group.workers.get(key.group_rank) if group is not None else None
         return linux.process_row(worker.pid) if worker is not None else None
 
-    async def stacks_of(self, incarnation: str) -> tuple[tuple[int, str], ...]:
-        """The Python stacks of its workers, by group_rank."""
+    async def stacks_of(self, incarnation: str) -> dict[WorkerKey, str]:
+        """The Python stacks of its workers."""
         group = self._groups.get(incarnation)
         if group is None:
-            return ()
+            return {}
         replica_id = group.start.replica_id
         targets = [
             Target(WorkerKey(replica_id, incarnation, rank), worker.pid)
             for rank, worker in group.workers.items()
         ]
-        taken = await take_stacks(self._runtime_dir, targets)
-        return tuple((key.group_rank, text) for key, text in taken.items())
+        return await take_stacks(self._runtime_dir, targets)
 
     async def stop(self) -> list[int]:
         """End everything. Returns the pids that would not end: stuck in the kernel."""
@@ -316,14 +327,26 @@ class Fleet:
         host = self._machine.host
         return f"[{host}]:{self._ports[name]}" if ":" in host else f"{host}:{self._ports[name]}"
 
+    async def _start_when_free(self, start: StartReplica, devices: tuple[str, ...]) -> None:
+        try:
+            await self._before_start(start.replica_id, devices)
+        finally:
+            self._held.discard(start.incarnation)
+        self._start_waiting()
+
+    def _next_start(self) -> StartReplica | None:
+        """The next incarnation to start, without those whose devices are not free yet."""
+        return next((x for x in self._waiting if x.incarnation not in self._held), None)
+
     def _order_store(self) -> None:
         self._stores_ordered += 1
         port = self._settings.master_port or 0
         self._spawner.open_store(f"group-{self._stores_ordered}", port)
 
     def _start_waiting(self) -> None:
-        while self._ready and self._waiting and self._spare:
-            start, store = self._waiting.popleft(), self._spare.popleft()
+        while self._ready and self._spare and (start := self._next_start()) is not None:
+            self._waiting.remove(start)
+            store = self._spare.popleft()
             ranks = range(self._settings.workers_per_replica)
             self._groups[start.incarnation] = _Group(start, store, expected=set(ranks))
             for group_rank in ranks:
@@ -378,6 +401,7 @@ class Fleet:
             "heartbeat_timeout_s": s.heartbeat_timeout_s,
             "isolation_limit_s": s.isolation_limit_s,
             "restarts": start.restarts,
+            "hang_factor": s.hang_factor,
         }
 
     # ------------------------------------------------------------ ends

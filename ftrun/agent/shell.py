@@ -24,6 +24,7 @@ from ftrun.agent.incidents import IncidentRecords, with_output
 from ftrun.agent.launch import SpawnerLaunch
 from ftrun.agent.link import LighthouseLink, web_address
 from ftrun.agent.logs import open_output, start_keeping
+from ftrun.agent.resources import ResourceWatch
 from ftrun.agent.signals import PreemptionFile, catch_signals
 from ftrun.agent.stacks import Target, take_stacks
 from ftrun.agent.typed_events import CONSOLE, TypedEvents
@@ -45,6 +46,7 @@ from ftrun.core.agent.events import (
     KillAsked,
     LighthouseGone,
     LighthouseSent,
+    LoopBeat,
     NoManagerMade,
     PassSignal,
     ReplicaStopAsked,
@@ -79,6 +81,7 @@ from ftrun.core.messages import (
     AskReport,
     AskStacks,
     AssignSlots,
+    Beat,
     DrainAgent,
     EndJob,
     FailureReport,
@@ -133,8 +136,18 @@ class Agent:
         self._timer = DeadlineTimer(lambda: self._handle(TimerFired()))
         self._output = open_output(settings)
         self._console = Console(settings, self._output.terminal, self._supervisor)
+        self._resources = ResourceWatch(
+            self._console.notice, settings.job_log_dir, has_gpus=bool(machine.devices)
+        )
         self._fleet = Fleet(
-            self._fleet_event, settings, machine, token, launch, runtime_dir, self._output
+            self._fleet_event,
+            settings,
+            machine,
+            token,
+            launch,
+            runtime_dir,
+            self._output,
+            self._resources.before_start,
         )
         self._fleet.on_start = self._worker_started
         self._server = WorkerServer(self, token, runtime_dir)
@@ -159,6 +172,7 @@ class Agent:
         await self._server.start()
         self._fleet.start()
         start_keeping(self._settings, self._output)
+        self._resources.start()
         if self._lighthouse is not None:
             self._lighthouse.start()
         self._connect()
@@ -173,6 +187,7 @@ class Agent:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._resources.close()
         await self._link.close()
         stuck, _ = await asyncio.gather(self._fleet.stop(), self._stop_lighthouse())
         await self._server.close()
@@ -325,7 +340,11 @@ class Agent:
             self._broken(self._loop, {"message": "work of the agent", "exception": error})
 
     async def _take_stacks(self, incarnation: str) -> None:
-        self._handle(StacksTaken(incarnation, await self._fleet.stacks_of(incarnation)))
+        taken = await self._fleet.stacks_of(incarnation)
+        for key, text in taken.items():
+            self._fleet.write_log(key, text)
+        stacks = tuple((key.group_rank, text) for key, text in taken.items())
+        self._handle(StacksTaken(incarnation, stacks))
 
     async def _check_health(self, replica_id: str, incarnation: str) -> None:
         settings = self._settings
@@ -368,6 +387,8 @@ class Agent:
         match message:
             case FailureReport():
                 self._handle(FailureReported(key, message))
+            case Beat(pause, limit_s):
+                self._handle(LoopBeat(key, pause, limit_s))
             case NoManager(has_stepped):
                 self._handle(NoManagerMade(key, has_stepped))
             case Progress():

@@ -1,6 +1,8 @@
 """Takes the Python stacks of workers, also of those that hang.
 
-Not here: how a worker answers (inject/stacks.py), what the stacks are for.
+A worker answers by itself (inject/stacks.py). Where it does not, because it is stopped or its
+signals are blocked, py-spy reads the stacks from outside if it is installed. Not here: what the
+stacks are for.
 """
 
 from __future__ import annotations
@@ -8,18 +10,26 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from ftrun import clock, linux
 from ftrun.core.ids import WorkerKey
-from ftrun.inject.stacks import STACK_SIGNAL, stacks_path
+from ftrun.inject.stacks import END_MARK, STACK_SIGNAL, stacks_path
 
 TAKE_TIMEOUT_S = 1.0
+LOOK_S = 0.01
 QUIET_S = 0.05
-"""An answer that has not grown for so long is complete: faulthandler writes no end mark."""
+"""An answer without its last line is complete when it has not grown for so long.
+
+A stack of more than 100 frames has no last line, and neither has a process at its exit.
+"""
 STACK_BYTES_MAX = 256 << 10
+PY_SPY_TIMEOUT_S = 0.8
+"""With ``TAKE_TIMEOUT_S`` less than an agent waits for stacks before it kills."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +41,10 @@ class Target:
 
 
 async def take_stacks(runtime_dir: Path, targets: Iterable[Target]) -> dict[WorkerKey, str]:
-    """The stacks of all threads of each worker, asked for at once, within ``TAKE_TIMEOUT_S``.
+    """The stacks of all threads of each worker, the main thread first, within two seconds.
 
-    A worker that has not reached its script, is stopped, or has ended has no stacks: "".
+    A worker that has not reached its script or has ended has no stacks: "". A stopped one has some
+    only if py-spy is installed and may read it.
     """
     wanted = list(targets)
     answers = await asyncio.gather(*(_take(runtime_dir, target) for target in wanted))
@@ -46,22 +57,45 @@ async def _take(runtime_dir: Path, target: Target) -> str:
     # A command that took the worker's place (--no-python) would die of the signal.
     if before is None or not linux.survives_signal(target.pid, STACK_SIGNAL):
         return ""
+    last_line = _last_line(path)
     try:
         os.kill(target.pid, STACK_SIGNAL)
     except ProcessLookupError:
         return ""
     deadline = clock.now() + TAKE_TIMEOUT_S
-    size = before
+    text, grown_at = "", clock.now()
     while clock.now() < deadline:
-        await asyncio.sleep(QUIET_S)
-        grown = _size(path)
-        if grown is None or (grown == size and grown > before):
+        await asyncio.sleep(LOOK_S)
+        longer = _read(path, before)
+        if longer is None:
             break
-        size = grown
-    with contextlib.suppress(OSError), path.open("rb") as file:
-        file.seek(before)
-        return file.read(STACK_BYTES_MAX).decode(errors="replace")
-    return ""
+        if longer != text:
+            text, grown_at = longer, clock.now()
+        is_quiet = clock.now() - grown_at >= QUIET_S
+        if text and (text.rstrip("\n").endswith(last_line) or is_quiet):
+            break
+    return _main_first(text) if text else await _py_spy(target.pid)
+
+
+def _main_first(text: str) -> str:
+    """The main thread's stack in front, as py-spy has it; faulthandler writes it last."""
+    blocks = text.strip("\n").split("\n\n")
+    return "\n\n".join([blocks[-1], *blocks[:-1]]) + "\n"
+
+
+def _read(path: Path, offset: int) -> str | None:
+    try:
+        with path.open("rb") as file:
+            file.seek(offset)
+            return file.read(STACK_BYTES_MAX).decode(errors="replace")
+    except OSError:
+        return None
+
+
+def _last_line(path: Path) -> str:
+    """The line with which this worker's answers end; the file's own first line, if it has none."""
+    text = _read(path, 0) or ""
+    return text.partition("\n")[0].removeprefix(END_MARK) or END_MARK
 
 
 def _size(path: Path) -> int | None:
@@ -69,3 +103,37 @@ def _size(path: Path) -> int | None:
         return path.stat().st_size
     except OSError:
         return None
+
+
+async def _py_spy(pid: int) -> str:
+    """What ``py-spy dump`` prints; "": it is not installed, may not read the process, or is slow.
+
+    It does not stop the process, which may have to answer for others meanwhile.
+    """
+    beside = Path(sys.executable).with_name("py-spy")
+    program = str(beside) if beside.exists() else shutil.which("py-spy")
+    if program is None:
+        return ""
+    try:
+        process = await asyncio.create_subprocess_exec(
+            program,
+            "dump",
+            "--nonblocking",
+            "--pid",
+            str(pid),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+    except OSError:
+        return ""
+    try:
+        out, _ = await asyncio.wait_for(process.communicate(), PY_SPY_TIMEOUT_S)
+    except asyncio.TimeoutError:
+        return ""
+    finally:
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+    return out[:STACK_BYTES_MAX].decode(errors="replace") if process.returncode == 0 else ""

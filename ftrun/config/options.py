@@ -147,8 +147,14 @@ _OWN: tuple[Option, ...] = (
     ),
     _option(
         "--hang-timeout", float,
-        "Seconds without a sign of life until a worker is replaced; 0: never.", "S",
+        "Seconds without a sign of life, or of a step that others wait for, until a worker is "
+        "replaced; 0: never.", "S",
         name="hang_timeout_s", default=defaults.HANG_TIMEOUT_S,
+    ),
+    _option(
+        "--hang-factor", float,
+        "Replace a worker whose step takes F times its usual time, also without peers; 0: never.",
+        "F", default=0.0,
     ),
     _option(
         "--health-check", str, "Command that must end with 0 before a failed replica restarts.",

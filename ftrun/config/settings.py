@@ -35,6 +35,8 @@ from ftrun.protocol.tls import TlsFiles
 WORKERS_PER_REPLICA_MAX = 1024
 PRELOAD_MAX = 64
 STANDBYS_MAX = 64
+HANG_FACTOR_MIN = 2.0
+HANG_FACTOR_MAX = 1e6
 DEVICES = ("auto", "cpu", "cuda")
 INJECT_MODES = ("explicit", "off")
 EVENT_LOG_HANDLERS = ("null", "console")
@@ -63,6 +65,7 @@ class RunSettings:
     heartbeat_timeout_s: float
     isolation_limit_s: float
     hang_timeout_s: float
+    hang_factor: float
     grace_s: float
     device: str
     inject: str
@@ -351,6 +354,11 @@ def _check_times(settings: RunSettings) -> None:
         raise UserError(
             f"--hang-timeout {settings.hang_timeout_s:g}: give seconds from 1 to a week, or 0 to "
             "never replace workers that hang."
+        )
+    if settings.hang_factor != 0 and not HANG_FACTOR_MIN <= settings.hang_factor <= HANG_FACTOR_MAX:
+        raise UserError(
+            f"--hang-factor {settings.hang_factor:g}: give a number from {HANG_FACTOR_MIN:g} to "
+            f"{HANG_FACTOR_MAX:g}, or 0 to judge no loop by its own steps."
         )
     for relation in relations(settings):
         if relation.is_rule and not relation.holds:

@@ -7,12 +7,24 @@ So others see which worker waits for which, and whose time is lost. Not here: wh
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
 
 LONG_S = 1.0
 """A reduction, or a time between two steps, is reported as such once it lasts longer."""
 STOOD_STILL_S = 3.0
 """Ticks come once a second; after this time without one, the process or machine was stopped."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """A phase of the script that is no step and was announced (``ftrun.paused``).
+
+    ``since``: when it began, on this machine's monotonic clock.
+    """
+
+    name: str
+    since: float
 
 
 class Activity(Enum):
@@ -27,6 +39,7 @@ class Activity(Enum):
     TOO_FEW = "too few"
     STOPPED = "stood still"
     LEFT = "left"
+    PAUSED = "paused"
 
 
 STANDING_STILL = frozenset({Activity.QUORUM, Activity.WAITING, Activity.TOO_FEW, Activity.STOPPED})

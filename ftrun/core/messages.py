@@ -234,6 +234,8 @@ class Progress:
     """A worker's progress. Status and restart budgets use it. No answer; the newest one counts.
 
     ``phase``: one of ``activity.Activity``. ``since_s``: the seconds since that phase began.
+    ``pause``: the name of the announced pause that it is in. ``beats``: how often the script has
+    called ``ftrun.heartbeat()``.
     """
 
     step: int
@@ -241,6 +243,8 @@ class Progress:
     phase: Activity
     scalars: tuple[tuple[str, float], ...] = ()
     since_s: float = 0.0
+    pause: str = ""
+    beats: int = 0
 
 
 FromWorker: TypeAlias = (
@@ -312,6 +316,17 @@ class NoManager:
     has_stepped: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """The loop of a script without a Manager goes on; sent at most once a second.
+
+    ``pause``: the name of a pause that begins now, of at most ``limit_s`` seconds; "": none.
+    """
+
+    pause: str = ""
+    limit_s: float = 0.0
+
+
 # ---------------------------------------------------------------- agent → lighthouse
 
 
@@ -319,7 +334,8 @@ class NoManager:
 class JobSpec:
     """The settings that all agents of a job must share; the first agent brings them.
 
-    ``rebalance``: replicas may be moved to nodes that join late.
+    ``rebalance``: replicas may be moved to nodes that join late. ``hang_timeout_s``: how long a
+    member's loop may stand still while the others wait for it; 0: for ever.
     """
 
     job_id: str
@@ -331,6 +347,7 @@ class JobSpec:
     isolation_limit_s: float
     nodes: int = 1
     rebalance: bool = True
+    hang_timeout_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,12 @@
 """Reports a script without a Manager to the agent: its replica groups train apart.
 
 That is certain when optimizers step before any Manager is made, or when the script ends without
-one. The script's text is not read. Not here: the notice for people (core/agent/words.py).
+one. The script's text is not read. If the agent wants to know that the loop goes on
+(``--hang-factor``), each further step of an optimizer is a beat, and so are ``ftrun.heartbeat()``
+and ``ftrun.paused()``; beats are sent at most once a second.
+
+Not here: the notice for people (core/agent/words.py), the use of beats
+(core/agent/loop_watch.py).
 """
 
 from __future__ import annotations
@@ -10,12 +15,14 @@ import os
 import sys
 from typing import Any
 
+from ftrun import clock
 from ftrun.inject.report import send_to_agent
-from ftrun.training import context
+from ftrun.training import context, pauses
 from ftrun.training.context import WorkerContext
 
 STEPS_REPORTED = 2
 """A script may take one step before it makes the Manager, to give an optimizer its state."""
+BEAT_INTERVAL_S = 1.0
 
 
 class Alone:
@@ -26,14 +33,19 @@ class Alone:
         self._pid = os.getpid()
         self._is_reported = False
         self._steps = 0
+        self._beat_at = 0.0
+        self._pause = ""
         self._hook: Any = None
         if "torch" in sys.modules:
             from torch.optim.optimizer import register_optimizer_step_post_hook
 
             self._hook = register_optimizer_step_post_hook(self._stepped)
+        if here.hang_factor:
+            pauses.listen(self._beat)
 
     def ends(self, *, well: bool) -> None:
         """The script has ended. A failed one is not reported here, because its failure is."""
+        pauses.stop_listening()
         if well:
             self._send(has_stepped=False)
 
@@ -41,8 +53,27 @@ class Alone:
         """Any optimizer has stepped: by now a Manager is made, or the script trains without one."""
         self._steps += 1
         if self._steps == STEPS_REPORTED:
-            self._hook.remove()
             self._send(has_stepped=True)
+        if not self._is_watched():
+            if self._steps >= STEPS_REPORTED:
+                self._hook.remove()
+        elif not self._pause:
+            self._beat("", 0.0)
+
+    def _is_watched(self) -> bool:
+        is_own = os.getpid() == self._pid
+        return bool(self._here.hang_factor) and is_own and not context.had_manager()
+
+    def _beat(self, pause: str, limit_s: float) -> None:
+        """Tell the agent, at most once a second, but of each pause's begin and end at once."""
+        now = clock.now()
+        is_soon = now - self._beat_at < BEAT_INTERVAL_S
+        if not self._is_watched() or (pause == self._pause == "" and is_soon):
+            return
+        from ftrun.core.messages import Beat
+
+        self._beat_at, self._pause = now, pause
+        send_to_agent(self._here, Beat(pause, limit_s))
 
     def _send(self, *, has_stepped: bool) -> None:
         if self._is_reported or context.had_manager() or os.getpid() != self._pid:

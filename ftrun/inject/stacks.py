@@ -1,7 +1,9 @@
 """Lets the agent ask a worker for its Python stacks, also while its interpreter hangs.
 
 At ``STACK_SIGNAL`` faulthandler writes the stacks of all threads to a file that both know; it needs
-neither the interpreter's lock nor memory. Not here: when stacks are taken (agent/stacks.py).
+neither the interpreter's lock nor memory. It writes no end mark. But the main thread comes last,
+and its outermost frame stays the same for all of the process's life: the first line names it.
+Not here: when stacks are taken (agent/stacks.py).
 """
 
 from __future__ import annotations
@@ -11,11 +13,14 @@ import fcntl
 import os
 import resource
 import signal
+import sys
 from pathlib import Path
+from types import FrameType
 
 from ftrun.core.ids import WorkerKey
 
 STACK_SIGNAL = signal.SIGRTMIN + 13
+END_MARK = "ends with: "
 
 
 def stacks_path(runtime_dir: Path, key: WorkerKey) -> Path:
@@ -31,11 +36,20 @@ def install(runtime_dir: Path, key: WorkerKey) -> None:
     try:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         fd = _moved_up(os.open(stacks_path(runtime_dir, key), flags, 0o600))
+        os.write(fd, f"{END_MARK}{_outermost(sys._getframe())}\n".encode())
     except OSError:
         signal.signal(STACK_SIGNAL, signal.SIG_IGN)
         return
     faulthandler.register(STACK_SIGNAL, file=fd, all_threads=True)
     os.register_at_fork(after_in_child=_ignore)
+
+
+def _outermost(frame: FrameType) -> str:
+    """The outermost frame as faulthandler writes it."""
+    while frame.f_back is not None:
+        frame = frame.f_back
+    code = frame.f_code
+    return f'  File "{code.co_filename}", line {frame.f_lineno} in {code.co_name}'
 
 
 def _moved_up(fd: int) -> int:

@@ -154,7 +154,7 @@ def _replicas(replicas: list[ReplicaStatus], wide: bool) -> Table:
             _cell(replica["replica_id"]),
             Text(plain(state) + waits, style=REPLICA_STYLES.get(state, "")),
             _cell(replica["step"]),
-            _cell(replica["worker_phase"]),
+            _activity(replica),
             _cell(replica["incarnation"], INCARNATION_CHARS),
             _agent(replica["agent_id"], wide),
             _cell(replica["restarts"]),
@@ -163,6 +163,15 @@ def _replicas(replicas: list[ReplicaStatus], wide: bool) -> Table:
             cells.append(_last_event(replica["last_event"]))
         table.add_row(*cells)
     return table
+
+
+def _activity(replica: ReplicaStatus) -> Text:
+    """The worker's phase; of an announced pause its name and length."""
+    if replica["pause"] is None:
+        return _cell(replica["worker_phase"])
+    seconds = replica["pause_s"]
+    length = "" if seconds is None else f", {duration(seconds)}"
+    return Text(f"paused: {plain(replica['pause'])}{length}")
 
 
 def _agent(agent_id: str | None, wide: bool) -> Text:

@@ -20,7 +20,8 @@ class WorkerContext:
 
     ``host``: the numeric address on which peers reach this worker. ``socket_path``: the agent's
     Unix socket. ``device``: "cpu" or "cuda". ``heal_tls``: states are served and fetched with TLS.
-    ``restarts``: earlier starts of this slot.
+    ``restarts``: earlier starts of this slot. ``hang_factor``: above 0 the agent wants to know that
+    the loop goes on, also without a Manager.
     """
 
     job_id: str
@@ -38,6 +39,7 @@ class WorkerContext:
     heartbeat_timeout_s: float = defaults.HEARTBEAT_TIMEOUT_S
     isolation_limit_s: float = defaults.ISOLATION_LIMIT_S
     restarts: int = 0
+    hang_factor: float = 0.0
 
     @property
     def replica_id(self) -> str:

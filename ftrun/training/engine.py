@@ -27,6 +27,7 @@ from ftrun.core.worker.comparison import Question
 from ftrun.core.worker.machine import StepMachine, StepPhase
 from ftrun.errors import Bug, FtrunError, PeerError, UserError
 from ftrun.process_groups.base import ProcessGroup
+from ftrun.training import pauses
 from ftrun.training.comparing import Comparing, encode
 from ftrun.training.context import WorkerContext
 from ftrun.training.groups import Groups
@@ -99,6 +100,7 @@ class Engine:
 
     def start(self) -> None:
         """Start to receive messages from the agent."""
+        pauses.stop_listening()  # the link asks at each tick
         self._link.start()
 
     def register(self) -> None:
@@ -301,7 +303,7 @@ class Engine:
             return  # what is said to all workers is of no use before the first Report
         if message is not None:
             self.feed(message)
-        self.feed(e.Ticked())
+        self.feed(e.Ticked(pauses.current(), pauses.beats()))
         with self.changed:
             self._flush_progress()
 

@@ -41,4 +41,13 @@ class WorkerProgress:
         """
         phase = activity or self._machine.activity()[0]
         scalars = tuple(self._scalars.items())
-        return Progress(self._machine.position, self.batches, phase, scalars, since_s)
+        pause = self._machine.shown.pause
+        return Progress(
+            self._machine.position,
+            self.batches,
+            phase,
+            scalars,
+            since_s,
+            "" if pause is None else pause.name,
+            self._machine.shown.beats,
+        )

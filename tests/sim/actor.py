@@ -18,6 +18,9 @@ HANG_TIMEOUT_S = 64.0
 """Longer than it may take to find a process that another one waits for."""
 HANG_TIMEOUT_SHORT_S = 4.0
 """In half of the worlds where a process may hang: then agents check silent workers."""
+STANDSTILL_LIMIT_S = 4.0
+"""In worlds where a loop may stand still: how long peers wait for one, at least."""
+STANDSTILL_FACTOR = 10.0
 BUILD_TIMEOUT_S = 2.0
 OPERATION_TIMEOUT_S = 6.0
 QUORUM_TIMEOUT_S = 30.0

@@ -384,6 +384,20 @@ LATE_KINDS: Mapping[str, Callable[[World], None]] = {
 }
 """Drawn for few seeds, and apart from the others (``Faults.add_late_kinds``)."""
 
+# ---------------------------------------------------------------- loops that stand still
+
+
+def _stand_still(world: World) -> None:
+    """A script's main thread stops for ever in training; its link thread answers everything."""
+    worker = _any_worker(world)
+    if worker is not None and world.would_be_found(worker) and not world.standing():
+        world.invariants.excuse(worker.key.incarnation, "it stood still")
+        worker.script.stand_still()
+
+
+STANDSTILL_KINDS: Mapping[str, Callable[[World], None]] = {"stand_still": _stand_still}
+"""Drawn like the late ones, and apart from them (``Faults.add_standstill``)."""
+
 # ---------------------------------------------------------------- people
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ftrun.core import messages as m
-from tests.sim.fault_kinds import FIRST_KINDS, KINDS, LATE_KINDS, OPERATOR_KINDS
+from tests.sim.fault_kinds import FIRST_KINDS, KINDS, LATE_KINDS, OPERATOR_KINDS, STANDSTILL_KINDS
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -26,6 +26,7 @@ RATES = {**FIRST_RATES, "build_failure_at_all": 0.2, "heal_error": 0.3}
 """The probability of each fault, at each place where it can happen."""
 LATE_SHARE = 0.06
 OPERATOR_SHARE = 0.12
+STANDSTILL_SHARE = 0.06
 
 
 @dataclass
@@ -97,6 +98,15 @@ class Faults:
                 when_s = rng.uniform(0.2, self.window_s)
                 self.timed = (*self.timed, (when_s, rng.choice(list(OPERATOR_KINDS))))
 
+    def add_standstill(self, rng: random.Random) -> bool:
+        """For few seeds, separately as well, a loop stands still; True: for this one."""
+        if rng.random() >= STANDSTILL_SHARE:
+            return False
+        for _ in range(rng.randint(1, 2)):
+            when_s = rng.uniform(1.5, max(2.0, self.window_s))
+            self.timed = (*self.timed, (when_s, "stand_still"))
+        return True
+
     def plan(self, world: World) -> None:
         """Put the timed faults into the queue."""
         for when_s, kind in self.timed:
@@ -124,7 +134,7 @@ class Faults:
             world.note("world", "fault", kind)
             self.done.append(kind)
             self._struck(world, kind)
-            {**KINDS, **LATE_KINDS, **OPERATOR_KINDS}[kind](world)
+            {**KINDS, **LATE_KINDS, **OPERATOR_KINDS, **STANDSTILL_KINDS}[kind](world)
 
     def _struck(self, world: World, kind: str) -> None:
         if world.coverage is not None:
@@ -133,4 +143,4 @@ class Faults:
 
 def all_faults() -> Iterable[str]:
     """The names of all kinds."""
-    return (*KINDS, *LATE_KINDS, *OPERATOR_KINDS, *RATES)
+    return (*KINDS, *LATE_KINDS, *OPERATOR_KINDS, *STANDSTILL_KINDS, *RATES)

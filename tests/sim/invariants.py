@@ -85,6 +85,11 @@ class Invariants:
         """Its agent kills it now, if it has not died yet."""
         self.quorums.leases.pop(incarnation, None)
 
+    def stood_still(self, incarnation: str) -> None:
+        """The lighthouse has a replica replaced because its loop stands still (Q4)."""
+        text = f"{incarnation} is replaced as one that stands still, and it trains"
+        require(incarnation in self.quorums.excused, "Q4", text)
+
     def slot_ends(self, replica_id: str) -> None:
         """The slot's script has ended."""
         self.quorums.ended.add(replica_id)

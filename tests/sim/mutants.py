@@ -23,10 +23,12 @@ from ftrun.core.lighthouse.events import JournalState
 from ftrun.core.lighthouse.machine import Lighthouse
 from ftrun.core.lighthouse.membership import Membership
 from ftrun.core.lighthouse.phases import Phase
+from ftrun.core.lighthouse.standstill import Standstill
 from ftrun.core.lighthouse.state import MembershipState
 from ftrun.core.lighthouse.switching import Switching
 from ftrun.core.lighthouse.waiting import Waiting
 from ftrun.core.quorum import Quorum
+from ftrun.core.step_times import StepTimes
 from ftrun.core.worker import machine as step
 from ftrun.core.worker.comparison import Comparison, Entry, Question
 from ftrun.core.worker.machine import StepMachine
@@ -227,6 +229,14 @@ def _never_asks(self: Silence, now: float) -> bool:
     return False
 
 
+def _waits_for_ever(self: Standstill) -> None:
+    return None
+
+
+def _has_no_patience(self: StepTimes, factor: float, least_s: float) -> float | None:
+    return 0.2 if self.is_known else None
+
+
 _LOSSES = ("kill_worker", "cut")
 _REPEATS = ("repeat_to_worker", "kill_worker")
 _BETWEEN = ("kill_worker", "kill_worker_between")
@@ -234,6 +244,7 @@ _CUT_OFF = ("cut_off_trainers",)
 _JOURNAL = ("kill_lighthouse_between", "kill_lighthouse_at_journal", "kill_worker")
 _STOPPED = ("pause_agent",)
 _HANGS = ("hang_worker",)
+_STANDS = ("stand_still", "kill_worker")
 _ONE_WAY = ("one_way_down",)
 _SILENCE = ("silence_host",)
 _EPOCHS = ("lose_journal", "clock_jump")
@@ -291,6 +302,8 @@ MUTANTS: dict[str, Mutant] = {
     "who hangs is kept": Mutant(Waiting, "silent", _nobody, "L1", _HANGS),
     "who is silent stays": Mutant(Silence, "asks", _never_asks, "L1", _HANGS),
     "answers are not heard": Mutant(Silence, "received", _does_nothing, "Q4", _HANGS),
+    "who stands still stays": Mutant(Standstill, "find", _waits_for_ever, "L1", _STANDS),
+    "slow is taken for still": Mutant(StepTimes, "limit_s", _has_no_patience, "Q4", _STANDS),
     "who gave up stays": Mutant(Membership, "_member_reported", _ignores_giving_up, "L1", _ONE_WAY),
     "attempts not outrun": Mutant(AttemptCounter, "outrun", _never, "Q2", _EPOCHS),
     "a hold is not held": Mutant(Quorums, "bars", _never, "Q9"),

@@ -14,7 +14,7 @@ from ftrun.core.agent import events as s
 from ftrun.core.agent.restarts import RestartRules
 from ftrun.core.agent.supervisor import Supervisor, SupervisorSettings
 from ftrun.core.ids import WorkerKey
-from tests.sim.actor import HEARTBEAT_TIMEOUT_S, ISOLATION_LIMIT_S, Actor
+from tests.sim.actor import HEARTBEAT_TIMEOUT_S, ISOLATION_LIMIT_S, STANDSTILL_FACTOR, Actor
 from tests.sim.network import Stream
 from tests.sim.violation import Violation
 from tests.sim.worker import Worker
@@ -138,6 +138,7 @@ class Agent(Actor):
             grace_s=3.0,
             isolation_limit_s=ISOLATION_LIMIT_S,
             hang_timeout_s=self.world.hang_timeout_s,
+            hang_factor=STANDSTILL_FACTOR if self.world.standstill_limit_s else 0.0,
             join_timeout_s=60.0,
             alone=self.world.job.agents == 1,
             end_grace_s=1.0,
@@ -264,7 +265,7 @@ class Agent(Actor):
 
     def _stands_still(self, incarnation: str) -> bool:
         workers = (w for key, w in self.workers.items() if key.incarnation == incarnation)
-        return any(worker.hangs or worker.was_paused for worker in workers)
+        return any(w.hangs or w.was_paused or w.script.stands for w in workers)
 
     def _start_replica(self, replica_id: str, incarnation: str) -> None:
         world = self.world
@@ -350,7 +351,7 @@ class Agent(Actor):
         self.stream.up.send(
             m.Hello(
                 self.agent_id,
-                world.job.spec(),
+                world.job.spec(world.standstill_limit_s),
                 0 if supervisor.is_ending else world.job.replicas,
                 self.host.name,
                 self.store,
@@ -398,6 +399,8 @@ class Agent(Actor):
                         worker.from_agent.send(inner)
                         worker.heard.append(inner)
             case m.RestartReplica(replica_id, incarnation, reason):
+                if reason.startswith("stands still"):
+                    self.world.invariants.stood_still(incarnation)
                 self.handle(s.RestartAsked(replica_id, incarnation, reason))
             case m.StopReplica(replica_id, incarnation, restart, at_boundary):
                 asked = s.ReplicaStopAsked(replica_id, incarnation, restart, at_boundary)

@@ -49,6 +49,8 @@ class Script:
         self._waiting_since = 0.0
         self._waking = False
         self._batch = 0
+        self.stands = False
+        self._missed = False
 
     def start(self) -> None:
         """Run until the first wait."""
@@ -59,6 +61,22 @@ class Script:
         self._until = None
         if not self._program.gi_running:
             self._program.close()
+
+    def stand_still(self) -> None:
+        """The main thread goes on with nothing: only a kill ends it, or ``go_on``."""
+        self.stands = True
+
+    def go_on(self) -> None:
+        """The main thread was only slow."""
+        if not self.stands:
+            return
+        self.stands = False
+        if self._until is not None:
+            self._world.at(self._until.timeout_s, self._worker, self._time_out, self._until)
+            self.wake()
+        elif self._missed:
+            self._missed = False
+            self._world.at(0.0, self._worker, self._resume)
 
     def wake(self) -> None:
         """Something has changed: check the condition soon, as a notified thread does."""
@@ -72,7 +90,7 @@ class Script:
 
     def _look(self) -> None:
         self._waking = False
-        if self._until is None:
+        if self._until is None or self.stands:
             return
         if self._worker.fatal:
             self._fail(self._worker.fatal)
@@ -81,7 +99,7 @@ class Script:
             self._resume()
 
     def _time_out(self, until: Until) -> None:
-        if self._until is not until:
+        if self._until is not until or self.stands:
             return
         worker = self._worker
         if worker.machine.isolated:
@@ -97,6 +115,9 @@ class Script:
 
     def _resume(self) -> None:
         worker, world = self._worker, self._world
+        if self.stands:
+            self._missed = True
+            return
         for wait in self._program:
             if isinstance(wait, float):
                 delay_s = wait

@@ -18,7 +18,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ftrun.core.activity import Activity
 from ftrun.core.lighthouse.events import JournalState, OperatorAsked, Request
+from ftrun.core.lighthouse.standstill import FACTOR, OUTSIDE_TIMES
 from ftrun.core.messages import JobSpec
 from ftrun.core.worker.machine import GROUP_TIMEOUT_S
 from tests.sim.actor import (
@@ -30,11 +32,12 @@ from tests.sim.actor import (
     JOIN_TIMEOUT_S,
     OPERATION_TIMEOUT_S,
     SETTINGS,
+    STANDSTILL_LIMIT_S,
     Actor,
     Crashed,
 )
 from tests.sim.coverage import Coverage
-from tests.sim.fault_kinds import LATE_KINDS
+from tests.sim.fault_kinds import LATE_KINDS, STANDSTILL_KINDS
 from tests.sim.faults import Faults
 from tests.sim.freezes import Freezes
 from tests.sim.invariants import Invariants, Violation
@@ -43,6 +46,7 @@ from tests.sim.node import Agent, Host
 from tests.sim.rings import Rings
 from tests.sim.shapes import Shapes
 from tests.sim.story import line
+from tests.sim.worker import Worker
 
 EVENTS_MAX = 60_000
 EVENTS_MAX_HUNG = 300_000
@@ -109,7 +113,7 @@ class Job:
         """The number of contributors, the rest are spares; None: no spares."""
         return self.min_size if self.spares else None
 
-    def spec(self) -> JobSpec:
+    def spec(self, standstill_limit_s: float = 0.0) -> JobSpec:
         """The job as agents announce it."""
         return JobSpec(
             job_id="job",
@@ -120,6 +124,7 @@ class Job:
             heartbeat_timeout_s=HEARTBEAT_TIMEOUT_S,
             isolation_limit_s=ISOLATION_LIMIT_S,
             nodes=self.agents,
+            hang_timeout_s=standstill_limit_s,
         )
 
 
@@ -178,11 +183,14 @@ class World:
         self.hang_timeout_s = HANG_TIMEOUT_S
         late = random.Random(f"{seed}/late")
         may_hang = bool(set(focus) & set(LATE_KINDS))
+        may_stand = bool(set(focus) & set(STANDSTILL_KINDS))
         if faults is None and not focus and seed % 2:
             may_hang = self.faults.add_late_kinds(late)
+            may_stand = self.faults.add_standstill(random.Random(f"{seed}/stand"))
             self.faults.add_operators(random.Random(f"{seed}/operators"))
         if may_hang and late.random() < 0.5:
             self.hang_timeout_s = HANG_TIMEOUT_SHORT_S
+        self.standstill_limit_s = STANDSTILL_LIMIT_S if may_stand else 0.0
 
     # ------------------------------------------------------------ time
 
@@ -218,7 +226,7 @@ class World:
 
     def _act(self, actor: Actor | None, action: Callable[..., None], args: tuple[Any, ...]) -> None:
         self.events += 1
-        if self.events > (EVENTS_MAX_HUNG if self.hung else EVENTS_MAX):
+        if self.events > (EVENTS_MAX_HUNG if self.hung or self.standstill_limit_s else EVENTS_MAX):
             raise Violation("L2", f"{self.events} events: the world runs in circles")
         try:
             action(*args)
@@ -306,6 +314,9 @@ class World:
             actor.go_on()
         for host in self.hosts:
             host.mend()
+        for worker in self.standing():
+            if not self.would_be_found(worker):
+                worker.script.go_on()
         self.at(RESTORED_AFTER_S, None, self._restore)
 
     def _restore(self) -> None:
@@ -353,6 +364,9 @@ class World:
         if self.hung:  # peers notice only by waiting for its part of a sum
             bound_s += OPERATION_TIMEOUT_S
 
+        for worker in self.standing():
+            bound_s += self._standstill_s(worker) + OPERATION_TIMEOUT_S
+
         bound_s = self._wait_for("no commit", began, bound_s, lambda: self.commits > before)
         self._wait_for("not all together", began, bound_s + 20.0, self._together)
 
@@ -374,6 +388,32 @@ class World:
             if not self.run_until(began + bound_s, is_done):
                 raise Violation("L1", f"{what} within {bound_s:g} s after the last fault")
         return bound_s
+
+    def standing(self) -> list[Worker]:
+        """The workers whose main thread stands still."""
+        workers = [worker for host in self.hosts for worker in host.workers()]
+        return [worker for worker in workers if worker.script.stands]
+
+    def would_be_found(self, worker: Worker) -> bool:
+        """Whether others train with it, and the lighthouse knows how long a step takes it."""
+        lighthouse = self.lighthouse
+        if lighthouse is None or not lighthouse.alive:
+            return False
+        state = lighthouse.core.state
+        replica = state.replicas.find(worker.key.replica_id, worker.key.incarnation)
+        is_member = worker.key.replica_id in state.live and len(state.live) > 1
+        is_learned = replica is not None and replica.step_times.is_known
+        trains = worker.machine.in_force is not None and not worker.machine.healing
+        return is_member and is_learned and trains
+
+    def _standstill_s(self, worker: Worker) -> float:
+        """How long it may take at most until a loop that stands still is found."""
+        assert self.lighthouse is not None
+        replica = self.lighthouse.core.state.replicas.at(worker.key.replica_id)
+        assert replica is not None
+        limit_s = replica.step_times.limit_s(FACTOR, self.standstill_limit_s) or 0.0
+        is_outside = worker.machine.activity()[0] is Activity.OUTSIDE
+        return limit_s * (OUTSIDE_TIMES if is_outside else 1.0) * 1.3
 
     def _hangs_unmissed(self) -> bool:
         """A worker hangs for which no member waits, so that only its agent can find out."""

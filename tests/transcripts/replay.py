@@ -105,6 +105,7 @@ class Replay:
         names = {"replicas": "replicas", "workers": "workers_per_replica", "min": "min_replicas"}
         names |= {"join": "join_timeout_s", "heartbeat": "heartbeat_timeout_s", "id": "job_id"}
         names |= {"isolation": "isolation_limit_s", "nodes": "nodes", "rebalance": "rebalance"}
+        names |= {"hang": "hang_timeout_s"}
         values: dict[str, Any] = {}
         for key, value in _options(words).items():
             is_float = names[key].endswith("_s")

@@ -66,6 +66,18 @@ class NoManagerMade:
 
 
 @dataclass(frozen=True, slots=True)
+class LoopBeat:
+    """The loop of a worker without a Manager goes on.
+
+    ``pause``: the pause that it has announced, for at most ``limit_s`` seconds; "": none.
+    """
+
+    key: WorkerKey
+    pause: str = ""
+    limit_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerSent:
     """A worker's message, as the lighthouse gets it too."""
 
@@ -228,6 +240,7 @@ Event: TypeAlias = (
     | WorkerExited
     | FailureReported
     | NoManagerMade
+    | LoopBeat
     | WorkerSent
     | WorkerDisconnected
     | WorkerUsed

@@ -1,6 +1,7 @@
 """Workers that do not go on: their Python stacks are taken, and then their replica is given up.
 
-A worker is found by its silence (hang_watch.py), or by the lighthouse, which had no answer from it.
+A worker is found by its silence (hang_watch.py), by its loop (loop_watch.py), or by the lighthouse,
+which had no answer from it or knows that its peers wait for it.
 The stacks are evidence and end with the process, so they are taken before it is killed. That takes
 a moment, and at most ``STACKS_WAIT_S``.
 
@@ -11,10 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ftrun.core.agent import words
 from ftrun.core.agent.events import AskWorker, TakeStacks, WorkerExited, WorkerUsed
 from ftrun.core.agent.outbox import Outbox
 from ftrun.core.agent.slot_state import SlotPhase, SlotState
 from ftrun.core.agent.slot_table import NodeSlots
+from ftrun.core.agent.stack_words import innermost
 from ftrun.core.agent.stopping import SIGKILL
 from ftrun.core.ids import WorkerKey
 
@@ -37,6 +40,15 @@ class Hangs:
         for rank in slot.hang_watch.ask(self._out.now):
             self._out.add(AskWorker(WorkerKey(slot.replica_id, slot.incarnation, rank)))
 
+    def check_loops(self, slot: SlotState) -> None:
+        """Give the replica up if the loop of one of its workers stands still."""
+        found = slot.loop_watch.standing(self._out.now) if slot.hung is None else None
+        if found is not None:
+            rank, why = found
+            slot.loop_watch.gone(rank)
+            slot.stands(self._out.now)
+            self._give_up(slot, WorkerExited(slot.incarnation, rank, 0, -SIGKILL, why))
+
     def used(self, event: WorkerUsed) -> None:
         """A worker's processor time, at the moment of a question."""
         key = event.key
@@ -51,7 +63,7 @@ class Hangs:
             self._give_up(slot, gone)
 
     def given_up(self, incarnation: str, reason: str) -> None:
-        """The lighthouse had no answer from this replica in time, and goes on without it."""
+        """The lighthouse goes on without this replica, for this reason."""
         slot = self._slots.of_incarnation(incarnation)
         if slot is not None and slot.phase is SlotPhase.RUNNING:
             why = f"was given up: {reason}"
@@ -63,6 +75,8 @@ class Hangs:
         if slot is None or slot.hung is None:
             return
         slot.ends.stacks.update(stacks)
+        places = [(rank, innermost(text)) for rank, text in stacks]
+        self._out.add(words.stands_in(slot.replica_id, places))
         self._fail(slot, slot.hung)
 
     def overdue(self, slot: SlotState) -> None:

@@ -20,7 +20,8 @@ class SupervisorSettings:
     ``crash_code``: the exit code of a crash loop of uncaught exceptions, whose own code, 1, would
     explain nothing. ``hopeless_code``: if the same error comes at every try. ``unreachable_code``:
     if no lighthouse ever answered. ``unready_code``: if no worker could ever be started.
-    ``hang_timeout_s``: see hang_watch.py; 0: silent workers are left alone. ``health_check``: the
+    ``hang_timeout_s``: see hang_watch.py; 0: silent workers are left alone.
+    ``hang_factor``: see loop_watch.py. ``health_check``: the
     command before a restart (health.py). ``replicas``: of the whole job. ``target``: what the
     workers run, for people. ``asks_siblings``: when a worker fails, the rest of its group is
     asked to stop and has the grace, as under torchrun; otherwise it is killed at once, so that
@@ -37,6 +38,7 @@ class SupervisorSettings:
     end_grace_s: float = 2.0
     stuck_after_s: float = 5.0
     hang_timeout_s: float = defaults.HANG_TIMEOUT_S
+    hang_factor: float = 0.0
     crash_code: int = 72
     unreachable_code: int = 71
     unready_code: int = 2

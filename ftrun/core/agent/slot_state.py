@@ -15,6 +15,7 @@ from ftrun.core.agent.events import WorkerExited
 from ftrun.core.agent.evidence import Ends
 from ftrun.core.agent.failures import Failure
 from ftrun.core.agent.hang_watch import HangWatch
+from ftrun.core.agent.loop_watch import LoopWatch
 from ftrun.core.agent.restarts import RestartBudget
 from ftrun.core.messages import FailureReport, Progress
 
@@ -79,7 +80,8 @@ class SlotState:
     the loss of this incarnation is reported. ``killed``: how, if the group did not end when asked.
     ``has_trained``: the slot was in a quorum once. ``steps_alone``: an optimizer steps, and there
     is no Manager; ``has_stepped``: the same of this incarnation. ``lost_at``: since when the slot
-    cannot train; None while it can. ``hang_watch``: watches this incarnation's workers. ``ends``:
+    cannot train; None while it can. ``hang_watch``, ``loop_watch``: watch this
+    incarnation's workers. ``ends``:
     how its workers have ended so far, if badly. ``is_failing``: it has failed, and is judged when
     all of its workers have ended. ``hung``: it is given up when its stacks are taken, or at
     ``stacks_at``. ``restart_in_s``, ``outcome_ahead``: what follows when all workers of a failed
@@ -108,6 +110,7 @@ class SlotState:
     has_trained: bool = False
     steps_alone: bool = False
     hang_watch: HangWatch = field(default_factory=lambda: HangWatch(0.0))
+    loop_watch: LoopWatch = field(default_factory=lambda: LoopWatch(0.0))
     lost: bool = False
     ends: Ends = field(default_factory=Ends)
     is_failing: bool = False
@@ -129,7 +132,9 @@ class SlotState:
     lost_s: float = 0.0
     status: int | None = None
 
-    def begin(self, incarnation: str, workers: int, hang_timeout_s: float) -> None:
+    def begin(
+        self, incarnation: str, workers: int, hang_timeout_s: float, hang_factor: float = 0.0
+    ) -> None:
         """Begin a new incarnation; only the account of the former one stays."""
         self.incarnation = incarnation
         self.phase = SlotPhase.RUNNING
@@ -139,6 +144,7 @@ class SlotState:
         self.failure_reports = {}
         self.left = set()
         self.hang_watch = HangWatch(hang_timeout_s)
+        self.loop_watch = LoopWatch(hang_factor)
         self.has_manager = self.lost = self.is_failing = self.has_stepped = False
         self.ends = Ends()
         self.has_failed = self.is_checked = self.is_healthy = False
@@ -168,6 +174,8 @@ class SlotState:
                 yield at
         if self.phase is SlotPhase.RUNNING:
             yield from self.hang_watch.deadlines()
+            if self.hung is None:
+                yield from self.loop_watch.deadlines()
 
     @property
     def is_at_start(self) -> bool:

@@ -49,6 +49,7 @@ from ftrun.core.agent.events import (
     KillAsked,
     LighthouseGone,
     LighthouseSent,
+    LoopBeat,
     NoManagerMade,
     ReplicaStopAsked,
     RestartAsked,
@@ -147,6 +148,8 @@ class Supervisor:
                 self._failure_reported(key, report)
             case NoManagerMade(key, has_stepped):
                 self._no_manager_made(key, has_stepped)
+            case LoopBeat():
+                self._loop_beat(event)
             case WorkerSent(key, message):
                 self._worker_sent(key, message)
             case WorkerDisconnected(key):
@@ -307,7 +310,12 @@ class Supervisor:
         text = f"{self._settings.agent_id}|{slot.replica_id}|{self._starts}"
         incarnation = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
         settings = self._settings
-        slot.begin(incarnation, settings.workers_per_replica, settings.hang_timeout_s)
+        slot.begin(
+            incarnation,
+            settings.workers_per_replica,
+            settings.hang_timeout_s,
+            settings.hang_factor,
+        )
         self._slots.note(self._out.now, slot, f"started as {incarnation}")
         standbys = self._standbys.take(settings.workers_per_replica, self._out.now)
         self._out.add(StartReplica(slot.replica_id, incarnation, restarts, standbys))
@@ -336,6 +344,7 @@ class Supervisor:
             return
         slot.alive.discard(event.group_rank)
         slot.hang_watch.gone(event.group_rank)
+        slot.loop_watch.gone(event.group_rank)
         self._slots.note(self._out.now, slot, f"worker {event.group_rank} exited {event.status}")
         if slot.phase is SlotPhase.RUNNING:
             # A script that raised has failed, even if its exit handler ends it with status 0.
@@ -448,6 +457,15 @@ class Supervisor:
         target, replicas = self._settings.target, self._settings.replicas
         self._out.add(words.apart(key.replica_id, target, replicas, has_stepped))
 
+    def _loop_beat(self, beat: LoopBeat) -> None:
+        slot = self._slots.of_incarnation(beat.key.incarnation)
+        if slot is None or beat.key.group_rank not in slot.alive:
+            return
+        if beat.pause:
+            slot.loop_watch.paused(beat.key.group_rank, beat.limit_s, self._out.now)
+        else:
+            slot.loop_watch.beat(beat.key.group_rank, self._out.now)
+
     def _worker_sent(self, key: WorkerKey, message: FromWorker) -> None:
         slot = self._slots.of_incarnation(key.incarnation)
         if slot is None:
@@ -456,6 +474,7 @@ class Supervisor:
         slot.hang_watch.received(key.group_rank, self._out.now)
         match message:
             case Progress():
+                slot.loop_watch.progress(key.group_rank, message, self._out.now)
                 if message.phase not in NOT_ITS_OWN:
                     slot.budget.progressed(message.step)
                 if key.group_rank == 0:
@@ -467,6 +486,7 @@ class Supervisor:
                 slot.goes_on(self._out.now)
             case Leaving(reason=reason):
                 slot.hang_watch.gone(key.group_rank)
+                slot.loop_watch.gone(key.group_rank)
                 if reason is LeaveReason.DRAINED:
                     slot.left.add(key.group_rank)
                 self._on_request.left(slot)
@@ -506,6 +526,7 @@ class Supervisor:
                 self._hangs.overdue(slot)
             if slot.phase is SlotPhase.RUNNING:
                 self._hangs.ask_the_silent(slot)
+                self._hangs.check_loops(slot)
         self._refill_standbys()
         self._check_imports()
         self._outage.check()

@@ -111,6 +111,19 @@ def apart(replica_id: str, target: str, replicas: int, has_stepped: bool) -> Sho
     return _notice("apart", text, replica_id)
 
 
+def stands_in(replica_id: str, places: Iterable[tuple[int, str]]) -> ShowNotice:
+    """Where the main threads of a replica stood that is about to be killed, innermost frame first.
+
+    A worker without an answer is stopped, or is not at its script yet.
+    """
+    known = sorted(places)
+    each = [
+        f"worker {rank} in {place or 'no Python code that could be read'}" for rank, place in known
+    ]
+    text = f"replica {replica_id} hangs: {'; '.join(each) or 'its stacks could not be taken'}."
+    return _notice("hangs", text, replica_id)
+
+
 def no_more_standbys(deaths: int, status: int) -> ShowNotice:
     """Standbys end before they are used."""
     text = (

@@ -261,6 +261,10 @@ class Forming:
         """This replica has reported an error."""
         self._errors[replica_id] += 1
 
+    def excuse(self) -> None:
+        """The attempt failed because a replica is in an announced pause: it does not count."""
+        self._tries = max(0, self._tries - 1)
+
     def is_exhausted(self) -> bool:
         """Whether so many attempts brought no progress that a replica must be replaced."""
         return self._tries >= self._state.settings.attempts_max

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ftrun.core import messages as m
-from ftrun.core.activity import Activity
+from ftrun.core.activity import NOT_ITS_OWN, Activity
 from ftrun.core.ids import Attempt
 from ftrun.core.lighthouse.events import JournalState
 from ftrun.core.lighthouse.forming import Forming
@@ -22,6 +22,7 @@ from ftrun.core.lighthouse.leaving import Leaving
 from ftrun.core.lighthouse.losses import Losses
 from ftrun.core.lighthouse.phases import IN_QUORUM, Phase
 from ftrun.core.lighthouse.replicas import Replica
+from ftrun.core.lighthouse.standstill import Standstill
 from ftrun.core.lighthouse.state import MembershipState
 from ftrun.core.lighthouse.switching import Switching
 from ftrun.core.lighthouse.takeover import Takeover
@@ -42,6 +43,7 @@ class Membership:
         self.takeover = Takeover(state, journal)
         self.losses = Losses(state, self.takeover)
         self.leaving = Leaving(state, self.losses)
+        self.standstill = Standstill(state)
         self._handlers: dict[type, Callable[[Replica, int, Any], None]] = {
             m.Report: self._on_report,
             m.Built: self._on_built,
@@ -79,6 +81,10 @@ class Membership:
 
     def run_rules(self) -> None:
         """Apply rules until none changes anything, once all of an event is noted."""
+        found = self.standstill.find()
+        if found is not None:
+            replica_id, cause = found
+            self.state.replace([replica_id], cause)
         for _ in range(RULES_MAX):
             if self.state.phase is Phase.ENDED or not self._apply_rules():
                 self.state.rules_have_run()
@@ -119,8 +125,8 @@ class Membership:
         """When time alone will make a rule apply."""
         if self.state.phase is Phase.ENDED:
             return None
-        times = [t for t in (self.state.deadline, self.leaving.finish_at) if t is not None]
-        return min(times, default=None)
+        times = (self.state.deadline, self.leaving.finish_at, self.standstill.next_deadline())
+        return min((t for t in times if t is not None), default=None)
 
     def _break_up(self) -> bool:
         """The attempt cannot go on: interrupt everyone, or replace the replica that fails most."""
@@ -226,9 +232,20 @@ class Membership:
     def _on_progress(self, replica: Replica, rank: int, word: m.Progress) -> None:
         if rank == 0:
             replica.progress = word
+            self._note_pace(replica, word)
             self._note_stall(replica, word)
             self._note_too_few(replica, word)
         self._at_step(replica, word.step)
+
+    def _note_pace(self, replica: Replica, word: m.Progress) -> None:
+        """Learn how long a step takes this replica."""
+        now = self.state.now
+        is_pause = word.phase is Activity.PAUSED
+        replica.paused_at = now - word.since_s if is_pause else None
+        if is_pause or word.phase in NOT_ITS_OWN:
+            replica.step_times.skip()
+        else:
+            replica.step_times.reached(word.step, now)
 
     def _note_stall(self, replica: Replica, word: m.Progress) -> None:
         state = self.state
@@ -266,8 +283,21 @@ class Membership:
         """The attempt has failed, so far without a loss; blame the first replica to report it."""
         state = self.state
         if state.phase in IN_QUORUM and replica.replica_id in state.live and not state.failure:
-            self.forming.blame(replica.replica_id)
+            self._blame(replica)
             state.failure = f"replica {replica.replica_id}: {reason}"
+
+    def _blame(self, replica: Replica) -> None:
+        """Blame the replica that reports an error, or the one that all others waited for.
+
+        A replica in an announced pause is not to blame, and neither is one that waited for it.
+        """
+        waited_for = self.standstill.lone_busy()
+        if waited_for is None:
+            self.forming.blame(replica.replica_id)
+        elif waited_for.paused_at is None:
+            self.forming.blame(waited_for.replica_id)
+        else:
+            self.forming.excuse()
 
     # ------------------------------------------------------------ phases
 

@@ -12,6 +12,7 @@ from ftrun.core.ids import StateId, replica_order
 from ftrun.core.lighthouse.choice import group_state
 from ftrun.core.messages import LeaveReason, Progress, Report, RunningReplica
 from ftrun.core.quorum import Endpoint, Member
+from ftrun.core.step_times import StepTimes
 
 
 @dataclass(slots=True)
@@ -22,7 +23,7 @@ class Replica:
     ``left``: the group_ranks that have. ``has_ended``: its processes are gone, with exit code
     0. ``was_interrupted``: it was sent an Interrupt of the quorum that it came to us with.
     ``state_at_join``: what it held when it joined the quorum as one that has to heal. ``target``:
-    its address in messages to its agent.
+    its address in messages to its agent. ``paused_at``: since when it is in an announced pause.
     """
 
     replica_id: str
@@ -35,6 +36,8 @@ class Replica:
     has_ended: bool = False
     was_interrupted: bool = False
     progress: Progress | None = None
+    paused_at: float | None = None
+    step_times: StepTimes = field(default_factory=StepTimes)
     state_at_join: StateId | None = None
     target: RunningReplica = field(init=False)
     _member: Member | None = field(init=False, default=None, repr=False)

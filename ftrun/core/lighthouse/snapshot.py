@@ -98,6 +98,10 @@ def _replica(state: MembershipState, slot: Slot, now: float) -> ReplicaStatus:
         "step": progress.step if progress is not None else None,
         "batches": progress.batches if progress is not None else None,
         "worker_phase": progress.phase.value if progress is not None else None,
+        "pause": progress.pause if progress is not None and progress.pause else None,
+        "pause_s": None
+        if replica is None or replica.paused_at is None
+        else round(now - replica.paused_at, 3),
         "scalars": _scalars(progress.scalars) if progress is not None else {},
         "last_event": None,  # lighthouse/status.py fills it
     }

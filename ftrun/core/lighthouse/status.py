@@ -59,7 +59,8 @@ class ReplicaStatus(TypedDict):
     """One slot of the job. ``scalars``: what the script logged; None is NaN or infinite.
 
     ``last_event``: the last notice that names the replica. ``restart_in_s``: until it is started
-    again, in the phase "backoff".
+    again, in the phase "backoff". ``pause``: the name of the pause that the script has announced,
+    with its seconds so far.
     """
 
     replica_id: str
@@ -71,6 +72,8 @@ class ReplicaStatus(TypedDict):
     step: int | None
     batches: int | None
     worker_phase: str | None
+    pause: str | None
+    pause_s: float | None
     scalars: dict[str, float | None]
     last_event: NoticeStatus | None
 

@@ -192,6 +192,8 @@ class Waits:
 
     def _why(self, replica_id: str) -> str:
         progress = self._state.replicas[replica_id].progress
+        if progress is not None and progress.phase is Activity.PAUSED:
+            return f"it is in an announced pause: {progress.pause}"
         found = BUSY.get(progress.phase) if progress is not None else None
         return found or "it is in no reduction"
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from ftrun.core.activity import Activity
+from ftrun.core.activity import Activity, Pause
 from ftrun.core.ids import Attempt, StateId, Tag
 from ftrun.core.messages import (
     AskReport,
@@ -174,7 +174,14 @@ class HealFailed:
 
 @dataclass(frozen=True, slots=True)
 class Ticked:
-    """Time has passed: deadlines are checked."""
+    """Time has passed: deadlines are checked.
+
+    ``pause``: the announced pause that the script is in. ``beats``: how often it has called
+    ``ftrun.heartbeat()``.
+    """
+
+    pause: Pause | None = None
+    beats: int = 0
 
 
 Event: TypeAlias = (

@@ -134,7 +134,7 @@ class StepMachine:
         self._offered: Tag | None = None
         self._leaves_for: m.LeaveReason | None = None  # at the next boundary, by itself
         self._between_since = 0.0  # the start of the phase between steps
-        self._activity_shown = ShownActivity()
+        self.shown = ShownActivity()
         self._now = 0.0
         self._out: list[e.Instruction] = []
         self._story: deque[tuple[float, object]] = deque(maxlen=STORY_LINES_MAX)
@@ -895,13 +895,14 @@ class StepMachine:
             self._send(self.report())  # if the stream never broke, nobody asks for it
 
     def _on_ticked(self, event: e.Ticked) -> None:
+        self.shown.pause, self.shown.beats = event.pause, event.beats
         self._make_way()
         self._look_at_deadlines()
         self._show_progress()
 
     def _show_progress(self) -> None:
         """Report the main thread's activity if it has changed since the last report."""
-        shown = self._activity_shown.tick(*self.activity(), self._now)
+        shown = self.shown.tick(*self.activity(), self._now)
         self._out += [e.ShowProgress(activity, lasted_s) for activity, lasted_s in shown]
 
     @property
@@ -912,6 +913,8 @@ class StepMachine:
     def activity(self) -> tuple[Activity, float]:
         """The main thread's activity by the latest event, and when it began."""
         step = self._step
+        if self.shown.pause is not None and self.phase is not StepPhase.LEFT:
+            return Activity.PAUSED, self.shown.pause.since
         if self._is_stuck and self.in_force is not None:
             return Activity.TOO_FEW, self._too_few_since
         if step is None:

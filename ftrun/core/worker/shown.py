@@ -5,13 +5,20 @@ Not here: what the activity is (machine.py), what follows from it (core/activity
 
 from __future__ import annotations
 
-from ftrun.core.activity import STOOD_STILL_S, Activity
+from ftrun.core.activity import STOOD_STILL_S, Activity, Pause
 
 
 class ShownActivity:
-    """Reports changes only; a gap between two ticks is reported as a time in which nothing ran."""
+    """Reports changes only; a gap between two ticks is reported as a time in which nothing ran.
+
+    ``pause``, ``beats``: what the script has announced at the last tick (events.py).
+    """
 
     def __init__(self) -> None:
+        self.pause: Pause | None = None
+        self.beats = 0
+        self._beats_shown = 0
+        self._pause_shown: Pause | None = None
         self._shown = Activity.STARTING
         self._ticked_at: float | None = None
 
@@ -22,7 +29,9 @@ class ShownActivity:
         if before is not None and now - before >= STOOD_STILL_S:
             self._shown = Activity.STOPPED
             found.append((Activity.STOPPED, now - before))
-        if activity is not self._shown:
-            self._shown = activity
+        is_new = activity is not self._shown or self.pause != self._pause_shown
+        if is_new or self.beats != self._beats_shown:
+            self._shown, self._pause_shown = activity, self.pause
+            self._beats_shown = self.beats
             found.append((activity, now - since))
         return found

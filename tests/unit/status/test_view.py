@@ -103,6 +103,8 @@ def crowded() -> dict[str, Any]:
             "phase": "finished",
             "step": 12_345_678,
             "worker_phase": "backward",
+            "pause": None,
+            "pause_s": None,
             "incarnation": "0123456789abcdef",
             "agent_id": "a-host-of-a-long-name.example.org-0123456789abcdef",
             "last_event": {

@@ -57,6 +57,8 @@ def test_a_steady_job() -> None:
         "step": 5,
         "batches": 5,
         "worker_phase": "step",
+        "pause": None,
+        "pause_s": None,
         "scalars": {},
         "last_event": None,
     }

@@ -1,0 +1,153 @@
+"""Finds the member whose loop stands still, because all other members wait for it.
+
+Such a worker's link thread answers everything, so it is not silent (core/agent/hang_watch.py). But
+a member that waits in a reduction reports that. If all other members wait, the last one is waited
+for, and its loop stands still if it has gone on with nothing for the limit:
+
+- in a step: ``--hang-timeout``, or ``FACTOR`` times its own usual step, or twice its longest one,
+  whichever is the longest;
+- between two steps, where a script evaluates and saves: ``OUTSIDE_TIMES`` that.
+
+The limit counts over quorums: members that give an operation up and repeat the step still wait for
+the same replica. A member is never found that has not made ``STEPS_MIN`` steps, heals, has
+announced a pause (``ftrun.paused``), leaves, or reports a new step or heartbeat within the limit.
+
+A lighthouse that was paused itself finds old waits. So a second look decides (suspicion.py).
+Not here: what follows (losses.py), a loop that nobody waits for (core/agent/loop_watch.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ftrun.core.activity import Activity
+from ftrun.core.lighthouse.phases import Phase
+from ftrun.core.lighthouse.replicas import Replica
+from ftrun.core.lighthouse.state import MembershipState
+from ftrun.core.lighthouse.suspicion import SilenceCheck
+from ftrun.core.messages import Progress
+
+FACTOR = 10.0
+OUTSIDE_TIMES = 10.0
+FOUND_IN = frozenset({Activity.STEP, Activity.OUTSIDE})
+"""The activities of a loop that should go on by itself."""
+SAME_STEP = FOUND_IN | {Activity.QUORUM}
+"""Between two tries of a step a worker is in no quorum: that does not end a standstill."""
+TRAINING = frozenset({Phase.STEADY, Phase.PREPARE, Phase.PROPOSE, Phase.SWITCH})
+
+
+@dataclass(slots=True)
+class _Suspect:
+    """The member that is waited for. ``since``: when the others began to wait for it."""
+
+    replica_id: str
+    incarnation: str
+    step: int
+    beats: int
+    since: float
+    check: SilenceCheck = field(default_factory=SilenceCheck)
+
+    def is_same(self, replica: Replica, progress: Progress) -> bool:
+        """Whether the replica has gone on with nothing since it was suspected."""
+        now = (replica.incarnation, progress.step, progress.beats)
+        return now == (self.incarnation, self.step, self.beats)
+
+
+class Standstill:
+    """``find`` names the replica to be replaced, with the cause."""
+
+    def __init__(self, state: MembershipState) -> None:
+        self._state = state
+        self._suspect: _Suspect | None = None
+
+    def find(self) -> tuple[str, str] | None:
+        """The replica whose loop stands still, and the cause; None: there is none now."""
+        state = self._state
+        if not state.spec.hang_timeout_s:
+            return None
+        self._forget_the_moved()
+        replica = self._waited_for()
+        if replica is None or replica.progress is None:
+            return None
+        suspect = self._suspect
+        if suspect is None or suspect.replica_id != replica.replica_id:
+            others = [s for name, s in state.stalled.items() if name != replica.replica_id]
+            progress = replica.progress
+            suspect = self._suspect = _Suspect(
+                replica.replica_id,
+                replica.incarnation,
+                progress.step,
+                progress.beats,
+                max(others),
+            )
+        limit_s = self._limit_s(replica)
+        if limit_s is None:
+            return None
+        late_s = state.now - suspect.check.overdue_at(suspect.since, limit_s)
+        if not suspect.check.ends(suspect.since, limit_s, state.now, late_s):
+            return None
+        self._suspect = None
+        return replica.replica_id, self._cause(replica, state.now - suspect.since)
+
+    def next_deadline(self) -> float | None:
+        """When to look again; None: nobody is suspected."""
+        replica = self._waited_for() if self._suspect is not None else None
+        if replica is None or self._suspect is None:
+            return None
+        limit_s = self._limit_s(replica)
+        return (
+            None
+            if limit_s is None
+            else self._suspect.check.overdue_at(self._suspect.since, limit_s)
+        )
+
+    def lone_busy(self) -> Replica | None:
+        """The only member that does not wait in a reduction, while all others do."""
+        state = self._state
+        busy = state.live - set(state.stalled)
+        if len(busy) != 1 or len(state.live) < 2:
+            return None
+        return state.replicas[min(busy)]
+
+    def _waited_for(self) -> Replica | None:
+        """The only member that all others wait for, if its loop should go on by itself."""
+        replica = self.lone_busy() if self._state.phase in TRAINING else None
+        if replica is None or replica.progress is None:
+            return None
+        leaves = replica.leaving is not None or replica.replica_id in self._state.drains
+        return None if leaves or replica.progress.phase not in FOUND_IN else replica
+
+    def _forget_the_moved(self) -> None:
+        suspect = self._suspect
+        if suspect is None:
+            return
+        replica = self._state.replicas.at(suspect.replica_id)
+        progress = replica.progress if replica is not None else None
+        stands = (
+            replica is not None
+            and progress is not None
+            and progress.phase in SAME_STEP
+            and suspect.is_same(replica, progress)
+        )
+        if not stands:
+            self._suspect = None
+
+    def _limit_s(self, replica: Replica) -> float | None:
+        assert replica.progress is not None
+        limit_s = replica.step_times.limit_s(FACTOR, self._state.spec.hang_timeout_s)
+        if limit_s is None:
+            return None
+        return limit_s * (OUTSIDE_TIMES if replica.progress.phase is Activity.OUTSIDE else 1.0)
+
+    def _cause(self, replica: Replica, waited_s: float) -> str:
+        assert replica.progress is not None
+        where = (
+            "between two steps"
+            if replica.progress.phase is Activity.OUTSIDE
+            else f"in step {replica.progress.step}"
+        )
+        usual_s = replica.step_times.median
+        return (
+            f"stands still {where}: the others have waited for it for {waited_s:.0f} s, and a step "
+            f"takes it {usual_s:.2g} s; it is replaced"
+        )

@@ -1,0 +1,91 @@
+"""Loops that stand still in real jobs: found, shown with their place, replaced; pauses are not."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TIMEOUT_S = 240
+MANAGED = """
+import os, threading, time, torch, ftrun
+manager = ftrun.manager()
+model = torch.nn.Linear(2, 1)
+ddp = ftrun.DistributedDataParallel(manager, model)
+optimizer = ftrun.Optimizer(manager, torch.optim.SGD(model.parameters(), lr=0.1))
+manager.register_state_dict_fn("m", model.load_state_dict, model.state_dict)
+
+def never_comes():
+    threading.Event().wait()
+
+while manager.current_step() < 40:
+    optimizer.zero_grad()
+    is_late = manager.current_step() == 10 and os.environ["REPLICA_GROUP_ID"] == "1"
+    if is_late and not os.path.exists("once"):
+        open("once", "w").close()
+        if os.environ.get("ANNOUNCE"):
+            with ftrun.paused("eval"):
+                time.sleep(8)
+        else:
+            never_comes()
+    ddp(torch.ones(1, 2)).sum().backward()
+    time.sleep(0.1)
+    optimizer.step()
+"""
+ALONE = """
+import os, threading, time, torch
+model = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(10):
+    time.sleep(1.1)
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    if step == 6 and not os.path.exists("once"):
+        open("once", "w").close()
+        threading.Event().wait()
+"""
+
+
+def run(directory: Path, script: str, *options: str, **environment: str) -> str:
+    """What a job prints; it must end well."""
+    (directory / "train.py").write_text(script)
+    done = subprocess.run(
+        [sys.executable, "-m", "ftrun", *options, "train.py"],
+        cwd=directory,
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+@pytest.mark.timeout(TIMEOUT_S + 10)
+def test_peers_wait_so_the_one_that_stands_still_is_shown_and_replaced(tmp_path: Path) -> None:
+    text = run(tmp_path, MANAGED, "--replicas", "3", "--hang-timeout", "4")
+    assert "replica 1 hangs: worker 0 in wait (threading.py:" in text
+    assert "< never_comes (train.py:" in text
+    assert "replica 1 was given up: stands still in step 10: the others have waited for it" in text
+    assert text.count("Restart 1 of 10") == 1
+    (log,) = tmp_path.glob("ftrun-logs/*/replica_1/rank_0/0.log")
+    assert "in never_comes" in log.read_text()
+
+
+@pytest.mark.timeout(TIMEOUT_S + 10)
+def test_an_announced_pause_is_waited_for(tmp_path: Path) -> None:
+    text = run(tmp_path, MANAGED, "--replicas", "3", "--hang-timeout", "2", ANNOUNCE="1")
+    assert "(it is in an announced pause: eval)" in text
+    assert "Restart" not in text
+
+
+@pytest.mark.timeout(TIMEOUT_S + 10)
+def test_a_script_without_a_manager_is_judged_by_its_own_steps(tmp_path: Path) -> None:
+    text = run(tmp_path, ALONE, "--hang-factor", "3")
+    assert "replica 0 hangs: its loop has stood still for" in text
+    assert "< <module> (train.py:" in text

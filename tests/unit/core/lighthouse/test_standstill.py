@@ -1,0 +1,149 @@
+"""A member that all others wait for is replaced when it stands still, and nobody else ever is."""
+
+from __future__ import annotations
+
+import pytest
+
+from ftrun.core.activity import Activity
+from ftrun.core.lighthouse.standstill import FACTOR, OUTSIDE_TIMES
+from tests.transcripts.replay import Replay
+
+LIMIT_S = 60.0
+
+
+def training(steps: int = 5, step_s: float = 1.0, limit_s: float = LIMIT_S) -> Replay:
+    """Three replicas that train, whose steps are known."""
+    replay = Replay()
+    names = "0a 1a 2a"
+    for line in (f"job replicas=3 hang={limit_s:g}", "start", "A attached", "+0.2"):
+        replay.line(line)
+    for number in range(3):
+        replay.line(f"A says started {number}a")
+    replay.line(f"{names}: report 0/shared")
+    replay.line(f"{names}: built 1.1#1")
+    for step in range(steps):
+        replay.line(f"+{step_s}")
+        replay.line(f"{names}: progress {step} step")
+    return replay
+
+
+def replaced(lines: list[str]) -> list[str]:
+    """The replicas that are to be killed and started again."""
+    return [x for x in lines if x.startswith("A <- RestartReplica") and "no answer" not in x]
+
+
+def passes(replay: Replay, seconds: float) -> list[str]:
+    """Let this time pass; the replicas that are replaced."""
+    found: list[str] = []
+    while seconds > 0:  # its agent lives, and has no more timers than a transcript may have
+        found += replaced(replay.line(f"+{min(seconds, 200.0)}"))
+        replay.line("A says heartbeat")
+        seconds -= 200.0
+    return found
+
+
+def test_the_one_that_all_others_wait_for_is_replaced_after_the_limit() -> None:
+    replay = training()
+    replay.line("0a 2a: progress 4 waiting")
+    assert passes(replay, LIMIT_S - 1.0) == []
+    (line,) = passes(replay, 5.0)
+    assert " 1a" in line
+    assert "stands still in step 4: the others have waited for it for" in line
+
+
+def test_a_slow_loop_has_ten_times_its_own_step() -> None:
+    replay = training(step_s=20.0)
+    replay.line("0a 2a: progress 4 waiting")
+    assert passes(replay, FACTOR * 20.0 - 1.0) == []
+    assert len(passes(replay, 20.0)) == 1
+
+
+def test_between_two_steps_it_has_ten_times_as_long() -> None:
+    replay = training()
+    replay.line("1a: progress 4 outside step")
+    replay.line("0a 2a: progress 4 waiting")
+    assert passes(replay, OUTSIDE_TIMES * LIMIT_S - 1.0) == []
+    (line,) = passes(replay, LIMIT_S)
+    assert "stands still between two steps" in line
+
+
+@pytest.mark.parametrize(
+    "activity",
+    sorted(
+        set(Activity) - {Activity.STEP, Activity.OUTSIDE, Activity.TOO_FEW},
+        key=lambda activity: activity.value,
+    ),
+)
+def test_one_that_heals_starts_pauses_or_waits_itself_is_left_alone(activity: Activity) -> None:
+    replay = training()
+    replay.line("0a 2a: progress 4 waiting")
+    replay.line(f"1a: progress 4 {activity.value}")
+    assert passes(replay, 20 * LIMIT_S) == []
+
+
+def test_while_two_do_not_wait_nobody_is_replaced() -> None:
+    replay = training()
+    replay.line("0a: progress 4 waiting")
+    assert passes(replay, 20 * LIMIT_S) == []
+
+
+def test_one_whose_steps_are_not_known_yet_is_left_alone() -> None:
+    replay = training(steps=2)
+    replay.line("0a 2a: progress 1 waiting")
+    assert passes(replay, 20 * LIMIT_S) == []
+
+
+def test_a_new_step_ends_the_suspicion() -> None:
+    replay = training()
+    replay.line("0a 2a: progress 4 waiting")
+    assert passes(replay, LIMIT_S - 1.0) == []
+    replay.line("1a: progress 5 step")
+    assert passes(replay, LIMIT_S - 1.0) == []
+
+
+def test_members_that_give_up_and_try_again_still_wait_for_the_same_one() -> None:
+    replay = training()
+    replay.line("0a 2a: progress 4 waiting")
+    assert passes(replay, LIMIT_S - 10.0) == []
+    replay.line("0a: errored 1.1#1@4: no operation completed for 50 s")
+    replay.line("0a 1a 2a: report 4/x interrupted=1.1#1 in=1.1#1")
+    replay.line("0a 1a 2a: built 1.1#2")
+    replay.line("1a: progress 4 step")
+    replay.line("0a 2a: progress 4 waiting")
+    assert len(passes(replay, 15.0)) == 1
+
+
+def test_a_lighthouse_that_was_stopped_looks_twice() -> None:
+    replay = training()
+    replay.line("0a 2a: progress 4 waiting")
+    replay.line("+1")
+    assert replaced(replay.line("stopped 1000")) == []
+    replay.line("0a 1a 2a: progress 5 step")
+    assert passes(replay, 10 * LIMIT_S) == []
+
+
+def test_with_a_limit_of_0_nobody_is_replaced() -> None:
+    replay = training(limit_s=0.0)
+    replay.line("0a 2a: progress 4 waiting")
+    assert passes(replay, 20 * LIMIT_S) == []
+
+
+def test_the_replica_that_is_waited_for_is_blamed_not_the_one_that_gives_up() -> None:
+    replay = training(steps=1)
+    assert replay.lighthouse is not None
+    replay.line("0a 2a: progress 0 waiting")
+    replay.line("0a: errored 1.1#1@0: no operation completed for 60 s")
+    forming = replay.lighthouse.membership.forming
+    assert dict(forming._errors) == {"1": 1}
+
+
+def test_a_pause_that_others_wait_for_blames_nobody_and_counts_no_try() -> None:
+    replay = training()
+    assert replay.lighthouse is not None
+    forming = replay.lighthouse.membership.forming
+    before = forming._tries
+    replay.line("1a: progress 4 paused")
+    replay.line("0a 2a: progress 4 waiting")
+    replay.line("0a: errored 1.1#1@4: no operation completed for 60 s")
+    assert dict(forming._errors) == {}
+    assert forming._tries == max(0, before - 1)

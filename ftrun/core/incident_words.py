@@ -13,6 +13,10 @@ from ftrun.core import failure_kinds as kinds
 TRACEBACK_LINES = 12
 OUTPUT_LINES = 12
 STACK_LINES = 40
+BELOW_SCRIPT = (
+    "/ftrun/inject/bootstrap.py", "/ftrun/agent/child.py", "/ftrun/agent/spawner.py",
+    '"<frozen runpy>"',
+)  # fmt: skip
 FATAL, FATAL_BEFORE, CURRENT = "Fatal Python error", 3, "Current thread"
 SIGKILL = 9
 Record = dict[str, Any]
@@ -113,10 +117,15 @@ def _last_lines(text: Any) -> list[str]:
     if not starts:
         return _quoted("its last lines", text, OUTPUT_LINES)
     before = rows[max(0, starts[-1] - FATAL_BEFORE) : starts[-1]]
-    stacks = rows[starts[-1] + 1 :]
+    stacks = _script_frames(rows[starts[-1] + 1 :])
     mine = next((at for at, row in enumerate(stacks) if row.startswith(CURRENT)), 0)
     shown = [*before, rows[starts[-1]], *stacks[mine : mine + OUTPUT_LINES]]
     return ["  its last lines:", *(f"    | {row}" for row in shown)]
+
+
+def _script_frames(rows: list[str]) -> list[str]:
+    """The stacks without the frames below a script, by which ftrun runs it; --json has them."""
+    return [row for row in rows if not any(name in row for name in BELOW_SCRIPT)]
 
 
 def _stacks(part: Record) -> list[str]:
@@ -125,7 +134,7 @@ def _stacks(part: Record) -> list[str]:
         title = f"Python stacks of worker {worker.get('group_rank', 0)} before it was killed"
         text = worker.get("stacks")
         if isinstance(text, str) and text.strip():
-            rows = text.strip().splitlines()
+            rows = _script_frames(text.strip().splitlines())
             lines += [f"  {title}:", *(f"    | {row}" for row in rows[:STACK_LINES])]
             if len(rows) > STACK_LINES:
                 lines.append(f"    | ... {len(rows) - STACK_LINES} more lines (--json has them)")

@@ -100,7 +100,7 @@ def test_drain_restart_kill_and_stacks(tmp_path: Path) -> None:
         assert "Restart 1 of" not in before, "a restart on request costs no restart of the budget"
         code, text = command(tmp_path, "kill", "1.0")
         assert code == 0 and "Worker 1.0 is dead." in text, text
-        job.expect(r"replica 1 \(pid \d+\) died: SIGKILL\. Restart 1 of 10 now")
+        job.expect(r"replica 1 \(pid \d+\) was killed on request \(ftrun kill\)\. Restart 1 of 10")
         code, text = command(tmp_path, "ps", "--json")
         (shown,) = json.loads(text)["jobs"]
         assert (shown["job"], shown["pid"], shown["replicas"]) == ("job", job.pid, 3)

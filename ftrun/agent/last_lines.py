@@ -10,6 +10,8 @@ from pathlib import Path
 
 LINES_MAX = 40
 BYTES_MAX = 32 * 1024
+OWN_BEGIN, OWN_END = "--- ftrun: the stacks of this worker", "--- ftrun: end of its stacks"
+"""Around lines of ftrun's own in a worker's log: they are no output of the worker."""
 FATAL = "Fatal Python error"
 FATAL_BEFORE, FATAL_AFTER = 10, 80
 """Lines around the beginning of what faulthandler prints, which may be long."""
@@ -30,12 +32,24 @@ def last_lines(path: Path) -> str:
     lines = data.decode(errors="replace").removesuffix("\n").split("\n")
     if size > BYTES_MAX:
         lines = lines[1:]  # it may begin in the middle of a line
+    lines = _without_own(lines)
     starts = [at for at, line in enumerate(lines) if line.startswith(FATAL)]
     if starts:
         chosen = lines[max(0, starts[-1] - FATAL_BEFORE) : starts[-1] + FATAL_AFTER]
     else:
         chosen = lines[-LINES_MAX:]
     return "\n".join(_as_drawn(line) for line in chosen)
+
+
+def _without_own(lines: list[str]) -> list[str]:
+    kept: list[str] = []
+    is_own = OWN_END in lines and OWN_BEGIN not in lines[: lines.index(OWN_END)]
+    for line in lines:
+        is_own |= line == OWN_BEGIN
+        if not is_own:
+            kept.append(line)
+        is_own &= line != OWN_END
+    return kept
 
 
 def _as_drawn(line: str) -> str:

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from ftrun import clock
 from ftrun.agent.copies import Copies
+from ftrun.agent.last_lines import OWN_BEGIN, OWN_END
 from ftrun.agent.terminal import Terminal
 from ftrun.config.settings import RunSettings
 from ftrun.logs.disk import DiskWriter, LogFile
@@ -140,8 +141,9 @@ class WorkerLog:
             self._loop.add_reader(fd, self._read, fd)
 
     def add(self, text: str) -> None:
-        """Put lines of ftrun's own into the file only."""
-        self._output.disk.put(self._file, text.encode(errors="replace"), OWN)
+        """Put the worker's stacks, which are none of its output, into the file only."""
+        lines = f"{OWN_BEGIN}\n{text.strip()}\n{OWN_END}\n"
+        self._output.disk.put(self._file, lines.encode(errors="replace"), OWN)
 
     def drain(self) -> None:
         """Read the output that is there now, at most a pipe's capacity."""

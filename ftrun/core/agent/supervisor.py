@@ -188,7 +188,7 @@ class Supervisor:
                 self._ending.spawner_lost(reason, exit_code)
             case LighthouseSent(asked_at):
                 self._outage.received(asked_at)
-                self._ending.end_at = None
+                self._ending.lighthouse_came()
             case LighthouseGone(reason):
                 self._outage.disconnected(reason)
             case TimerFired():

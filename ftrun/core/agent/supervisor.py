@@ -187,6 +187,8 @@ class Supervisor:
             case SpawnerLost(reason, exit_code):
                 self._ending.spawner_lost(reason, exit_code)
             case LighthouseSent(asked_at):
+                if not (self._lease.is_connected or self.is_ending):
+                    self._slots.forget_drained()
                 self._outage.received(asked_at)
                 self._ending.lighthouse_came()
             case LighthouseGone(reason):

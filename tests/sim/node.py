@@ -116,6 +116,7 @@ class Agent(Actor):
         self.agent_id = self.name = agent_id
         self.store = f"store-{agent_id}"
         self.workers: dict[WorkerKey, Worker] = {}
+        self._starting: dict[str, None] = {}
         self._epoch = 0
         self.stream: Stream | None = None
         self.supervisor = Supervisor(self._rules(), world.now)
@@ -205,6 +206,7 @@ class Agent(Actor):
             case s.SendToLighthouse(message):
                 self._tell(message)
             case s.StartReplica(replica_id, incarnation, _):
+                self._starting[incarnation] = None
                 delay_s = self.world.rng.uniform(0.01, 0.05)
                 self.world.at(delay_s, self, self._start_replica, replica_id, incarnation)
             case s.SignalReplica(_, incarnation, number):
@@ -269,6 +271,9 @@ class Agent(Actor):
 
     def _start_replica(self, replica_id: str, incarnation: str) -> None:
         world = self.world
+        if incarnation not in self._starting:
+            return  # it was taken back
+        del self._starting[incarnation]
         if world.receives(self) and self._owns(replica_id):
             world.invariants.starts(replica_id, world.living(replica_id))
         ranks = range(world.job.workers)
@@ -286,7 +291,19 @@ class Agent(Actor):
             return True
         return lighthouse.core.state.slots[replica_id].agent_id == self.name
 
+    def _takes_back(self, incarnation: str) -> bool:
+        """True if the incarnation was not started yet: then it never is (agent/fleet.py)."""
+        if incarnation not in self._starting:
+            return False
+        del self._starting[incarnation]
+        for rank in range(self.world.job.workers):
+            gone = s.WorkerExited(incarnation, rank, 0, -SIGKILL, "was never started")
+            self.world.at(0.0, self, self.handle, gone)
+        return True
+
     def _signal(self, incarnation: str, number: int) -> None:
+        if self._takes_back(incarnation):
+            return
         for worker in list(self.workers.values()):
             if worker.key.incarnation == incarnation:
                 waits_for = None if number == SIGKILL else worker
@@ -294,6 +311,8 @@ class Agent(Actor):
 
     def _ask_to_stop(self, incarnation: str) -> None:
         """The first request is for the Manager; the second one raises in the main thread."""
+        if self._takes_back(incarnation):
+            return
         for worker in list(self.workers.values()):
             if worker.key.incarnation == incarnation:
                 self.world.at(0.001, worker, worker.asked_to_stop)
@@ -321,7 +340,7 @@ class Agent(Actor):
         if isinstance(message, m.Leaving):
             if self.world.receives(self):
                 self.world.invariants.excuse(worker.key.incarnation, "it has left")
-            if message.reason == "drained":
+            if message.reason is m.LeaveReason.DRAINED:
                 self.world.invariants.left(worker.key)
             else:
                 self.world.invariants.slot_ends(worker.key.replica_id)

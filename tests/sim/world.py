@@ -22,7 +22,7 @@ from ftrun.core.activity import Activity
 from ftrun.core.lighthouse.events import JournalState, OperatorAsked, Request
 from ftrun.core.lighthouse.standstill import FACTOR, OUTSIDE_TIMES
 from ftrun.core.messages import JobSpec
-from ftrun.core.worker.machine import GROUP_TIMEOUT_S
+from ftrun.core.worker.machine import GROUP_TIMEOUT_S, StepPhase
 from tests.sim.actor import (
     BUILD_TIMEOUT_S,
     HANG_TIMEOUT_S,
@@ -403,7 +403,9 @@ class World:
         replica = state.replicas.find(worker.key.replica_id, worker.key.incarnation)
         is_member = worker.key.replica_id in state.live and len(state.live) > 1
         is_learned = replica is not None and replica.step_times.is_known
-        trains = worker.machine.in_force is not None and not worker.machine.healing
+        machine = worker.machine
+        trains = machine.in_force is not None and not machine.healing
+        trains = trains and machine.phase is not StepPhase.LEFT
         return is_member and is_learned and trains
 
     def _standstill_s(self, worker: Worker) -> float:

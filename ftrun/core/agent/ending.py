@@ -143,6 +143,11 @@ class Ending:
                 slot.alive.clear()
                 slot.end(Outcome.FAILED, self._out.now)
 
+    def lighthouse_came(self) -> None:
+        """A lighthouse may have work for us still; the wait for its records is not prolonged."""
+        if not self.has_begun:
+            self.end_at = None
+
     def conclude(self) -> None:
         """End when nothing runs: once there is a cause, or after a while without one."""
         if self.is_over:

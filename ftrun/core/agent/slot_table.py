@@ -51,6 +51,15 @@ class NodeSlots:
         """Remove a slot that is another agent's now."""
         del self._slots[slot.replica_id]
 
+    def forget_drained(self) -> None:
+        """A lighthouse is back. What people have drained is no slot here, unless it says so again.
+
+        It knows from our Hello that the replica has ended; it may not know that we keep the slot.
+        """
+        for slot in self:
+            if slot.outcome is Outcome.DRAINED:
+                self.remove(slot)
+
     def of_incarnation(self, incarnation: str) -> SlotState | None:
         """The slot whose live incarnation this is."""
         for slot in self._slots.values():

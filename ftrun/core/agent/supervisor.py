@@ -187,8 +187,10 @@ class Supervisor:
             case SpawnerLost(reason, exit_code):
                 self._ending.spawner_lost(reason, exit_code)
             case LighthouseSent(asked_at):
+                if not (self._lease.is_connected or self.is_ending):
+                    self._slots.forget_drained()
                 self._outage.received(asked_at)
-                self._ending.end_at = None
+                self._ending.lighthouse_came()
             case LighthouseGone(reason):
                 self._outage.disconnected(reason)
             case TimerFired():

@@ -286,6 +286,7 @@ class Operators:
                 self._ask_to_leave(replica, restart=True)  # it was lost and is back
             self._show(operation, f"{self._leaves(operation, replica)} Then it starts again.")
         elif replica is None:
+            self._leave_now(operation, slot)
             self._show(operation, f"Replica {name} starts again.")
         elif name in state.live:
             self._end(operation, f"Replica {name} trains again{_left_at(operation)}.")
@@ -293,6 +294,13 @@ class Operators:
             self._end(operation, f"Replica {name} runs again{_left_at(operation)}.")
         else:
             self._show(operation, f"Replica {name} has started again, and joins its peers.")
+
+    def _leave_now(self, operation: Operation, slot: Slot) -> None:
+        """It was in no quorum, as turned out (a takeover), and its agent waits for a boundary."""
+        name, incarnation = slot.replica_id, operation.incarnation
+        waits = self._asked.get(name) == (incarnation, True) and slot.dead != incarnation
+        if waits and slot.agent_id in self._state.outbox.agents:
+            self._send_stop(slot.agent_id, m.StopReplica(name, incarnation, True))
 
     # ------------------------------------------------------------ kill
 

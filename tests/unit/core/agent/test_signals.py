@@ -12,6 +12,7 @@ from ftrun.core.agent.events import (
     DrainAsked,
     EndAgent,
     KillAsked,
+    LighthouseGone,
     LighthouseSent,
     PassSignal,
     ReplicaStopAsked,
@@ -174,6 +175,17 @@ def test_a_script_without_a_manager_has_the_grace_and_stays_away() -> None:
     assert agent.core.summary()[1].outcome is Outcome.DRAINED
     out = agent.on(ReplicaStopAsked("1", "", True))
     assert of_kind(StartReplica, out), "asked for again"
+
+
+def test_a_slot_that_was_drained_while_no_lighthouse_was_here_starts_when_it_is_assigned() -> None:
+    agent = Agent()
+    agent.on(LighthouseSent(0.0))
+    agent.assign("0", "1")
+    stop(agent, "1", restart=False, at_boundary=False)
+    agent.on(LighthouseGone("gone"))
+    agent.exits("1", 143)
+    agent.on(LighthouseSent(None))
+    assert of_kind(StartReplica, agent.assign("0", "1"))
 
 
 def test_a_crash_on_the_way_is_a_failure() -> None:

@@ -612,6 +612,17 @@ def test_a_job_that_fails_waits_a_moment_for_the_record_of_its_failure() -> None
     assert (end.exit_code, end.kind) == (137, "script")
 
 
+def test_heartbeats_do_not_prolong_the_wait_for_a_record() -> None:
+    agent = Agent(restarts=RestartRules(max_restarts=0))
+    agent.on(LighthouseSent(0.0))
+    agent.assign("0")
+    assert ended(agent.exits("0", -9)) is None
+    agent.now += RECORDS_WAIT_S / 2
+    assert ended(agent.on(LighthouseSent(agent.now))) is None
+    agent.now += RECORDS_WAIT_S / 2
+    assert ended(agent.on(LighthouseSent(agent.now))) is not None
+
+
 def test_a_second_request_to_stop_waits_for_no_record() -> None:
     agent = Agent(restarts=RestartRules(max_restarts=0))
     agent.on(LighthouseSent(0.0))

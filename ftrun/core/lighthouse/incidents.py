@@ -185,8 +185,9 @@ class Incidents:
         for incident in reversed(self._incidents):
             known = incident.part_of(part.replica_id, part.incarnation)
             if known is not None:
-                came_back = known.kind == kinds.NODE and incident.closed_at is not None
-                return None if came_back else incident
+                if known.kind == kinds.NODE and incident.closed_at is not None:
+                    continue  # it came back; an older incident that is open may have it since
+                return incident
             if (part.replica_id, part.incarnation) in incident.unlisted:
                 return incident
         return None

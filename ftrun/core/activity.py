@@ -36,6 +36,7 @@ class Activity(Enum):
     WAITING = "waiting"
     OUTSIDE = "outside step"
     HEALING = "healing"
+    JOINING = "joining"
     TOO_FEW = "too few"
     STOPPED = "stood still"
     LEFT = "left"
@@ -45,5 +46,8 @@ class Activity(Enum):
 STANDING_STILL = frozenset({Activity.QUORUM, Activity.WAITING, Activity.TOO_FEW, Activity.STOPPED})
 """The phases of a Progress in which a replica cannot train though it should: lost time."""
 
-NOT_ITS_OWN = frozenset({Activity.STARTING, Activity.QUORUM, Activity.HEALING})
+FOR_PEERS = frozenset({Activity.WAITING, Activity.JOINING})
+"""It waits in a reduction. JOINING: in its first one, and it has the state that it heals to."""
+
+NOT_ITS_OWN = frozenset({Activity.STARTING, Activity.QUORUM, Activity.HEALING, Activity.JOINING})
 """The phases in which the replica may not have trained up to the step of its Progress."""

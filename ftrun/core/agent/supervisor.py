@@ -280,10 +280,11 @@ class Supervisor:
                 self._forget(slot)
         for replica_id in sorted(replica_ids, key=replica_order):
             known = self._slots.get(replica_id)
-            if known is not None:
-                # Taken away and given back while its workers are being killed: start it again.
-                known.forgotten = False
-            else:
+            if known is not None and known.forgotten:
+                # Taken away and given back while its workers still end: start it again, even if
+                # people had drained it, because they have asked for it since.
+                known.forgotten, known.leaves = False, None
+            elif known is None:
                 self._slots.add(replica_id, self._out.now)
         if not len(self._slots) and not self._stood_by:
             self._stood_by = True

@@ -91,14 +91,17 @@ class Assignment:
             slot.moves_to = ""
             return
         heir = None if slot.is_withdrawn else self._agents.get(slot.moves_to)
-        if slot.is_withdrawn:
-            self._state.reassigned.add(owner.agent_id)  # it plans a restart, perhaps
         if heir is not None and heir.gone_at is None and heir.takes_slots:
             self._state.slots.give(replica_id, heir.agent_id)
             self.send_slots(owner)
             self.send_slots(heir)
         else:
             self._free(replica_id)
+        if slot.is_withdrawn:  # its agent plans a restart, perhaps, or is to start it again later
+            if self._is_shared_out:
+                self._state.reassigned.add(owner.agent_id)
+            else:
+                self.send_slots(owner)
 
     def agent_gone(self, agent: Agent) -> None:
         """The agent will not come back: its slots are free."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ftrun.core import messages as m
-from ftrun.core.activity import NOT_ITS_OWN, Activity
+from ftrun.core.activity import FOR_PEERS, NOT_ITS_OWN, Activity
 from ftrun.core.ids import Attempt
 from ftrun.core.lighthouse.events import JournalState
 from ftrun.core.lighthouse.forming import Forming
@@ -249,7 +249,7 @@ class Membership:
 
     def _note_stall(self, replica: Replica, word: m.Progress) -> None:
         state = self.state
-        if word.phase is Activity.WAITING and replica.replica_id in state.live:
+        if word.phase in FOR_PEERS and replica.replica_id in state.live:
             state.stalled.setdefault(replica.replica_id, state.now - word.since_s)
         else:
             state.stalled.pop(replica.replica_id, None)

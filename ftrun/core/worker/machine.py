@@ -53,7 +53,7 @@ from enum import Enum
 from typing import Any
 
 from ftrun.core import messages as m
-from ftrun.core.activity import LONG_S, Activity
+from ftrun.core.activity import FOR_PEERS, LONG_S, Activity
 from ftrun.core.ids import Attempt, StateId, Tag, WorkerKey
 from ftrun.core.quorum import Endpoint, Quorum, contributors
 from ftrun.core.worker import events as e
@@ -864,7 +864,7 @@ class StepMachine:
         if step is None or not self._leaves_for or self._vote_stands:
             return
         reason = f"this replica leaves: {self._leaves_for.value}"
-        if self.activity()[0] is Activity.WAITING:
+        if self.activity()[0] in FOR_PEERS:
             self._give_up(reason)
         if step.fate.awaits_quorum:
             self._void(step, reason)
@@ -921,11 +921,12 @@ class StepMachine:
             return self._activity_between()
         if step.fate.awaits_quorum or self.isolated:
             return Activity.QUORUM, step.touched_at
-        if self.healing:
-            return Activity.HEALING, step.began_at
         is_late = self._now - step.touched_at >= LONG_S
-        if step.fate is Fate.OPEN and step.is_awaited and is_late:
-            return Activity.WAITING, step.touched_at
+        waits = step.fate is Fate.OPEN and step.is_awaited and is_late
+        if self.healing and (self._heal.must_load or not waits):
+            return Activity.HEALING, step.began_at
+        if waits:
+            return Activity.JOINING if self.healing else Activity.WAITING, step.touched_at
         return Activity.STEP, step.began_at
 
     def _activity_between(self) -> tuple[Activity, float]:

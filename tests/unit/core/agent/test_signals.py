@@ -188,6 +188,17 @@ def test_a_slot_that_was_drained_while_no_lighthouse_was_here_starts_when_it_is_
     assert of_kind(StartReplica, agent.assign("0", "1"))
 
 
+def test_a_drained_slot_that_is_given_back_while_its_workers_end_starts_again() -> None:
+    agent = Agent()
+    agent.on(LighthouseSent(0.0))
+    agent.assign("0", "1")
+    stop(agent, "1", restart=False, at_boundary=False)
+    agent.assign("0")
+    agent.assign("0", "1")
+    agent.exits("1", 143)
+    assert of_kind(StartReplica, agent.on(TimerFired())) or agent.core.running()[1:]
+
+
 def test_a_crash_on_the_way_is_a_failure() -> None:
     agent = Agent()
     agent.assign("0")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ftrun.core.activity import Activity
+from ftrun.core.activity import FOR_PEERS, Activity
 from ftrun.core.lighthouse.history import replicas, sentence
 from ftrun.core.lighthouse.waits import NOTICE_AFTER_S, Wait
 from tests.transcripts.replay import Replay
@@ -36,7 +36,8 @@ def told(lines: list[str]) -> list[str]:
 
 def dumb_whom(activities: dict[str, str]) -> set[str]:
     """The replicas that are waited for, found by looking at all."""
-    waiting = {name for name, activity in activities.items() if activity == Activity.WAITING.value}
+    waits = {activity.value for activity in FOR_PEERS}
+    waiting = {name for name, activity in activities.items() if activity in waits}
     return (set(REPLICAS) - waiting or waiting) if waiting else set()
 
 

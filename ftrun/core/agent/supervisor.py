@@ -438,15 +438,16 @@ class Supervisor:
         slot.failure_reports[key.group_rank] = report
         raised = failure_of(slot, WorkerExited(key.incarnation, key.group_rank, 0, 1))
         slot.ends.note(self._out.now, raised)
+        if slot.phase is not SlotPhase.RUNNING:
+            return
+        # A script that has raised may still hang at exit, on a thread or a child of its own.
+        if slot.kill_at is None:
+            slot.kill_at = self._out.now + self._settings.grace_s
         if slot.is_at_start and self._settings.workers_per_replica > 1:
             return  # no peer trains with it yet, and its cause may be another worker's death
-        if slot.phase is SlotPhase.RUNNING:
-            # Its peers need not wait while the interpreter ends, which takes half a second.
-            self._failures.report(slot, raised)
-            slot.stands(self._out.now)
-            # A script that has raised may still hang at exit, on a thread or a child of its own.
-            if slot.kill_at is None:
-                slot.kill_at = self._out.now + self._settings.grace_s
+        # Its peers need not wait while the interpreter ends, which takes half a second.
+        self._failures.report(slot, raised)
+        slot.stands(self._out.now)
 
     def _no_manager_made(self, key: WorkerKey, has_stepped: bool) -> None:
         """Several groups without a Manager are several trainings: show that once it is a fact."""

@@ -723,6 +723,16 @@ def test_a_script_that_has_raised_and_hangs_at_exit_is_killed_after_the_grace() 
     assert starts(agent.exits("0", -9, rank=0)) == [("0", 1)]
 
 
+def test_the_same_before_its_first_step_also_while_the_agent_is_drained() -> None:
+    """A worker of several raised at the start: its peers are judged with it, but it has a limit."""
+    agent = Agent(workers_per_replica=2)
+    agent.assign("0", is_at_start=True)
+    key = WorkerKey("0", agent.incarnations["0"], 1)
+    assert told(agent.on(FailureReported(key, RAISED))) == []
+    agent.on(DrainAsked("SIGTERM", 75))
+    assert signals(agent.wait(10.0)) == [("0", SIGKILL)]
+
+
 # ---------------------------------------------------------------- ends
 
 

@@ -21,9 +21,9 @@ manager.register_state_dict_fn("m", model.load_state_dict, model.state_dict)
 def never_comes():
     threading.Event().wait()
 
-while manager.current_step() < 40:
+while manager.current_step() < 60:
     optimizer.zero_grad()
-    is_late = manager.current_step() == 10 and os.environ["REPLICA_GROUP_ID"] == "1"
+    is_late = manager.current_step() == 40 and os.environ["REPLICA_GROUP_ID"] == "1"
     if is_late and not os.path.exists("once"):
         open("once", "w").close()
         if os.environ.get("ANNOUNCE"):
@@ -71,7 +71,7 @@ def test_peers_wait_so_the_one_that_stands_still_is_shown_and_replaced(tmp_path:
     text = run(tmp_path, MANAGED, "--replicas", "3", "--hang-timeout", "4")
     assert "replica 1 hangs: worker 0 in wait (threading.py:" in text
     assert "< never_comes (train.py:" in text
-    assert "replica 1 was given up: stands still in step 10: the others have waited for it" in text
+    assert "replica 1 was given up: stands still in step 40: the others have waited for it" in text
     assert text.count("Restart 1 of 10") == 1
     (log,) = tmp_path.glob("ftrun-logs/*/replica_1/rank_0/0.log")
     assert "in never_comes" in log.read_text()

@@ -23,6 +23,7 @@ from ftrun.checkpoint.layout import DIGEST_BYTES
 from ftrun.checkpoint.proof import PROOF_FIELD, Proofs, read_challenge
 from ftrun.core.ids import Tag
 from ftrun.core.worker.comparison import Question
+from ftrun.core.worker.exchange import ExchangeQuestion
 from ftrun.errors import PeerError, ProtocolError
 
 CONNECT_TIMEOUT_S = 5.0
@@ -31,6 +32,8 @@ CHUNK_TIMEOUT_S = 10.0
 DONE_TIMEOUT_S = 1.0
 REFUSAL_BYTES_MAX = 4096
 OPERATION_BYTES_MAX = 16384
+EXCHANGE_BYTES_MAX = 512 << 20
+"""All contributions to one exchange."""
 SOCKET_TIMEOUT = struct.pack("@ll", 1, 0)
 """One second, as a timeval: the kernel waits that long before deadlines are checked again."""
 
@@ -120,6 +123,22 @@ class DonorLink:
         head = self._ask_for("GET", f"{path}?cleared={question.cleared:d}")
         body = bytearray(self._length(head, OPERATION_BYTES_MAX))
         self.read(memoryview(body))
+        return bytes(body)
+
+    def exchange(self, question: ExchangeQuestion, deadline: float) -> bytes:
+        """The peer's answer to ``question``, checked against its digest.
+
+        Raises:
+            DonorRefused: the peer does not know the answer yet, or has another token.
+            PeerError: the peer is silent or breaks the protocol.
+        """
+        self._deadline = deadline
+        head = self._ask_for("GET", question.path())
+        body = bytearray(self._length(head, EXCHANGE_BYTES_MAX))
+        self.read(memoryview(body))
+        if xxhash.xxh3_64_hexdigest(body) != head.fields.get(wire.DIGEST_FIELD):
+            self.close()
+            raise ProtocolError(f"an exchange came corrupt from {self.address}")
         return bytes(body)
 
     def read(self, piece: memoryview) -> None:

@@ -12,6 +12,7 @@ from ftrun.checkpoint import wire
 from ftrun.checkpoint.layout import CHUNK_BYTES
 from ftrun.core.ids import Attempt, Tag
 from ftrun.core.worker.comparison import Question
+from ftrun.core.worker.exchange import ExchangeQuestion
 from ftrun.errors import PeerError, ProtocolError
 
 ROUTES = {"header": "GET", "data": "GET", "done": "POST"}
@@ -68,8 +69,8 @@ class Request:
             raise Refusal("400 Bad Request", str(why)) from why
 
 
-def parse_request(head: wire.Head) -> Request | Question:
-    """The request with this head, and no body; a Question if it is about an operation.
+def parse_request(head: wire.Head) -> Request | Question | ExchangeQuestion:
+    """The request with this head, and no body: for a state, an operation or an exchange.
 
     Raises:
         Refusal: there is no such route, or the request is malformed.
@@ -85,6 +86,8 @@ def parse_request(head: wire.Head) -> Request | Question:
         raise Refusal("400 Bad Request", "that is not a path") from why
     if url.path.startswith("/operations/"):
         return _parse_question(method, url.path, url.query)
+    if url.path.startswith("/exchanges/"):
+        return _parse_exchange(method, url.path)
     prefix, tag_text, route = ([*url.path.split("/")[1:], "", "", ""])[:3]
     if prefix != "state" or ROUTES.get(route) is None or url.path.count("/") != TAG_PARTS:
         raise Refusal("404 Not Found", "there is no such route")
@@ -106,6 +109,15 @@ def _parse_question(method: str, path: str, query: str) -> Question:
         raise Refusal("405 Method Not Allowed", "ask for it with GET")
     repeat, index = map(int, numbers)
     return Question(_parse_tag(tag_text), repeat, index, (), cleared=query == "cleared=1")
+
+
+def _parse_exchange(method: str, path: str) -> ExchangeQuestion:
+    if method != "GET":
+        raise Refusal("405 Method Not Allowed", "ask for it with GET")
+    try:
+        return ExchangeQuestion.parse(path)
+    except ValueError as why:
+        raise Refusal("404 Not Found", str(why)) from why
 
 
 def _parse_tag(text: str) -> Tag:

@@ -7,6 +7,8 @@ Every route requires a proof of the job's token (X1) and names the tag of the st
     POST /state/<tag>/done                         this receiver is done
     GET  /operations/<tag>/<repeat>/<index>?cleared=<0 or 1>
                                                    one operation of a step (training/comparing.py)
+    GET  /exchanges/<quorum_id>.<attempt>/<name>   what is kept of an exchange, and
+    GET  /exchanges/<name>/of/<replica_id>         of one replica (training/exchanges.py)
 
     401 no or a wrong proof   404 no such route    409 not there yet: ask again
     410 the tag is over here: ask another donor    400, 405, 416 a malformed request
@@ -51,6 +53,7 @@ from ftrun.checkpoint.proof import (
 from ftrun.checkpoint.requests import Refusal, Request, parse_request
 from ftrun.core.ids import StateId, Tag
 from ftrun.core.worker.comparison import Question
+from ftrun.core.worker.exchange import ExchangeQuestion
 from ftrun.errors import PeerError, ProtocolError
 
 if TYPE_CHECKING:
@@ -65,6 +68,7 @@ SWEEP_INTERVAL_S = 5.0
 ANSWER_TIMEOUT_S = 1.0
 
 LookUp = Callable[[Question, float], "bytes | None"]
+Exchanged = Callable[[ExchangeQuestion, float], "bytes | None"]
 
 _log = logging.getLogger(__name__)
 
@@ -76,6 +80,7 @@ class StateServer:
         address: ``host:port``.
         certificate: the fingerprint by which receivers know this server; empty without TLS.
         look_up: answers questions about operations; may wait for the seconds it is given.
+        exchanged: the same for questions about exchanges.
     """
 
     def __init__(self, host: str, token: str, *, tls: bool = False) -> None:
@@ -93,6 +98,7 @@ class StateServer:
         self._connections: set[socket.socket] = set()
         self._closed = False
         self.look_up: LookUp | None = None
+        self.exchanged: Exchanged | None = None
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._listener = socket.create_server((host, 0), family=family, backlog=CONNECTIONS_MAX)
         self._listener.settimeout(SWEEP_INTERVAL_S)
@@ -234,6 +240,9 @@ class StateServer:
             if isinstance(request, Question):
                 self._answer_question(to.pipe, request)
                 return True
+            if isinstance(request, ExchangeQuestion):
+                self._answer_exchange(to.pipe, request)
+                return True
             offer = self._find(request.tag)
         except Refusal as why:
             _send(to.pipe, why.status, str(why).encode())
@@ -274,6 +283,14 @@ class StateServer:
             _send(pipe, "409 Conflict", b"that operation is not known here yet")
         else:
             _send(pipe, "200 OK", answer)
+
+    def _answer_exchange(self, pipe: wire.Pipe, question: ExchangeQuestion) -> None:
+        answer = self.exchanged(question, ANSWER_TIMEOUT_S) if self.exchanged is not None else None
+        if answer is None:
+            _send(pipe, "409 Conflict", b"that exchange is not known here yet")
+        else:
+            digest = xxhash.xxh3_64_hexdigest(answer)
+            _send(pipe, "200 OK", answer, {wire.DIGEST_FIELD: digest})
 
     def _answer_header(self, pipe: wire.Pipe, request: Request, offer: Offer) -> None:
         _admit(request, offer)

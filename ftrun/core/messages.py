@@ -91,7 +91,35 @@ class AskReport:
     """Send a Report now, because a lighthouse or a link has come back."""
 
 
-ToWorker: TypeAlias = Interrupt | NewQuorum | Prepare | ProposeSwitch | Switch | Cancel | AskReport
+@dataclass(frozen=True, slots=True)
+class RosterEntry:
+    """One replica of a Roster, with its endpoints by group_rank.
+
+    ``position``: that of its last Progress; "" before it has one.
+    """
+
+    replica_id: str
+    incarnation: str
+    endpoints: tuple[Endpoint, ...]
+    position: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Roster:
+    """The answer to Present, in the order of the slots.
+
+    ``has_begun``: the job has come to its first step, and ``entries`` are the members that train;
+    else they are all replicas that are to take part. ``finished``: slots whose part is over.
+    """
+
+    has_begun: bool
+    entries: tuple[RosterEntry, ...] = ()
+    finished: tuple[str, ...] = ()
+
+
+ToWorker: TypeAlias = (
+    Interrupt | NewQuorum | Prepare | ProposeSwitch | Switch | Cancel | AskReport | Roster
+)
 
 
 # ---------------------------------------------------------------- worker → lighthouse
@@ -235,7 +263,8 @@ class Progress:
 
     ``phase``: one of ``activity.Activity``. ``since_s``: the seconds since that phase began.
     ``pause``: the name of the announced pause that it is in. ``beats``: how often the script has
-    called ``ftrun.heartbeat()``.
+    called ``ftrun.heartbeat()``. ``position``: where its script stands, for a replica that is to
+    come to the same place (inject/zero_edit/); "" if nobody needs it.
     """
 
     step: int
@@ -245,10 +274,23 @@ class Progress:
     since_s: float = 0.0
     pause: str = ""
     beats: int = 0
+    position: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Present:
+    """The worker sets its script up and wants to know its peers; it has sent no Report yet.
+
+    The lighthouse answers with a Roster: at once if a quorum trains, else when all replicas that
+    are to take part are present.
+    """
+
+    endpoint: Endpoint
 
 
 FromWorker: TypeAlias = (
     Report
+    | Present
     | Built
     | BuildFailed
     | Promised

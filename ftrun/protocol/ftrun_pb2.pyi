@@ -180,6 +180,28 @@ class AskReport(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class RosterEntry(_message.Message):
+    __slots__ = ("replica_id", "incarnation", "endpoints", "position")
+    REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    ENDPOINTS_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    replica_id: str
+    incarnation: str
+    endpoints: _containers.RepeatedCompositeFieldContainer[Endpoint]
+    position: str
+    def __init__(self, replica_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., endpoints: _Optional[_Iterable[_Union[Endpoint, _Mapping]]] = ..., position: _Optional[str] = ...) -> None: ...
+
+class Roster(_message.Message):
+    __slots__ = ("has_begun", "entries", "finished")
+    HAS_BEGUN_FIELD_NUMBER: _ClassVar[int]
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_FIELD_NUMBER: _ClassVar[int]
+    has_begun: bool
+    entries: _containers.RepeatedCompositeFieldContainer[RosterEntry]
+    finished: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, has_begun: bool = ..., entries: _Optional[_Iterable[_Union[RosterEntry, _Mapping]]] = ..., finished: _Optional[_Iterable[str]] = ...) -> None: ...
+
 class SwitchPromise(_message.Message):
     __slots__ = ("step", "confirmed")
     STEP_FIELD_NUMBER: _ClassVar[int]
@@ -307,7 +329,7 @@ class Scalar(_message.Message):
     def __init__(self, name: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
 
 class Progress(_message.Message):
-    __slots__ = ("step", "batches", "phase", "scalars", "since_s", "pause", "beats")
+    __slots__ = ("step", "batches", "phase", "scalars", "since_s", "pause", "beats", "position")
     STEP_FIELD_NUMBER: _ClassVar[int]
     BATCHES_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
@@ -315,6 +337,7 @@ class Progress(_message.Message):
     SINCE_S_FIELD_NUMBER: _ClassVar[int]
     PAUSE_FIELD_NUMBER: _ClassVar[int]
     BEATS_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
     step: int
     batches: int
     phase: str
@@ -322,7 +345,14 @@ class Progress(_message.Message):
     since_s: float
     pause: str
     beats: int
-    def __init__(self, step: _Optional[int] = ..., batches: _Optional[int] = ..., phase: _Optional[str] = ..., scalars: _Optional[_Iterable[_Union[Scalar, _Mapping]]] = ..., since_s: _Optional[float] = ..., pause: _Optional[str] = ..., beats: _Optional[int] = ...) -> None: ...
+    position: str
+    def __init__(self, step: _Optional[int] = ..., batches: _Optional[int] = ..., phase: _Optional[str] = ..., scalars: _Optional[_Iterable[_Union[Scalar, _Mapping]]] = ..., since_s: _Optional[float] = ..., pause: _Optional[str] = ..., beats: _Optional[int] = ..., position: _Optional[str] = ...) -> None: ...
+
+class Present(_message.Message):
+    __slots__ = ("endpoint",)
+    ENDPOINT_FIELD_NUMBER: _ClassVar[int]
+    endpoint: Endpoint
+    def __init__(self, endpoint: _Optional[_Union[Endpoint, _Mapping]] = ...) -> None: ...
 
 class WorkerHello(_message.Message):
     __slots__ = ("key", "pid", "token")
@@ -399,7 +429,7 @@ class Hello(_message.Message):
     def __init__(self, agent_id: _Optional[str] = ..., spec: _Optional[_Union[JobSpec, _Mapping]] = ..., capacity: _Optional[int] = ..., host: _Optional[str] = ..., store: _Optional[str] = ..., running: _Optional[_Iterable[_Union[RunningReplica, _Mapping]]] = ..., dead: _Optional[_Iterable[_Union[Loss, _Mapping]]] = ..., finished: _Optional[_Iterable[str]] = ..., epoch: _Optional[int] = ..., age_s: _Optional[float] = ..., version: _Optional[int] = ...) -> None: ...
 
 class WorkerMessage(_message.Message):
-    __slots__ = ("key", "report", "built", "build_failed", "promised", "refused", "in_force", "errored", "healed", "leaving", "progress")
+    __slots__ = ("key", "report", "built", "build_failed", "promised", "refused", "in_force", "errored", "healed", "leaving", "progress", "present")
     KEY_FIELD_NUMBER: _ClassVar[int]
     REPORT_FIELD_NUMBER: _ClassVar[int]
     BUILT_FIELD_NUMBER: _ClassVar[int]
@@ -411,6 +441,7 @@ class WorkerMessage(_message.Message):
     HEALED_FIELD_NUMBER: _ClassVar[int]
     LEAVING_FIELD_NUMBER: _ClassVar[int]
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    PRESENT_FIELD_NUMBER: _ClassVar[int]
     key: WorkerKey
     report: Report
     built: Built
@@ -422,7 +453,8 @@ class WorkerMessage(_message.Message):
     healed: Healed
     leaving: Leaving
     progress: Progress
-    def __init__(self, key: _Optional[_Union[WorkerKey, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., built: _Optional[_Union[Built, _Mapping]] = ..., build_failed: _Optional[_Union[BuildFailed, _Mapping]] = ..., promised: _Optional[_Union[Promised, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., in_force: _Optional[_Union[InForce, _Mapping]] = ..., errored: _Optional[_Union[Errored, _Mapping]] = ..., healed: _Optional[_Union[Healed, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ...) -> None: ...
+    present: Present
+    def __init__(self, key: _Optional[_Union[WorkerKey, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., built: _Optional[_Union[Built, _Mapping]] = ..., build_failed: _Optional[_Union[BuildFailed, _Mapping]] = ..., promised: _Optional[_Union[Promised, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., in_force: _Optional[_Union[InForce, _Mapping]] = ..., errored: _Optional[_Union[Errored, _Mapping]] = ..., healed: _Optional[_Union[Healed, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., present: _Optional[_Union[Present, _Mapping]] = ...) -> None: ...
 
 class ReplicaStarted(_message.Message):
     __slots__ = ("replica_id", "incarnation", "restarts")
@@ -585,7 +617,7 @@ class AssignSlots(_message.Message):
     def __init__(self, replica_ids: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ToWorkers(_message.Message):
-    __slots__ = ("targets", "interrupt", "new_quorum", "prepare", "propose_switch", "switch", "cancel", "ask_report")
+    __slots__ = ("targets", "interrupt", "new_quorum", "prepare", "propose_switch", "switch", "cancel", "ask_report", "roster")
     TARGETS_FIELD_NUMBER: _ClassVar[int]
     INTERRUPT_FIELD_NUMBER: _ClassVar[int]
     NEW_QUORUM_FIELD_NUMBER: _ClassVar[int]
@@ -594,6 +626,7 @@ class ToWorkers(_message.Message):
     SWITCH_FIELD_NUMBER: _ClassVar[int]
     CANCEL_FIELD_NUMBER: _ClassVar[int]
     ASK_REPORT_FIELD_NUMBER: _ClassVar[int]
+    ROSTER_FIELD_NUMBER: _ClassVar[int]
     targets: _containers.RepeatedCompositeFieldContainer[RunningReplica]
     interrupt: Interrupt
     new_quorum: NewQuorum
@@ -602,7 +635,8 @@ class ToWorkers(_message.Message):
     switch: Switch
     cancel: Cancel
     ask_report: AskReport
-    def __init__(self, targets: _Optional[_Iterable[_Union[RunningReplica, _Mapping]]] = ..., interrupt: _Optional[_Union[Interrupt, _Mapping]] = ..., new_quorum: _Optional[_Union[NewQuorum, _Mapping]] = ..., prepare: _Optional[_Union[Prepare, _Mapping]] = ..., propose_switch: _Optional[_Union[ProposeSwitch, _Mapping]] = ..., switch: _Optional[_Union[Switch, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., ask_report: _Optional[_Union[AskReport, _Mapping]] = ...) -> None: ...
+    roster: Roster
+    def __init__(self, targets: _Optional[_Iterable[_Union[RunningReplica, _Mapping]]] = ..., interrupt: _Optional[_Union[Interrupt, _Mapping]] = ..., new_quorum: _Optional[_Union[NewQuorum, _Mapping]] = ..., prepare: _Optional[_Union[Prepare, _Mapping]] = ..., propose_switch: _Optional[_Union[ProposeSwitch, _Mapping]] = ..., switch: _Optional[_Union[Switch, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., ask_report: _Optional[_Union[AskReport, _Mapping]] = ..., roster: _Optional[_Union[Roster, _Mapping]] = ...) -> None: ...
 
 class RestartReplica(_message.Message):
     __slots__ = ("replica_id", "incarnation", "reason")
@@ -715,7 +749,7 @@ class JournalState(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., quorum: _Optional[_Union[Quorum, _Mapping]] = ..., switch_step: _Optional[int] = ..., spec: _Optional[_Union[JobSpec, _Mapping]] = ..., finished: _Optional[_Iterable[str]] = ..., unaccounted: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., outcome: _Optional[_Union[EndJob, _Mapping]] = ..., agents_seen: _Optional[int] = ..., withdrawn: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Envelope(_message.Message):
-    __slots__ = ("interrupt", "new_quorum", "prepare", "propose_switch", "switch", "cancel", "ask_report", "report", "built", "build_failed", "promised", "refused", "in_force", "errored", "healed", "leaving", "progress", "worker_hello", "failure_report", "lease", "leave_now", "no_manager", "beat", "hello", "worker_message", "replica_started", "replica_lost", "replica_finished", "heartbeat", "agent_leaving", "job_failed", "goodbye", "worker_stacks", "failure_evidence", "welcome", "assign_slots", "to_workers", "restart_replica", "heartbeat_ack", "notice", "end_job", "rejected", "stop_replica", "kill_workers", "ask_stacks", "drain_agent", "incident_record")
+    __slots__ = ("interrupt", "new_quorum", "prepare", "propose_switch", "switch", "cancel", "ask_report", "roster", "report", "built", "build_failed", "promised", "refused", "in_force", "errored", "healed", "leaving", "progress", "present", "worker_hello", "failure_report", "lease", "leave_now", "no_manager", "beat", "hello", "worker_message", "replica_started", "replica_lost", "replica_finished", "heartbeat", "agent_leaving", "job_failed", "goodbye", "worker_stacks", "failure_evidence", "welcome", "assign_slots", "to_workers", "restart_replica", "heartbeat_ack", "notice", "end_job", "rejected", "stop_replica", "kill_workers", "ask_stacks", "drain_agent", "incident_record")
     INTERRUPT_FIELD_NUMBER: _ClassVar[int]
     NEW_QUORUM_FIELD_NUMBER: _ClassVar[int]
     PREPARE_FIELD_NUMBER: _ClassVar[int]
@@ -723,6 +757,7 @@ class Envelope(_message.Message):
     SWITCH_FIELD_NUMBER: _ClassVar[int]
     CANCEL_FIELD_NUMBER: _ClassVar[int]
     ASK_REPORT_FIELD_NUMBER: _ClassVar[int]
+    ROSTER_FIELD_NUMBER: _ClassVar[int]
     REPORT_FIELD_NUMBER: _ClassVar[int]
     BUILT_FIELD_NUMBER: _ClassVar[int]
     BUILD_FAILED_FIELD_NUMBER: _ClassVar[int]
@@ -733,6 +768,7 @@ class Envelope(_message.Message):
     HEALED_FIELD_NUMBER: _ClassVar[int]
     LEAVING_FIELD_NUMBER: _ClassVar[int]
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    PRESENT_FIELD_NUMBER: _ClassVar[int]
     WORKER_HELLO_FIELD_NUMBER: _ClassVar[int]
     FAILURE_REPORT_FIELD_NUMBER: _ClassVar[int]
     LEASE_FIELD_NUMBER: _ClassVar[int]
@@ -770,6 +806,7 @@ class Envelope(_message.Message):
     switch: Switch
     cancel: Cancel
     ask_report: AskReport
+    roster: Roster
     report: Report
     built: Built
     build_failed: BuildFailed
@@ -780,6 +817,7 @@ class Envelope(_message.Message):
     healed: Healed
     leaving: Leaving
     progress: Progress
+    present: Present
     worker_hello: WorkerHello
     failure_report: FailureReport
     lease: Lease
@@ -810,4 +848,4 @@ class Envelope(_message.Message):
     ask_stacks: AskStacks
     drain_agent: DrainAgent
     incident_record: IncidentRecord
-    def __init__(self, interrupt: _Optional[_Union[Interrupt, _Mapping]] = ..., new_quorum: _Optional[_Union[NewQuorum, _Mapping]] = ..., prepare: _Optional[_Union[Prepare, _Mapping]] = ..., propose_switch: _Optional[_Union[ProposeSwitch, _Mapping]] = ..., switch: _Optional[_Union[Switch, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., ask_report: _Optional[_Union[AskReport, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., built: _Optional[_Union[Built, _Mapping]] = ..., build_failed: _Optional[_Union[BuildFailed, _Mapping]] = ..., promised: _Optional[_Union[Promised, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., in_force: _Optional[_Union[InForce, _Mapping]] = ..., errored: _Optional[_Union[Errored, _Mapping]] = ..., healed: _Optional[_Union[Healed, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., worker_hello: _Optional[_Union[WorkerHello, _Mapping]] = ..., failure_report: _Optional[_Union[FailureReport, _Mapping]] = ..., lease: _Optional[_Union[Lease, _Mapping]] = ..., leave_now: _Optional[_Union[LeaveNow, _Mapping]] = ..., no_manager: _Optional[_Union[NoManager, _Mapping]] = ..., beat: _Optional[_Union[Beat, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., worker_message: _Optional[_Union[WorkerMessage, _Mapping]] = ..., replica_started: _Optional[_Union[ReplicaStarted, _Mapping]] = ..., replica_lost: _Optional[_Union[ReplicaLost, _Mapping]] = ..., replica_finished: _Optional[_Union[ReplicaFinished, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., agent_leaving: _Optional[_Union[AgentLeaving, _Mapping]] = ..., job_failed: _Optional[_Union[JobFailed, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., worker_stacks: _Optional[_Union[WorkerStacks, _Mapping]] = ..., failure_evidence: _Optional[_Union[FailureEvidence, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., assign_slots: _Optional[_Union[AssignSlots, _Mapping]] = ..., to_workers: _Optional[_Union[ToWorkers, _Mapping]] = ..., restart_replica: _Optional[_Union[RestartReplica, _Mapping]] = ..., heartbeat_ack: _Optional[_Union[HeartbeatAck, _Mapping]] = ..., notice: _Optional[_Union[Notice, _Mapping]] = ..., end_job: _Optional[_Union[EndJob, _Mapping]] = ..., rejected: _Optional[_Union[Rejected, _Mapping]] = ..., stop_replica: _Optional[_Union[StopReplica, _Mapping]] = ..., kill_workers: _Optional[_Union[KillWorkers, _Mapping]] = ..., ask_stacks: _Optional[_Union[AskStacks, _Mapping]] = ..., drain_agent: _Optional[_Union[DrainAgent, _Mapping]] = ..., incident_record: _Optional[_Union[IncidentRecord, _Mapping]] = ...) -> None: ...
+    def __init__(self, interrupt: _Optional[_Union[Interrupt, _Mapping]] = ..., new_quorum: _Optional[_Union[NewQuorum, _Mapping]] = ..., prepare: _Optional[_Union[Prepare, _Mapping]] = ..., propose_switch: _Optional[_Union[ProposeSwitch, _Mapping]] = ..., switch: _Optional[_Union[Switch, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., ask_report: _Optional[_Union[AskReport, _Mapping]] = ..., roster: _Optional[_Union[Roster, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., built: _Optional[_Union[Built, _Mapping]] = ..., build_failed: _Optional[_Union[BuildFailed, _Mapping]] = ..., promised: _Optional[_Union[Promised, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., in_force: _Optional[_Union[InForce, _Mapping]] = ..., errored: _Optional[_Union[Errored, _Mapping]] = ..., healed: _Optional[_Union[Healed, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., present: _Optional[_Union[Present, _Mapping]] = ..., worker_hello: _Optional[_Union[WorkerHello, _Mapping]] = ..., failure_report: _Optional[_Union[FailureReport, _Mapping]] = ..., lease: _Optional[_Union[Lease, _Mapping]] = ..., leave_now: _Optional[_Union[LeaveNow, _Mapping]] = ..., no_manager: _Optional[_Union[NoManager, _Mapping]] = ..., beat: _Optional[_Union[Beat, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., worker_message: _Optional[_Union[WorkerMessage, _Mapping]] = ..., replica_started: _Optional[_Union[ReplicaStarted, _Mapping]] = ..., replica_lost: _Optional[_Union[ReplicaLost, _Mapping]] = ..., replica_finished: _Optional[_Union[ReplicaFinished, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., agent_leaving: _Optional[_Union[AgentLeaving, _Mapping]] = ..., job_failed: _Optional[_Union[JobFailed, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., worker_stacks: _Optional[_Union[WorkerStacks, _Mapping]] = ..., failure_evidence: _Optional[_Union[FailureEvidence, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., assign_slots: _Optional[_Union[AssignSlots, _Mapping]] = ..., to_workers: _Optional[_Union[ToWorkers, _Mapping]] = ..., restart_replica: _Optional[_Union[RestartReplica, _Mapping]] = ..., heartbeat_ack: _Optional[_Union[HeartbeatAck, _Mapping]] = ..., notice: _Optional[_Union[Notice, _Mapping]] = ..., end_job: _Optional[_Union[EndJob, _Mapping]] = ..., rejected: _Optional[_Union[Rejected, _Mapping]] = ..., stop_replica: _Optional[_Union[StopReplica, _Mapping]] = ..., kill_workers: _Optional[_Union[KillWorkers, _Mapping]] = ..., ask_stacks: _Optional[_Union[AskStacks, _Mapping]] = ..., drain_agent: _Optional[_Union[DrainAgent, _Mapping]] = ..., incident_record: _Optional[_Union[IncidentRecord, _Mapping]] = ...) -> None: ...

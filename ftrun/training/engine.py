@@ -15,15 +15,17 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from ftrun import clock
+from ftrun.checkpoint.serve import Exchanged
 from ftrun.core import messages as m
 from ftrun.core.ids import Tag
 from ftrun.core.messages import LeaveReason
 from ftrun.core.quorum import Quorum
 from ftrun.core.worker import events as e
 from ftrun.core.worker.comparison import Question
+from ftrun.core.worker.exchange import ExchangeQuestion
 from ftrun.core.worker.machine import StepMachine, StepPhase
 from ftrun.errors import Bug, FtrunError, PeerError, UserError
 from ftrun.process_groups.base import ProcessGroup
@@ -42,6 +44,7 @@ log = logging.getLogger(__name__)
 
 PROGRESS_INTERVAL_S = 0.1
 BUILD_TIMEOUT_S = 10.0
+T = TypeVar("T")
 ALIKE = (
     "All replicas must reduce the same tensors in the same order. This replica ends, before it "
     "disturbs the others"
@@ -61,6 +64,8 @@ class Engine:
     ) -> None:
         self.machine = machine
         self.fatal: Exception | None = None
+        self.peers: m.Roster | None = None
+        self.on_exchange: Exchanged | None = None
         self._begun = machine.begun
         self.changed = threading.Condition(threading.RLock())
         self._context = context
@@ -79,7 +84,9 @@ class Engine:
         )
         self._link = AgentLink(context, self._on_message, self._on_link_lost)
         self._comparing = Comparing(context, self.feed, self._is_current)
-        healing.connect(self.feed, self.die, self._may_overwrite, self._look_up)
+        healing.connect(
+            self.feed, self.die, self._may_overwrite, self._look_up, self._answer_exchange
+        )
         self._carry_out: dict[type, Callable[[Any], None]] = {
             e.Send: lambda i: self._link.send(i.message),
             e.BuildGroup: lambda i: self._groups.build(i.quorum),
@@ -96,6 +103,7 @@ class Engine:
             e.OfferState: lambda i: healing.offer(i),
             e.RetireState: lambda i: healing.retire(i.tag),
             e.ShowProgress: self._show_progress,
+            e.ShowPeers: self._show_peers,
         }
 
     def start(self) -> None:
@@ -269,16 +277,24 @@ class Engine:
 
     def _look_up(self, question: Question, timeout_s: float) -> bytes | None:
         """This worker's answer to a peer's question; None: not known yet. From any thread."""
+        entry = self.await_answer(lambda: self.machine.look_up(question), timeout_s)
+        return None if entry is None else encode(entry)
+
+    def _answer_exchange(self, question: ExchangeQuestion, timeout_s: float) -> bytes | None:
+        return None if self.on_exchange is None else self.on_exchange(question, timeout_s)
+
+    def await_answer(self, find: Callable[[], T | None], timeout_s: float) -> T | None:
+        """Wait until ``find``, called under the lock, has an answer; None at the deadline."""
         deadline = clock.now() + timeout_s
         with self.changed:
-            while (entry := self.machine.look_up(question)) is None:
+            while (found := find()) is None:
                 left_s = deadline - clock.now()
                 if left_s <= 0:
                     return None
                 self._waiting += 1
                 self.changed.wait(left_s)
                 self._waiting -= 1
-        return encode(entry)
+        return found
 
     def _may_overwrite(self, tag: Tag) -> bool:
         """Ask the machine whether the state may be torn; it notes that it is. From any thread."""
@@ -288,6 +304,9 @@ class Engine:
 
     def _show_progress(self, instruction: e.ShowProgress) -> None:
         self._link.send(self._progress.make(instruction.activity, instruction.since_s))
+
+    def _show_peers(self, instruction: e.ShowPeers) -> None:
+        self.peers = instruction.roster
 
     def _flush_progress(self) -> None:
         now = clock.now()
@@ -299,7 +318,9 @@ class Engine:
     # ------------------------------------------------------------ other threads
 
     def _on_message(self, message: Any | None) -> None:
-        if not self._registered and not isinstance(message, (m.Lease, m.LeaveNow)):
+        if not self._registered and not isinstance(message, (m.Lease, m.LeaveNow, m.Roster)):
+            if isinstance(message, m.AskReport) and self.machine.asks_for_peers:
+                self.feed(e.PeersAsked())  # a lighthouse has come back, and knows of no question
             return  # what is said to all workers is of no use before the first Report
         if message is not None:
             self.feed(message)

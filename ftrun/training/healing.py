@@ -28,7 +28,7 @@ from ftrun.checkpoint.destination import Arrivals, Overwrite
 from ftrun.checkpoint.format import validate
 from ftrun.checkpoint.heal import FetchedState, fetch
 from ftrun.checkpoint.leaves import Leaf, local_of
-from ftrun.checkpoint.serve import LookUp, StateServer
+from ftrun.checkpoint.serve import Exchanged, LookUp, StateServer
 from ftrun.core.ids import Tag
 from ftrun.core.quorum import Endpoint, Quorum
 from ftrun.core.worker.events import Event, HealFailed, LoadState, OfferState, StateLoaded
@@ -83,6 +83,7 @@ class Healing:
         die: Callable[[Exception], None],
         may_overwrite: Callable[[Tag], bool],
         look_up: LookUp,
+        exchanged: Exchanged,
     ) -> None:
         """Connect with the engine: called once, before any other thread comes here.
 
@@ -90,10 +91,10 @@ class Healing:
             feed: takes StateLoaded and HealFailed.
             die: takes what the script's own functions raise in another thread.
             may_overwrite: asked before the script's own memory is written to.
-            look_up: answers peers' questions about operations.
+            look_up: answers peers' questions about operations; ``exchanged``: about exchanges.
         """
         self._feed, self._die, self._may_overwrite = feed, die, may_overwrite
-        self._server.look_up = look_up
+        self._server.look_up, self._server.exchanged = look_up, exchanged
 
     def register(self, key: str, load: LoadFn, state: StateFn) -> None:
         """Add the state functions of ``key``.

@@ -18,16 +18,18 @@ import torch
 from torch.distributed import ReduceOp, Work
 
 from ftrun.core.ids import SHARED_LINEAGE, StateId, fresh_lineage
-from ftrun.core.messages import LeaveReason
+from ftrun.core.messages import LeaveReason, Roster
 from ftrun.core.worker import events as e
 from ftrun.core.worker.machine import StepMachine
 from ftrun.errors import UserError
 from ftrun.process_groups.base import ProcessGroup
 from ftrun.training.context import claim, has_failed, release, require, stop_requested, trains
 from ftrun.training.engine import Engine
+from ftrun.training.exchanges import Exchanges
 from ftrun.training.futures import BoundedFuture
 from ftrun.training.healing import Healing, LoadFn, StateFn
 from ftrun.training.leaving import Drained, Leaving
+from ftrun.training.lingering import linger
 from ftrun.training.progress import WorkerProgress
 from ftrun.training.reductions import ManagedWork, Reduction, Restore
 from ftrun.training.step_flow import StepFlow, StepLimits
@@ -161,6 +163,7 @@ class Manager:
         self._flow = StepFlow(
             self._engine, self._machine, self._healing, self._progress, self._vote, limits
         )
+        self._exchanges = Exchanges(context, self._engine)
         self._engine.start()
         atexit.register(self.shutdown)
 
@@ -321,6 +324,40 @@ class Manager:
         """
         self._flow.heal_after_backward()
 
+    # ------------------------------------------------------------ outside a step
+
+    @property
+    def exchanges(self) -> Exchanges:
+        """Values that replicas give each other outside the steps' reductions."""
+        return self._exchanges
+
+    @property
+    def progress(self) -> WorkerProgress:
+        """What this worker reports of itself."""
+        return self._progress
+
+    def peers(self, timeout: timedelta | None = None) -> Roster:
+        """The replicas of the job before this one's first step: those that train, or all wanted.
+
+        Raises:
+            TimeoutError: not all wanted replicas are there within ``timeout`` (default: the
+                launcher's ``--join-timeout``).
+        """
+        timeout_s = timeout.total_seconds() if timeout else self._context.quorum_timeout_s
+        return self._exchanges.peers(timeout_s)
+
+    def linger(self, timeout: timedelta = DEFAULT_TIMEOUT) -> bool:
+        """At the script's end, wait for replicas that have to heal once more, and serve them.
+
+        Returns:
+            False if a replica was still missing after ``timeout``.
+        """
+        roster_size = self._context.replicas
+        limit_s = timeout.total_seconds()
+        return linger(
+            self._engine, self._machine, self._flow, self._exchanges, roster_size, limit_s
+        )
+
     # ------------------------------------------------------------ errors
 
     def report_error(self, error: Exception) -> None:
@@ -394,6 +431,7 @@ class Manager:
         self._leaving.closed = True
         atexit.unregister(self.shutdown)
         self._engine.close(reason)
+        self._exchanges.close()
         if self._vote is not None:
             self._vote.close()
         release(self._context.key)

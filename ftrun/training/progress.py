@@ -11,16 +11,19 @@ from ftrun.core.worker.machine import StepMachine
 from ftrun.errors import UserError
 
 SCALARS_MAX = 64
+POSITION_CHARS_MAX = 1024
 
 
 class WorkerProgress:
     """Makes the Progress messages of one worker.
 
-    ``batches``: the sum of contributors over all committed steps.
+    ``batches``: the sum of contributors over all committed steps. ``position``: where the script
+    stands, for a replica that is to come there; of at most ``POSITION_CHARS_MAX`` characters.
     """
 
     def __init__(self, machine: StepMachine) -> None:
         self.batches = 0
+        self.position = ""
         self._machine = machine
         self._scalars: dict[str, float] = {}  # replaced, never changed: other threads read it
 
@@ -50,4 +53,5 @@ class WorkerProgress:
             since_s,
             "" if pause is None else pause.name,
             self._machine.shown.beats,
+            self.position,
         )

@@ -43,6 +43,7 @@ from ftrun.core.lighthouse.membership import Membership
 from ftrun.core.lighthouse.next_job import NextJob, refusal
 from ftrun.core.lighthouse.operators import Operators
 from ftrun.core.lighthouse.phases import Phase
+from ftrun.core.lighthouse.presence import Presence
 from ftrun.core.lighthouse.running import Running
 from ftrun.core.lighthouse.set_aside import SetAside
 from ftrun.core.lighthouse.snapshot import snapshot
@@ -97,6 +98,7 @@ class Lighthouse:
             self.state, self.membership, self.assignment, self.agents, self.incidents
         )
         self.operators = Operators(self.state, self.membership, self.agents)
+        self.presence = Presence(self.state)
         self.running.nothing_ran = journal.quorum is None
         self.aside = SetAside(self.state, self.agents, self.assignment, self.incidents)
         self._handlers: dict[type, Callable[[Agent, Any], None]] = {
@@ -147,6 +149,7 @@ class Lighthouse:
         self.operators.run_rules()
         if self.membership.may_move:
             self._run_membership_rules()
+        self.presence.run_rules()
         self.waits.run_rules()
         self.incidents.run_rules()
 
@@ -166,6 +169,7 @@ class Lighthouse:
             self.next_job.next_deadline(),
             self.agents.check_at,
             self.operators.next_deadline(),
+            self.presence.next_deadline(),
         )
         return min((t for t in times if t is not None), default=None)
 
@@ -337,6 +341,9 @@ class Lighthouse:
             self.state.slots[key.replica_id].start_failure = None
         if 0 <= key.group_rank < self.state.workers:
             self.state.record(key.replica_id, word)
+            if isinstance(word.message, m.Present):
+                self.presence.on_present(replica, key.group_rank, word.message)
+                return
             if isinstance(word.message, m.Healed):
                 self.incidents.healed(replica, word.message)
             self.membership.received(replica, key.group_rank, word.message)

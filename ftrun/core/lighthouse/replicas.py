@@ -19,7 +19,8 @@ from ftrun.core.step_times import StepTimes
 class Replica:
     """One living incarnation and the newest report of each of its workers.
 
-    ``reports`` by group_rank. ``leaving``: why it leaves, once its workers have reported that.
+    ``reports`` by group_rank; ``present``: the endpoints of workers that have sent Present.
+    ``leaving``: why it leaves, once its workers have reported that.
     ``left``: the group_ranks that have. ``has_ended``: its processes are gone, with exit code
     0. ``was_interrupted``: it was sent an Interrupt of the quorum that it came to us with.
     ``state_at_join``: what it held when it joined the quorum as one that has to heal. ``target``:
@@ -31,6 +32,7 @@ class Replica:
     agent_id: str
     store: str
     reports: dict[int, Report] = field(default_factory=dict)
+    present: dict[int, Endpoint] = field(default_factory=dict)
     leaving: LeaveReason | None = None
     left: set[int] = field(default_factory=set)
     has_ended: bool = False

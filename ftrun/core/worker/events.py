@@ -22,6 +22,7 @@ from ftrun.core.messages import (
     NewQuorum,
     Prepare,
     ProposeSwitch,
+    Roster,
     Switch,
 )
 from ftrun.core.quorum import Quorum
@@ -173,6 +174,11 @@ class HealFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class PeersAsked:
+    """The script, which sets itself up, needs to know its peers."""
+
+
+@dataclass(frozen=True, slots=True)
 class Ticked:
     """Time has passed: deadlines are checked.
 
@@ -202,6 +208,7 @@ Event: TypeAlias = (
     | StateLoaded
     | StateSpoiled
     | HealFailed
+    | PeersAsked
     | Ticked
     | Interrupt
     | NewQuorum
@@ -210,6 +217,7 @@ Event: TypeAlias = (
     | Switch
     | Cancel
     | AskReport
+    | Roster
     | Lease
     | LeaveNow
 )
@@ -323,6 +331,13 @@ class ShowProgress:
 
 
 @dataclass(frozen=True, slots=True)
+class ShowPeers:
+    """The peers are known: wake the script that asks for them."""
+
+    roster: Roster
+
+
+@dataclass(frozen=True, slots=True)
 class RetireState:
     """The state for ``tag`` is about to change: finish transfers from a copy."""
 
@@ -345,4 +360,5 @@ Instruction: TypeAlias = (
     | OfferState
     | RetireState
     | ShowProgress
+    | ShowPeers
 )

@@ -118,6 +118,7 @@ class StepMachine:
         self._heal = HealState(state, heal_first)
         self._lease = WorkerLease()
         self.has_reported = False  # nothing is sent before the Report of the first step
+        self.asks_for_peers = False
         self.begun = 0  # steps, also those that were not committed
         self._quorums = Quorums(key)
         self._step: StepUnderWay | None = None
@@ -128,7 +129,7 @@ class StepMachine:
         self._workers = workers_per_replica
         self._repair = repair
         self._contributors_max = contributors_max
-        self._contributors_min = contributors_min
+        self.contributors_min = contributors_min
         self._operation_timeout_s = operation_timeout_s
         self._quorum_timeout_s = quorum_timeout_s
         self._offered: Tag | None = None
@@ -167,6 +168,8 @@ class StepMachine:
             m.Switch: self._on_switch,
             m.Cancel: self._on_cancel,
             m.AskReport: self._on_ask_report,
+            m.Roster: self._on_roster,
+            e.PeersAsked: self._on_peers_asked,
             m.Lease: self._on_lease,
             m.LeaveNow: self._on_leave_now,
         }
@@ -344,7 +347,7 @@ class StepMachine:
     @property
     def is_enough(self) -> bool:
         """Enough replicas contribute to the step under way for it to be committed."""
-        return len(self.contributors()) >= self._contributors_min
+        return len(self.contributors()) >= self.contributors_min
 
     def report(self) -> m.Report:
         """All that the lighthouse must know of this worker.
@@ -850,6 +853,15 @@ class StepMachine:
 
     def _on_ask_report(self, event: m.AskReport) -> None:
         self._send(self.report())
+
+    def _on_peers_asked(self, event: e.PeersAsked) -> None:
+        self.asks_for_peers = True
+        self._out.append(e.Send(m.Present(self.endpoint)))
+
+    def _on_roster(self, event: m.Roster) -> None:
+        if self.asks_for_peers:
+            self.asks_for_peers = False
+            self._out.append(e.ShowPeers(event))
 
     def _on_leave_now(self, event: m.LeaveNow) -> None:
         """Leave at the next boundary, because no lighthouse will agree on one."""

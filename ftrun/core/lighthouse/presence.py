@@ -1,0 +1,119 @@
+"""Tells workers that set their scripts up who their peers are: ``Present`` → ``Roster``.
+
+A script may exchange values with its peers before its first step, and needs their addresses. While
+nobody trains, the answer waits until all replicas that are to take part are present, or after
+``join_timeout_s`` until enough are. Once a quorum is in force its members are the answer, and it
+comes at once. A worker that cannot reach a peer asks again, because that peer may have been
+restarted. A restarted lighthouse is asked again too.
+
+Not here: what workers exchange (core/worker/exchange.py); membership, which this does not change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from ftrun.core import messages as m
+from ftrun.core.ids import replica_order
+from ftrun.core.lighthouse.phases import IN_QUORUM, Phase
+from ftrun.core.lighthouse.replicas import Replica
+from ftrun.core.lighthouse.state import MembershipState
+from ftrun.core.quorum import Endpoint
+
+
+class Presence:
+    """The workers that wait for a Roster.
+
+    ``_asking``: incarnations by replica_id, of which a worker has asked since the last answer.
+    """
+
+    def __init__(self, state: MembershipState) -> None:
+        self._state = state
+        self._asking: dict[str, str] = {}
+        self._asked_at: float | None = None
+
+    def on_present(self, replica: Replica, rank: int, present: m.Present) -> None:
+        """A worker is here, and asks for its peers."""
+        replica.present[rank] = present.endpoint
+        self._asking[replica.replica_id] = replica.incarnation
+        if self._asked_at is None:
+            self._asked_at = self._state.now
+
+    def waits_for(self) -> tuple[str, ...]:
+        """The replicas that an answer still waits for; none if nobody asks."""
+        if not self._asking or self._state.phase is not Phase.EMPTY:
+            return ()
+        here = {replica.replica_id for replica in self._here()}
+        slots = (slot.replica_id for slot in self._state.slots if slot.is_open)
+        return tuple(name for name in slots if name not in here)
+
+    def run_rules(self) -> None:
+        """Answer, once the peers are known."""
+        if not self._asking:
+            return
+        living = [
+            replica
+            for name, incarnation in self._asking.items()
+            if (replica := self._state.replicas.find(name, incarnation)) is not None
+        ]
+        if not living:
+            self._asking.clear()
+            self._asked_at = None
+        elif (roster := self._roster()) is not None:
+            self._asking.clear()
+            self._asked_at = None
+            self._state.send(_in_order(living), roster)
+
+    def next_deadline(self) -> float | None:
+        """When time alone makes an answer due."""
+        if self._asked_at is None or self._state.phase is not Phase.EMPTY:
+            return None
+        due = self._asked_at + self._state.spec.join_timeout_s
+        return due if due > self._state.now else None
+
+    def _roster(self) -> m.Roster | None:
+        """The answer; None: not known yet."""
+        state = self._state
+        if state.phase in IN_QUORUM and state.quorum is not None:
+            members = (state.replicas.at(name) for name in state.live)
+            return self._of(True, [r for r in members if r is not None])
+        if state.phase is not Phase.EMPTY:
+            return None
+        here = list(self._here())
+        is_late = (
+            self._asked_at is not None and state.now >= self._asked_at + state.spec.join_timeout_s
+        )
+        enough = state.needed if is_late else state.slots.open_count
+        return self._of(False, here) if len(here) >= enough else None
+
+    def _here(self) -> Iterator[Replica]:
+        """The replicas of which all workers are present, or have reported."""
+        for replica in self._state.replicas:
+            if replica.leaving is None and self._endpoints(replica) is not None:
+                yield replica
+
+    def _endpoints(self, replica: Replica) -> tuple[Endpoint, ...] | None:
+        """By group_rank; None: not all are known."""
+        found = []
+        for rank in range(self._state.workers):
+            report = replica.reports.get(rank)
+            endpoint = report.endpoint if report is not None else replica.present.get(rank)
+            if endpoint is None:
+                return None
+            found.append(endpoint)
+        return tuple(found)
+
+    def _of(self, has_begun: bool, members: list[Replica]) -> m.Roster:
+        entries = []
+        for replica in sorted(members, key=lambda r: replica_order(r.replica_id)):
+            endpoints = self._endpoints(replica)
+            if endpoints is not None:
+                position = replica.progress.position if replica.progress is not None else ""
+                entries.append(
+                    m.RosterEntry(replica.replica_id, replica.incarnation, endpoints, position)
+                )
+        return m.Roster(has_begun, tuple(entries), self._state.slots.finished())
+
+
+def _in_order(found: Iterable[Replica]) -> list[str]:
+    return sorted((replica.replica_id for replica in found), key=replica_order)

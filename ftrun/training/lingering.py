@@ -1,0 +1,87 @@
+"""The end of a script whose peers may have to heal from it once more.
+
+A replica that dies in the last second must heal from somebody, or it would train alone from the
+beginning. So a replica that has reached the end *lingers*: it stands at its next step, which needs
+all replicas that are still to finish, and commits nothing. The lighthouse sees that too few
+contribute, and lets a replica that is back join at this step. When all are there, they meet in one
+exchange, and all leave together.
+
+Not here: what happens to a step with too few contributors (core/worker/machine.py,
+core/lighthouse/membership.py).
+"""
+
+from __future__ import annotations
+
+import logging
+
+from ftrun import clock
+from ftrun.core.worker import events as e
+from ftrun.core.worker.machine import Fate, StepMachine
+from ftrun.errors import PeerError
+from ftrun.training.engine import Engine
+from ftrun.training.exchanges import Exchanges
+from ftrun.training.step_flow import StepFlow
+
+log = logging.getLogger(__name__)
+
+SITE, WHAT = "the end of the script", "finish"
+TRIES = 2
+"""The second try of a step with too few contributors lets others join (Activity.TOO_FEW)."""
+
+
+def linger(
+    engine: Engine,
+    machine: StepMachine,
+    flow: StepFlow,
+    exchanges: Exchanges,
+    wanted: int,
+    timeout_s: float,
+) -> bool:
+    """Wait at the end until all replicas have come to it, and serve those that heal meanwhile.
+
+    Args:
+        wanted: how many replicas are to finish.
+        timeout_s: how long a replica that is missing is waited for.
+
+    Returns:
+        False if some replica was still missing at the deadline.
+    """
+    deadline = clock.now() + timeout_s
+    machine.contributors_min = wanted
+    try:
+        while True:
+            if not _meet(engine, machine, flow, deadline):
+                return False
+            left_s = max(1.0, deadline - clock.now())
+            met = exchanges.exchange(SITE, WHAT, b"", left_s)
+            if len(met.contributions) >= wanted:
+                return True
+    except (PeerError, TimeoutError) as error:
+        log.warning("ends without the others: %s", error)
+        return False
+    finally:
+        engine.feed(e.Decided(False, shared=True, reason="the script has ended"))
+
+
+def _meet(engine: Engine, machine: StepMachine, flow: StepFlow, deadline: float) -> bool:
+    """Stand at the step until all contribute to it; False at the deadline."""
+    for _ in range(TRIES):
+        flow.begin(False, max(1.0, deadline - clock.now()))
+        engine.finish_results()  # no forward pass runs: peers may read the state
+        if _are_all_here(machine):
+            return True
+        engine.feed(e.Decided(False, shared=True, reason="replicas are missing"))
+    flow.begin(False, max(1.0, deadline - clock.now()))
+    engine.finish_results()
+    engine.note_progress(at_once=True)
+    try:
+        engine.wait_until(
+            lambda: _are_all_here(machine), max(0.0, deadline - clock.now()), "the other replicas"
+        )
+    except TimeoutError:
+        return False
+    return True
+
+
+def _are_all_here(machine: StepMachine) -> bool:
+    return machine.fate is Fate.OPEN and machine.is_enough

@@ -83,6 +83,8 @@ def worker_environment(
         "FTRUN_INCARNATION": place.key.incarnation,
         OWNER_NAME: place.key.incarnation,
     }
+    if settings.inject == "ddp":
+        environment.update(_one_world(settings, machine, place))
     if settings.as_torchrun:
         # Replica groups abort their own NCCL groups, so the variable is left to the user there.
         environment["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = os.environ.get(NCCL_HANDLING, "1")
@@ -95,4 +97,25 @@ def worker_environment(
         environment["NCCL_HOSTID"] = f"{settings.job_id}.{place.key}"
     if settings.device == "cpu":
         environment["CUDA_VISIBLE_DEVICES"] = ""
+    elif settings.inject == "ddp":
+        environment["CUDA_VISIBLE_DEVICES"] = ",".join(dict.fromkeys(machine.devices))
     return environment
+
+
+def _one_world(settings: RunSettings, machine: Machine, place: Place) -> dict[str, str]:
+    """An unmodified script sees all replicas as one world, and its rank is the slot.
+
+    Many scripts write their files by ``LOCAL_RANK == 0``: it is the place on this node.
+    """
+    slot, world = int(place.key.replica_id), settings.replicas
+    here = max(1, min(machine.capacity, world))
+    known = list(dict.fromkeys(machine.devices))
+    own = known.index(place.devices[0]) if place.devices else slot % here
+    return {
+        "RANK": str(slot),
+        "ROLE_RANK": str(slot),
+        "LOCAL_RANK": str(own),
+        "WORLD_SIZE": str(world),
+        "ROLE_WORLD_SIZE": str(world),
+        "LOCAL_WORLD_SIZE": str(here),
+    }

@@ -371,7 +371,7 @@ class Fleet:
                 args=settings.script.args,
                 environment=worker_environment(settings, machine, place, threads),
                 threads=threads,
-                inject=settings.inject != "off",
+                inject=settings.inject,
                 context=self._context(start, group_rank),
                 standby=start.standbys[group_rank] if group_rank < len(start.standbys) else "",
                 stdin=settings.reads_stdin(key),

@@ -43,7 +43,7 @@ class StartWorker:
     args: tuple[str, ...]
     environment: dict[str, str]
     threads: int
-    inject: bool
+    inject: str
     context: dict[str, Any]
     standby: str = ""
     stdin: bool = False

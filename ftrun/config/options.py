@@ -199,7 +199,7 @@ _OWN: tuple[Option, ...] = (
     _option("--tls-key", Path, "TLS: private key of that certificate.", "PEM"),
     _option("--tls-ca", Path, "TLS: CA that signed the peer's certificate.", "PEM"),
     _option("--device", str, "Device to train on.", "auto|cpu|cuda", default="auto"),
-    _option("--inject", str, "How ftrun attaches to the script.", "explicit|off",
+    _option("--inject", str, "How ftrun attaches to the script.", "explicit|ddp|off",
             default="explicit"),
     _option("--stdin", str, "The worker that reads ftrun's standard input.", "REPLICA.RANK",
             default_words="0.0 in a job of one replica, else none"),

@@ -38,7 +38,7 @@ STANDBYS_MAX = 64
 HANG_FACTOR_MIN = 2.0
 HANG_FACTOR_MAX = 1e6
 DEVICES = ("auto", "cpu", "cuda")
-INJECT_MODES = ("explicit", "off")
+INJECT_MODES = ("explicit", "ddp", "off")
 EVENT_LOG_HANDLERS = ("null", "console")
 _JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -428,6 +428,12 @@ def _check_names(settings: RunSettings) -> None:
         raise UserError(f"--device {settings.device!r}: give one of {', '.join(DEVICES)}.")
     if settings.inject not in INJECT_MODES:
         raise UserError(f"--inject {settings.inject!r}: give one of {', '.join(INJECT_MODES)}.")
+    if settings.inject == "ddp" and settings.workers_per_replica > 1:
+        raise UserError(
+            f"--inject ddp with {settings.workers_per_replica} workers per replica: an unmodified "
+            "script heals with one worker per replica. Give --replicas the number of workers, or "
+            "use ftrun.Manager in the script. Nothing was started."
+        )
     if settings.logs_specs not in (None, "default"):
         raise UserError(
             f"--logs-specs {settings.logs_specs}: ftrun writes the logs itself, so only `default` "

@@ -36,6 +36,7 @@ from ftrun.training.context import WorkerContext
 
 if TYPE_CHECKING:
     from ftrun.core.messages import FailureReport
+    from ftrun.inject.zero_edit.loop import Loop
 
 MESSAGE_CHARS_MAX = 4_000
 TRACEBACK_CHARS_MAX = 64_000
@@ -53,14 +54,14 @@ EXIT_INTERRUPTED = 130
 
 @dataclass(frozen=True, slots=True)
 class WorkerTask:
-    """One worker's identity and script. ``inject``: the script may have the Manager."""
+    """One worker's identity and script. ``inject``: as of ``--inject``."""
 
     context: WorkerContext
     target: str
     kind: TargetKind
     args: tuple[str, ...]
     environment: dict[str, str]
-    inject: bool = True
+    inject: str = "explicit"
 
 
 def prepare(threads: int) -> None:
@@ -80,7 +81,7 @@ def run(task: WorkerTask) -> NoReturn:
         SystemExit: always. The caller lets it end the interpreter, as at a script's end.
     """
     os.environ.update(task.environment)
-    if task.inject:
+    if task.inject != "off":
         context.install(task.context)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     stopping.install()
@@ -88,9 +89,14 @@ def run(task: WorkerTask) -> NoReturn:
     sys.orig_argv = _as_started_alone(task)
     rendezvous.serve_elsewhere(int(os.environ.get("MASTER_PORT", "0")))
     alone = Alone(task.context)
+    loop = _carry(task)
     try:
         _run_target(task)
+        if loop is not None:
+            loop.ends()
     except SystemExit as leaving:
+        if loop is not None and not leaving.code:
+            loop.ends()
         stopping.script_has_ended()
         _note_exit(task.context, leaving)
         alone.ends(well=not context.has_failed())
@@ -102,6 +108,15 @@ def run(task: WorkerTask) -> NoReturn:
     stopping.script_has_ended()
     alone.ends(well=True)
     sys.exit(0)
+
+
+def _carry(task: WorkerTask) -> Loop | None:
+    """Let an unmodified script heal, if that is asked for."""
+    if task.inject != "ddp" or task.kind is TargetKind.COMMAND:
+        return None
+    from ftrun.inject import zero_edit
+
+    return zero_edit.install(task.context)
 
 
 def _renew_stdio() -> None:
@@ -179,7 +194,7 @@ def _run_target(task: WorkerTask) -> None:
         case TargetKind.MODULE:
             sys.argv = [task.target, *task.args]
             sys.path[0] = os.getcwd()
-            runpy.run_module(task.target, run_name="__main__", alter_sys=True)
+            runpy.run_module(task.target, _names_of(task), run_name="__main__", alter_sys=True)
         case TargetKind.FUNCTION:
             from ftrun.inject.function import run_function
 
@@ -194,7 +209,16 @@ def _run_script(task: WorkerTask) -> None:
         runpy.run_path(_absolute(task.target), run_name="__main__")
         return
     sys.path[0] = str(path.resolve().parent)
-    _run_file(_absolute(task.target))
+    _run_file(_absolute(task.target), _names_of(task))
+
+
+def _names_of(task: WorkerTask) -> dict[str, Any]:
+    """Global names that the script's main module gets."""
+    if task.inject != "ddp":
+        return {}
+    from ftrun.inject.zero_edit.counting import NAMES
+
+    return dict(NAMES)
 
 
 def _absolute(target: str) -> str:
@@ -202,14 +226,14 @@ def _absolute(target: str) -> str:
     return os.path.join(os.getcwd(), target)
 
 
-def _run_file(path: str) -> None:
-    """Run a script as the interpreter does.
+def _run_file(path: str, names: dict[str, Any]) -> None:
+    """Run a script as the interpreter does, with ``names`` in its global ones.
 
     ``runpy.run_path`` would remove ``__main__`` when the script ends, but the script's exit
     handlers, threads and pickles still need it.
     """
     main = types.ModuleType("__main__")
-    main.__dict__.update(__file__=path, __cached__=None, __builtins__=__builtins__)
+    main.__dict__.update(__file__=path, __cached__=None, __builtins__=__builtins__, **names)
     sys.modules["__main__"] = main
     with io.open_code(path) as file:
         code = compile(file.read(), path, "exec", dont_inherit=True)

@@ -1,0 +1,96 @@
+"""All state of the script that heals, in one tree.
+
+Objects are matched by the order in which the script made them. Not here: the place in the script
+(place.py), transfer (checkpoint/).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ftrun.errors import UserError
+from ftrun.inject.zero_edit.models import Models
+from ftrun.inject.zero_edit.stepping import Stepping
+
+KEY = "script"
+_PLAIN = (int, float, bool, str, bytes, type(None), torch.Tensor)
+DEPTH_MAX = 32
+
+
+class Carried:
+    """The script's state functions for the Manager.
+
+    Args:
+        models, stepping: what the script has made.
+        place: the place at the boundary under way, as JSON.
+        placed: takes the peers' place, when their state has been loaded.
+    """
+
+    def __init__(
+        self,
+        models: Models,
+        stepping: Stepping,
+        place: Callable[[], str],
+        placed: Callable[[str], None],
+    ) -> None:
+        self._models = models
+        self._stepping = stepping
+        self._place = place
+        self._placed = placed
+
+    def _parts(self) -> dict[str, list[Any]]:
+        return {
+            "models": self._models.wrapped,
+            "modules": self._models.loose_roots(),
+            "optimizers": self._stepping.optimizers.all(),
+            "schedulers": self._stepping.schedulers.all(),
+            "scalers": [x for x in self._stepping.scalers.all() if x.is_enabled()],
+        }
+
+    def state(self) -> dict[str, Any]:
+        """The state to give to peers."""
+        tree: dict[str, Any] = {
+            name: [_carriable(part.state_dict()) for part in parts]
+            for name, parts in self._parts().items()
+        }
+        tree["place"] = self._place()
+        return tree
+
+    def load(self, tree: dict[str, Any]) -> None:
+        """Take the peers' state.
+
+        Raises:
+            UserError: this replica has made other objects than its peers.
+        """
+        for name, parts in self._parts().items():
+            given = tree[name]
+            if len(given) != len(parts):
+                raise UserError(
+                    f"the script has made {len(parts)} {name} here and {len(given)} in the "
+                    "replicas that train, so their state cannot be matched"
+                )
+            for part, state in zip(parts, given, strict=True):
+                part.load_state_dict({**_left_out(part.state_dict()), **state})
+        self._placed(tree["place"])
+
+
+def _is_carriable(value: Any, depth: int = 0) -> bool:
+    if depth > DEPTH_MAX:
+        return False
+    if isinstance(value, dict):
+        return all(_is_carriable(x, depth + 1) for x in value.values()) and type(value) is dict
+    if type(value) in (list, tuple):
+        return all(_is_carriable(x, depth + 1) for x in value)
+    return isinstance(value, torch.Tensor) or type(value) in _PLAIN
+
+
+def _carriable(state: dict[str, Any]) -> dict[str, Any]:
+    """What of a state can travel; functions and the like are the same on all replicas."""
+    return {key: value for key, value in state.items() if _is_carriable(value)}
+
+
+def _left_out(state: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in state.items() if not _is_carriable(value)}

@@ -1,0 +1,175 @@
+"""``range`` and ``enumerate`` of the script's modules, whose loops can be set to another place.
+
+A replica that joins its peers in their third epoch must not count from the first. Its ``for`` loops
+hold iterators that nobody else can reach. So the script's modules get a ``range`` and an
+``enumerate`` of ours as global names, which hand out iterators that this module knows:
+
+- An iterator of ``range`` is Python's own, at full speed: it can be set (``__setstate__``).
+- ``enumerate`` over a loader follows the jumps of that loader.
+
+Not here: which loops are set (loop.py).
+"""
+
+from __future__ import annotations
+
+import builtins
+import importlib.machinery
+from collections.abc import Collection, Iterable, Iterator
+from typing import Any
+
+from ftrun.inject.zero_edit.frames import Spot, is_script, script_frames, spot_of
+
+KNOWN_SEQUENCES = (list, tuple, dict, str, builtins.range, set, frozenset)
+SITES_MAX = 1024
+
+
+class Jumps:
+    """How far loaders have jumped so far, in batches, in this process."""
+
+    total = 0
+
+
+class Ranges:
+    """The newest iterator of each ``range`` loop of the script, by its place."""
+
+    def __init__(self) -> None:
+        self._loops: dict[Spot, tuple[Any, range]] = {}
+
+    def note(self, iterator: Iterator[int], numbers: range) -> None:
+        """A loop begins."""
+        frames = script_frames()
+        if frames and (len(self._loops) < SITES_MAX or spot_of(frames[0]) in self._loops):
+            self._loops[spot_of(frames[0])] = (iterator, numbers)
+
+    def current(self, functions: Collection[str]) -> tuple[tuple[Spot, int], ...]:
+        """The number that each loop in one of these functions has taken last."""
+        found = []
+        for spot, (iterator, numbers) in self._loops.items():
+            taken = len(numbers) - iterator.__length_hint__()
+            if taken and spot.name in functions:
+                found.append((spot, numbers[taken - 1]))
+        return tuple(found)
+
+    def set(self, spot: Spot, number: int) -> bool:
+        """Let a loop go on after ``number``; False: there is no such loop, or it lacks it."""
+        known = self._loops.get(spot)
+        if known is None or number not in known[1]:
+            return False
+        known[0].__setstate__(known[1].index(number) + 1)
+        return True
+
+
+RANGES = Ranges()
+
+
+class _RangeType(type):
+    """Makes ``range`` of ours equal to Python's in ``isinstance``."""
+
+    def __instancecheck__(cls, value: object) -> bool:
+        return isinstance(value, (builtins.range, _Range))
+
+    def __call__(cls, *args: Any) -> Any:
+        return _Range(builtins.range(*args))
+
+
+class Range(metaclass=_RangeType):
+    """``range`` of the script's modules."""
+
+
+Range.__name__ = Range.__qualname__ = "range"
+
+
+class _Range:
+    """One range. Whatever is asked of it but an iterator, Python's own answers."""
+
+    __slots__ = ("_real",)
+
+    def __init__(self, real: range) -> None:
+        self._real = real
+
+    def __iter__(self) -> Iterator[int]:
+        iterator = iter(self._real)
+        RANGES.note(iterator, self._real)
+        return iterator
+
+    def __len__(self) -> int:
+        return len(self._real)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._real[index]
+
+    def __contains__(self, value: object) -> bool:
+        return value in self._real
+
+    def __reversed__(self) -> Iterator[int]:
+        return reversed(self._real)
+
+    def __eq__(self, other: object) -> bool:
+        return self._real == (other._real if isinstance(other, _Range) else other)
+
+    def __hash__(self) -> int:
+        return hash(self._real)
+
+    def __repr__(self) -> str:
+        return repr(self._real)
+
+    def __reduce__(self) -> Any:
+        return self._real.__reduce__()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+
+class _EnumerateType(type):
+    def __instancecheck__(cls, value: object) -> bool:
+        return isinstance(value, (builtins.enumerate, Counted))
+
+    def __call__(cls, iterable: Iterable[Any], start: int = 0) -> Any:
+        if type(iterable) in KNOWN_SEQUENCES or isinstance(iterable, _Range):
+            return builtins.enumerate(iterable, start)
+        return Counted(iterable, start)
+
+
+class Enumerate(metaclass=_EnumerateType):
+    """``enumerate`` of the script's modules."""
+
+
+Enumerate.__name__ = Enumerate.__qualname__ = "enumerate"
+
+
+class Counted:
+    """An ``enumerate`` whose count follows the jumps of a loader below it."""
+
+    __slots__ = ("_iterator", "_next")
+
+    def __init__(self, iterable: Iterable[Any], start: int) -> None:
+        self._iterator = iter(iterable)
+        self._next = start
+
+    def __iter__(self) -> Counted:
+        return self
+
+    def __next__(self) -> tuple[int, Any]:
+        before = Jumps.total
+        value = next(self._iterator)
+        number = self._next + Jumps.total - before
+        self._next = number + 1
+        return number, value
+
+
+NAMES = {"range": Range, "enumerate": Enumerate}
+
+
+def install() -> None:
+    """Give each module of the script that is imported from now on our names."""
+    loader: Any = importlib.machinery.SourceFileLoader
+    plain = loader.exec_module
+
+    def exec_module(self: Any, module: Any) -> None:
+        origin = getattr(module.__spec__, "origin", None)
+        if isinstance(origin, str) and is_script(origin):
+            for name, ours in NAMES.items():
+                module.__dict__.setdefault(name, ours)
+        plain(self, module)
+
+    loader.exec_module = exec_module

@@ -1,0 +1,346 @@
+"""The script's training loop: boundaries of steps, a newcomer's way to its peers' place, the end.
+
+Theory of operation. Each draw from a loader notes where the script stands: its frames, the plain
+values in them, its ``range`` loops. The first forward pass in training after a commit begins a step
+(``start_quorum``); the first ``optimizer.step()`` decides it. The *place* of a step is that of the
+last draw before it, and heals with the rest of the state.
+
+A newcomer runs the script from its beginning, with the peers' results of all exchanges of the
+set-up. At the first draw at which its stack equals the one at which its peers draw their training
+batches, it joins: the state heals first, then loops, loaders and counters are set to the peers'
+place, and the draw yields the batch that they train on. So no epoch is run twice. A loop that draws
+from no loader is joined at the forward pass, in the same way.
+
+A loop with several steps between two draws (two models) lets replicas join only at the first of
+them. At the end a replica lingers until all others have come to it (training/lingering.py).
+
+Not here: what is patched (models.py, stepping.py, loaders.py, counting.py, world.py).
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from ftrun.core.messages import Roster
+from ftrun.errors import UserError
+from ftrun.inject.zero_edit import told
+from ftrun.inject.zero_edit.carried import KEY, Carried
+from ftrun.inject.zero_edit.counting import RANGES
+from ftrun.inject.zero_edit.frames import (
+    Spot,
+    Values,
+    read_values,
+    script_frames,
+    spot_of,
+    stack,
+    write_values,
+)
+from ftrun.inject.zero_edit.loaders import OPEN, LoaderIterator
+from ftrun.inject.zero_edit.models import Models
+from ftrun.inject.zero_edit.place import (
+    LoaderPlace,
+    Place,
+    changed_since,
+    digest,
+    joins_at,
+    summary,
+)
+from ftrun.inject.zero_edit.stepping import Stepping
+from ftrun.training import injected
+from ftrun.training.context import WorkerContext
+from ftrun.training.manager import Manager
+
+COUNTERS_TOLD_MAX = 12
+STEPS_UNLIKE_MAX = 3
+"""Forward passes after which a newcomer that never stood where its peers stand gives up."""
+
+
+@dataclass(slots=True)
+class _Noted:
+    """The script at a draw; ``exchanges``: since the last commit."""
+
+    stack: tuple[Spot, ...] = ()
+    values: tuple[Values, ...] = ()
+    ranges: tuple[tuple[Spot, int], ...] = ()
+    exchanges: int = 0
+
+
+class Loop:
+    """Connects the script's loop with the Manager. For the main thread only.
+
+    Attributes:
+        in_step: a step is under way.
+        steps: that this process has ended; ``lost``: those of them that were not committed.
+    """
+
+    def __init__(self, here: WorkerContext) -> None:
+        self.in_step = False
+        self.steps = self.lost = 0
+        self.models = Models(self.manager, self.before_forward)
+        self.stepping = Stepping(self.models.has_parameter_of, self.commit, lambda: self.in_step)
+        self._here = here
+        self._manager: Manager | None = None
+        self._carried = Carried(
+            self.models, self.stepping, lambda: self._place.encode(), self._placed
+        )
+        self._noted = _Noted()  # at the last draw of a training batch
+        self._has_followed = False  # its peers have finished: what it still computes is dropped
+        self._first_values: tuple[Values, ...] | None = None
+        self._place = Place()
+        self._peers: Roster | None = None
+        self._loaded: Place | None = None
+        self._has_stepped = False
+        self._outcome = True
+        self._since_draw = 0  # steps since the last draw
+        self._unlike = 0
+        self._is_told = False
+
+    # ------------------------------------------------------------ the Manager
+
+    def manager(self) -> Manager:
+        """The Manager of this process, made at the script's first need of its peers."""
+        if self._manager is None:
+            self._manager = injected.manager(use_async_quorum=False)
+            self._manager.register_state_dict_fn(KEY, self._carried.load, self._carried.state)
+        return self._manager
+
+    def exchange(self, site: str, what: str, body: bytes, timeout_s: float) -> dict[int, bytes]:
+        """One collective of the script: the values of all that take part, by rank."""
+        found = self.manager().exchanges.exchange(site, what, body, timeout_s)
+        return {int(c.replica_id): c.body for c in found.contributions}
+
+    @property
+    def _joins_at(self) -> str:
+        """The stack at which the peers draw, if they train and this replica has not joined."""
+        if self._has_stepped:
+            return ""
+        if self._peers is None:
+            self._peers = self.manager().peers()
+        own = self._here.replica_id
+        positions = [x.position for x in self._peers.entries if x.replica_id != own and x.position]
+        return joins_at(positions[0]) if self._peers.has_begun and positions else ""
+
+    # ------------------------------------------------------------ draws
+
+    def before_draw(self, iterator: LoaderIterator) -> None:
+        """A loader is asked for its next batch."""
+        if not self.models.wrapped:
+            return
+        here = stack()
+        wanted = self._joins_at
+        if wanted and digest(here) == wanted:
+            self._join(here)
+        iterator.noted = self._note(here)
+        if iterator.is_training:
+            self._noted = iterator.noted
+        self._since_draw = 0
+
+    def _note(self, here: tuple[Spot, ...]) -> _Noted:
+        functions = {spot.name for spot in here}
+        values = tuple(read_values(frame) for frame in script_frames())
+        exchanges = self.manager().exchanges.place()
+        return _Noted(here, values, RANGES.current(functions), exchanges)
+
+    # ------------------------------------------------------------ steps
+
+    def before_forward(self) -> bool:
+        """A forward pass in training: the first one after a commit begins a step.
+
+        Returns:
+            False if the pass does not count, because the peers have finished.
+        """
+        for iterator in OPEN.all():
+            if iterator.is_fresh and not iterator.is_training:
+                iterator.is_training = True
+                iterator.lead = max(iterator.drawn - iterator.began_at, 1)
+                self._noted = iterator.noted
+        if self.in_step or self._has_followed:
+            return not self._has_followed
+        draws = [iterator for iterator in OPEN.all() if iterator.is_training]
+        if not draws:
+            self._noted = self._note(stack())
+        wanted = self._joins_at
+        if wanted and digest(stack()) == wanted:
+            self._join(stack())
+            return not self._has_followed
+        if wanted:
+            self._stands_elsewhere()
+        self._begin(draws)
+        return True
+
+    def _stands_elsewhere(self) -> None:
+        entries = self._peers.entries if self._peers is not None else ()
+        peers = "; ".join(dict.fromkeys(x.position.partition(" ")[2] for x in entries))
+        raise UserError(
+            f"this replica was started again, and has come to a training step at {stack()[0]} "
+            f"without passing the place where its peers are ({peers}): it cannot follow them. "
+            "Does the script resume from a file of its own, or train in phases? Use ftrun.Manager "
+            "there (README, Scripts)"
+        )
+
+    def _begin(self, draws: list[LoaderIterator]) -> None:
+        """Begin a step at the place of the last draw."""
+        if self._first_values is None:
+            self._first_values = self._noted.values
+        self._place = self._make_place(draws)
+        manager = self.manager()
+        manager.progress.position = summary(self._place)
+        if not self._has_stepped:
+            self._take_charge(manager)
+        self._loaded = None
+        manager.start_quorum(allow_heal=self._since_draw == 0 or not draws)
+        self._has_stepped = self.in_step = True
+        loaded: Place | None = self._loaded
+        if loaded is not None and manager.current_step() and loaded != self._place:
+            self._go_to(loaded, is_drawn=True)  # it was out of the quorum for some steps
+
+    def _make_place(self, draws: list[LoaderIterator]) -> Place:
+        assert self._first_values is not None
+        loaders = tuple(LoaderPlace(x.spot, x.number, x.epoch, x.drawn - x.lead) for x in draws)
+        counters = changed_since(self._first_values, self._noted.values)
+        noted = self._noted
+        return Place(noted.stack, loaders, noted.ranges, counters, noted.exchanges)
+
+    def commit(self) -> bool:
+        """The first optimizer steps: whether it may. Further ones of the same step follow it."""
+        if self._has_followed:
+            return False
+        if self.in_step:
+            self._outcome = self.manager().should_commit()
+            self.in_step = False
+            self.steps += 1
+            self._since_draw += 1
+            self.lost += not self._outcome
+            for iterator in OPEN.all():
+                iterator.is_fresh = False
+        return self._outcome
+
+    # ------------------------------------------------------------ joining
+
+    def _placed(self, text: str) -> None:
+        self._loaded = Place.decode(text)
+
+    def _join(self, here: tuple[Spot, ...]) -> None:
+        """Join the peers, and go to their place."""
+        manager = self.manager()
+        self._first_values = tuple(read_values(frame) for frame in script_frames())
+        self._take_charge(manager)
+        manager.start_quorum()
+        self._has_stepped = self.in_step = True
+        loaded: Place | None = self._loaded
+        if loaded is None:
+            return  # the peers have gone: nobody to heal from, so it begins at the beginning
+        _renew_random(self._here.replica_id, manager.current_step())
+        self._go_to(loaded, is_drawn=False)
+
+    def _go_to(self, place: Place, *, is_drawn: bool) -> None:
+        """Set loops, counters and loaders. ``is_drawn``: this step's batch is drawn already."""
+        problems = [
+            f"its loop at {spot} does not come to {number}"
+            for spot, number in place.ranges
+            if not RANGES.set(spot, number)
+        ]
+        changed = self._set_counters(place)
+        self._has_followed = place.has_finished
+        for iterator in OPEN.all():
+            iterator.has_ended |= place.has_finished
+            for loader in place.loaders:
+                if (loader.spot, loader.number) == (iterator.spot, iterator.number):
+                    ahead = max(iterator.lead, 1) if is_drawn else 0
+                    iterator.go_to(loader.epoch, loader.drawn + ahead)
+        self.manager().exchanges.set_place(place.exchanges)
+        self._tell_joined(place, changed)
+        if problems:
+            raise UserError(f"this replica cannot follow its peers: {'; '.join(problems)}")
+
+    def _set_counters(self, place: Place) -> list[str]:
+        changed: list[str] = []
+        by_name = dict(zip([spot.name for spot in place.stack], place.counters, strict=False))
+        for frame in script_frames():
+            values = by_name.pop(spot_of(frame).name, None)
+            if values:
+                changed += write_values(frame, values)
+        return changed
+
+    # ------------------------------------------------------------ the beginning and the end
+
+    def _take_charge(self, manager: Manager) -> None:
+        """Before the first step: what ftrun carries from now on, and what it does not."""
+        for created in (self.stepping.optimizers, self.stepping.schedulers, self.stepping.scalers):
+            created.keep()
+        for optimizer in self.stepping.optimizers.all():
+            if self.models.has_parameter_of(optimizer):
+                manager.watch_optimizer(optimizer)
+        if self._is_told:
+            return
+        self._is_told = True
+        if self._here.replica_id == "0" and not self._joins_at:
+            told.say(self._charge())
+
+    def _charge(self) -> str:
+        optimizers = self.stepping.optimizers.all()
+        managed = [x for x in optimizers if self.models.has_parameter_of(x)]
+        loose = [x for x in optimizers if not self.models.has_parameter_of(x)]
+        parts = [
+            _names("DistributedDataParallel of", self.models.wrapped),
+            _names("other modules", self.models.loose_roots()),
+            _names("optimizers", managed),
+            _names("schedulers", self.stepping.schedulers.all()),
+            _names("scalers", [x for x in self.stepping.scalers.all() if x.is_enabled()]),
+        ]
+        loaders = [str(x.spot) for x in OPEN.all() if x.is_fresh]
+        loop = f"loader at {', '.join(loaders)}" if loaders else "a loop without a loader"
+        text = f"took charge of {'; '.join(filter(None, parts))}; batches of the {loop}"
+        if loose:
+            text += f". Not carried: {_names('optimizers of other parameters', loose)}"
+        return text
+
+    def _tell_joined(self, place: Place, changed: list[str]) -> None:
+        more = len(changed) - COUNTERS_TOLD_MAX
+        shown = ", ".join(changed[:COUNTERS_TOLD_MAX]) + (f" and {more} more" if more > 0 else "")
+        told.say(
+            f"replica {self._here.replica_id} joined at {place.words()}"
+            + (f"; set: {shown}" if shown else "")
+        )
+
+    def ends(self) -> None:
+        """The script has ended well: wait for replicas that must heal once more."""
+        if self._manager is None or not self._has_stepped:
+            return
+        if self.in_step:  # it ended between a forward pass and its step
+            self._outcome = self._manager.should_commit()
+            self.in_step = False
+        noted, counters = self._noted, self._place.counters
+        if self._first_values is not None:
+            counters = changed_since(self._first_values, noted.values)
+        self._place = replace(
+            self._place,
+            counters=counters,
+            ranges=noted.ranges,
+            exchanges=noted.exchanges,
+            has_finished=True,
+        )
+        self._manager.progress.position = summary(self._place)
+        if not self._manager.linger():
+            told.say(
+                f"replica {self._here.replica_id} ends although others have not come to the end"
+            )
+        if self.lost:
+            told.say(
+                f"{self.lost} of {self.steps} steps were not committed: their batches are lost"
+            )
+
+
+def _names(what: str, found: list[Any]) -> str:
+    return f"{what} {', '.join(type(x).__name__ for x in found)}" if found else ""
+
+
+def _renew_random(replica_id: str, step: int) -> None:
+    """A newcomer must not draw the numbers of the job's first steps once more."""
+    seed = (int(replica_id) << 40) ^ (step + 1)
+    torch.manual_seed(seed)
+    random.seed(seed)

@@ -1,0 +1,163 @@
+"""DistributedDataParallel of the script, and the modules that none wraps.
+
+``DistributedDataParallel(...)`` makes an object of ``ManagedModel``, which is a subclass, so that
+``isinstance`` and attributes are as the script expects, also in modules that imported torch's class
+before. Not here: how gradients are reduced (training/ddp.py), steps (loop.py).
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as TorchDDP
+
+from ftrun.errors import UserError
+from ftrun.inject.zero_edit.frames import call_site
+from ftrun.inject.zero_edit.world import World
+from ftrun.training.ddp import DistributedDataParallel
+from ftrun.training.manager import Manager
+
+MODULES_MAX = 200_000
+
+
+class Models:
+    """The models of this process.
+
+    Args:
+        manager: makes the Manager, at the first model.
+        before_forward: called before a forward pass in training; False: the pass does not count.
+    """
+
+    def __init__(self, manager: Callable[[], Manager], before_forward: Callable[[], bool]) -> None:
+        self.manager = manager
+        self.before_forward = before_forward
+        self.wrapped: list[nn.Module] = []
+        self._parameters: set[int] = set()
+        self._made: list[weakref.ref[nn.Module]] = []
+
+    def add(self, module: nn.Module) -> None:
+        """A DistributedDataParallel wraps ``module``."""
+        self.wrapped.append(module)
+        self._parameters |= {id(parameter) for parameter in module.parameters()}
+
+    def has_parameter_of(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Whether the optimizer steps something that a DistributedDataParallel wraps."""
+        groups = optimizer.param_groups
+        return any(id(p) in self._parameters for group in groups for p in group["params"])
+
+    def loose_roots(self) -> list[nn.Module]:
+        """Modules with a state that no DistributedDataParallel wraps and no other one contains.
+
+        In the order in which they were made: an average of the weights, a teacher.
+        """
+        alive = [module for ref in self._made if (module := ref()) is not None]
+        inner = {id(part) for module in alive for part in module.children()}
+        covered = {id(part) for module in self.wrapped for part in module.modules()}
+        seen: set[int] = set()
+        found = []
+        for module in alive:
+            known = id(module) in inner or id(module) in covered or id(module) in seen
+            if known or isinstance(module, TorchDDP) or not module.state_dict():
+                continue
+            if any(id(part) in covered for part in module.modules()):
+                continue  # the script's own wrapper around a wrapped model
+            seen.add(id(module))
+            found.append(module)
+        return found
+
+    def install(self) -> None:
+        """Patch torch's classes."""
+        _Charge.models = self
+
+        def __new__(cls: type, *args: Any, **kwargs: Any) -> Any:
+            if cls is TorchDDP:
+                return nn.Module.__new__(ManagedModel)
+            if not issubclass(cls, DistributedDataParallel):
+                raise UserError(
+                    f"{call_site()}: {cls.__name__} is a subclass of DistributedDataParallel, "
+                    "which --inject ddp cannot carry. Use torch's class itself, or ftrun's "
+                    "DistributedDataParallel(manager, …)"
+                )
+            return nn.Module.__new__(cls)
+
+        TorchDDP.__new__ = __new__  # type: ignore[method-assign]
+        self._note_modules()
+
+    def _note_modules(self) -> None:
+        module: Any = nn.Module
+        plain_init, plain_set = module.__init__, module.__setstate__
+
+        @functools.wraps(plain_init)
+        def __init__(made: Any, *args: Any, **kwargs: Any) -> None:
+            plain_init(made, *args, **kwargs)
+            self._note(made)
+
+        @functools.wraps(plain_set)
+        def __setstate__(made: Any, state: Any) -> None:  # a deep copy has no other moment
+            plain_set(made, state)
+            self._note(made)
+
+        module.__init__, module.__setstate__ = __init__, __setstate__
+
+    def _note(self, made: nn.Module) -> None:
+        if len(self._made) < MODULES_MAX:
+            self._made.append(weakref.ref(made))
+
+
+class _Charge:
+    models: Models | None = None
+
+
+_SIGNATURE = inspect.signature(TorchDDP.__init__)
+_OWN_GROUP = ("process_group", "device_mesh", "init_sync")
+
+
+class ManagedModel(DistributedDataParallel):
+    """torch's DistributedDataParallel of an unmodified script."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        models = _Charge.models
+        assert models is not None, "made without the patches"
+        given = dict(_SIGNATURE.bind(self, *args, **kwargs).arguments)
+        given.pop("self")
+        module = given.pop("module")
+        group = given.get("process_group")
+        if group is not None and not isinstance(group, World):
+            _check_group(group)
+        for name in _OWN_GROUP:
+            given.pop(name, None)
+        _check_layers(module)
+        super().__init__(models.manager(), module, **given)
+        models.add(module)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the model; in training the first one after a commit begins a step."""
+        models = _Charge.models
+        trains = self.training and torch.is_grad_enabled()
+        if trains and models is not None and not models.before_forward():
+            return self.module(*args, **kwargs)
+        return super().forward(*args, **kwargs)
+
+
+def _check_group(group: Any) -> None:
+    if group.size() == torch.distributed.get_world_size():
+        return
+    raise UserError(
+        f"{call_site()}: DistributedDataParallel over {group.size()} ranks: --inject ddp reduces "
+        "over all replicas. Leave process_group out"
+    )
+
+
+def _check_layers(module: nn.Module) -> None:
+    for name, part in module.named_modules():
+        if isinstance(part, nn.SyncBatchNorm):
+            raise UserError(
+                f"{call_site()}: the layer {name or type(part).__name__} is a SyncBatchNorm, which "
+                "reduces inside the forward pass: --inject ddp cannot carry it. Use BatchNorm"
+            )

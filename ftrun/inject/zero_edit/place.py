@@ -1,0 +1,126 @@
+"""A replica's place in the script: what a newcomer needs to stand where its peers stand.
+
+Pure records and their JSON. Not here: reading a place from the script and setting it (loop.py).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ftrun.inject.zero_edit.frames import Spot, Values
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderPlace:
+    """One open iterator of a loader that gives training batches.
+
+    ``spot``: where the script began to iterate; ``number``: which of those open there, from 0.
+    ``epoch``: of its sampler; None: the sampler has none. ``drawn``: the batches taken before the
+    one that the next step trains on.
+    """
+
+    spot: Spot
+    number: int
+    epoch: int | None
+    drawn: int
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the script stands at the boundary of a step.
+
+    ``stack``: the script's frames at its last draw, innermost first. ``counters``: for each of
+    them the plain values that have changed since the first step. ``ranges``: the number that each
+    ``range`` loop around has taken last. ``exchanges``: since the last commit. ``has_finished``:
+    the script has come to its end.
+    """
+
+    stack: tuple[Spot, ...] = ()
+    loaders: tuple[LoaderPlace, ...] = ()
+    ranges: tuple[tuple[Spot, int], ...] = ()
+    counters: tuple[Values, ...] = field(default=(), hash=False)
+    exchanges: int = 0
+    has_finished: bool = False
+
+    def encode(self) -> str:
+        """As JSON."""
+        return json.dumps(
+            {
+                "stack": [_spot(spot) for spot in self.stack],
+                "loaders": [[_spot(x.spot), x.number, x.epoch, x.drawn] for x in self.loaders],
+                "ranges": [[_spot(spot), number] for spot, number in self.ranges],
+                "counters": list(self.counters),
+                "exchanges": self.exchanges,
+                "has_finished": self.has_finished,
+            }
+        )
+
+    @staticmethod
+    def decode(text: str) -> Place:
+        """The place that ``encode`` has written."""
+        known = json.loads(text)
+        return Place(
+            stack=tuple(Spot(*spot) for spot in known["stack"]),
+            loaders=tuple(
+                LoaderPlace(Spot(*spot), number, epoch, drawn)
+                for spot, number, epoch, drawn in known["loaders"]
+            ),
+            ranges=tuple((Spot(*spot), number) for spot, number in known["ranges"]),
+            counters=tuple(known["counters"]),
+            exchanges=known["exchanges"],
+            has_finished=known["has_finished"],
+        )
+
+    def words(self) -> str:
+        """For people."""
+        if self.has_finished:
+            return "the end of the script"
+        parts = [f"{number} of the loop at {spot}" for spot, number in self.ranges]
+        for loader in self.loaders:
+            epoch = "" if loader.epoch is None else f"epoch {loader.epoch}, "
+            parts.append(f"{epoch}batch {loader.drawn} of the loader at {loader.spot}")
+        return ", ".join(parts) or "its training loop"
+
+
+def _spot(spot: Spot) -> list[str | int]:
+    return [spot.name, spot.line]
+
+
+def digest(stack: Sequence[Spot]) -> str:
+    """A short name of a stack, for comparison."""
+    text = "|".join(f"{spot.name}:{spot.line}" for spot in stack)
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def summary(place: Place) -> str:
+    """What ``Progress.position`` carries: the stack at which a newcomer joins, and words."""
+    return f"{digest(place.stack)} {place.words()}"[:512]
+
+
+def joins_at(position: str) -> str:
+    """The digest in a ``summary``; "" if there is none yet."""
+    return position.partition(" ")[0]
+
+
+def changed_since(first: Sequence[Values], now: Sequence[Values]) -> tuple[Values, ...]:
+    """The values that differ from those at the first step, frame by frame.
+
+    What never changes (the rank, arguments, paths) belongs to each replica and stays out.
+    """
+    found = []
+    for index, values in enumerate(now):
+        before: dict[str, Any] = first[index] if index < len(first) else {}
+        found.append(
+            {
+                path: value
+                for path, value in values.items()
+                if path not in before
+                or before[path] != value
+                or type(before[path]) is not type(value)
+            }
+        )
+    return tuple(found)

@@ -1,0 +1,143 @@
+"""Optimizers, schedulers and scalers of the script: they step committed steps only, and heal.
+
+Not here: whether a step is committed (loop.py), how state heals (carried.py).
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from ftrun.errors import UserError
+from ftrun.inject.zero_edit.frames import call_site
+
+
+class Created:
+    """Objects of one kind in the order in which the script made them."""
+
+    def __init__(self) -> None:
+        self._found: list[weakref.ref[Any]] = []
+        self._kept: list[Any] = []
+
+    def add(self, made: Any) -> None:
+        """The script has made one more; its own references decide whether it lives."""
+        if not any(ref() is made for ref in self._found):
+            self._found.append(weakref.ref(made))
+
+    def all(self) -> list[Any]:
+        """Those that live."""
+        return [made for ref in self._found if (made := ref()) is not None]
+
+    def keep(self) -> None:
+        """Keep those that live: peers may heal from them when the script's main() has returned."""
+        self._kept = self.all()
+
+
+class Stepping:
+    """What steps in this process.
+
+    Args:
+        is_managed: whether an optimizer steps parameters of a DistributedDataParallel.
+        commit: ends the step under way; whether the optimizer may step.
+        is_in_step: whether a step is under way.
+    """
+
+    def __init__(
+        self,
+        is_managed: Callable[[Optimizer], bool],
+        commit: Callable[[], bool],
+        is_in_step: Callable[[], bool],
+    ) -> None:
+        self.optimizers, self.schedulers, self.scalers = Created(), Created(), Created()
+        self._is_managed = is_managed
+        self._commit = commit
+        self._is_in_step = is_in_step
+        self._depth = 0
+
+    def install(self) -> None:
+        """Patch torch's classes."""
+        _note_new(Optimizer, self.optimizers)
+        _note_new(LRScheduler, self.schedulers)
+        for kind in _schedulers_without_super():
+            _note_new(kind, self.schedulers)
+        self._patch_steps()
+        self._patch_scaler()
+
+    def _patch_steps(self) -> None:
+        """Wrap ``step`` of each optimizer class, where torch itself wraps it for its hooks."""
+        plain = Optimizer._patch_step_function
+
+        def _patch_step_function(optimizer: Any) -> None:
+            plain(optimizer)
+            kind = type(optimizer)
+            if getattr(kind.step, "ftrun_of", None) is not kind:
+                kind.step = self._wrapped(kind.step, kind)
+
+        optimizer: Any = Optimizer
+        optimizer._patch_step_function = _patch_step_function
+
+    def _wrapped(self, plain: Callable[..., Any], kind: type) -> Callable[..., Any]:
+        @functools.wraps(plain)
+        def step(optimizer: Any, closure: Any = None, **kwargs: Any) -> Any:
+            if self._depth or not self._is_managed(optimizer):
+                return (
+                    plain(optimizer, closure, **kwargs) if closure else plain(optimizer, **kwargs)
+                )
+            if isinstance(optimizer, torch.optim.LBFGS):
+                raise UserError(
+                    f"{call_site()}: LBFGS runs the model several times in one step, which "
+                    "--inject ddp cannot carry. Use another optimizer"
+                )
+            loss = None
+            if closure is not None:
+                with torch.enable_grad():
+                    loss = closure()
+            if self._commit():
+                self._depth += 1
+                try:
+                    plain(optimizer, **kwargs)
+                finally:
+                    self._depth -= 1
+            return loss
+
+        step.ftrun_of = kind  # type: ignore[attr-defined]
+        return step
+
+    def _patch_scaler(self) -> None:
+        scaler: Any = torch.amp.GradScaler
+        _note_new(scaler, self.scalers)
+        plain = scaler.step
+
+        @functools.wraps(plain)
+        def step(own: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            result = plain(own, optimizer, *args, **kwargs)
+            if self._is_in_step() and self._is_managed(optimizer):
+                self._commit()  # infinite gradients, on all replicas alike: nothing is changed
+            return result
+
+        scaler.step = step
+
+
+def _note_new(kind: Any, created: Created) -> None:
+    plain = kind.__init__
+
+    @functools.wraps(plain)
+    def __init__(made: Any, *args: Any, **kwargs: Any) -> None:
+        plain(made, *args, **kwargs)
+        created.add(made)
+
+    kind.__init__ = __init__
+
+
+def _schedulers_without_super() -> list[type]:
+    """The schedulers of torch whose ``__init__`` does not call that of their base."""
+    from torch.optim import lr_scheduler
+
+    names = ("ReduceLROnPlateau", "SequentialLR", "ChainedScheduler")
+    return [getattr(lr_scheduler, name) for name in names]

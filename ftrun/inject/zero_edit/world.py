@@ -1,0 +1,272 @@
+"""One world of all replicas for the script's own collectives, under any backend's name.
+
+Its size and ranks never change: rank is the slot. A collective outside of DDP is a named exchange
+(core/worker/exchange.py), so that it never touches the gradients' group. A replica that is away
+adds nothing: a sum or a mean is of those that are there, and a list has the caller's own tensor in
+its place. Collectives that cannot be kept are refused in words.
+
+Not here: gradients (models.py), the exchange (training/exchanges.py).
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import ReduceOp, distributed_c10d
+
+from ftrun.core.worker.exchange import BODY_BYTES_MAX
+from ftrun.errors import UserError
+from ftrun.inject.zero_edit import told
+from ftrun.inject.zero_edit.frames import call_site
+from ftrun.training.context import WorkerContext
+
+BACKEND = "ftrun"
+DEFAULT_TIMEOUT = timedelta(minutes=30)
+"""torch's own for Gloo."""
+REFUSED = (
+    "{site}: {what} across replicas is not offered under --inject ddp. Use all_reduce, all_gather, "
+    "broadcast or barrier, or run the script without --replicas: ftrun --nproc-per-node N"
+)
+
+Exchange = Callable[[str, str, bytes, float], dict[int, bytes]]
+
+
+class _Done(dist.Work):
+    """A collective that is complete."""
+
+    def __init__(self, value: Any = None) -> None:
+        super().__init__()
+        self._future: torch.futures.Future[Any] = torch.futures.Future()
+        self._future.set_result(value)
+
+    def wait(self, timeout: Any = None) -> bool:
+        return True
+
+    def is_completed(self) -> bool:
+        return True
+
+    def is_success(self) -> bool:
+        return True
+
+    def get_future(self) -> Any:
+        return self._future
+
+
+class World(dist.ProcessGroup):
+    """All replicas.
+
+    Args:
+        rank, size: of this replica; ``size``: of all that are wanted.
+        timeout: of one collective.
+        exchange: gives bytes at a call site, and gets those of all, by rank.
+    """
+
+    def __init__(self, rank: int, size: int, timeout: timedelta, exchange: Exchange) -> None:
+        super().__init__(rank, size)  # type: ignore[call-arg]  # torch's stub lacks this overload.
+        self._own_rank, self._own_size = rank, size
+        self._timeout_s = timeout.total_seconds()
+        self._exchange = exchange
+
+    def getBackendName(self) -> str:
+        """The name of this backend in torch."""
+        return BACKEND
+
+    # ------------------------------------------------------------ the exchange
+
+    def _all(self, tensor: torch.Tensor, operation: str) -> dict[int, torch.Tensor]:
+        """The tensors of all that take part, by rank."""
+        sizes = "x".join(map(str, tensor.shape)) or "scalar"
+        what = f"{operation} of {str(tensor.dtype).removeprefix('torch.')} {sizes}"
+        site = call_site()
+        if tensor.nbytes > BODY_BYTES_MAX:
+            raise UserError(
+                f"{site}: {what}: an operation of the script itself takes {BODY_BYTES_MAX >> 20} "
+                "MiB at most across replicas; gradients go through DistributedDataParallel"
+            )
+        found = self._exchange(site, what, _to_bytes(tensor), self._timeout_s)
+        return {rank: _from_bytes(body, tensor) for rank, body in found.items()}
+
+    # ------------------------------------------------------------ collectives
+
+    def allreduce(self, tensors: Any, opts: Any = None) -> Any:  # type: ignore[override]
+        op = getattr(opts, "reduceOp", opts) or ReduceOp.SUM
+        for tensor in _listed(tensors):
+            found = torch.stack(list(self._all(tensor, f"all_reduce {_op_name(op)}").values()))
+            tensor.copy_(_reduced(found, op))
+        return _Done(tensors)
+
+    def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
+        return self.allreduce(tensors, opts)
+
+    def reduce(self, tensors: Any, opts: Any = None) -> Any:  # type: ignore[override]
+        return self.allreduce(tensors, opts)
+
+    def barrier(self, opts: Any = None) -> Any:
+        self._all(torch.zeros(0), "barrier")
+        return _Done()
+
+    def broadcast(self, tensors: Any, opts: Any = None) -> Any:  # type: ignore[override]
+        root = getattr(opts, "rootRank", 0)
+        for tensor in _listed(tensors):
+            found = self._all(tensor, f"broadcast from {root}")
+            if root not in found:
+                told.once(
+                    f"{call_site()}: rank {root} is away, so its broadcast is rank {min(found)}'s"
+                )
+            tensor.copy_(found.get(root, found[min(found)]))
+        return _Done(tensors)
+
+    def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        for output, tensor in zip(outputs, inputs, strict=True):
+            self._gather(tensor, output)
+        return _Done(outputs)
+
+    def _allgather_base(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> Any:
+        self._gather(tensor, list(output.view(self._own_size, -1).unbind(0)))
+        return _Done([output])
+
+    def all_gather_single(
+        self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None
+    ) -> Any:
+        return self._allgather_base(output, tensor, opts)
+
+    def allgather_into_tensor_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        for output, tensor in zip(outputs, inputs, strict=True):
+            self._allgather_base(output, tensor)
+        return _Done(outputs)
+
+    def gather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:  # type: ignore[override]
+        self._gather(inputs[0], outputs[0] if outputs and outputs[0] else [])
+        return _Done(outputs)
+
+    def _gather(self, tensor: torch.Tensor, outputs: list[torch.Tensor]) -> None:
+        found = self._all(tensor, "all_gather")
+        for rank, output in enumerate(outputs):
+            output.copy_(found.get(rank, tensor).view_as(output))
+
+    # ------------------------------------------------------------ what is not offered
+
+    def _refuse(self, what: str) -> Any:
+        raise UserError(REFUSED.format(site=call_site(), what=what))
+
+    def scatter(self, *args: Any, **kwargs: Any) -> Any:
+        return self._refuse("scatter")
+
+    def reduce_scatter(self, *args: Any, **kwargs: Any) -> Any:
+        return self._refuse("reduce_scatter")
+
+    def _reduce_scatter_base(self, *args: Any, **kwargs: Any) -> Any:
+        return self._refuse("reduce_scatter")
+
+    def reduce_scatter_tensor_coalesced(self, *args: Any, **kwargs: Any) -> Any:
+        return self._refuse("reduce_scatter")
+
+    def alltoall(self, *args: Any, **kwargs: Any) -> Any:
+        return self._refuse("all_to_all")
+
+    def alltoall_base(self, *args: Any, **kwargs: Any) -> Any:
+        return self._refuse("all_to_all")
+
+    def send(self, *args: Any, **kwargs: Any) -> Any:
+        return self._refuse("send")
+
+    def recv(self, *args: Any, **kwargs: Any) -> Any:
+        return self._refuse("recv")
+
+    def shutdown(self) -> None:
+        """Nothing to close: the Manager stays until the script's end."""
+
+    def abort(self) -> None:
+        """As ``shutdown``."""
+
+
+def install(here: WorkerContext, exchange: Exchange) -> None:
+    """Let ``init_process_group`` make one world of all replicas."""
+    rank, size = int(here.replica_id), here.replicas
+
+    def make(store: Any, group_rank: int, group_size: int, timeout: timedelta) -> World:
+        if group_size != size:
+            raise UserError(
+                REFUSED.format(site=call_site(), what=f"new_group of {group_size} of {size} ranks")
+            )
+        return World(rank, size, timeout or DEFAULT_TIMEOUT, exchange)
+
+    dist.Backend.register_backend(BACKEND, make, devices=["cpu", "cuda"])
+    plain = dist.init_process_group
+
+    @functools.wraps(plain)
+    def init_process_group(
+        backend: Any = None,
+        init_method: Any = None,
+        timeout: timedelta | None = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> None:
+        plain(
+            backend=BACKEND,
+            store=_store(),
+            rank=rank,
+            world_size=size,
+            timeout=timeout or DEFAULT_TIMEOUT,
+        )
+
+    dist.init_process_group = init_process_group
+    distributed_c10d.init_process_group = init_process_group
+    os.environ.setdefault("MASTER_ADDR", here.host)
+
+
+def _store() -> Any:
+    kind: Any = getattr(dist, "HashStore")  # noqa: B009 - torch's stub does not export it
+    return kind()
+
+
+def _listed(tensors: Any) -> list[torch.Tensor]:
+    return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+
+
+def _to_bytes(tensor: torch.Tensor) -> bytes:
+    flat = tensor.detach().cpu().contiguous().view(-1)
+    return bytes(flat.view(torch.uint8).numpy().tobytes()) if flat.numel() else b""
+
+
+def _from_bytes(body: bytes, like: torch.Tensor) -> torch.Tensor:
+    if not body:
+        return torch.empty_like(like)
+    flat = torch.frombuffer(bytearray(body), dtype=like.dtype)
+    return flat.view(like.shape).to(like.device)
+
+
+OPERATIONS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "PREMUL_SUM")
+
+
+def _op_name(op: Any) -> str:
+    return next((name.lower() for name in OPERATIONS if op == getattr(ReduceOp, name)), "?")
+
+
+def _reduced(found: torch.Tensor, op: Any) -> torch.Tensor:
+    """All tensors as one, along the first dimension."""
+    if op == ReduceOp.SUM:
+        return found.sum(0).to(found.dtype)
+    if op == ReduceOp.AVG:
+        return found.mean(0)
+    if op == ReduceOp.MAX:
+        return found.amax(0)
+    if op == ReduceOp.MIN:
+        return found.amin(0)
+    if op == ReduceOp.PRODUCT:
+        return found.prod(0).to(found.dtype)
+    bitwise = {
+        ReduceOp.BAND: torch.bitwise_and,
+        ReduceOp.BOR: torch.bitwise_or,
+        ReduceOp.BXOR: torch.bitwise_xor,
+    }
+    combine = bitwise.get(op)
+    if combine is None:
+        raise UserError(REFUSED.format(site=call_site(), what=f"a reduction by {_op_name(op)}"))
+    return functools.reduce(combine, found.unbind(0))

@@ -43,6 +43,9 @@ log = logging.getLogger(__name__)
 QUESTION_TIMEOUT_S = 10.0
 """Above the time that a peer waits for its answer before it says: not yet."""
 RETRY_S = 0.05
+PLACE_INDEX = 999_999_999
+"""The number under which a replica shows its place in the script at a step (``show_place``)."""
+PLACES_KEPT = 2
 NOTICE_AFTER_S = 20.0
 
 
@@ -69,11 +72,14 @@ class Exchanges:
         self._at = SET_UP
         self.index = 0
         self._links: dict[str, DonorLink] = {}
+        self._places: dict[int, Callable[[], str]] = {}
         engine.on_exchange = self.answer
 
     # ------------------------------------------------------------ the script's side
 
-    def exchange(self, site: str, what: str, body: bytes, timeout_s: float) -> Exchanged:
+    def exchange(
+        self, site: str, what: str, body: bytes, timeout_s: float, *, index: int | None = None
+    ) -> Exchanged:
         """Give ``body`` and get what all members of the quorum give at the same place.
 
         Before the first step all wanted replicas take part, and what they give is kept: a replica
@@ -84,6 +90,7 @@ class Exchanges:
             what: the operation with its dtype and shape.
             body: at most 16 MiB.
             timeout_s: deadline for all answers.
+            index: a number of one's own; None: the next one since the last commit.
 
         Raises:
             UserError: ``body`` is too large, or this replica is out of step with its peers.
@@ -94,7 +101,7 @@ class Exchanges:
                 f"{site}: {what} has {len(body)} bytes, and an exchange between replicas takes "
                 f"{BODY_BYTES_MAX} at most"
             )
-        name = self._next()
+        name = self._next() if index is None else ExchangeName(self._at_step(), index)
         with self._engine.changed:
             if self._kept.is_full:
                 raise UserError(
@@ -128,8 +135,7 @@ class Exchanges:
 
     def _next(self) -> ExchangeName:
         """The name of the next exchange. The number begins at 0 after each commit."""
-        machine = self._engine.machine
-        at = machine.state.step if machine.begun else SET_UP
+        at = self._at_step()
         if at != self._at:
             self._at, self.index = at, 0
         name = ExchangeName(at, self.index)
@@ -138,13 +144,72 @@ class Exchanges:
 
     def place(self) -> int:
         """How many exchanges there were since the last commit."""
+        return self.index if self._at_step() == self._at else 0
+
+    def _at_step(self) -> int:
         machine = self._engine.machine
-        at = machine.state.step if machine.begun else SET_UP
-        return self.index if at == self._at else 0
+        return machine.state.step if machine.begun else SET_UP
 
     def set_place(self, index: int) -> None:
         """This worker has healed to a state in which its peers have exchanged that often."""
         self._at, self.index = self._engine.machine.state.step, index
+
+    def show_place(self, encode: Callable[[], str]) -> None:
+        """Show peers that heal to the state of this step where the script stands at it."""
+        with self._engine.changed:
+            self._places[self._engine.machine.position] = encode
+            while len(self._places) > PLACES_KEPT:
+                del self._places[min(self._places)]
+            self._engine.changed.notify_all()
+
+    def ask_place(self, timeout_s: float) -> str | None:
+        """The place of the replicas that this one has healed from; None: nobody answers.
+
+        It is one donor's answer, because values that nobody reduces differ between replicas.
+        """
+        machine, deadline = self._engine.machine, clock.now() + timeout_s
+        name = ExchangeName(machine.position, PLACE_INDEX)
+        while clock.now() < deadline:
+            quorum = machine.in_force
+            if quorum is None:
+                return None  # interrupted: the next quorum names the donors
+            for member in quorum.members:
+                if member.replica_id not in quorum.donors:
+                    continue
+                question = ExchangeQuestion(name, of=member.replica_id)
+                found = self._ask(member.endpoints[self._context.group_rank], question)
+                if found:
+                    return found[0].body.decode()
+            self._engine.await_answer(lambda: None, RETRY_S)
+        return None
+
+    def peek_place(self, timeout_s: float) -> str | None:
+        """Where the replicas that train stand now; None: none trains, or nobody answers."""
+        deadline, rank = clock.now() + timeout_s, self._context.group_rank
+        question = ExchangeName(SET_UP, PLACE_INDEX)
+        while clock.now() < deadline:
+            roster = self.peers(max(0.0, deadline - clock.now()))
+            if not roster.has_begun:
+                return None
+            for entry in roster.entries:
+                if entry.replica_id == self._context.replica_id:
+                    continue
+                asked = ExchangeQuestion(question, of=entry.replica_id)
+                found = self._ask(entry.endpoints[rank], asked)
+                if found:
+                    return found[0].body.decode()
+            self._engine.peers = None  # they may have been restarted meanwhile
+            self._engine.await_answer(lambda: None, RETRY_S)
+        return None
+
+    def _shown(self, step: int) -> list[Contribution] | None:
+        """This replica's place at ``step``; ``SET_UP``: its latest one."""
+        if step == SET_UP and self._places:
+            step = max(self._places)
+        encode = self._places.get(step)
+        if encode is None:
+            return None
+        return [Contribution(self._context.replica_id, "", "place", encode().encode())]
 
     def _give(self, waits: _Waiting) -> None:
         with self._engine.changed:
@@ -268,6 +333,8 @@ class Exchanges:
         machine = self._engine.machine
 
         def find() -> Sequence[Contribution] | None:
+            if question.name.index == PLACE_INDEX:
+                return self._shown(question.name.step)
             if question.of:
                 found = self._kept.under(question.name)
                 return [c for c in found if c.replica_id == question.of]

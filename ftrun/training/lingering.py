@@ -4,7 +4,7 @@ A replica that dies in the last second must heal from somebody, or it would trai
 beginning. So a replica that has reached the end *lingers*: it stands at its next step, which needs
 all replicas that are still to finish, and commits nothing. The lighthouse sees that too few
 contribute, and lets a replica that is back join at this step. When all are there, they meet in one
-exchange, and all leave together.
+exchange, and leave after another one.
 
 Not here: what happens to a step with too few contributors (core/worker/machine.py,
 core/lighthouse/membership.py).
@@ -17,14 +17,17 @@ import logging
 from ftrun import clock
 from ftrun.core.worker import events as e
 from ftrun.core.worker.machine import Fate, StepMachine
-from ftrun.errors import PeerError
+from ftrun.errors import PeerError, UserError
 from ftrun.training.engine import Engine
 from ftrun.training.exchanges import Exchanges
 from ftrun.training.step_flow import StepFlow
 
 log = logging.getLogger(__name__)
 
-SITE, WHAT = "the end of the script", "finish"
+SITE, WHAT, PARTING = "the end of the script", "finish", "leave"
+PARTING_TIMEOUT_S = 5.0
+FINISH_INDEX, PART_INDEX = 999_999_997, 999_999_998
+"""Fixed, because a replica that meets the others twice must meet one that came only now."""
 TRIES = 2
 """The second try of a step with too few contributors lets others join (Activity.TOO_FEW)."""
 
@@ -53,14 +56,23 @@ def linger(
             if not _meet(engine, machine, flow, deadline):
                 return False
             left_s = max(1.0, deadline - clock.now())
-            met = exchanges.exchange(SITE, WHAT, b"", left_s)
+            met = exchanges.exchange(SITE, WHAT, b"", left_s, index=FINISH_INDEX)
             if len(met.contributions) >= wanted:
+                _part(exchanges)
                 return True
     except (PeerError, TimeoutError) as error:
         log.warning("ends without the others: %s", error)
         return False
     finally:
         engine.feed(e.Decided(False, shared=True, reason="the script has ended"))
+
+
+def _part(exchanges: Exchanges) -> None:
+    """All are here, and each stays until all others know: then nobody waits for one that left."""
+    try:
+        exchanges.exchange(SITE, PARTING, b"", PARTING_TIMEOUT_S, index=PART_INDEX)
+    except (PeerError, TimeoutError, UserError) as error:
+        log.debug("the others have left: %s", error)
 
 
 def _meet(engine: Engine, machine: StepMachine, flow: StepFlow, deadline: float) -> bool:

@@ -25,21 +25,18 @@ class Carried:
 
     Args:
         models, stepping: what the script has made.
-        place: the place at the boundary under way, as JSON.
-        placed: takes the peers' place, when their state has been loaded.
+        loaded: called when the peers' state has been loaded.
     """
 
     def __init__(
         self,
         models: Models,
         stepping: Stepping,
-        place: Callable[[], str],
-        placed: Callable[[str], None],
+        loaded: Callable[[], None],
     ) -> None:
         self._models = models
         self._stepping = stepping
-        self._place = place
-        self._placed = placed
+        self._loaded = loaded
 
     def _parts(self) -> dict[str, list[Any]]:
         return {
@@ -52,12 +49,10 @@ class Carried:
 
     def state(self) -> dict[str, Any]:
         """The state to give to peers."""
-        tree: dict[str, Any] = {
+        return {
             name: [_carriable(part.state_dict()) for part in parts]
             for name, parts in self._parts().items()
         }
-        tree["place"] = self._place()
-        return tree
 
     def load(self, tree: dict[str, Any]) -> None:
         """Take the peers' state.
@@ -74,7 +69,7 @@ class Carried:
                 )
             for part, state in zip(parts, given, strict=True):
                 part.load_state_dict({**_left_out(part.state_dict()), **state})
-        self._placed(tree["place"])
+        self._loaded()
 
 
 def _is_carriable(value: Any, depth: int = 0) -> bool:

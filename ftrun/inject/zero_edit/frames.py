@@ -12,12 +12,12 @@ from __future__ import annotations
 import ctypes
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, cast
 
 LOOP_PACKAGES = (
     "/transformers/",
@@ -106,7 +106,6 @@ def call_site() -> str:
 # ---------------------------------------------------------------- plain values
 
 Values = dict[str, Any]
-_Setter = Callable[[Any], None]
 
 
 @lru_cache(maxsize=4096)
@@ -140,7 +139,7 @@ def _places(frame: FrameType) -> Iterator[tuple[str, dict[Any, Any] | None, Any,
                 for key, item in value.items():
                     if type(key) is str and _is_plain(item):
                         yield f"{name}[{key}]", value, key, item
-        elif _holds_values(type(value)) and hasattr(value, "__dict__"):
+        elif _holds_values(cast(Hashable, type(value))) and hasattr(value, "__dict__"):
             yield from _attributes(name, value)
 
 
@@ -148,7 +147,11 @@ def _attributes(name: str, holder: Any) -> Iterator[tuple[str, dict[Any, Any], A
     for key, item in list(vars(holder).items()):
         if _is_plain(item):
             yield f"{name}.{key}", vars(holder), key, item
-        elif item is not holder and _holds_values(type(item)) and hasattr(item, "__dict__"):
+        elif (
+            item is not holder
+            and _holds_values(cast(Hashable, type(item)))
+            and hasattr(item, "__dict__")
+        ):
             for inner, value in list(vars(item).items()):
                 if _is_plain(value):
                     yield f"{name}.{key}.{inner}", vars(item), inner, value
@@ -166,23 +169,25 @@ def read_values(frame: FrameType) -> Values:
 
 def write_values(frame: FrameType, values: Values) -> list[str]:
     """Set plain values of a frame; returns what was changed, as ``name a→b``."""
-    changed, local = [], False
-    for path, container, key, value in list(_places(frame)):
+    places = list(_places(frame))
+    known = frame.f_locals  # once: before Python 3.13 each access reads the frame again
+    changed, is_local = [], False
+    for path, container, key, value in places:
         if path not in values or (value == values[path] and type(value) is type(values[path])):
             continue
         new = values[path]
         if container is None:
-            frame.f_locals[key] = new
-            local = True
+            known[key] = new
+            is_local = True
         else:
             container[key] = new
         changed.append(f"{path} {_short(value)}→{_short(new)}")
-    missing = [path for path in values if path.isidentifier() and path not in frame.f_locals]
-    for path in missing:  # a variable that this replica has not set yet
-        frame.f_locals[path] = values[path]
-        local = True
-        changed.append(f"{path} →{_short(values[path])}")
-    if local:
+    for path in values:  # a variable that this replica has not set yet
+        if path.isidentifier() and path not in known:
+            known[path] = values[path]
+            is_local = True
+            changed.append(f"{path} →{_short(values[path])}")
+    if is_local:
         _write_back(frame)
     return changed
 

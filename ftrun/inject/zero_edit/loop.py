@@ -25,7 +25,6 @@ from typing import Any
 
 import torch
 
-from ftrun.core.messages import Roster
 from ftrun.errors import UserError
 from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.carried import KEY, Carried
@@ -46,7 +45,6 @@ from ftrun.inject.zero_edit.place import (
     Place,
     changed_since,
     digest,
-    joins_at,
     summary,
 )
 from ftrun.inject.zero_edit.stepping import Stepping
@@ -55,8 +53,7 @@ from ftrun.training.context import WorkerContext
 from ftrun.training.manager import Manager
 
 COUNTERS_TOLD_MAX = 12
-STEPS_UNLIKE_MAX = 3
-"""Forward passes after which a newcomer that never stood where its peers stand gives up."""
+PLACE_TIMEOUT_S = 5.0
 
 
 @dataclass(slots=True)
@@ -84,19 +81,16 @@ class Loop:
         self.stepping = Stepping(self.models.has_parameter_of, self.commit, lambda: self.in_step)
         self._here = here
         self._manager: Manager | None = None
-        self._carried = Carried(
-            self.models, self.stepping, lambda: self._place.encode(), self._placed
-        )
+        self._carried = Carried(self.models, self.stepping, self._note_loaded)
         self._noted = _Noted()  # at the last draw of a training batch
         self._has_followed = False  # its peers have finished: what it still computes is dropped
         self._first_values: tuple[Values, ...] | None = None
         self._place = Place()
-        self._peers: Roster | None = None
-        self._loaded: Place | None = None
+        self._peers_at: Place | None = None  # before this replica has joined them
+        self._has_loaded = False
         self._has_stepped = False
         self._outcome = True
         self._since_draw = 0  # steps since the last draw
-        self._unlike = 0
         self._is_told = False
 
     # ------------------------------------------------------------ the Manager
@@ -113,16 +107,15 @@ class Loop:
         found = self.manager().exchanges.exchange(site, what, body, timeout_s)
         return {int(c.replica_id): c.body for c in found.contributions}
 
-    @property
     def _joins_at(self) -> str:
         """The stack at which the peers draw, if they train and this replica has not joined."""
         if self._has_stepped:
             return ""
-        if self._peers is None:
-            self._peers = self.manager().peers()
-        own = self._here.replica_id
-        positions = [x.position for x in self._peers.entries if x.replica_id != own and x.position]
-        return joins_at(positions[0]) if self._peers.has_begun and positions else ""
+        if self._peers_at is None:
+            limit_s = self._here.quorum_timeout_s
+            text = self.manager().exchanges.peek_place(limit_s)
+            self._peers_at = Place() if text is None else Place.decode(text)
+        return digest(self._peers_at.stack) if self._peers_at.stack else ""
 
     # ------------------------------------------------------------ draws
 
@@ -131,7 +124,7 @@ class Loop:
         if not self.models.wrapped:
             return
         here = stack()
-        wanted = self._joins_at
+        wanted = self._joins_at()
         if wanted and digest(here) == wanted:
             self._join(here)
         iterator.noted = self._note(here)
@@ -163,7 +156,7 @@ class Loop:
         draws = [iterator for iterator in OPEN.all() if iterator.is_training]
         if not draws:
             self._noted = self._note(stack())
-        wanted = self._joins_at
+        wanted = self._joins_at()
         if wanted and digest(stack()) == wanted:
             self._join(stack())
             return not self._has_followed
@@ -173,8 +166,7 @@ class Loop:
         return True
 
     def _stands_elsewhere(self) -> None:
-        entries = self._peers.entries if self._peers is not None else ()
-        peers = "; ".join(dict.fromkeys(x.position.partition(" ")[2] for x in entries))
+        peers = (self._peers_at or Place()).words()
         raise UserError(
             f"this replica was started again, and has come to a training step at {stack()[0]} "
             f"without passing the place where its peers are ({peers}): it cannot follow them. "
@@ -191,12 +183,31 @@ class Loop:
         manager.progress.position = summary(self._place)
         if not self._has_stepped:
             self._take_charge(manager)
-        self._loaded = None
-        manager.start_quorum(allow_heal=self._since_draw == 0 or not draws)
-        self._has_stepped = self.in_step = True
-        loaded: Place | None = self._loaded
-        if loaded is not None and manager.current_step() and loaded != self._place:
+        loaded = self._start(manager, allow_heal=self._since_draw == 0 or not draws)
+        if loaded is not None and loaded != self._place:
             self._go_to(loaded, is_drawn=True)  # it was out of the quorum for some steps
+            self._place = loaded
+        place = self._place
+        manager.exchanges.show_place(place.encode)
+
+    def _start(self, manager: Manager, *, allow_heal: bool) -> Place | None:
+        """Begin a step; the peers' place, if this replica has healed to it.
+
+        A heal that is interrupted leaves nothing: the step is void, and the next one heals.
+        """
+        while True:
+            self._has_loaded = False
+            manager.start_quorum(allow_heal=allow_heal)
+            text = None
+            if self._has_loaded and manager.current_step():
+                text = manager.exchanges.ask_place(PLACE_TIMEOUT_S)
+            if not manager.is_healing() and (text is not None or not self._has_loaded):
+                break
+            if not manager.current_step():
+                break  # all begin at the same place
+            manager.should_commit()
+        self._has_stepped = self.in_step = True
+        return None if text is None else Place.decode(text)
 
     def _make_place(self, draws: list[LoaderIterator]) -> Place:
         assert self._first_values is not None
@@ -221,21 +232,21 @@ class Loop:
 
     # ------------------------------------------------------------ joining
 
-    def _placed(self, text: str) -> None:
-        self._loaded = Place.decode(text)
+    def _note_loaded(self) -> None:
+        self._has_loaded = True
 
     def _join(self, here: tuple[Spot, ...]) -> None:
         """Join the peers, and go to their place."""
         manager = self.manager()
         self._first_values = tuple(read_values(frame) for frame in script_frames())
         self._take_charge(manager)
-        manager.start_quorum()
-        self._has_stepped = self.in_step = True
-        loaded: Place | None = self._loaded
+        loaded = self._start(manager, allow_heal=True)
         if loaded is None:
             return  # the peers have gone: nobody to heal from, so it begins at the beginning
         _renew_random(self._here.replica_id, manager.current_step())
         self._go_to(loaded, is_drawn=False)
+        self._place = loaded
+        manager.exchanges.show_place(loaded.encode)
 
     def _go_to(self, place: Place, *, is_drawn: bool) -> None:
         """Set loops, counters and loaders. ``is_drawn``: this step's batch is drawn already."""
@@ -278,7 +289,7 @@ class Loop:
         if self._is_told:
             return
         self._is_told = True
-        if self._here.replica_id == "0" and not self._joins_at:
+        if self._here.replica_id == "0" and not self._joins_at():
             told.say(self._charge())
 
     def _charge(self) -> str:
@@ -311,7 +322,7 @@ class Loop:
         """The script has ended well: wait for replicas that must heal once more."""
         if self._manager is None or not self._has_stepped:
             return
-        if self.in_step:  # it ended between a forward pass and its step
+        if self.in_step and not self._has_followed:  # between a forward pass and its step
             self._outcome = self._manager.should_commit()
             self.in_step = False
         noted, counters = self._noted, self._place.counters
@@ -325,6 +336,7 @@ class Loop:
             has_finished=True,
         )
         self._manager.progress.position = summary(self._place)
+        self._manager.exchanges.show_place(self._place.encode)
         if not self._manager.linger():
             told.say(
                 f"replica {self._here.replica_id} ends although others have not come to the end"

@@ -97,13 +97,8 @@ def digest(stack: Sequence[Spot]) -> str:
 
 
 def summary(place: Place) -> str:
-    """What ``Progress.position`` carries: the stack at which a newcomer joins, and words."""
-    return f"{digest(place.stack)} {place.words()}"[:512]
-
-
-def joins_at(position: str) -> str:
-    """The digest in a ``summary``; "" if there is none yet."""
-    return position.partition(" ")[0]
+    """What ``Progress.position`` carries, for people."""
+    return place.words()[:512]
 
 
 def changed_since(first: Sequence[Values], now: Sequence[Values]) -> tuple[Values, ...]:

@@ -71,6 +71,8 @@ class Exchanges:
         self._kept = Kept(context.replica_id)
         self._at = SET_UP
         self.index = 0
+        self._behind = 0
+        self._healed_at = SET_UP
         self._links: dict[str, DonorLink] = {}
         self._places: dict[int, Callable[[], str]] = {}
         engine.on_exchange = self.answer
@@ -112,6 +114,8 @@ class Exchanges:
         if name.step == SET_UP:
             self._set_up(waits)
         else:
+            if name.step <= self._healed_at:
+                self._read_own(waits)
             self._give(waits)
             self._between(waits)
         with self._engine.changed:
@@ -148,11 +152,20 @@ class Exchanges:
 
     def _at_step(self) -> int:
         machine = self._engine.machine
-        return machine.state.step if machine.begun else SET_UP
+        return machine.state.step - self._behind if machine.begun else SET_UP
 
-    def set_place(self, index: int) -> None:
-        """This worker has healed to a state in which its peers have exchanged that often."""
-        self._at, self.index = self._engine.machine.state.step, index
+    def set_place(self, index: int, behind: int = 0) -> None:
+        """This worker has healed to a state in which its peers have exchanged that often.
+
+        ``behind``: it goes through that many steps again, whose exchanges its peers have kept.
+        """
+        self._behind = behind
+        self._healed_at = self._engine.machine.state.step
+        self._at, self.index = self._at_step(), index
+
+    def step_again(self) -> None:
+        """One of the steps that this worker goes through again has ended."""
+        self._behind = max(0, self._behind - 1)
 
     def show_place(self, encode: Callable[[], str]) -> None:
         """Show peers that heal to the state of this step where the script stands at it."""
@@ -309,6 +322,14 @@ class Exchanges:
                 self._await_change(waits, attempt, replica_id)
             elif this_round.answered(attempt, replica_id):
                 self._keep(waits.name, found)
+
+    def _read_own(self, waits: _Waiting) -> None:
+        """What a predecessor of this slot has given, its peers have counted already."""
+        quorum, rank = self._engine.machine.in_force, self._context.group_rank
+        own = ExchangeQuestion(waits.name, of=self._context.replica_id)
+        for member in () if quorum is None else quorum.members:
+            if member.replica_id != self._context.replica_id:
+                self._keep(waits.name, self._ask(member.endpoints[rank], own) or [])
 
     def _stands(self, attempt: Attempt) -> bool:
         """Whether the quorum of ``attempt`` is still in force here."""

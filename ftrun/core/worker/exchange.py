@@ -2,7 +2,7 @@
 
 Theory of operation. An exchange has a name: the step that comes next (``SET_UP`` before the first
 one) and its number since the last commit. Every replica keeps what it gives and what it has got,
-for this step and the one before, and all of the set-up, so that whoever comes later reads the same.
+for the last steps, and all of the set-up, so that whoever comes later reads the same.
 
 A replica asks each member for all contributions that this member keeps under the name; a member
 answers once its own is among them. When all members have answered, the exchange is complete, with
@@ -27,7 +27,7 @@ from ftrun.core.ids import NO_ATTEMPT, Attempt, replica_order
 
 SET_UP = -1
 """``ExchangeName.step`` before the first step."""
-STEPS_KEPT = 2
+STEPS_KEPT = 4
 KEPT_BYTES_MAX = 256 << 20
 BODY_BYTES_MAX = 16 << 20
 

@@ -6,6 +6,7 @@ Objects are matched by the order in which the script made them. Not here: the pl
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -37,6 +38,8 @@ class Carried:
         self._models = models
         self._stepping = stepping
         self._loaded = loaded
+        self._kept: dict[str, Any] | None = None
+        self._is_over = False
 
     def _parts(self) -> dict[str, list[Any]]:
         return {
@@ -54,12 +57,31 @@ class Carried:
             for name, parts in self._parts().items()
         }
 
+    def keep(self) -> None:
+        """Remember the state as it is."""
+        self._kept = copy.deepcopy(self.state())
+
+    def restore(self) -> None:
+        """Take the state that was remembered, if there is one."""
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            self._apply(kept)
+
+    def is_over(self) -> None:
+        """The script has ended, and what it made may be gone: the state has nowhere to go."""
+        self._is_over = True
+
     def load(self, tree: dict[str, Any]) -> None:
         """Take the peers' state.
 
         Raises:
             UserError: this replica has made other objects than its peers.
         """
+        if not self._is_over:
+            self._apply(tree)
+        self._loaded()
+
+    def _apply(self, tree: dict[str, Any]) -> None:
         for name, parts in self._parts().items():
             given = tree[name]
             if len(given) != len(parts):
@@ -69,7 +91,6 @@ class Carried:
                 )
             for part, state in zip(parts, given, strict=True):
                 part.load_state_dict({**_left_out(part.state_dict()), **state})
-        self._loaded()
 
 
 def _is_carriable(value: Any, depth: int = 0) -> bool:

@@ -10,6 +10,7 @@ Not here: which values heal (place.py), when they are read and set (loop.py).
 from __future__ import annotations
 
 import ctypes
+import re
 import sys
 import sysconfig
 from collections.abc import Hashable, Iterator
@@ -25,12 +26,15 @@ LOOP_PACKAGES = (
     "/lightning/pytorch/loops/",
     "/pytorch_lightning/loops/",
 )
+INSTALLED = ("/site-packages/", "/dist-packages/")
+"""Also of another environment than this interpreter's own."""
 PLAIN = (int, float, bool, str, type(None))
 DEPTH_MAX = 64
 NAMES_MAX = 512
 DICT_MAX = 64
 TEXT_CHARS_MAX = 1024
 
+_OWN = re.compile(r"rank|process_zero|main_process|is_main|is_master|is_lead|hostname|^pid$|device")
 _FTRUN = str(Path(__file__).resolve().parents[2])
 _LIBRARIES = tuple(
     {
@@ -53,7 +57,8 @@ def is_script(file: str) -> bool:
     if file.startswith("<") or file.startswith(_FTRUN):
         return False
     path = str(Path(file).resolve())
-    return not path.startswith(_LIBRARIES) or is_loop_package(path)
+    is_library = path.startswith(_LIBRARIES) or any(part in path for part in INSTALLED)
+    return not is_library or is_loop_package(path)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -119,6 +124,11 @@ def _holds_values(kind: Any) -> bool:
     return torch is None or not issubclass(kind, torch.nn.Module)
 
 
+def is_own(name: str) -> bool:
+    """Whether a variable of this name belongs to one rank, as ``is_world_process_zero`` does."""
+    return _OWN.search(name) is not None
+
+
 def _is_plain(value: Any) -> bool:
     kind = type(value)
     return kind in PLAIN and (kind is not str or len(value) <= TEXT_CHARS_MAX)
@@ -163,7 +173,8 @@ def read_values(frame: FrameType) -> Values:
     for path, _, _, value in _places(frame):
         if len(found) >= NAMES_MAX:
             break
-        found[path] = value
+        if not is_own(path):
+            found[path] = value
     return found
 
 

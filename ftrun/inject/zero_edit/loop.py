@@ -78,19 +78,26 @@ class Loop:
         self.in_step = False
         self.steps = self.lost = 0
         self.models = Models(self.manager, self.before_forward)
-        self.stepping = Stepping(self.models.has_parameter_of, self.commit, lambda: self.in_step)
+        self.stepping = Stepping(
+            self.models.has_parameter_of,
+            self.commit,
+            lambda: self.in_step,
+            lambda: self._replays > 0 or self._is_replayed,
+        )
         self._here = here
         self._manager: Manager | None = None
         self._carried = Carried(self.models, self.stepping, self._note_loaded)
         self._noted = _Noted()  # at the last draw of a training batch
-        self._has_followed = False  # its peers have finished: what it still computes is dropped
+        self._replays = 0  # steps to go through again, because the peers have finished
+        self._has_followed = False  # it has joined peers that have finished
         self._first_values: tuple[Values, ...] | None = None
         self._place = Place()
         self._peers_at: Place | None = None  # before this replica has joined them
         self._has_loaded = False
-        self._has_stepped = False
+        self._has_stepped = self._is_replayed = False
         self._outcome = True
         self._since_draw = 0  # steps since the last draw
+        self._commits = 0  # steps since ``_place``
         self._is_told = False
 
     # ------------------------------------------------------------ the Manager
@@ -123,6 +130,7 @@ class Loop:
         """A loader is asked for its next batch."""
         if not self.models.wrapped:
             return
+        self._end_replay()
         here = stack()
         wanted = self._joins_at()
         if wanted and digest(here) == wanted:
@@ -130,7 +138,8 @@ class Loop:
         iterator.noted = self._note(here)
         if iterator.is_training:
             self._noted = iterator.noted
-        self._since_draw = 0
+        if iterator.is_training or not any(other.is_training for other in OPEN.all()):
+            self._since_draw = 0
 
     def _note(self, here: tuple[Spot, ...]) -> _Noted:
         functions = {spot.name for spot in here}
@@ -178,12 +187,14 @@ class Loop:
         """Begin a step at the place of the last draw."""
         if self._first_values is None:
             self._first_values = self._noted.values
-        self._place = self._make_place(draws)
+        is_joinable = self._since_draw == 0 or not draws
+        if is_joinable:
+            self._place, self._commits = self._make_place(draws), 0
         manager = self.manager()
         manager.progress.position = summary(self._place)
         if not self._has_stepped:
             self._take_charge(manager)
-        loaded = self._start(manager, allow_heal=self._since_draw == 0 or not draws)
+        loaded = self._start(manager, allow_heal=is_joinable)
         if loaded is not None and loaded != self._place:
             self._go_to(loaded, is_drawn=True)  # it was out of the quorum for some steps
             self._place = loaded
@@ -219,16 +230,31 @@ class Loop:
     def commit(self) -> bool:
         """The first optimizer steps: whether it may. Further ones of the same step follow it."""
         if self._has_followed:
+            self._replay()
             return False
         if self.in_step:
             self._outcome = self.manager().should_commit()
             self.in_step = False
             self.steps += 1
             self._since_draw += 1
+            self._commits += 1
             self.lost += not self._outcome
             for iterator in OPEN.all():
                 iterator.is_fresh = False
         return self._outcome
+
+    def _replay(self) -> None:
+        """A step ends that this replica has gone through again: its result has healed already."""
+        if self._replays:
+            self.manager().exchanges.step_again()
+            self._replays -= 1
+            self._is_replayed = self._replays == 0
+
+    def _end_replay(self) -> None:
+        """What the script has changed in the replay, for example an average, is as its peers'."""
+        if self._is_replayed:
+            self._is_replayed = False
+            self._carried.restore()
 
     # ------------------------------------------------------------ joining
 
@@ -256,14 +282,15 @@ class Loop:
             if not RANGES.set(spot, number)
         ]
         changed = self._set_counters(place)
-        self._has_followed = place.has_finished
+        if place.has_finished:
+            self._has_followed, self._replays = True, max(1, place.commits)
+            self._carried.keep()
         for iterator in OPEN.all():
-            iterator.has_ended |= place.has_finished
             for loader in place.loaders:
                 if (loader.spot, loader.number) == (iterator.spot, iterator.number):
                     ahead = max(iterator.lead, 1) if is_drawn else 0
                     iterator.go_to(loader.epoch, loader.drawn + ahead)
-        self.manager().exchanges.set_place(place.exchanges)
+        self.manager().exchanges.set_place(place.exchanges, behind=self._replays)
         self._tell_joined(place, changed)
         if problems:
             raise UserError(f"this replica cannot follow its peers: {'; '.join(problems)}")
@@ -283,6 +310,7 @@ class Loop:
         """Before the first step: what ftrun carries from now on, and what it does not."""
         for created in (self.stepping.optimizers, self.stepping.schedulers, self.stepping.scalers):
             created.keep()
+        self.models.keep()
         for optimizer in self.stepping.optimizers.all():
             if self.models.has_parameter_of(optimizer):
                 manager.watch_optimizer(optimizer)
@@ -320,21 +348,18 @@ class Loop:
 
     def ends(self) -> None:
         """The script has ended well: wait for replicas that must heal once more."""
-        if self._manager is None or not self._has_stepped:
+        if self._manager is None or not (self._has_stepped or self._joins_at()):
             return
+        if not self._has_stepped:  # it has come to the end by a file that its predecessor wrote
+            self._carried.is_over()
+            self._start(self._manager, allow_heal=True)
+            self._has_followed = True
         if self.in_step and not self._has_followed:  # between a forward pass and its step
             self._outcome = self._manager.should_commit()
             self.in_step = False
-        noted, counters = self._noted, self._place.counters
-        if self._first_values is not None:
-            counters = changed_since(self._first_values, noted.values)
-        self._place = replace(
-            self._place,
-            counters=counters,
-            ranges=noted.ranges,
-            exchanges=noted.exchanges,
-            has_finished=True,
-        )
+        self._end_replay()
+        if not self._has_followed:
+            self._place = replace(self._place, has_finished=True, commits=self._commits)
         self._manager.progress.position = summary(self._place)
         self._manager.exchanges.show_place(self._place.encode)
         if not self._manager.linger():

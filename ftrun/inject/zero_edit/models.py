@@ -40,6 +40,12 @@ class Models:
         self.wrapped: list[nn.Module] = []
         self._parameters: set[int] = set()
         self._made: list[weakref.ref[nn.Module]] = []
+        self._roots: list[nn.Module] | None = None
+
+    def keep(self) -> None:
+        """The modules that live at the first step heal, also when main() has returned."""
+        if self._roots is None:
+            self._roots = self.loose_roots()
 
     def add(self, module: nn.Module) -> None:
         """A DistributedDataParallel wraps ``module``."""
@@ -56,6 +62,8 @@ class Models:
 
         In the order in which they were made: an average of the weights, a teacher.
         """
+        if self._roots is not None:
+            return self._roots
         alive = [module for ref in self._made if (module := ref()) is not None]
         inner = {id(part) for module in alive for part in module.children()}
         covered = {id(part) for module in self.wrapped for part in module.modules()}
@@ -139,7 +147,7 @@ class ManagedModel(DistributedDataParallel):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the model; in training the first one after a commit begins a step."""
         models = _Charge.models
-        trains = self.training and torch.is_grad_enabled()
+        trains = torch.is_grad_enabled() and (self.training or self.module.training)
         if trains and models is not None and not models.before_forward():
             return self.module(*args, **kwargs)
         return super().forward(*args, **kwargs)

@@ -36,7 +36,7 @@ class Place:
     ``stack``: the script's frames at its last draw, innermost first. ``counters``: for each of
     them the plain values that have changed since the first step. ``ranges``: the number that each
     ``range`` loop around has taken last. ``exchanges``: since the last commit. ``has_finished``:
-    the script has come to its end.
+    the script has come to its end, ``commits`` steps after this place.
     """
 
     stack: tuple[Spot, ...] = ()
@@ -45,6 +45,7 @@ class Place:
     counters: tuple[Values, ...] = field(default=(), hash=False)
     exchanges: int = 0
     has_finished: bool = False
+    commits: int = 0
 
     def encode(self) -> str:
         """As JSON."""
@@ -56,6 +57,7 @@ class Place:
                 "counters": list(self.counters),
                 "exchanges": self.exchanges,
                 "has_finished": self.has_finished,
+                "commits": self.commits,
             }
         )
 
@@ -73,6 +75,7 @@ class Place:
             counters=tuple(known["counters"]),
             exchanges=known["exchanges"],
             has_finished=known["has_finished"],
+            commits=known["commits"],
         )
 
     def words(self) -> str:

@@ -46,6 +46,7 @@ class Stepping:
         is_managed: whether an optimizer steps parameters of a DistributedDataParallel.
         commit: ends the step under way; whether the optimizer may step.
         is_in_step: whether a step is under way.
+        is_replay: whether the script goes through a step again whose result it holds already.
     """
 
     def __init__(
@@ -53,8 +54,11 @@ class Stepping:
         is_managed: Callable[[Optimizer], bool],
         commit: Callable[[], bool],
         is_in_step: Callable[[], bool],
+        is_replay: Callable[[], bool],
     ) -> None:
         self.optimizers, self.schedulers, self.scalers = Created(), Created(), Created()
+        self._is_replay = is_replay
+        self._guarded: set[type] = set()
         self._is_managed = is_managed
         self._commit = commit
         self._is_in_step = is_in_step
@@ -62,12 +66,29 @@ class Stepping:
 
     def install(self) -> None:
         """Patch torch's classes."""
-        _note_new(Optimizer, self.optimizers)
-        _note_new(LRScheduler, self.schedulers)
+        _note_new(Optimizer, self.optimizers.add)
+        _note_new(LRScheduler, self._note_scheduler)
         for kind in _schedulers_without_super():
-            _note_new(kind, self.schedulers)
+            _note_new(kind, self._note_scheduler)
         self._patch_steps()
         self._patch_scaler()
+
+    def _note_scheduler(self, made: Any) -> None:
+        self.schedulers.add(made)
+        for kind in type(made).__mro__:
+            if "step" in vars(kind) and issubclass(kind, LRScheduler) and kind not in self._guarded:
+                self._guarded.add(kind)
+                self._guard(kind)
+
+    def _guard(self, kind: Any) -> None:
+        """Let schedulers stand still in a replay: what they hold is of its end."""
+        plain = kind.step
+
+        @functools.wraps(plain)
+        def step(scheduler: Any, *args: Any, **kwargs: Any) -> Any:
+            return None if self._is_replay() else plain(scheduler, *args, **kwargs)
+
+        kind.step = step
 
     def _patch_steps(self) -> None:
         """Wrap ``step`` of each optimizer class, where torch itself wraps it for its hooks."""
@@ -111,8 +132,8 @@ class Stepping:
 
     def _patch_scaler(self) -> None:
         scaler: Any = torch.amp.GradScaler
-        _note_new(scaler, self.scalers)
-        plain = scaler.step
+        _note_new(scaler, self.scalers.add)
+        plain, plain_update = scaler.step, scaler.update
 
         @functools.wraps(plain)
         def step(own: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
@@ -121,16 +142,21 @@ class Stepping:
                 self._commit()  # infinite gradients, on all replicas alike: nothing is changed
             return result
 
-        scaler.step = step
+        @functools.wraps(plain_update)
+        def update(own: Any, *args: Any, **kwargs: Any) -> None:
+            if not self._is_replay():
+                plain_update(own, *args, **kwargs)
+
+        scaler.step, scaler.update = step, update
 
 
-def _note_new(kind: Any, created: Created) -> None:
+def _note_new(kind: Any, note: Callable[[Any], None]) -> None:
     plain = kind.__init__
 
     @functools.wraps(plain)
     def __init__(made: Any, *args: Any, **kwargs: Any) -> None:
         plain(made, *args, **kwargs)
-        created.add(made)
+        note(made)
 
     kind.__init__ = __init__
 

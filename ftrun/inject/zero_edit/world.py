@@ -253,8 +253,11 @@ def _reduced(found: torch.Tensor, op: Any) -> torch.Tensor:
     """All tensors as one, along the first dimension."""
     if op == ReduceOp.SUM:
         return found.sum(0).to(found.dtype)
-    if op == ReduceOp.AVG:
-        return found.mean(0)
+    if op == ReduceOp.AVG:  # of integers as NCCL does
+        floats = found.is_floating_point() or found.is_complex()
+        count = found.shape[0]
+        whole = found.sum(0).div(count, rounding_mode="trunc") if not floats else None
+        return found.mean(0) if whole is None else whole.to(found.dtype)
     if op == ReduceOp.MAX:
         return found.amax(0)
     if op == ReduceOp.MIN:

@@ -1,0 +1,136 @@
+"""Unmodified scripts under ``--inject ddp``, killed at named moments: what each one comes to.
+
+A case passes if the job ends with 0, all replicas hold equal parameters and counters, and the
+counters are those of a run that nobody disturbs. Not here: the scripts (scripts/), the command that
+prints the table (scripts/zero_edit.py at the root).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPTS = Path(__file__).resolve().parent / "scripts"
+REPLICAS = 3
+TIMEOUT_S = 240.0
+STEP_S = "0.03"
+ALL = ("0", "1", "2")
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One script, its arguments, and who is killed when (``RANK@MOMENT``)."""
+
+    script: str
+    args: str = ""
+    kills: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.script} {self.args}".strip() + (f": {self.kills}" if self.kills else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """``ends``: what each replica has written at its end, by rank."""
+
+    exit_code: int
+    ends: dict[str, dict[str, object]]
+    output: str
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether all replicas have come to the same."""
+        found = list(self.ends.values())
+        return len(found) == REPLICAS and all(end == found[0] for end in found)
+
+    @property
+    def counters(self) -> dict[str, object]:
+        """What the script has counted, without its parameters."""
+        end = self.ends.get("0", {})
+        return {name: value for name, value in end.items() if name != "digests"}
+
+    @property
+    def joins(self) -> list[str]:
+        """Where newcomers joined, in words."""
+        return re.findall(r"replica \d+ joined at ([^;\n]*)", self.output)
+
+    @property
+    def lost(self) -> int:
+        """The steps that were not committed."""
+        return max(
+            (int(n) for n in re.findall(r"(\d+) of \d+ steps were not", self.output)), default=0
+        )
+
+
+def run(case: Case, directory: Path, *, python: str = sys.executable) -> Outcome:
+    """Run one case in ``directory``, which must be empty.
+
+    Raises:
+        subprocess.TimeoutExpired: it did not end.
+    """
+    script, *args = case.script, *case.args.split()
+    finished = subprocess.run(
+        [
+            *(python, "-m", "ftrun", "--replicas", str(REPLICAS), "--inject", "ddp", "--prefix"),
+            *("--log-dir", str(directory / "logs"), str(SCRIPTS / script), *args),
+        ],
+        cwd=directory,
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+            "XDG_STATE_HOME": str(directory / "state"),
+            "TMPDIR": str(directory),
+            "FTRUN_TEST_DIR": str(directory),
+            "FTRUN_TEST_KILLS": case.kills,
+            "FTRUN_TEST_STEP_S": STEP_S,
+        },
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    ends = {
+        rank: json.loads(path.read_text())
+        for rank in ALL
+        if (path := directory / f"end-{rank}.json").exists()
+    }
+    return Outcome(finished.returncode, ends, finished.stdout + finished.stderr)
+
+
+def _at(script: str, args: str, *moments: str) -> list[Case]:
+    """Slot 0, slot 1, two at once and all at once, at each of the moments."""
+    who = (("0",), ("1",), ("0", "2"), ALL)
+    return [
+        Case(script, args, ",".join(f"{rank}@{moment}" for rank in ranks))
+        for moment in moments
+        for ranks in who
+    ]
+
+
+FULL = ("train 0 1", "train 1 7", "evaluation 1", "save 1", "set-up", "the end")
+QUICK = (
+    Case("full.py", "", "0@train 1 3"),
+    Case("full.py", "--ema --accum 2", "1@evaluation 1"),
+    Case("loops.py", "while", "1@train 12"),
+    Case("loops.py", "resume", "0@train 2 2"),
+    Case("full.py", "", "1@the end"),
+)
+"""A part of the matrix for every change."""
+CASES: tuple[Case, ...] = (
+    *_at("full.py", "", *FULL),
+    *_at("full.py", "--accum 2 --workers 2", "train 0 2", "train 1 7", "evaluation 1"),
+    *_at("full.py", "--amp", "train 1 3", "evaluation 1"),
+    *_at("full.py", "--ema", "train 1 3", "the end"),
+    *_at("full.py", "--stop --epochs 6", "train 2 3", "evaluation 2"),
+    *_at("loops.py", "while", "train 2", "train 20", "the end"),
+    *_at("loops.py", "range", "train 2", "train 20", "the end"),
+    *_at("loops.py", "two", "train 2", "train 20", "the end"),
+    *_at("loops.py", "resume", "train 0 1", "train 2 2", "train 3 3", "the end"),
+)

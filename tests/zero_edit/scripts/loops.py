@@ -1,0 +1,136 @@
+"""Loops of other shapes: without a loader, over a range, two models, a resume without set_epoch."""
+
+import argparse
+import math
+import os
+from pathlib import Path
+
+import moment
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+
+def data(rank):
+    torch.manual_seed(7)
+    weights = torch.randn(6, 1)
+    torch.manual_seed(100 + rank)
+    x = torch.randn(96, 6)
+    return x, x @ weights
+
+
+def small():
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(6, 12), nn.Tanh(), nn.Linear(12, 1))
+
+
+def while_loop(rank):
+    """nanoGPT's shape: no loader, a learning rate by hand."""
+    x, y = data(rank)
+    model = DDP(small())
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.0)
+    it = 0
+    while it < 40:
+        moment.at(f"train {it}")
+        lr = 0.02 * 0.5 * (1 + math.cos(math.pi * it / 40))
+        for group in optimizer.param_groups:
+            group["lr"] = lr
+        rows = torch.randint(96, (16,))
+        loss = nn.functional.mse_loss(model(x[rows]), y[rows])
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if it % 10 == 0:
+            mean = loss.detach().clone()
+            dist.all_reduce(mean, op=dist.ReduceOp.AVG)
+        it += 1
+    return {"model": model.module}, {"it": it, "lr": round(lr, 8)}
+
+
+def range_loop(rank):
+    x, y = data(rank)
+    model = DDP(small())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    total = 0
+    for it in range(40):
+        moment.at(f"train {it}")
+        rows = slice((it * 16) % 96, (it * 16) % 96 + 16)
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(x[rows]), y[rows]).backward()
+        optimizer.step()
+        total += it
+    return {"model": model.module}, {"it": it, "total": total}
+
+
+def two_models(rank):
+    x, y = data(rank)
+    loader = DataLoader(TensorDataset(x, y), 8)
+    real, fake = DDP(small()), DDP(nn.Linear(6, 6))
+    first = torch.optim.Adam(real.parameters(), lr=1e-3)
+    second = torch.optim.Adam(fake.parameters(), lr=1e-3)
+    steps = 0
+    for epoch in range(3):
+        for bx, by in loader:
+            moment.at(f"train {steps}")
+            first.zero_grad()
+            nn.functional.mse_loss(real(fake(bx).detach()), by).backward()
+            first.step()
+            second.zero_grad()
+            for parameter in real.parameters():
+                parameter.requires_grad_(False)
+            nn.functional.mse_loss(real.module(fake(bx)), by).backward()
+            for parameter in real.parameters():
+                parameter.requires_grad_(True)
+            second.step()
+            steps += 1
+    return {"real": real.module, "fake": fake.module}, {"steps": steps, "epoch": epoch}
+
+
+def resume(rank):
+    """Forgets set_epoch, evaluates on rank 0 only, and resumes from its own snapshot."""
+    x, y = data(rank)
+    set_ = TensorDataset(x, y)
+    loader = DataLoader(set_, 8, sampler=DistributedSampler(set_))
+    model, begin = small(), 0
+    path = Path(os.environ["FTRUN_TEST_DIR"]) / "snapshot.pt"
+    if path.exists():
+        saved = torch.load(path)
+        model.load_state_dict(saved["model"])
+        begin = saved["epoch"] + 1
+    model = DDP(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    epoch = begin - 1
+    for epoch in range(begin, 6):
+        for i, (bx, by) in enumerate(loader):
+            moment.at(f"train {epoch} {i}")
+            optimizer.zero_grad()
+            nn.functional.mse_loss(model(bx), by).backward()
+            optimizer.step()
+        if rank == 0:
+            model.eval()
+            with torch.no_grad():
+                nn.functional.mse_loss(model.module(x), y).item()
+            model.train()
+            torch.save({"model": model.module.state_dict(), "epoch": epoch}, path)
+        dist.barrier()
+    return {"model": model.module}, {"epoch": epoch}
+
+
+SHAPES = {"while": while_loop, "range": range_loop, "two": two_models, "resume": resume}
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("shape", choices=sorted(SHAPES))
+    shape = parser.parse_args().shape
+    dist.init_process_group("gloo")
+    modules, facts = SHAPES[shape](dist.get_rank())
+    moment.at("the end")
+    moment.end(modules, **facts)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -320,8 +320,10 @@ class Exchanges:
             )
             if found is None:
                 self._await_change(waits, attempt, replica_id)
-            elif this_round.answered(attempt, replica_id):
-                self._keep(waits.name, found)
+            else:
+                with self._engine.changed:  # an answer of a quorum that is over must not be kept
+                    if self._stands(attempt) and this_round.answered(attempt, replica_id):
+                        self._kept.add(waits.name, found)
 
     def _read_own(self, waits: _Waiting) -> None:
         """What a predecessor of this slot has given, its peers have counted already."""

@@ -193,7 +193,11 @@ class Round:
         return True
 
     def answered(self, attempt: Attempt, replica_id: str) -> bool:
-        """A member has answered; False: in an earlier round, so its answer must be dropped."""
+        """A member has answered; False: in an earlier round, so its answer must be dropped.
+
+        The caller makes sure that the quorum of ``attempt`` is still in force: a member that has
+        answered in the next round already must not come to know more (E1).
+        """
         if attempt != self._attempt:
             return False
         self.open.discard(replica_id)

@@ -1,0 +1,91 @@
+"""Our ``range`` and ``enumerate`` are as Python's, and can be set."""
+
+from __future__ import annotations
+
+import builtins
+import copy
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ftrun.inject.zero_edit.counting import RANGES, Counted, Enumerate, Jumps, Range
+from ftrun.inject.zero_edit.frames import Spot
+
+numbers = st.integers(-20, 20)
+
+
+@given(numbers, numbers, numbers.filter(bool))
+def test_a_range_is_as_pythons(start: int, stop: int, step: int) -> None:
+    ours, real = Range(start, stop, step), builtins.range(start, stop, step)
+    assert list(ours) == list(real)
+    assert len(ours) == len(real)
+    assert ours == real
+    assert hash(ours) == hash(real)
+    assert list(reversed(ours)) == list(reversed(real))
+    assert repr(ours) == repr(real)
+    assert (ours.start, ours.stop, ours.step) == (start, stop, step)
+    assert copy.deepcopy(ours) == real
+    assert all((n in ours) == (n in real) for n in range(-25, 25))
+
+
+def test_isinstance_knows_both() -> None:
+    assert isinstance(Range(3), Range)
+    assert isinstance(builtins.range(3), Range)
+    assert isinstance(Enumerate([1]), Enumerate)
+    assert not isinstance([1], Range)
+
+
+def here() -> Spot:
+    """The place of the loop that ``loop`` runs, as RANGES has noted it."""
+    (found,) = [spot for spot, _ in RANGES.current({"test_counting.py:loop"})]
+    return found
+
+
+def loop(until: int, seen: list[int], at: int, to: int) -> None:
+    for number in Range(until):
+        seen.append(number)
+        if number == at:
+            assert RANGES.current({"test_counting.py:loop"})[0][1] == at
+            assert RANGES.set(here(), to)
+
+
+def test_a_loop_goes_on_after_another_number() -> None:
+    seen: list[int] = []
+    loop(8, seen, 1, 5)
+    assert seen == [0, 1, 6, 7]
+
+
+def test_a_loop_goes_back() -> None:
+    seen: list[int] = []
+    loop(4, seen, 3, 3)
+    assert seen == [0, 1, 2, 3]
+
+
+def lacking() -> None:
+    for _ in Range(3):
+        (spot,) = [found for found, _ in RANGES.current({"test_counting.py:lacking"})]
+        assert not RANGES.set(spot, 7)
+        assert not RANGES.set(Spot("other.py:f", 1), 0)
+
+
+def test_a_loop_that_lacks_the_number() -> None:
+    lacking()
+
+
+def test_enumerate_follows_jumps() -> None:
+    class Jumping:
+        def __iter__(self) -> Jumping:
+            return self
+
+        def __next__(self) -> str:
+            Jumps.total += 10
+            return "batch"
+
+    counted = Enumerate(Jumping(), 1)
+    assert isinstance(counted, Counted)
+    assert [next(counted)[0] for _ in range(3)] == [11, 22, 33]
+
+
+def test_enumerate_over_a_list_is_pythons_own() -> None:
+    assert type(Enumerate([5])) is builtins.enumerate
+    assert list(Enumerate("ab", 3)) == [(3, "a"), (4, "b")]

@@ -1,0 +1,102 @@
+"""The script's frames, and the plain values in them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ftrun.inject.zero_edit import frames
+from ftrun.inject.zero_edit.frames import (
+    call_site,
+    is_own,
+    is_script,
+    read_values,
+    script_frames,
+    write_values,
+)
+
+
+class Counters:
+    def __init__(self) -> None:
+        self.steps = 3
+        self.rank = 1
+        self.inner: Any = None
+
+
+def test_values_of_a_frame() -> None:
+    count, name, best, text = 4, "x", 0.5, None
+    table = {"a": 1, "b": [2], 3: 4}
+    holder = Counters()
+    holder.inner = Counters()
+    found = read_values(sys._getframe())
+    assert found["count"] == 4
+    assert (found["name"], found["best"], found["text"]) == ("x", 0.5, None)
+    assert found["table[a]"] == 1
+    assert "table[b]" not in found
+    assert found["holder.steps"] == 3
+    assert found["holder.inner.steps"] == 3
+    assert "holder.rank" not in found
+    assert (count, name, best, text, table[3]) == (4, "x", 0.5, None, 4)
+
+
+def test_values_are_written() -> None:
+    count, other = 4, 7
+    table = {"a": 1}
+    holder = Counters()
+    changed = write_values(
+        sys._getframe(), {"count": 9, "other": 8, "table[a]": 2, "holder.steps": 5, "new_one": 3}
+    )
+    assert (count, other, table["a"], holder.steps) == (9, 8, 2, 5)
+    assert sorted(changed) == [
+        "count 4→9",
+        "holder.steps 3→5",
+        "new_one →3",
+        "other 7→8",
+        "table[a] 1→2",
+    ]
+
+
+def test_a_variable_that_is_set_later_in_the_function() -> None:
+    write_values(sys._getframe(), {"later": 5})
+    if len(sys.argv) < 0:
+        later = 1
+    assert later == 5
+
+
+def test_equal_values_are_left_alone() -> None:
+    count = 4
+    assert write_values(sys._getframe(), {"count": 4}) == []
+    assert count == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "own"),
+    [
+        ("rank", True),
+        ("self.local_rank", True),
+        ("state.is_world_process_zero", True),
+        ("device", True),
+        ("global_step", False),
+        ("best", False),
+    ],
+)
+def test_what_belongs_to_one_rank(name: str, own: bool) -> None:
+    assert is_own(name) is own
+
+
+def test_whose_code_it_is() -> None:
+    assert is_script(__file__)
+    assert not is_script(frames.__file__)
+    assert not is_script(pytest.__file__)
+    assert not is_script("<frozen runpy>")
+    assert is_script("/opt/env/lib/python3/site-packages/transformers/trainer.py")
+    assert not is_script("/opt/env/lib/python3/site-packages/torch/nn/modules/module.py")
+
+
+def test_the_stack() -> None:
+    found = script_frames()
+    assert found[0].f_code.co_name == "test_the_stack"
+    assert call_site() == f"{Path(__file__).name}:{sys._getframe().f_lineno}"

@@ -1,0 +1,44 @@
+"""A place travels as JSON, and its counters are those that have changed."""
+
+from __future__ import annotations
+
+from ftrun.inject.zero_edit.frames import Spot
+from ftrun.inject.zero_edit.place import LoaderPlace, Place, changed_since, digest, summary
+
+AT = Spot("train.py:epoch", 41)
+PLACE = Place(
+    stack=(AT, Spot("train.py:main", 80)),
+    loaders=(LoaderPlace(AT, 0, 3, 17),),
+    ranges=((Spot("train.py:main", 79), 3),),
+    counters=({"step": 76, "best": float("inf"), "name": "ä", "none": None}, {}),
+    exchanges=2,
+    has_finished=True,
+    commits=1,
+)
+
+
+def test_a_place_can_be_read_again() -> None:
+    assert Place.decode(PLACE.encode()) == PLACE
+    assert Place.decode(Place().encode()) == Place()
+
+
+def test_words() -> None:
+    assert PLACE.words() == "the end of the script"
+    going = Place(PLACE.stack, PLACE.loaders, PLACE.ranges)
+    assert going.words() == (
+        "3 of the loop at train.py:79, epoch 3, batch 17 of the loader at train.py:41"
+    )
+    assert summary(going) == going.words()
+    assert Place().words() == "its training loop"
+
+
+def test_a_digest_tells_stacks_apart() -> None:
+    assert digest(PLACE.stack) == digest(tuple(PLACE.stack))
+    assert digest(PLACE.stack) != digest(PLACE.stack[:1])
+    assert digest((AT,)) != digest((Spot(AT.name, 42),))
+
+
+def test_only_what_has_changed_is_carried() -> None:
+    first = [{"rank": 1, "step": 0, "flag": False}]
+    now = [{"rank": 1, "step": 5, "flag": 0, "new": 2}, {"other": 1}]
+    assert changed_since(first, now) == ({"step": 5, "flag": 0, "new": 2}, {"other": 1})

@@ -53,6 +53,11 @@ class Incidents:
     def __iter__(self) -> Iterator[Incident]:
         return iter(self._incidents)
 
+    @property
+    def open(self) -> list[Incident]:
+        """Those that are not over, oldest first."""
+        return self._open
+
     def go_on_after(self, number: int) -> None:
         """An earlier life of this lighthouse has written incidents up to this number."""
         self._number = max(self._number, number)

@@ -122,6 +122,7 @@ class Running:
         running = m.RunningReplica(name, started.incarnation)
         if self._start(agent, running) is not None:
             self._state.slots[name].restarts = started.restarts
+            self._state.slots[name].restarts_left = started.restarts_left
             self._state.record(name, started)
             self._incidents.started(name, started.incarnation)
             self._state.slots[name].restart_at = None

@@ -257,6 +257,8 @@ class Switching:
         state.enter(Phase.STEADY)
         state.history.complete(state.now, state.quorum)
         joined = state.quorum.newcomers
+        for name in state.live.intersection(joined):
+            state.replicas[name].note_in_force()
         what = f"{replicas(joined)} joined" if joined else "a drain was carried out"
         text = f"{what} at step {state.switch_step}; in the quorum: {replicas(state.live)}."
         state.outbox.notice("switched", joined, sentence(text))

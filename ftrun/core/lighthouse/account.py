@@ -1,7 +1,7 @@
 """The account of a job: what each second of each replica went to, and what failures cost (A1).
 
 ``update`` runs once after every event, when all that follows from it is decided. It looks only at
-the slots that the event touched, and at all of them if phase, quorum or members have changed. What
+the slots that the event touched, and at all of them when a quorum breaks or comes to stand. What
 a Progress tells began a while ago, because heartbeats come about once a second: such a change is
 booked from then on. Time that was booked as training and proves to be lost is booked again:
 
@@ -31,7 +31,7 @@ from ftrun.core.lighthouse.phases import Phase
 from ftrun.core.lighthouse.replicas import Replica
 from ftrun.core.lighthouse.slots import Slot
 from ftrun.core.lighthouse.state import NO_SPEC, MembershipState
-from ftrun.core.lighthouse.uses import LOST, STANDS, Use, goodput, use_of
+from ftrun.core.lighthouse.uses import LOST, STANDS, Situation, Use, goodput, situation, use_of
 from ftrun.core.messages import JobAccount, Progress, SlotAccount
 
 MARKS_KEPT = 40
@@ -80,7 +80,7 @@ class Account:
         self._restored_at = 0
         self._is_closed = False
         self._touched: set[str] = set()
-        self._key: object = None
+        self._known: Situation | None = None
         self._charge_key: object = None
         self._seen: dict[str, Progress] = {}
         self._highest = self._step = 0
@@ -135,7 +135,11 @@ class Account:
 
     def record(self) -> SaveAccount | None:
         """All that a later lighthouse goes on from; None: there is nothing yet."""
-        return SaveAccount(document(self, self._state)) if self.is_open else None
+        if not self.is_open:
+            return None
+        if not self._is_closed:
+            self._advance()
+        return SaveAccount(document(self._state, self.ledger, self.stood_at, self.steps))
 
     # ------------------------------------------------------------ figures
 
@@ -161,7 +165,7 @@ class Account:
         return max(0, sum(spent.get(use, 0) for use in LOST) - book.lost_before)
 
     def cost_s(self, incident: int, now: float) -> float:
-        """The replica-seconds that are charged to this incident."""
+        """The replica-seconds that are charged to this incident until now."""
         return self.ledger.cost(incident, self.now(now)) / 1e6
 
     def of_job(self) -> JobAccount | None:
@@ -191,7 +195,7 @@ class Account:
             return
         for slot in self._state.slots:
             if slot.replica_id not in self._formers:
-                use = use_of(self._state, slot, has_stood=self.stood_at is not None)
+                use = use_of(self._state, slot, self._situation())
                 book = self.ledger.books[slot.replica_id]
                 assert book.use is use, f"A1: {slot.replica_id} is {use}, booked as {book.use}"
 
@@ -225,29 +229,28 @@ class Account:
     def _book(self) -> None:
         """Book the slots that may have changed."""
         state, slots = self._state, self._state.slots
-        key = (
-            state.phase,
-            state.quorum.attempt if state.quorum is not None else None,
-            len(state.live),
-        )
+        now = self._situation()
         touched = self._touched | state.replicas.changed | slots.changed
         for names in (self._touched, state.replicas.changed, slots.changed):
             names.clear()
-        if key != self._key:
-            self._key = key
+        if now is not self._known:
+            self._known = now
             for slot in slots:
-                self._book_slot(slot)
+                self._book_slot(slot, now)
         else:
             for name in touched:
                 if name in slots:
-                    self._book_slot(slots[name])
+                    self._book_slot(slots[name], now)
 
-    def _book_slot(self, slot: Slot) -> None:
+    def _situation(self) -> Situation:
+        return situation(self._state, has_stood=self.stood_at is not None)
+
+    def _book_slot(self, slot: Slot, situation: Situation) -> None:
         name = slot.replica_id
         replica = self._state.replicas.at(name)
         if name in self._formers and not self._is_known_again(name, replica):
             return
-        use = use_of(self._state, slot, has_stood=self.stood_at is not None)
+        use = use_of(self._state, slot, situation)
         book = self.ledger.books[name]
         progress = replica.progress if replica is not None else None
         is_news = progress is not None and progress is not self._seen.get(name)
@@ -302,8 +305,6 @@ class Account:
                 book.lost_before = sum(spent.get(use, 0) for use in LOST)
             self.stood_at = now
             self._highest = self._step = state.step_max
-            self._key = None
-            self._book()
 
     def _note_steps(self) -> None:
         state = self._state
@@ -390,8 +391,6 @@ class Account:
                 self._charge_survivor(name, incident)
             for name, (incident, part) in failed.items():
                 self._charge_failed(name, incident, part)
-        for incident in incidents:
-            incident.cost_s = self.cost_s(incident.number, self._state.now)
 
     def _to_charge(
         self, incidents: list[Incident]

@@ -10,15 +10,12 @@ that contradicts itself is refused, and the account begins anew. Not here: the f
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ftrun.core.lighthouse.bands import BANDS_MAX, Bands
 from ftrun.core.lighthouse.ledger import Ledger, SlotBook
 from ftrun.core.lighthouse.state import MembershipState
 from ftrun.core.lighthouse.uses import Use
-
-if TYPE_CHECKING:
-    from ftrun.core.lighthouse.account import Account
 
 SCHEMA = "ftrun.account/1"
 KEPT = frozenset({Use.FINISHED, Use.DRAINED})
@@ -63,23 +60,22 @@ class Restored:
     highest: int
 
 
-def document(account: Account, state: MembershipState) -> dict[str, Any]:
-    """The account now, as plain JSON."""
-    ledger = account.ledger
-    now = account.now(state.now)
-    ledger.advance(now)
+def document(
+    state: MembershipState, ledger: Ledger, stood_at: int | None, steps: int
+) -> dict[str, Any]:
+    """The account as the ledger has it now, as plain JSON."""
     return {
         "schema": SCHEMA,
         "job_id": state.spec.job_id,
         "has_ended": state.outcome is not None,
         "wall": ledger.wall,
-        "stood_at": None if account.stood_at is None else account.stood_at - ledger.began,
-        "steps": account.steps,
+        "stood_at": None if stood_at is None else stood_at - ledger.began,
+        "steps": steps,
         "step": state.step_max,
         "width": ledger.bands.width,
         "band_steps": ledger.bands.steps,
         "bands": {use.value: row for use, row in ledger.bands.by_use.items()},
-        "slots": [_slot(state, name, book, now) for name, book in ledger.books.items()],
+        "slots": [_slot(state, name, book, ledger.now) for name, book in ledger.books.items()],
     }
 
 

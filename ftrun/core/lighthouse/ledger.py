@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from ftrun.core.lighthouse.bands import Bands
 from ftrun.core.lighthouse.uses import LOST, Use
@@ -24,8 +25,7 @@ CHARGED_MAX = 200
 """Incidents whose cost is kept; the oldest goes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """A time of a slot that is over. ``charge``: the number of the incident; 0: none."""
 
     use: Use

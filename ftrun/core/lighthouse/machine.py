@@ -105,6 +105,7 @@ class Lighthouse:
         self.incidents = Incidents(self.state)
         self.account = Account(self.state, self.incidents, account)
         self.state.account_of_job = self.account.of_job
+        self.incidents.cost_s = self.account.cost_s
         self.membership.losses.on_given_up = self.incidents.given_up
         self.assignment = Assignment(self.state, self.membership, self.agents, now)
         self.waits = Waits(self.state, self._gathers_until)

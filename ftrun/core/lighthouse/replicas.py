@@ -27,8 +27,9 @@ class Replica:
     0. ``was_interrupted``: it was sent an Interrupt of the quorum that it came to us with.
     ``state_at_join``: what it held when it joined the quorum as one that has to heal. ``target``:
     its address in messages to its agent. ``paused_at``: since when it is in an announced pause.
-    ``heals``: it has joined a quorum whose state it does not hold yet. ``is_overtaken``: it has
-    joined a quorum, that came to stand, or it healed, since its last Progress.
+    ``heals``: it has joined a quorum whose state it does not hold yet. ``awaits_switch``: it is to
+    join by a switch that is not complete. ``is_overtaken``: it has joined a quorum, that came to
+    stand, or it healed, since its last Progress.
     """
 
     replica_id: str
@@ -45,6 +46,7 @@ class Replica:
     step_times: StepTimes = field(default_factory=StepTimes)
     state_at_join: StateId | None = None
     heals: bool = False
+    awaits_switch: bool = False
     is_overtaken: bool = False
     target: RunningReplica = field(init=False)
     _member: Member | None = field(init=False, default=None, repr=False)
@@ -64,13 +66,14 @@ class Replica:
         """Whether all its workers have reported."""
         return len(self.reports) == workers_per_replica
 
-    def joins(self, must_heal: bool) -> None:
+    def joins(self, must_heal: bool, by_switch: bool = False) -> None:
         """It becomes a member of a quorum. ``must_heal``: it does not hold the quorum's state."""
         self.state_at_join = group_state(self.reports.values()) if must_heal else None
-        self.heals, self.is_overtaken = must_heal, True
+        self.heals, self.awaits_switch, self.is_overtaken = must_heal, by_switch, True
 
     def note_in_force(self) -> None:
-        """It trains in a new quorum: if its Progress says that it waits for one, that is over."""
+        """The switch is complete: if its Progress says that it waits for a quorum, that is over."""
+        self.awaits_switch = False
         if self.progress is None or self.progress.phase in BEFORE_A_QUORUM:
             self.is_overtaken = True
 
@@ -95,7 +98,8 @@ class Replicas:
     """The living replicas by slot.
 
     ``ready``: those that are not in the quorum, are known in full and free to join one.
-    ``changed``: slots that got or lost an incarnation since the account looked last.
+    ``changed``: slots that got or lost an incarnation, or whose replica joined or left the quorum,
+    since the account looked last.
     """
 
     def __init__(self) -> None:

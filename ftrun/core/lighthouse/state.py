@@ -133,7 +133,8 @@ class MembershipState:
         if quorum is not None and (self.quorum is None or self.quorum.attempt != quorum.attempt):
             self.quorum_since = self.now
         self.quorum, self.prior, self.switch_step = quorum, prior, switch_step
-        self.live = set(live)
+        former, self.live = self.live, set(live)
+        self.replicas.changed |= former ^ self.live
         self.replicas.ready -= self.live
         self.is_dirty = True
 
@@ -142,12 +143,14 @@ class MembershipState:
         for name in replica_ids:
             self.departed.release(name, self.replicas[name].incarnation)
         self.live |= set(replica_ids)
+        self.replicas.changed |= set(replica_ids)
         self.replicas.ready -= self.live
         self.is_dirty = True
 
     def put_off(self, replica_ids: Collection[str]) -> None:
         """Members become newcomers again, which join at a later step."""
         self.live -= set(replica_ids)
+        self.replicas.changed |= set(replica_ids)
         self.replicas.ready |= set(replica_ids)
         self.is_dirty = True
 
@@ -250,6 +253,7 @@ class MembershipState:
         """Take a member out of the quorum without interrupting the others."""
         name = replica.replica_id
         self.live.discard(name)
+        self.replicas.changed.add(name)
         self.drains.discard(name)
         self.stalled.pop(name, None)
         self.too_few.pop(name, None)

@@ -21,6 +21,15 @@ STANDS = IN_QUORUM - {Phase.BUILD}
 """The phases in which a quorum stands, so that its members can train."""
 
 
+class Situation(Enum):
+    """The part of a use that all slots have in common; FORMING: nobody has trained yet."""
+
+    TAKEOVER = "takeover"
+    FORMING = "forming"
+    STANDS = "stands"
+    BROKEN = "broken"
+
+
 class Use(Enum):
     """The values are for the status, in the order in which it is shown."""
 
@@ -68,8 +77,19 @@ def goodput(spent: Mapping[Use, int]) -> float | None:
     return round(spent.get(Use.TRAINING, 0) / counted, 6) if counted else None
 
 
-def use_of(state: MembershipState, slot: Slot, *, has_stood: bool) -> Use:
-    """The use of this slot's time now. ``has_stood``: a quorum of the job stood before."""
+def situation(state: MembershipState, *, has_stood: bool) -> Situation:
+    """What all slots have in common. ``has_stood``: a quorum of the job stood before."""
+    if state.phase in STANDS:
+        return Situation.STANDS
+    if state.phase is Phase.TAKEOVER:
+        return Situation.TAKEOVER
+    change = state.history.under_way
+    is_first = not has_stood or (change is not None and change.kind == "form")
+    return Situation.FORMING if is_first else Situation.BROKEN
+
+
+def use_of(state: MembershipState, slot: Slot, now: Situation) -> Use:
+    """The use of this slot's time now."""
     if slot.is_finished:
         return Use.FINISHED
     replica = state.replicas.at(slot.replica_id)
@@ -77,13 +97,16 @@ def use_of(state: MembershipState, slot: Slot, *, has_stood: bool) -> Use:
         return _without_replica(slot)
     if replica.leaving is not None:
         return Use.DRAINED if replica.leaving is LeaveReason.DRAINED else Use.FINISHED
-    if state.phase is Phase.TAKEOVER:
+    if now is Situation.TAKEOVER:
         return _in_takeover(state, replica)
     if slot.replica_id not in state.live:
         return Use.NO_QUORUM if replica.is_known(state.workers) else Use.STARTING
-    if state.phase in STANDS:
-        return _of_member(state, replica)
-    return _in_change(state, replica, has_stood)
+    if now is Situation.STANDS:
+        return _of_member(replica)
+    progress = replica.progress
+    if progress is not None and progress.phase in _BUSY:
+        return Use.OUTSIDE
+    return Use.NO_QUORUM if now is Situation.FORMING else Use.REPAIRING
 
 
 def _without_replica(slot: Slot) -> Use:
@@ -96,24 +119,14 @@ def _in_takeover(state: MembershipState, replica: Replica) -> Use:
     """The lighthouse decides nothing yet, and the quorums of its last life train on."""
     if not replica.is_known(state.workers):
         return Use.STARTING
-    return _of_member(state, replica) if replica.is_in_quorum() else Use.NO_QUORUM
+    return _of_member(replica) if replica.is_in_quorum() else Use.NO_QUORUM
 
 
-def _of_member(state: MembershipState, replica: Replica) -> Use:
+def _of_member(replica: Replica) -> Use:
     """Of a member while its quorum stands."""
     progress = replica.progress
     if progress is not None and (not replica.is_overtaken or progress.phase in _BUSY):
         return _BY_ACTIVITY[progress.phase]
     if replica.heals:
-        return Use.NO_QUORUM if state.phase is Phase.SWITCH else Use.HEALING
+        return Use.NO_QUORUM if replica.awaits_switch else Use.HEALING
     return Use.TRAINING
-
-
-def _in_change(state: MembershipState, replica: Replica, has_stood: bool) -> Use:
-    """Of a member while its quorum is broken, or not built yet."""
-    progress = replica.progress
-    if progress is not None and progress.phase in _BUSY:
-        return Use.OUTSIDE
-    change = state.history.under_way
-    is_first = not has_stood or (change is not None and change.kind == "form")
-    return Use.NO_QUORUM if is_first else Use.REPAIRING

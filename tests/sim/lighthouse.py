@@ -58,6 +58,7 @@ class LighthouseProcess(Actor):
             document, written_at = world.account
             account = AccountRecord(document, world.now - written_at)
         self.core = Lighthouse(SETTINGS, disk, world.now, account)
+        self._account = account
         world.at(0.0, self, self.feed, TimerFired())
 
     def crash(self) -> None:
@@ -79,6 +80,7 @@ class LighthouseProcess(Actor):
         world.note(self.name, "event", event)
         instructions = self.core.handle(event, world.now)
         self.core.check()
+        self._check_account()
         if world.coverage is not None:
             world.coverage.phases[self.core.state.phase.value] += 1
         for instruction in instructions:
@@ -88,6 +90,16 @@ class LighthouseProcess(Actor):
             self.before_instruction(instruction)
             self._carry_out(instruction)
         self._arm()
+
+    def _check_account(self) -> None:
+        """A1 over the lighthouse's lives: an account that goes on has the gap between them too."""
+        books, record = self.core.account, self._account
+        if record is None or not books.is_open:
+            return
+        self._account = None
+        wall = round(self.world.now * 1e6) - books.ledger.began
+        since = record.document["wall"] + round(record.age_s * 1e6)
+        assert not books.was_restored or abs(wall - since) <= 5, f"A1: {wall} µs, not {since}"
 
     def _keep(self, instruction: SaveAccount) -> None:
         """The account is written whenever it is due; no other party ever sees it."""

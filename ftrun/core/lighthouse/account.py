@@ -63,6 +63,7 @@ class Account:
 
     ``stood_at``: when its first quorum stood. ``steps``: committed since then, without those that
     were trained twice. ``marks``: of the steps that it came to, a second or more apart.
+    ``was_restored``: it goes on from an earlier lighthouse's.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class Account:
     ) -> None:
         self.ledger = Ledger((), 0)
         self.is_open = False
+        self.was_restored = False
         self.stood_at: int | None = None
         self.steps = 0
         self.marks: deque[Mark] = deque(maxlen=MARKS_KEPT)
@@ -120,6 +122,7 @@ class Account:
         if state.phase is Phase.ENDED:
             self._advance()
             self._is_closed = True
+            self._save_at = state.now
         self._updated_at = microseconds(state.now)
 
     def save(self) -> SaveAccount | None:
@@ -217,6 +220,7 @@ class Account:
             self.ledger = Ledger(slots, now)
             self._is_closed = state.phase is Phase.ENDED
             return
+        self.was_restored = True
         self.ledger, self._formers = found.ledger, found.formers
         self._restored_at, self.stood_at = self.ledger.now, found.stood_at
         self.steps, self._highest = found.steps, found.highest
@@ -419,6 +423,8 @@ class Account:
         if book.charge == incident.number:
             return
         self.ledger.change(name, book.use, incident.number, microseconds(part.at))
-        if part.kind in STANDS_STILL and state.live and state.live <= state.stalled.keys():
-            since = microseconds(max(state.stalled[other] for other in state.live))
+        others = [self.ledger.books[other] for other in state.live if other != name]
+        waited = bool(others) and all(other.use is Use.WAITING for other in others)
+        if part.kind in STANDS_STILL and waited:
+            since = max(other.since for other in others)
             self.ledger.rebook(name, since, GOES_ON, Use.STOPPED, incident.number)

@@ -58,7 +58,7 @@ class LighthouseProcess(Actor):
             document, written_at = world.account
             account = AccountRecord(document, world.now - written_at)
         self.core = Lighthouse(SETTINGS, disk, world.now, account)
-        self._account = account
+        self._account, self._began_at = account, world.now
         world.at(0.0, self, self.feed, TimerFired())
 
     def crash(self) -> None:
@@ -97,8 +97,10 @@ class LighthouseProcess(Actor):
         if record is None or not books.is_open:
             return
         self._account = None
-        wall = round(self.world.now * 1e6) - books.ledger.began
-        since = record.document["wall"] + round(record.age_s * 1e6)
+        wall = books.now(self.world.now) - books.ledger.began
+        since = record.document["wall"]
+        if not record.document["has_ended"]:
+            since += round((record.age_s + self.world.now - self._began_at) * 1e6)
         assert not books.was_restored or abs(wall - since) <= 5, f"A1: {wall} µs, not {since}"
 
     def _keep(self, instruction: SaveAccount) -> None:

@@ -40,6 +40,7 @@ SAVE_EVERY_S = 5.0
 SAVE_EVERY_SLOT_S = 0.01
 """A job of very many replicas is written less often: its record is long."""
 SLOTS_TOLD_MAX = 256
+AGE_MAX_S = 86400.0
 STANDS_STILL = frozenset({kinds.HANG, kinds.GIVEN_UP, kinds.NODE})
 """Failures of a loop that did nothing while the others waited for it."""
 GOES_ON = frozenset({Use.TRAINING, Use.OUTSIDE})
@@ -78,9 +79,11 @@ class Account:
         self._state = state
         self._incidents = incidents
         self._record = record
+        self._began_at = state.now
         self._formers: dict[str, Former] = {}
         self._restored_at = 0
         self._is_closed = False
+        self._age = 0
         self._touched: set[str] = set()
         self._known: Situation | None = None
         self._charge_key: object = None
@@ -94,6 +97,11 @@ class Account:
         self._save_at = 0.0
 
     # ------------------------------------------------------------ what has happened
+
+    def note_age(self, seconds: float) -> None:
+        """An agent has come that began so long ago; with the first one the job began."""
+        if not self.is_open:
+            self._age = microseconds(min(seconds, AGE_MAX_S))
 
     def touch(self, replica_id: str) -> None:
         """Something may have changed for this slot."""
@@ -214,10 +222,13 @@ class Account:
         slots = [slot.replica_id for slot in state.slots]
         self.is_open = True
         self._save_at = state.now + SAVE_EVERY_S
-        found = restored(self._record, state, now) if self._record is not None else None
-        self._record = None
+        record, self._record, found = self._record, None, None
+        if record is not None:  # without a journal the job is known only some time later
+            age_s = record.age_s + state.now - self._began_at
+            found = restored(AccountRecord(record.document, age_s), state, now)
         if found is None:
-            self.ledger = Ledger(slots, now)
+            self.ledger = Ledger(slots, now - self._age, Use.STARTING)
+            self._advance()
             self._is_closed = state.phase is Phase.ENDED
             return
         self.was_restored = True

@@ -242,6 +242,7 @@ class Lighthouse:
         state = self.state
         if state.spec is NO_SPEC:
             state.open(hello.spec)
+        self.account.note_age(hello.age_s)
         agent = Agent(hello.agent_id, hello.host, hello.store, hello.capacity, state.now)
         agent.is_leaving = not hello.capacity
         self.agents.attach(agent)

@@ -76,6 +76,7 @@ class Running:
         known = [loss for loss in losses if loss.replica_id in self._state.slots]
         for loss in known:
             self._state.slots[loss.replica_id].dead = loss.incarnation
+            self._state.slots.changed.add(loss.replica_id)
             self._state.record(loss.replica_id, loss)
         self._membership.losses.lose(known, is_dead=True)
 

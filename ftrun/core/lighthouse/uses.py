@@ -112,7 +112,10 @@ def use_of(state: MembershipState, slot: Slot, now: Situation) -> Use:
 def _without_replica(slot: Slot) -> Use:
     if slot.is_withdrawn or slot.was_drained:
         return Use.DRAINED
-    return Use.BACKOFF if slot.restart_at is not None else Use.ABSENT
+    if slot.restart_at is not None:
+        return Use.BACKOFF
+    is_first = slot.runs_at != "" and not (slot.dead or slot.restarts)
+    return Use.STARTING if is_first else Use.ABSENT
 
 
 def _in_takeover(state: MembershipState, replica: Replica) -> Use:

@@ -30,9 +30,9 @@ SETTINGS = LighthouseSettings(assign_gather_s=0.0, join_gather_s=0.0)
 class BookedJob:
     """``incarnations`` by slot; ``now`` is the lighthouse's clock."""
 
-    def __init__(self, replicas: int = 2, workers: int = 1) -> None:
+    def __init__(self, replicas: int = 2, workers: int = 1, age_s: float = 0.0) -> None:
         self.now = 0.0
-        self.workers = workers
+        self.workers, self.age_s = workers, age_s
         self.spec = m.JobSpec("job", replicas, workers, 1, 5.0, 3600.0, 20.0, nodes=replicas)
         self.journal = JournalState()
         self.saved: SaveAccount | None = None
@@ -65,7 +65,9 @@ class BookedJob:
         self.now = end
 
     def attach(self, name: str, *running: m.RunningReplica) -> None:
-        hello = m.Hello(f"n{name}", self.spec, 1, f"host-{name}", f"n{name}:1", running)
+        hello = m.Hello(
+            f"n{name}", self.spec, 1, f"host-{name}", f"n{name}:1", running, age_s=self.age_s
+        )
         self.feed(AgentAttached(f"n{name}", hello))
 
     def detach(self, name: str) -> None:

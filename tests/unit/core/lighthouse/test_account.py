@@ -26,8 +26,8 @@ def test_a_job_from_its_first_agent_to_its_first_steps() -> None:
     job.report("1")
     job.build("0", "1")
     job.wait(4.0)
-    assert job.seconds("0") == {"training": 4.0, "starting": 2.0, "no quorum": 3.0, "absent": 1.0}
-    assert job.seconds("1") == {"training": 4.0, "starting": 5.0, "absent": 1.0}
+    assert job.seconds("0") == {"training": 4.0, "starting": 3.0, "no quorum": 3.0}
+    assert job.seconds("1") == {"training": 4.0, "starting": 6.0}
     account = job.status()["account"]
     assert account["goodput"] == 0.4
     assert account["lost_s"] == 0.0, "nothing is lost before the first quorum"
@@ -35,6 +35,13 @@ def test_a_job_from_its_first_agent_to_its_first_steps() -> None:
     assert job.replica("0")["use"] == "training" and job.replica("0")["use_s"] == 4.0
     assert job.replica("0")["restarts_left"] == 3
     assert job.replica("0")["host"] == "host-0"
+
+
+def test_the_job_began_with_its_first_agent_and_not_with_its_message() -> None:
+    job = BookedJob(age_s=3.0)
+    job.form()
+    job.wait(1.0)
+    assert job.seconds("0") == {"training": 1.0, "starting": 3.0}
 
 
 def test_a_death_costs_the_dead_its_absence_and_the_survivor_the_repair() -> None:

@@ -46,6 +46,8 @@ class Use(Enum):
     DRAINED = "drained"
     FINISHED = "finished"
 
+    __hash__ = object.__hash__  # an Enum's own is slow, and the books look uses up all the time
+
 
 NOT_COUNTED = frozenset({Use.DRAINED, Use.FINISHED})
 """A replica that was asked to leave, or whose script has ended, owes the job nothing."""

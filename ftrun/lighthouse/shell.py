@@ -123,6 +123,9 @@ class Shell:
     def start(self) -> None:
         """Start the core and carry out its first instruction: its epoch goes to the journal."""
         self._feed(TimerFired())
+        refusal = self._core.account.refusal
+        if refusal:
+            log.warning("the account of the job's time begins anew now: %s", refusal)
 
     def attached(self, session: Session, hello: Hello) -> None:
         """An agent's stream is open. It replaces the agent's former stream, if any."""
@@ -181,7 +184,7 @@ class Shell:
     def stop(self) -> None:
         """Keep the account, forget the timer and end all sessions."""
         self._timer.close()
-        last = self._core.account.record()
+        last = self._core.account.record(clock.now())
         if last is not None:
             self._account.write(last.document)
         for session in self._sessions.values():

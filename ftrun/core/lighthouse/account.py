@@ -64,7 +64,7 @@ class Account:
 
     ``stood_at``: when its first quorum stood. ``steps``: committed since then, without those that
     were trained twice. ``marks``: of the steps that it came to, a second or more apart.
-    ``was_restored``: it goes on from an earlier lighthouse's.
+    ``was_restored``: it goes on from an earlier lighthouse's. ``refusal``: why it does not.
     """
 
     def __init__(
@@ -73,6 +73,7 @@ class Account:
         self.ledger = Ledger((), 0)
         self.is_open = False
         self.was_restored = False
+        self.refusal = ""
         self.stood_at: int | None = None
         self.steps = 0
         self.marks: deque[Mark] = deque(maxlen=MARKS_KEPT)
@@ -142,14 +143,14 @@ class Account:
         self._save_at = state.now + SAVE_EVERY_S + SAVE_EVERY_SLOT_S * len(self.ledger.books)
         if self._is_closed:
             self._save_at = float("inf")
-        return self.record()
+        return self.record(state.now)
 
-    def record(self) -> SaveAccount | None:
+    def record(self, now: float) -> SaveAccount | None:
         """All that a later lighthouse goes on from; None: there is nothing yet."""
         if not self.is_open:
             return None
         if not self._is_closed:
-            self._advance()
+            self.ledger.advance(microseconds(now))
         return SaveAccount(document(self._state, self.ledger, self.stood_at, self.steps))
 
     # ------------------------------------------------------------ figures
@@ -225,7 +226,10 @@ class Account:
         record, self._record, found = self._record, None, None
         if record is not None:  # without a journal the job is known only some time later
             age_s = record.age_s + state.now - self._began_at
-            found = restored(AccountRecord(record.document, age_s), state, now)
+            try:
+                found = restored(AccountRecord(record.document, age_s), state, now)
+            except ValueError as error:
+                self.refusal = str(error)
         if found is None:
             self.ledger = Ledger(slots, now - self._age, Use.STARTING)
             self._advance()

@@ -95,7 +95,11 @@ def _slot(state: MembershipState, name: str, book: SlotBook, now: int) -> dict[s
 
 
 def restored(record: AccountRecord, state: MembershipState, now: int) -> Restored | None:
-    """The account of an earlier life of this job; None: there is none that can be gone on from."""
+    """The account of an earlier life of this job; None: it is another one's, or another run's.
+
+    Raises:
+        ValueError: it contradicts itself.
+    """
     found = record.document
     try:
         is_ours = found["schema"] == SCHEMA and found["job_id"] == state.spec.job_id
@@ -103,8 +107,8 @@ def restored(record: AccountRecord, state: MembershipState, now: int) -> Restore
             return None
         age = 0 if found["has_ended"] else max(0, round(record.age_s * 1e6))
         return _restored(found, state, now - age - _whole(found["wall"]))
-    except (KeyError, TypeError, ValueError, AttributeError, AssertionError, IndexError):
-        return None
+    except (KeyError, TypeError, AttributeError, AssertionError, IndexError) as error:
+        raise ValueError(f"it is no account ({type(error).__name__}: {error})") from error
 
 
 def _restored(found: dict[str, Any], state: MembershipState, began: int) -> Restored:

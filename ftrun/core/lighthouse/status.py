@@ -92,9 +92,9 @@ class ReplicaStatus(TypedDict):
     by use since the job began, without the uses that have none. ``step_s``: the mean time of its
     last steps; ``own_s``: the part of it that the replica did not wait for its peers.
     ``last_event``: the last notice that names the replica. ``restart_in_s``: until it is started
-    again, in the phase "backoff". ``restarts_left``: of its budget, when it was started last; None: not known.
-    ``is_hung``: it stands still while it should not, and is about to be replaced. ``pause``: the
-    name of the pause that the script has announced, with its seconds so far.
+    again, in the phase "backoff". ``restarts_left``: of its budget, when it was started last; None:
+    not known. ``is_hung``: it stands still while it should not, and is about to be replaced.
+    ``pause``: the name of the pause that the script has announced, with its seconds so far.
     """
 
     replica_id: str

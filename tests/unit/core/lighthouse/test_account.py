@@ -339,6 +339,7 @@ def test_a_damaged_record_is_refused(where: tuple[Any, ...], value: Any) -> None
     job.restart_lighthouse(4.0)
     job.wait(1.0)
     assert job.seconds("0") == {"absent": 1.0}
+    assert bool(job.core.account.refusal) == (value != "other"), "another job's is none of ours"
 
 
 def test_the_record_is_written_seldom_and_never_while_a_quorum_is_broken() -> None:

@@ -5,14 +5,13 @@ the slots that the event touched, and at all of them when a quorum breaks or com
 a Progress tells began a while ago, because heartbeats come about once a second: such a change is
 booked from then on. Time that was booked as training and proves to be lost is booked again:
 
-- a loop that all others waited for, and that is given up, stood still since they waited for it;
+- a loop that all others waited for, and that is given up, stood still since then (charges.py);
 - a group that has to compute its step again repaired, for as long as it had computed that step;
 - after a rollback all trained in vain since the step to which the job went back.
 
-Lost time is charged to incidents: that of a failed replica until it is back, and that of the
-survivors until a quorum stands. A slot is charged to one incident at a time. Not here: the
-arithmetic (ledger.py), the meaning of a use (uses.py), what outlives the lighthouse
-(account_record.py), the views (account_status.py).
+Not here: the arithmetic (ledger.py), the meaning of a use (uses.py), which incident lost time is
+charged to (charges.py), what outlives the lighthouse (account_record.py), the views
+(account_status.py).
 """
 
 from __future__ import annotations
@@ -20,18 +19,26 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from ftrun.core import failure_kinds as kinds
 from ftrun.core.lighthouse.account_record import AccountRecord, Former, document, restored
+from ftrun.core.lighthouse.charges import Charges
 from ftrun.core.lighthouse.events import SaveAccount
 from ftrun.core.lighthouse.history import Change
-from ftrun.core.lighthouse.incident_state import Incident, Part
 from ftrun.core.lighthouse.incidents import Incidents
-from ftrun.core.lighthouse.ledger import Ledger, SlotBook
+from ftrun.core.lighthouse.ledger import Ledger, SlotBook, microseconds
 from ftrun.core.lighthouse.phases import Phase
 from ftrun.core.lighthouse.replicas import Replica
 from ftrun.core.lighthouse.slots import Slot
 from ftrun.core.lighthouse.state import NO_SPEC, MembershipState
-from ftrun.core.lighthouse.uses import LOST, STANDS, Situation, Use, goodput, situation, use_of
+from ftrun.core.lighthouse.uses import (
+    GOES_ON,
+    LOST,
+    STANDS,
+    Situation,
+    Use,
+    goodput,
+    situation,
+    use_of,
+)
 from ftrun.core.messages import JobAccount, Progress, SlotAccount
 
 MARKS_KEPT = 40
@@ -41,14 +48,6 @@ SAVE_EVERY_SLOT_S = 0.01
 """A job of very many replicas is written less often: its record is long."""
 SLOTS_TOLD_MAX = 256
 AGE_MAX_S = 86400.0
-STANDS_STILL = frozenset({kinds.HANG, kinds.GIVEN_UP, kinds.NODE})
-"""Failures of a loop that did nothing while the others waited for it."""
-GOES_ON = frozenset({Use.TRAINING, Use.OUTSIDE})
-
-
-def microseconds(seconds: float) -> int:
-    """A time as the books have it."""
-    return round(seconds * 1_000_000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +86,7 @@ class Account:
         self._age = 0
         self._touched: set[str] = set()
         self._known: Situation | None = None
-        self._charge_key: object = None
+        self._charges = Charges(state, incidents)
         self._seen: dict[str, Progress] = {}
         self._highest = self._step = 0
         self._latest: Mark | None = None
@@ -124,7 +123,9 @@ class Account:
         if not self._is_running:
             return
         self._note_cost_of_change()
-        self._charge()
+        if self._charges.have_changed():
+            self._advance()
+            self._charges.apply(self.ledger, self._updated_at)
         self._note_steps()
         self._book()
         self._note_quorum()
@@ -278,7 +279,8 @@ class Account:
             at = now
             if is_news and progress is not None and replica is not None:
                 at = self._dated(now, book, use, progress, replica)
-            self.ledger.change(name, use, book.charge, at)
+            charge = self._charges.of(name) if use in LOST else 0
+            self.ledger.change(name, use, charge, at)
         if is_news and progress is not None:
             self._seen[name] = progress
 
@@ -392,54 +394,3 @@ class Account:
     def repaired(self, now: int) -> int:
         """All time spent with repairs."""
         return self.ledger.total(max(now, self.ledger.now)).get(Use.REPAIRING, 0)
-
-    def _charge(self) -> None:
-        """Charge lost time to the incidents that are open."""
-        live, incidents = self._state.live, self._incidents.open
-        key = [
-            (x.number, len(x.parts), sum(p.back_at is None for p in x.parts), x.response is None)
-            for x in incidents
-        ]
-        if (key, len(live)) != self._charge_key:
-            self._charge_key = (key, len(live))
-            self._advance()
-            failed, survivors = self._to_charge(incidents)
-            for name in self.ledger.charged - failed.keys() - survivors.keys():
-                self.ledger.change(name, self.ledger.books[name].use, 0, self._updated_at)
-            for name, incident in survivors.items():
-                self._charge_survivor(name, incident)
-            for name, (incident, part) in failed.items():
-                self._charge_failed(name, incident, part)
-
-    def _to_charge(
-        self, incidents: list[Incident]
-    ) -> tuple[dict[str, tuple[Incident, Part]], dict[str, Incident]]:
-        """The replicas that have failed, with their last failure, and those that survive one."""
-        failed: dict[str, tuple[Incident, Part]] = {}
-        survivors: dict[str, Incident] = {}
-        for incident in incidents:
-            for part in incident.parts:
-                if part.back_at is None and part.replica_id in self.ledger.books:
-                    failed[part.replica_id] = (incident, part)
-            if incident.response is None and incident.is_in_quorum:
-                for name in self._state.live.intersection(incident.members):
-                    survivors.setdefault(name, incident)
-        return failed, {name: x for name, x in survivors.items() if name not in failed}
-
-    def _charge_survivor(self, name: str, incident: Incident) -> None:
-        book = self.ledger.books[name]
-        if book.charge != incident.number:
-            waits = book.use is Use.WAITING and not book.charge
-            at = book.opened if waits else microseconds(incident.began_at)
-            self.ledger.change(name, book.use, incident.number, at)
-
-    def _charge_failed(self, name: str, incident: Incident, part: Part) -> None:
-        book, state = self.ledger.books[name], self._state
-        if book.charge == incident.number:
-            return
-        self.ledger.change(name, book.use, incident.number, microseconds(part.at))
-        others = [self.ledger.books[other] for other in state.live if other != name]
-        waited = bool(others) and all(other.use is Use.WAITING for other in others)
-        if part.kind in STANDS_STILL and waited:
-            since = max(other.since for other in others)
-            self.ledger.rebook(name, since, GOES_ON, Use.STOPPED, incident.number)

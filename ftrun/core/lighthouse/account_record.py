@@ -72,6 +72,7 @@ def document(
         "stood_at": None if stood_at is None else stood_at - ledger.began,
         "steps": steps,
         "step": state.step_max,
+        "costs": {str(number): cost for number, cost in ledger.costs(ledger.now).items()},
         "width": ledger.bands.width,
         "band_steps": ledger.bands.steps,
         "bands": {use.value: row for use, row in ledger.bands.by_use.items()},
@@ -140,6 +141,7 @@ def _restored(found: dict[str, Any], state: MembershipState, began: int) -> Rest
             now_use, ledger.now, ledger.now, 0, spent, lost_before=_whole(slot["lost_before"])
         )
         ledger.counts[now_use] = ledger.counts.get(now_use, 0) + 1
+    ledger.restore_costs({int(key): _whole(cost) for key, cost in found["costs"].items()})
     ledger.check()
     stood = found["stood_at"]
     return Restored(

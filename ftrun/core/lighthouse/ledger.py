@@ -13,7 +13,7 @@ who asks and when (account.py), the sums over time (bands.py).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -23,6 +23,11 @@ from ftrun.core.lighthouse.uses import LOST, Use
 ENTRIES_KEPT = 8
 CHARGED_MAX = 200
 """Incidents whose cost is kept; the oldest goes."""
+
+
+def microseconds(seconds: float) -> int:
+    """A time as the books have it."""
+    return round(seconds * 1_000_000)
 
 
 class Entry(NamedTuple):
@@ -112,6 +117,15 @@ class Ledger:
         books = (self.books[slot] for slot in self._charged)
         still = [now - b.opened for b in books if b.charge == incident and b.use in LOST]
         return self._costs.get(incident, 0) + sum(still)
+
+    def costs(self, now: int) -> dict[int, int]:
+        """Of all incidents that are known."""
+        numbers = [*self._costs, *(self.books[slot].charge for slot in self._charged)]
+        return {number: self.cost(number, now) for number in dict.fromkeys(numbers)}
+
+    def restore_costs(self, costs: Mapping[int, int]) -> None:
+        """Those of an earlier life."""
+        self._costs = dict(list(costs.items())[-CHARGED_MAX:])
 
     @property
     def charged(self) -> frozenset[str]:

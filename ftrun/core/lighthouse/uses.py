@@ -53,6 +53,8 @@ NOT_COUNTED = frozenset({Use.DRAINED, Use.FINISHED})
 """A replica that was asked to leave, or whose script has ended, owes the job nothing."""
 LOST = frozenset(Use) - NOT_COUNTED - {Use.TRAINING, Use.OUTSIDE}
 """The replica should train and cannot."""
+GOES_ON = frozenset({Use.TRAINING, Use.OUTSIDE})
+"""The script goes on, as far as anybody knows."""
 
 _BY_ACTIVITY = MappingProxyType(
     {

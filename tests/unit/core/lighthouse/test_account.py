@@ -158,6 +158,27 @@ def test_a_loop_that_is_given_up_stood_still_since_the_others_waited() -> None:
     assert incident["cost_s"] == 3 * 6.0
 
 
+def test_a_second_failure_takes_the_rest_of_the_first_ones_cost() -> None:
+    job = BookedJob(3)
+    job.form()
+    job.wait(10.0)
+    job.progress("0", 5)
+    job.lose("2")
+    job.wait(1.0)
+    job.lose("1")
+    job.wait(2.0)
+    job.report("0", 5)
+    job.build("0")
+    job.start("2", "j2")
+    job.wait(4.0)
+    job.lose("2", kinds.EXCEPTION)
+    job.wait(8.0)
+    costs = [incident["cost_s"] for incident in job.status()["incidents"]]
+    # The first: replica 2 until it failed again, 0 until a quorum stood, 1 until it failed itself.
+    assert costs == [(3.0 + 4.0) + 3.0 + 1.0, 2.0 + 4.0 + 8.0, 8.0]
+    assert job.status()["account"]["lost_s"] == sum(costs)
+
+
 def test_a_process_that_stood_still_is_booked_so() -> None:
     job = BookedJob()
     job.form()
@@ -283,6 +304,24 @@ def test_the_gap_without_a_lighthouse_is_booked_when_the_workers_have_reported()
     assert job.seconds("0") == {"training": 14.0}
     assert job.seconds("1") == {"training": 10.0, "absent": 4.0}
     assert job.status()["account"]["wall_s"] == 14.0
+
+
+def test_what_incidents_have_cost_is_kept() -> None:
+    job = BookedJob()
+    job.form()
+    job.wait(10.0)
+    job.lose("1")
+    job.wait(1.0)
+    job.report("0", 5)
+    job.build("0")
+    for _ in range(10):
+        job.wait(1.0)
+        job.progress("0", 6)
+    assert job.saved is not None
+    cost_s = job.saved.document["costs"]["1"] / 1e6
+    assert cost_s > 2.0
+    job.restart_lighthouse(4.0)
+    assert job.core.account.cost_s(1, job.now) == cost_s, "the gap is charged to none"
 
 
 def test_one_that_made_no_step_went_on_with_what_it_did() -> None:

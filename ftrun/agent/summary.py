@@ -28,27 +28,27 @@ def summary_lines(
 ) -> list[str]:
     """The report, line by line.
 
-    ``account``: the lighthouse's; without it the lost time is what this agent has seen itself.
+    ``account``: the lighthouse's. Without it, or if no quorum ever stood, the lost time is what
+    this agent has seen itself.
     """
     lines = []
     if ending.exit_code != 0:
         lines += _what_failed(slots, log_dir, incidents)
     lines.append(f"{_verdict(ending)} after {elapsed_s:.1f} s. Logs: {log_dir}")
     lost = {slot.replica_id: slot.lost_s for slot in slots}
-    if account is not None:
+    if account is not None and account.goodput is not None:
         lost |= {x.replica_id: x.lost_s for x in account.slots}
-        lines.append(_account_line(account))
+        lines.append(_account_line(account, account.goodput))
     lines += [_slot_line(slot, lost[slot.replica_id]) for slot in slots]
     return lines
 
 
-def _account_line(account: JobAccount) -> str:
+def _account_line(account: JobAccount, goodput: float) -> str:
     """What the time of all replicas went to, on all nodes."""
     plural = "" if account.steps == 1 else "s"
-    goodput = "" if account.goodput is None else f"goodput {100 * account.goodput:.1f} %, "
     return (
-        f"The account: {account.steps} step{plural} in {account.wall_s:.1f} s, {goodput}"
-        f"{account.lost_s:.1f} replica-seconds lost."
+        f"The account: {account.steps} step{plural} in {account.wall_s:.1f} s, goodput "
+        f"{100 * goodput:.1f} %, {account.lost_s:.1f} replica-seconds lost."
     )
 
 

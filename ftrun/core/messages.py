@@ -665,7 +665,8 @@ class SlotAccount:
 class JobAccount:
     """What the job's time went to (docs/ACCOUNT.md): in replica-seconds, but for ``wall_s``.
 
-    ``goodput``: None: nothing counts. ``slots``: none of a job of very many.
+    ``goodput``: None: no quorum has stood, or nothing counts. ``slots``: none of a job of very
+    many.
     """
 
     wall_s: float

@@ -177,6 +177,10 @@ class Account:
         spent = book.seconds(now)
         return max(0, sum(spent.get(use, 0) for use in LOST) - book.lost_before)
 
+    def goodput(self, now: int) -> float | None:
+        """The share of training in all that counts; None: no quorum has stood yet."""
+        return None if self.stood_at is None else goodput(self.ledger.total(now))
+
     def cost_s(self, incident: int, now: float) -> float:
         """The replica-seconds that are charged to this incident until now."""
         return self.ledger.cost(incident, self.now(now)) / 1e6
@@ -190,7 +194,7 @@ class Account:
         return JobAccount(
             wall_s=(now - self.ledger.began) / 1e6,
             lost_s=sum(self.lost(book, now) for book in self.ledger.books.values()) / 1e6,
-            goodput=goodput(self.ledger.total(now)),
+            goodput=self.goodput(now),
             steps=self.steps,
             slots=tuple(SlotAccount(x, self.lost(book, now) / 1e6) for x, book in books.items()),
         )

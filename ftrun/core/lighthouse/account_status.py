@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from ftrun.core.lighthouse.account import Account
 from ftrun.core.lighthouse.ledger import SlotBook
 from ftrun.core.lighthouse.status import AccountStatus, BandsStatus, RateStatus
-from ftrun.core.lighthouse.uses import Use, goodput
+from ftrun.core.lighthouse.uses import Use
 
 RATE_OVER = 30_000_000
 
@@ -24,7 +24,7 @@ def account_status(account: Account, now_s: float) -> AccountStatus:
         "wall_s": (now - ledger.began) / 1e6 if account.is_open else 0.0,
         "total_s": sum(spent.values()) / 1e6,
         "seconds": seconds,
-        "goodput": goodput(spent),
+        "goodput": account.goodput(now),
         "lost_s": sum(account.lost(book, now) for book in ledger.books.values()) / 1e6,
         "steps": account.steps,
         "bands": _bands(account, now),

@@ -174,8 +174,8 @@ class AccountStatus(TypedDict):
     """The use of the time of all replicas since the job began (docs/ACCOUNT.md).
 
     ``total_s`` is the sum of ``seconds`` over all uses, and equals ``wall_s`` times the replicas.
-    ``goodput``: the share of training in all that counts; None: nothing counts yet. ``lost_s``: the
-    seconds in which replicas could not train. ``steps``: committed since the job began.
+    ``goodput``: the share of training in all that counts; None: no quorum has stood. ``lost_s``:
+    the seconds in which replicas could not train. ``steps``: committed since the job began.
     """
 
     wall_s: float

@@ -20,12 +20,16 @@ def test_a_job_from_its_first_agent_to_its_first_steps() -> None:
     job.wait(1.0)
     job.start("0")
     job.start("1")
+    goodputs = [job.status()["account"]["goodput"]]
     job.wait(2.0)
     job.report("0")
     job.wait(3.0)
     job.report("1")
+    goodputs.append(job.status()["account"]["goodput"])
     job.build("0", "1")
+    goodputs.append(job.status()["account"]["goodput"])
     job.wait(4.0)
+    assert goodputs == [None, None, 0.0]
     assert job.seconds("0") == {"training": 4.0, "starting": 3.0, "no quorum": 3.0}
     assert job.seconds("1") == {"training": 4.0, "starting": 6.0}
     account = job.status()["account"]

@@ -218,3 +218,11 @@ def look_names_up_in_files_only() -> None:
     configure = getattr(_libc(), "__nss_configure_lookup", None)  # glibc has it, others may not
     if configure is not None:
         configure(b"hosts", b"files")
+
+
+def boot_id() -> str:
+    """The name of this run of the machine, over which monotonic times compare; "": unknown."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return ""

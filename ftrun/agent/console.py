@@ -23,7 +23,7 @@ from ftrun.core.agent.failures import signal_name
 from ftrun.core.agent.supervisor import Supervisor
 from ftrun.core.agent.words import REMEDY_APART
 from ftrun.core.ids import WorkerKey
-from ftrun.core.messages import Notice
+from ftrun.core.messages import JobAccount, Notice
 from ftrun.errors import ExitCode
 from ftrun.logs.layout import log_path
 
@@ -141,11 +141,13 @@ class Console:
         """Processes that have survived SIGKILL."""
         self._terminal.event_line(f"stuck in the kernel, not ended: pids {pids}")
 
-    def end(self, ending: EndAgent, incidents: IncidentRecords) -> None:
-        """The report of the whole run."""
+    def end(
+        self, ending: EndAgent, incidents: IncidentRecords, account: JobAccount | None = None
+    ) -> None:
+        """The report of the whole run. ``account``: the lighthouse's, if it has told it."""
         elapsed_s = clock.now() - self._started_at
         slots, log_dir = self._supervisor.summary(), self._settings.job_log_dir
-        for line in summary_lines(slots, ending, elapsed_s, log_dir, incidents):
+        for line in summary_lines(slots, ending, elapsed_s, log_dir, incidents, account):
             self._terminal.event_line(line)
         if self._supervisor.ran_apart:
             self._terminal.event_line(f"  The replica groups ran apart. {REMEDY_APART}")

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from operator import itemgetter
 from typing import Protocol
 
 from ftrun import clock
 from ftrun.addresses import is_loopback
+from ftrun.core.activity import Activity
 from ftrun.core.agent.lease import LeaseRequests
 from ftrun.core.ids import WorkerKey
 from ftrun.core.messages import (
@@ -63,7 +66,7 @@ class LighthouseLink:
         self._requests = LeaseRequests(self._interval_s, spec.isolation_limit_s, spec.nodes)
         self._connection: LighthouseConnection | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self._progress: dict[str, ReplicaProgress] = {}
+        self._progress: dict[tuple[str, bool], tuple[float, ReplicaProgress]] = {}
         self._open = False
         self._address = ""
 
@@ -103,11 +106,14 @@ class LighthouseLink:
             self._connection.send(message)
 
     def note_progress(self, key: WorkerKey, progress: Progress) -> None:
-        """Keep the newest progress of a group; the next heartbeat carries it."""
+        """Keep the newest progress of a group; the next heartbeat carries it.
+
+        That it stood still is over when it is told, so it does not give way to what follows.
+        """
         if key.group_rank == 0:
-            self._progress[key.replica_id] = ReplicaProgress(
-                key.replica_id, key.incarnation, progress
-            )
+            line = ReplicaProgress(key.replica_id, key.incarnation, progress)
+            goes_on = progress.phase is not Activity.STOPPED
+            self._progress[key.replica_id, goes_on] = (clock.now(), line)
 
     async def close(self) -> None:
         """Send what is queued and end; the connection bounds how long that takes."""
@@ -155,12 +161,23 @@ class LighthouseLink:
     def _beat_once(self, asks: bool) -> None:
         progress: tuple[ReplicaProgress, ...] = ()
         if self._requests.carries_progress(asks):
-            progress, self._progress = tuple(self._progress.values()), {}
+            progress = self._take_progress()
         heartbeat = Heartbeat(progress, quiet=not asks)
         if asks:
             self._ask(heartbeat)
         else:
             self.send(heartbeat)
+
+    def _take_progress(self) -> tuple[ReplicaProgress, ...]:
+        """What was kept, oldest first; the time in which it was kept belongs to its phase."""
+        now, kept = clock.now(), sorted(self._progress.values(), key=itemgetter(0))
+        self._progress = {}
+        return tuple(
+            replace(line, progress=replace(line.progress, since_s=line.progress.since_s + now - at))
+            if line.progress.phase is not Activity.STOPPED
+            else line
+            for at, line in kept
+        )
 
 
 def web_address(http: str, grpc: str) -> str | None:

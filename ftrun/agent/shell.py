@@ -87,6 +87,7 @@ from ftrun.core.messages import (
     FailureReport,
     Hello,
     IncidentRecord,
+    JobAccount,
     KillWorkers,
     NoManager,
     Notice,
@@ -158,6 +159,7 @@ class Agent:
         self._preemption_file: PreemptionFile | None = None
         self._own_slots: frozenset[str] = frozenset()
         self._epoch = 0
+        self._account: JobAccount | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         write = self._output.terminal.json_line if settings.event_log_handler == CONSOLE else None
         self._typed_events = TypedEvents(settings.job_id, write)
@@ -194,7 +196,7 @@ class Agent:
         if stuck:
             self._console.stuck(stuck)
         if self._done.done():
-            self._console.end(self._done.result(), self._incidents)
+            self._console.end(self._done.result(), self._incidents, self._account)
         await self._loop.run_in_executor(None, self._output.close)
 
     async def _stop_lighthouse(self) -> None:
@@ -466,7 +468,8 @@ class Agent:
                 self._begin(self._send_stacks(request, frozenset(keys)))
             case DrainAgent(reason):
                 self._handle(DrainAsked(reason, ExitCode.PREEMPTED))
-            case EndJob(exit_code, reason, kind):
+            case EndJob(exit_code, reason, kind, account):
+                self._account = account
                 self._handle(JobEnded(exit_code, reason, kind))
             case IncidentRecord():
                 self._incidents.keep(message)

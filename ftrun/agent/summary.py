@@ -12,8 +12,10 @@ from ftrun.core.agent.events import EndAgent
 from ftrun.core.agent.failures import Failure
 from ftrun.core.agent.slot_state import Outcome, SlotSummary
 from ftrun.core.incident_words import block
+from ftrun.core.messages import JobAccount
 
 TRACEBACK_LINES = 12
+LEAST_SHOWN_S = 0.05
 
 
 def summary_lines(
@@ -22,14 +24,32 @@ def summary_lines(
     elapsed_s: float,
     log_dir: Path,
     incidents: IncidentRecords | None = None,
+    account: JobAccount | None = None,
 ) -> list[str]:
-    """The report, line by line."""
+    """The report, line by line.
+
+    ``account``: the lighthouse's. Without it, or if no quorum ever stood, the lost time is what
+    this agent has seen itself.
+    """
     lines = []
     if ending.exit_code != 0:
         lines += _what_failed(slots, log_dir, incidents)
     lines.append(f"{_verdict(ending)} after {elapsed_s:.1f} s. Logs: {log_dir}")
-    lines += [_slot_line(slot) for slot in slots]
+    lost = {slot.replica_id: slot.lost_s for slot in slots}
+    if account is not None and account.goodput is not None:
+        lost |= {x.replica_id: x.lost_s for x in account.slots}
+        lines.append(_account_line(account, account.goodput))
+    lines += [_slot_line(slot, lost[slot.replica_id]) for slot in slots]
     return lines
+
+
+def _account_line(account: JobAccount, goodput: float) -> str:
+    """What the time of all replicas went to, on all nodes."""
+    plural = "" if account.steps == 1 else "s"
+    return (
+        f"The account: {account.steps} step{plural} in {account.wall_s:.1f} s, goodput "
+        f"{100 * goodput:.1f} %, {account.lost_s:.1f} replica-seconds lost."
+    )
 
 
 def _verdict(ending: EndAgent) -> str:
@@ -38,9 +58,9 @@ def _verdict(ending: EndAgent) -> str:
     return f"The job has ended with exit code {ending.exit_code} ({ending.reason})"
 
 
-def _slot_line(slot: SlotSummary) -> str:
+def _slot_line(slot: SlotSummary, lost_s: float) -> str:
     status = "" if slot.status is None else f", last exit status {slot.status}"
-    lost = f", {slot.lost_s:.1f} s lost" if slot.lost_s else ""
+    lost = f", {lost_s:.1f} s lost" if lost_s >= LEAST_SHOWN_S else ""
     became = slot.phase.value if slot.outcome is None else slot.outcome.value
     plural = "" if slot.restarts == 1 else "s"
     how = f": it {slot.killed}" if slot.killed else ""

@@ -437,11 +437,15 @@ class WorkerMessage:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaStarted:
-    """The agent has started an incarnation of a slot; ``restarts`` counts the earlier ones."""
+    """The agent has started an incarnation of a slot; ``restarts`` counts the earlier ones.
+
+    ``restarts_left``: of the slot's budget; None: the agent is older than this field.
+    """
 
     replica_id: str
     incarnation: str
     restarts: int
+    restarts_left: int | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -692,15 +696,39 @@ class Notice:
 
 
 @dataclass(frozen=True, slots=True)
+class SlotAccount:
+    """The seconds in which a slot could not train since the job's first quorum stood."""
+
+    replica_id: str
+    lost_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class JobAccount:
+    """What the job's time went to (docs/ACCOUNT.md): in replica-seconds, but for ``wall_s``.
+
+    ``goodput``: None: no quorum has stood, or nothing counts. ``slots``: none of a job of very
+    many.
+    """
+
+    wall_s: float
+    lost_s: float
+    goodput: float | None
+    steps: int
+    slots: tuple[SlotAccount, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class EndJob:
     """The job is over: stop all processes. ``exit_code`` 0: every member has finished.
 
-    ``kind``: as in JobFailed.
+    ``kind``: as in JobFailed. ``account``: until the end; None: the job never had any agent.
     """
 
     exit_code: int
     reason: str
     kind: str = ""
+    account: JobAccount | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,11 @@ class StepTimes:
         return self._steps >= STEPS_MIN
 
     @property
+    def mean(self) -> float | None:
+        """The mean time of the last steps; None: none is known."""
+        return sum(self._times) / len(self._times) if self._times else None
+
+    @property
     def median(self) -> float:
         """The usual time of a step; some step must be known."""
         return sorted(self._times)[len(self._times) // 2]

@@ -27,6 +27,7 @@ from ftrun.core.lighthouse.events import JournalState
 from ftrun.core.lighthouse.machine import Lighthouse
 from ftrun.core.lighthouse.status import Status
 from ftrun.errors import ExitCode, FtrunError, UserError
+from ftrun.lighthouse.account_file import ACCOUNT_FILE, AccountFile
 from ftrun.lighthouse.embedded import Embedding
 from ftrun.lighthouse.incident_file import INCIDENTS_FILE, IncidentFile
 from ftrun.lighthouse.journal import JournalFile
@@ -89,9 +90,11 @@ async def _run(settings: ServiceSettings, announce: Callable[[str], None]) -> in
         journal = JournalFile(settings.state_dir / JOURNAL_FILE)
         rules = replace(settings.core, http=http)
         record = journal.load() or _no_journal()
-        core = Lighthouse(rules, record, clock.now())
+        account = AccountFile(settings.state_dir / ACCOUNT_FILE)
+        core = Lighthouse(rules, record, clock.now(), account.load())
         job_id = record.spec.job_id if record.spec is not None else ""
-        shell = Shell(core, journal, IncidentFile(settings.state_dir / INCIDENTS_FILE, job_id))
+        incidents = IncidentFile(settings.state_dir / INCIDENTS_FILE, job_id)
+        shell = Shell(core, journal, incidents, account)
         stopping = _stop_on_signals()
         shell.start()
         await server.start(shell)

@@ -30,6 +30,7 @@ from ftrun.core.lighthouse.events import (
     OperationChanged,
     OperatorAsked,
     Request,
+    SaveAccount,
     SaveIncident,
     SendToAgent,
     TimerFired,
@@ -38,6 +39,7 @@ from ftrun.core.lighthouse.machine import Lighthouse
 from ftrun.core.lighthouse.status import MembershipStatus
 from ftrun.core.messages import FromAgent, Hello, Notice, WorkerMessage
 from ftrun.errors import assert_never
+from ftrun.lighthouse.account_file import AccountFile
 from ftrun.lighthouse.event_log import EventLog
 from ftrun.lighthouse.incident_file import IncidentFile
 from ftrun.lighthouse.journal import JournalFile
@@ -93,11 +95,16 @@ class Shell:
     """
 
     def __init__(
-        self, core: Lighthouse, journal: JournalFile, incidents: IncidentFile | None = None
+        self,
+        core: Lighthouse,
+        journal: JournalFile,
+        incidents: IncidentFile | None = None,
+        account: AccountFile | None = None,
     ) -> None:
         self._core = core
         self._journal = journal
         self._incidents = incidents if incidents is not None else IncidentFile()
+        self._account = account if account is not None else AccountFile()
         core.incidents.go_on_after(self._incidents.last_number)
         self._sessions: dict[str, Session] = {}
         self._timer = DeadlineTimer(partial(self._feed, TimerFired()), TIMER_DELAY_MIN_S)
@@ -116,6 +123,9 @@ class Shell:
     def start(self) -> None:
         """Start the core and carry out its first instruction: its epoch goes to the journal."""
         self._feed(TimerFired())
+        refusal = self._core.account.refusal
+        if refusal:
+            log.warning("the account of the job's time begins anew now: %s", refusal)
 
     def attached(self, session: Session, hello: Hello) -> None:
         """An agent's stream is open. It replaces the agent's former stream, if any."""
@@ -172,8 +182,11 @@ class Shell:
                 del self._changed[number]
 
     def stop(self) -> None:
-        """Forget the timer and end all sessions."""
+        """Keep the account, forget the timer and end all sessions."""
         self._timer.close()
+        last = self._core.account.record(clock.now())
+        if last is not None:
+            self._account.write(last.document)
         for session in self._sessions.values():
             session.close("the lighthouse stops")
 
@@ -199,6 +212,8 @@ class Shell:
                     changed.set()
             case SaveIncident():
                 self._save(instruction)
+            case SaveAccount(document):
+                self._account.write(document)
             case CloseAgent(agent_id, reason):
                 # The core has already removed the agent: the end of this stream is no event.
                 session = self._sessions.pop(agent_id, None)

@@ -10,7 +10,7 @@ import os
 from importlib.metadata import version
 
 from ftrun import clock
-from ftrun.core.lighthouse.status import Status
+from ftrun.core.lighthouse.status import SCHEMA, Status
 from ftrun.lighthouse.journal import JournalFile
 from ftrun.lighthouse.shell import Shell
 
@@ -22,6 +22,7 @@ def full_status(shell: Shell, journal: JournalFile, uptime_s: float) -> Status:
     for replica in membership["replicas"]:
         replica["last_event"] = log.last_of(replica["replica_id"], now)
     return {
+        "schema": SCHEMA,
         "lighthouse": {
             "version": version("ftrun"),
             "pid": os.getpid(),

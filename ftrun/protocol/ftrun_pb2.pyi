@@ -457,14 +457,16 @@ class WorkerMessage(_message.Message):
     def __init__(self, key: _Optional[_Union[WorkerKey, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., built: _Optional[_Union[Built, _Mapping]] = ..., build_failed: _Optional[_Union[BuildFailed, _Mapping]] = ..., promised: _Optional[_Union[Promised, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., in_force: _Optional[_Union[InForce, _Mapping]] = ..., errored: _Optional[_Union[Errored, _Mapping]] = ..., healed: _Optional[_Union[Healed, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., present: _Optional[_Union[Present, _Mapping]] = ...) -> None: ...
 
 class ReplicaStarted(_message.Message):
-    __slots__ = ("replica_id", "incarnation", "restarts")
+    __slots__ = ("replica_id", "incarnation", "restarts", "restarts_left")
     REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     RESTARTS_FIELD_NUMBER: _ClassVar[int]
+    RESTARTS_LEFT_FIELD_NUMBER: _ClassVar[int]
     replica_id: str
     incarnation: str
     restarts: int
-    def __init__(self, replica_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., restarts: _Optional[int] = ...) -> None: ...
+    restarts_left: int
+    def __init__(self, replica_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., restarts: _Optional[int] = ..., restarts_left: _Optional[int] = ...) -> None: ...
 
 class StartFailure(_message.Message):
     __slots__ = ("signature", "exit_code", "words")
@@ -698,15 +700,39 @@ class Notice(_message.Message):
     text: str
     def __init__(self, kind: _Optional[str] = ..., replica_ids: _Optional[_Iterable[str]] = ..., text: _Optional[str] = ...) -> None: ...
 
+class SlotAccount(_message.Message):
+    __slots__ = ("replica_id", "lost_s")
+    REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
+    LOST_S_FIELD_NUMBER: _ClassVar[int]
+    replica_id: str
+    lost_s: float
+    def __init__(self, replica_id: _Optional[str] = ..., lost_s: _Optional[float] = ...) -> None: ...
+
+class JobAccount(_message.Message):
+    __slots__ = ("wall_s", "lost_s", "goodput", "steps", "slots")
+    WALL_S_FIELD_NUMBER: _ClassVar[int]
+    LOST_S_FIELD_NUMBER: _ClassVar[int]
+    GOODPUT_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_FIELD_NUMBER: _ClassVar[int]
+    wall_s: float
+    lost_s: float
+    goodput: float
+    steps: int
+    slots: _containers.RepeatedCompositeFieldContainer[SlotAccount]
+    def __init__(self, wall_s: _Optional[float] = ..., lost_s: _Optional[float] = ..., goodput: _Optional[float] = ..., steps: _Optional[int] = ..., slots: _Optional[_Iterable[_Union[SlotAccount, _Mapping]]] = ...) -> None: ...
+
 class EndJob(_message.Message):
-    __slots__ = ("exit_code", "reason", "kind")
+    __slots__ = ("exit_code", "reason", "kind", "account")
     EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
+    ACCOUNT_FIELD_NUMBER: _ClassVar[int]
     exit_code: int
     reason: str
     kind: str
-    def __init__(self, exit_code: _Optional[int] = ..., reason: _Optional[str] = ..., kind: _Optional[str] = ...) -> None: ...
+    account: JobAccount
+    def __init__(self, exit_code: _Optional[int] = ..., reason: _Optional[str] = ..., kind: _Optional[str] = ..., account: _Optional[_Union[JobAccount, _Mapping]] = ...) -> None: ...
 
 class IncidentRecord(_message.Message):
     __slots__ = ("number", "incarnations", "is_open", "document")

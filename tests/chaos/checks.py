@@ -5,11 +5,13 @@ Not here: the replay (oracle.py), how a run goes (run.py).
 
 from __future__ import annotations
 
+import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable
 from contextlib import suppress
 
+from ftrun.lighthouse.account_file import ACCOUNT_FILE
 from tests.chaos.job import Job
 from tests.chaos.journal import Commit, Process, read_journals
 from tests.chaos.oracle import Log, Unreplayable, replay
@@ -38,6 +40,22 @@ def check_history(job: Job, *, finished: bool) -> list[str]:
     except Unreplayable as error:
         found.append(str(error))
     return found + (_ends(job, goal) if finished else [])
+
+
+def check_account(job: Job) -> list[str]:
+    """A1: in the account of a lighthouse of its own, as it has left it on disk."""
+    try:
+        account = json.loads((job.service_dir / ACCOUNT_FILE).read_text())["account"]
+    except FileNotFoundError:
+        return []  # the agent's own lighthouse has taken its directory with it
+    slots, wall = account["slots"], account["wall"]
+    sums = [sum(slot["spent"].values()) for slot in slots]
+    job.tell(f"the account: {wall / 1e6:.3f} s, {account['steps']} steps, {len(slots)} replicas")
+    found = [f"A1: {spent} µs are booked of {wall}" for spent in sums if spent != wall]
+    bands = sum(sum(row) for row in account["bands"].values())
+    if bands != wall * len(slots):
+        found.append(f"A1: the bands have {bands} µs of {wall * len(slots)}")
+    return found
 
 
 def check_output(job: Job, causes: Iterable[str]) -> list[str]:

@@ -216,6 +216,7 @@ def _end(plan: Plan, job: Job, total: Effect, struck_at: float, outcome: Outcome
     took = job.await_nothing()
     job.tell(f"nothing is left after {took:.2f} s")
     outcome.problems += checks.check_output(job, total.causes)
+    outcome.problems += checks.check_account(job)
     outcome.problems += checks.check_history(job, finished=total.codes is None)
 
 

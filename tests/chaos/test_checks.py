@@ -191,3 +191,24 @@ def test_who_ends_between_two_looks_has_not_recovered(monkeypatch: pytest.Monkey
     monkeypatch.setattr(job, "_watch", lambda: None)
     job.await_recovery(goal=3, gone={10}, timeout_s=10.0)
     assert looks == []
+
+
+def test_a_microsecond_that_is_missing_in_the_account_is_found(tmp_path: Path) -> None:
+    job = object.__new__(Job)
+    job.directory, job.story, job.began = tmp_path, [], 0.0
+    assert checks.check_account(job) == []
+    slots = [{"spent": {"training": 7, "absent": 3}}, {"spent": {"training": 10}}]
+    account = {
+        "wall": 10,
+        "steps": 4,
+        "slots": slots,
+        "bands": {"training": [10, 7], "absent": [3]},
+    }
+    job.service_dir.mkdir()
+    path = job.service_dir / "account.json"
+    path.write_text(json.dumps({"account": account}))
+    assert checks.check_account(job) == []
+    account["bands"] = {"training": [10, 7], "absent": [2]}
+    slots[1]["spent"]["training"] = 9
+    path.write_text(json.dumps({"account": account}))
+    assert len(checks.check_account(job)) == 2

@@ -5,10 +5,12 @@ It can die between any two instructions. Its disk is the world's, and outlives i
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 from ftrun.core import failure_kinds as kinds
 from ftrun.core import messages as m
+from ftrun.core.lighthouse.account_record import AccountRecord
 from ftrun.core.lighthouse.events import (
     AgentAttached,
     AgentDetached,
@@ -18,6 +20,7 @@ from ftrun.core.lighthouse.events import (
     Instruction,
     Journal,
     JournalState,
+    SaveAccount,
     SaveIncident,
     SendToAgent,
     TimerFired,
@@ -50,7 +53,12 @@ class LighthouseProcess(Actor):
         world = self.world
         world.note(self.name, "starts", disk)
         world.invariants.takeover_began(world.now, SETTINGS.takeover_grace_s, disk.quorum)
-        self.core = Lighthouse(SETTINGS, disk, world.now)
+        account = None
+        if world.account is not None:
+            document, written_at = world.account
+            account = AccountRecord(document, world.now - written_at)
+        self.core = Lighthouse(SETTINGS, disk, world.now, account)
+        self._account, self._began_at = account, world.now
         world.at(0.0, self, self.feed, TimerFired())
 
     def crash(self) -> None:
@@ -72,12 +80,33 @@ class LighthouseProcess(Actor):
         world.note(self.name, "event", event)
         instructions = self.core.handle(event, world.now)
         self.core.check()
+        self._check_account()
         if world.coverage is not None:
             world.coverage.phases[self.core.state.phase.value] += 1
         for instruction in instructions:
+            if isinstance(instruction, SaveAccount):
+                self._keep(instruction)
+                continue
             self.before_instruction(instruction)
             self._carry_out(instruction)
         self._arm()
+
+    def _check_account(self) -> None:
+        """A1 over the lighthouse's lives: an account that goes on has the gap between them too."""
+        books, record = self.core.account, self._account
+        if record is None or not books.is_open:
+            return
+        self._account = None
+        wall = books.now(self.world.now) - books.ledger.began
+        since = record.document["wall"]
+        if not record.document["has_ended"]:
+            since += round((record.age_s + self.world.now - self._began_at) * 1e6)
+        assert not books.was_restored or abs(wall - since) <= 5, f"A1: {wall} µs, not {since}"
+
+    def _keep(self, instruction: SaveAccount) -> None:
+        """The account is written whenever it is due; no other party ever sees it."""
+        document = json.loads(json.dumps(instruction.document))
+        self.world.account = (document, self.world.now)
 
     def _carry_out(self, instruction: Instruction) -> None:
         world = self.world

@@ -20,12 +20,15 @@ from ftrun.core.lighthouse.attempts import AttemptCounter
 from ftrun.core.lighthouse.choice import Choice
 from ftrun.core.lighthouse.departed import DepartedMembers
 from ftrun.core.lighthouse.events import JournalState
+from ftrun.core.lighthouse.ledger import Ledger
 from ftrun.core.lighthouse.machine import Lighthouse
 from ftrun.core.lighthouse.membership import Membership
 from ftrun.core.lighthouse.phases import Phase
+from ftrun.core.lighthouse.replicas import Replicas
 from ftrun.core.lighthouse.standstill import Standstill
 from ftrun.core.lighthouse.state import MembershipState
 from ftrun.core.lighthouse.switching import Switching
+from ftrun.core.lighthouse.uses import Use
 from ftrun.core.lighthouse.waiting import Waiting
 from ftrun.core.quorum import Quorum
 from ftrun.core.step_times import StepTimes
@@ -263,6 +266,22 @@ def _answers_at_once(self: StepMachine, question: Question) -> Entry | None:
     return _sends(self, replace(question, cleared=False))
 
 
+_add = Ledger._add
+
+
+def _counts_twice(self: Ledger, use: Use, began: int, ended: int, slots: int) -> None:
+    """What is dated back is not taken from its former use."""
+    if slots > 0:
+        _add(self, use, began, ended, slots)
+
+
+def _overlooks_processes(self: Replicas, replica_id: str) -> None:
+    _remove(self, replica_id)
+    self.changed.discard(replica_id)
+
+
+_remove = Replicas.remove
+
 MUTANTS: dict[str, Mutant] = {
     "no attempt number": Mutant(StepUnderWay, "counts", _counts_any_attempt, "C3", _BETWEEN),
     "promise not kept": Mutant(Quorums, "at_promise", _forgets_its_promise, "Q5"),
@@ -313,5 +332,7 @@ MUTANTS: dict[str, Mutant] = {
     "unlike goes out": Mutant(Comparison, "answer", _takes_all_for_alike, "C7"),
     "the reference tells too early": Mutant(StepMachine, "look_up", _answers_at_once, "C7"),
     "the end is not compared": Mutant(Comparison, "end", _does_nothing, "C7"),
+    "a second is booked twice": Mutant(Ledger, "_add", _counts_twice, "A1"),
+    "a dead slot is not looked at": Mutant(Replicas, "remove", _overlooks_processes, "A1"),
     "lineage without its tag": Mutant(ids, "extend_lineage", _chains_steps_only, "S1", _LOSSES),
 }

@@ -169,6 +169,7 @@ class World:
         self.rings = Rings(self)
         self.endpoints: dict[str, Any] = {}
         self.disk = JournalState()
+        self.account: tuple[dict[str, Any], float] | None = None  # and when it was written
         self.disk_full_until = 0.0
         self.tears_journal = False
         self.journals_lost = 0

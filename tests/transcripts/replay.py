@@ -50,6 +50,7 @@ from ftrun.core.lighthouse.machine import (
     JournalState,
     Lighthouse,
     LighthouseSettings,
+    SaveAccount,
     SaveIncident,
     SendToAgent,
     TimerFired,
@@ -274,7 +275,7 @@ class Replay:
     def _feed(self, event: Event) -> None:
         assert self.lighthouse is not None, "start comes first"
         for instruction in self.lighthouse.handle(event, self.now):
-            if not isinstance(instruction, SaveIncident):  # tests/unit has those
+            if not isinstance(instruction, SaveIncident | SaveAccount):  # tests/unit has those
                 self._out.append(self._shown(instruction))
         self.lighthouse.check()
         phase = self.lighthouse.state.phase.value

@@ -88,6 +88,11 @@ class RestartBudget:
     last: tuple[str, int | None] | None = None
     strikes: Counter[str] = field(default_factory=Counter)
 
+    @property
+    def left(self) -> int:
+        """How many restarts are left."""
+        return max(0, self.rules.max_restarts - self.spent)
+
     def started(self) -> None:
         """A new incarnation runs."""
         self.baseline = self.step = None

@@ -322,7 +322,7 @@ class Supervisor:
         self._slots.note(self._out.now, slot, f"started as {incarnation}")
         standbys = self._standbys.take(settings.workers_per_replica, self._out.now)
         self._out.add(StartReplica(slot.replica_id, incarnation, restarts, standbys))
-        self._out.send(ReplicaStarted(slot.replica_id, incarnation, restarts))
+        self._out.send(ReplicaStarted(slot.replica_id, incarnation, restarts, slot.budget.left))
 
     def _refill_standbys(self) -> None:
         if not self._wants_standbys():

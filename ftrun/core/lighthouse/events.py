@@ -163,13 +163,22 @@ class SaveIncident:
 
 
 @dataclass(frozen=True, slots=True)
+class SaveAccount:
+    """Keep the job's account, in place of the former one. Nothing depends on it."""
+
+    document: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class OperationChanged:
     """The text of an operation has changed, or it has ended: those who wait for it look again."""
 
     number: int
 
 
-Instruction: TypeAlias = SendToAgent | Journal | CloseAgent | SaveIncident | OperationChanged
+Instruction: TypeAlias = (
+    SendToAgent | Journal | CloseAgent | SaveIncident | SaveAccount | OperationChanged
+)
 
 
 # ---------------------------------------------------------------- operations

@@ -247,6 +247,8 @@ class Forming:
         change = state.history.under_way
         began_at = change.began_at if change is not None else state.since
         state.enter(Phase.STEADY)
+        for name in state.live:
+            state.replicas[name].is_overtaken = True
         state.history.complete(state.now, state.quorum)
         text = (
             f"{replicas(state.live)} in quorum {state.quorum.attempt} from step "

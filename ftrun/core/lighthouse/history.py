@@ -22,7 +22,10 @@ REASONS_MAX = 4
 
 @dataclass(slots=True)
 class Change:
-    """One change of membership. ``ended_at`` is None while it is under way."""
+    """One change of membership. ``ended_at`` is None while it is under way.
+
+    ``cost_s``: the replica-seconds of repairs in it so far (account.py).
+    """
 
     kind: str
     reasons: list[str]
@@ -31,12 +34,14 @@ class Change:
     quorum: str = ""
     members: tuple[str, ...] = ()
     step: int | None = None
+    cost_s: float = 0.0
 
-    def view(self, now: float) -> ChangeStatus:
-        """As plain JSON."""
+    def view(self, now: float, more_cost_s: float = 0.0) -> ChangeStatus:
+        """As plain JSON. ``more_cost_s``: since the cost was noted, if it is under way."""
         end = self.ended_at if self.ended_at is not None else now
         return {
             "kind": self.kind,
+            "cost_s": round(self.cost_s + (more_cost_s if self.ended_at is None else 0.0), 4),
             "reason": "; ".join(self.reasons),
             "quorum": self.quorum,
             "members": list(self.members),

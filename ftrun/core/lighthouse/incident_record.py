@@ -51,7 +51,7 @@ def _document(incident: Incident, job_id: str, now: float, chars: int) -> dict[s
         "response": _response(incident),
         "cost": {
             "steps": incident.steps_lost(),
-            "replica_seconds": round(incident.replica_seconds(now), 3),
+            "replica_seconds": round(incident.cost_s, 3),
         },
         "verdict": verdict,
         "verdict_words": words,

@@ -96,6 +96,7 @@ class Incident:
     """``began_at``: the time of the first cause, ``noted_at``: when the lighthouse knew of it.
 
     ``members``: of the quorum at that time. ``unlisted``: incarnations beyond the limit of parts.
+    ``cost_s``: the replica-seconds that it has cost so far, of the job's account (account.py).
     """
 
     number: int
@@ -110,6 +111,12 @@ class Incident:
     unlisted: set[tuple[str, str]] = field(default_factory=set)
     closed_at: float | None = None
     ended_words: str = ""
+    cost_s: float = 0.0
+
+    @property
+    def is_in_quorum(self) -> bool:
+        """Whether a member of the quorum has failed, so that the others had to respond."""
+        return any(part.replica_id in self.members for part in self.parts)
 
     def in_order(self) -> list[Part]:
         """The first cause, and then what followed."""
@@ -142,8 +149,7 @@ class Incident:
     def close_if_over(self, now: float) -> None:
         """All of its replicas are back, or are not expected, and the others go on."""
         waits = [part for part in self.parts if part.back_at is None]
-        interrupted = any(part.replica_id in self.members for part in self.parts)
-        if not waits and (self.response is not None or not interrupted):
+        if not waits and (self.response is not None or not self.is_in_quorum):
             self.closed_at = now
 
     def end(self, now: float, words: str) -> None:
@@ -178,10 +184,3 @@ class Incident:
         if self.response is None or self.response.step is None:
             return 0
         return max(0, self.step - self.response.step)
-
-    def replica_seconds(self, now: float) -> float:
-        """The time that replicas could not train: the lost ones, and those that went on later."""
-        lost = sum((p.back_at if p.back_at is not None else now) - p.at for p in self.parts)
-        if self.response is None:
-            return max(0.0, lost)
-        return max(0.0, lost) + self.response.duration_s * len(self.response.survivors)

@@ -21,7 +21,7 @@ Not here: the record as JSON (incident_record.py), the evidence of one replica (
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from ftrun.core import failure_kinds as kinds
 from ftrun.core.ids import replica_order
@@ -42,16 +42,25 @@ CASCADE_S = 60.0
 
 
 class Incidents:
-    """The last ``INCIDENTS_MAX`` incidents of one job, oldest first."""
+    """The last ``INCIDENTS_MAX`` incidents of one job, oldest first.
+
+    ``cost_s``: tells what an incident has cost until a moment (account.py).
+    """
 
     def __init__(self, state: MembershipState) -> None:
         self._state = state
         self._incidents: deque[Incident] = deque(maxlen=INCIDENTS_MAX)
         self._open: list[Incident] = []
         self._number = 0
+        self.cost_s: Callable[[int, float], float] = _costs_nothing
 
     def __iter__(self) -> Iterator[Incident]:
         return iter(self._incidents)
+
+    @property
+    def open(self) -> list[Incident]:
+        """Those that are not over, oldest first."""
+        return self._open
 
     def go_on_after(self, number: int) -> None:
         """An earlier life of this lighthouse has written incidents up to this number."""
@@ -296,6 +305,7 @@ class Incidents:
         is_told = any(part.evidence or part.kind == kinds.NODE for part in incident.parts)
         if incident.closed_at is None and not is_told:
             return  # the evidence comes in a moment, and the record with it
+        incident.cost_s = self.cost_s(incident.number, state.now)
         record = SaveIncident(
             agents=state.outbox.agents_for(part.agent_id for part in incident.parts),
             record=IncidentRecord(
@@ -308,6 +318,11 @@ class Incidents:
             document=document(incident, state.spec.job_id, state.now),
         )
         state.outbox.save(record)
+
+
+def _costs_nothing(number: int, now: float) -> float:
+    """No account is kept."""
+    return 0.0
 
 
 __all__ = ["INCIDENTS_MAX", "PARTS_MAX", "Incident", "Incidents"]

@@ -18,7 +18,9 @@ from collections.abc import Callable
 from typing import Any
 
 from ftrun.core import messages as m
-from ftrun.core.activity import NOT_ITS_OWN
+from ftrun.core.activity import NOT_ITS_OWN, Activity
+from ftrun.core.lighthouse.account import Account
+from ftrun.core.lighthouse.account_record import AccountRecord
 from ftrun.core.lighthouse.agents import Agent, Agents
 from ftrun.core.lighthouse.assignment import Assignment
 from ftrun.core.lighthouse.checks import check_lighthouse
@@ -34,6 +36,7 @@ from ftrun.core.lighthouse.events import (
     LighthouseSettings,
     Operation,
     OperatorAsked,
+    SaveAccount,
     SaveIncident,
     SendToAgent,
     TimerFired,
@@ -44,9 +47,10 @@ from ftrun.core.lighthouse.next_job import NextJob, refusal
 from ftrun.core.lighthouse.operators import Operators
 from ftrun.core.lighthouse.phases import Phase
 from ftrun.core.lighthouse.presence import Presence
+from ftrun.core.lighthouse.replicas import Replica
 from ftrun.core.lighthouse.running import Running
 from ftrun.core.lighthouse.set_aside import SetAside
-from ftrun.core.lighthouse.snapshot import snapshot
+from ftrun.core.lighthouse.snapshot import Facts, snapshot
 from ftrun.core.lighthouse.state import NO_SPEC, MembershipState
 from ftrun.core.lighthouse.status import MembershipStatus
 from ftrun.core.lighthouse.waits import Waits
@@ -55,7 +59,6 @@ from ftrun.errors import assert_never
 
 TAKEN_AT_THE_END = (m.Heartbeat, m.FailureEvidence)
 """Messages that are taken from agents of a job that has ended."""
-
 __all__ = [
     "AgentAttached",
     "AgentDetached",
@@ -67,6 +70,7 @@ __all__ = [
     "JournalState",
     "Lighthouse",
     "LighthouseSettings",
+    "SaveAccount",
     "SaveIncident",
     "SendToAgent",
     "TimerFired",
@@ -78,19 +82,31 @@ class Lighthouse:
 
     ``journal``: what the lighthouse's last life has written, or an empty state. The ``epoch`` of an
     empty one should be a number that no earlier life of this job can have reached (Q1).
+    ``account``: that of the last life, if there is any; nothing is decided by it.
     """
 
-    def __init__(self, settings: LighthouseSettings, journal: JournalState, now: float) -> None:
+    def __init__(
+        self,
+        settings: LighthouseSettings,
+        journal: JournalState,
+        now: float,
+        account: AccountRecord | None = None,
+    ) -> None:
         self._settings = settings
         self.next_job = NextJob()
-        self._set_up(journal, now)
+        self._set_up(journal, now, account)
 
-    def _set_up(self, journal: JournalState, now: float) -> None:
+    def _set_up(
+        self, journal: JournalState, now: float, account: AccountRecord | None = None
+    ) -> None:
         """Create all that belongs to one job."""
         self.state = MembershipState(self._settings, journal, now)
         self.membership = Membership(self.state, journal)
         self.agents = Agents(self.state)
         self.incidents = Incidents(self.state)
+        self.account = Account(self.state, self.incidents, account)
+        self.state.account_of_job = self.account.of_job
+        self.incidents.cost_s = self.account.cost_s
         self.membership.losses.on_given_up = self.incidents.given_up
         self.assignment = Assignment(self.state, self.membership, self.agents, now)
         self.waits = Waits(self.state, self._gathers_until)
@@ -151,7 +167,11 @@ class Lighthouse:
             self._run_membership_rules()
         self.presence.run_rules()
         self.waits.run_rules()
+        self.account.update()
         self.incidents.run_rules()
+        record = self.account.save()
+        if record is not None:
+            self.state.outbox.save(record)
 
     def _run_membership_rules(self) -> None:
         """Membership, then slots: moving a replica to another agent begins with a drain."""
@@ -179,7 +199,17 @@ class Lighthouse:
 
     def snapshot(self, now: float) -> MembershipStatus:
         """Everything worth showing, as plain JSON."""
-        return snapshot(self.state, self.agents.values(), self.waits.current(), now)
+        return snapshot(
+            Facts(
+                self.state,
+                self.agents,
+                self.account,
+                self.incidents,
+                self.waits.current(),
+                self.membership.standstill.hung(now),
+            ),
+            now,
+        )
 
     def operation(self, number: int) -> Operation | None:
         """What has become of a request; None: it is not known, or no longer."""
@@ -189,6 +219,7 @@ class Lighthouse:
         """Assert what must hold between events."""
         check_lighthouse(self.state, self.membership, self.agents, self.next_job)
         self.incidents.check()
+        self.account.check()
 
     # ------------------------------------------------------------ agents come and go
 
@@ -215,6 +246,7 @@ class Lighthouse:
         state = self.state
         if state.spec is NO_SPEC:
             state.open(hello.spec)
+        self.account.note_age(hello.age_s)
         agent = Agent(hello.agent_id, hello.host, hello.store, hello.capacity, state.now)
         agent.is_leaving = not hello.capacity
         self.agents.attach(agent)
@@ -341,6 +373,7 @@ class Lighthouse:
             self.state.slots[key.replica_id].start_failure = None
         if 0 <= key.group_rank < self.state.workers:
             self.state.record(key.replica_id, word)
+            self.account.touch(key.replica_id)
             if isinstance(word.message, m.Present):
                 self.presence.on_present(replica, key.group_rank, word.message)
                 return
@@ -354,12 +387,20 @@ class Lighthouse:
         for line in heartbeat.progress:
             replica = self.state.replicas.find(line.replica_id, line.incarnation)
             if replica is not None and replica.agent_id == agent.agent_id:
-                self.membership.received(replica, 0, line.progress)
+                self._on_progress(replica, line.progress)
                 if agent.failures and line.progress.phase not in NOT_ITS_OWN:
                     self.aside.progressed(agent, line.progress.step)
 
+    def _on_progress(self, replica: Replica, progress: m.Progress) -> None:
+        name = replica.replica_id
+        self.membership.received(replica, 0, progress)
+        self.account.touch(name)
+        if progress.phase is Activity.STOPPED:
+            self.account.stood_still(name, progress.since_s)
+
     def _on_evidence(self, agent: Agent, evidence: m.FailureEvidence) -> None:
         self.incidents.evidence(agent, evidence)
+        self.account.touch(evidence.replica_id)
         if evidence.replica_id in self.state.slots and evidence.restart_in_s:
             slot = self.state.slots[evidence.replica_id]
             slot.restart_at = self.state.now + evidence.restart_in_s

@@ -231,7 +231,7 @@ class Membership:
 
     def _on_progress(self, replica: Replica, rank: int, word: m.Progress) -> None:
         if rank == 0:
-            replica.progress = word
+            replica.progress, replica.is_overtaken = word, False
             self._note_pace(replica, word)
             self._note_stall(replica, word)
             self._note_too_few(replica, word)
@@ -269,7 +269,10 @@ class Membership:
 
     def _on_healed(self, replica: Replica, rank: int, healed: m.Healed) -> None:
         quorum = self.state.quorum
-        if rank != 0 or quorum is None or healed.attempt != quorum.attempt or healed.step == 0:
+        if rank != 0 or quorum is None or healed.attempt != quorum.attempt:
+            return
+        replica.heals, replica.is_overtaken = False, True
+        if healed.step == 0:
             return  # at step 0 nothing was lost: all take one replica's weights
         if len(quorum.newcomers) > HEALED_NOTICES_MAX:
             return  # nobody reads so many lines

@@ -15,6 +15,7 @@ from ftrun.core.lighthouse.events import (
     Journal,
     JournalState,
     OperationChanged,
+    SaveAccount,
     SaveIncident,
     SendToAgent,
 )
@@ -105,8 +106,8 @@ class Outbox:
             return tuple(self.agents)
         return tuple(agent_id for agent_id in dict.fromkeys(concerned) if agent_id in self.agents)
 
-    def save(self, record: SaveIncident) -> None:
-        """Keep this record of an incident."""
+    def save(self, record: SaveIncident | SaveAccount) -> None:
+        """Keep this record of an incident, or of the account."""
         self._out.append(record)
 
     def journal(self, record: JournalState) -> None:

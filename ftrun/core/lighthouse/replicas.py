@@ -8,11 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from ftrun.core.activity import Activity
 from ftrun.core.ids import StateId, replica_order
 from ftrun.core.lighthouse.choice import group_state
 from ftrun.core.messages import LeaveReason, Progress, Report, RunningReplica
 from ftrun.core.quorum import Endpoint, Member
 from ftrun.core.step_times import StepTimes
+
+BEFORE_A_QUORUM = frozenset({Activity.STARTING, Activity.QUORUM})
 
 
 @dataclass(slots=True)
@@ -25,6 +28,9 @@ class Replica:
     0. ``was_interrupted``: it was sent an Interrupt of the quorum that it came to us with.
     ``state_at_join``: what it held when it joined the quorum as one that has to heal. ``target``:
     its address in messages to its agent. ``paused_at``: since when it is in an announced pause.
+    ``heals``: it has joined a quorum whose state it does not hold yet. ``awaits_switch``: it is to
+    join by a switch that is not complete. ``is_overtaken``: it has joined a quorum, that came to
+    stand, or it healed, since its last Progress.
     """
 
     replica_id: str
@@ -41,6 +47,9 @@ class Replica:
     paused_at: float | None = None
     step_times: StepTimes = field(default_factory=StepTimes)
     state_at_join: StateId | None = None
+    heals: bool = False
+    awaits_switch: bool = False
+    is_overtaken: bool = False
     target: RunningReplica = field(init=False)
     _member: Member | None = field(init=False, default=None, repr=False)
 
@@ -59,9 +68,16 @@ class Replica:
         """Whether all its workers have reported."""
         return len(self.reports) == workers_per_replica
 
-    def joins(self, must_heal: bool) -> None:
+    def joins(self, must_heal: bool, by_switch: bool = False) -> None:
         """It becomes a member of a quorum. ``must_heal``: it does not hold the quorum's state."""
         self.state_at_join = group_state(self.reports.values()) if must_heal else None
+        self.heals, self.awaits_switch, self.is_overtaken = must_heal, by_switch, True
+
+    def note_in_force(self) -> None:
+        """The switch is complete: if its Progress says that it waits for a quorum, that is over."""
+        self.awaits_switch = False
+        if self.progress is None or self.progress.phase in BEFORE_A_QUORUM:
+            self.is_overtaken = True
 
     def has_not_healed(self) -> bool:
         """Whether it has to heal and has not yet: its state is not of its quorum's history (Q3)."""
@@ -84,11 +100,14 @@ class Replicas:
     """The living replicas by slot.
 
     ``ready``: those that are not in the quorum, are known in full and free to join one.
+    ``changed``: slots that got or lost an incarnation, or whose replica joined or left the quorum,
+    since the account looked last.
     """
 
     def __init__(self) -> None:
         self._replicas: dict[str, Replica] = {}
         self.ready: set[str] = set()
+        self.changed: set[str] = set()
 
     def __len__(self) -> int:
         return len(self._replicas)
@@ -115,10 +134,12 @@ class Replicas:
         """A new incarnation; the slot must be free."""
         assert replica.replica_id not in self._replicas, "Q4: two incarnations in one slot"
         self._replicas[replica.replica_id] = replica
+        self.changed.add(replica.replica_id)
 
     def remove(self, replica_id: str) -> None:
         """This replica has ended, or may have."""
         del self._replicas[replica_id]
+        self.changed.add(replica_id)
         self.ready.discard(replica_id)
 
     def of_agent(self, agent_id: str) -> list[Replica]:

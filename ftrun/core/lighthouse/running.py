@@ -76,6 +76,7 @@ class Running:
         known = [loss for loss in losses if loss.replica_id in self._state.slots]
         for loss in known:
             self._state.slots[loss.replica_id].dead = loss.incarnation
+            self._state.slots.changed.add(loss.replica_id)
             self._state.record(loss.replica_id, loss)
         self._membership.losses.lose(known, is_dead=True)
 
@@ -122,6 +123,7 @@ class Running:
         running = m.RunningReplica(name, started.incarnation)
         if self._start(agent, running) is not None:
             self._state.slots[name].restarts = started.restarts
+            self._state.slots[name].restarts_left = started.restarts_left
             self._state.record(name, started)
             self._incidents.started(name, started.incarnation)
             self._state.slots[name].restart_at = None

@@ -33,7 +33,8 @@ class Slot:
     left. ``is_withdrawn``: people have drained it, and nobody gets it until they ask. ``dead``:
     the last incarnation that has certainly ended. ``restarts``: as its agent counts them.
     ``restart_at``: when its agent starts it again, while it waits for that. ``start_failure``: how
-    its script has failed, if it has not come to its first step since.
+    its script has failed, if it has not come to its first step since. ``restarts_left``: of its
+    budget when it was started last; None: not known.
     """
 
     replica_id: str
@@ -47,6 +48,7 @@ class Slot:
     restarts: int = 0
     start_failure: StartFailure | None = None
     restart_at: float | None = None
+    restarts_left: int | None = None
 
     @property
     def runs_at(self) -> str:
@@ -67,6 +69,7 @@ class SlotTable:
     """The slots "0".."N-1" of a job, in order.
 
     ``open_count``: how many are still to train. ``free_count``: how many of these belong to nobody.
+    ``changed``: slots that were given, freed or ended since the account looked last.
     """
 
     def __init__(self, count: int) -> None:
@@ -74,6 +77,7 @@ class SlotTable:
         self._withdrawn: dict[str, None] = {}
         self.open_count = count
         self.free_count = count
+        self.changed: set[str] = set()
 
     def __len__(self) -> int:
         return len(self._slots)
@@ -94,6 +98,7 @@ class SlotTable:
             return False
         self._count(slot, -1)
         slot.is_finished = True
+        self.changed.add(replica_id)
         slot.moves_to = ""
         return True
 
@@ -108,12 +113,14 @@ class SlotTable:
         if slot is not None and slot.is_open:
             self._count(slot, -1)
             slot.is_withdrawn = True
+            self.changed.add(replica_id)
             self._withdrawn[replica_id] = None
 
     def restore(self, replica_id: str) -> None:
         """The slot is to train again."""
         slot = self._slots[replica_id]
         slot.is_withdrawn = slot.was_drained = False
+        self.changed.add(replica_id)
         self._withdrawn.pop(replica_id, None)
         self._count(slot, +1)
 
@@ -134,6 +141,7 @@ class SlotTable:
             self.free_count += (not agent_id) - (not slot.agent_id)
         slot.agent_id, slot.moves_to, slot.has_left = agent_id, "", False
         slot.was_drained = False
+        self.changed.add(replica_id)
 
     def of(self, agent_id: str) -> tuple[str, ...]:
         """The slots that an agent shall run, in order."""

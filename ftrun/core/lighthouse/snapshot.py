@@ -7,15 +7,26 @@ Not here: the fields' types (status.py), the decisions (machine.py, membership.p
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from ftrun.core import messages as m
 from ftrun.core.ids import quorum_name, replica_order
+from ftrun.core.lighthouse.account import Account
+from ftrun.core.lighthouse.account_status import (
+    account_status,
+    rate_status,
+    slot_seconds,
+    use_age_s,
+)
 from ftrun.core.lighthouse.agents import Agent
+from ftrun.core.lighthouse.incident_state import Incident
+from ftrun.core.lighthouse.incidents import Incidents
 from ftrun.core.lighthouse.replicas import Replica
 from ftrun.core.lighthouse.slots import Slot
 from ftrun.core.lighthouse.state import MembershipState
 from ftrun.core.lighthouse.status import (
+    IncidentStatus,
     JobStatus,
     MembershipStatus,
     OutcomeStatus,
@@ -26,22 +37,43 @@ from ftrun.core.lighthouse.waits import Wait
 from ftrun.core.quorum import Quorum
 
 CHANGES_SHOWN = 20
+INCIDENTS_SHOWN = 20
 
 
-def snapshot(
-    state: MembershipState, agents: Iterable[Agent], wait: Wait | None, now: float
-) -> MembershipStatus:
-    """The membership now. ``wait``: the wait that holds the job up, if any."""
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a picture is made of.
+
+    ``wait``: the wait that holds the job up, if any. ``hung``: the replica that is about to be
+    replaced, because the others wait for it.
+    """
+
+    state: MembershipState
+    agents: Mapping[str, Agent]
+    account: Account
+    incidents: Incidents
+    wait: Wait | None
+    hung: str | None
+
+
+def snapshot(facts: Facts, now: float) -> MembershipStatus:
+    """The membership now."""
+    state, account, wait = facts.state, facts.account, facts.wait
     slots = state.slots.by_agent()
+    repaired_s = account.repaired_since_event_s(now)
     return {
         "phase": state.phase.value,
         "phase_age_s": round(now - state.since, 3),
-        "job": _job(state.spec),
+        "job": _job(state.spec, account, now),
         "epoch": state.attempts.epoch,
         "step": state.step_max,
-        "quorum": _quorum(state.quorum, state),
-        "replicas": [_replica(state, slot, now) for slot in state.slots],
+        "quorum": _quorum(state.quorum, state, now),
+        "replicas": [_replica(facts, slot, now) for slot in state.slots],
         "restarts": sum(slot.restarts for slot in state.slots),
+        "account": account_status(account, now),
+        "rate": rate_status(account, now),
+        "scalars": _scalars_of_job(state),
+        "incidents": [_incident(facts, x, now) for x in list(facts.incidents)[-INCIDENTS_SHOWN:]],
         "waiting_for": list(wait.whom) if wait is not None else list(state.waiting.silent()),
         "waiting": None if wait is None else wait.view(now),
         "agents": [
@@ -53,16 +85,20 @@ def snapshot(
                 "silent_s": round(now - agent.last_message_at, 3),
                 "slots": slots.get(agent.agent_id, []),
             }
-            for agent in agents
+            for agent in facts.agents.values()
         ],
-        "history": [change.view(now) for change in list(state.history.changes)[-CHANGES_SHOWN:]],
+        "history": [
+            change.view(now, repaired_s) for change in list(state.history.changes)[-CHANGES_SHOWN:]
+        ],
         "outcome": _outcome(state.outcome),
     }
 
 
-def _job(spec: m.JobSpec) -> JobStatus:
+def _job(spec: m.JobSpec, account: Account, now: float) -> JobStatus:
+    began = account.ledger.began
     return {
         "job_id": spec.job_id,
+        "uptime_s": (account.now(now) - began) / 1e6 if account.is_open else 0.0,
         "replicas": spec.replicas,
         "workers_per_replica": spec.workers_per_replica,
         "min_replicas": spec.min_replicas,
@@ -70,11 +106,12 @@ def _job(spec: m.JobSpec) -> JobStatus:
     }
 
 
-def _quorum(quorum: Quorum | None, state: MembershipState) -> QuorumStatus | None:
+def _quorum(quorum: Quorum | None, state: MembershipState, now: float) -> QuorumStatus | None:
     if quorum is None:
         return None
     return {
         "quorum_id": quorum.attempt.quorum_id,
+        "age_s": round(now - state.quorum_since, 3),
         "name": quorum_name(quorum.attempt.quorum_id),
         "attempt": quorum.attempt.number,
         "step": quorum.step,
@@ -85,12 +122,26 @@ def _quorum(quorum: Quorum | None, state: MembershipState) -> QuorumStatus | Non
     }
 
 
-def _replica(state: MembershipState, slot: Slot, now: float) -> ReplicaStatus:
+def _replica(facts: Facts, slot: Slot, now: float) -> ReplicaStatus:
+    state, account = facts.state, facts.account
     replica = state.replicas.at(slot.replica_id)
+    book = account.book(slot.replica_id)
+    agent = facts.agents.get(slot.agent_id)
+    step_s = replica.step_times.mean if replica is not None else None
     progress = replica.progress if replica is not None else None
     return {
         "replica_id": slot.replica_id,
         "phase": _replica_phase(state, slot, replica),
+        "use": book.use.value,
+        "use_s": use_age_s(account, book, now),
+        "seconds": slot_seconds(account, book, now),
+        "host": agent.host if agent is not None else None,
+        "step_s": None if step_s is None else round(step_s, 6),
+        "own_s": None,
+        "heal": None,
+        "restarts_left": slot.restarts_left,
+        "is_hung": slot.replica_id == facts.hung,
+        "workers": [],
         "incarnation": replica.incarnation if replica is not None else None,
         "agent_id": slot.agent_id or None,
         "restarts": slot.restarts,
@@ -112,6 +163,34 @@ def _restart_in_s(slot: Slot, replica: Replica | None, now: float) -> float | No
     if replica is not None or slot.restart_at is None:
         return None
     return round(max(0.0, slot.restart_at - now), 3)
+
+
+def _scalars_of_job(state: MembershipState) -> dict[str, float | None]:
+    """Those of the first live member that has any."""
+    for name in sorted(state.live, key=replica_order):
+        progress = state.replicas[name].progress
+        if progress is not None and progress.scalars:
+            return _scalars(progress.scalars)
+    return {}
+
+
+def _incident(facts: Facts, incident: Incident, now: float) -> IncidentStatus:
+    first = incident.first()
+    is_open = incident.closed_at is None
+    cost_s = facts.account.cost_s(incident.number, now) if is_open else incident.cost_s
+    return {
+        "number": incident.number,
+        "ago_s": round(now - first.at, 3),
+        "is_open": is_open,
+        "replicas": sorted({part.replica_id for part in incident.parts}, key=replica_order),
+        "host": first.host,
+        "kind": first.kind,
+        "words": first.cause,
+        "step": incident.step,
+        "verdict": incident.verdict()[0],
+        "cost_steps": incident.steps_lost(),
+        "cost_s": round(cost_s, 3),
+    }
 
 
 def _scalars(scalars: Iterable[tuple[str, float]]) -> dict[str, float | None]:

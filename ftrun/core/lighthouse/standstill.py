@@ -89,6 +89,15 @@ class Standstill:
         self._suspect = None
         return replica.replica_id, self._cause(replica, state.now - suspect.since)
 
+    def hung(self, now: float) -> str | None:
+        """The replica that is about to be found: half of its limit is over."""
+        replica = self._waited_for() if self._suspect is not None else None
+        if replica is None or self._suspect is None:
+            return None
+        limit_s = self._limit_s(replica)
+        is_hung = limit_s is not None and now - self._suspect.since >= limit_s / 2
+        return replica.replica_id if is_hung else None
+
     def next_deadline(self) -> float | None:
         """When to look again; None: nobody is suspected."""
         replica = self._waited_for() if self._suspect is not None else None

@@ -6,7 +6,7 @@ succession.py, switching.py, takeover.py).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from ftrun.core.ids import NO_ATTEMPT, Attempt, replica_order
 from ftrun.core.lighthouse.attempts import AttemptCounter
@@ -18,7 +18,7 @@ from ftrun.core.lighthouse.phases import IN_QUORUM, TRANSITIONS, Phase
 from ftrun.core.lighthouse.replicas import Replica, Replicas
 from ftrun.core.lighthouse.slots import SlotTable
 from ftrun.core.lighthouse.waiting import Waiting
-from ftrun.core.messages import EndJob, JobSpec, LeaveReason, Loss, Report, ToWorker
+from ftrun.core.messages import EndJob, JobAccount, JobSpec, LeaveReason, Loss, Report, ToWorker
 from ftrun.core.quorum import Quorum
 
 NO_SPEC = JobSpec(
@@ -40,14 +40,16 @@ LARGE_MEMBER_S = 0.005
 class MembershipState:
     """The lighthouse's memory of the membership.
 
-    ``quorum``: in force or being built; in FENCE the last one. ``prior``: during SWITCH the one
+    ``quorum``: in force or being built; in FENCE the last one. ``quorum_since``: when it came, or
+    when this lighthouse began. ``prior``: during SWITCH the one
     before it. ``live``: the members of both that have not been removed. ``drains``: replicas that
     have been asked to leave at a boundary. ``interrupt``: the attempt that survivors must have
     given up in REJOIN. ``step_max``: the highest step that a member is known to have come to.
     ``stalled``: members that wait for peers, and since when. ``too_few``: members that repeat their
     step because too few contribute to it, and since when. ``reassigned``: agents that have not been
     sent their changed slots. ``ended_at``: when the job ended; None: not yet, or under an earlier
-    lighthouse. ``agents_seen``: the most agents that were attached at once.
+    lighthouse. ``agents_seen``: the most agents that were attached at once. ``account_of_job``:
+    tells at the end what the job's time went to.
 
     Handlers note what has happened, and the rules decide once, when all of an event is noted.
     ``removed``: members that were removed in this event; ``failure``: why the attempt cannot go on,
@@ -73,6 +75,7 @@ class MembershipState:
         self.deadline: float | None = None
         self.quorum = journal.quorum
         self.switch_step = journal.switch_step
+        self.quorum_since = now
         self.prior: Quorum | None = None
         self.live: set[str] = set()
         self.drains: set[str] = set()
@@ -94,6 +97,7 @@ class MembershipState:
         if self.outcome is not None:
             self.phase = Phase.ENDED
         self._keeps_spec = journal.spec is not None
+        self.account_of_job: Callable[[], JobAccount | None] = _no_account
 
     @property
     def workers(self) -> int:
@@ -126,8 +130,11 @@ class MembershipState:
         switch_step: int | None = None,
     ) -> None:
         """Set the quorum and its members: nothing else writes these four fields as a whole."""
+        if quorum is not None and (self.quorum is None or self.quorum.attempt != quorum.attempt):
+            self.quorum_since = self.now
         self.quorum, self.prior, self.switch_step = quorum, prior, switch_step
-        self.live = set(live)
+        former, self.live = self.live, set(live)
+        self.replicas.changed |= former ^ self.live
         self.replicas.ready -= self.live
         self.is_dirty = True
 
@@ -136,12 +143,14 @@ class MembershipState:
         for name in replica_ids:
             self.departed.release(name, self.replicas[name].incarnation)
         self.live |= set(replica_ids)
+        self.replicas.changed |= set(replica_ids)
         self.replicas.ready -= self.live
         self.is_dirty = True
 
     def put_off(self, replica_ids: Collection[str]) -> None:
         """Members become newcomers again, which join at a later step."""
         self.live -= set(replica_ids)
+        self.replicas.changed |= set(replica_ids)
         self.replicas.ready |= set(replica_ids)
         self.is_dirty = True
 
@@ -244,6 +253,7 @@ class MembershipState:
         """Take a member out of the quorum without interrupting the others."""
         name = replica.replica_id
         self.live.discard(name)
+        self.replicas.changed.add(name)
         self.drains.discard(name)
         self.stalled.pop(name, None)
         self.too_few.pop(name, None)
@@ -283,7 +293,7 @@ class MembershipState:
         self.removed, self.replacements = [], []  # nothing follows from them any more
         if exit_code:
             self.install(None, self.live)
-        self.outcome = EndJob(exit_code, reason, kind)
+        self.outcome = EndJob(exit_code, reason, kind, self.account_of_job())
         self.ended_at = self.now
         self.journal()
         self.outbox.notice("ended", (), f"The job has ended: {reason}.")
@@ -293,3 +303,7 @@ class MembershipState:
     def is_due(self) -> bool:
         """Whether the phase's deadline has come."""
         return self.deadline is not None and self.now >= self.deadline
+
+
+def _no_account() -> None:
+    """There is none yet."""

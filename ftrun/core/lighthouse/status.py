@@ -23,9 +23,13 @@ class LighthouseStatus(TypedDict):
 
 
 class JobStatus(TypedDict):
-    """What was asked for; ``job_id`` is empty before the first agent attaches."""
+    """What was asked for; ``job_id`` is empty before the first agent attaches.
+
+    ``uptime_s``: since the account began, with the time in which no lighthouse lived.
+    """
 
     job_id: str
+    uptime_s: float
     replicas: int
     workers_per_replica: int
     min_replicas: int
@@ -33,9 +37,10 @@ class JobStatus(TypedDict):
 
 
 class QuorumStatus(TypedDict):
-    """The quorum in force. ``live``: the members that are not lost."""
+    """The quorum in force. ``live``: the members that are not lost. ``age_s``: since it came."""
 
     quorum_id: int
+    age_s: float
     name: str
     attempt: int
     step: int | None
@@ -55,16 +60,55 @@ class NoticeStatus(TypedDict):
     ago_s: float
 
 
+class WorkerStatus(TypedDict):
+    """One worker's process, as its agent measures it; None: not known, or the machine lacks it.
+
+    ``device``: "cpu" or for example "cuda:0". ``cpu_share``: of one core, 1.0 is one core in full.
+    ``gpu_share``: of the device's time, all processes together. ``age_s``: since the measurement.
+    """
+
+    group_rank: int
+    pid: int
+    device: str
+    cpu_share: float | None
+    rss_bytes: int | None
+    gpu_memory_bytes: int | None
+    gpu_memory_total_bytes: int | None
+    gpu_share: float | None
+    age_s: float
+
+
+class HealStatus(TypedDict):
+    """The heal that is under way. ``total_bytes`` None: the donor has not said it yet."""
+
+    done_bytes: int
+    total_bytes: int | None
+
+
 class ReplicaStatus(TypedDict):
     """One slot of the job. ``scalars``: what the script logged; None is NaN or infinite.
 
+    ``use``: what its time is booked as (uses.py: Use), for ``use_s`` seconds so far; ``seconds``
+    by use since the job began, without the uses that have none. ``step_s``: the mean time of its
+    last steps; ``own_s``: the part of it that the replica did not wait for its peers.
     ``last_event``: the last notice that names the replica. ``restart_in_s``: until it is started
-    again, in the phase "backoff". ``pause``: the name of the pause that the script has announced,
-    with its seconds so far.
+    again, in the phase "backoff". ``restarts_left``: of its budget, when it was started last; None:
+    not known. ``is_hung``: it stands still while it should not, and is about to be replaced.
+    ``pause``: the name of the pause that the script has announced, with its seconds so far.
     """
 
     replica_id: str
     phase: str
+    use: str
+    use_s: float
+    seconds: dict[str, float]
+    host: str | None
+    step_s: float | None
+    own_s: float | None
+    heal: HealStatus | None
+    restarts_left: int | None
+    is_hung: bool
+    workers: list[WorkerStatus]
     incarnation: str | None
     agent_id: str | None
     restarts: int
@@ -97,9 +141,13 @@ class AgentStatus(TypedDict):
 
 
 class ChangeStatus(TypedDict):
-    """One change of membership. ``duration_s`` of one ``under_way``: until now."""
+    """One change of membership. ``duration_s`` of one ``under_way``: until now.
+
+    ``cost_s``: the replica-seconds in which members did not train because of it.
+    """
 
     kind: str
+    cost_s: float
     reason: str
     quorum: str
     members: list[str]
@@ -107,6 +155,62 @@ class ChangeStatus(TypedDict):
     ago_s: float
     duration_s: float
     under_way: bool
+
+
+class BandsStatus(TypedDict):
+    """The account over time, in bands of ``width_s`` seconds, oldest first.
+
+    The last band is not full yet and ends now. The width doubles when there are too many bands.
+    ``seconds`` by use: the replica-seconds of each band. ``steps``: committed in each band.
+    """
+
+    width_s: float
+    last_s: float
+    seconds: dict[str, list[float]]
+    steps: list[int]
+
+
+class AccountStatus(TypedDict):
+    """The use of the time of all replicas since the job began (docs/ACCOUNT.md).
+
+    ``total_s`` is the sum of ``seconds`` over all uses, and equals ``wall_s`` times the replicas.
+    ``goodput``: the share of training in all that counts; None: no quorum has stood. ``lost_s``:
+    the seconds in which replicas could not train. ``steps``: committed since the job began.
+    """
+
+    wall_s: float
+    total_s: float
+    seconds: dict[str, float]
+    goodput: float | None
+    lost_s: float
+    steps: int
+    bands: BandsStatus
+
+
+class RateStatus(TypedDict):
+    """Steps per second, of the last half minute and of the run; None: no step yet."""
+
+    now: float | None
+    run: float | None
+
+
+class IncidentStatus(TypedDict):
+    """One failure in short; ``/incidents`` has the whole record.
+
+    ``words``: its first cause in one line. ``cost_s``: in replica-seconds.
+    """
+
+    number: int
+    ago_s: float
+    is_open: bool
+    replicas: list[str]
+    host: str
+    kind: str
+    words: str
+    step: int
+    verdict: str
+    cost_steps: int
+    cost_s: float
 
 
 class OutcomeStatus(TypedDict):
@@ -117,7 +221,10 @@ class OutcomeStatus(TypedDict):
 
 
 class MembershipStatus(TypedDict):
-    """The part of a status that the core knows."""
+    """The part of a status that the core knows.
+
+    ``scalars``: those of the first live member that has any. ``incidents``: the last ones.
+    """
 
     phase: str
     phase_age_s: float
@@ -127,6 +234,10 @@ class MembershipStatus(TypedDict):
     quorum: QuorumStatus | None
     replicas: list[ReplicaStatus]
     restarts: int
+    account: AccountStatus
+    rate: RateStatus
+    scalars: dict[str, float | None]
+    incidents: list[IncidentStatus]
     waiting_for: list[str]
     waiting: WaitStatus | None
     agents: list[AgentStatus]
@@ -134,9 +245,17 @@ class MembershipStatus(TypedDict):
     outcome: OutcomeStatus | None
 
 
-class Status(MembershipStatus):
-    """The whole status. ``messages_received``: how many of each kind, since the start."""
+SCHEMA = "ftrun.status/1"
+"""The version of the status: fields may be added; a change of meaning raises the number."""
 
+
+class Status(MembershipStatus):
+    """The whole status. ``messages_received``: how many of each kind, since the start.
+
+    ``schema``: ``SCHEMA``.
+    """
+
+    schema: str
     lighthouse: LighthouseStatus
     events: list[NoticeStatus]
     messages_received: dict[str, int]

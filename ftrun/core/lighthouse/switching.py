@@ -140,7 +140,7 @@ class Switching:
         quorum = self._next_quorum(stayers, newcomers)
         joining = tuple(state.replicas[name] for name in quorum.newcomers)
         for replica in joining:
-            replica.joins(must_heal=True)
+            replica.joins(must_heal=True, by_switch=True)
         self.plan = Plan(quorum, everyone, joining)
         state.history.begin(state.now, "switch", purpose(newcomers, leavers))
         state.enter(Phase.PREPARE, state.settings.build_timeout_s)
@@ -257,6 +257,9 @@ class Switching:
         state.enter(Phase.STEADY)
         state.history.complete(state.now, state.quorum)
         joined = state.quorum.newcomers
+        for name in state.live.intersection(joined):
+            state.replicas[name].note_in_force()
+        state.replicas.changed.update(joined)
         what = f"{replicas(joined)} joined" if joined else "a drain was carried out"
         text = f"{what} at step {state.switch_step}; in the quorum: {replicas(state.live)}."
         state.outbox.notice("switched", joined, sentence(text))

@@ -9,7 +9,7 @@ from ftrun.agent.summary import summary_lines
 from ftrun.core.agent.events import EndAgent
 from ftrun.core.agent.failures import Failure
 from ftrun.core.agent.slot_state import Outcome, SlotPhase, SlotSummary
-from ftrun.core.messages import FailureReport
+from ftrun.core.messages import FailureReport, JobAccount, SlotAccount
 
 SLOT = SlotSummary("0", SlotPhase.ENDED, Outcome.DRAINED, 12, 1, 0.0, 75, ())
 LOGS = Path("logs/job")
@@ -54,3 +54,17 @@ def test_a_good_end_has_no_cause() -> None:
     lines = summary_lines(slots, EndAgent(0, "all replicas have finished"), 1.0, LOGS)
     assert lines[0] == "The job has finished after 1.0 s. Logs: logs/job"
     assert len(lines) == 2
+
+
+def test_the_lost_time_is_the_lighthouses_if_it_has_told_it() -> None:
+    slots = (replace(SLOT, lost_s=7.0), replace(SLOT, replica_id="1", lost_s=2.0))
+    told = JobAccount(60.0, 4.24, 0.9567, 1, (SlotAccount("0", 4.2), SlotAccount("9", 3.0)))
+    lines = summary_lines(slots, EndAgent(0, ""), 61.0, LOGS, None, told)
+    assert lines[1:] == [
+        "The account: 1 step in 60.0 s, goodput 95.7 %, 4.2 replica-seconds lost.",
+        "  replica 0: drained, 12 steps, 1 restart, 4.2 s lost, last exit status 75",
+        "  replica 1: drained, 12 steps, 1 restart, 2.0 s lost, last exit status 75",
+    ]
+    nothing = JobAccount(0.5, 0.0, None, 0, (SlotAccount("0", 0.0),))
+    lines = summary_lines(slots, EndAgent(0, ""), 1.0, LOGS, None, nothing)
+    assert len(lines) == 3 and "7.0 s lost" in lines[1], "of a script without a Manager"

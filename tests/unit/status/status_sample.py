@@ -8,6 +8,7 @@ from typing import Any
 from ftrun.core.lighthouse.status import Status
 
 _SAMPLE: Status = {
+    "schema": "ftrun.status/1",
     "lighthouse": {
         "version": "0.1.0",
         "pid": 812,
@@ -21,6 +22,7 @@ _SAMPLE: Status = {
     "phase_age_s": 12.3456,
     "job": {
         "job_id": "digits",
+        "uptime_s": 4010.0,
         "replicas": 3,
         "workers_per_replica": 1,
         "min_replicas": 1,
@@ -30,6 +32,7 @@ _SAMPLE: Status = {
     "step": 1234,
     "quorum": {
         "quorum_id": 21474836482,
+        "age_s": 12.3456,
         "name": "5.2",
         "attempt": 1,
         "step": 1200,
@@ -42,6 +45,16 @@ _SAMPLE: Status = {
         {
             "replica_id": "0",
             "phase": "member",
+            "use": "training",
+            "use_s": 3990.0,
+            "seconds": {"training": 3990.0, "repairing": 2.0, "starting": 18.0},
+            "host": "node-a",
+            "step_s": 0.5,
+            "own_s": None,
+            "heal": None,
+            "restarts_left": 10,
+            "is_hung": False,
+            "workers": [],
             "incarnation": "abcdefghijkl",
             "agent_id": "node-a",
             "restarts": 0,
@@ -57,6 +70,16 @@ _SAMPLE: Status = {
         {
             "replica_id": "1",
             "phase": "joining",
+            "use": "no quorum",
+            "use_s": 1.5,
+            "seconds": {"training": 3800.0, "absent": 100.0, "starting": 110.0},
+            "host": "node-a",
+            "step_s": None,
+            "own_s": None,
+            "heal": None,
+            "restarts_left": 8,
+            "is_hung": False,
+            "workers": [],
             "incarnation": "mnopqrstuvwx",
             "agent_id": "node-a",
             "restarts": 2,
@@ -78,6 +101,16 @@ _SAMPLE: Status = {
         {
             "replica_id": "2",
             "phase": "absent",
+            "use": "absent",
+            "use_s": 4010.0,
+            "seconds": {"absent": 4010.0},
+            "host": None,
+            "step_s": None,
+            "own_s": None,
+            "heal": None,
+            "restarts_left": None,
+            "is_hung": False,
+            "workers": [],
             "incarnation": None,
             "agent_id": None,
             "restarts": 0,
@@ -92,12 +125,49 @@ _SAMPLE: Status = {
         },
     ],
     "restarts": 2,
+    "account": {
+        "wall_s": 4010.0,
+        "total_s": 12030.0,
+        "seconds": {"training": 7790.0, "repairing": 2.0, "starting": 128.0, "absent": 4110.0},
+        "goodput": 0.647548,
+        "lost_s": 4112.0,
+        "steps": 1234,
+        "bands": {
+            "width_s": 2560.0,
+            "last_s": 1450.0,
+            "seconds": {
+                "training": [5000.0, 2790.0],
+                "repairing": [0.0, 2.0],
+                "starting": [120.0, 8.0],
+                "absent": [2560.0, 1550.0],
+            },
+            "steps": [800, 434],
+        },
+    },
+    "rate": {"now": 0.5, "run": 0.31},
+    "scalars": {"loss": 0.25},
+    "incidents": [
+        {
+            "number": 1,
+            "ago_s": 0.25,
+            "is_open": True,
+            "replicas": ["1"],
+            "host": "node-a",
+            "kind": "signal",
+            "words": "killed by SIGKILL",
+            "step": 1234,
+            "verdict": "",
+            "cost_steps": 0,
+            "cost_s": 0.5,
+        }
+    ],
     "waiting_for": [],
     "waiting": None,
     "agents": [],
     "history": [
         {
             "kind": "form",
+            "cost_s": 0.0,
             "reason": "all 3 replicas are ready",
             "quorum": "5.1",
             "members": ["0", "1", "2"],
@@ -108,6 +178,7 @@ _SAMPLE: Status = {
         },
         {
             "kind": "shrink",
+            "cost_s": 0.25,
             "reason": "replica 1: killed by SIGKILL",
             "quorum": "",
             "members": [],

@@ -28,6 +28,7 @@ def test_a_change_lasts_until_it_has_led_to_a_quorum() -> None:
     assert history.under_way is None
     assert change.view(20.0) == {
         "kind": "shrink",
+        "cost_s": 0.0,
         "reason": "replica 0: connection reset; replica 1: killed",
         "quorum": "1.2",
         "members": ["0"],

@@ -27,6 +27,7 @@ from ftrun.core.lighthouse.machine import (
     JournalState,
     Lighthouse,
     LighthouseSettings,
+    SaveAccount,
     SaveIncident,
     SendToAgent,
     TimerFired,
@@ -169,7 +170,7 @@ class Watch:
                 if isinstance(message, m.ToWorkers):
                     self._see_worker(message.message)
             else:
-                assert isinstance(instruction, CloseAgent | SaveIncident)
+                assert isinstance(instruction, CloseAgent | SaveIncident | SaveAccount)
 
     def _see_worker(self, message: m.ToWorker) -> None:
         if isinstance(message, m.NewQuorum):

@@ -51,6 +51,25 @@ def test_the_one_that_all_others_wait_for_is_replaced_after_the_limit() -> None:
     assert "stands still in step 4: the others have waited for it for" in line
 
 
+def test_the_status_calls_it_hung_and_the_account_books_the_time_as_stopped() -> None:
+    replay = training()
+    replay.line("0a 2a: progress 4 waiting")
+    assert replay.lighthouse is not None
+    passes(replay, LIMIT_S / 2 - 1.0)
+    status = replay.lighthouse.snapshot(replay.now)
+    assert not any(replica["is_hung"] for replica in status["replicas"])
+    passes(replay, 2.0)
+    status = replay.lighthouse.snapshot(replay.now)
+    assert [replica["is_hung"] for replica in status["replicas"]] == [False, True, False]
+    assert len(passes(replay, LIMIT_S)) == 1
+    status = replay.lighthouse.snapshot(replay.now)
+    seconds = status["replicas"][1]["seconds"]
+    assert LIMIT_S - 1.0 <= seconds["stopped"] <= LIMIT_S + 5.0
+    assert seconds["training"] == 5.0
+    (incident,) = status["incidents"]
+    assert incident["cost_s"] >= 3 * (LIMIT_S - 1.0), "all three stood for its sake"
+
+
 def test_a_slow_loop_has_ten_times_its_own_step() -> None:
     replay = training(step_s=20.0)
     replay.line("0a 2a: progress 4 waiting")

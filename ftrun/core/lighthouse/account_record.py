@@ -1,0 +1,169 @@
+"""What of the account outlives the lighthouse: a document of whole microseconds, and what it means.
+
+A lighthouse that is started again goes on from it. What the replicas did meanwhile is known when
+their workers have reported: one whose very incarnation lives trained, if its step has moved on.
+Otherwise it went on with what it did, or had no quorum. All others are booked as absent. A document
+that contradicts itself is refused, and the account begins anew. Not here: the file
+(lighthouse/account_file.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ftrun.core.lighthouse.bands import BANDS_MAX, Bands
+from ftrun.core.lighthouse.ledger import Ledger, SlotBook
+from ftrun.core.lighthouse.state import MembershipState
+from ftrun.core.lighthouse.uses import Use
+
+SCHEMA = "ftrun.account/1"
+KEPT = frozenset({Use.FINISHED, Use.DRAINED})
+"""What a slot without a process was, it still is."""
+
+
+@dataclass(frozen=True, slots=True)
+class AccountRecord:
+    """The document of an earlier life, and how long ago it was written."""
+
+    document: dict[str, Any]
+    age_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Former:
+    """What a slot was, when the record was written. ``step_us``: of a step; None: not known."""
+
+    use: Use
+    incarnation: str
+    step: int | None
+    step_us: int | None
+
+    def use_since(self, step: int, is_in_quorum: bool, at: int) -> tuple[Use, int | None]:
+        """What it has done since ``at``, and from when on it had no quorum; None: it has one."""
+        steps = 0 if self.step is None else max(0, step - self.step)
+        if is_in_quorum:
+            return (Use.TRAINING if steps else self.use), None
+        if not steps:
+            return Use.NO_QUORUM, None
+        return Use.TRAINING, None if self.step_us is None else at + steps * self.step_us
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """An account as it was: the moment of the record is the present of its ledger."""
+
+    ledger: Ledger
+    formers: dict[str, Former]
+    stood_at: int | None
+    steps: int
+    highest: int
+
+
+def document(
+    state: MembershipState, ledger: Ledger, stood_at: int | None, steps: int
+) -> dict[str, Any]:
+    """The account as the ledger has it now, as plain JSON."""
+    return {
+        "schema": SCHEMA,
+        "job_id": state.spec.job_id,
+        "has_ended": state.outcome is not None,
+        "wall": ledger.wall,
+        "stood_at": None if stood_at is None else stood_at - ledger.began,
+        "steps": steps,
+        "step": state.step_max,
+        "costs": {str(number): cost for number, cost in ledger.costs(ledger.now).items()},
+        "width": ledger.bands.width,
+        "band_steps": ledger.bands.steps,
+        "bands": {use.value: row for use, row in ledger.bands.by_use.items()},
+        "slots": [_slot(state, name, book, ledger.now) for name, book in ledger.books.items()],
+    }
+
+
+def _slot(state: MembershipState, name: str, book: SlotBook, now: int) -> dict[str, Any]:
+    replica = state.replicas.at(name)
+    step_s = replica.step_times.mean if replica is not None else None
+    progress = replica.progress if replica is not None else None
+    return {
+        "slot": name,
+        "use": book.use.value,
+        "spent": {use.value: spent for use, spent in book.seconds(now).items()},
+        "lost_before": book.lost_before,
+        "incarnation": None if replica is None else replica.incarnation,
+        "step": None if progress is None else progress.step,
+        "step_us": None if step_s is None else round(step_s * 1e6),
+    }
+
+
+def restored(record: AccountRecord, state: MembershipState, now: int) -> Restored | None:
+    """The account of an earlier life of this job; None: it is another one's, or another run's.
+
+    Raises:
+        ValueError: it contradicts itself.
+    """
+    found = record.document
+    try:
+        is_ours = found["schema"] == SCHEMA and found["job_id"] == state.spec.job_id
+        if not is_ours or found["has_ended"] != (state.outcome is not None):
+            return None
+        age = 0 if found["has_ended"] else max(0, round(record.age_s * 1e6))
+        return _restored(found, state, now - age - _whole(found["wall"]))
+    except (KeyError, TypeError, AttributeError, AssertionError, IndexError) as error:
+        raise ValueError(f"it is no account ({type(error).__name__}: {error})") from error
+
+
+def _restored(found: dict[str, Any], state: MembershipState, began: int) -> Restored:
+    slots = {x["slot"]: x for x in found["slots"]}
+    if set(slots) != {slot.replica_id for slot in state.slots}:
+        raise ValueError("other slots")
+    ledger = Ledger(slots, began)
+    ledger.now = began + _whole(found["wall"])
+    ledger.bands = _bands(found, began)
+    ledger.counts = {}
+    formers: dict[str, Former] = {}
+    for name, slot in slots.items():
+        use = Use(slot["use"])
+        spent = {Use(key): _whole(value) for key, value in slot["spent"].items()}
+        for key, value in spent.items():
+            ledger.spent[key] = ledger.spent.get(key, 0) + value
+        is_known = slot["incarnation"] is not None and not found["has_ended"]
+        if is_known:
+            step, step_us = slot["step"], slot["step_us"]
+            formers[name] = Former(
+                use,
+                str(slot["incarnation"]),
+                None if step is None else _whole(step),
+                None if step_us is None else _whole(step_us),
+            )
+        stays = found["has_ended"] or (use in KEPT and not is_known)
+        now_use = use if stays else Use.ABSENT
+        ledger.books[name] = SlotBook(
+            now_use, ledger.now, ledger.now, 0, spent, lost_before=_whole(slot["lost_before"])
+        )
+        ledger.counts[now_use] = ledger.counts.get(now_use, 0) + 1
+    ledger.restore_costs({int(key): _whole(cost) for key, cost in found["costs"].items()})
+    ledger.check()
+    stood = found["stood_at"]
+    return Restored(
+        ledger=ledger,
+        formers=formers,
+        stood_at=None if stood is None else began + _whole(stood),
+        steps=_whole(found["steps"]),
+        highest=_whole(found["step"]),
+    )
+
+
+def _bands(found: dict[str, Any], began: int) -> Bands:
+    bands = Bands(began, max(1, _whole(found["width"])))
+    bands.steps = [_whole(count) for count in found["band_steps"]]
+    for key, row in found["bands"].items():
+        bands.by_use[Use(key)] = [_whole(value) for value in row]
+    if any(len(row) > BANDS_MAX for row in (bands.steps, *bands.by_use.values())):
+        raise ValueError("too many bands")
+    return bands
+
+
+def _whole(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < 2**62:
+        raise ValueError(f"{value!r} is no number of microseconds")
+    return value

@@ -1,0 +1,139 @@
+"""What a slot's time is used for, at each moment: exactly one ``Use`` (docs/ACCOUNT.md).
+
+``use_of`` decides it from the slot, its replica, the phase and the worker's last Progress. Not
+here: the seconds (ledger.py), when it is asked and from when on the answer counts (account.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from types import MappingProxyType
+
+from ftrun.core.activity import Activity
+from ftrun.core.lighthouse.phases import IN_QUORUM, Phase
+from ftrun.core.lighthouse.replicas import Replica
+from ftrun.core.lighthouse.slots import Slot
+from ftrun.core.lighthouse.state import MembershipState
+from ftrun.core.messages import LeaveReason
+
+STANDS = IN_QUORUM - {Phase.BUILD}
+"""The phases in which a quorum stands, so that its members can train."""
+
+
+class Situation(Enum):
+    """The part of a use that all slots have in common; FORMING: nobody has trained yet."""
+
+    TAKEOVER = "takeover"
+    FORMING = "forming"
+    STANDS = "stands"
+    BROKEN = "broken"
+
+
+class Use(Enum):
+    """The values are for the status, in the order in which it is shown."""
+
+    TRAINING = "training"
+    OUTSIDE = "outside"
+    WAITING = "waiting"
+    REPAIRING = "repairing"
+    HEALING = "healing"
+    STARTING = "starting"
+    BACKOFF = "backoff"
+    NO_QUORUM = "no quorum"
+    STOPPED = "stopped"
+    ABSENT = "absent"
+    DRAINED = "drained"
+    FINISHED = "finished"
+
+    __hash__ = object.__hash__  # an Enum's own is slow, and the books look uses up all the time
+
+
+NOT_COUNTED = frozenset({Use.DRAINED, Use.FINISHED})
+"""A replica that was asked to leave, or whose script has ended, owes the job nothing."""
+LOST = frozenset(Use) - NOT_COUNTED - {Use.TRAINING, Use.OUTSIDE}
+"""The replica should train and cannot."""
+GOES_ON = frozenset({Use.TRAINING, Use.OUTSIDE})
+"""The script goes on, as far as anybody knows."""
+
+_BY_ACTIVITY = MappingProxyType(
+    {
+        Activity.STARTING: Use.STARTING,
+        Activity.QUORUM: Use.NO_QUORUM,
+        Activity.STEP: Use.TRAINING,
+        Activity.WAITING: Use.WAITING,
+        Activity.OUTSIDE: Use.OUTSIDE,
+        Activity.HEALING: Use.HEALING,
+        Activity.JOINING: Use.HEALING,
+        Activity.TOO_FEW: Use.NO_QUORUM,
+        Activity.STOPPED: Use.TRAINING,  # it is over when it is reported (account.py)
+        Activity.LEFT: Use.FINISHED,
+        Activity.PAUSED: Use.OUTSIDE,
+    }
+)
+_BUSY = frozenset({Activity.OUTSIDE, Activity.PAUSED})
+"""What the script does by itself: no quorum begins or ends it."""
+
+
+def goodput(spent: Mapping[Use, int]) -> float | None:
+    """The share of training in all that counts; None: nothing counts yet."""
+    counted = sum(time for use, time in spent.items() if use not in NOT_COUNTED)
+    return round(spent.get(Use.TRAINING, 0) / counted, 6) if counted else None
+
+
+def situation(state: MembershipState, *, has_stood: bool) -> Situation:
+    """What all slots have in common. ``has_stood``: a quorum of the job stood before."""
+    if state.phase in STANDS:
+        return Situation.STANDS
+    if state.phase is Phase.TAKEOVER:
+        return Situation.TAKEOVER
+    change = state.history.under_way
+    is_first = not has_stood or (change is not None and change.kind == "form")
+    return Situation.FORMING if is_first else Situation.BROKEN
+
+
+def use_of(state: MembershipState, slot: Slot, now: Situation) -> Use:
+    """The use of this slot's time now."""
+    if slot.is_finished:
+        return Use.FINISHED
+    replica = state.replicas.at(slot.replica_id)
+    if replica is None:
+        return _without_replica(slot)
+    if replica.leaving is not None:
+        return Use.DRAINED if replica.leaving is LeaveReason.DRAINED else Use.FINISHED
+    if now is Situation.TAKEOVER:
+        return _in_takeover(state, replica)
+    if slot.replica_id not in state.live:
+        return Use.NO_QUORUM if replica.is_known(state.workers) else Use.STARTING
+    if now is Situation.STANDS:
+        return _of_member(replica)
+    progress = replica.progress
+    if progress is not None and progress.phase in _BUSY:
+        return Use.OUTSIDE
+    return Use.NO_QUORUM if now is Situation.FORMING else Use.REPAIRING
+
+
+def _without_replica(slot: Slot) -> Use:
+    if slot.is_withdrawn or slot.was_drained:
+        return Use.DRAINED
+    if slot.restart_at is not None:
+        return Use.BACKOFF
+    is_first = slot.runs_at != "" and not (slot.dead or slot.restarts)
+    return Use.STARTING if is_first else Use.ABSENT
+
+
+def _in_takeover(state: MembershipState, replica: Replica) -> Use:
+    """The lighthouse decides nothing yet, and the quorums of its last life train on."""
+    if not replica.is_known(state.workers):
+        return Use.STARTING
+    return _of_member(replica) if replica.is_in_quorum() else Use.NO_QUORUM
+
+
+def _of_member(replica: Replica) -> Use:
+    """Of a member while its quorum stands."""
+    progress = replica.progress
+    if progress is not None and (not replica.is_overtaken or progress.phase in _BUSY):
+        return _BY_ACTIVITY[progress.phase]
+    if replica.heals:
+        return Use.NO_QUORUM if replica.awaits_switch else Use.HEALING
+    return Use.TRAINING

@@ -1,0 +1,78 @@
+"""The account of the lighthouse's job on disk, so that a restarted lighthouse goes on from it.
+
+One JSON document, replaced as a whole and not flushed to the disk itself: it is written every few
+seconds, and after a power cut the account may begin anew. Like the incidents' file nothing depends
+on it. Its age is taken from the monotonic clock, or after a reboot, or on another machine, from the
+date. Not here: its content (core/lighthouse/account_record.py).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from ftrun import clock
+from ftrun.core.lighthouse.account_record import AccountRecord
+from ftrun.linux import boot_id
+
+ACCOUNT_FILE = "account.json"
+FILE_BYTES_MAX = 64 * 1024 * 1024
+
+log = logging.getLogger(__name__)
+
+
+class AccountFile:
+    """The file of one lighthouse; without a path nothing is kept."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path
+        self._has_failed = False
+
+    def load(self) -> AccountRecord | None:
+        """The last record; None: there is none that can be read, and the account begins anew."""
+        if self._path is None:
+            return None
+        try:
+            with open(self._path, "rb") as file:
+                found = json.loads(file.read(FILE_BYTES_MAX))
+            return AccountRecord(found["account"], _age_s(found))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            log.warning(
+                "%s cannot be read (%s): the account of the job's time begins anew now",
+                self._path,
+                error,
+            )
+            return None
+
+    def write(self, document: dict[str, Any]) -> None:
+        """Replace the record."""
+        if self._path is None:
+            return
+        found = {
+            "written": clock.wall().isoformat(timespec="milliseconds"),
+            "monotonic_s": clock.now(),
+            "boot_id": boot_id(),
+            "account": document,
+        }
+        draft = self._path.with_suffix(".draft")
+        try:
+            fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            with os.fdopen(fd, "w", encoding="utf-8") as file:
+                file.write(json.dumps(found))
+            os.replace(draft, self._path)
+        except OSError as error:
+            if not self._has_failed:
+                log.warning("%s cannot be written: %s", self._path, error.strerror)
+            self._has_failed = True
+
+
+def _age_s(found: dict[str, Any]) -> float:
+    if found["boot_id"] and found["boot_id"] == boot_id():
+        return max(0.0, clock.now() - float(found["monotonic_s"]))
+    return max(0.0, (clock.wall() - datetime.fromisoformat(found["written"])).total_seconds())

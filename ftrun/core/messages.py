@@ -299,11 +299,16 @@ class LeaveNow:
 
 @dataclass(frozen=True, slots=True)
 class FailureReport:
-    """An uncaught exception of the script, sent before the worker exits."""
+    """An uncaught exception of the script, sent before the worker exits.
+
+    ``step``: the one that it was in, or that came next; None: the script had begun none, or did not
+    hold its state yet. A verdict needs this, because the last Progress may be 0.1 s old.
+    """
 
     error_type: str
     message: str
     traceback: str
+    step: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,6 +56,7 @@ class _Process:
     """The state of this process, which is one worker for all its life.
 
     ``managed``: the worker whose Manager is open. ``had_manager``: there was one, open or closed.
+    ``own_step``: of the last Manager, which may be closed.
     ``leave``: see ``trains``. ``stop_signal``: what it was asked to stop with; 0: it was not.
     """
 
@@ -63,6 +64,7 @@ class _Process:
     failed: bool = False
     managed: WorkerKey | None = None
     had_manager: bool = False
+    own_step: Callable[[], int | None] | None = None
     stop_signal: int = 0
     leave: Callable[[], None] | None = None
 
@@ -109,8 +111,20 @@ def claim(key: WorkerKey) -> None:
 def release(key: WorkerKey) -> None:
     """Note that this worker's Manager is closed."""
     if _Process.managed == key:
+        last = own_step()
         _Process.managed = None
         _Process.leave = None
+        _Process.own_step = lambda: last
+
+
+def knows_step(own_step: Callable[[], int | None]) -> None:
+    """Note the function that returns the open Manager's step, for the report of a failure."""
+    _Process.own_step = own_step
+
+
+def own_step() -> int | None:
+    """The Manager's step now, or at its end; None: it had begun none, or there was no Manager."""
+    return _Process.own_step() if _Process.own_step is not None else None
 
 
 def had_manager() -> bool:

@@ -23,7 +23,15 @@ from ftrun.core.worker import events as e
 from ftrun.core.worker.machine import StepMachine
 from ftrun.errors import UserError
 from ftrun.process_groups.base import ProcessGroup
-from ftrun.training.context import claim, has_failed, release, require, stop_requested, trains
+from ftrun.training.context import (
+    claim,
+    has_failed,
+    knows_step,
+    release,
+    require,
+    stop_requested,
+    trains,
+)
 from ftrun.training.engine import Engine
 from ftrun.training.futures import BoundedFuture
 from ftrun.training.healing import Healing, LoadFn, StateFn
@@ -157,6 +165,7 @@ class Manager:
             self._healing.close()
             release(context.key)
             raise
+        knows_step(self._engine.own_step)
         self._leaving = Leaving(self._machine, self._engine.feed)
         self._flow = StepFlow(
             self._engine, self._machine, self._healing, self._progress, self._vote, limits

@@ -64,7 +64,8 @@ class FailedSlots:
             self._send_evidence(slot, kinds.ENDED, "the job was ending")
             return
         at_start = slot.is_at_start and failure.signature() is not None
-        verdict = slot.budget.failed(failure, at_start=at_start, has_position=slot.has_position)
+        has_position = slot.has_position(failure)
+        verdict = slot.budget.failed(failure, at_start=at_start, has_position=has_position)
         self._carry_out(slot, failure, verdict, at_start)
 
     def unhealthy(self, slot: SlotState, failure: Failure) -> None:
@@ -127,13 +128,15 @@ class FailedSlots:
         return exit_code_of(cause.status), kinds.BY_SCRIPT
 
     def _send_evidence(self, slot: SlotState, verdict: str, text: str) -> None:
+        named = slot.failures[-1].step
+        step = slot.budget.step if named is None else named
         evidence = FailureEvidence(
             replica_id=slot.replica_id,
             incarnation=slot.incarnation,
             restarts=slot.started - 1,
             workers=failed_workers(slot.ends, self._out.now),
-            has_step=slot.budget.step is not None,
-            step=slot.budget.step or 0,
+            has_step=step is not None,
+            step=step or 0,
             verdict=verdict,
             words=text,
             restart_in_s=slot.restart_in_s or 0.0,

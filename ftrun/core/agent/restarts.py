@@ -117,7 +117,7 @@ class RestartBudget:
         """Judge a failure; a Restart is booked at once.
 
         ``at_start``: the script itself has failed, before any step of this slot. ``has_position``:
-        the running incarnation's step is known, or it has made none.
+        the step at which it failed is known for certain, or it has made none.
         """
         self.row += 1
         if self.row == 1:
@@ -136,11 +136,12 @@ class RestartBudget:
         if signature is None or self.rules.as_torchrun:
             self.last = None
             return None
-        now = (signature, self.step)
+        step = self.step if failure.step is None else failure.step
+        now = (signature, step)
         is_again = has_position and now == self.last
         self.last = now if has_position else None
-        if is_again and failure.will_recur(at_start=self.step is None):
-            return WillNotHelp(self.step)
+        if is_again and failure.will_recur(at_start=step is None):
+            return WillNotHelp(step)
         self.strikes[signature] += 1
         if self.strikes[signature] >= self.rules.strikes_max:
             return CrashLoop(self.strikes[signature])

@@ -182,10 +182,12 @@ class SlotState:
         """True while no step of this slot is known."""
         return self.budget.mark == 0 and not self.has_trained and not self.steps_alone
 
-    @property
-    def has_position(self) -> bool:
-        """True if the running incarnation's step is known, or it has made none."""
-        return self.budget.step is not None or not self.has_stepped
+    def has_position(self, failure: Failure) -> bool:
+        """True if the failure's step is certain: the worker has named it, or it has made none.
+
+        The step of the last progress would not do, because the worker may have gone on since.
+        """
+        return failure.step is not None or (self.budget.step is None and not self.has_stepped)
 
     @property
     def has_left(self) -> bool:

@@ -435,6 +435,8 @@ class Supervisor:
         slot = self._slots.of_incarnation(key.incarnation)
         if slot is None or key.group_rank not in slot.alive:
             return
+        if report.step is not None:
+            slot.budget.progressed(report.step)
         slot.failure_reports[key.group_rank] = report
         raised = failure_of(slot, WorkerExited(key.incarnation, key.group_rank, 0, 1))
         slot.ends.note(self._out.now, raised)

@@ -261,6 +261,11 @@ class StepMachine:
         return self._step.tag.step if self._step is not None else self.state.step
 
     @property
+    def own_step(self) -> int | None:
+        """``position``; None: no step has begun, or the script does not hold its state yet."""
+        return None if self.healing or not self.begun else self.position
+
+    @property
     def may_issue(self) -> bool:
         """Operations go out now; otherwise they are kept for the repair."""
         return self.fate is Fate.OPEN

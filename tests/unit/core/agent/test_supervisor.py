@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -124,9 +125,10 @@ class Agent:
     def exits(self, replica_id: str, status: int, rank: int = 0) -> list[Instruction]:
         return self.on(WorkerExited(self.incarnations[replica_id], rank, 1000 + rank, status))
 
-    def raises(self, replica_id: str, rank: int = 0) -> list[Instruction]:
+    def raises(self, replica_id: str, rank: int = 0, step: int | None = None) -> list[Instruction]:
         key = WorkerKey(replica_id, self.incarnations[replica_id], rank)
-        return [*self.on(FailureReported(key, RAISED)), *self.exits(replica_id, 1, rank)]
+        report = replace(RAISED, step=step)
+        return [*self.on(FailureReported(key, report)), *self.exits(replica_id, 1, rank)]
 
     def steps_alone(self, replica_id: str) -> list[Instruction]:
         return self.on(NoManagerMade(WorkerKey(replica_id, self.incarnations[replica_id], 0), True))
@@ -373,6 +375,37 @@ def test_a_spent_budget_ends_the_job_with_the_first_causes_code() -> None:
     assert end.exit_code == 3
     assert "no restart is left of 1" in end.reason
     assert "It is not restarted." in said(out)
+
+
+@pytest.mark.parametrize("known", [(7, 7), (5, 7), (7, 5), (None, 7), (7, None), (None, None)])
+def test_the_step_of_an_error_is_the_workers_own_whatever_progress_has_arrived(
+    known: tuple[int | None, ...],
+) -> None:
+    """Progress is sent ten times a second, so the last one may be of an earlier step."""
+    agent = Agent()
+    agent.assign("0", is_at_start=True)
+    for step in known:
+        if step is not None:
+            agent.says("0", Progress(step, 0, Activity.STEP))
+        out = agent.raises("0", step=7)
+        agent.wait(5.0)
+    assert "has failed twice in the same way at step 7" in said(out)
+    assert ended(out) is not None
+    assert evidence(out)[0].step == 7
+
+
+def test_an_error_at_a_step_that_nobody_has_named_is_a_crash_loop_at_the_third_time() -> None:
+    """An error file has no step in it, and the last progress may be of an earlier one."""
+    agent = Agent()
+    agent.assign("0")
+    recorded = FailureReport("KeyError", "inner", TRACE)
+    verdicts = []
+    for _ in range(3):
+        agent.says("0", Progress(7, 7, Activity.STEP))
+        gone = WorkerExited(agent.incarnations["0"], 0, 1000, 5, recorded=recorded)
+        verdicts += [each.verdict for each in evidence(agent.on(gone))]
+        agent.wait(5.0)
+    assert verdicts == ["restarted", "restarted", "crash loop"]
 
 
 def test_steps_of_its_peers_are_not_a_newcomers_own() -> None:

@@ -521,7 +521,7 @@ class AgentLeaving:
 
 @dataclass(frozen=True, slots=True)
 class JobFailed:
-    """The agent gives the job up: restart budget spent or a crash loop.
+    """The agent gives the job up, without asking: no other replica could go on.
 
     ``kind``: "script" if the exit code is that of the first cause; "": it is ftrun's own.
     """
@@ -529,6 +529,22 @@ class JobFailed:
     exit_code: int
     reason: str
     kind: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaGivenUp:
+    """The agent will not start this replica again. The job goes on without it, or ends.
+
+    ``exit_code``, ``reason``, ``kind``: of the job, if it ends by this, as in ``JobFailed``.
+    ``elsewhere``: another node may try it, because the cause may be this one's.
+    """
+
+    replica_id: str
+    incarnation: str
+    exit_code: int
+    reason: str
+    kind: str = ""
+    elsewhere: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -555,6 +571,7 @@ FromAgent: TypeAlias = (
     | Heartbeat
     | AgentLeaving
     | JobFailed
+    | ReplicaGivenUp
     | WorkerStacks
     | Goodbye
 )

@@ -15,12 +15,13 @@ from ftrun.core.agent.ending import Ending
 from ftrun.core.agent.events import SIGKILL, SendEvidence, WorkerExited
 from ftrun.core.agent.evidence import Unconfirmed, failed_workers
 from ftrun.core.agent.failures import Failure, exit_code_of
+from ftrun.core.agent.lease import AgentLease
 from ftrun.core.agent.outbox import Outbox
 from ftrun.core.agent.restarts import BudgetSpent, CrashLoop, Restart, Verdict, WillNotHelp
 from ftrun.core.agent.settings import SupervisorSettings
 from ftrun.core.agent.slot_state import Outcome, SlotState
 from ftrun.core.agent.stopping import Stopping
-from ftrun.core.messages import FailureEvidence, JobFailed, StartFailure
+from ftrun.core.messages import FailureEvidence, JobFailed, ReplicaGivenUp, StartFailure
 from ftrun.errors import assert_never
 
 
@@ -32,10 +33,12 @@ class FailedSlots:
         settings: SupervisorSettings,
         stopping: Stopping,
         ending: Ending,
+        lease: AgentLease,
         unconfirmed: Unconfirmed,
         out: Outbox,
     ) -> None:
         self._settings = settings
+        self._lease = lease
         self._stopping = stopping
         self._ending = ending
         self._unconfirmed = unconfirmed
@@ -76,6 +79,8 @@ class FailedSlots:
         self._carry_out(slot, failure, slot.budget.failed(failure), at_start=False)
         if slot.restart_in_s is not None:
             slot.wake_at = self._out.now + slot.restart_in_s
+        elif slot.given_up is not None and slot.outcome_ahead is not None:
+            slot.end(slot.outcome_ahead, self._out.now)
 
     def _carry_out(
         self, slot: SlotState, failure: Failure, verdict: Verdict, at_start: bool
@@ -110,11 +115,28 @@ class FailedSlots:
         """Torchrun restarts a script that fails at its start, so no comparison ends the job."""
         return self._settings.restarts.as_torchrun
 
+    @property
+    def _may_go_on(self) -> bool:
+        """True if there may be other replicas or nodes, and a lighthouse that knows of them."""
+        is_only = self._settings.alone and self._settings.replicas == 1
+        return self._lease.is_connected and not (is_only or self._as_torchrun)
+
     def _give_up(self, slot: SlotState, cause: Failure, verdict: str, reason: str) -> None:
-        """End the job. ``cause``: the failure whose exit code it gets, unless ftrun has one."""
+        """Let the lighthouse decide whether the job goes on without the replica, or end the job.
+
+        ``cause``: the failure whose exit code the job gets, unless ftrun has one.
+        """
         exit_code, kind = self._exit(verdict, cause)
         self.show(slot.failures[-1], "It is not restarted.")
         self._send_evidence(slot, verdict, reason)
+        if self._may_go_on:
+            may_restart = self._settings.restarts.max_restarts > 0
+            elsewhere = may_restart and verdict != kinds.WILL_NOT_HELP
+            slot.given_up = ReplicaGivenUp(
+                slot.replica_id, slot.incarnation, exit_code, reason, kind, elsewhere
+            )
+            self._out.send(slot.given_up)
+            return
         self._out.add(words.job_ends(cause.replica_id, reason))
         self._out.send(JobFailed(exit_code, reason, kind))
         self._ending.end_job(exit_code, reason, kind)

@@ -301,14 +301,16 @@ class LeaveNow:
 class FailureReport:
     """An uncaught exception of the script, sent before the worker exits.
 
-    ``step``: the one that it was in, or that came next; None: the script had begun none, or did not
-    hold its state yet. A verdict needs this, because the last Progress may be 0.1 s old.
+    ``step``: the one that it was in, or that came next; None: the script had begun none. A verdict
+    needs this, because the last Progress may be 0.1 s old. ``heals``: the step is its peers', whose
+    state it did not hold yet.
     """
 
     error_type: str
     message: str
     traceback: str
     step: int | None = None
+    heals: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -225,7 +225,7 @@ def _note_exit(here: WorkerContext, leaving: SystemExit) -> None:
         from ftrun.core.messages import FailureReport
 
         message = str(leaving.code)[:MESSAGE_CHARS_MAX]
-        report = FailureReport("SystemExit", message, "", context.own_step())
+        report = FailureReport("SystemExit", message, "", *context.place())
         send_to_agent(here, report, FAILURE_TIMEOUT_S)
 
 
@@ -242,7 +242,8 @@ def _fail(here: WorkerContext, error: BaseException) -> NoReturn:
         sys.stderr.flush()
     if isinstance(error, KeyboardInterrupt) and context.was_interrupted():
         sys.exit(EXIT_INTERRUPTED)  # as it was asked to: no failure
-    report = replace(failure_report(error, own), step=context.own_step())
+    step, heals = context.place()
+    report = replace(failure_report(error, own), step=step, heals=heals)
     send_to_agent(here, report, FAILURE_TIMEOUT_S)
     sys.exit(EXIT_INTERRUPTED if isinstance(error, KeyboardInterrupt) else EXIT_UNCAUGHT)
 

@@ -363,16 +363,18 @@ class Beat(_message.Message):
     def __init__(self, pause: _Optional[str] = ..., limit_s: _Optional[float] = ...) -> None: ...
 
 class FailureReport(_message.Message):
-    __slots__ = ("error_type", "message", "traceback", "step")
+    __slots__ = ("error_type", "message", "traceback", "step", "heals")
     ERROR_TYPE_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     TRACEBACK_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
+    HEALS_FIELD_NUMBER: _ClassVar[int]
     error_type: str
     message: str
     traceback: str
     step: int
-    def __init__(self, error_type: _Optional[str] = ..., message: _Optional[str] = ..., traceback: _Optional[str] = ..., step: _Optional[int] = ...) -> None: ...
+    heals: bool
+    def __init__(self, error_type: _Optional[str] = ..., message: _Optional[str] = ..., traceback: _Optional[str] = ..., step: _Optional[int] = ..., heals: bool = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("agent_id", "spec", "capacity", "host", "store", "running", "dead", "finished", "epoch", "age_s", "version")

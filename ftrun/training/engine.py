@@ -199,12 +199,12 @@ class Engine:
                 self._progress_sent = 0.0
                 self._flush_progress()
 
-    def own_step(self) -> int | None:
+    def place(self) -> tuple[int | None, bool]:
         """The machine's, for the report of a failure; None also: another thread keeps the lock."""
         if not self.changed.acquire(timeout=LOCK_WAIT_S):
-            return None
+            return None, False
         try:
-            return self.machine.own_step
+            return self.machine.place
         finally:
             self.changed.release()
 

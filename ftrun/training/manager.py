@@ -26,7 +26,7 @@ from ftrun.process_groups.base import ProcessGroup
 from ftrun.training.context import (
     claim,
     has_failed,
-    knows_step,
+    knows_place,
     release,
     require,
     stop_requested,
@@ -165,7 +165,7 @@ class Manager:
             self._healing.close()
             release(context.key)
             raise
-        knows_step(self._engine.own_step)
+        knows_place(self._engine.place)
         self._leaving = Leaving(self._machine, self._engine.feed)
         self._flow = StepFlow(
             self._engine, self._machine, self._healing, self._progress, self._vote, limits

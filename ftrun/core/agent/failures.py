@@ -79,6 +79,11 @@ class Failure:
         """The step at which it raised, by its own report; None: not known, or before the first."""
         return self.report.step if self.report is not None else None
 
+    @property
+    def heals(self) -> bool:
+        """Whether that step is its peers', because it did not hold their state yet."""
+        return self.report is not None and self.report.heals
+
     def words(self) -> str:
         """The cause, without a verb: an exception, a signal, an exit code, a reason."""
         if self.reason:

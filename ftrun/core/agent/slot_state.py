@@ -85,9 +85,9 @@ class SlotState:
     how its workers have ended so far, if badly. ``is_failing``: it has failed, and is judged when
     all of its workers have ended. ``hung``: it is given up when its stacks are taken, or at
     ``stacks_at``. ``restart_in_s``, ``outcome_ahead``: what follows when all workers of a failed
-    group have ended. ``given_up``: it is not started again, and the lighthouse decides what follows.
-    ``has_failed``: this incarnation has, so the node's health is checked before
-    the next; ``is_checked``, ``is_healthy``: it is asked for, or found good (health.py).
+    group have ended. ``given_up``: it is not started again, and the lighthouse decides what
+    follows. ``has_failed``: this incarnation has, so the node's health is checked before the next;
+    ``is_checked``, ``is_healthy``: it is asked for, or found good (health.py).
     ``asked_with``: the signal that its scripts were asked to stop with. ``leaves``: what people
     have asked of this incarnation; None: nothing. ``killed_on_request``: workers that people have
     killed.

@@ -440,7 +440,7 @@ class Supervisor:
         slot = self._slots.of_incarnation(key.incarnation)
         if slot is None or key.group_rank not in slot.alive:
             return
-        if report.step is not None:
+        if report.step is not None and not report.heals:
             slot.budget.progressed(report.step)
         slot.failure_reports[key.group_rank] = report
         raised = failure_of(slot, WorkerExited(key.incarnation, key.group_rank, 0, 1))

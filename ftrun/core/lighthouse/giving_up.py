@@ -4,8 +4,8 @@ Three rules, in this order:
 - Another node gets the slot, if the cause may be the first one's, and if that node has room, no
   failures, and has not given the slot up before. So a slot goes to each node once at most.
 - Where the others go on, the slot is withdrawn, as by a drain, and nobody gets it until people ask
-  (``ftrun restart``). The others go on if ``min_replicas`` of them have a Manager that has reported:
-  replicas that fail alike, or have not come to their first step, end the job.
+  (``ftrun restart``). The others go on if ``min_replicas`` of them have a Manager that has
+  reported: replicas that fail alike, or have not come to their first step, end the job.
 - Otherwise the job ends, with the exit code and the reason of the failure.
 
 In a takeover nobody knows yet who goes on, so the answer comes after it. Not here: when an agent

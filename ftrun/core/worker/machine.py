@@ -261,9 +261,9 @@ class StepMachine:
         return self._step.tag.step if self._step is not None else self.state.step
 
     @property
-    def own_step(self) -> int | None:
-        """``position``; None: no step has begun, or the script does not hold its state yet."""
-        return None if self.healing or not self.begun else self.position
+    def place(self) -> tuple[int | None, bool]:
+        """``position``, and whether it is its peers'; None: no step has begun."""
+        return (self.position, self.healing) if self.begun else (None, False)
 
     @property
     def may_issue(self) -> bool:

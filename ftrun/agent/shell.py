@@ -211,6 +211,7 @@ class Agent:
             agent_id=self._agent_id,
             restarts=RestartRules(s.max_restarts, as_torchrun=s.as_torchrun),
             alone=s.lighthouse is None,
+            lighthouse_at=s.lighthouse or "",
             signals=self._signal_rules,
             asks_siblings=s.as_torchrun,
             crash_code=ExitCode.CRASH_LOOP,

@@ -14,7 +14,7 @@ gives a replica up (core/agent/restarts.py), nodes on which several replicas die
 
 from __future__ import annotations
 
-from ftrun.core.lighthouse.agents import Agent
+from ftrun.core.lighthouse.agents import Agent, Agents
 from ftrun.core.lighthouse.assignment import Assignment
 from ftrun.core.lighthouse.history import replicas, sentence
 from ftrun.core.lighthouse.incidents import Incidents
@@ -34,12 +34,14 @@ class GivingUp:
         state: MembershipState,
         membership: Membership,
         assignment: Assignment,
+        agents: Agents,
         incidents: Incidents,
         aside: SetAside,
     ) -> None:
         self._state = state
         self._membership = membership
         self._assignment = assignment
+        self._agents = agents
         self._incidents = incidents
         self._aside = aside
         self._unanswered: dict[str, tuple[str, ReplicaGivenUp]] = {}
@@ -56,9 +58,14 @@ class GivingUp:
         unanswered, self._unanswered = self._unanswered, {}
         for name, (agent_id, given_up) in unanswered.items():
             slot = self._state.slots[name]
-            is_its_own = slot.agent_id in ("", agent_id)
-            if self._state.phase is not Phase.ENDED and slot.is_open and is_its_own:
-                self._answer(slot, agent_id, given_up)
+            owner = slot.agent_id
+            if self._state.phase is Phase.ENDED or not slot.is_open or owner not in ("", agent_id):
+                continue
+            self._answer(slot, agent_id, given_up)
+            if not owner and agent_id in self._state.outbox.agents:
+                # After a takeover the slot is nobody's, but that agent still has it: were it given
+                # the slot again, it would take it for the one that it has, and start nothing.
+                self._assignment.send_slots(self._agents[agent_id])
 
     def _answer(self, slot: Slot, agent_id: str, given_up: ReplicaGivenUp) -> None:
         state, name = self._state, slot.replica_id

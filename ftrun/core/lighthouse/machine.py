@@ -101,7 +101,7 @@ class Lighthouse:
         self.running.nothing_ran = journal.quorum is None
         self.aside = SetAside(self.state, self.agents, self.assignment, self.incidents)
         self.giving_up = GivingUp(
-            self.state, self.membership, self.assignment, self.incidents, self.aside
+            self.state, self.membership, self.assignment, self.agents, self.incidents, self.aside
         )
         self._handlers: dict[type, Callable[[Agent, Any], None]] = {
             m.WorkerMessage: self._on_worker,

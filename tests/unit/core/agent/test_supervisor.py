@@ -52,6 +52,7 @@ from ftrun.core.agent.events import (
     WorkerUsed,
 )
 from ftrun.core.agent.hangs import STACKS_WAIT_S
+from ftrun.core.agent.outage import REMIND_S
 from ftrun.core.agent.restarts import RestartRules
 from ftrun.core.agent.settings import SupervisorSettings
 from ftrun.core.agent.slot_state import Outcome, SlotPhase
@@ -671,7 +672,8 @@ def test_training_that_stands_for_want_of_a_lighthouse_is_said_once() -> None:
     agent.says("0", Progress(1023, 1023, Activity.STEP))
     agent.now = 10.0
     out = agent.on(LighthouseGone("cut"))
-    assert "The lighthouse is gone (cut); training goes on until a replica is lost." in said(out)
+    assert "The lighthouse is gone (cut); training goes on until a replica is lost" in said(out)
+    assert "and for 60 s at most (--isolation-limit)." in said(out)
     assert said(agent.wait(5.0)) == ""
     agent.says("0", Progress(1023, 1023, Activity.QUORUM, since_s=1.0))
     assert agent.core.next_deadline() == 17.0
@@ -680,6 +682,56 @@ def test_training_that_stands_for_want_of_a_lighthouse_is_said_once() -> None:
     assert "since 3 s" in text
     assert said(agent.wait(20.0)) == ""
     assert "The lighthouse is back." in said(agent.on(LighthouseSent(agent.now)))
+
+
+def test_a_lighthouse_that_stays_away_is_waited_for_by_name_and_not_for_ever() -> None:
+    agent = Agent(alone=False, lighthouse_at="head:29510", lighthouse_timeout_s=700.0)
+    agent.on(LighthouseSent(agent.now))
+    agent.assign("0", is_at_start=True)
+    agent.says("0", InForce(NO_ATTEMPT, 0))
+    gone = agent.on(LighthouseGone("cut"))
+    assert "The lighthouse is gone (head:29510: cut); training goes on" in said(gone)
+    texts = []
+    while not (asked_now := asked(out := agent.on(TimerFired()))):
+        texts += [said(out)] if said(out) else []
+        agent.now = agent.core.next_deadline() or 0.0
+    assert [text.partition(": ")[0] for text in texts] == [
+        "No word from the lighthouse at head:29510 for 60 s",
+        "No word from the lighthouse at head:29510 for 360 s",
+        "No word from the lighthouse at head:29510 for 660 s",
+    ]
+    assert "training stands, and goes on when it is back" in texts[-1]
+    assert "within 40 s (--lighthouse-timeout)" in texts[-1] and "exit code 71" in texts[-1]
+    assert (agent.now, asked_now) == (700.0, ["0"])  # its script may save
+    reason = "no word from the lighthouse at head:29510 for 700 s (--lighthouse-timeout)"
+    assert ended(agent.exits("0", -15)) == EndAgent(71, reason)
+
+
+def test_a_lighthouse_that_comes_back_after_an_isolation_ends_the_wait() -> None:
+    agent = Agent(alone=False, lighthouse_timeout_s=700.0)
+    agent.on(LighthouseSent(agent.now))
+    agent.assign("0", is_at_start=True)
+    agent.on(LighthouseGone("cut"))
+    assert "No word from the lighthouse for 60 s" in said(agent.wait(60.0))
+    agent.on(LighthouseSent(None))  # it accepts the stream, and its answer is still to come
+    assert "No word" in said(agent.wait(300.0))
+    agent.on(LighthouseSent(agent.now))
+    assert agent.core.next_deadline() == 420.0
+    assert "No word from the lighthouse for 60 s" in said(agent.wait(60.0))
+
+
+def test_a_script_without_a_manager_runs_on_without_a_lighthouse() -> None:
+    agent = Agent(alone=False, lighthouse_timeout_s=700.0)
+    agent.on(LighthouseSent(agent.now))
+    agent.assign("0")
+    agent.on(LighthouseGone("cut"))
+    text = said(agent.wait(60.0))
+    assert "The script has no Manager, so it runs on" in text
+    for _ in range(10):
+        agent.now = agent.core.next_deadline() or 0.0
+        agent.on(TimerFired())
+    assert agent.now == 60.0 + 10 * REMIND_S
+    assert not agent.core.is_ending
 
 
 def test_a_node_without_replicas_says_so_once() -> None:

@@ -59,12 +59,13 @@ class GivingUp:
         for name, (agent_id, given_up) in unanswered.items():
             slot = self._state.slots[name]
             owner = slot.agent_id
-            if self._state.phase is Phase.ENDED or not slot.is_open or owner not in ("", agent_id):
+            if self._state.phase is Phase.ENDED:
                 continue
-            self._answer(slot, agent_id, given_up)
-            if not owner and agent_id in self._state.outbox.agents:
-                # After a takeover the slot is nobody's, but that agent still has it: were it given
-                # the slot again, it would take it for the one that it has, and start nothing.
+            if slot.is_open and owner in ("", agent_id):
+                self._answer(slot, agent_id, given_up)
+            if owner != agent_id and agent_id in self._state.outbox.agents:
+                # After a takeover the slot is nobody's or another's, but that agent still has it:
+                # were it given the slot later, it would not know that it is to start it again.
                 self._assignment.send_slots(self._agents[agent_id])
 
     def _answer(self, slot: Slot, agent_id: str, given_up: ReplicaGivenUp) -> None:

@@ -213,6 +213,7 @@ class Agent:
             agent_id=self._agent_id,
             restarts=RestartRules(s.max_restarts, as_torchrun=s.as_torchrun),
             alone=s.lighthouse is None,
+            lighthouse_at=s.lighthouse or "",
             signals=self._signal_rules,
             asks_siblings=s.as_torchrun,
             crash_code=ExitCode.CRASH_LOOP,
@@ -445,6 +446,8 @@ class Agent:
         self._output.flush()
         for evidence in self._supervisor.unconfirmed():
             self._link.send(with_output(evidence, self._settings.job_log_dir))
+        for given_up in self._supervisor.given_up():
+            self._link.send(given_up)
 
     def link_message(self, message: ToAgent, asked_at: float | None) -> None:
         """Relay to workers first, because they may wait for a dead peer; then handle it."""

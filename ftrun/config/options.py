@@ -146,6 +146,11 @@ _OWN: tuple[Option, ...] = (
         "S", name="isolation_limit_s", default=defaults.ISOLATION_LIMIT_S,
     ),
     _option(
+        "--lighthouse-timeout", float,
+        "Seconds without a lighthouse until a node whose workers wait for it ends (exit code 71).",
+        "S", name="lighthouse_timeout_s", default=defaults.LIGHTHOUSE_TIMEOUT_S,
+    ),
+    _option(
         "--hang-timeout", float,
         "Seconds without a sign of life, or of a step that others wait for, until a worker is "
         "replaced; 0: never.", "S",
@@ -297,7 +302,8 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "Nodes": ("nodes", "lighthouse", "job_id", "rebalance", "token_file", "tls_cert", "tls_key",
               "tls_ca", "state_dir"),
     "Failures and stops": ("max_restarts", "join_timeout_s", "heartbeat_timeout_s",
-                           "isolation_limit_s", "hang_timeout_s", "grace_s", "signals_to_handle"),
+                           "isolation_limit_s", "lighthouse_timeout_s", "hang_timeout_s", "grace_s",
+                           "signals_to_handle"),
     "Output": ("prefix", "log_dir", "redirects", "tee", "local_ranks_filter",
                "duplicate_stdout_filters", "duplicate_stderr_filters", "logs_specs",
                "event_log_handler"),

@@ -64,6 +64,7 @@ class RunSettings:
     join_timeout_s: float
     heartbeat_timeout_s: float
     isolation_limit_s: float
+    lighthouse_timeout_s: float
     hang_timeout_s: float
     hang_factor: float
     grace_s: float
@@ -341,6 +342,7 @@ def _check_times(settings: RunSettings) -> None:
         ("--join-timeout", settings.join_timeout_s),
         ("--heartbeat-timeout", settings.heartbeat_timeout_s),
         ("--isolation-limit", settings.isolation_limit_s),
+        ("--lighthouse-timeout", settings.lighthouse_timeout_s),
     ):
         if not 0 < value <= 7 * 86400:
             raise UserError(f"{option} {value:g}: give seconds above 0 and up to a week.")
@@ -397,15 +399,19 @@ def relations(settings: RunSettings) -> tuple[Relation, ...]:
         "--isolation-limit", isolation_s, "twice --heartbeat-timeout", 2 * heartbeat_s,
         "else healthy workers would stop committing at the first late heartbeat",
     )  # fmt: skip
+    end = Relation(
+        "--lighthouse-timeout", settings.lighthouse_timeout_s, "--isolation-limit", isolation_s,
+        "else a node would end while its workers may still train",
+    )  # fmt: skip
     if settings.lighthouse is None:
-        return (rule,)
+        return rule, end
     advice = Relation(
         "--join-timeout", settings.join_timeout_s,
         "--isolation-limit and --heartbeat-timeout together", isolation_s + heartbeat_s,
         "else workers may give up while the lighthouse still waits for nodes that have vanished",
         is_rule=False,
     )  # fmt: skip
-    return rule, advice
+    return rule, end, advice
 
 
 def _check_meeting(settings: RunSettings) -> None:

@@ -34,7 +34,7 @@ ENDED = "ended"
 
 VERDICTS = frozenset({RESTARTED, WILL_NOT_HELP, CRASH_LOOP, BUDGET_SPENT, SET_ASIDE, ENDED})
 ENDING_VERDICTS = frozenset({WILL_NOT_HELP, CRASH_LOOP, BUDGET_SPENT})
-"""The verdicts by which an agent gives the job up."""
+"""The verdicts by which an agent gives a replica up."""
 
 BY_SCRIPT = "script"
 """The kind of an end whose exit code is the first cause's own, and none of ftrun's."""

@@ -299,11 +299,18 @@ class LeaveNow:
 
 @dataclass(frozen=True, slots=True)
 class FailureReport:
-    """An uncaught exception of the script, sent before the worker exits."""
+    """An uncaught exception of the script, sent before the worker exits.
+
+    ``step``: the one that it was in, or that came next; None: the script had begun none. A verdict
+    needs this, because the last Progress may be 0.1 s old. ``heals``: the step is its peers', whose
+    state it did not hold yet.
+    """
 
     error_type: str
     message: str
     traceback: str
+    step: int | None = None
+    heals: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -520,7 +527,7 @@ class AgentLeaving:
 
 @dataclass(frozen=True, slots=True)
 class JobFailed:
-    """The agent gives the job up: restart budget spent or a crash loop.
+    """The agent gives the job up, without asking: no other replica could go on.
 
     ``kind``: "script" if the exit code is that of the first cause; "": it is ftrun's own.
     """
@@ -528,6 +535,22 @@ class JobFailed:
     exit_code: int
     reason: str
     kind: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaGivenUp:
+    """The agent will not start this replica again. The job goes on without it, or ends.
+
+    ``exit_code``, ``reason``, ``kind``: of the job, if it ends by this, as in ``JobFailed``.
+    ``elsewhere``: another node may try it, because the cause may be this one's.
+    """
+
+    replica_id: str
+    incarnation: str
+    exit_code: int
+    reason: str
+    kind: str = ""
+    elsewhere: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -554,6 +577,7 @@ FromAgent: TypeAlias = (
     | Heartbeat
     | AgentLeaving
     | JobFailed
+    | ReplicaGivenUp
     | WorkerStacks
     | Goodbye
 )

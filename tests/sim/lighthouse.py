@@ -114,6 +114,7 @@ class LighthouseProcess(Actor):
         match instruction:
             case Journal(record):
                 self._journal(record)
+                world.invariants.quorums.closed = frozenset(record.given_up)
                 if record.quorum is not None and record.switch_step is not None:
                     world.invariants.switch_confirmed(record.quorum, record.switch_step)
             case SendToAgent(agent_id, message):

@@ -134,13 +134,17 @@ class Agent(Actor):
             agent_id=self.agent_id,
             workers_per_replica=self.world.job.workers,
             restarts=RestartRules(
-                max_restarts=1000, backoff_first_s=0.1, backoff_max_s=0.3, strikes_max=1000
+                max_restarts=self.world.max_restarts,
+                backoff_first_s=0.1,
+                backoff_max_s=0.3,
+                strikes_max=1000,
             ),
             grace_s=3.0,
             isolation_limit_s=ISOLATION_LIMIT_S,
             hang_timeout_s=self.world.hang_timeout_s,
             hang_factor=STANDSTILL_FACTOR if self.world.standstill_limit_s else 0.0,
             join_timeout_s=60.0,
+            replicas=self.world.job.replicas,
             alone=self.world.job.agents == 1,
             end_grace_s=1.0,
         )
@@ -383,6 +387,8 @@ class Agent(Actor):
         )
         for worker in self.workers.values():
             worker.from_agent.send(m.AskReport())
+        for given_up in supervisor.given_up():
+            self.stream.up.send(given_up)
 
     def _refused(self) -> None:
         self._failures += 1

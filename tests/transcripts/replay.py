@@ -14,7 +14,8 @@ A line at the margin is an event; the indented lines below it are the instructio
     A attached [capacity=8 running=0a,1a dead=2a finished=3 job=other]
     A detached | A says goodbye | A says heartbeat [0a@5] | A says started 0a [restarts=1]
     A says lost 0a: cause | A says killed 0a: cause | A says failed 0a code: words (at its start)
-    A says finished 0a | A says leaves | A says gives up 3: reason
+    A says finished 0a | A says leaves | A says gives up 3: reason (the job)
+    A says gives-up 0a [elsewhere] 3: reason (the replica)
     0a 1a: report 5/x [interrupted=1.1#1 in=1.1#1 pending=1.2#1 promised=7 confirmed healing torn
                        reduced=1.1#1@5 voted=1.1#1@5 local_step_index=2 cannot_repair]
     0a: built 1.1#1 | buildfailed 1.1#1: reason | promised 1.2#1@7 | refused 1.2#1@7 current=8
@@ -207,6 +208,10 @@ class Replay:
             return m.AgentLeaving("SIGTERM", running)
         if kind == "gives":
             return m.JobFailed(int(rest[1].rstrip(":")), detail)
+        if kind == "gives-up":
+            elsewhere = rest[1] == "elsewhere"
+            code = int(rest[1 + elsewhere].rstrip(":"))
+            return m.ReplicaGivenUp(*_replica(rest[0]), code, detail, "", elsewhere)
         if kind == "heartbeat":
             return m.Heartbeat(tuple(_progress(word) for word in rest))
         assert kind == "goodbye", text
@@ -348,6 +353,8 @@ def _record(record: JournalState) -> str:
         parts.append(f"finished={','.join(record.finished)}")
     if record.withdrawn:
         parts.append(f"withdrawn={','.join(record.withdrawn)}")
+    if record.given_up:
+        parts.append(f"given-up={','.join(record.given_up)}")
     if record.outcome is not None:
         parts.append(f"ended={record.outcome.exit_code}")
     if record.unaccounted:

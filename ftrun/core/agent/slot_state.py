@@ -17,7 +17,7 @@ from ftrun.core.agent.failures import Failure
 from ftrun.core.agent.hang_watch import HangWatch
 from ftrun.core.agent.loop_watch import LoopWatch
 from ftrun.core.agent.restarts import RestartBudget
-from ftrun.core.messages import FailureReport, Progress
+from ftrun.core.messages import FailureReport, Progress, ReplicaGivenUp
 
 FAILURES_KEPT = 16
 
@@ -85,8 +85,9 @@ class SlotState:
     how its workers have ended so far, if badly. ``is_failing``: it has failed, and is judged when
     all of its workers have ended. ``hung``: it is given up when its stacks are taken, or at
     ``stacks_at``. ``restart_in_s``, ``outcome_ahead``: what follows when all workers of a failed
-    group have ended. ``has_failed``: this incarnation has, so the node's health is checked before
-    the next; ``is_checked``, ``is_healthy``: it is asked for, or found good (health.py).
+    group have ended. ``given_up``: it is not started again, and the lighthouse decides what
+    follows. ``has_failed``: this incarnation has, so the node's health is checked before the next;
+    ``is_checked``, ``is_healthy``: it is asked for, or found good (health.py).
     ``asked_with``: the signal that its scripts were asked to stop with. ``leaves``: what people
     have asked of this incarnation; None: nothing. ``killed_on_request``: workers that people have
     killed.
@@ -117,6 +118,7 @@ class SlotState:
     hung: WorkerExited | None = None
     stacks_at: float | None = None
     has_stepped: bool = False
+    given_up: ReplicaGivenUp | None = None
     has_failed: bool = False
     is_checked: bool = False
     is_healthy: bool = False
@@ -150,7 +152,7 @@ class SlotState:
         self.has_failed = self.is_checked = self.is_healthy = False
         self.hung = None
         self.killed = ""
-        self.leaves = None
+        self.leaves = self.given_up = None
         self.killed_on_request = set()
         self.restart_in_s = self.outcome_ahead = None
         self.clear_deadlines()
@@ -182,10 +184,12 @@ class SlotState:
         """True while no step of this slot is known."""
         return self.budget.mark == 0 and not self.has_trained and not self.steps_alone
 
-    @property
-    def has_position(self) -> bool:
-        """True if the running incarnation's step is known, or it has made none."""
-        return self.budget.step is not None or not self.has_stepped
+    def has_position(self, failure: Failure) -> bool:
+        """True if the failure's step is certain: the worker has named it, or it has made none.
+
+        The step of the last progress would not do, because the worker may have gone on since.
+        """
+        return failure.step is not None or (self.budget.step is None and not self.has_stepped)
 
     @property
     def has_left(self) -> bool:

@@ -97,6 +97,7 @@ from ftrun.core.messages import (
     Loss,
     Progress,
     ReplicaFinished,
+    ReplicaGivenUp,
     ReplicaStarted,
     RunningReplica,
 )
@@ -126,7 +127,7 @@ class Supervisor:
         )
         self._on_request = OnRequest(settings, self._slots, self._stopping, self._out)
         self._failures = FailedSlots(
-            settings, self._stopping, self._ending, self._unconfirmed, self._out
+            settings, self._stopping, self._ending, self._lease, self._unconfirmed, self._out
         )
         self._health = NodeHealth(settings, self._slots, self._failures, self._out)
         self._hangs = Hangs(self._slots, self._out, self._fail)
@@ -220,6 +221,10 @@ class Supervisor:
     def unconfirmed(self) -> tuple[FailureEvidence, ...]:
         """After a Welcome: evidence of failures that a new lighthouse may not know."""
         return self._unconfirmed.again()
+
+    def given_up(self) -> tuple[ReplicaGivenUp, ...]:
+        """After a Welcome: replicas of which a new lighthouse may not know that they stay away."""
+        return tuple(slot.given_up for slot in self._slots if slot.given_up is not None)
 
     @property
     def isolated(self) -> bool:
@@ -435,6 +440,8 @@ class Supervisor:
         slot = self._slots.of_incarnation(key.incarnation)
         if slot is None or key.group_rank not in slot.alive:
             return
+        if report.step is not None and not report.heals:
+            slot.budget.progressed(report.step)
         slot.failure_reports[key.group_rank] = report
         raised = failure_of(slot, WorkerExited(key.incarnation, key.group_rank, 0, 1))
         slot.ends.note(self._out.now, raised)

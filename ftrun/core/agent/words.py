@@ -184,9 +184,13 @@ def lighthouse_back() -> ShowNotice:
     return _notice("lighthouse", "The lighthouse is back.")
 
 
-def lighthouse_gone(reason: str) -> ShowNotice:
+def lighthouse_gone(at: str, reason: str, limit_s: float) -> ShowNotice:
     """The stream has ended."""
-    text = f"The lighthouse is gone ({reason}); training goes on until a replica is lost."
+    where = f"{at}: " if at else ""
+    text = (
+        f"The lighthouse is gone ({where}{reason}); training goes on until a replica is lost, and "
+        f"for {limit_s:g} s at most (--isolation-limit)."
+    )
     return _notice("lighthouse", text)
 
 
@@ -199,12 +203,32 @@ def no_quorum(step: int, stood_s: float) -> ShowNotice:
     return _notice("lighthouse", text)
 
 
-def isolated(limit_s: float) -> ShowNotice:
-    """The lease is over."""
+def isolated(at: str, silent_s: float, end_code: int, left_s: float) -> ShowNotice:
+    """The lease is over, and training waits; ``left_s``: until this node ends."""
     text = (
-        f"No word from a lighthouse for {limit_s:g} s: workers stop committing until one is back."
+        f"No word from {_lighthouse(at)} for {silent_s:.0f} s: training stands, and goes on when "
+        f"it is back. If it is not back within {left_s:.0f} s (--lighthouse-timeout), the scripts "
+        f"here are asked to stop, and this node ends with exit code {end_code}."
     )
     return _notice("isolated", text)
+
+
+def trains_on(at: str, silent_s: float) -> ShowNotice:
+    """The lease is over, but no worker here has a Manager."""
+    text = (
+        f"No word from {_lighthouse(at)} for {silent_s:.0f} s. The script has no Manager, so it "
+        "runs on, and ftrun waits for the lighthouse as long as it runs."
+    )
+    return _notice("isolated", text)
+
+
+def lighthouse_lost(at: str, silent_s: float) -> str:
+    """The reason of a node that ends because its workers wait for a lighthouse in vain."""
+    return f"no word from {_lighthouse(at)} for {silent_s:g} s (--lighthouse-timeout)"
+
+
+def _lighthouse(at: str) -> str:
+    return f"the lighthouse at {at}" if at else "the lighthouse"
 
 
 def _notice(kind: str, text: str, replica_id: str = "") -> ShowNotice:

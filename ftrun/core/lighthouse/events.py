@@ -54,7 +54,8 @@ class JournalState:
     is over. ``spec`` is None until a job has come. ``unaccounted``: members that were
     removed from a quorum and may live on with the job's state (departed.py). ``outcome``: how the
     job has ended, if it has. ``agents_seen``: the most agents that were attached at once.
-    ``withdrawn``: the slots that nobody gets, because people have drained them (operators.py).
+    ``withdrawn``: the slots that nobody gets, because people have drained them (operators.py);
+    ``given_up``: or because the job goes on without their replicas (giving_up.py).
     """
 
     epoch: int = 0
@@ -66,6 +67,7 @@ class JournalState:
     outcome: EndJob | None = None
     agents_seen: int = 0
     withdrawn: tuple[str, ...] = ()
+    given_up: tuple[str, ...] = ()
 
 
 # ---------------------------------------------------------------- events

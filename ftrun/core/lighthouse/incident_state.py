@@ -20,7 +20,8 @@ class Part:
     ``at``: when it failed, by the lighthouse's clock. ``signature``: of its error, if it came
     before the first step. ``started_at``: when the next incarnation of its slot was started;
     ``back_at``: when that was in a quorum, or when nothing more is expected; ``back_step``: the
-    job's step then. ``set_aside``: why its slot went to another node.
+    job's step then. ``set_aside``: why its slot went to another node; ``goes_on``: how the job goes
+    on without it.
     """
 
     replica_id: str
@@ -37,6 +38,7 @@ class Part:
     back_step: int | None = None
     healed: Healed | None = None
     set_aside: str = ""
+    goes_on: str = ""
 
     def tell(self, evidence: FailureEvidence, now: float, agent_id: str, host: str) -> None:
         """The agent's evidence: it knows kind, cause and time better than the first report."""
@@ -166,9 +168,10 @@ class Incident:
     def verdict(self) -> tuple[str, str]:
         """One word of failure_kinds.py, and the same for people; ("", ""): not known yet."""
         told = [part.evidence for part in self.in_order() if part.evidence is not None]
-        for evidence in told:
-            if evidence.verdict in kinds.ENDING_VERDICTS:
-                return evidence.verdict, evidence.words
+        for part in self.in_order():
+            evidence, is_moved = part.evidence, bool(part.set_aside)
+            if evidence is not None and evidence.verdict in kinds.ENDING_VERDICTS and not is_moved:
+                return evidence.verdict, part.goes_on or evidence.words
         aside = [part.set_aside for part in self.parts if part.set_aside]
         if aside:
             return kinds.SET_ASIDE, aside[0]

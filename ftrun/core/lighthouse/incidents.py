@@ -138,6 +138,11 @@ class Incidents:
         for part in self._open_parts(replica_id):
             part.set_aside = words
 
+    def goes_on(self, replica_id: str, words: str) -> None:
+        """The job goes on without the slot's replica."""
+        for part in self._open_parts(replica_id):
+            part.goes_on = words
+
     # ------------------------------------------------------------ what follows
 
     def run_rules(self) -> None:
@@ -284,7 +289,7 @@ class Incidents:
                 continue
             replica = state.replicas.at(part.replica_id)
             is_next = replica is not None and part.is_followed_by(replica.incarnation)
-            if state.slots[part.replica_id].is_finished:
+            if not state.slots[part.replica_id].is_open:
                 part.back_at = state.now
             elif is_next and self._trains(part):
                 part.back_at, part.back_step = state.now, state.step_max

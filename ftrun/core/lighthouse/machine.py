@@ -41,6 +41,7 @@ from ftrun.core.lighthouse.events import (
     SendToAgent,
     TimerFired,
 )
+from ftrun.core.lighthouse.giving_up import GivingUp
 from ftrun.core.lighthouse.incidents import Incidents
 from ftrun.core.lighthouse.membership import Membership
 from ftrun.core.lighthouse.next_job import NextJob, refusal
@@ -115,6 +116,9 @@ class Lighthouse:
         self.operators = Operators(self.state, self.membership, self.agents)
         self.running.nothing_ran = journal.quorum is None
         self.aside = SetAside(self.state, self.agents, self.assignment, self.incidents)
+        self.giving_up = GivingUp(
+            self.state, self.membership, self.assignment, self.agents, self.incidents, self.aside
+        )
         self._handlers: dict[type, Callable[[Agent, Any], None]] = {
             m.WorkerMessage: self._on_worker,
             m.Heartbeat: self._on_heartbeat,
@@ -124,6 +128,7 @@ class Lighthouse:
             m.ReplicaFinished: self.running.on_finished,
             m.AgentLeaving: self._on_agent_leaving,
             m.JobFailed: self._on_job_failed,
+            m.ReplicaGivenUp: self.giving_up.on_given_up,
             m.Goodbye: self._on_goodbye,
             m.WorkerStacks: self.operators.on_stacks,
         }
@@ -160,6 +165,7 @@ class Lighthouse:
         """Draw the consequences of an event, once all of it is noted."""
         self.next_job.send_home(self.state)
         self._run_membership_rules()
+        self.giving_up.run_rules()
         self.operators.run_rules()
         if self.membership.may_move:
             self._run_membership_rules()

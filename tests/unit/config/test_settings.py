@@ -156,17 +156,18 @@ def test_settings_that_are_passed_on_by_name_have_the_same_type(kind: type[Any])
 
 def test_relations_of_times_name_their_numbers_and_only_rules_refuse(script: Path) -> None:
     alone = replace(SETTINGS, script=Script(str(script), False), isolation_limit_s=9.0)
-    (rule,) = relations(alone)
+    rule, end = relations(alone)
+    assert (end.upper, end.holds, end.is_rule) == ("--lighthouse-timeout", True, True)
     assert (rule.holds, rule.is_rule) == (False, True)
     assert "--isolation-limit 9 is less than twice --heartbeat-timeout (10 s): else" in rule.words()
     with pytest.raises(UserError, match="less than twice --heartbeat-timeout"):
         alone.check()
     apart = replace(alone, isolation_limit_s=60.0, lighthouse="h:1")
-    rule, advice = relations(apart)
+    rule, _, advice = relations(apart)
     assert (rule.holds, advice.holds, advice.is_rule) == (True, False, False)
     assert "--join-timeout 60 is less than" in advice.words() and "(65 s)" in advice.words()
     apart.check()
-    assert relations(replace(apart, join_timeout_s=65.0))[1].holds
+    assert relations(replace(apart, join_timeout_s=65.0))[2].holds
 
 
 def test_a_minimum_of_a_range_has_the_ranges_source() -> None:

@@ -8,6 +8,7 @@ from typing import Any, get_type_hints
 
 import pytest
 
+from ftrun.config.checks import relations
 from ftrun.config.layers import DEFAULT
 from ftrun.config.options import OPTIONS
 from ftrun.config.script import Script, TargetKind
@@ -16,7 +17,6 @@ from ftrun.config.settings import (
     check_writable,
     default_job_id,
     parse_replicas,
-    relations,
 )
 from ftrun.core.agent.supervisor import SupervisorSettings
 from ftrun.core.messages import JobSpec

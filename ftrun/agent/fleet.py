@@ -14,19 +14,18 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from ftrun import clock, linux
 from ftrun.agent import sweep
+from ftrun.agent.assignments import Assignments
 from ftrun.agent.devices import DeviceSlices, Machine
-from ftrun.agent.environment import Place, threads_per_worker, worker_environment
-from ftrun.agent.error_files import clear_error_file, error_path, read_error_file
+from ftrun.agent.environment import threads_per_worker
+from ftrun.agent.error_files import read_error_file
 from ftrun.agent.launch import SpawnerLaunch
 from ftrun.agent.logs import Output, WorkerLog
 from ftrun.agent.memory import MemoryWatch
-from ftrun.agent.process import SpawnerProcess, StartWorker, sweeper
+from ftrun.agent.process import SpawnerProcess, sweeper
 from ftrun.agent.stacks import Target, take_stacks
-from ftrun.agent.workers import SOCKET_NAME
 from ftrun.config.settings import RunSettings
 from ftrun.core.agent.events import Event, SpawnerReady, StartReplica, WorkerExited
 from ftrun.core.agent.imports import LIMIT_S
@@ -46,8 +45,6 @@ STATUS_WAIT_S = LIMIT_S
 """How long the spawner may be busy with an import before it reaps and reports."""
 LOG_DRAIN_S = 1.0
 NEVER_STARTED = -9
-FORM_MARGIN_S = 30.0
-"""A worker waits this much longer for its first quorum than the lighthouse gathers members."""
 
 
 @dataclass
@@ -102,6 +99,7 @@ class Fleet:
         self._before = frozenset(children - {launch.process.pid})
         self._spawner = SpawnerProcess(self, emit, launch)
         self._slices = DeviceSlices(machine.devices, settings.workers_per_replica)
+        self._assignments = Assignments(settings, machine, self._slices, runtime_dir)
         self._ports: dict[str, int] = {}
         self._spare: deque[str] = deque()
         self._stores_ordered = 0
@@ -311,7 +309,7 @@ class Fleet:
             self._forget_worker(group, group_rank)
         if not group.workers and not group.expected:
             self._close_group(incarnation)
-        path = self._error_file(group.start, group_rank)
+        path = self._assignments.error_file(group.start, group_rank)
         recorded = read_error_file(path) if status > 0 else None
         self._emit(WorkerExited(incarnation, group_rank, pid, status, reason, memory, recorded))
 
@@ -350,59 +348,12 @@ class Fleet:
             ranks = range(self._settings.workers_per_replica)
             self._groups[start.incarnation] = _Group(start, store, expected=set(ranks))
             for group_rank in ranks:
-                self._start_worker(start, group_rank, self._ports[store])
+                port = self._ports[store]
+                self._spawner.start_worker(
+                    self._assignments.of_worker(start, group_rank, port, self.lighthouse)
+                )
             if not self._settings.master_port:  # a port of its own is free once the group has ended
                 self._order_store()
-
-    def _start_worker(self, start: StartReplica, group_rank: int, port: int) -> None:
-        settings, machine = self._settings, self._machine
-        key = WorkerKey(start.replica_id, start.incarnation, group_rank)
-        threads = threads_per_worker(settings, machine)
-        devices = self._slices.take(start.replica_id)
-        error_file = self._error_file(start, group_rank)
-        clear_error_file(error_file)
-        binding = self._slices.binding(start.replica_id, group_rank, machine)
-        place = Place(key, start.restarts, port, devices, self.lighthouse, str(error_file))
-        self._spawner.start_worker(
-            StartWorker(
-                key=key,
-                target=settings.script.target,
-                kind=settings.script.kind,
-                args=settings.script.args,
-                environment=worker_environment(settings, machine, place, threads),
-                threads=threads,
-                inject=settings.inject != "off",
-                context=self._context(start, group_rank),
-                standby=start.standbys[group_rank] if group_rank < len(start.standbys) else "",
-                stdin=settings.reads_stdin(key),
-                cpus=binding.cpus if binding is not None else (),
-                memory_node=binding.memory_node if binding is not None else -1,
-            )
-        )
-
-    def _error_file(self, start: StartReplica, group_rank: int) -> Path:
-        log_dir = self._settings.job_log_dir
-        return error_path(log_path(log_dir, start.replica_id, group_rank, start.restarts))
-
-    def _context(self, start: StartReplica, group_rank: int) -> dict[str, Any]:
-        """WorkerContext without what the spawner adds."""
-        s = self._settings
-        return {
-            "job_id": s.job_id,
-            "replicas": s.replicas,
-            "min_replicas": s.min_replicas,
-            "workers_per_replica": s.workers_per_replica,
-            "host": self._machine.host,
-            "socket_path": str(self._runtime_dir / SOCKET_NAME),
-            "device": self._machine.device,
-            "heal_tls": bool(s.tls),
-            "connect_timeout_s": s.join_timeout_s,
-            "quorum_timeout_s": s.join_timeout_s + FORM_MARGIN_S,
-            "heartbeat_timeout_s": s.heartbeat_timeout_s,
-            "isolation_limit_s": s.isolation_limit_s,
-            "restarts": start.restarts,
-            "hang_factor": s.hang_factor,
-        }
 
     # ------------------------------------------------------------ ends
 

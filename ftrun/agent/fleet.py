@@ -11,7 +11,6 @@ import os
 import signal
 from collections import deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from ftrun.agent.assignments import Assignments
 from ftrun.agent.devices import DeviceSlices, Machine
 from ftrun.agent.environment import threads_per_worker
 from ftrun.agent.error_files import read_error_file
+from ftrun.agent.groups import Group, Groups, Worker
 from ftrun.agent.launch import SpawnerLaunch
 from ftrun.agent.logs import Output, WorkerLog
 from ftrun.agent.memory import MemoryWatch
@@ -45,28 +45,6 @@ STATUS_WAIT_S = LIMIT_S
 """How long the spawner may be busy with an import before it reaps and reports."""
 LOG_DRAIN_S = 1.0
 NEVER_STARTED = -9
-
-
-@dataclass
-class _Worker:
-    pid: int
-    pidfd: int
-    log: WorkerLog
-    memory: MemoryWatch
-
-
-@dataclass
-class _Group:
-    """One incarnation. ``workers``: those whose exit status is not known yet.
-
-    ``is_killed``: it was sent SIGKILL by this agent.
-    """
-
-    start: StartReplica
-    store: str
-    workers: dict[int, _Worker] = field(default_factory=dict)
-    expected: set[int] = field(default_factory=set)
-    is_killed: bool = False
 
 
 class Fleet:
@@ -107,7 +85,7 @@ class Fleet:
         self._waiting: deque[StartReplica] = deque()
         self._held: set[str] = set()
         self._before_start = before_start
-        self._groups: dict[str, _Group] = {}
+        self._groups = Groups()
         self._sweeps: set[asyncio.Task[None]] = set()
         self._logs: set[WorkerLog] = set()
         self.lighthouse = ""
@@ -165,7 +143,7 @@ class Fleet:
 
     def signal_worker(self, key: WorkerKey, number: int) -> bool:
         """Signal one worker process, and not its children; False if it does not run."""
-        worker = self._worker(key)
+        worker = self._groups.worker(key)
         if worker is None:
             return False
         with contextlib.suppress(ProcessLookupError):
@@ -183,23 +161,11 @@ class Fleet:
                 spared.append(key)
         return got, spared
 
-    def workers(self) -> list[tuple[WorkerKey, int]]:
-        """All workers whose end is not known yet, with their pids."""
-        return [
-            (WorkerKey(group.start.replica_id, incarnation, rank), worker.pid)
-            for incarnation, group in self._groups.items()
-            for rank, worker in sorted(group.workers.items())
-        ]
-
     def write_log(self, key: WorkerKey, text: str) -> None:
         """Put lines of ftrun's own into a worker's log, and on no terminal."""
-        worker = self._worker(key)
+        worker = self._groups.worker(key)
         if worker is not None:
             worker.log.add(text)
-
-    def _worker(self, key: WorkerKey) -> _Worker | None:
-        group = self._groups.get(key.incarnation)
-        return group.workers.get(key.group_rank) if group is not None else None
 
     def _takes_back(self, incarnation: str) -> bool:
         """True if the incarnation was not started yet: then it never is."""
@@ -218,19 +184,17 @@ class Fleet:
         self._sweeps.add(task)
         task.add_done_callback(self._sweeps.discard)
 
+    def workers(self) -> list[tuple[WorkerKey, int]]:
+        """All workers whose end is not known yet, with their pids."""
+        return self._groups.workers()
+
     def knows(self, key: WorkerKey, pid: int) -> bool:
         """True if ``key`` is a worker that runs now, with this pid."""
-        group = self._groups.get(key.incarnation)
-        if group is None or group.start.replica_id != key.replica_id:
-            return False
-        worker = group.workers.get(key.group_rank)
-        # A quick worker connects before the spawner's message with its pid arrives.
-        return worker.pid == pid if worker is not None else key.group_rank in group.expected
+        return self._groups.knows(key, pid)
 
     def process_of(self, key: WorkerKey) -> linux.ProcessRow | None:
         """A worker's process, read now; None: it has ended."""
-        group = self._groups.get(key.incarnation)
-        worker = group.workers.get(key.group_rank) if group is not None else None
+        worker = self._groups.worker(key)
         return linux.process_row(worker.pid) if worker is not None else None
 
     async def stacks_of(self, incarnation: str) -> dict[WorkerKey, str]:
@@ -289,7 +253,7 @@ class Fleet:
         log = WorkerLog(path, self._output, replica_id, group_rank, self._logs.discard)
         log.follow(out_fd, err_fd)
         self._logs.add(log)
-        group.workers[group_rank] = _Worker(pid, pidfd, log, MemoryWatch(pid))
+        group.workers[group_rank] = Worker(pid, pidfd, log, MemoryWatch(pid))
         self._loop.add_reader(pidfd, self._ended, incarnation, group_rank)
         self.on_start(WorkerKey(replica_id, incarnation, group_rank), pid)
 
@@ -346,7 +310,7 @@ class Fleet:
             self._waiting.remove(start)
             store = self._spare.popleft()
             ranks = range(self._settings.workers_per_replica)
-            self._groups[start.incarnation] = _Group(start, store, expected=set(ranks))
+            self._groups[start.incarnation] = Group(start, store, expected=set(ranks))
             for group_rank in ranks:
                 port = self._ports[store]
                 self._spawner.start_worker(
@@ -384,7 +348,7 @@ class Fleet:
             reason = "has ended, and the spawner does not report how"
             self.worker_exited(incarnation, group_rank, worker.pid, -9, reason)
 
-    def _forget_worker(self, group: _Group, group_rank: int) -> None:
+    def _forget_worker(self, group: Group, group_rank: int) -> None:
         worker = group.workers.pop(group_rank)
         self._loop.remove_reader(worker.pidfd)
         os.close(worker.pidfd)

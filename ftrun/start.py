@@ -12,6 +12,7 @@ from pathlib import Path
 
 from ftrun import clock
 from ftrun.agent.devices import check_master_port, check_own_address, inspect_machine
+from ftrun.agent.file_timer import check_timer_file
 from ftrun.agent.launch import SpawnerLaunch
 from ftrun.agent.watch import Watch, unwatched
 from ftrun.config.settings import RunSettings
@@ -40,6 +41,7 @@ def start_run(
         UserError: a setting or this machine is wrong; nothing was started.
     """
     settings.check()
+    check_timer_file(os.environ)
     machine = inspect_machine(settings, os.environ)
     if settings.lighthouse is not None and settings.tls:
         from ftrun.protocol.handshake import check_handshake

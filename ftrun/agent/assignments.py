@@ -5,12 +5,14 @@ Not here: when it starts (fleet.py), the variables (environment.py), the fork (s
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 from ftrun.agent.devices import DeviceSlices, Machine
 from ftrun.agent.environment import Place, threads_per_worker, worker_environment
 from ftrun.agent.error_files import clear_error_file, error_path
+from ftrun.agent.file_timer import FILE_VARIABLE, timer_path
 from ftrun.agent.process import StartWorker
 from ftrun.agent.workers import SOCKET_NAME
 from ftrun.config.settings import RunSettings
@@ -45,12 +47,16 @@ class Assignments:
         clear_error_file(error_file)
         binding = self._slices.binding(start.replica_id, group_rank, machine)
         place = Place(key, start.restarts, port, devices, lighthouse, str(error_file))
+        environment = worker_environment(settings, machine, place, threads)
+        timers = timer_path(os.environ, self._runtime_dir)
+        if timers is not None:
+            environment[FILE_VARIABLE] = str(timers)
         return StartWorker(
             key=key,
             target=settings.script.target,
             kind=settings.script.kind,
             args=settings.script.args,
-            environment=worker_environment(settings, machine, place, threads),
+            environment=environment,
             threads=threads,
             inject=settings.inject != "off",
             context=self._context(start, group_rank),

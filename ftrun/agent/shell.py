@@ -8,6 +8,7 @@ and one timer. Not here: decisions (core/agent/supervisor.py), start and end (ma
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
 import socket
 from collections.abc import Callable, Coroutine, Iterable
@@ -18,6 +19,7 @@ from ftrun import clock
 from ftrun.agent.console import Console, is_own
 from ftrun.agent.devices import Machine
 from ftrun.agent.embedded import EmbeddedLighthouse
+from ftrun.agent.file_timer import FileTimer, timer_path, worker_of
 from ftrun.agent.fleet import Fleet
 from ftrun.agent.health import check_health
 from ftrun.agent.incidents import IncidentRecords, with_output
@@ -156,6 +158,7 @@ class Agent:
         self._address = settings.lighthouse or ""
         self._runtime_dir = runtime_dir
         self._preemption_file: PreemptionFile | None = None
+        self._file_timer: FileTimer | None = None
         self._own_slots: frozenset[str] = frozenset()
         self._epoch = 0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -169,6 +172,7 @@ class Agent:
         catch_signals(self._signal_rules, self._signalled)
         if self._settings.preempt_file is not None:
             self._preemption_file = PreemptionFile(self._settings.preempt_file, self._preempted)
+        self._open_file_timer()
         await self._server.start()
         self._fleet.start()
         start_keeping(self._settings, self._output)
@@ -184,6 +188,8 @@ class Agent:
         self._timer.close()
         if self._preemption_file is not None:
             self._preemption_file.close()
+        if self._file_timer is not None:
+            self._file_timer.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -233,6 +239,13 @@ class Agent:
             self._lighthouse_ready,
             self._lighthouse_ended,
         )
+
+    def _open_file_timer(self) -> None:
+        path = timer_path(os.environ, self._runtime_dir)
+        if path is not None:
+            self._file_timer = FileTimer(
+                path, lambda pid: worker_of(pid, self._fleet.workers()), self._handle
+            )
 
     def _signalled(self, number: int) -> None:
         if self._done.done():  # Only the output's readers are waited for.
@@ -360,6 +373,8 @@ class Agent:
 
     def _worker_started(self, key: WorkerKey, pid: int) -> None:
         self._watch(WorkerStarted(key, pid))
+        if self._file_timer is not None:
+            self._file_timer.worker_started()
 
     def _fleet_event(self, event: Event) -> None:
         """Handle an event of the fleet. Once workers can be started, send Hello."""

@@ -60,6 +60,10 @@ say("sum", one.item(), dist.is_torchelastic_launched())
 dist.destroy_process_group()
 """
 ARGUMENTS = "import sys; say(*sys.argv[1:], __name__)"
+OTHER = """
+import os, sys
+say("rank", os.environ["RANK"], sys.prefix == sys.base_prefix, sys.orig_argv[1:2], *sys.argv[1:])
+"""
 SHELL = '#!/bin/sh\necho "shell $RANK of $WORLD_SIZE with $1"\n'
 RAISES = """
 import os
@@ -128,6 +132,8 @@ say("err", os.environ["RANK"], fd=2)
 class Case:
     """One command line. In ``options`` {port} is a free port, {dir} a directory of the case's own.
 
+    In ``env`` {base} is the interpreter that this virtual environment was made with.
+
     ``error_lines``: the workers' standard error is compared too. ``succeeds``: the expected end.
     """
 
@@ -161,6 +167,7 @@ CASES = (
     Case("a module", "--nproc-per-node 2 -m package.module", ARGUMENTS, "--lr 0.1",
          "package/module.py"),
     Case("no Python", "--nproc-per-node 2 --no-python", SHELL, "word", "run.sh"),
+    Case("another interpreter", "--nproc-per-node 2", OTHER, "word", env={"PYTHON_EXEC": "{base}"}),
     Case("run path", "--nproc-per-node 2 --run-path", ARGUMENTS, "--lr 0.1"),
     Case("PET_ variables", "", RANKS, env={"PET_NPROC_PER_NODE": "3", "PET_NNODES": "1"}),
     Case("a macro", "--nproc-per-node 2", ARGUMENTS, "--dir=part-${{local_rank}}"),
@@ -200,7 +207,8 @@ def free_port() -> int:
 def run_case(case: Case, launcher: str, show: bool) -> Outcome:
     """Run one case under one launcher, in a directory of its own."""
     with tempfile.TemporaryDirectory(prefix="parity-") as directory:
-        words = {"port": free_port(), "dir": directory}
+        base = Path(sys.executable).resolve()
+        words = {"port": free_port(), "dir": directory, "base": base}
         path = Path(directory, case.file)
         path.parent.mkdir(parents=True, exist_ok=True)
         prelude = "" if case.file.endswith(".sh") else PRELUDE
@@ -209,10 +217,11 @@ def run_case(case: Case, launcher: str, show: bool) -> Outcome:
         target = [] if case.file.startswith("package") else [str(path)]
         options = shlex.split(case.options.format(**words))
         command = [*LAUNCHERS[launcher], *options, *target, *shlex.split(case.args.format(**words))]
+        variables = {name: value.format(**words) for name, value in case.env.items()}
         path_variable = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
         done = subprocess.run(
             command, cwd=directory, input=case.stdin, capture_output=True, text=True,
-            env={**os.environ, "PYTHONPATH": path_variable, **case.env}, timeout=TIMEOUT_S,
+            env={**os.environ, "PYTHONPATH": path_variable, **variables}, timeout=TIMEOUT_S,
         )  # fmt: skip
     if show:
         print(shlex.join(command), done.returncode, done.stdout, done.stderr, sep="\n")

@@ -12,7 +12,7 @@ from typing import Any
 from ftrun.agent.devices import DeviceSlices, Machine
 from ftrun.agent.environment import Place, threads_per_worker, worker_environment
 from ftrun.agent.error_files import clear_error_file, error_path
-from ftrun.agent.file_timer import FILE_VARIABLE, timer_path
+from ftrun.agent.file_timer import timer_path
 from ftrun.agent.process import StartWorker
 from ftrun.agent.workers import SOCKET_NAME
 from ftrun.config.settings import RunSettings
@@ -46,17 +46,15 @@ class Assignments:
         error_file = self.error_file(start, group_rank)
         clear_error_file(error_file)
         binding = self._slices.binding(start.replica_id, group_rank, machine)
-        place = Place(key, start.restarts, port, devices, lighthouse, str(error_file))
-        environment = worker_environment(settings, machine, place, threads)
-        timers = timer_path(os.environ, self._runtime_dir)
-        if timers is not None:
-            environment[FILE_VARIABLE] = str(timers)
+        timers = str(timer_path(os.environ, self._runtime_dir) or "")
+        place = Place(key, start.restarts, port, devices, lighthouse, str(error_file), timers)
+        script = settings.script.as_started()
         return StartWorker(
             key=key,
-            target=settings.script.target,
-            kind=settings.script.kind,
-            args=settings.script.args,
-            environment=environment,
+            target=script.target,
+            kind=script.kind,
+            args=script.args,
+            environment=worker_environment(settings, machine, place, threads),
             threads=threads,
             inject=settings.inject != "off",
             context=self._context(start, group_rank),

@@ -21,7 +21,7 @@ from ftrun.addresses import normal_address, parse_address
 from ftrun.config import torchrun
 from ftrun.config.checks import check_security_and_signals, check_values
 from ftrun.config.layers import Stated
-from ftrun.config.script import Script, TargetKind, check_script
+from ftrun.config.script import Script, TargetKind, check_script, other_python
 from ftrun.config.streams import Streams, parse_streams
 from ftrun.core.agent.signals import SignalRules, signal_rules
 from ftrun.core.ids import WorkerKey
@@ -203,7 +203,8 @@ def resolve(
     else:
         target, *args = words
         kind = _kind(options)
-        script = Script(target, kind, tuple(args))
+        has_python = kind in (TargetKind.FILE, TargetKind.MODULE)
+        script = Script(target, kind, tuple(args), other_python(os.environ) if has_python else "")
     low, high = parse_replicas(options["replicas"], options["min_replicas"])
     lighthouse, job_id = options["lighthouse"], options["job_id"]
     parsed = {

@@ -15,6 +15,7 @@ from ftrun.agent.devices import check_master_port, check_own_address, inspect_ma
 from ftrun.agent.file_timer import check_timer_file
 from ftrun.agent.launch import SpawnerLaunch
 from ftrun.agent.watch import Watch, unwatched
+from ftrun.config.checks import check
 from ftrun.config.settings import RunSettings
 from ftrun.descriptors import allow_descriptors, descriptors_needed
 from ftrun.errors import ExitCode
@@ -40,7 +41,7 @@ def start_run(
     Raises:
         UserError: a setting or this machine is wrong; nothing was started.
     """
-    settings.check()
+    check(settings)
     check_timer_file(os.environ)
     machine = inspect_machine(settings, os.environ)
     if settings.lighthouse is not None and settings.tls:

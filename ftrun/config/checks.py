@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from ftrun.addresses import parse_address
-from ftrun.config.script import is_module_name
+from ftrun.config.script import check_script, is_module_name
+from ftrun.config.settings import RunSettings
 from ftrun.defaults import LIGHTHOUSE_PORT, REPLICAS_MAX
 from ftrun.errors import UserError
-
-if TYPE_CHECKING:
-    from ftrun.config.settings import RunSettings
+from ftrun.logs.disk import parse_log_limit
+from ftrun.logs.keep import parse_keep
 
 WORKERS_PER_REPLICA_MAX = 1024
 PRELOAD_MAX = 64
@@ -29,8 +28,8 @@ EVENT_LOG_HANDLERS = ("null", "console")
 _JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
-def check_values(settings: RunSettings) -> None:
-    """Check each option's value by itself and against the others.
+def check(settings: RunSettings) -> None:
+    """Check everything that can be checked without starting anything.
 
     Raises:
         UserError: the first error found, with its remedy.
@@ -39,16 +38,12 @@ def check_values(settings: RunSettings) -> None:
     _check_times(settings)
     _check_names(settings)
     _check_meeting(settings)
-
-
-def check_security_and_signals(settings: RunSettings) -> None:
-    """Check the options of TLS and of signals.
-
-    Raises:
-        UserError: the first error found, with its remedy.
-    """
+    settings.streams()
+    parse_keep(settings.log_keep)
+    parse_log_limit(settings.log_max_size)
     _check_security(settings)
     _check_signals(settings)
+    check_script(settings.script)
 
 
 def _check_counts(settings: RunSettings) -> None:

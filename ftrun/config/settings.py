@@ -1,4 +1,4 @@
-"""The settings of a run, checked and frozen before anything is started.
+"""The settings of a run, frozen before anything is started.
 
 Not here: the options' spellings and sources (options.py, layers.py), torchrun's meanings
 (torchrun.py), the checks of values (checks.py), the script (script.py), the machine
@@ -19,16 +19,14 @@ from typing import Any
 from ftrun import clock
 from ftrun.addresses import normal_address, parse_address
 from ftrun.config import torchrun
-from ftrun.config.checks import check_security_and_signals, check_values
 from ftrun.config.layers import Stated
-from ftrun.config.script import Script, TargetKind, check_script, other_python
+from ftrun.config.script import Script, TargetKind, other_python
 from ftrun.config.streams import Streams, parse_streams
 from ftrun.core.agent.signals import SignalRules, signal_rules
 from ftrun.core.ids import WorkerKey
 from ftrun.core.messages import JobSpec
 from ftrun.errors import UserError
 from ftrun.logs.disk import parse_log_limit
-from ftrun.logs.keep import parse_keep
 from ftrun.logs.layout import MERGED
 from ftrun.protocol.tls import TlsFiles
 
@@ -160,19 +158,6 @@ class RunSettings:
         """The settings that the dataclass ``kind`` has too, under the same names."""
         names = {field.name for field in fields(kind)} & {field.name for field in fields(self)}
         return {name: getattr(self, name) for name in names}
-
-    def check(self) -> None:
-        """Check everything that can be checked without starting anything.
-
-        Raises:
-            UserError: the first error found, with its remedy.
-        """
-        check_values(self)
-        self.streams()
-        parse_keep(self.log_keep)
-        parse_log_limit(self.log_max_size)
-        check_security_and_signals(self)
-        check_script(self.script)
 
     def check_directories(self) -> None:
         """Make the directories that the job writes to.

@@ -10,9 +10,11 @@ import contextlib
 import os
 import signal
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from ftrun import clock, linux
 from ftrun.agent import sweep
@@ -24,7 +26,8 @@ from ftrun.agent.groups import Group, Groups, Worker
 from ftrun.agent.launch import SpawnerLaunch
 from ftrun.agent.logs import Output, WorkerLog
 from ftrun.agent.memory import MemoryWatch
-from ftrun.agent.process import SpawnerProcess, sweeper
+from ftrun.agent.plugins import NoPlaces, Plugins, has_logs_plugin
+from ftrun.agent.process import SpawnerProcess, StartWorker, sweeper
 from ftrun.agent.stacks import Target, take_stacks
 from ftrun.config.settings import RunSettings
 from ftrun.core.agent.events import Event, SpawnerReady, StartReplica, WorkerExited
@@ -64,6 +67,7 @@ class Fleet:
         runtime_dir: Path,
         output: Output,
         before_start: BeforeStart,
+        plugins: Plugins | None = None,
     ) -> None:
         self._emit = emit
         self._settings = settings
@@ -85,6 +89,7 @@ class Fleet:
         self._waiting: deque[StartReplica] = deque()
         self._held: set[str] = set()
         self._before_start = before_start
+        self._plugins = plugins
         self._groups = Groups()
         self._sweeps: set[asyncio.Task[None]] = set()
         self._logs: set[WorkerLog] = set()
@@ -117,9 +122,7 @@ class Fleet:
         devices = self._slices.take(start.replica_id)
         if devices:
             self._held.add(start.incarnation)
-            task = self._loop.create_task(self._start_when_free(start, devices))
-            self._sweeps.add(task)
-            task.add_done_callback(self._sweeps.discard)
+            self._in_background(self._start_when_free(start, devices))
             return
         # A loss that is on its way to the lighthouse must leave first.
         self._loop.call_soon(self._start_waiting)
@@ -176,13 +179,24 @@ class Fleet:
                     gone = WorkerExited(incarnation, rank, 0, NEVER_STARTED, "was never started")
                     self._loop.call_soon(self._emit, gone)
                 return True
-        return False
+        return self._takes_back_placing(incarnation)
+
+    def _takes_back_placing(self, incarnation: str) -> bool:
+        """The same for one whose plugin has not answered yet."""
+        group = self._groups.get(incarnation)
+        if group is None or not group.is_placing:
+            return False
+        group.is_placing = False
+        self._loop.call_soon(self._never_started, group, NEVER_STARTED, "was never started")
+        return True
+
+    def _never_started(self, group: Group, status: int, reason: str) -> None:
+        for rank in sorted(group.expected):
+            self.worker_exited(group.start.incarnation, rank, 0, status, reason)
 
     def sweep_replica(self, incarnation: str) -> None:
         """End the processes that an ended incarnation has left behind, in the background."""
-        task = self._loop.create_task(self._sweep(incarnation))
-        self._sweeps.add(task)
-        task.add_done_callback(self._sweeps.discard)
+        self._in_background(self._sweep(incarnation))
 
     def workers(self) -> list[tuple[WorkerKey, int]]:
         """All workers whose end is not known yet, with their pids."""
@@ -250,7 +264,8 @@ class Fleet:
         group.expected.discard(group_rank)
         replica_id, restarts = group.start.replica_id, group.start.restarts
         path = log_path(self._settings.job_log_dir, replica_id, group_rank, restarts)
-        log = WorkerLog(path, self._output, replica_id, group_rank, self._logs.discard)
+        places = group.places_of(group_rank)
+        log = WorkerLog(path, self._output, replica_id, group_rank, self._logs.discard, places)
         log.follow(out_fd, err_fd)
         self._logs.add(log)
         group.workers[group_rank] = Worker(pid, pidfd, log, MemoryWatch(pid))
@@ -273,9 +288,16 @@ class Fleet:
             self._forget_worker(group, group_rank)
         if not group.workers and not group.expected:
             self._close_group(incarnation)
-        path = self._assignments.error_file(group.start, group_rank)
+        path = self._error_file(group, group_rank)
         recorded = read_error_file(path) if status > 0 else None
         self._emit(WorkerExited(incarnation, group_rank, pid, status, reason, memory, recorded))
+
+    def _error_file(self, group: Group, group_rank: int) -> Path:
+        """Where its script may have left an error: a plugin may have chosen another file."""
+        own = self._assignments.error_file(group.start, group_rank)
+        if group.places is None:
+            return own
+        return Path(group.places.environments[group_rank].get("TORCHELASTIC_ERROR_FILE") or own)
 
     # ------------------------------------------------------------ starting
 
@@ -310,14 +332,50 @@ class Fleet:
             self._waiting.remove(start)
             store = self._spare.popleft()
             ranks = range(self._settings.workers_per_replica)
-            self._groups[start.incarnation] = Group(start, store, expected=set(ranks))
-            for group_rank in ranks:
-                port = self._ports[store]
-                self._spawner.start_worker(
-                    self._assignments.of_worker(start, group_rank, port, self.lighthouse)
-                )
+            group = Group(start, store, expected=set(ranks))
+            self._groups[start.incarnation] = group
+            tasks = [
+                self._assignments.of_worker(start, rank, self._ports[store], self.lighthouse)
+                for rank in ranks
+            ]
+            if self._plugins is not None and has_logs_plugin(self._settings):
+                group.is_placing = True
+                self._in_background(self._place_and_start(self._plugins, group, tasks))
+            else:
+                self._start_workers(tasks)
             if not self._settings.master_port:  # a port of its own is free once the group has ended
                 self._order_store()
+
+    def _start_workers(self, tasks: Iterable[StartWorker]) -> None:
+        for task in tasks:
+            self._spawner.start_worker(task)
+
+    async def _place_and_start(
+        self, plugins: Plugins, group: Group, tasks: list[StartWorker]
+    ) -> None:
+        """Ask the plugin where the streams go, and start the workers; none, if it has no answer."""
+        name = f"--logs-specs {self._settings.logs_specs}"
+        try:
+            envs = {task.key.group_rank: task.environment for task in tasks}
+            places = await plugins.places(group.start, envs)
+        except NoPlaces as error:
+            if group.is_placing:
+                group.is_placing = False
+                self._never_started(group, 1, f"could not be started: {name}: {error}")
+            return
+        if not group.is_placing:
+            return  # it was taken back meanwhile
+        group.is_placing, group.places = False, places
+        if self._settings.replicas == 1 and self._output.terminal.copies is not None:
+            self._output.terminal.copies.filter_into(places.filtered)
+        self._start_workers(
+            replace(task, environment=places.environments[task.key.group_rank]) for task in tasks
+        )
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._sweeps.add(task)
+        task.add_done_callback(self._sweeps.discard)
 
     # ------------------------------------------------------------ ends
 

@@ -26,11 +26,12 @@ from ftrun.agent.incidents import IncidentRecords, with_output
 from ftrun.agent.launch import SpawnerLaunch
 from ftrun.agent.link import LighthouseLink, web_address
 from ftrun.agent.logs import open_output, start_keeping
+from ftrun.agent.plugins import Plugins, PluginsLaunch
 from ftrun.agent.resources import ResourceWatch
 from ftrun.agent.signals import PreemptionFile, catch_signals
 from ftrun.agent.stacks import Target, take_stacks
 from ftrun.agent.typed_events import CONSOLE, TypedEvents
-from ftrun.agent.watch import Watch, WorkerStarted, unwatched
+from ftrun.agent.watch import Watch, WorkerStarted, both, unwatched
 from ftrun.agent.workers import WorkerServer
 from ftrun.config.settings import RunSettings
 from ftrun.core.agent.events import (
@@ -124,6 +125,7 @@ class Agent:
         publish: Callable[[str], None],
         runtime_dir: Path,
         watch: Watch = unwatched,
+        plugins: PluginsLaunch | None = None,
     ) -> None:
         self._settings = settings
         self._watch = watch
@@ -138,6 +140,10 @@ class Agent:
         self._timer = DeadlineTimer(lambda: self._handle(TimerFired()))
         self._output = open_output(settings)
         self._console = Console(settings, self._output.terminal, self._supervisor)
+        self._plugins: Plugins | None = None
+        if plugins is not None:
+            self._plugins = Plugins(plugins, settings, self._output.terminal.event_line)
+            self._watch = both(watch, self._plugins.watch)
         self._resources = ResourceWatch(
             self._console.notice, settings.job_log_dir, has_gpus=bool(machine.devices)
         )
@@ -150,6 +156,7 @@ class Agent:
             runtime_dir,
             self._output,
             self._resources.before_start,
+            self._plugins,
         )
         self._fleet.on_start = self._worker_started
         self._server = WorkerServer(self, token, runtime_dir)
@@ -199,6 +206,8 @@ class Agent:
         await self._server.close()
         if stuck:
             self._console.stuck(stuck)
+        if self._plugins is not None:
+            await self._plugins.close()
         if self._done.done():
             self._console.end(self._done.result(), self._incidents)
         await self._loop.run_in_executor(None, self._output.close)

@@ -25,6 +25,10 @@ HANG_FACTOR_MAX = 1e6
 DEVICES = ("auto", "cpu", "cuda")
 INJECT_MODES = ("explicit", "off")
 EVENT_LOG_HANDLERS = ("null", "console")
+"""Handlers of ftrun's own; all others are torch's, which need a process with torch."""
+OWN_LOGS = (None, "default")
+"""Values of --logs-specs that leave the logs to ftrun."""
+LOGS_SPECS_GROUP = "torchrun.logs_specs"
 _JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -168,11 +172,7 @@ def _check_names(settings: RunSettings) -> None:
         raise UserError(f"--device {settings.device!r}: give one of {', '.join(DEVICES)}.")
     if settings.inject not in INJECT_MODES:
         raise UserError(f"--inject {settings.inject!r}: give one of {', '.join(INJECT_MODES)}.")
-    if settings.logs_specs not in (None, "default"):
-        raise UserError(
-            f"--logs-specs {settings.logs_specs}: ftrun writes the logs itself, so only `default` "
-            "is accepted. Nothing was started. See --log-dir, -r and -t."
-        )
+    _check_logs_specs(settings.logs_specs)
     if settings.stdin is not None:
         replica, dot, rank = settings.stdin.partition(".")
         rank = rank if dot else "0"
@@ -182,13 +182,6 @@ def _check_names(settings: RunSettings) -> None:
                 f"--stdin {settings.stdin!r}: give REPLICA.RANK of a worker of this job, for "
                 "example 0.0. Nothing was started."
             )
-    if settings.event_log_handler not in EVENT_LOG_HANDLERS:
-        raise UserError(
-            f"--event-log-handler {settings.event_log_handler!r}: give one of "
-            f"{', '.join(EVENT_LOG_HANDLERS)}. Handlers that other programs register with torch "
-            "are not known here; console writes the same events as lines of JSON on stderr, to be "
-            "piped to them. Nothing was started."
-        )
     if len(settings.preload) > PRELOAD_MAX:
         raise UserError(f"--preload: at most {PRELOAD_MAX} modules.")
     for name in settings.preload:
@@ -196,6 +189,21 @@ def _check_names(settings: RunSettings) -> None:
             raise UserError(f"--preload {name!r} is not a module name.")
     if settings.lighthouse is not None:
         parse_address(settings.lighthouse, "--lighthouse")
+
+
+def _check_logs_specs(name: str | None) -> None:
+    """The same look-up as torchrun's, before a process with torch loads what it finds."""
+    if name in OWN_LOGS:
+        return
+    from importlib.metadata import entry_points  # here, because few runs name one
+
+    names = entry_points(group=LOGS_SPECS_GROUP).names
+    if name not in names:
+        known = sorted(set(names) | {"default"})
+        raise UserError(
+            f"--logs-specs {name}: no installed package has this entry point of "
+            f"{LOGS_SPECS_GROUP}. Nothing was started. Give one of {', '.join(known)}."
+        )
 
 
 def _check_signals(settings: RunSettings) -> None:

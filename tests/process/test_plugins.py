@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -86,9 +88,7 @@ def directory(tmp_path: Path) -> Path:
     (tmp_path / "plugins_of_test.py").write_text(PLUGINS)
     installed = tmp_path / "plugins_of_test-1.0.dist-info"
     installed.mkdir()
-    (installed / "METADATA").write_text(
-        "Name: plugins-of-test\nVersion: 1.0\n"
-    )
+    (installed / "METADATA").write_text("Name: plugins-of-test\nVersion: 1.0\n")
     (installed / "entry_points.txt").write_text(textwrap.dedent(ENTRY_POINTS))
     return tmp_path
 
@@ -192,6 +192,28 @@ def test_a_plugin_that_cannot_be_used_starts_nothing(
         assert job.end() == 2
         job.expect(message)
         assert "ran" not in job.output
+        assert job.left() == []
+
+
+@pytest.mark.timeout(600)
+def test_the_process_of_the_plugins_does_not_outlive_the_agent(directory: Path) -> None:
+    script = "import threading; print('up', flush=True); threading.Event().wait()"
+    with Job(directory, script, "--nproc-per-node", "1", "--logs-specs", "own") as job:
+        job.expect(r"up$")
+        job.expect_process("ftrun plugins")
+        job.signal(signal.SIGKILL)
+        assert job.left() == []
+
+
+@pytest.mark.timeout(600)
+def test_events_end_with_the_process_of_the_plugins_and_the_job_goes_on(directory: Path) -> None:
+    script = "import threading; print('up', flush=True); threading.Event().wait()"
+    with Job(directory, script, "--nproc-per-node", "1", "--event-log-handler", "to-file") as job:
+        job.expect(r"up$")
+        os.kill(job.expect_process("ftrun plugins"), signal.SIGKILL)
+        job.expect(r"The process of torch's plugins has ended: no handler gets events any more")
+        job.signal(signal.SIGTERM)
+        assert job.end() == 75
         assert job.left() == []
 
 

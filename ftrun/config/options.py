@@ -178,7 +178,8 @@ _OWN: tuple[Option, ...] = (
     ),
     _option("--preempt-signal", str, "Signal that announces the end of this node, as SIGUSR1.",
             "NAME"),
-    _option("--preempt-file", Path, "File that appears before the end of this node.", "PATH"),
+    _option("--preempt-file", Path, "File that appears before the end of this node; looked for "
+            "twice a second.", "PATH"),
     _option(
         "--log-dir", Path, "Directory for logs.", "DIR", default=Path("ftrun-logs"), pet="LOG_DIR",
     ),
@@ -263,8 +264,10 @@ _TORCHRUN: tuple[Option, ...] = (
             "WORD,…", default="", pet="DUPLICATE_STDOUT_FILTERS"),
     _option("--duplicate-stderr-filters", str, "The same for standard error.", "WORD,…",
             default="", pet="DUPLICATE_STDERR_FILTERS"),
-    _option("--logs-specs", str, "An entry point of torchrun.logs_specs.", "NAME"),
-    _option("--event-log-handler", str, "Where events are logged: null or console.", "NAME",
+    _option("--logs-specs", str, "An entry point of torchrun.logs_specs, which places the "
+            "workers' streams.", "NAME", default_words="ftrun's own logs"),
+    _option("--event-log-handler", str, "Where events go: null, console, or a handler in torch's "
+            "registry.", "NAME",
             default="null", pet="EVENT_LOG_HANDLER"),
     _option("--signals-to-handle", str, "Signals that end the job.", "SIGTERM,…",
             default_words="SIGTERM,SIGINT,SIGHUP; with torchrun's spelling of a job SIGQUIT too",

@@ -78,6 +78,30 @@ class LoopBeat:
 
 
 @dataclass(frozen=True, slots=True)
+class ScriptTimerSet:
+    """A worker's script has set a timer of torch's.
+
+    ``pid``: the process of the worker that did. ``left_s``: until it runs out. ``number``: the
+    signal that is wanted then; 0 or less: none.
+    """
+
+    key: WorkerKey
+    pid: int
+    scope: str
+    left_s: float
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptTimerReleased:
+    """A worker's script has released a timer."""
+
+    key: WorkerKey
+    pid: int
+    scope: str
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerSent:
     """A worker's message, as the lighthouse gets it too."""
 
@@ -241,6 +265,8 @@ Event: TypeAlias = (
     | FailureReported
     | NoManagerMade
     | LoopBeat
+    | ScriptTimerSet
+    | ScriptTimerReleased
     | WorkerSent
     | WorkerDisconnected
     | WorkerUsed

@@ -169,6 +169,7 @@ class FailedSlots:
 
 def failure_of(slot: SlotState, event: WorkerExited) -> Failure:
     """A worker's end as a failure, with the exception that it reported or else recorded."""
+    timed_out = slot.script_timers.cause(event.group_rank, event.status)
     return Failure(
         replica_id=slot.replica_id,
         group_rank=event.group_rank,
@@ -176,9 +177,9 @@ def failure_of(slot: SlotState, event: WorkerExited) -> Failure:
         restarts=slot.started - 1,
         status=event.status,
         report=slot.failure_reports.get(event.group_rank, event.recorded),
-        reason=event.reason,
+        reason=event.reason or timed_out,
         memory=event.memory,
-        hangs=slot.hung is event,
+        hangs=slot.hung is event or bool(timed_out),
         on_request=event.status == -SIGKILL and event.group_rank in slot.killed_on_request,
     )
 

@@ -17,6 +17,7 @@ from ftrun.core.agent.failures import Failure
 from ftrun.core.agent.hang_watch import HangWatch
 from ftrun.core.agent.loop_watch import LoopWatch
 from ftrun.core.agent.restarts import RestartBudget
+from ftrun.core.agent.script_timers import ScriptTimers
 from ftrun.core.messages import FailureReport, Progress, ReplicaGivenUp
 
 FAILURES_KEPT = 16
@@ -80,11 +81,11 @@ class SlotState:
     the loss of this incarnation is reported. ``killed``: how, if the group did not end when asked.
     ``has_trained``: the slot was in a quorum once. ``steps_alone``: an optimizer steps, and there
     is no Manager; ``has_stepped``: the same of this incarnation. ``lost_at``: since when the slot
-    cannot train; None while it can. ``hang_watch``, ``loop_watch``: watch this
-    incarnation's workers. ``ends``:
-    how its workers have ended so far, if badly. ``is_failing``: it has failed, and is judged when
-    all of its workers have ended. ``hung``: it is given up when its stacks are taken, or at
-    ``stacks_at``. ``restart_in_s``, ``outcome_ahead``: what follows when all workers of a failed
+    cannot train; None while it can. ``hang_watch``, ``loop_watch``, ``script_timers``: watch this
+    incarnation's workers. ``ends``: how its workers have ended so far, if badly.
+    ``is_failing``: it has failed, and is judged when all of its workers have ended. ``hung``:
+    it is given up when its stacks are taken, or at ``stacks_at``. ``restart_in_s``,
+    ``outcome_ahead``: what follows when all workers of a failed
     group have ended. ``given_up``: it is not started again, and the lighthouse decides what
     follows. ``has_failed``: this incarnation has, so the node's health is checked before the next;
     ``is_checked``, ``is_healthy``: it is asked for, or found good (health.py).
@@ -112,6 +113,7 @@ class SlotState:
     steps_alone: bool = False
     hang_watch: HangWatch = field(default_factory=lambda: HangWatch(0.0))
     loop_watch: LoopWatch = field(default_factory=lambda: LoopWatch(0.0))
+    script_timers: ScriptTimers = field(default_factory=ScriptTimers)
     lost: bool = False
     ends: Ends = field(default_factory=Ends)
     is_failing: bool = False
@@ -147,6 +149,7 @@ class SlotState:
         self.left = set()
         self.hang_watch = HangWatch(hang_timeout_s)
         self.loop_watch = LoopWatch(hang_factor)
+        self.script_timers = ScriptTimers()
         self.has_manager = self.lost = self.is_failing = self.has_stepped = False
         self.ends = Ends()
         self.has_failed = self.is_checked = self.is_healthy = False
@@ -178,6 +181,7 @@ class SlotState:
             yield from self.hang_watch.deadlines()
             if self.hung is None:
                 yield from self.loop_watch.deadlines()
+                yield from self.script_timers.deadlines()
 
     @property
     def is_at_start(self) -> bool:

@@ -53,6 +53,8 @@ from ftrun.core.agent.events import (
     NoManagerMade,
     ReplicaStopAsked,
     RestartAsked,
+    ScriptTimerReleased,
+    ScriptTimerSet,
     SignalReceived,
     SlotsAssigned,
     SpawnerLost,
@@ -151,6 +153,8 @@ class Supervisor:
                 self._no_manager_made(key, has_stepped)
             case LoopBeat():
                 self._loop_beat(event)
+            case ScriptTimerSet() | ScriptTimerReleased():
+                self._hangs.timer_changed(event)
             case WorkerSent(key, message):
                 self._worker_sent(key, message)
             case WorkerDisconnected(key):
@@ -353,6 +357,7 @@ class Supervisor:
         slot.alive.discard(event.group_rank)
         slot.hang_watch.gone(event.group_rank)
         slot.loop_watch.gone(event.group_rank)
+        slot.script_timers.gone(event.group_rank)
         self._slots.note(self._out.now, slot, f"worker {event.group_rank} exited {event.status}")
         if slot.phase is SlotPhase.RUNNING:
             # A script that raised has failed, even if its exit handler ends it with status 0.
@@ -538,6 +543,7 @@ class Supervisor:
             if slot.phase is SlotPhase.RUNNING:
                 self._hangs.ask_the_silent(slot)
                 self._hangs.check_loops(slot)
+                self._hangs.check_timers(slot)
         self._refill_standbys()
         self._check_imports()
         self._outage.check()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ftrun.core.agent.events import ShowNotice, WorkerLife
-from ftrun.core.agent.failures import Failure
+from ftrun.core.agent.failures import Failure, signal_name
 from ftrun.core.agent.imports import NOTICE_AFTER_S
 from ftrun.core.messages import USAGE_CODE
 
@@ -122,6 +122,20 @@ def stands_in(replica_id: str, places: Iterable[tuple[int, str]]) -> ShowNotice:
     ]
     text = f"replica {replica_id} hangs: {'; '.join(each) or 'its stacks could not be taken'}."
     return _notice("hangs", text, replica_id)
+
+
+def timer_expired(scope: str) -> str:
+    """The cause of what follows when a timer of a script has run out."""
+    return f"the timer {scope!r} of its script has expired"
+
+
+def timer_signal(replica_id: str, group_rank: int, why: str, number: int) -> ShowNotice:
+    """A timer has run out, and its script wants a signal that need not end it, or none."""
+    then = (
+        f"it is sent {signal_name(number)}, as it asked" if number > 0 else "it asked for nothing"
+    )
+    text = f"replica {replica_id}, worker {group_rank}: {why}; {then}."
+    return _notice("timer", text, replica_id)
 
 
 def no_more_standbys(deaths: int, status: int) -> ShowNotice:

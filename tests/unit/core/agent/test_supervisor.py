@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from ftrun.core.activity import Activity
 from ftrun.core.agent.ending import RECORDS_WAIT_S
 from ftrun.core.agent.events import (
+    SIGTERM,
     AskToStop,
     AskWorker,
     CheckHealth,
@@ -27,12 +28,15 @@ from ftrun.core.agent.events import (
     LighthouseSent,
     NoManagerMade,
     RestartAsked,
+    ScriptTimerReleased,
+    ScriptTimerSet,
     SendEvidence,
     SendToLighthouse,
     SendToReplica,
     SendToWorkers,
     ShowNotice,
     SignalReplica,
+    SignalWorker,
     SlotsAssigned,
     SpawnerLost,
     SpawnerReady,
@@ -54,6 +58,7 @@ from ftrun.core.agent.events import (
 from ftrun.core.agent.hangs import STACKS_WAIT_S
 from ftrun.core.agent.outage import REMIND_S
 from ftrun.core.agent.restarts import RestartRules
+from ftrun.core.agent.script_timers import SECOND_LOOK_S
 from ftrun.core.agent.settings import SupervisorSettings
 from ftrun.core.agent.slot_state import Outcome, SlotPhase
 from ftrun.core.agent.standby import StandbyRules
@@ -738,6 +743,60 @@ def test_a_node_without_replicas_says_so_once() -> None:
     agent = Agent(alone=False)
     assert "All replicas have a node: this one stands by." in said(agent.assign())
     assert said(agent.assign()) == ""
+
+
+def timer_set(
+    agent: Agent, left_s: float, number: int, scope: str = "train.py#3"
+) -> ScriptTimerSet:
+    key = WorkerKey("0", agent.incarnations["0"], 0)
+    return ScriptTimerSet(key, 1000, scope, left_s, number)
+
+
+def test_a_timer_of_the_script_that_runs_out_gives_the_replica_up_with_its_stacks() -> None:
+    agent = Agent()
+    agent.assign("0")
+    first = agent.incarnations["0"]
+    agent.on(timer_set(agent, 5.0, SIGKILL))
+    agent.now = agent.core.next_deadline() or 0.0
+    assert agent.now == 5.0 + SECOND_LOOK_S
+    assert TakeStacks("0", first) in agent.on(TimerFired())
+    agent.on(timer_set(agent, 0.0, SIGKILL, "another"))
+    assert agent.wait(1.0) == []
+    out = agent.on(StacksTaken(first, ((0, "File f, line 3"),)))
+    cause = "hangs: the timer 'train.py#3' of its script has expired"
+    assert told(out) == [ReplicaLost("0", first, cause, kind="hang")]
+    assert signals(out) == [("0", SIGKILL)]
+    assert starts(agent.exits("0", -9)) == [("0", 1)]
+    assert agent.on(ScriptTimerReleased(WorkerKey("0", first, 0), 1000, "train.py#3")) == []
+
+
+def test_a_released_timer_and_the_end_of_its_worker_turn_it_off() -> None:
+    agent = Agent(workers_per_replica=2)
+    agent.assign("0")
+    first = agent.incarnations["0"]
+    agent.on(timer_set(agent, 5.0, SIGKILL))
+    agent.on(ScriptTimerReleased(WorkerKey("0", first, 0), 1000, "train.py#3"))
+    agent.on(timer_set(agent, 5.0, SIGKILL))
+    agent.exits("0", 0)
+    agent.on(timer_set(agent, 5.0, SIGKILL))
+    assert agent.wait(10.0) == []
+
+
+def test_a_timer_may_want_another_signal_or_none() -> None:
+    agent = Agent()
+    agent.assign("0")
+    first = agent.incarnations["0"]
+    agent.on(timer_set(agent, 1.0, SIGTERM))
+    out = agent.wait(2.0)
+    assert SignalWorker(WorkerKey("0", first, 0), SIGTERM) in out
+    assert "the timer 'train.py#3' of its script has expired; it is sent SIGTERM" in said(out)
+    out = agent.exits("0", -SIGTERM)
+    assert "hangs: the timer 'train.py#3' of its script has expired" in said(out)
+    assert evidence(out)[0].workers[0].kind == "hang"
+    agent.on(timer_set(agent, 1.0, 0))
+    out = agent.wait(2.0)
+    assert said(out).endswith("has expired; it asked for nothing.")
+    assert signals(out) == []
 
 
 def test_the_lighthouse_may_give_a_group_up() -> None:

@@ -90,8 +90,7 @@ async def _run(settings: ServiceSettings, announce: Callable[[str], None]) -> in
         rules = replace(settings.core, http=http)
         record = journal.load() or _no_journal()
         core = Lighthouse(rules, record, clock.now())
-        job_id = record.spec.job_id if record.spec is not None else ""
-        shell = Shell(core, journal, IncidentFile(settings.state_dir / INCIDENTS_FILE, job_id))
+        shell = Shell(core, journal, IncidentFile(settings.state_dir / INCIDENTS_FILE))
         stopping = _stop_on_signals()
         shell.start()
         await server.start(shell)

@@ -51,6 +51,7 @@ class LighthouseProcess(Actor):
         world.note(self.name, "starts", disk)
         world.invariants.takeover_began(world.now, SETTINGS.takeover_grace_s, disk.quorum)
         self.core = Lighthouse(SETTINGS, disk, world.now)
+        self.core.incidents.take_over(world.records.earlier(world.now))
         world.at(0.0, self, self.feed, TimerFired())
 
     def crash(self) -> None:
@@ -91,6 +92,7 @@ class LighthouseProcess(Actor):
                 self._send(agent_id, message)
             case SaveIncident(agents, record, _, document):
                 assert document["is_open"] == record.is_open
+                world.records.write(document, world.now)
                 for agent_id in agents:
                     session = self.sessions.get(agent_id)
                     if session is not None:

@@ -243,8 +243,7 @@ class Agent(Actor):
 
     def recorded(self, record: m.IncidentRecord) -> None:
         """The lighthouse has written a record."""
-        if not record.is_open:
-            self.handle(s.IncidentRecorded(record.incarnations))
+        self.handle(s.IncidentRecorded(record.incarnations, record.number, record.is_open))
 
     def _ask(self, key: WorkerKey) -> None:
         worker = self.workers.get(key)
@@ -379,6 +378,7 @@ class Agent(Actor):
                 supervisor.finished(),
                 self._epoch,
                 AGE_S,
+                incidents=supervisor.last_incident,
             )
         )
         for worker in self.workers.values():
@@ -409,6 +409,8 @@ class Agent(Actor):
         match message:
             case m.Welcome(epoch):
                 self._epoch = epoch
+                for evidence in self.supervisor.unconfirmed(self.world.now):
+                    self._send_evidence(evidence)
             case m.AssignSlots(replica_ids):
                 self.handle(s.SlotsAssigned(replica_ids))
             case m.ToWorkers(targets, inner):

@@ -43,6 +43,7 @@ from tests.sim.freezes import Freezes
 from tests.sim.invariants import Invariants, Violation
 from tests.sim.lighthouse import LighthouseProcess
 from tests.sim.node import Agent, Host
+from tests.sim.records import Records
 from tests.sim.rings import Rings
 from tests.sim.shapes import Shapes
 from tests.sim.story import line
@@ -169,6 +170,7 @@ class World:
         self.rings = Rings(self)
         self.endpoints: dict[str, Any] = {}
         self.disk = JournalState()
+        self.records = Records()
         self.disk_full_until = 0.0
         self.tears_journal = False
         self.journals_lost = 0
@@ -273,6 +275,7 @@ class World:
         self.note("world", "loses", "the journal")
         self.invariants.journal_lost()
         self.journals_lost += 1
+        self.records.lose()
         seconds = CALENDAR_S + self.calendar_offset_s + self.now
         self.disk = JournalState(
             epoch=int(1000 * seconds)

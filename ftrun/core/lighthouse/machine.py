@@ -38,7 +38,7 @@ from ftrun.core.lighthouse.events import (
     SendToAgent,
     TimerFired,
 )
-from ftrun.core.lighthouse.incidents import Incidents
+from ftrun.core.lighthouse.incidents import ANOTHER_JOB, Incidents
 from ftrun.core.lighthouse.membership import Membership
 from ftrun.core.lighthouse.next_job import NextJob, refusal
 from ftrun.core.lighthouse.operators import Operators
@@ -166,6 +166,7 @@ class Lighthouse:
             self.next_job.next_deadline(),
             self.agents.check_at,
             self.operators.next_deadline(),
+            self.incidents.next_deadline(),
         )
         return min((t for t in times if t is not None), default=None)
 
@@ -177,9 +178,9 @@ class Lighthouse:
         """Everything worth showing, as plain JSON."""
         return snapshot(self.state, self.agents.values(), self.waits.current(), now)
 
-    def operation(self, number: int) -> Operation | None:
-        """What has become of a request; None: it is not known, or no longer."""
-        return self.operators.get(number)
+    def operation(self, number: int, request_id: str = "") -> Operation | None:
+        """What has become of a request, by its number or its id; None: it is not known."""
+        return self.operators.get(number, request_id)
 
     def check(self) -> None:
         """Assert what must hold between events."""
@@ -211,8 +212,11 @@ class Lighthouse:
         state = self.state
         if state.spec is NO_SPEC:
             state.open(hello.spec)
+            self.incidents.job_is_known()
+        self.incidents.agent_came(hello.incidents)
         agent = Agent(hello.agent_id, hello.host, hello.store, hello.capacity, state.now)
         agent.is_leaving = not hello.capacity
+        agent.is_back = hello.epoch not in (0, state.attempts.epoch)
         self.agents.attach(agent)
         self._interrupt_first(agent.agent_id, hello)
         welcome = m.Welcome(state.attempts.epoch, state.settings.http)
@@ -243,7 +247,10 @@ class Lighthouse:
             if former.outcome is not None:
                 former.outbox.to_agent(agent_id, former.outcome)
         self.next_job.waiting.clear()
+        self.incidents.abandon(ANOTHER_JOB)
+        told = self.incidents.last_number if former.spec.job_id == spec.job_id else 0
         self._set_up(JournalState(epoch=former.attempts.epoch, spec=spec), former.now)
+        self.incidents.go_on_after(told)
         self.state.outbox.put_first(former.outbox.take())
 
     def _wait_for_another_run(self, hello: m.Hello) -> None:

@@ -18,6 +18,7 @@ from ftrun.core.lighthouse.events import (
     Instruction,
     Journal,
     JournalState,
+    OperatorAsked,
     SaveIncident,
     SendToAgent,
     TimerFired,
@@ -162,6 +163,13 @@ class LighthouseProcess(Actor):
             found = [x for incident in self.core.incidents if (x := incident.part_of(*key))]
             incidents = [part for part in found if part.kind != kinds.NODE]
             assert len(incidents) == 1, f"{evidence.incarnation} is in {len(incidents)} incidents"
+
+    def asked(self, asked: OperatorAsked) -> None:
+        """A person asks; what is acknowledged must survive the lighthouse."""
+        self.feed(asked)
+        operation = self.core.operation(asked.number, asked.request.request_id)
+        if operation is not None and not operation.refused:
+            self.world.acknowledged[asked.request.request_id] = asked.request
 
     def received(self, stream: Stream, message: Any) -> None:
         """A message came; the first one on a stream is a Hello."""

@@ -721,7 +721,7 @@ class JournalState(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., quorum: _Optional[_Union[Quorum, _Mapping]] = ..., switch_step: _Optional[int] = ..., spec: _Optional[_Union[JobSpec, _Mapping]] = ..., finished: _Optional[_Iterable[str]] = ..., unaccounted: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., outcome: _Optional[_Union[EndJob, _Mapping]] = ..., agents_seen: _Optional[int] = ..., withdrawn: _Optional[_Iterable[str]] = ..., operations: _Optional[_Iterable[_Union[JournaledOperation, _Mapping]]] = ...) -> None: ...
 
 class JournaledOperation(_message.Message):
-    __slots__ = ("number", "command", "replica_id", "group_rank", "node", "request_id", "incarnation", "was_live", "step", "has_ended", "has_failed", "text")
+    __slots__ = ("number", "command", "replica_id", "group_rank", "node", "request_id", "incarnation", "was_live", "step", "has_ended", "has_failed", "text", "is_held")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     COMMAND_FIELD_NUMBER: _ClassVar[int]
     REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
@@ -734,6 +734,7 @@ class JournaledOperation(_message.Message):
     HAS_ENDED_FIELD_NUMBER: _ClassVar[int]
     HAS_FAILED_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
+    IS_HELD_FIELD_NUMBER: _ClassVar[int]
     number: int
     command: str
     replica_id: str
@@ -746,7 +747,8 @@ class JournaledOperation(_message.Message):
     has_ended: bool
     has_failed: bool
     text: str
-    def __init__(self, number: _Optional[int] = ..., command: _Optional[str] = ..., replica_id: _Optional[str] = ..., group_rank: _Optional[int] = ..., node: _Optional[str] = ..., request_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., was_live: bool = ..., step: _Optional[int] = ..., has_ended: bool = ..., has_failed: bool = ..., text: _Optional[str] = ...) -> None: ...
+    is_held: bool
+    def __init__(self, number: _Optional[int] = ..., command: _Optional[str] = ..., replica_id: _Optional[str] = ..., group_rank: _Optional[int] = ..., node: _Optional[str] = ..., request_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., was_live: bool = ..., step: _Optional[int] = ..., has_ended: bool = ..., has_failed: bool = ..., text: _Optional[str] = ..., is_held: bool = ...) -> None: ...
 
 class Envelope(_message.Message):
     __slots__ = ("interrupt", "new_quorum", "prepare", "propose_switch", "switch", "cancel", "ask_report", "report", "built", "build_failed", "promised", "refused", "in_force", "errored", "healed", "leaving", "progress", "worker_hello", "failure_report", "lease", "leave_now", "no_manager", "beat", "hello", "worker_message", "replica_started", "replica_lost", "replica_finished", "heartbeat", "agent_leaving", "job_failed", "goodbye", "worker_stacks", "failure_evidence", "welcome", "assign_slots", "to_workers", "restart_replica", "heartbeat_ack", "notice", "end_job", "rejected", "stop_replica", "kill_workers", "ask_stacks", "drain_agent", "incident_record")

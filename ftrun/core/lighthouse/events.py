@@ -61,6 +61,7 @@ class JournaledOperation:
     has_ended: bool = False
     has_failed: bool = False
     text: str = ""
+    is_held: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +217,7 @@ class Operation:
     that it is about; ``was_live``: that was a member. ``agents``: those that were asked to leave.
     ``step``: at which a replica leaves. ``wanted``: workers whose stacks have not come.
     ``is_resumed``: an earlier life of the lighthouse has begun it, and this one has not gone on
-    with it yet.
+    with it yet. ``is_held``: nobody has begun it, because the agents are not back yet.
     """
 
     number: int
@@ -229,6 +230,7 @@ class Operation:
     was_live: bool = False
     agents: set[str] = field(default_factory=set)
     is_resumed: bool = False
+    is_held: bool = False
     step: int | None = None
     wanted: set[WorkerKey] = field(default_factory=set)
     stacks: dict[WorkerKey, str] = field(default_factory=dict)

@@ -77,6 +77,7 @@ def _journaled(operation: Operation) -> JournaledOperation:
         has_ended=operation.has_ended,
         has_failed=operation.has_failed,
         text=operation.text[:TEXT_CHARS_MAX] if operation.has_ended else "",
+        is_held=operation.is_held,
     )
 
 
@@ -92,6 +93,7 @@ def _resumed(found: JournaledOperation) -> Operation:
         has_failed=found.has_failed,
         incarnation=found.incarnation,
         was_live=found.was_live,
-        is_resumed=not found.has_ended,
+        is_resumed=not (found.has_ended or found.is_held),
+        is_held=found.is_held,
         step=found.step,
     )

@@ -88,12 +88,20 @@ class Operators:
         operation = Operation(number, request)
         if not self._table.add(operation):
             return
+        operation.is_held = known is None and self._agent_may_come_back(request)
+        if operation.is_held:
+            self._state.journal()
+        else:
+            self._begin(operation, is_known=known is not None)
+
+    def _begin(self, operation: Operation, *, is_known: bool = False) -> None:
+        operation.is_held = False
         try:
-            if known is not None:
+            if is_known:
                 raise Refused(CONFLICT, "another request has had this request_id")
             if self._state.phase is Phase.ENDED:
                 raise Refused(CONFLICT, "the job has ended")
-            self._commands[request.command](operation)
+            self._commands[operation.request.command](operation)
         except Refused as refusal:
             operation.refused = refusal.code
             self._answers.end(operation, sentence(f"{refusal}."), failed=True)
@@ -105,10 +113,22 @@ class Operators:
             for name in state.slots.withdrawn:
                 self._stops.keep_away(state.slots[name])
         for operation in self._table.under_way():
-            if operation.is_resumed and self._is_early(operation):
+            if (operation.is_resumed or operation.is_held) and self._is_early(operation):
                 self._answers.show(operation, WAITS_FOR_AGENTS)
-            else:
+                continue
+            if operation.is_held:
+                self._begin(operation)
+            if not operation.has_ended:
                 self._follow(operation)
+
+    def _agent_may_come_back(self, request: Request) -> bool:
+        """Whether the lighthouse is back before the agent that the request is about."""
+        state, name = self._state, request.replica_id
+        if state.phase is Phase.ENDED or not self._answers.may_come_back():
+            return False
+        if not name:
+            return not state.outbox.agents
+        return name in state.slots and not state.slots[name].agent_id
 
     def _is_early(self, operation: Operation) -> bool:
         """Whether nobody can tell yet what has become of a request to an earlier lighthouse."""
@@ -117,15 +137,15 @@ class Operators:
             return False
         if state.phase is Phase.TAKEOVER or not len(state.slots):
             return True
-        if not name or name not in state.slots or state.slots[name].is_finished:
+        if name in state.slots and state.slots[name].is_finished:
             return False
-        return not state.slots[name].agent_id and self._answers.may_come_back()
+        return self._agent_may_come_back(operation.request)
 
     def next_deadline(self) -> float | None:
         """When stacks are answered with what there is, or agents are not waited for any more."""
         under_way = self._table.under_way()
         times = [x.deadline for x in under_way if x.deadline is not None]
-        if any(x.is_resumed for x in under_way) and self._answers.may_come_back():
+        if any(x.is_resumed or x.is_held for x in under_way) and self._answers.may_come_back():
             times.append(self._answers.back_by)
         return min(times, default=None)
 

@@ -28,6 +28,7 @@ class Answers:
     def __init__(self, state: MembershipState) -> None:
         self._state = state
         self._began_at = state.now
+        self._agents_before = state.agents_seen
 
     @property
     def back_by(self) -> float:
@@ -37,7 +38,7 @@ class Answers:
     def may_come_back(self) -> bool:
         """Whether some agent of the lighthouse's last life may still come back."""
         state = self._state
-        return len(state.outbox.agents) < state.agents_seen and state.now < self.back_by
+        return len(state.outbox.agents) < self._agents_before and state.now < self.back_by
 
     def slot(self, replica_id: str) -> Slot:
         slots = self._state.slots

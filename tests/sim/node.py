@@ -243,6 +243,7 @@ class Agent(Actor):
 
     def recorded(self, record: m.IncidentRecord) -> None:
         """The lighthouse has written a record."""
+        self.world.records.reached(record)
         self.handle(s.IncidentRecorded(record.incarnations, record.number, record.is_open))
 
     def _ask(self, key: WorkerKey) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from ftrun.core import failure_kinds as kinds
 from ftrun.core.lighthouse.events import EarlierIncident
+from ftrun.core.messages import IncidentRecord
 from tests.sim.violation import Violation
 
 
@@ -20,6 +21,7 @@ class Records:
     def __init__(self) -> None:
         self._records: dict[int, tuple[float, str]] = {}
         self._numbers: dict[tuple[str, str], int] = {}
+        self._reached: set[str] = set()
 
     def write(self, document: dict[str, Any], now: float) -> None:
         """Add or replace a record.
@@ -42,7 +44,12 @@ class Records:
         in_order = [self._records[number] for number in sorted(self._records)]
         return [EarlierIncident(json.loads(text), now - began) for began, text in in_order]
 
+    def reached(self, record: IncidentRecord) -> None:
+        """An agent that may have the evidence knows the number now."""
+        self._reached.update(record.incarnations)
+
     def lose(self) -> None:
-        """The files are gone."""
+        """The files are gone; what the agents know is not."""
         self._records.clear()
-        self._numbers.clear()
+        known = self._numbers.items()
+        self._numbers = {key: number for key, number in known if key[1] in self._reached}

@@ -26,9 +26,6 @@ class OperationTable:
         self.is_resuming = any(not x.has_ended for x in self)
         self.last_number = max(self._operations, default=0)
 
-    def __len__(self) -> int:
-        return len(self._operations)
-
     def __iter__(self) -> Iterator[Operation]:
         return iter(self._operations.values())
 

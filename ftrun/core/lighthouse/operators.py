@@ -70,9 +70,6 @@ class Operators:
             "kill": self._kill_again,
         }
 
-    def __len__(self) -> int:
-        return len(self._table)
-
     def get(self, number: int, request_id: str = "") -> Operation | None:
         """The operation with this number or, if there is none, of the request with this id."""
         return self._table.get(number) or self._table.asked_as(request_id)

@@ -14,6 +14,8 @@ from ftrun.core.lighthouse.events import EarlierIncident
 from ftrun.core.lighthouse.incident_reading import incident_of
 from ftrun.core.lighthouse.incident_record import document
 from ftrun.core.lighthouse.machine import (
+    AgentAttached,
+    AgentSent,
     Journal,
     JournalState,
     Lighthouse,
@@ -162,15 +164,19 @@ def test_records_of_another_job_and_damaged_ones_are_left_out() -> None:
     assert job.core.incidents.last_number == 8
 
 
-def test_another_job_closes_what_nobody_will_report() -> None:
+@pytest.mark.parametrize("job_id", ["another", "job"])
+def test_another_job_closes_what_nobody_will_report(job_id: str) -> None:
     job = Restarted()
     job.loses("0", kinds.SIGNAL)
     job.tells("0", kinds.SIGNAL)
-    job.core.incidents.abandon("another job has begun")
-    assert job.saved == job.saved[:1]
-    job.feed(TimerFired())
+    for agent_id in ("a", "b"):
+        job.feed(AgentSent(agent_id, (m.Goodbye(),)))
+    spec = replace(SPEC, job_id=job_id, nodes=1)
+    job.feed(AgentAttached("c", m.Hello("c", spec, 4, "h", "c:1")))
     assert told(job) == [(1, False)]
     assert job.saved[-1].document["verdict"] == kinds.NOT_KNOWN
+    assert "another job has begun" in job.saved[-1].document["verdict_words"]
+    assert job.core.incidents.last_number == (1 if job_id == "job" else 0)
 
 
 def test_a_record_that_was_read_is_written_as_it_was() -> None:

@@ -105,7 +105,8 @@ def parse_request(found: Any) -> Request:
 
 def _name(found: dict[str, Any], field: str) -> str:
     value = found.get(field, "")
-    if not isinstance(value, str) or len(value) > ID_BYTES_MAX or not value.isprintable():
+    is_name = isinstance(value, str) and value.isprintable()
+    if not is_name or len(value.encode()) > ID_BYTES_MAX:  # it goes into the journal
         raise ValueError(f"{field}: give a short name")
     return value
 

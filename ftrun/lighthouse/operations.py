@@ -105,9 +105,10 @@ def parse_request(found: Any) -> Request:
 
 def _name(found: dict[str, Any], field: str) -> str:
     value = found.get(field, "")
-    is_name = isinstance(value, str) and value.isprintable()
-    if not is_name or len(value.encode()) > ID_BYTES_MAX:  # it goes into the journal
+    if not isinstance(value, str) or not value.isprintable():
         raise ValueError(f"{field}: give a short name")
+    if len(value.encode()) > ID_BYTES_MAX:  # as in the journal
+        raise ValueError(f"{field}: give a short name, of {ID_BYTES_MAX} bytes at most")
     return value
 
 

@@ -117,6 +117,7 @@ class Agent(Actor):
         self.store = f"store-{agent_id}"
         self.workers: dict[WorkerKey, Worker] = {}
         self._starting: dict[str, None] = {}
+        self._owed: dict[WorkerKey, int] = {}
         self._epoch = 0
         self.stream: Stream | None = None
         self.supervisor = Supervisor(self._rules(), world.now)
@@ -214,6 +215,8 @@ class Agent(Actor):
             case s.SignalWorker(key, number):
                 if key in self.workers:
                     self.world.at(0.001, None, self.workers[key].crash, -number)
+                elif key.incarnation in self._starting:
+                    self._owed[key] = number
             case s.AskToStop(_, incarnation, _):
                 self._ask_to_stop(incarnation)
             case s.SendToReplica(_, incarnation, message):
@@ -283,6 +286,8 @@ class Agent(Actor):
             worker = self.workers[key] = Worker(world, self, key, ballot)
             worker.start()
             world.at(0.0, worker, worker.attached, self.supervisor.lease)
+            if key in self._owed:
+                world.at(0.001, None, worker.crash, -self._owed.pop(key))
 
     def _owns(self, replica_id: str) -> bool:
         """Whether the slot is this agent's, as the lighthouse knows: word of a move takes time."""

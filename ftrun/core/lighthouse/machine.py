@@ -225,6 +225,7 @@ class Lighthouse:
             state.outbox.to_agent(agent.agent_id, state.outcome)
         else:
             self.running.take_hello(agent, hello)
+            self.operators.agent_came(agent)
             if state.phase is Phase.FENCE and not hello.running:
                 self.membership.forming.notice_wait(agent.agent_id)  # or it waits in silence
 

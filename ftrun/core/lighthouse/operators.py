@@ -146,6 +146,19 @@ class Operators:
             times.append(self._answers.back_by)
         return min(times, default=None)
 
+    def agent_came(self, agent: Agent) -> None:
+        """It has a new stream, and what was sent by the former one may be lost: send it again."""
+        for operation in self._table.under_way():
+            if operation.is_resumed or operation.is_held:
+                continue
+            request = operation.request
+            replica = self._state.replicas.find(request.replica_id, operation.incarnation)
+            is_here = replica is not None and replica.agent_id == agent.agent_id
+            if request.command == "kill" and is_here:
+                self._kill_again(operation)
+            elif agent.agent_id in operation.agents and not agent.is_leaving:
+                self._state.outbox.to_agent(agent.agent_id, m.DrainAgent("ftrun drain"))
+
     def on_stacks(self, agent: Agent, taken: m.WorkerStacks) -> None:
         """One worker's stacks have come from its agent."""
         operation = self._table.get(taken.request)

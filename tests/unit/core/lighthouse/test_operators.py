@@ -16,6 +16,7 @@ from ftrun.core.lighthouse.machine import (
     JournalState,
     Lighthouse,
     LighthouseSettings,
+    SendToAgent,
     TimerFired,
 )
 from ftrun.core.lighthouse.operation_table import OPERATIONS_MAX, TEXT_CHARS_MAX
@@ -150,3 +151,18 @@ def test_a_long_text_is_shortened_in_the_journal() -> None:
     table.add(Operation(2, Request("stack"), has_ended=True))
     (found,) = table.journaled()
     assert len(found.text) == TEXT_CHARS_MAX
+
+
+def test_an_order_is_sent_again_to_an_agent_that_comes_by_another_stream() -> None:
+    job = Asked()
+    job.ask("kill", "0", "x")
+    job.ask("drain", "", "all")
+    job.comes_back("b", BACK("2", "i2"))
+    hello = m.Hello("a", SPEC, 4, "h", "a:1", (BACK("0", "i0"),), epoch=1)
+    sent = [
+        x.message
+        for x in job.core.handle(AgentAttached("a", hello), job.now)
+        if isinstance(x, SendToAgent)
+    ]
+    assert m.KillWorkers("0", "i0", (0,)) in sent
+    assert m.DrainAgent("ftrun drain") in sent

@@ -165,7 +165,7 @@ class LighthouseProcess(Actor):
             assert len(incidents) == 1, f"{evidence.incarnation} is in {len(incidents)} incidents"
 
     def asked(self, asked: OperatorAsked) -> None:
-        """A person asks; what is acknowledged, and not done at once, must survive the lighthouse."""
+        """A person asks; what is acknowledged, and not done at once, survives the lighthouse."""
         self.feed(asked)
         operation = self.core.operation(asked.number, asked.request.request_id)
         if operation is not None and not operation.has_ended:

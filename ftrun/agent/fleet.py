@@ -91,6 +91,7 @@ class Fleet:
         self._before_start = before_start
         self._plugins = plugins
         self._groups = Groups()
+        self._owed: dict[WorkerKey, int] = {}
         self._sweeps: set[asyncio.Task[None]] = set()
         self._logs: set[WorkerLog] = set()
         self.lighthouse = ""
@@ -145,9 +146,14 @@ class Fleet:
             self._spawner.ask_to_stop(incarnation, number)
 
     def signal_worker(self, key: WorkerKey, number: int) -> bool:
-        """Signal one worker process, and not its children; False if it does not run."""
+        """Signal one worker process, and not its children; False if it does not run.
+
+        One that is about to start gets the signal then.
+        """
         worker = self._groups.worker(key)
         if worker is None:
+            if self._is_starting(key):
+                self._owed[key] = number
             return False
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(worker.pidfd, number)
@@ -169,6 +175,12 @@ class Fleet:
         worker = self._groups.worker(key)
         if worker is not None:
             worker.log.add(text)
+
+    def _is_starting(self, key: WorkerKey) -> bool:
+        if any(start.incarnation == key.incarnation for start in self._waiting):
+            return True
+        group = self._groups.get(key.incarnation)
+        return group is not None and key.group_rank in group.expected
 
     def _takes_back(self, incarnation: str) -> bool:
         """True if the incarnation was not started yet: then it never is."""
@@ -196,6 +208,7 @@ class Fleet:
 
     def sweep_replica(self, incarnation: str) -> None:
         """End the processes that an ended incarnation has left behind, in the background."""
+        self._owed = {x: number for x, number in self._owed.items() if x.incarnation != incarnation}
         self._in_background(self._sweep(incarnation))
 
     def workers(self) -> list[tuple[WorkerKey, int]]:
@@ -270,7 +283,11 @@ class Fleet:
         self._logs.add(log)
         group.workers[group_rank] = Worker(pid, pidfd, log, MemoryWatch(pid))
         self._loop.add_reader(pidfd, self._ended, incarnation, group_rank)
-        self.on_start(WorkerKey(replica_id, incarnation, group_rank), pid)
+        key = WorkerKey(replica_id, incarnation, group_rank)
+        owed = self._owed.pop(key, None)
+        if owed is not None:
+            self.signal_worker(key, owed)
+        self.on_start(key, pid)
 
     def worker_exited(
         self, incarnation: str, group_rank: int, pid: int, status: int, reason: str

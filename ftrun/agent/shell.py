@@ -462,13 +462,14 @@ class Agent:
             finished=self._supervisor.finished(),
             epoch=self._epoch,
             age_s=clock.now() - self._started_at,
+            incidents=self._supervisor.last_incident,
         )
 
     def link_opened(self, address: str) -> None:
         """Hello is sent; ask every worker for its Report."""
         self._server.broadcast(AskReport())
         self._output.flush()
-        for evidence in self._supervisor.unconfirmed():
+        for evidence in self._supervisor.unconfirmed(clock.now()):
             self._link.send(with_output(evidence, self._settings.job_log_dir))
         for given_up in self._supervisor.given_up():
             self._link.send(given_up)
@@ -500,8 +501,8 @@ class Agent:
                 self._handle(JobEnded(exit_code, reason, kind))
             case IncidentRecord():
                 self._incidents.keep(message)
-                if not message.is_open:
-                    self._handle(IncidentRecorded(message.incarnations))
+                number, incarnations = message.number, message.incarnations
+                self._handle(IncidentRecorded(incarnations, number, message.is_open))
             case Rejected(reason):
                 self._console.refused(reason)
                 self._handle(JobEnded(ExitCode.REFUSED, reason))

@@ -18,7 +18,7 @@ def explain(
         str | None,
         typer.Argument(
             metavar="JOB",
-            help="[default: the one that runs here, or ended last]",
+            help="[default: of this directory's jobs the one with the latest news]",
             autocompletion=jobs,
         ),
     ] = None,
@@ -35,7 +35,10 @@ def explain(
     tls_key: TlsKey = None,
     tls_ca: TlsCa = None,
 ) -> None:
-    """Ask the job's lighthouse or, once the job has ended, read its log directory."""
+    """Ask the job's lighthouse or, once the job has ended, read its log directory.
+
+    News are a job's end and its incidents. Where ./ftrun-logs has no job, it is the one that runs.
+    """
     from ftrun.explain.command import explain as show
     from ftrun.explain.finding import Query
     from ftrun.protocol.tls import TlsFiles

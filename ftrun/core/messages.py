@@ -377,6 +377,7 @@ class Hello:
     node, and whose end a lighthouse may not know. ``finished``: slots that ended well. ``epoch``:
     that of the lighthouse that last welcomed this agent; 0: none has. ``age_s``: the seconds since
     the agent started. ``version``: the protocol's; 0: the agent is older than this field.
+    ``incidents``: the highest number of an incident that it was sent.
     """
 
     agent_id: str
@@ -390,6 +391,7 @@ class Hello:
     epoch: int = 0
     age_s: float = 0.0
     version: int = PROTOCOL_VERSION
+    incidents: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -471,7 +473,8 @@ class FailureEvidence:
     ``workers``: the first cause, and then those that ended by themselves before they were stopped.
     ``step``: the last one that it is known to have trained; ``has_step`` False: none is known.
     ``verdict``: what follows, one word of ``core/failure_kinds.py``; ``words``: the same for
-    people. ``restart_in_s``: the wait until it is started again.
+    people. ``restart_in_s``: the wait until it is started again. ``incident``: the number of the
+    record that a lighthouse has sent of it; 0: none has.
     """
 
     replica_id: str
@@ -483,6 +486,7 @@ class FailureEvidence:
     verdict: str = ""
     words: str = ""
     restart_in_s: float = 0.0
+    incident: int = 0
 
 
 @dataclass(frozen=True, slots=True)

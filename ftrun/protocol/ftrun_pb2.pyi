@@ -377,7 +377,7 @@ class FailureReport(_message.Message):
     def __init__(self, error_type: _Optional[str] = ..., message: _Optional[str] = ..., traceback: _Optional[str] = ..., step: _Optional[int] = ..., heals: bool = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("agent_id", "spec", "capacity", "host", "store", "running", "dead", "finished", "epoch", "age_s", "version")
+    __slots__ = ("agent_id", "spec", "capacity", "host", "store", "running", "dead", "finished", "epoch", "age_s", "version", "incidents")
     AGENT_ID_FIELD_NUMBER: _ClassVar[int]
     SPEC_FIELD_NUMBER: _ClassVar[int]
     CAPACITY_FIELD_NUMBER: _ClassVar[int]
@@ -389,6 +389,7 @@ class Hello(_message.Message):
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     AGE_S_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    INCIDENTS_FIELD_NUMBER: _ClassVar[int]
     agent_id: str
     spec: JobSpec
     capacity: int
@@ -400,7 +401,8 @@ class Hello(_message.Message):
     epoch: int
     age_s: float
     version: int
-    def __init__(self, agent_id: _Optional[str] = ..., spec: _Optional[_Union[JobSpec, _Mapping]] = ..., capacity: _Optional[int] = ..., host: _Optional[str] = ..., store: _Optional[str] = ..., running: _Optional[_Iterable[_Union[RunningReplica, _Mapping]]] = ..., dead: _Optional[_Iterable[_Union[Loss, _Mapping]]] = ..., finished: _Optional[_Iterable[str]] = ..., epoch: _Optional[int] = ..., age_s: _Optional[float] = ..., version: _Optional[int] = ...) -> None: ...
+    incidents: int
+    def __init__(self, agent_id: _Optional[str] = ..., spec: _Optional[_Union[JobSpec, _Mapping]] = ..., capacity: _Optional[int] = ..., host: _Optional[str] = ..., store: _Optional[str] = ..., running: _Optional[_Iterable[_Union[RunningReplica, _Mapping]]] = ..., dead: _Optional[_Iterable[_Union[Loss, _Mapping]]] = ..., finished: _Optional[_Iterable[str]] = ..., epoch: _Optional[int] = ..., age_s: _Optional[float] = ..., version: _Optional[int] = ..., incidents: _Optional[int] = ...) -> None: ...
 
 class WorkerMessage(_message.Message):
     __slots__ = ("key", "report", "built", "build_failed", "promised", "refused", "in_force", "errored", "healed", "leaving", "progress")
@@ -495,7 +497,7 @@ class FailedWorker(_message.Message):
     def __init__(self, group_rank: _Optional[int] = ..., pid: _Optional[int] = ..., status: _Optional[int] = ..., kind: _Optional[str] = ..., cause: _Optional[str] = ..., age_s: _Optional[float] = ..., error_type: _Optional[str] = ..., message: _Optional[str] = ..., traceback: _Optional[str] = ..., memory: _Optional[str] = ..., output: _Optional[str] = ..., stacks: _Optional[str] = ...) -> None: ...
 
 class FailureEvidence(_message.Message):
-    __slots__ = ("replica_id", "incarnation", "restarts", "workers", "has_step", "step", "verdict", "words", "restart_in_s")
+    __slots__ = ("replica_id", "incarnation", "restarts", "workers", "has_step", "step", "verdict", "words", "restart_in_s", "incident")
     REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     RESTARTS_FIELD_NUMBER: _ClassVar[int]
@@ -505,6 +507,7 @@ class FailureEvidence(_message.Message):
     VERDICT_FIELD_NUMBER: _ClassVar[int]
     WORDS_FIELD_NUMBER: _ClassVar[int]
     RESTART_IN_S_FIELD_NUMBER: _ClassVar[int]
+    INCIDENT_FIELD_NUMBER: _ClassVar[int]
     replica_id: str
     incarnation: str
     restarts: int
@@ -514,7 +517,8 @@ class FailureEvidence(_message.Message):
     verdict: str
     words: str
     restart_in_s: float
-    def __init__(self, replica_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., restarts: _Optional[int] = ..., workers: _Optional[_Iterable[_Union[FailedWorker, _Mapping]]] = ..., has_step: bool = ..., step: _Optional[int] = ..., verdict: _Optional[str] = ..., words: _Optional[str] = ..., restart_in_s: _Optional[float] = ...) -> None: ...
+    incident: int
+    def __init__(self, replica_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., restarts: _Optional[int] = ..., workers: _Optional[_Iterable[_Union[FailedWorker, _Mapping]]] = ..., has_step: bool = ..., step: _Optional[int] = ..., verdict: _Optional[str] = ..., words: _Optional[str] = ..., restart_in_s: _Optional[float] = ..., incident: _Optional[int] = ...) -> None: ...
 
 class ReplicaFinished(_message.Message):
     __slots__ = ("replica_id", "incarnation")
@@ -739,7 +743,7 @@ class Rejected(_message.Message):
     def __init__(self, reason: _Optional[str] = ...) -> None: ...
 
 class JournalState(_message.Message):
-    __slots__ = ("epoch", "quorum", "switch_step", "spec", "finished", "unaccounted", "outcome", "agents_seen", "withdrawn", "given_up")
+    __slots__ = ("epoch", "quorum", "switch_step", "spec", "finished", "unaccounted", "outcome", "agents_seen", "withdrawn", "given_up", "operations")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     QUORUM_FIELD_NUMBER: _ClassVar[int]
     SWITCH_STEP_FIELD_NUMBER: _ClassVar[int]
@@ -750,6 +754,7 @@ class JournalState(_message.Message):
     AGENTS_SEEN_FIELD_NUMBER: _ClassVar[int]
     WITHDRAWN_FIELD_NUMBER: _ClassVar[int]
     GIVEN_UP_FIELD_NUMBER: _ClassVar[int]
+    OPERATIONS_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     quorum: Quorum
     switch_step: int
@@ -760,7 +765,38 @@ class JournalState(_message.Message):
     agents_seen: int
     withdrawn: _containers.RepeatedScalarFieldContainer[str]
     given_up: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, epoch: _Optional[int] = ..., quorum: _Optional[_Union[Quorum, _Mapping]] = ..., switch_step: _Optional[int] = ..., spec: _Optional[_Union[JobSpec, _Mapping]] = ..., finished: _Optional[_Iterable[str]] = ..., unaccounted: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., outcome: _Optional[_Union[EndJob, _Mapping]] = ..., agents_seen: _Optional[int] = ..., withdrawn: _Optional[_Iterable[str]] = ..., given_up: _Optional[_Iterable[str]] = ...) -> None: ...
+    operations: _containers.RepeatedCompositeFieldContainer[JournaledOperation]
+    def __init__(self, epoch: _Optional[int] = ..., quorum: _Optional[_Union[Quorum, _Mapping]] = ..., switch_step: _Optional[int] = ..., spec: _Optional[_Union[JobSpec, _Mapping]] = ..., finished: _Optional[_Iterable[str]] = ..., unaccounted: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., outcome: _Optional[_Union[EndJob, _Mapping]] = ..., agents_seen: _Optional[int] = ..., withdrawn: _Optional[_Iterable[str]] = ..., given_up: _Optional[_Iterable[str]] = ..., operations: _Optional[_Iterable[_Union[JournaledOperation, _Mapping]]] = ...) -> None: ...
+
+class JournaledOperation(_message.Message):
+    __slots__ = ("number", "command", "replica_id", "group_rank", "node", "request_id", "incarnation", "was_live", "step", "has_ended", "has_failed", "text", "is_held")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    COMMAND_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
+    GROUP_RANK_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    WAS_LIVE_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    HAS_ENDED_FIELD_NUMBER: _ClassVar[int]
+    HAS_FAILED_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    IS_HELD_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    command: str
+    replica_id: str
+    group_rank: int
+    node: str
+    request_id: str
+    incarnation: str
+    was_live: bool
+    step: int
+    has_ended: bool
+    has_failed: bool
+    text: str
+    is_held: bool
+    def __init__(self, number: _Optional[int] = ..., command: _Optional[str] = ..., replica_id: _Optional[str] = ..., group_rank: _Optional[int] = ..., node: _Optional[str] = ..., request_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., was_live: bool = ..., step: _Optional[int] = ..., has_ended: bool = ..., has_failed: bool = ..., text: _Optional[str] = ..., is_held: bool = ...) -> None: ...
 
 class Envelope(_message.Message):
     __slots__ = ("interrupt", "new_quorum", "prepare", "propose_switch", "switch", "cancel", "ask_report", "report", "built", "build_failed", "promised", "refused", "in_force", "errored", "healed", "leaving", "progress", "worker_hello", "failure_report", "lease", "leave_now", "no_manager", "beat", "hello", "worker_message", "replica_started", "replica_lost", "replica_finished", "heartbeat", "agent_leaving", "job_failed", "goodbye", "worker_stacks", "failure_evidence", "replica_given_up", "welcome", "assign_slots", "to_workers", "restart_replica", "heartbeat_ack", "notice", "end_job", "rejected", "stop_replica", "kill_workers", "ask_stacks", "drain_agent", "incident_record")

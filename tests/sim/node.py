@@ -117,6 +117,7 @@ class Agent(Actor):
         self.store = f"store-{agent_id}"
         self.workers: dict[WorkerKey, Worker] = {}
         self._starting: dict[str, None] = {}
+        self._owed: dict[WorkerKey, int] = {}
         self._epoch = 0
         self.stream: Stream | None = None
         self.supervisor = Supervisor(self._rules(), world.now)
@@ -218,6 +219,8 @@ class Agent(Actor):
             case s.SignalWorker(key, number):
                 if key in self.workers:
                     self.world.at(0.001, None, self.workers[key].crash, -number)
+                elif key.incarnation in self._starting:
+                    self._owed[key] = number
             case s.AskToStop(_, incarnation, _):
                 self._ask_to_stop(incarnation)
             case s.SendToReplica(_, incarnation, message):
@@ -247,8 +250,8 @@ class Agent(Actor):
 
     def recorded(self, record: m.IncidentRecord) -> None:
         """The lighthouse has written a record."""
-        if not record.is_open:
-            self.handle(s.IncidentRecorded(record.incarnations))
+        self.world.records.reached(record)
+        self.handle(s.IncidentRecorded(record.incarnations, record.number, record.is_open))
 
     def _ask(self, key: WorkerKey) -> None:
         worker = self.workers.get(key)
@@ -287,6 +290,8 @@ class Agent(Actor):
             worker = self.workers[key] = Worker(world, self, key, ballot)
             worker.start()
             world.at(0.0, worker, worker.attached, self.supervisor.lease)
+            if key in self._owed:
+                world.at(0.001, None, worker.crash, -self._owed.pop(key))
 
     def _owns(self, replica_id: str) -> bool:
         """Whether the slot is this agent's, as the lighthouse knows: word of a move takes time."""
@@ -383,6 +388,7 @@ class Agent(Actor):
                 supervisor.finished(),
                 self._epoch,
                 AGE_S,
+                incidents=supervisor.last_incident,
             )
         )
         for worker in self.workers.values():
@@ -415,6 +421,8 @@ class Agent(Actor):
         match message:
             case m.Welcome(epoch):
                 self._epoch = epoch
+                for evidence in self.supervisor.unconfirmed(self.world.now):
+                    self._send_evidence(evidence)
             case m.AssignSlots(replica_ids):
                 self.handle(s.SlotsAssigned(replica_ids))
             case m.ToWorkers(targets, inner):

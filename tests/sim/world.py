@@ -43,6 +43,7 @@ from tests.sim.freezes import Freezes
 from tests.sim.invariants import Invariants, Violation
 from tests.sim.lighthouse import LighthouseProcess
 from tests.sim.node import Agent, Host
+from tests.sim.records import Records
 from tests.sim.rings import Rings
 from tests.sim.shapes import Shapes
 from tests.sim.story import line
@@ -175,6 +176,8 @@ class World:
         self.endpoints: dict[str, Any] = {}
         self.disk = JournalState()
         self.account: tuple[dict[str, Any], float] | None = None  # and when it was written
+        self.records = Records()
+        self.acknowledged: dict[str, Request] = {}
         self.disk_full_until = 0.0
         self.tears_journal = False
         self.journals_lost = 0
@@ -282,6 +285,8 @@ class World:
         self.note("world", "loses", "the journal")
         self.invariants.journal_lost()
         self.journals_lost += 1
+        self.records.lose()
+        self.acknowledged.clear()
         seconds = CALENDAR_S + self.calendar_offset_s + self.now
         self.disk = JournalState(
             epoch=int(1000 * seconds)
@@ -383,6 +388,16 @@ class World:
 
         bound_s = self._wait_for("no commit", began, bound_s, lambda: self.commits > before)
         self._wait_for("not all together", began, bound_s + 20.0, self._together)
+        self._wait_for("not all requests answered", began, bound_s + 40.0, self._answered)
+
+    def _answered(self) -> bool:
+        """Each request that was acknowledged is known, in whichever life, and has ended."""
+        assert self.lighthouse is not None
+        operations = {x: self.lighthouse.core.operation(0, x) for x in self.acknowledged}
+        forgotten = [x for x, operation in operations.items() if operation is None]
+        if forgotten:
+            raise Violation("CHECK", f"{self.acknowledged[forgotten[0]]} is forgotten")
+        return all(operation and operation.has_ended for operation in operations.values())
 
     def _wait_for(
         self, what: str, began: float, bound_s: float, reached: Callable[[], bool]

@@ -22,6 +22,7 @@ A line at the margin is an event; the indented lines below it are the instructio
     0a: inforce 1.1#1@0 | errored 1.1#1@5: reason | healed 1.1#1@5 from 0,2 | progress 5
     0a: leaving finished
     asks drain 0 | asks restart 0 | asks kill 0.1 | asks stack 0 | asks drain node=host-A (people)
+    asks restart 0 id=x                  with this request_id
     A answers 1 0a: stacks of a worker
 
 ``python -m tests.transcripts.replay FILE…`` writes the lighthouse's present instructions into the
@@ -149,7 +150,13 @@ class Replay:
     def _asks(self, words: list[str]) -> None:
         options, targets = _options(words[1:]), [x for x in words[1:] if "=" not in x]
         replica, dot, rank = (targets[0] if targets else "").partition(".")
-        request = Request(words[0], replica, int(rank) if dot else None, options.get("node", ""))
+        request = Request(
+            words[0],
+            replica,
+            int(rank) if dot else None,
+            options.get("node", ""),
+            options.get("id", ""),
+        )
         self.asked += 1
         self._feed(OperatorAsked(self.asked, request))
 
@@ -355,6 +362,9 @@ def _record(record: JournalState) -> str:
         parts.append(f"withdrawn={','.join(record.withdrawn)}")
     if record.given_up:
         parts.append(f"given-up={','.join(record.given_up)}")
+    asked = [str(x.number) for x in record.operations if not x.has_ended]
+    if asked:
+        parts.append(f"asked={','.join(asked)}")
     if record.outcome is not None:
         parts.append(f"ended={record.outcome.exit_code}")
     if record.unaccounted:

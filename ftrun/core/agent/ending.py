@@ -183,7 +183,7 @@ class Ending:
 
         It is in the report and in the log directory, so it is worth a moment.
         """
-        if not (self._records_wanted and self._lease.is_connected and self._unconfirmed.again()):
+        if not (self._records_wanted and self._lease.is_connected and len(self._unconfirmed)):
             return False
         if self.end_at is None:
             self.end_at = self._out.now + RECORDS_WAIT_S

@@ -135,9 +135,14 @@ class StacksTaken:
 
 @dataclass(frozen=True, slots=True)
 class IncidentRecorded:
-    """The lighthouse has a final record about the failures of these incarnations."""
+    """The lighthouse has a record about the failures of these incarnations.
+
+    ``is_open``: it is not the final one.
+    """
 
     incarnations: tuple[str, ...]
+    number: int = 0
+    is_open: bool = False
 
 
 @dataclass(frozen=True, slots=True)

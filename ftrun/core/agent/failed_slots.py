@@ -163,7 +163,7 @@ class FailedSlots:
             words=text,
             restart_in_s=slot.restart_in_s or 0.0,
         )
-        self._unconfirmed.sent(evidence)
+        self._unconfirmed.sent(evidence, self._out.now)
         self._out.add(SendEvidence(evidence))
 
 

@@ -165,8 +165,8 @@ class Supervisor:
                 self._hangs.stacks_taken(incarnation, stacks)
             case HealthChecked():
                 self._health.checked(event)
-            case IncidentRecorded(incarnations):
-                self._unconfirmed.recorded(incarnations)
+            case IncidentRecorded(incarnations, number, is_open):
+                self._unconfirmed.recorded(incarnations, number, is_open=is_open)
             case RestartAsked(_, incarnation, reason):
                 self._hangs.given_up(incarnation, reason)
             case ReplicaStopAsked():
@@ -222,9 +222,14 @@ class Supervisor:
         """For a Hello: slots that have ended well."""
         return self._slots.finished()
 
-    def unconfirmed(self) -> tuple[FailureEvidence, ...]:
-        """After a Welcome: evidence of failures that a new lighthouse may not know."""
-        return self._unconfirmed.again()
+    def unconfirmed(self, now: float) -> tuple[FailureEvidence, ...]:
+        """After a Hello: evidence of failures that a new lighthouse may not know."""
+        return self._unconfirmed.again(now)
+
+    @property
+    def last_incident(self) -> int:
+        """For a Hello: the highest number of an incident that a lighthouse has sent."""
+        return self._unconfirmed.last_number
 
     def given_up(self) -> tuple[ReplicaGivenUp, ...]:
         """After a Welcome: replicas of which a new lighthouse may not know that they stay away."""

@@ -97,8 +97,10 @@ class Response:
 class Incident:
     """``began_at``: the time of the first cause, ``noted_at``: when the lighthouse knew of it.
 
-    ``members``: of the quorum at that time. ``unlisted``: incarnations beyond the limit of parts.
     ``cost_s``: the replica-seconds that it has cost so far, of the job's account (account.py).
+    ``members``: of the quorum at that time. ``unlisted``: incarnations beyond the limit of parts;
+    ``not_listed``: how many more there were. ``is_earlier``: an earlier life of the lighthouse has
+    written it; then ``others_go_on``: a quorum stands, and how it was formed is not known.
     """
 
     number: int
@@ -114,11 +116,20 @@ class Incident:
     closed_at: float | None = None
     ended_words: str = ""
     cost_s: float = 0.0
+    end_verdict: str = kinds.ENDED
+    not_listed: int = 0
+    is_earlier: bool = False
+    others_go_on: bool = False
 
     @property
     def is_in_quorum(self) -> bool:
         """Whether a member of the quorum has failed, so that the others had to respond."""
         return any(part.replica_id in self.members for part in self.parts)
+
+    @property
+    def unlisted_count(self) -> int:
+        """How many incarnations are in it beyond the limit of parts."""
+        return len(self.unlisted) + self.not_listed
 
     def in_order(self) -> list[Part]:
         """The first cause, and then what followed."""
@@ -151,14 +162,15 @@ class Incident:
     def close_if_over(self, now: float) -> None:
         """All of its replicas are back, or are not expected, and the others go on."""
         waits = [part for part in self.parts if part.back_at is None]
-        if not waits and (self.response is not None or not self.is_in_quorum):
+        go_on = self.response is not None or self.others_go_on or not self.is_in_quorum
+        if not waits and go_on:
             self.closed_at = now
 
-    def end(self, now: float, words: str) -> None:
-        """The job has ended; ``words``: why."""
+    def end(self, now: float, words: str, verdict: str = kinds.ENDED) -> None:
+        """The job has ended, or nothing more will be known of it; ``words``: why."""
         if self.closed_at is None:
             self.closed_at = now
-            self.ended_words = words
+            self.ended_words, self.end_verdict = words, verdict
         for part in self.parts:
             if part.back_at is None:
                 part.back_at = now
@@ -176,7 +188,7 @@ class Incident:
         if aside:
             return kinds.SET_ASIDE, aside[0]
         if self.ended_words:
-            return kinds.ENDED, self.ended_words
+            return self.end_verdict, self.ended_words
         if told:
             return told[0].verdict, told[0].words
         is_back = self.closed_at is not None

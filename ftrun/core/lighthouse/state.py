@@ -13,6 +13,7 @@ from ftrun.core.lighthouse.attempts import AttemptCounter
 from ftrun.core.lighthouse.departed import DepartedMembers
 from ftrun.core.lighthouse.events import JournalState, LighthouseSettings
 from ftrun.core.lighthouse.history import History
+from ftrun.core.lighthouse.operation_table import OperationTable
 from ftrun.core.lighthouse.outbox import Outbox
 from ftrun.core.lighthouse.phases import IN_QUORUM, TRANSITIONS, Phase
 from ftrun.core.lighthouse.replicas import Replica, Replicas
@@ -70,6 +71,7 @@ class MembershipState:
             self.slots.withdraw(replica_id)
         for replica_id in journal.given_up:
             self.slots.give_up(replica_id, GIVEN_UP_BEFORE)
+        self.operations = OperationTable(journal.operations)
         self.outbox = Outbox(self.replicas)
         self.history = History(settings)
         self.phase = Phase.TAKEOVER
@@ -187,6 +189,7 @@ class MembershipState:
             agents_seen=self.agents_seen,
             withdrawn=self.slots.withdrawn,
             given_up=self.slots.given_up(),
+            operations=self.operations.journaled(),
         )
         self.outbox.journal(record)
 

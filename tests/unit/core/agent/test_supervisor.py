@@ -855,11 +855,16 @@ def test_evidence_is_sent_again_until_there_is_a_final_record() -> None:
     agent.assign("0")
     first = agent.incarnations["0"]
     agent.exits("0", -9)
-    assert [x.incarnation for x in agent.core.unconfirmed()] == [first]
-    agent.on(IncidentRecorded(("another",)))
-    assert [x.incarnation for x in agent.core.unconfirmed()] == [first]
-    agent.on(IncidentRecorded((first,)))
-    assert agent.core.unconfirmed() == ()
+    at = agent.now
+    assert [x.incarnation for x in agent.core.unconfirmed(at)] == [first]
+    agent.on(IncidentRecorded(("another",), 6))
+    (again,) = agent.core.unconfirmed(at + 4.0)
+    assert (again.incarnation, again.incident, again.workers[0].age_s) == (first, 0, 4.0)
+    agent.on(IncidentRecorded((first,), 7, is_open=True))
+    assert [x.incident for x in agent.core.unconfirmed(at)] == [7]
+    agent.on(IncidentRecorded((first,), 7))
+    assert agent.core.unconfirmed(at) == ()
+    assert agent.core.last_incident == 7
 
 
 def test_a_job_that_fails_waits_a_moment_for_the_record_of_its_failure() -> None:

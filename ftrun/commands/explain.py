@@ -18,7 +18,7 @@ def explain(
         str | None,
         typer.Argument(
             metavar="JOB",
-            help="[default: of this directory's jobs the one with the latest news]",
+            help="[default: of the jobs in --log-dir the one that failed or ended last]",
             autocompletion=jobs,
         ),
     ] = None,
@@ -28,7 +28,10 @@ def explain(
     all_of_them: Annotated[bool, typer.Option("--all", help="List all incidents.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the records as JSON.")] = False,
     log_dir: Annotated[
-        Path, typer.Option(metavar="DIR", help="Directory for logs of jobs that have ended.")
+        Path,
+        typer.Option(
+            metavar="DIR", help="Directory for logs of jobs. One without jobs: the job that runs."
+        ),
     ] = Path("ftrun-logs"),
     token_file: TokenFile = None,
     tls_cert: TlsCert = None,

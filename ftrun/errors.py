@@ -39,7 +39,8 @@ EXIT_REASONS: dict[int, ExitReason] = {
     ExitCode.USAGE: ExitReason("usage", "the command, a setting or this machine is wrong"),
     ExitCode.BUG: ExitReason("bug", "ftrun contradicts itself, or has lost its own processes"),
     ExitCode.LIGHTHOUSE_UNREACHABLE: ExitReason(
-        "lighthouse_lost", "no lighthouse has answered within --join-timeout"
+        "lighthouse_lost",
+        "no lighthouse has answered within --join-timeout, or for --lighthouse-timeout later",
     ),
     ExitCode.CRASH_LOOP: ExitReason(
         "crash_loop", "a replica raised the same error three times without a new step"

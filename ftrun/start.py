@@ -11,9 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ftrun import clock
-from ftrun.agent.devices import check_master_port, check_own_address, inspect_machine
+from ftrun.agent.devices import Machine, check_master_port, check_own_address, inspect_machine
+from ftrun.agent.file_timer import check_timer_file
 from ftrun.agent.launch import SpawnerLaunch
+from ftrun.agent.plugins import PluginsLaunch, wants_plugins
 from ftrun.agent.watch import Watch, unwatched
+from ftrun.config.checks import check
 from ftrun.config.settings import RunSettings
 from ftrun.descriptors import allow_descriptors, descriptors_needed
 from ftrun.errors import ExitCode
@@ -39,7 +42,8 @@ def start_run(
     Raises:
         UserError: a setting or this machine is wrong; nothing was started.
     """
-    settings.check()
+    check(settings)
+    check_timer_file(os.environ)
     machine = inspect_machine(settings, os.environ)
     if settings.lighthouse is not None and settings.tls:
         from ftrun.protocol.handshake import check_handshake
@@ -56,10 +60,27 @@ def start_run(
         descriptors_needed(here, workers, settings.replicas, settings.standbys),
         f"{here} x {workers} workers on this node", launch.process.pid,
     )  # fmt: skip
+    plugins = PluginsLaunch(settings) if wants_plugins(settings) else None
+    try:
+        return _start(settings, machine, launch, watch, plugins)
+    finally:
+        if plugins is not None:
+            plugins.end()
+
+
+def _start(
+    settings: RunSettings,
+    machine: Machine,
+    launch: SpawnerLaunch,
+    watch: Watch,
+    plugins: PluginsLaunch | None,
+) -> int:
     check_own_address(machine.host)
     if settings.master_port:
         check_master_port(machine.host, settings.master_port)
     settings.check_directories()
+    if plugins is not None:
+        plugins.wait()
 
     from ftrun.protocol.quiet import load_grpc_quietly
 
@@ -71,7 +92,7 @@ def start_run(
     if settings.token_file is not None or settings.lighthouse is not None:
         token_file = (settings.token_file or default_token_path()).absolute()
         token = load_or_create_token(token_file)
-    neighbours = Neighbours(*_job_file(settings), watch)
+    neighbours = Neighbours(*_job_file(settings), watch, plugins)
     lock = LogDirLock(settings.job_log_dir, settings.job_id)
     try:
         return run_agent(settings, machine, token, token_file, launch, neighbours)

@@ -60,6 +60,10 @@ say("sum", one.item(), dist.is_torchelastic_launched())
 dist.destroy_process_group()
 """
 ARGUMENTS = "import sys; say(*sys.argv[1:], __name__)"
+OTHER = """
+import os, sys
+say("rank", os.environ["RANK"], sys.prefix == sys.base_prefix, sys.orig_argv[1:2], *sys.argv[1:])
+"""
 SHELL = '#!/bin/sh\necho "shell $RANK of $WORLD_SIZE with $1"\n'
 RAISES = """
 import os
@@ -117,6 +121,50 @@ dist.all_gather_object(seeds, (torch.initial_seed(), random.random()))
 say("own seeds", len(set(seeds)))
 dist.destroy_process_group()
 """
+TIMED = """
+import os
+from torch.distributed.elastic.timer import FileTimerClient, configure, expires
+configure(FileTimerClient(os.environ["TORCHELASTIC_TIMER_FILE"]))
+with expires(after=600):
+    say("in time", os.environ["RANK"])
+"""
+PLUGINS = {
+    "plugins.py": """
+import json, logging, os
+from torch.distributed.elastic.events import handlers
+from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs
+
+class ToOutput(logging.Handler):
+    def emit(self, record):
+        event = json.loads(record.getMessage())
+        facts = event["metadata"]
+        if event["name"].startswith("torchelastic.") and facts["duration_ms"] is None:
+            os.write(1, f"event {facts['state']} {facts['global_rank']}{os.linesep}".encode())
+
+handlers._log_handlers["to-output"] = ToOutput()
+
+def backend():
+    return lambda parameters: None
+
+class OneFile(LogsSpecs):
+    def reify(self, envs):
+        for env in envs.values():
+            env["PLACED"] = f"{len(envs)} {int(self._redirects)} {self._root_log_dir}"
+        here = dict.fromkeys(envs, "")
+        return LogsDest(stdouts={**here, 1: "one.log"}, stderrs=here, tee_stdouts={1: "one.log"},
+                        error_files=here)
+
+    @property
+    def root_log_dir(self):
+        return str(self._root_log_dir)
+""",
+    "plugins-1.0.dist-info/METADATA": "Name: plugins\nVersion: 1.0\n",
+    "plugins-1.0.dist-info/entry_points.txt": (
+        "[torchrun.logs_specs]\none-file = plugins:OneFile\n"
+        "[torchrun.handlers]\nplugins = plugins:backend\n"
+    ),
+}
+PLACED = 'import os; say("placed", os.environ["RANK"], os.environ["PLACED"])'
 TWO_STREAMS = """
 import os, sys
 say("out", os.environ["RANK"])
@@ -128,7 +176,9 @@ say("err", os.environ["RANK"], fd=2)
 class Case:
     """One command line. In ``options`` {port} is a free port, {dir} a directory of the case's own.
 
-    ``error_lines``: the workers' standard error is compared too. ``succeeds``: the expected end.
+    In ``env`` {base} is the interpreter that this virtual environment was made with. ``beside``:
+    further files. ``error_lines``: the workers' standard error is compared too. ``succeeds``: the
+    expected end.
     """
 
     name: str
@@ -138,6 +188,7 @@ class Case:
     file: str = "script.py"
     env: dict[str, str] = field(default_factory=dict)
     stdin: str = ""
+    beside: dict[str, str] = field(default_factory=dict)
     error_lines: bool = False
     succeeds: bool = True
 
@@ -161,6 +212,7 @@ CASES = (
     Case("a module", "--nproc-per-node 2 -m package.module", ARGUMENTS, "--lr 0.1",
          "package/module.py"),
     Case("no Python", "--nproc-per-node 2 --no-python", SHELL, "word", "run.sh"),
+    Case("another interpreter", "--nproc-per-node 2", OTHER, "word", env={"PYTHON_EXEC": "{base}"}),
     Case("run path", "--nproc-per-node 2 --run-path", ARGUMENTS, "--lr 0.1"),
     Case("PET_ variables", "", RANKS, env={"PET_NPROC_PER_NODE": "3", "PET_NNODES": "1"}),
     Case("a macro", "--nproc-per-node 2", ARGUMENTS, "--dir=part-${{local_rank}}"),
@@ -173,6 +225,12 @@ CASES = (
     Case("seeds of one's own", "--nproc-per-node 4", SEEDS),
     Case("redirect and tee", "--nproc-per-node 2 --log-dir {dir}/logs -r 3 -t 0:1", TWO_STREAMS,
          error_lines=True),
+    Case("a plugin for the logs", "--nproc-per-node 2 --logs-specs one-file -r 1", PLACED,
+         beside=PLUGINS),
+    Case("a handler of events", "--nproc-per-node 2 --event-log-handler to-output", RANKS,
+         beside=PLUGINS),
+    Case("a timer that does not run out", "--nproc-per-node 2", TIMED,
+         env={"TORCHELASTIC_ENABLE_FILE_TIMER": "1"}),
     Case("one rank on the terminal", "--nproc-per-node 3 --local-ranks-filter 1 -t 3", TWO_STREAMS),
 )  # fmt: skip
 
@@ -200,19 +258,24 @@ def free_port() -> int:
 def run_case(case: Case, launcher: str, show: bool) -> Outcome:
     """Run one case under one launcher, in a directory of its own."""
     with tempfile.TemporaryDirectory(prefix="parity-") as directory:
-        words = {"port": free_port(), "dir": directory}
+        base = Path(sys.executable).resolve()
+        words = {"port": free_port(), "dir": directory, "base": base}
         path = Path(directory, case.file)
         path.parent.mkdir(parents=True, exist_ok=True)
+        for name, text in case.beside.items():
+            Path(directory, name).parent.mkdir(exist_ok=True)
+            Path(directory, name).write_text(text)
         prelude = "" if case.file.endswith(".sh") else PRELUDE
         path.write_text(prelude + case.script)
         path.chmod(0o755)
         target = [] if case.file.startswith("package") else [str(path)]
         options = shlex.split(case.options.format(**words))
         command = [*LAUNCHERS[launcher], *options, *target, *shlex.split(case.args.format(**words))]
+        variables = {name: value.format(**words) for name, value in case.env.items()}
         path_variable = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
         done = subprocess.run(
             command, cwd=directory, input=case.stdin, capture_output=True, text=True,
-            env={**os.environ, "PYTHONPATH": path_variable, **case.env}, timeout=TIMEOUT_S,
+            env={**os.environ, "PYTHONPATH": path_variable, **variables}, timeout=TIMEOUT_S,
         )  # fmt: skip
     if show:
         print(shlex.join(command), done.returncode, done.stdout, done.stderr, sep="\n")

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Run unmodified scripts under ``ftrun --inject ddp``, kill their replicas, and print what came out.
+"""Run unmodified scripts under ``--inject ddp``, kill their replicas, and print what came out.
 
     scripts/zero_edit.py                 # the whole matrix, some minutes
     scripts/zero_edit.py --write-docs    # and put its table into docs/ZERO_EDIT.md

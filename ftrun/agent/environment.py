@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from ftrun.agent.devices import Machine
 from ftrun.agent.env_markers import OWNER_NAME
+from ftrun.agent.file_timer import FILE_VARIABLE
 from ftrun.config.settings import RunSettings
 from ftrun.core.ids import WorkerKey
 
@@ -21,7 +22,7 @@ NCCL_HANDLING = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One worker's part of the environment."""
+    """One worker's part of the environment. ``timer_file``: the pipe for its timers; "": none."""
 
     key: WorkerKey
     restarts: int
@@ -29,6 +30,7 @@ class Place:
     devices: tuple[str, ...]
     lighthouse: str
     error_file: str = ""
+    timer_file: str = ""
 
 
 def threads_per_worker(settings: RunSettings, machine: Machine) -> int:
@@ -88,6 +90,8 @@ def worker_environment(
     if settings.as_torchrun:
         # Replica groups abort their own NCCL groups, so the variable is left to the user there.
         environment["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = os.environ.get(NCCL_HANDLING, "1")
+    if place.timer_file:
+        environment[FILE_VARIABLE] = place.timer_file
     if place.devices:
         own = place.key.group_rank
         devices = place.devices[own : own + 1] if settings.virtual_local_rank else place.devices

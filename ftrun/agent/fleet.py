@@ -10,23 +10,25 @@ import contextlib
 import os
 import signal
 from collections import deque
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ftrun import clock, linux
 from ftrun.agent import sweep
+from ftrun.agent.assignments import Assignments
 from ftrun.agent.devices import DeviceSlices, Machine
-from ftrun.agent.environment import Place, threads_per_worker, worker_environment
-from ftrun.agent.error_files import clear_error_file, error_path, read_error_file
+from ftrun.agent.environment import threads_per_worker
+from ftrun.agent.error_files import read_error_file
+from ftrun.agent.groups import Group, Groups, Worker
 from ftrun.agent.launch import SpawnerLaunch
 from ftrun.agent.logs import Output, WorkerLog
 from ftrun.agent.memory import MemoryWatch
+from ftrun.agent.plugins import NoPlaces, Plugins, has_logs_plugin
 from ftrun.agent.process import SpawnerProcess, StartWorker, sweeper
 from ftrun.agent.stacks import Target, take_stacks
-from ftrun.agent.workers import SOCKET_NAME
 from ftrun.config.settings import RunSettings
 from ftrun.core.agent.events import Event, SpawnerReady, StartReplica, WorkerExited
 from ftrun.core.agent.imports import LIMIT_S
@@ -46,30 +48,6 @@ STATUS_WAIT_S = LIMIT_S
 """How long the spawner may be busy with an import before it reaps and reports."""
 LOG_DRAIN_S = 1.0
 NEVER_STARTED = -9
-FORM_MARGIN_S = 30.0
-"""A worker waits this much longer for its first quorum than the lighthouse gathers members."""
-
-
-@dataclass
-class _Worker:
-    pid: int
-    pidfd: int
-    log: WorkerLog
-    memory: MemoryWatch
-
-
-@dataclass
-class _Group:
-    """One incarnation. ``workers``: those whose exit status is not known yet.
-
-    ``is_killed``: it was sent SIGKILL by this agent.
-    """
-
-    start: StartReplica
-    store: str
-    workers: dict[int, _Worker] = field(default_factory=dict)
-    expected: set[int] = field(default_factory=set)
-    is_killed: bool = False
 
 
 class Fleet:
@@ -89,6 +67,7 @@ class Fleet:
         runtime_dir: Path,
         output: Output,
         before_start: BeforeStart,
+        plugins: Plugins | None = None,
     ) -> None:
         self._emit = emit
         self._settings = settings
@@ -102,6 +81,7 @@ class Fleet:
         self._before = frozenset(children - {launch.process.pid})
         self._spawner = SpawnerProcess(self, emit, launch)
         self._slices = DeviceSlices(machine.devices, settings.workers_per_replica)
+        self._assignments = Assignments(settings, machine, self._slices, runtime_dir)
         self._ports: dict[str, int] = {}
         self._spare: deque[str] = deque()
         self._stores_ordered = 0
@@ -109,7 +89,9 @@ class Fleet:
         self._waiting: deque[StartReplica] = deque()
         self._held: set[str] = set()
         self._before_start = before_start
-        self._groups: dict[str, _Group] = {}
+        self._plugins = plugins
+        self._groups = Groups()
+        self._owed: dict[WorkerKey, int] = {}
         self._sweeps: set[asyncio.Task[None]] = set()
         self._logs: set[WorkerLog] = set()
         self.lighthouse = ""
@@ -141,9 +123,7 @@ class Fleet:
         devices = self._slices.take(start.replica_id)
         if devices:
             self._held.add(start.incarnation)
-            task = self._loop.create_task(self._start_when_free(start, devices))
-            self._sweeps.add(task)
-            task.add_done_callback(self._sweeps.discard)
+            self._in_background(self._start_when_free(start, devices))
             return
         # A loss that is on its way to the lighthouse must leave first.
         self._loop.call_soon(self._start_waiting)
@@ -166,9 +146,14 @@ class Fleet:
             self._spawner.ask_to_stop(incarnation, number)
 
     def signal_worker(self, key: WorkerKey, number: int) -> bool:
-        """Signal one worker process, and not its children; False if it does not run."""
-        worker = self._worker(key)
+        """Signal one worker process, and not its children; False if it does not run.
+
+        One that is about to start gets the signal then.
+        """
+        worker = self._groups.worker(key)
         if worker is None:
+            if self._is_starting(key):
+                self._owed[key] = number
             return False
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(worker.pidfd, number)
@@ -185,23 +170,17 @@ class Fleet:
                 spared.append(key)
         return got, spared
 
-    def workers(self) -> list[tuple[WorkerKey, int]]:
-        """All workers whose end is not known yet, with their pids."""
-        return [
-            (WorkerKey(group.start.replica_id, incarnation, rank), worker.pid)
-            for incarnation, group in self._groups.items()
-            for rank, worker in sorted(group.workers.items())
-        ]
-
     def write_log(self, key: WorkerKey, text: str) -> None:
         """Put lines of ftrun's own into a worker's log, and on no terminal."""
-        worker = self._worker(key)
+        worker = self._groups.worker(key)
         if worker is not None:
             worker.log.add(text)
 
-    def _worker(self, key: WorkerKey) -> _Worker | None:
+    def _is_starting(self, key: WorkerKey) -> bool:
+        if any(start.incarnation == key.incarnation for start in self._waiting):
+            return True
         group = self._groups.get(key.incarnation)
-        return group.workers.get(key.group_rank) if group is not None else None
+        return group is not None and key.group_rank in group.expected
 
     def _takes_back(self, incarnation: str) -> bool:
         """True if the incarnation was not started yet: then it never is."""
@@ -212,27 +191,37 @@ class Fleet:
                     gone = WorkerExited(incarnation, rank, 0, NEVER_STARTED, "was never started")
                     self._loop.call_soon(self._emit, gone)
                 return True
-        return False
+        return self._takes_back_placing(incarnation)
+
+    def _takes_back_placing(self, incarnation: str) -> bool:
+        """The same for one whose plugin has not answered yet."""
+        group = self._groups.get(incarnation)
+        if group is None or not group.is_placing:
+            return False
+        group.is_placing = False
+        self._loop.call_soon(self._never_started, group, NEVER_STARTED, "was never started")
+        return True
+
+    def _never_started(self, group: Group, status: int, reason: str) -> None:
+        for rank in sorted(group.expected):
+            self.worker_exited(group.start.incarnation, rank, 0, status, reason)
 
     def sweep_replica(self, incarnation: str) -> None:
         """End the processes that an ended incarnation has left behind, in the background."""
-        task = self._loop.create_task(self._sweep(incarnation))
-        self._sweeps.add(task)
-        task.add_done_callback(self._sweeps.discard)
+        self._owed = {x: number for x, number in self._owed.items() if x.incarnation != incarnation}
+        self._in_background(self._sweep(incarnation))
+
+    def workers(self) -> list[tuple[WorkerKey, int]]:
+        """All workers whose end is not known yet, with their pids."""
+        return self._groups.workers()
 
     def knows(self, key: WorkerKey, pid: int) -> bool:
         """True if ``key`` is a worker that runs now, with this pid."""
-        group = self._groups.get(key.incarnation)
-        if group is None or group.start.replica_id != key.replica_id:
-            return False
-        worker = group.workers.get(key.group_rank)
-        # A quick worker connects before the spawner's message with its pid arrives.
-        return worker.pid == pid if worker is not None else key.group_rank in group.expected
+        return self._groups.knows(key, pid)
 
     def process_of(self, key: WorkerKey) -> linux.ProcessRow | None:
         """A worker's process, read now; None: it has ended."""
-        group = self._groups.get(key.incarnation)
-        worker = group.workers.get(key.group_rank) if group is not None else None
+        worker = self._groups.worker(key)
         return linux.process_row(worker.pid) if worker is not None else None
 
     async def stacks_of(self, incarnation: str) -> dict[WorkerKey, str]:
@@ -288,12 +277,17 @@ class Fleet:
         group.expected.discard(group_rank)
         replica_id, restarts = group.start.replica_id, group.start.restarts
         path = log_path(self._settings.job_log_dir, replica_id, group_rank, restarts)
-        log = WorkerLog(path, self._output, replica_id, group_rank, self._logs.discard)
+        places = group.places_of(group_rank)
+        log = WorkerLog(path, self._output, replica_id, group_rank, self._logs.discard, places)
         log.follow(out_fd, err_fd)
         self._logs.add(log)
-        group.workers[group_rank] = _Worker(pid, pidfd, log, MemoryWatch(pid))
+        group.workers[group_rank] = Worker(pid, pidfd, log, MemoryWatch(pid))
         self._loop.add_reader(pidfd, self._ended, incarnation, group_rank)
-        self.on_start(WorkerKey(replica_id, incarnation, group_rank), pid)
+        key = WorkerKey(replica_id, incarnation, group_rank)
+        owed = self._owed.pop(key, None)
+        if owed is not None:
+            self.signal_worker(key, owed)
+        self.on_start(key, pid)
 
     def worker_exited(
         self, incarnation: str, group_rank: int, pid: int, status: int, reason: str
@@ -311,9 +305,16 @@ class Fleet:
             self._forget_worker(group, group_rank)
         if not group.workers and not group.expected:
             self._close_group(incarnation)
-        path = self._error_file(group.start, group_rank)
+        path = self._error_file(group, group_rank)
         recorded = read_error_file(path) if status > 0 else None
         self._emit(WorkerExited(incarnation, group_rank, pid, status, reason, memory, recorded))
+
+    def _error_file(self, group: Group, group_rank: int) -> Path:
+        """Where its script may have left an error: a plugin may have chosen another file."""
+        own = self._assignments.error_file(group.start, group_rank)
+        if group.places is None:
+            return own
+        return Path(group.places.environments[group_rank].get("TORCHELASTIC_ERROR_FILE") or own)
 
     # ------------------------------------------------------------ starting
 
@@ -348,61 +349,50 @@ class Fleet:
             self._waiting.remove(start)
             store = self._spare.popleft()
             ranks = range(self._settings.workers_per_replica)
-            self._groups[start.incarnation] = _Group(start, store, expected=set(ranks))
-            for group_rank in ranks:
-                self._start_worker(start, group_rank, self._ports[store])
+            group = Group(start, store, expected=set(ranks))
+            self._groups[start.incarnation] = group
+            tasks = [
+                self._assignments.of_worker(start, rank, self._ports[store], self.lighthouse)
+                for rank in ranks
+            ]
+            if self._plugins is not None and has_logs_plugin(self._settings):
+                group.is_placing = True
+                self._in_background(self._place_and_start(self._plugins, group, tasks))
+            else:
+                self._start_workers(tasks)
             if not self._settings.master_port:  # a port of its own is free once the group has ended
                 self._order_store()
 
-    def _start_worker(self, start: StartReplica, group_rank: int, port: int) -> None:
-        settings, machine = self._settings, self._machine
-        key = WorkerKey(start.replica_id, start.incarnation, group_rank)
-        threads = threads_per_worker(settings, machine)
-        devices = self._slices.take(start.replica_id)
-        error_file = self._error_file(start, group_rank)
-        clear_error_file(error_file)
-        binding = self._slices.binding(start.replica_id, group_rank, machine)
-        place = Place(key, start.restarts, port, devices, self.lighthouse, str(error_file))
-        self._spawner.start_worker(
-            StartWorker(
-                key=key,
-                target=settings.script.target,
-                kind=settings.script.kind,
-                args=settings.script.args,
-                environment=worker_environment(settings, machine, place, threads),
-                threads=threads,
-                inject=settings.inject,
-                context=self._context(start, group_rank),
-                standby=start.standbys[group_rank] if group_rank < len(start.standbys) else "",
-                stdin=settings.reads_stdin(key),
-                cpus=binding.cpus if binding is not None else (),
-                memory_node=binding.memory_node if binding is not None else -1,
-            )
+    def _start_workers(self, tasks: Iterable[StartWorker]) -> None:
+        for task in tasks:
+            self._spawner.start_worker(task)
+
+    async def _place_and_start(
+        self, plugins: Plugins, group: Group, tasks: list[StartWorker]
+    ) -> None:
+        """Ask the plugin where the streams go, and start the workers; none, if it has no answer."""
+        name = f"--logs-specs {self._settings.logs_specs}"
+        try:
+            envs = {task.key.group_rank: task.environment for task in tasks}
+            places = await plugins.places(group.start, envs)
+        except NoPlaces as error:
+            if group.is_placing:
+                group.is_placing = False
+                self._never_started(group, 1, f"could not be started: {name}: {error}")
+            return
+        if not group.is_placing:
+            return  # it was taken back meanwhile
+        group.is_placing, group.places = False, places
+        if self._settings.replicas == 1 and self._output.terminal.copies is not None:
+            self._output.terminal.copies.filter_into(places.filtered)
+        self._start_workers(
+            replace(task, environment=places.environments[task.key.group_rank]) for task in tasks
         )
 
-    def _error_file(self, start: StartReplica, group_rank: int) -> Path:
-        log_dir = self._settings.job_log_dir
-        return error_path(log_path(log_dir, start.replica_id, group_rank, start.restarts))
-
-    def _context(self, start: StartReplica, group_rank: int) -> dict[str, Any]:
-        """WorkerContext without what the spawner adds."""
-        s = self._settings
-        return {
-            "job_id": s.job_id,
-            "replicas": s.replicas,
-            "min_replicas": s.min_replicas,
-            "workers_per_replica": s.workers_per_replica,
-            "host": self._machine.host,
-            "socket_path": str(self._runtime_dir / SOCKET_NAME),
-            "device": self._machine.device,
-            "heal_tls": bool(s.tls),
-            "connect_timeout_s": s.join_timeout_s,
-            "quorum_timeout_s": s.join_timeout_s + FORM_MARGIN_S,
-            "heartbeat_timeout_s": s.heartbeat_timeout_s,
-            "isolation_limit_s": s.isolation_limit_s,
-            "restarts": start.restarts,
-            "hang_factor": s.hang_factor,
-        }
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._sweeps.add(task)
+        task.add_done_callback(self._sweeps.discard)
 
     # ------------------------------------------------------------ ends
 
@@ -433,7 +423,7 @@ class Fleet:
             reason = "has ended, and the spawner does not report how"
             self.worker_exited(incarnation, group_rank, worker.pid, -9, reason)
 
-    def _forget_worker(self, group: _Group, group_rank: int) -> None:
+    def _forget_worker(self, group: Group, group_rank: int) -> None:
         worker = group.workers.pop(group_rank)
         self._loop.remove_reader(worker.pidfd)
         os.close(worker.pidfd)

@@ -15,16 +15,19 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ftrun import clock
 from ftrun.agent.copies import Copies
 from ftrun.agent.last_lines import OWN_BEGIN, OWN_END
+from ftrun.agent.plugins import StreamPlace
 from ftrun.agent.terminal import Terminal
+from ftrun.config.checks import OWN_LOGS
 from ftrun.config.settings import RunSettings
+from ftrun.config.streams import ERR, OUT
+from ftrun.logs import index
 from ftrun.logs.disk import DiskWriter, LogFile
-from ftrun.logs.index import ERR, OUT, OWN
 from ftrun.logs.keep import apply_keep, parse_keep
 from ftrun.logs.layout import stream_path
 from ftrun.logs.lines import LineSplitter
@@ -73,6 +76,9 @@ class Output:
 def open_output(settings: RunSettings) -> Output:
     """The agent's output as the settings want it."""
     streams = settings.streams()
+    if settings.logs_specs not in OWN_LOGS:
+        # A plugin has the options of the streams, and its answer shows each stream or does not.
+        streams = replace(streams, redirected=OUT | ERR, teed=0, ranks=frozenset())
     terminal = Terminal(streams=streams, prefixes=settings.prefixes_lines)
     disk = DiskWriter(terminal.event_line)
     limit = settings.log_bytes_max
@@ -97,17 +103,24 @@ def start_keeping(settings: RunSettings, output: Output) -> None:
 
 @dataclass(slots=True)
 class _Pipe:
-    """One stream of a worker. ``file``: its own file, if it has one beside the worker's log."""
+    """One stream of a worker. ``file``: its own file, if it has one beside the worker's log.
+
+    ``is_shown``: on the terminal in any case.
+    """
 
     is_error: bool
     file: LogFile | None
+    is_shown: bool = False
     splitter: LineSplitter = field(default_factory=LineSplitter)
     timer: asyncio.TimerHandle | None = None
     is_paused: bool = False
 
 
 class WorkerLog:
-    """Copies one worker's two pipes to its files, and to the terminal."""
+    """Copies one worker's two pipes to its files, and to the terminal.
+
+    ``places``: where a plugin wants its two streams; None: where the options want them.
+    """
 
     def __init__(
         self,
@@ -116,8 +129,10 @@ class WorkerLog:
         replica_id: str,
         group_rank: int,
         on_end: Callable[[WorkerLog], None],
+        places: tuple[StreamPlace, StreamPlace] | None = None,
     ) -> None:
         self.path = path
+        self._places = places
         self._on_end = on_end
         self._output = output
         self._terminal = output.terminal
@@ -132,18 +147,24 @@ class WorkerLog:
         """Read both pipes until their ends, and close them then."""
         for fd, error in ((out_fd, False), (err_fd, True)):
             os.set_blocking(fd, False)
-            file = None
-            if self._terminal.streams.has_file(self._name[1], error=error):
-                file = LogFile(
-                    stream_path(self.path, error=error), bytes_max=self._output.bytes_max
-                )
-            self._pipes[fd] = _Pipe(error, file)
+            path = self._stream_path(error=error)
+            file = None if path is None else LogFile(path, bytes_max=self._output.bytes_max)
+            self._pipes[fd] = _Pipe(error, file, self._is_placed_here(error=error))
             self._loop.add_reader(fd, self._read, fd)
+
+    def _stream_path(self, *, error: bool) -> Path | None:
+        if self._places is not None:
+            return self._places[error].path
+        has_file = self._terminal.streams.has_file(self._name[1], error=error)
+        return stream_path(self.path, error=error) if has_file else None
+
+    def _is_placed_here(self, *, error: bool) -> bool:
+        return self._places is not None and self._places[error].is_shown
 
     def add(self, text: str) -> None:
         """Put the worker's stacks, which are none of its output, into the file only."""
         lines = f"{OWN_BEGIN}\n{text.strip()}\n{OWN_END}\n"
-        self._output.disk.put(self._file, lines.encode(errors="replace"), OWN)
+        self._output.disk.put(self._file, lines.encode(errors="replace"), index.OWN)
 
     def drain(self) -> None:
         """Read the output that is there now, at most a pipe's capacity."""
@@ -172,9 +193,9 @@ class WorkerLog:
         pipe = self._pipes[fd]
         self._to_files(pipe, data)
         rank, error = self._name[1], pipe.is_error
-        failed = self._file.has_failed
-        self._terminal.worker_bytes(rank, data, error=error, in_any_case=failed)
-        if failed or self._terminal.wants_lines(rank, error=error):
+        in_any_case = self._file.has_failed or pipe.is_shown
+        self._terminal.worker_bytes(rank, data, error=error, in_any_case=in_any_case)
+        if in_any_case or self._terminal.wants_lines(rank, error=error):
             self._show(pipe, pipe.splitter.feed(data, clock.now()))
             self._tick_later(pipe)
         self._pause_if_full(fd, pipe)
@@ -196,14 +217,16 @@ class WorkerLog:
     # ------------------------------------------------------------ where it goes
 
     def _to_files(self, pipe: _Pipe, data: bytes) -> None:
-        stream = ERR if pipe.is_error else OUT
+        stream = index.ERR if pipe.is_error else index.OUT
         self._output.disk.put(self._file, data, stream)
         if pipe.file is not None:
             self._output.disk.put(pipe.file, data, stream)
 
     def _show(self, pipe: _Pipe, lines: list[bytes]) -> None:
-        failed = self._file.has_failed
-        self._terminal.worker_lines(*self._name, lines, error=pipe.is_error, in_any_case=failed)
+        in_any_case = self._file.has_failed or pipe.is_shown
+        self._terminal.worker_lines(
+            *self._name, lines, error=pipe.is_error, in_any_case=in_any_case
+        )
 
     def _tick_later(self, pipe: _Pipe) -> None:
         """A progress bar may stand still with a state that is not shown yet."""

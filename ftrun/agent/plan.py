@@ -16,9 +16,10 @@ from rich.table import Table
 
 from ftrun.agent.devices import DeviceSlices, Machine
 from ftrun.agent.environment import Place, threads_per_worker, worker_environment
+from ftrun.config.checks import relations
 from ftrun.config.layers import DEFAULT
 from ftrun.config.options import OPTIONS
-from ftrun.config.settings import RunSettings, relations
+from ftrun.config.settings import RunSettings
 from ftrun.core.ids import WorkerKey
 
 SLOTS_SHOWN_MAX = 16

@@ -8,6 +8,7 @@ and one timer. Not here: decisions (core/agent/supervisor.py), start and end (ma
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
 import socket
 from collections.abc import Callable, Coroutine, Iterable
@@ -18,17 +19,19 @@ from ftrun import clock
 from ftrun.agent.console import Console, is_own
 from ftrun.agent.devices import Machine
 from ftrun.agent.embedded import EmbeddedLighthouse
+from ftrun.agent.file_timer import FileTimer, timer_path, worker_of
 from ftrun.agent.fleet import Fleet
 from ftrun.agent.health import check_health
 from ftrun.agent.incidents import IncidentRecords, with_output
 from ftrun.agent.launch import SpawnerLaunch
 from ftrun.agent.link import LighthouseLink, web_address
 from ftrun.agent.logs import open_output, start_keeping
+from ftrun.agent.plugins import Plugins, PluginsLaunch
 from ftrun.agent.resources import ResourceWatch
 from ftrun.agent.signals import PreemptionFile, catch_signals
 from ftrun.agent.stacks import Target, take_stacks
 from ftrun.agent.typed_events import CONSOLE, TypedEvents
-from ftrun.agent.watch import Watch, WorkerStarted, unwatched
+from ftrun.agent.watch import Watch, WorkerStarted, both, unwatched
 from ftrun.agent.workers import WorkerServer
 from ftrun.config.settings import RunSettings
 from ftrun.core.agent.events import (
@@ -123,6 +126,7 @@ class Agent:
         publish: Callable[[str], None],
         runtime_dir: Path,
         watch: Watch = unwatched,
+        plugins: PluginsLaunch | None = None,
     ) -> None:
         self._settings = settings
         self._watch = watch
@@ -137,6 +141,10 @@ class Agent:
         self._timer = DeadlineTimer(lambda: self._handle(TimerFired()))
         self._output = open_output(settings)
         self._console = Console(settings, self._output.terminal, self._supervisor)
+        self._plugins: Plugins | None = None
+        if plugins is not None:
+            self._plugins = Plugins(plugins, settings, self._output.terminal.event_line)
+            self._watch = both(watch, self._plugins.watch)
         self._resources = ResourceWatch(
             self._console.notice, settings.job_log_dir, has_gpus=bool(machine.devices)
         )
@@ -149,6 +157,7 @@ class Agent:
             runtime_dir,
             self._output,
             self._resources.before_start,
+            self._plugins,
         )
         self._fleet.on_start = self._worker_started
         self._server = WorkerServer(self, token, runtime_dir)
@@ -157,6 +166,7 @@ class Agent:
         self._address = settings.lighthouse or ""
         self._runtime_dir = runtime_dir
         self._preemption_file: PreemptionFile | None = None
+        self._file_timer: FileTimer | None = None
         self._own_slots: frozenset[str] = frozenset()
         self._epoch = 0
         self._account: JobAccount | None = None
@@ -171,6 +181,7 @@ class Agent:
         catch_signals(self._signal_rules, self._signalled)
         if self._settings.preempt_file is not None:
             self._preemption_file = PreemptionFile(self._settings.preempt_file, self._preempted)
+        self._open_file_timer()
         await self._server.start()
         self._fleet.start()
         start_keeping(self._settings, self._output)
@@ -186,6 +197,8 @@ class Agent:
         self._timer.close()
         if self._preemption_file is not None:
             self._preemption_file.close()
+        if self._file_timer is not None:
+            self._file_timer.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -195,6 +208,8 @@ class Agent:
         await self._server.close()
         if stuck:
             self._console.stuck(stuck)
+        if self._plugins is not None:
+            await self._plugins.close()
         if self._done.done():
             self._console.end(self._done.result(), self._incidents, self._account)
         await self._loop.run_in_executor(None, self._output.close)
@@ -213,6 +228,7 @@ class Agent:
             agent_id=self._agent_id,
             restarts=RestartRules(s.max_restarts, as_torchrun=s.as_torchrun),
             alone=s.lighthouse is None,
+            lighthouse_at=s.lighthouse or "",
             signals=self._signal_rules,
             asks_siblings=s.as_torchrun,
             crash_code=ExitCode.CRASH_LOOP,
@@ -235,6 +251,13 @@ class Agent:
             self._lighthouse_ready,
             self._lighthouse_ended,
         )
+
+    def _open_file_timer(self) -> None:
+        path = timer_path(os.environ, self._runtime_dir)
+        if path is not None:
+            self._file_timer = FileTimer(
+                path, lambda pid: worker_of(pid, self._fleet.workers()), self._handle
+            )
 
     def _signalled(self, number: int) -> None:
         if self._done.done():  # Only the output's readers are waited for.
@@ -362,6 +385,8 @@ class Agent:
 
     def _worker_started(self, key: WorkerKey, pid: int) -> None:
         self._watch(WorkerStarted(key, pid))
+        if self._file_timer is not None:
+            self._file_timer.worker_started()
 
     def _fleet_event(self, event: Event) -> None:
         """Handle an event of the fleet. Once workers can be started, send Hello."""
@@ -437,14 +462,17 @@ class Agent:
             finished=self._supervisor.finished(),
             epoch=self._epoch,
             age_s=clock.now() - self._started_at,
+            incidents=self._supervisor.last_incident,
         )
 
     def link_opened(self, address: str) -> None:
         """Hello is sent; ask every worker for its Report."""
         self._server.broadcast(AskReport())
         self._output.flush()
-        for evidence in self._supervisor.unconfirmed():
+        for evidence in self._supervisor.unconfirmed(clock.now()):
             self._link.send(with_output(evidence, self._settings.job_log_dir))
+        for given_up in self._supervisor.given_up():
+            self._link.send(given_up)
 
     def link_message(self, message: ToAgent, asked_at: float | None) -> None:
         """Relay to workers first, because they may wait for a dead peer; then handle it."""
@@ -473,8 +501,8 @@ class Agent:
                 self._handle(JobEnded(exit_code, reason, kind))
             case IncidentRecord():
                 self._incidents.keep(message)
-                if not message.is_open:
-                    self._handle(IncidentRecorded(message.incarnations))
+                number, incarnations = message.number, message.incarnations
+                self._handle(IncidentRecorded(incarnations, number, message.is_open))
             case Rejected(reason):
                 self._console.refused(reason)
                 self._handle(JobEnded(ExitCode.REFUSED, reason))

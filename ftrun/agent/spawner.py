@@ -8,7 +8,7 @@ it. In the child of a fork, ``Spawner.run`` returns what the child does next, so
 script runs on an empty stack and ends as any interpreter ends.
 
 Not here: decisions (core/agent/supervisor.py), the imports (imports.py), a fork's first steps
-(child.py).
+(child.py), signals to workers and their ends (forked.py).
 """
 
 from __future__ import annotations
@@ -31,23 +31,15 @@ from ftrun.agent import sweep, tcp_stores
 from ftrun.agent.channel import Channel
 from ftrun.agent.child import ChildSetup, become_standby, become_worker, close, open_pipes
 from ftrun.agent.env_markers import GUARD_NAME
+from ftrun.agent.forked import ForkedWorkers
 from ftrun.agent.imports import Imports, Unimportable, import_first
 from ftrun.agent.standbys import Standby, Standbys
-from ftrun.inject.stopping import request_signal
 
 SWEEP_DEADLINE_S = 4.0
 BAD_PRELOAD_EXIT = 2
 WARM_DELAY_S = 2.0
 
 Child = Callable[[], None]
-
-
-@dataclass
-class _Worker:
-    incarnation: str
-    group_rank: int
-    pid: int
-    pidfd: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +67,8 @@ class Spawner:
         self._agent_pidfd = os.pidfd_open(os.getppid())
         self._pid = os.getpid()
         self._held_back: tuple[int, ...] = ()
-        self._workers: dict[int, _Worker] = {}
         self._standbys = Standbys()
+        self._workers = ForkedWorkers(self._send, self._standbys)
         self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._imports = Imports()
         self._warm_at: float | None = None
@@ -182,7 +174,7 @@ class Spawner:
             if self._wake_read in ready:
                 with contextlib.suppress(BlockingIOError):
                     os.read(self._wake_read, 4096)
-            self._reap()
+            self._workers.reap()
             if self._channel.fileno() in ready:
                 child = self._obey()
                 if child is not None:
@@ -210,7 +202,7 @@ class Spawner:
 
     def _see_to_exits(self) -> None:
         """Between two imports: report exits, and notice the agent's end. Never fork here."""
-        self._reap()
+        self._workers.reap()
         poll = select.poll()
         poll.register(self._agent_pidfd, select.POLLIN)
         poll.register(self._channel.fileno(), select.POLLRDHUP)
@@ -229,9 +221,9 @@ class Spawner:
                 if child is not None:
                     return child
             elif message["op"] == "signal":
-                self._signal(message["incarnation"], message["signal"])
+                self._workers.signal(message["incarnation"], message["signal"])
             elif message["op"] == "ask_to_stop":
-                self._ask_to_stop(message["incarnation"], message["signal"])
+                self._workers.ask_to_stop(message["incarnation"], message["signal"])
         return None
 
     # ------------------------------------------------------------------ workers
@@ -256,7 +248,7 @@ class Spawner:
         if self._warm_at is None:
             self._warm_at = clock.now() + WARM_DELAY_S
         pidfd, out_fd, err_fd = fds
-        self._workers[pid] = _Worker(**name, pid=pid, pidfd=pidfd)
+        self._workers.add(name, pid, pidfd)
         self._send({"op": "started", **name, "pid": pid}, fds)
         os.close(out_fd)
         os.close(err_fd)
@@ -300,7 +292,7 @@ class Spawner:
         if pid == 0:
             self._channel.close()
             guards = (self._agent_pidfd, self._wake_read, self._wake_write)
-            others = (worker.pidfd for worker in self._workers.values())
+            others = self._workers.pidfds()
             own = (*self._held_back, *self._standbys.fds())
             inherited = (out_read, err_read, reserve, *guards, *others, *own)
             token, stdin_fd = self._job.token, self._stdin_fd
@@ -308,53 +300,6 @@ class Spawner:
             return 0, (), setup
         close((out_write, err_write, reserve))
         return pid, (os.pidfd_open(pid), out_read, err_read), None
-
-    def _signal(self, incarnation: str, number: int) -> None:
-        """Signal the process groups of one incarnation's workers.
-
-        A pid in ``_workers`` is not reaped yet, so its number and its group's are its own (P3).
-        """
-        for worker in self._workers.values():
-            if worker.incarnation == incarnation:
-                _signal_group(worker.pid, number)
-
-    def _ask_to_stop(self, incarnation: str, number: int) -> None:
-        """Ask the workers only; each must end the processes that it has forked.
-
-        One that has not come to its script, or has become another program, gets the signal itself.
-        """
-        request = request_signal(number)
-        for worker in self._workers.values():
-            if worker.incarnation == incarnation:
-                survives = linux.survives_signal(worker.pid, request)
-                os.kill(worker.pid, request if survives else number)
-
-    def _reap(self) -> None:
-        while True:
-            try:
-                seen = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            except ChildProcessError:
-                return
-            if seen is None:
-                return
-            worker = self._workers.pop(seen.si_pid, None)
-            if worker is not None:
-                self._report(worker, seen)
-            elif (standby := self._standbys.forget(seen.si_pid)) is not None:
-                status = _status(seen)
-                self._send({"op": "standby_exited", "name": standby.name, "status": status})
-            os.waitid(os.P_PID, seen.si_pid, os.WEXITED)
-
-    def _report(self, worker: _Worker, seen: os.waitid_result) -> None:
-        """Report the exit to the agent, then end the rest of the worker's process group.
-
-        The leader is still a zombie here, so its group's number is not in use again.
-        """
-        status = _status(seen)
-        name = {"incarnation": worker.incarnation, "group_rank": worker.group_rank}
-        self._send({"op": "exited", **name, "pid": worker.pid, "status": status})
-        _signal_group(worker.pid, signal.SIGTERM if status == 0 else signal.SIGKILL)
-        os.close(worker.pidfd)
 
     def _send(self, message: dict[str, Any], fds: tuple[int, ...] = ()) -> None:
         """Send to the agent; if the agent is gone, ``_serve`` ends in its next round."""
@@ -391,27 +336,13 @@ class Spawner:
         shutil.rmtree(self._job.runtime_dir, ignore_errors=True)
 
     def _whole_job(self) -> list[linux.ProcessRow]:
-        self._reap()
+        self._workers.reap()
         spare = frozenset({self._pid, self._stores_pid})
         return sweep.job_processes(self._guard_id, self._pid, spare)
 
 
 class _AgentGone(BaseException):
     """Ends an import. A BaseException, so that no module's ``except Exception`` catches it."""
-
-
-def _status(seen: os.waitid_result) -> int:
-    """The exit code, or minus the signal."""
-    return seen.si_status if seen.si_code == os.CLD_EXITED else -seen.si_status
-
-
-def _signal_group(leader: int, number: int) -> None:
-    try:
-        os.killpg(leader, number)
-    except ProcessLookupError:
-        # Forked a moment ago: the process leads no group yet.
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(leader, number)
 
 
 def main() -> None:

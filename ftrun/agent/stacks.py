@@ -28,6 +28,8 @@ QUIET_S = 0.05
 A stack of more than 100 frames has no last line, and neither has a process at its exit.
 """
 STACK_BYTES_MAX = 256 << 10
+NO_STACKS = "no stacks: the worker does not answer, and "
+REASON_CHARS_MAX = 300
 PY_SPY_TIMEOUT_S = 0.8
 """With ``TAKE_TIMEOUT_S`` less than an agent waits for stacks before it kills."""
 
@@ -43,8 +45,9 @@ class Target:
 async def take_stacks(runtime_dir: Path, targets: Iterable[Target]) -> dict[WorkerKey, str]:
     """The stacks of all threads of each worker, the main thread first, within two seconds.
 
-    A worker that has not reached its script or has ended has no stacks: "". A stopped one has some
-    only if py-spy is installed and may read it.
+    A worker that has not reached its script or has ended has no stacks: "". Instead of those of a
+    worker that does not answer, because it is stopped or blocks its signals, come those that py-spy
+    reads; or one line, if it is not installed or may not read the process.
     """
     wanted = list(targets)
     answers = await asyncio.gather(*(_take(runtime_dir, target) for target in wanted))
@@ -106,14 +109,14 @@ def _size(path: Path) -> int | None:
 
 
 async def _py_spy(pid: int) -> str:
-    """What ``py-spy dump`` prints; "": it is not installed, may not read the process, or is slow.
+    """What ``py-spy dump`` prints; or, if it cannot read the process, one line that says why.
 
     It does not stop the process, which may have to answer for others meanwhile.
     """
     beside = Path(sys.executable).with_name("py-spy")
     program = str(beside) if beside.exists() else shutil.which("py-spy")
     if program is None:
-        return ""
+        return f"{NO_STACKS}py-spy, which may read them all the same, is not installed\n"
     try:
         process = await asyncio.create_subprocess_exec(
             program,
@@ -123,17 +126,20 @@ async def _py_spy(pid: int) -> str:
             str(pid),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
         )
-    except OSError:
-        return ""
+    except OSError as error:
+        return f"{NO_STACKS}py-spy cannot be run: {error.strerror}\n"
     try:
-        out, _ = await asyncio.wait_for(process.communicate(), PY_SPY_TIMEOUT_S)
+        out, err = await asyncio.wait_for(process.communicate(), PY_SPY_TIMEOUT_S)
     except asyncio.TimeoutError:
-        return ""
+        return f"{NO_STACKS}py-spy has not read them within {PY_SPY_TIMEOUT_S:g} s\n"
     finally:
         if process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
-    return out[:STACK_BYTES_MAX].decode(errors="replace") if process.returncode == 0 else ""
+    if process.returncode == 0:
+        return out[:STACK_BYTES_MAX].decode(errors="replace")
+    lines = err.decode(errors="replace").strip().splitlines() or ["it does not say why"]
+    return f"{NO_STACKS}py-spy cannot read it: {lines[-1][:REASON_CHARS_MAX]}\n"

@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ftrun.agent.incidents import IncidentRecords
+from ftrun.core.agent.ending import ALL_FINISHED
 from ftrun.core.agent.events import EndAgent
 from ftrun.core.agent.failures import Failure
 from ftrun.core.agent.slot_state import Outcome, SlotSummary
@@ -54,7 +55,8 @@ def _account_line(account: JobAccount, goodput: float) -> str:
 
 def _verdict(ending: EndAgent) -> str:
     if ending.exit_code == 0:
-        return "The job has finished"
+        how = "" if ending.reason == ALL_FINISHED else f": {ending.reason},"
+        return f"The job has finished{how}"
     return f"The job has ended with exit code {ending.exit_code} ({ending.reason})"
 
 

@@ -27,3 +27,13 @@ Watch: TypeAlias = Callable[[Event | Instruction | WorkerStarted], None]
 
 def unwatched(fact: Event | Instruction | WorkerStarted) -> None:
     """The watch of an agent that was started from a command line."""
+
+
+def both(one: Watch, other: Watch) -> Watch:
+    """Two watches as one."""
+
+    def watch(fact: Event | Instruction | WorkerStarted) -> None:
+        one(fact)
+        other(fact)
+
+    return watch

@@ -18,7 +18,7 @@ def explain(
         str | None,
         typer.Argument(
             metavar="JOB",
-            help="[default: the one that runs here, or ended last]",
+            help="[default: of the jobs in --log-dir the one that failed or ended last]",
             autocompletion=jobs,
         ),
     ] = None,
@@ -28,14 +28,20 @@ def explain(
     all_of_them: Annotated[bool, typer.Option("--all", help="List all incidents.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the records as JSON.")] = False,
     log_dir: Annotated[
-        Path, typer.Option(metavar="DIR", help="Directory for logs of jobs that have ended.")
+        Path,
+        typer.Option(
+            metavar="DIR", help="Directory for logs of jobs. One without jobs: the job that runs."
+        ),
     ] = Path("ftrun-logs"),
     token_file: TokenFile = None,
     tls_cert: TlsCert = None,
     tls_key: TlsKey = None,
     tls_ca: TlsCa = None,
 ) -> None:
-    """Ask the job's lighthouse or, once the job has ended, read its log directory."""
+    """Ask the job's lighthouse or, once the job has ended, read its log directory.
+
+    News are a job's end and its incidents. Where ./ftrun-logs has no job, it is the one that runs.
+    """
     from ftrun.explain.command import explain as show
     from ftrun.explain.finding import Query
     from ftrun.protocol.tls import TlsFiles

@@ -31,7 +31,10 @@ def logs(
         typer.Option(metavar="DIR", help="Where finished jobs' logs are. [default: ftrun-logs]"),
     ] = None,
     follow: Annotated[
-        bool, typer.Option("-f", "--follow", help="Go on until the job ends.")
+        bool,
+        typer.Option(
+            "-f", "--follow", help="Go on until the job ends: look for more five times a second."
+        ),
     ] = False,
     grep: Annotated[
         str | None, typer.Option(metavar="REGEX", help="Only lines that match.")

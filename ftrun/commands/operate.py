@@ -5,6 +5,9 @@ Not here: the requests and what is shown (operate/).
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
+from functools import wraps
 from typing import Annotated, Any
 
 import typer
@@ -17,14 +20,72 @@ Timeout = Annotated[
 NoWait = Annotated[bool, typer.Option("--no-wait", help="Send the request and leave.")]
 
 
-def _operate(command: str, words: tuple[str | None, str | None], options: dict[str, Any]) -> None:
-    """Send one request for a job, with the options that all these commands have."""
+Replica = Annotated[
+    str | None,
+    typer.Argument(metavar="[REPLICA]", help="[default: the whole job, as SIGTERM does]"),
+]
+OneReplica = Annotated[str | None, typer.Argument(metavar="REPLICA", help="Its number.")]
+OneWorker = Annotated[
+    str | None, typer.Argument(metavar="REPLICA[.RANK]", help="Its number, and a worker's.")
+]
+Workers = Annotated[
+    str | None,
+    typer.Argument(metavar="[REPLICA[.RANK]]", help="[default: all workers of the job]"),
+]
+Node = Annotated[
+    str | None, typer.Option(metavar="NAME", help="All of one node; others take its replicas.")
+]
+
+SHARED: dict[str, tuple[Any, Any]] = {
+    "timeout_s": (Timeout, 120.0),
+    "lighthouse": (WebAddress, None),
+    "token_file": (TokenFile, None),
+    "tls_cert": (TlsCert, None),
+    "tls_key": (TlsKey, None),
+    "tls_ca": (TlsCa, None),
+}
+"""The options that all of them have after their own, with their defaults."""
+
+
+def _operation(**defaults: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Make a command of a function that declares its own arguments only.
+
+    The command has those and ``SHARED``; ``defaults`` replaces some of its defaults. What typer
+    reads is the signature, so the wrapper's is put together here.
+    """
+
+    def decorate(declared: Callable[..., None]) -> Callable[..., None]:
+        @wraps(declared)
+        def command(**options: Any) -> None:
+            _operate(declared.__name__, options)
+
+        own = inspect.signature(declared, eval_str=True).parameters.values()
+        shared = [
+            inspect.Parameter(
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=defaults.get(name, default),
+                annotation=kind,
+            )
+            for name, (kind, default) in SHARED.items()
+        ]
+        parameters = [x.replace(kind=inspect.Parameter.KEYWORD_ONLY) for x in own] + shared
+        command.__dict__["__signature__"] = inspect.Signature(parameters)
+        command.__annotations__ = {x.name: x.annotation for x in parameters}
+        return command
+
+    return decorate
+
+
+def _operate(command: str, options: dict[str, Any]) -> None:
+    """Send one request for a job."""
     from ftrun.errors import UserError
     from ftrun.operate.operation import Target, parse_words, run_operation
     from ftrun.protocol.tls import TlsFiles
     from ftrun.status.once import StatusQuery
 
     needs_replica = command in ("restart", "kill")
+    words = options["job"], options["replica"]
     job_id, target = parse_words(command, *words, needs_replica=needs_replica)
     node = options.get("node")
     if node:
@@ -39,74 +100,26 @@ def _operate(command: str, words: tuple[str | None, str | None], options: dict[s
     )
 
 
+@_operation()
 def drain(
-    job: JobId = None,
-    replica: Annotated[
-        str | None,
-        typer.Argument(metavar="[REPLICA]", help="[default: the whole job, as SIGTERM does]"),
-    ] = None,
-    node: Annotated[
-        str | None, typer.Option(metavar="NAME", help="All of one node; others take its replicas.")
-    ] = None,
-    no_wait: NoWait = False,
-    timeout_s: Timeout = 120.0,
-    lighthouse: WebAddress = None,
-    token_file: TokenFile = None,
-    tls_cert: TlsCert = None,
-    tls_key: TlsKey = None,
-    tls_ca: TlsCa = None,
+    job: JobId = None, replica: Replica = None, node: Node = None, no_wait: NoWait = False
 ) -> None:
     """A drained replica stays away until ``ftrun restart``."""
-    _operate("drain", (job, replica), locals())
 
 
-def restart(
-    job: JobId = None,
-    replica: Annotated[str | None, typer.Argument(metavar="REPLICA", help="Its number.")] = None,
-    no_wait: NoWait = False,
-    timeout_s: Timeout = 120.0,
-    lighthouse: WebAddress = None,
-    token_file: TokenFile = None,
-    tls_cert: TlsCert = None,
-    tls_key: TlsKey = None,
-    tls_ca: TlsCa = None,
-) -> None:
+@_operation()
+def restart(job: JobId = None, replica: OneReplica = None, no_wait: NoWait = False) -> None:
     """Peers lose no step."""
-    _operate("restart", (job, replica), locals())
 
 
-def kill(
-    job: JobId = None,
-    replica: Annotated[
-        str | None, typer.Argument(metavar="REPLICA[.RANK]", help="Its number, and a worker's.")
-    ] = None,
-    no_wait: NoWait = False,
-    timeout_s: Timeout = 120.0,
-    lighthouse: WebAddress = None,
-    token_file: TokenFile = None,
-    tls_cert: TlsCert = None,
-    tls_key: TlsKey = None,
-    tls_ca: TlsCa = None,
-) -> None:
+@_operation()
+def kill(job: JobId = None, replica: OneWorker = None, no_wait: NoWait = False) -> None:
     """It counts as a failure of the replica."""
-    _operate("kill", (job, replica), locals())
 
 
-def stack(
-    job: JobId = None,
-    replica: Annotated[
-        str | None,
-        typer.Argument(metavar="[REPLICA[.RANK]]", help="[default: all workers of the job]"),
-    ] = None,
-    timeout_s: Timeout = 30.0,
-    lighthouse: WebAddress = None,
-    token_file: TokenFile = None,
-    tls_cert: TlsCert = None,
-    tls_key: TlsKey = None,
-    tls_ca: TlsCa = None,
-) -> None:
+@_operation(timeout_s=30.0)
+def stack(job: JobId = None, replica: Workers = None) -> None:
     """Workers go on."""
-    _operate("stack", (job, replica), locals())
 
 
 def ps(

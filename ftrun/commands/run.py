@@ -37,12 +37,13 @@ def run(ctx: typer.Context, script: list[str] | None = None, **options: Any) -> 
     from ftrun.agent.devices import gpu_count
     from ftrun.config.layers import file_notice, gather, unknown_variables
     from ftrun.config.settings import resolve
-    from ftrun.config.torchrun import notices
+    from ftrun.config.torchrun import notices, variable_notices
     from ftrun.start import start_run
 
     stated = gather(options, os.environ, _config_file(options["config"], os.environ))
     settings = resolve(script, stated, gpu_count(os.environ))
-    for line in (*unknown_variables(os.environ), *file_notice(stated), *notices(stated)):
+    lines = [*unknown_variables(os.environ), *file_notice(stated), *notices(stated)]
+    for line in (*lines, *variable_notices(os.environ)):
         typer.echo(f"ftrun: {line}", err=True)
     raise typer.Exit(start_run(settings, launch, as_json=bool(options["as_json"])))
 

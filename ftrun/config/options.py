@@ -146,6 +146,11 @@ _OWN: tuple[Option, ...] = (
         "S", name="isolation_limit_s", default=defaults.ISOLATION_LIMIT_S,
     ),
     _option(
+        "--lighthouse-timeout", float,
+        "Seconds without a lighthouse until a node whose workers wait for it ends (exit code 71).",
+        "S", name="lighthouse_timeout_s", default=defaults.LIGHTHOUSE_TIMEOUT_S,
+    ),
+    _option(
         "--hang-timeout", float,
         "Seconds without a sign of life, or of a step that others wait for, until a worker is "
         "replaced; 0: never.", "S",
@@ -173,7 +178,8 @@ _OWN: tuple[Option, ...] = (
     ),
     _option("--preempt-signal", str, "Signal that announces the end of this node, as SIGUSR1.",
             "NAME"),
-    _option("--preempt-file", Path, "File that appears before the end of this node.", "PATH"),
+    _option("--preempt-file", Path, "File that appears before the end of this node; looked for "
+            "twice a second.", "PATH"),
     _option(
         "--log-dir", Path, "Directory for logs.", "DIR", default=Path("ftrun-logs"), pet="LOG_DIR",
     ),
@@ -258,8 +264,10 @@ _TORCHRUN: tuple[Option, ...] = (
             "WORD,…", default="", pet="DUPLICATE_STDOUT_FILTERS"),
     _option("--duplicate-stderr-filters", str, "The same for standard error.", "WORD,…",
             default="", pet="DUPLICATE_STDERR_FILTERS"),
-    _option("--logs-specs", str, "An entry point of torchrun.logs_specs.", "NAME"),
-    _option("--event-log-handler", str, "Where events are logged: null or console.", "NAME",
+    _option("--logs-specs", str, "An entry point of torchrun.logs_specs, which places the "
+            "workers' streams.", "NAME", default_words="ftrun's own logs"),
+    _option("--event-log-handler", str, "Where events go: null, console, or a handler in torch's "
+            "registry.", "NAME",
             default="null", pet="EVENT_LOG_HANDLER"),
     _option("--signals-to-handle", str, "Signals that end the job.", "SIGTERM,…",
             default_words="SIGTERM,SIGINT,SIGHUP; with torchrun's spelling of a job SIGQUIT too",
@@ -297,7 +305,8 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "Nodes": ("nodes", "lighthouse", "job_id", "rebalance", "token_file", "tls_cert", "tls_key",
               "tls_ca", "state_dir"),
     "Failures and stops": ("max_restarts", "join_timeout_s", "heartbeat_timeout_s",
-                           "isolation_limit_s", "hang_timeout_s", "grace_s", "signals_to_handle"),
+                           "isolation_limit_s", "lighthouse_timeout_s", "hang_timeout_s", "grace_s",
+                           "signals_to_handle"),
     "Output": ("prefix", "log_dir", "redirects", "tee", "local_ranks_filter",
                "duplicate_stdout_filters", "duplicate_stderr_filters", "logs_specs",
                "event_log_handler"),

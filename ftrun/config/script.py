@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 import shutil
+import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -15,6 +17,7 @@ from pathlib import Path
 from ftrun.errors import UserError
 
 SCRIPT_BYTES_MAX = 16 << 20
+PYTHON_VARIABLE = "PYTHON_EXEC"
 _PARALLEL_WORDS = (b"ftrun", b"torchft", b"DistributedDataParallel", b"fully_shard", b"compile")
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
@@ -35,12 +38,14 @@ class Script:
 
     ``target``: a file, a module, a command, or the name of a function. A PATH is a file that
     ``runpy.run_path`` runs. A function's ``args`` are the directory
-    in which it lies packed, and the source file of its module or "" (packed.py).
+    in which it lies packed, and the source file of its module or "" (packed.py). ``python``:
+    another interpreter than ftrun's, which runs the file or module; "": ftrun's own.
     """
 
     target: str
     kind: TargetKind = TargetKind.FILE
     args: tuple[str, ...] = ()
+    python: str = ""
 
     @property
     def name(self) -> str:
@@ -54,7 +59,7 @@ class Script:
 
         This is a guess. It decides only the order in which modules are imported.
         """
-        if self.kind is TargetKind.COMMAND:
+        if self.kind is TargetKind.COMMAND or self.python:
             return False
         source_file = self.args[1] if self.kind is TargetKind.FUNCTION else self.target
         try:
@@ -70,12 +75,36 @@ class Script:
         if self.kind is TargetKind.COMMAND:
             return (self.target, *self.args)
         is_module = self.kind is TargetKind.MODULE
-        return ("python", *(("-m",) if is_module else ()), self.target, *self.args)
+        python = self.python or "python"
+        return (python, *(("-m",) if is_module else ()), self.target, *self.args)
+
+    def as_started(self) -> Script:
+        """What a worker runs: a command, if the interpreter is another one."""
+        if not self.python:
+            return self
+        _, *words = self.command()
+        return Script(self.python, TargetKind.COMMAND, ("-u", *words))
 
 
 def is_module_name(text: str) -> bool:
     """True for ``package.module`` and the like, whether or not there is one."""
     return _MODULE.fullmatch(text) is not None
+
+
+def other_python(environ: Mapping[str, str]) -> str:
+    """torchrun's PYTHON_EXEC, if it is another interpreter than the one that runs ftrun; else "".
+
+    Two names of one interpreter are the same only in one directory, because the interpreter of a
+    virtual environment is a link to another one.
+    """
+    wanted = environ.get(PYTHON_VARIABLE, "")
+    found = shutil.which(wanted) if wanted else None
+    if found is None:
+        return wanted
+    own = Path(sys.executable).absolute()
+    path = Path(found).absolute()
+    is_same = path.parent == own.parent and path.resolve() == own.resolve()
+    return "" if is_same else wanted
 
 
 def check_script(script: Script) -> None:
@@ -89,6 +118,10 @@ def check_script(script: Script) -> None:
         return
     if script.kind is TargetKind.FUNCTION:
         return  # it was packed, and so found, by the program that launches it
+    if script.python:
+        is_file = script.kind is TargetKind.FILE
+        _check_for_another(script.python, Path(script.target) if is_file else None)
+        return
     if script.kind is TargetKind.MODULE:
         _check_module(script.target)
         return
@@ -118,6 +151,18 @@ def _check_command(target: str) -> None:
             f"--no-python {target!r}: it {why} (looked from {_working_directory()} and in PATH). "
             f"Nothing was started. {remedy}"
         )
+
+
+def _check_for_another(python: str, path: Path | None) -> None:
+    """Check what does not depend on the other interpreter's version and packages."""
+    if shutil.which(python) is None:
+        raise UserError(
+            f"{PYTHON_VARIABLE} {python!r} is no program (looked from {_working_directory()} and "
+            "in PATH). Nothing was started. Give the interpreter's path, or unset the variable."
+        )
+    if path is not None and not path.exists():
+        here = _working_directory()
+        raise UserError(f"Script {str(path)!r} does not exist (looked from {here}).")
 
 
 def _check_source(path: Path) -> None:

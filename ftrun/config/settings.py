@@ -1,7 +1,7 @@
-"""The settings of a run, checked and frozen before anything is started.
+"""The settings of a run, frozen before anything is started.
 
-Every bad input has its own message here. Not here: the options' spellings and sources (options.py,
-layers.py), torchrun's meanings (torchrun.py), the script (script.py), the machine
+Not here: the options' spellings and sources (options.py, layers.py), torchrun's meanings
+(torchrun.py), the checks of values (checks.py), the script (script.py), the machine
 (agent/devices.py).
 """
 
@@ -20,27 +20,15 @@ from ftrun import clock
 from ftrun.addresses import normal_address, parse_address
 from ftrun.config import torchrun
 from ftrun.config.layers import Stated
-from ftrun.config.script import Script, TargetKind, check_script, is_module_name
+from ftrun.config.script import Script, TargetKind, other_python
 from ftrun.config.streams import Streams, parse_streams
 from ftrun.core.agent.signals import SignalRules, signal_rules
 from ftrun.core.ids import WorkerKey
 from ftrun.core.messages import JobSpec
-from ftrun.defaults import LIGHTHOUSE_PORT, REPLICAS_MAX
 from ftrun.errors import UserError
 from ftrun.logs.disk import parse_log_limit
-from ftrun.logs.keep import parse_keep
 from ftrun.logs.layout import MERGED
 from ftrun.protocol.tls import TlsFiles
-
-WORKERS_PER_REPLICA_MAX = 1024
-PRELOAD_MAX = 64
-STANDBYS_MAX = 64
-HANG_FACTOR_MIN = 2.0
-HANG_FACTOR_MAX = 1e6
-DEVICES = ("auto", "cpu", "cuda")
-INJECT_MODES = ("explicit", "ddp", "off")
-EVENT_LOG_HANDLERS = ("null", "console")
-_JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +52,7 @@ class RunSettings:
     join_timeout_s: float
     heartbeat_timeout_s: float
     isolation_limit_s: float
+    lighthouse_timeout_s: float
     hang_timeout_s: float
     hang_factor: float
     grace_s: float
@@ -171,23 +160,6 @@ class RunSettings:
         names = {field.name for field in fields(kind)} & {field.name for field in fields(self)}
         return {name: getattr(self, name) for name in names}
 
-    def check(self) -> None:
-        """Check everything that can be checked without starting anything.
-
-        Raises:
-            UserError: the first error found, with its remedy.
-        """
-        _check_counts(self)
-        _check_times(self)
-        _check_names(self)
-        _check_meeting(self)
-        self.streams()
-        parse_keep(self.log_keep)
-        parse_log_limit(self.log_max_size)
-        _check_security(self)
-        _check_signals(self)
-        check_script(self.script)
-
     def check_directories(self) -> None:
         """Make the directories that the job writes to.
 
@@ -217,7 +189,8 @@ def resolve(
     else:
         target, *args = words
         kind = _kind(options)
-        script = Script(target, kind, tuple(args))
+        has_python = kind in (TargetKind.FILE, TargetKind.MODULE)
+        script = Script(target, kind, tuple(args), other_python(os.environ) if has_python else "")
     low, high = parse_replicas(options["replicas"], options["min_replicas"])
     lighthouse, job_id = options["lighthouse"], options["job_id"]
     parsed = {
@@ -304,181 +277,3 @@ def check_writable(path: Path, option: str) -> None:
             f"{option}: cannot write in {path} ({error.strerror}). Nothing was started. "
             f"Give a directory that you may write: {option} DIR."
         ) from None
-
-
-def _check_counts(settings: RunSettings) -> None:
-    if not 1 <= settings.replicas <= REPLICAS_MAX:
-        raise UserError(f"--replicas {settings.replicas}: give 1 to {REPLICAS_MAX}.")
-    if settings.min_replicas < 1:
-        raise UserError(f"--min-replicas {settings.min_replicas}: at least 1 must train.")
-    if settings.min_replicas > settings.replicas:
-        raise UserError(
-            f"--min-replicas {settings.min_replicas} is above --replicas {settings.replicas}: "
-            "the job could never begin."
-        )
-    if not 1 <= settings.workers_per_replica <= WORKERS_PER_REPLICA_MAX:
-        raise UserError(
-            f"--workers-per-replica {settings.workers_per_replica}: "
-            f"give 1 to {WORKERS_PER_REPLICA_MAX}."
-        )
-    if settings.max_restarts < 0:
-        raise UserError(f"--max-restarts {settings.max_restarts}: give 0 or more.")
-    if not 0 <= settings.standbys <= STANDBYS_MAX:
-        raise UserError(f"--standby {settings.standbys}: give 0 to {STANDBYS_MAX}.")
-    if settings.nodes < 1:
-        raise UserError(f"--nodes {settings.nodes}: give 1 or more.")
-    if settings.nodes > 1 and settings.lighthouse is None:
-        raise UserError(
-            "--nodes above 1 needs a lighthouse that all nodes reach. Start one with "
-            f"`ftrun lighthouse --bind HOST:{LIGHTHOUSE_PORT} --token-file FILE`, with TLS "
-            "(`ftrun certs`) or --insecure-plaintext, and give --lighthouse "
-            f"HOST:{LIGHTHOUSE_PORT} and a copy of that FILE on every node."
-        )
-
-
-def _check_times(settings: RunSettings) -> None:
-    for option, value in (
-        ("--join-timeout", settings.join_timeout_s),
-        ("--heartbeat-timeout", settings.heartbeat_timeout_s),
-        ("--isolation-limit", settings.isolation_limit_s),
-    ):
-        if not 0 < value <= 7 * 86400:
-            raise UserError(f"{option} {value:g}: give seconds above 0 and up to a week.")
-    if not 0 <= settings.grace_s <= 86400:
-        raise UserError(f"--grace {settings.grace_s:g}: give seconds from 0 to a day.")
-    if not 1 <= settings.health_timeout_s <= 3600:
-        raise UserError(
-            f"--health-timeout {settings.health_timeout_s:g}: give seconds from 1 to an hour."
-        )
-    if settings.hang_timeout_s != 0 and not 1 <= settings.hang_timeout_s <= 7 * 86400:
-        raise UserError(
-            f"--hang-timeout {settings.hang_timeout_s:g}: give seconds from 1 to a week, or 0 to "
-            "never replace workers that hang."
-        )
-    if settings.hang_factor != 0 and not HANG_FACTOR_MIN <= settings.hang_factor <= HANG_FACTOR_MAX:
-        raise UserError(
-            f"--hang-factor {settings.hang_factor:g}: give a number from {HANG_FACTOR_MIN:g} to "
-            f"{HANG_FACTOR_MAX:g}, or 0 to judge no loop by its own steps."
-        )
-    for relation in relations(settings):
-        if relation.is_rule and not relation.holds:
-            raise UserError(f"{relation.words()}. Nothing was started.")
-
-
-@dataclass(frozen=True, slots=True)
-class Relation:
-    """Two times of which one should not be below the other. ``why``: what happens else.
-
-    ``is_rule``: a run whose times do not keep it is refused; others are only shown.
-    """
-
-    upper: str
-    upper_s: float
-    lower: str
-    lower_s: float
-    why: str
-    is_rule: bool = True
-
-    @property
-    def holds(self) -> bool:
-        """Whether the settings keep it."""
-        return self.upper_s >= self.lower_s
-
-    def words(self) -> str:
-        """The relation with its numbers, as a sentence without its full stop."""
-        verb = "is at least" if self.holds else "is less than"
-        return f"{self.upper} {self.upper_s:g} {verb} {self.lower} ({self.lower_s:g} s): {self.why}"
-
-
-def relations(settings: RunSettings) -> tuple[Relation, ...]:
-    """How the times of a run must be, or should be, to each other."""
-    heartbeat_s, isolation_s = settings.heartbeat_timeout_s, settings.isolation_limit_s
-    rule = Relation(
-        "--isolation-limit", isolation_s, "twice --heartbeat-timeout", 2 * heartbeat_s,
-        "else healthy workers would stop committing at the first late heartbeat",
-    )  # fmt: skip
-    if settings.lighthouse is None:
-        return (rule,)
-    advice = Relation(
-        "--join-timeout", settings.join_timeout_s,
-        "--isolation-limit and --heartbeat-timeout together", isolation_s + heartbeat_s,
-        "else workers may give up while the lighthouse still waits for nodes that have vanished",
-        is_rule=False,
-    )  # fmt: skip
-    return rule, advice
-
-
-def _check_meeting(settings: RunSettings) -> None:
-    wanted = [f"--{n.replace('_', '-')}" for n in ("master_addr", "local_addr", "master_port")
-              if getattr(settings, n) is not None]  # fmt: skip
-    if wanted and settings.replicas > 1:
-        raise UserError(
-            f"{' and '.join(wanted)}: {settings.replicas} replica groups meet at places of their "
-            "own. Nothing was started. Leave it out; MASTER_ADDR and MASTER_PORT name each one's."
-        )
-
-
-def _check_names(settings: RunSettings) -> None:
-    if not _JOB_ID.fullmatch(settings.job_id):
-        raise UserError(
-            f"--job-id {settings.job_id!r}: letters, digits, '.', '_' and '-', at most 64, "
-            "beginning with a letter or digit."
-        )
-    if settings.device not in DEVICES:
-        raise UserError(f"--device {settings.device!r}: give one of {', '.join(DEVICES)}.")
-    if settings.inject not in INJECT_MODES:
-        raise UserError(f"--inject {settings.inject!r}: give one of {', '.join(INJECT_MODES)}.")
-    if settings.inject == "ddp" and settings.workers_per_replica > 1:
-        raise UserError(
-            f"--inject ddp with {settings.workers_per_replica} workers per replica: an unmodified "
-            "script heals with one worker per replica. Give --replicas the number of workers, or "
-            "use ftrun.Manager in the script. Nothing was started."
-        )
-    if settings.logs_specs not in (None, "default"):
-        raise UserError(
-            f"--logs-specs {settings.logs_specs}: ftrun writes the logs itself, so only `default` "
-            "is accepted. Nothing was started. See --log-dir, -r and -t."
-        )
-    if settings.stdin is not None:
-        replica, dot, rank = settings.stdin.partition(".")
-        rank = rank if dot else "0"
-        is_there = replica.isdecimal() and int(replica) < settings.replicas
-        if not (is_there and rank.isdecimal() and int(rank) < settings.workers_per_replica):
-            raise UserError(
-                f"--stdin {settings.stdin!r}: give REPLICA.RANK of a worker of this job, for "
-                "example 0.0. Nothing was started."
-            )
-    if settings.event_log_handler not in EVENT_LOG_HANDLERS:
-        raise UserError(
-            f"--event-log-handler {settings.event_log_handler!r}: give one of "
-            f"{', '.join(EVENT_LOG_HANDLERS)}. Handlers that other programs register with torch "
-            "are not known here; console writes the same events as lines of JSON on stderr, to be "
-            "piped to them. Nothing was started."
-        )
-    if len(settings.preload) > PRELOAD_MAX:
-        raise UserError(f"--preload: at most {PRELOAD_MAX} modules.")
-    for name in settings.preload:
-        if not is_module_name(name):
-            raise UserError(f"--preload {name!r} is not a module name.")
-    if settings.lighthouse is not None:
-        parse_address(settings.lighthouse, "--lighthouse")
-
-
-def _check_signals(settings: RunSettings) -> None:
-    settings.signal_rules()
-    path = settings.preempt_file
-    if path is not None and path.exists():
-        raise UserError(
-            f"--preempt-file {path} is there already, so the run would end at once. Nothing was "
-            "started. Remove the file, or give the path of one that appears at a preemption."
-        )
-
-
-def _check_security(settings: RunSettings) -> None:
-    if settings.tls and settings.lighthouse is None:
-        raise UserError(
-            "--tls-cert, --tls-key and --tls-ca are for a lighthouse that runs by itself "
-            "(--lighthouse HOST:PORT): the embedded one is reached from this machine only. "
-            "Nothing was started. Leave them out."
-        )
-    settings.tls.check_client()

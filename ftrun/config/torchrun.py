@@ -11,6 +11,7 @@ from typing import Any
 
 from ftrun.config.layers import Stated
 from ftrun.config.options import JOB_SPELLINGS, nearest
+from ftrun.config.script import PYTHON_VARIABLE, other_python
 from ftrun.errors import UserError
 
 BACKENDS = ("static", "c10d")
@@ -34,6 +35,17 @@ OTHER_NAMES = {
 TORCHRUN_DEFAULT = "default in torchrun's spelling of a job"
 HERE = ("localhost", "127.0.0.1")
 """This node, where the workers meet without being told."""
+WITHOUT_EFFECT = {
+    "TORCHELASTIC_HEALTH_CHECK_PORT": (
+        "has no effect: torch's health check server answers nothing under torchrun either. "
+        "/healthz of the lighthouse answers; `ftrun status` shows its address."
+    ),
+    "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT": (
+        "has no effect: a worker that does not go on, in the kernel or elsewhere, is found by "
+        "--hang-timeout and --hang-factor."
+    ),
+}
+"""Variables of torchrun's agent that ftrun does not follow, and what does their work."""
 NUMA_BINDINGS = ("node", "socket", "exclusive", "core-complex")
 
 
@@ -99,6 +111,18 @@ def notices(stated: Mapping[str, Stated]) -> list[str]:
     if not endpoint.value or endpoint.value.rpartition(":")[0] in HERE:
         return []
     return [f"{endpoint.source} has no effect beside --standalone, as under torchrun."]
+
+
+def variable_notices(environ: Mapping[str, str]) -> list[str]:
+    """Variables of torchrun's agent that have no effect here, or a costly one."""
+    lines = [f"{name} {words}" for name, words in WITHOUT_EFFECT.items() if environ.get(name)]
+    python = other_python(environ)
+    if python:
+        lines.append(
+            f"{PYTHON_VARIABLE}: workers run {python}. Each imports torch by itself, and a script "
+            "has no Manager there."
+        )
+    return lines
 
 
 def _check_nodes(values: Mapping[str, Any]) -> None:

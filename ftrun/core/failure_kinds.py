@@ -30,11 +30,17 @@ CRASH_LOOP = "crash loop"
 BUDGET_SPENT = "restarts spent"
 SET_ASIDE = "set aside"
 ENDED = "ended"
-"""The verdicts of an incident; ``ENDED``: the job ended before anything else could follow."""
+NOT_KNOWN = "not known"
+"""The verdicts of an incident; ``ENDED``: the job ended before anything else could follow.
 
-VERDICTS = frozenset({RESTARTED, WILL_NOT_HELP, CRASH_LOOP, BUDGET_SPENT, SET_ASIDE, ENDED})
+``NOT_KNOWN``: the lighthouse was away when something followed, and nobody is left to ask.
+"""
+
+VERDICTS = frozenset(
+    {RESTARTED, WILL_NOT_HELP, CRASH_LOOP, BUDGET_SPENT, SET_ASIDE, ENDED, NOT_KNOWN}
+)
 ENDING_VERDICTS = frozenset({WILL_NOT_HELP, CRASH_LOOP, BUDGET_SPENT})
-"""The verdicts by which an agent gives the job up."""
+"""The verdicts by which an agent gives a replica up."""
 
 BY_SCRIPT = "script"
 """The kind of an end whose exit code is the first cause's own, and none of ftrun's."""

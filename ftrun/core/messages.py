@@ -341,11 +341,18 @@ class LeaveNow:
 
 @dataclass(frozen=True, slots=True)
 class FailureReport:
-    """An uncaught exception of the script, sent before the worker exits."""
+    """An uncaught exception of the script, sent before the worker exits.
+
+    ``step``: the one that it was in, or that came next; None: the script had begun none. A verdict
+    needs this, because the last Progress may be 0.1 s old. ``heals``: the step is its peers', whose
+    state it did not hold yet.
+    """
 
     error_type: str
     message: str
     traceback: str
+    step: int | None = None
+    heals: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -412,6 +419,7 @@ class Hello:
     node, and whose end a lighthouse may not know. ``finished``: slots that ended well. ``epoch``:
     that of the lighthouse that last welcomed this agent; 0: none has. ``age_s``: the seconds since
     the agent started. ``version``: the protocol's; 0: the agent is older than this field.
+    ``incidents``: the highest number of an incident that it was sent.
     """
 
     agent_id: str
@@ -425,6 +433,7 @@ class Hello:
     epoch: int = 0
     age_s: float = 0.0
     version: int = PROTOCOL_VERSION
+    incidents: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -506,7 +515,8 @@ class FailureEvidence:
     ``workers``: the first cause, and then those that ended by themselves before they were stopped.
     ``step``: the last one that it is known to have trained; ``has_step`` False: none is known.
     ``verdict``: what follows, one word of ``core/failure_kinds.py``; ``words``: the same for
-    people. ``restart_in_s``: the wait until it is started again.
+    people. ``restart_in_s``: the wait until it is started again. ``incident``: the number of the
+    record that a lighthouse has sent of it; 0: none has.
     """
 
     replica_id: str
@@ -518,6 +528,7 @@ class FailureEvidence:
     verdict: str = ""
     words: str = ""
     restart_in_s: float = 0.0
+    incident: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -562,7 +573,7 @@ class AgentLeaving:
 
 @dataclass(frozen=True, slots=True)
 class JobFailed:
-    """The agent gives the job up: restart budget spent or a crash loop.
+    """The agent gives the job up, without asking: no other replica could go on.
 
     ``kind``: "script" if the exit code is that of the first cause; "": it is ftrun's own.
     """
@@ -570,6 +581,22 @@ class JobFailed:
     exit_code: int
     reason: str
     kind: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaGivenUp:
+    """The agent will not start this replica again. The job goes on without it, or ends.
+
+    ``exit_code``, ``reason``, ``kind``: of the job, if it ends by this, as in ``JobFailed``.
+    ``elsewhere``: another node may try it, because the cause may be this one's.
+    """
+
+    replica_id: str
+    incarnation: str
+    exit_code: int
+    reason: str
+    kind: str = ""
+    elsewhere: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -596,6 +623,7 @@ FromAgent: TypeAlias = (
     | Heartbeat
     | AgentLeaving
     | JobFailed
+    | ReplicaGivenUp
     | WorkerStacks
     | Goodbye
 )

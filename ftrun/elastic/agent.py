@@ -7,10 +7,8 @@ again, then SUCCEEDED or FAILED; UNKNOWN if the job's agent is lost. Not here: t
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import socket
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -27,9 +25,9 @@ from torch.distributed.elastic.agent.server.api import (
 )
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, LogsSpecs, SignalException
 
-from ftrun import clock, packed
+from ftrun import packed
 from ftrun.config.script import Script
-from ftrun.elastic import events, metrics
+from ftrun.elastic import metrics, recording
 from ftrun.elastic.failures import process_failures
 from ftrun.elastic.translation import (
     DEFAULT_SIGNALS,
@@ -76,6 +74,8 @@ class LocalElasticAgent(ElasticAgent):
         self._spec = spec
         self._group = WorkerGroup(spec)
         self._story = Story()
+        named = recording.Job(spec.role, _name_of(spec.entrypoint))
+        self._recorder = recording.Recorder(spec.event_log_handler, named, self._story)
         self._job_id = ""
 
     def get_worker_group(self, role: str = DEFAULT_ROLE) -> WorkerGroup:
@@ -102,9 +102,8 @@ class LocalElasticAgent(ElasticAgent):
                     raise _stopped_by(signal.Signals(job.passed_on)) from None
                 return self._failed(error)
         self._turn(WorkerState.SUCCEEDED)
-        result = RunResult(WorkerState.SUCCEEDED, values)
-        self._record_end(result)
-        return result
+        self._recorder.workers_end()
+        return RunResult(WorkerState.SUCCEEDED, values)
 
     def _run(self, job: Job, settings: dict[str, Any]) -> None:
         entrypoint, args = self._spec.entrypoint, tuple(self._spec.args)
@@ -129,9 +128,8 @@ class LocalElasticAgent(ElasticAgent):
         log_dir = log_dir_of(self._options.logs_specs)
         directory: Path | None = None if log_dir is None else log_dir / self._job_id / "errors"
         failures = process_failures(error.failures, directory)
-        result = RunResult(WorkerState.FAILED, failures=failures)
-        self._record_end(result)
-        return result
+        self._recorder.workers_end()
+        return RunResult(WorkerState.FAILED, failures=failures)
 
     # ------------------------------------------------------------ what the agent reports
 
@@ -158,7 +156,7 @@ class LocalElasticAgent(ElasticAgent):
                     self._turn(WorkerState.UNHEALTHY)
             case "stopping":
                 self._turn(WorkerState.STOPPED)
-        self._record(f"ftrun.{record['event']}", record, int(record["at"]))
+        self._recorder.hear(record)
 
     def _assign(self) -> None:
         """A new life: the same ranks, and no pids yet."""
@@ -172,39 +170,11 @@ class LocalElasticAgent(ElasticAgent):
             self._group.state = state
             metrics.put_metric(f"workers.{self._spec.role}.{state.name.lower()}", 1)
 
-    def _record_end(self, result: RunResult) -> None:
-        """One event for each worker, under torchelastic's names."""
-        now = int(clock.wall().timestamp())
-        for worker in self._group.workers:
-            rank = worker.global_rank
-            is_known = rank in result.failures or rank in result.return_values
-            state = result.state.value if is_known else "TERMINATED"
-            failure = result.failures.get(rank)
-            facts = {
-                "global_rank": rank,
-                "worker_id": str(worker.id),
-                "state": state,
-                "raw_error": None if failure is None else json.dumps(failure.error_file_data),
-            }
-            name = f"torchelastic.worker.status.{state}"
-            self._record(name, facts, now, events.EventSource.WORKER)
 
-    def _record(
-        self,
-        name: str,
-        facts: dict[str, Any],
-        at: int,
-        source: events.EventSource = events.EventSource.AGENT,
-    ) -> None:
-        metadata = {
-            "run_id": self._job_id,
-            "role": self._spec.role,
-            "hostname": socket.gethostname(),
-            "agent_pid": os.getpid(),
-            **facts,
-        }
-        event = events.Event(name, source, at, metadata)
-        events.record(event, self._spec.event_log_handler)
+def _name_of(entrypoint: Any) -> str:
+    if isinstance(entrypoint, str):
+        return os.path.basename(entrypoint)
+    return str(getattr(entrypoint, "__qualname__", entrypoint))
 
 
 def _stopped_by(number: signal.Signals) -> SignalException:

@@ -55,7 +55,7 @@ def _chosen(found: Found, number: int | None) -> list[Record]:
 
 
 def _text(found: Found, chosen: list[Record], all_of_them: bool) -> list[str]:
-    lines = []
+    lines = [found.choice] if found.choice else []
     if not found.records:
         lines.append(f"Job {found.job_id} has no incident: nothing has failed ({found.where}).")
     elif all_of_them:

@@ -30,7 +30,7 @@ from ftrun.config.script import TargetKind
 from ftrun.inject import rendezvous, stacks, stopping
 from ftrun.inject.alone import Alone
 from ftrun.inject.command import become, for_this_rank
-from ftrun.inject.report import send_to_agent
+from ftrun.inject.report import FAILURE_TIMEOUT_S, send_to_agent
 from ftrun.training import context
 from ftrun.training.context import WorkerContext
 
@@ -249,7 +249,8 @@ def _note_exit(here: WorkerContext, leaving: SystemExit) -> None:
         from ftrun.core.messages import FailureReport
 
         message = str(leaving.code)[:MESSAGE_CHARS_MAX]
-        send_to_agent(here, FailureReport("SystemExit", message, ""))
+        report = FailureReport("SystemExit", message, "", *context.place())
+        send_to_agent(here, report, FAILURE_TIMEOUT_S)
 
 
 def _fail(here: WorkerContext, error: BaseException) -> NoReturn:
@@ -265,7 +266,9 @@ def _fail(here: WorkerContext, error: BaseException) -> NoReturn:
         sys.stderr.flush()
     if isinstance(error, KeyboardInterrupt) and context.was_interrupted():
         sys.exit(EXIT_INTERRUPTED)  # as it was asked to: no failure
-    send_to_agent(here, failure_report(error, own))
+    step, heals = context.place()
+    report = replace(failure_report(error, own), step=step, heals=heals)
+    send_to_agent(here, report, FAILURE_TIMEOUT_S)
     sys.exit(EXIT_INTERRUPTED if isinstance(error, KeyboardInterrupt) else EXIT_UNCAUGHT)
 
 

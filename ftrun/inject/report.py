@@ -14,12 +14,15 @@ from ftrun.errors import PeerError
 from ftrun.training.context import WorkerContext
 
 TIMEOUT_S = 1.0
+FAILURE_TIMEOUT_S = 10.0
+"""For the report of a failure. The verdict needs it, and an agent may be slow on a busy machine."""
 
 
-def send_to_agent(here: WorkerContext, message: Any) -> None:
+def send_to_agent(here: WorkerContext, message: Any, timeout_s: float = TIMEOUT_S) -> None:
     """Send ``message`` and wait until the agent has read it, which is before it sees this exit.
 
-    Without an agent nothing happens, because the message has no reader.
+    Without an agent nothing happens, because the message has no reader. Each of the four waits has
+    ``timeout_s``.
     """
     # Imported only for a message, so that a worker's first line does not wait for it.
     from ftrun.core.messages import WorkerHello
@@ -27,12 +30,12 @@ def send_to_agent(here: WorkerContext, message: Any) -> None:
 
     with contextlib.suppress(OSError, PeerError):
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        sock.settimeout(TIMEOUT_S)
+        sock.settimeout(timeout_s)
         sock.connect(here.socket_path)
         frames = FrameSocket(sock)
         try:
-            frames.send(WorkerHello(here.key, os.getpid(), here.token), TIMEOUT_S)
-            frames.send(message, TIMEOUT_S)
-            frames.receive(TIMEOUT_S)
+            frames.send(WorkerHello(here.key, os.getpid(), here.token), timeout_s)
+            frames.send(message, timeout_s)
+            frames.receive(timeout_s)
         finally:
             frames.close()

@@ -44,7 +44,7 @@ def launch(
     Returns:
         The values by global rank, ``replica * workers_per_replica + rank in the replica``, of the
         replicas that have finished on this node. A replica that was restarted has the value of its
-        last life; one that was drained, or has finished on another node, has none.
+        last life; one that was drained or given up, or has finished on another node, has none.
 
     Raises:
         UserError: nothing was started.

@@ -1,7 +1,7 @@
 """Writes what the agent does to a pipe, for the program that launched it.
 
 The agent never waits for that program: what does not fit into the pipe is kept, up to a limit, and
-written when there is room. Not here: the lines (records.py), the agent's facts (agent/watch.py).
+written when there is room. Not here: the lines (records.py), the facts in them (agent/facts.py).
 """
 
 from __future__ import annotations
@@ -13,20 +13,9 @@ import select
 from typing import Any
 
 from ftrun import clock
+from ftrun.agent.facts import record_of
 from ftrun.agent.watch import WorkerStarted
-from ftrun.core.agent.events import (
-    AskToStop,
-    EndAgent,
-    Event,
-    FailureReported,
-    Instruction,
-    SendToLighthouse,
-    ShowNotice,
-    SignalReplica,
-    StartReplica,
-    WorkerExited,
-)
-from ftrun.core.messages import ReplicaFinished, ReplicaLost
+from ftrun.core.agent.events import EndAgent, Event, Instruction
 from ftrun.launching.records import to_line
 
 WAITING_BYTES_MAX = 64 << 20
@@ -47,35 +36,11 @@ class Reporter:
 
     def __call__(self, fact: Event | Instruction | WorkerStarted) -> None:
         """Report one fact, if the program needs it."""
-        match fact:
-            case StartReplica(replica_id, incarnation, restarts):
-                self._add("life", replica=replica_id, incarnation=incarnation, restart=restarts)
-            case WorkerStarted(key, pid):
-                self._add("worker", incarnation=key.incarnation, rank=key.group_rank, pid=pid)
-            case FailureReported(key, report):
-                self._add(
-                    "raised", incarnation=key.incarnation, rank=key.group_rank,
-                    type=report.error_type, message=report.message, traceback=report.traceback,
-                )  # fmt: skip
-            case WorkerExited(incarnation, rank, pid, status, reason):
-                self._add(
-                    "exited", incarnation=incarnation, rank=rank, pid=pid, status=status,
-                    reason=reason,
-                )  # fmt: skip
-            case SignalReplica(_, incarnation):
-                self._add("stopping", incarnation=incarnation, asked=False)
-            case AskToStop(_, incarnation):
-                self._add("stopping", incarnation=incarnation, asked=True)
-            case SendToLighthouse(ReplicaLost(_, incarnation, reason, killed)):
-                self._add("lost", incarnation=incarnation, reason=reason, killed=killed)
-            case SendToLighthouse(ReplicaFinished(_, incarnation)):
-                self._add("finished", incarnation=incarnation)
-            case ShowNotice(kind, _, text):
-                self._add("notice", kind=kind, text=text)
-            case EndAgent(_, reason):
-                self.reason = reason
-            case _:
-                pass  # The other facts are the agent's own.
+        if isinstance(fact, EndAgent):
+            self.reason = fact.reason
+        record = record_of(fact)
+        if record is not None:
+            self._add(**record)
 
     def settled(self, job_id: str, workers: int) -> None:
         """The settings are known."""

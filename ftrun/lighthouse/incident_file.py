@@ -10,9 +10,11 @@ from __future__ import annotations
 import json
 import logging
 import os
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from ftrun.core.lighthouse.events import EarlierIncident
 from ftrun.core.lighthouse.incidents import INCIDENTS_MAX
 
 INCIDENTS_FILE = "incidents.json"
@@ -22,20 +24,25 @@ log = logging.getLogger(__name__)
 
 
 class IncidentFile:
-    """The newest ``INCIDENTS_MAX`` records of one job, by number; without a path in memory only."""
+    """The newest ``INCIDENTS_MAX`` records of one job, by number; without a path in memory only.
 
-    def __init__(self, path: Path | None = None, job_id: str = "") -> None:
+    Whose job they are is in each record: the file may outlive the journal, and the job.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
         self._path = path
-        self._records = {} if path is None else _load(path, job_id)
+        self._records = {} if path is None else _load(path)
         self._has_failed = False
 
-    @property
-    def last_number(self) -> int:
-        """The highest number that an incident of this job has; 0: there is none."""
-        return max(self._records, default=0)
+    def of(self, job_id: str) -> list[dict[str, Any]]:
+        """The records of this job, oldest first."""
+        return [x for x in self._all() if x["job_id"] == job_id]
 
-    def all(self) -> list[dict[str, Any]]:
-        """The records, oldest first."""
+    def earlier(self, now: datetime) -> list[EarlierIncident]:
+        """All records with their present ages, oldest first, for a lighthouse that begins."""
+        return [EarlierIncident(x, _age_s(x, now)) for x in self._all()]
+
+    def _all(self) -> list[dict[str, Any]]:
         return [self._records[number] for number in sorted(self._records)]
 
     def write(self, record: dict[str, Any]) -> None:
@@ -53,7 +60,7 @@ class IncidentFile:
         try:
             fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
             with os.fdopen(fd, "w", encoding="utf-8") as file:
-                json.dump(self.all(), file)
+                json.dump(self._all(), file)
             os.replace(draft, path)
         except OSError as error:
             if not self._has_failed:
@@ -61,11 +68,19 @@ class IncidentFile:
             self._has_failed = True
 
 
-def _load(path: Path, job_id: str) -> dict[int, dict[str, Any]]:
+def _age_s(record: dict[str, Any], now: datetime) -> float:
+    """The time since its first cause; 0 if the record has no date that can be read."""
+    try:
+        return max(0.0, (now - datetime.fromisoformat(record["time"])).total_seconds())
+    except (KeyError, ValueError, TypeError):
+        return 0.0
+
+
+def _load(path: Path) -> dict[int, dict[str, Any]]:
     try:
         with open(path, "rb") as file:
             found = json.loads(file.read(FILE_BYTES_MAX))
-        return {int(x["number"]): x for x in found[-INCIDENTS_MAX:] if x["job_id"] == job_id}
+        return {int(x["number"]): x for x in found[-INCIDENTS_MAX:] if x["job_id"]}
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -92,8 +92,7 @@ async def _run(settings: ServiceSettings, announce: Callable[[str], None]) -> in
         record = journal.load() or _no_journal()
         account = AccountFile(settings.state_dir / ACCOUNT_FILE)
         core = Lighthouse(rules, record, clock.now(), account.load())
-        job_id = record.spec.job_id if record.spec is not None else ""
-        incidents = IncidentFile(settings.state_dir / INCIDENTS_FILE, job_id)
+        incidents = IncidentFile(settings.state_dir / INCIDENTS_FILE)
         shell = Shell(core, journal, incidents, account)
         stopping = _stop_on_signals()
         shell.start()

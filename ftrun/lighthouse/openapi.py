@@ -87,6 +87,7 @@ def _post_operation() -> dict[str, Any]:
             "replica": name,
             "rank": {"type": "integer", "minimum": 0, "maximum": RANK_MAX},
             "node": name,
+            "request_id": name,
         },
     }
     operation = _get("Drain, restart or kill replicas, or take stacks", _OPERATION)["get"]

@@ -84,7 +84,7 @@ def parse_request(found: Any) -> Request:
     """
     if not isinstance(found, dict):
         raise ValueError("the body is no object")
-    unknown = found.keys() - {"command", "replica", "rank", "node"}
+    unknown = found.keys() - {"command", "replica", "rank", "node", "request_id"}
     if unknown:
         raise ValueError(f"unknown: {', '.join(sorted(map(repr, unknown)))[:200]}")
     command = found.get("command")
@@ -100,13 +100,15 @@ def parse_request(found: Any) -> Request:
         raise ValueError("rank: only kill and stack of a replica take one")
     if node and (command != "drain" or replica):
         raise ValueError("node: only drain takes one, and then no replica")
-    return Request(command, replica, rank, node)
+    return Request(command, replica, rank, node, _name(found, "request_id"))
 
 
 def _name(found: dict[str, Any], field: str) -> str:
     value = found.get(field, "")
-    if not isinstance(value, str) or len(value) > ID_BYTES_MAX or not value.isprintable():
+    if not isinstance(value, str) or not value.isprintable():
         raise ValueError(f"{field}: give a short name")
+    if len(value.encode()) > ID_BYTES_MAX:  # as in the journal
+        raise ValueError(f"{field}: give a short name, of {ID_BYTES_MAX} bytes at most")
     return value
 
 
@@ -118,6 +120,7 @@ def view(operation: Operation) -> OperationStatus:
     )
     return {
         "operation": operation.number,
+        "request_id": operation.request.request_id,
         "command": operation.request.command,
         "state": ended if operation.has_ended else "under way",
         "text": operation.text,

@@ -105,13 +105,13 @@ class Shell:
         self._journal = journal
         self._incidents = incidents if incidents is not None else IncidentFile()
         self._account = account if account is not None else AccountFile()
-        core.incidents.go_on_after(self._incidents.last_number)
+        core.incidents.take_over(self._incidents.earlier(clock.wall()))
         self._sessions: dict[str, Session] = {}
         self._timer = DeadlineTimer(partial(self._feed, TimerFired()), TIMER_DELAY_MIN_S)
         self._broadcast = Broadcast()
         self.event_log = EventLog()
         self._received: Counter[str] = Counter()
-        self._operations = 0
+        self._operations = core.state.operations.last_number
         self._changed: dict[int, asyncio.Event] = {}
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -164,7 +164,7 @@ class Shell:
         """Begin what a person asks for; None: too much is under way."""
         self._operations += 1
         self._feed(OperatorAsked(self._operations, request))
-        return self._core.operation(self._operations)
+        return self._core.operation(self._operations, request.request_id)
 
     def operation(self, number: int) -> Operation | None:
         """What has become of a request; None: it is not known, or no longer."""
@@ -224,7 +224,7 @@ class Shell:
 
     def incidents(self) -> list[dict[str, Any]]:
         """All incidents of the job as JSON, oldest first, also those of an earlier life."""
-        return self._incidents.all()
+        return self._incidents.of(self._core.state.spec.job_id)
 
     def _save(self, instruction: SaveIncident) -> None:
         """Put its dates into a record, keep it, and send it to the agents."""

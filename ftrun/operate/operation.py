@@ -1,7 +1,7 @@
 """``ftrun drain``, ``restart``, ``kill``, ``stack``: send one request, then wait for its outcome.
 
 Each new sentence of the lighthouse about the operation is printed once. Not here: the options
-(commands/), how a job is found (status/once.py), what the request does (core/lighthouse).
+(commands/), the requests (asking.py), what they do (core/lighthouse).
 """
 
 from __future__ import annotations
@@ -9,19 +9,20 @@ from __future__ import annotations
 import re
 import sys
 from dataclasses import dataclass
-from typing import Any, TextIO, cast
+from typing import Any, TextIO
 
-from ftrun import clock
 from ftrun.core.lighthouse.status import OperationStatus
 from ftrun.errors import ExitCode, UserError
-from ftrun.status.client import LighthouseUnreachable, answer_of, request
+from ftrun.operate.asking import AgentsLeft, Asker, RequestLost
 from ftrun.status.jobs import read_job
-from ftrun.status.once import StatusQuery, find_lighthouse
+from ftrun.status.once import StatusQuery
 from ftrun.status.words import plain
 
-WAIT_S = 20.0
-ANSWER_S = 5.0
 NOT_DONE = 1
+LOST = (
+    "The lighthouse was started again and has lost its journal: it does not know this request any "
+    "more. It may be carried out, or not: look at `ftrun status`, and ask again."
+)
 _TARGET = re.compile(r"(\d{1,9})(?:\.(\d{1,5}))?")
 
 
@@ -88,30 +89,25 @@ def run_operation(
     if not 0 < timeout_s <= 86400:
         raise UserError(f"--timeout {timeout_s:g}: give seconds above 0 and up to a day.")
     out = out or sys.stdout
-    address, token, tls = find_lighthouse(query, f"ftrun {command}")
     sent: dict[str, Any] = {"command": command, "replica": target.replica, "node": target.node}
     if target.rank is not None:
         sent["rank"] = target.rank
-    answer = request(address, token, "POST", "/operations", sent, tls=tls)
-    operation = cast(OperationStatus, answer_of(*answer, "operation"))
-    shown = _show(operation, "", out)
-    deadline = clock.now() + timeout_s
-    while operation["state"] == "under way" and (wait or command == "stack"):
-        left_s = deadline - clock.now()
-        if left_s <= 0:
-            print(f"That is not done after {timeout_s:g} s, and goes on.", file=out)
-            return NOT_DONE
-        wait_s = min(left_s, WAIT_S)
-        path = f"/operations/{operation['operation']}?wait={wait_s:.3f}"
-        try:
-            answer = request(address, token, "GET", path, tls=tls, timeout_s=wait_s + ANSWER_S)
-        except LighthouseUnreachable:
-            if command != "drain" or target.replica:
-                raise
-            print("All agents have left, and their lighthouse with them.", file=out)
-            return ExitCode.OK
-        operation = cast(OperationStatus, answer_of(*answer, "operation"))
-        shown = _show(operation, shown, out)
+    asker = Asker(query, sent, timeout_s, out)
+    try:
+        operation = asker.begin()
+        shown = _show(operation, "", out)
+        while operation["state"] == "under way" and (wait or command == "stack"):
+            if asker.left_s <= 0:
+                print(f"That is not done after {timeout_s:g} s, and goes on.", file=out)
+                return NOT_DONE
+            operation = asker.follow(operation)
+            shown = _show(operation, shown, out)
+    except AgentsLeft:
+        print("All agents have left, and their lighthouse with them.", file=out)
+        return ExitCode.OK
+    except RequestLost:
+        print(LOST, file=out)
+        return NOT_DONE
     for stack in operation["stacks"]:
         _show_stack(stack["replica_id"], stack["group_rank"], stack["text"], out)
     return NOT_DONE if operation["state"] == "failed" else ExitCode.OK

@@ -24,9 +24,13 @@ STATUS_BYTES_MAX = 64 * 1024 * 1024
 
 
 class LighthouseUnreachable(PeerError):
-    """Nothing answers at the address, or something other than a lighthouse does."""
+    """Nothing answers at the address, or something other than a lighthouse does.
+
+    ``was_sent``: there was a connection, so the request may have arrived.
+    """
 
     exit_code = ExitCode.LIGHTHOUSE_UNREACHABLE
+    was_sent = False
 
 
 def fetch_status(
@@ -77,17 +81,19 @@ def request(
     """
     host, port = parse_address(address, "--lighthouse")
     connection = _connection(host, port, tls, timeout_s)
+    was_sent = False
     try:
         connection.connect()
+        was_sent = True
         code, body = _ask(connection, token, method, path, sent)
     except _Closed as error:
         if not tls:
-            raise _unreachable(host, port, tls, error) from error
+            raise _unreachable(host, port, tls, error, was_sent=True) from error
         raise UserError(connection_closed(f"{host}:{port}", tls)) from error
     except ssl.SSLError as error:
         raise UserError(explain(f"{host}:{port}", error, tls)) from error
     except (OSError, http.client.HTTPException) as error:
-        raise _unreachable(host, port, tls, error) from error
+        raise _unreachable(host, port, tls, error, was_sent=was_sent) from error
     finally:
         connection.close()
     return f"{host}:{port}", code, body
@@ -130,15 +136,19 @@ def _ask(
         raise _Closed(str(error)) from error
 
 
-def _unreachable(host: str, port: int, tls: TlsFiles, error: Exception) -> LighthouseUnreachable:
+def _unreachable(
+    host: str, port: int, tls: TlsFiles, error: Exception, *, was_sent: bool
+) -> LighthouseUnreachable:
     scheme, hint = ("https", "") if tls else ("http", " If it has TLS: --tls-ca PEM.")
     # A peer without HTTP, such as the port for agents, is not quoted: its bytes are no text.
     is_http = isinstance(error, (OSError, http.client.IncompleteRead))
     why = str(error) if is_http else "what answers there does not speak HTTP/1.1"
-    return LighthouseUnreachable(
+    unreachable = LighthouseUnreachable(
         f"No lighthouse answers at {scheme}://{host}:{port} ({why}). Is it the HTTP address "
         f"(by default the port above that of --bind)?{hint} To start one: ftrun lighthouse"
     )
+    unreachable.was_sent = was_sent
+    return unreachable
 
 
 def _connection(

@@ -41,6 +41,7 @@ REPLICA_STYLES = {
     "joining": "yellow",
     "starting": "yellow",
     "absent": "red",
+    "given up": "red",
     "finished": "dim",
     "drained": "dim",
 }

@@ -8,10 +8,14 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from ftrun import defaults
 from ftrun.core.ids import WorkerKey
 from ftrun.errors import UserError
+
+Place: TypeAlias = "tuple[int | None, bool]"
+"""A step, None before the first one, and whether it is its peers', because the worker heals."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +60,7 @@ class _Process:
     """The state of this process, which is one worker for all its life.
 
     ``managed``: the worker whose Manager is open. ``had_manager``: there was one, open or closed.
+    ``place``: of the last Manager, which may be closed.
     ``leave``: see ``trains``. ``stop_signal``: what it was asked to stop with; 0: it was not.
     """
 
@@ -63,6 +68,7 @@ class _Process:
     failed: bool = False
     managed: WorkerKey | None = None
     had_manager: bool = False
+    place: Callable[[], Place] | None = None
     stop_signal: int = 0
     leave: Callable[[], None] | None = None
 
@@ -109,8 +115,20 @@ def claim(key: WorkerKey) -> None:
 def release(key: WorkerKey) -> None:
     """Note that this worker's Manager is closed."""
     if _Process.managed == key:
+        last = place()
         _Process.managed = None
         _Process.leave = None
+        _Process.place = lambda: last
+
+
+def knows_place(place: Callable[[], Place]) -> None:
+    """Note the function that returns the open Manager's place, for the report of a failure."""
+    _Process.place = place
+
+
+def place() -> Place:
+    """The Manager's place now, or at its end; no step if there was no Manager."""
+    return _Process.place() if _Process.place is not None else (None, False)
 
 
 def had_manager() -> bool:

@@ -43,6 +43,8 @@ log = logging.getLogger(__name__)
 
 
 PROGRESS_INTERVAL_S = 0.1
+LOCK_WAIT_S = 5.0
+"""How long the report of a failure waits for another thread that decides about an event."""
 BUILD_TIMEOUT_S = 10.0
 T = TypeVar("T")
 ALIKE = (
@@ -204,6 +206,15 @@ class Engine:
             with self.changed:
                 self._progress_sent = 0.0
                 self._flush_progress()
+
+    def place(self) -> tuple[int | None, bool]:
+        """The machine's, for the report of a failure; None also: another thread keeps the lock."""
+        if not self.changed.acquire(timeout=LOCK_WAIT_S):
+            return None, False
+        try:
+            return self.machine.place
+        finally:
+            self.changed.release()
 
     def close(self, reason: LeaveReason | None) -> None:
         """Leave the job for ``reason`` (None: the agent reports it) and release everything."""

@@ -23,11 +23,20 @@ from ftrun.core.worker import events as e
 from ftrun.core.worker.machine import StepMachine
 from ftrun.errors import UserError
 from ftrun.process_groups.base import ProcessGroup
-from ftrun.training.context import claim, has_failed, release, require, stop_requested, trains
+from ftrun.training.context import (
+    claim,
+    has_failed,
+    knows_place,
+    release,
+    require,
+    stop_requested,
+    trains,
+)
 from ftrun.training.engine import Engine
 from ftrun.training.exchanges import Exchanges
 from ftrun.training.futures import BoundedFuture
 from ftrun.training.healing import Healing, LoadFn, StateFn
+from ftrun.training.launcher_arguments import refuse_contradictions, show_unused
 from ftrun.training.leaving import Drained, Leaving
 from ftrun.training.lingering import linger
 from ftrun.training.progress import WorkerProgress
@@ -66,7 +75,6 @@ class Manager:
         quorum_timeout: deadline of a quorum in ``start_quorum``.
         connect_timeout: deadline for the workers of this replica group to connect, and of a vote.
         world_size_mode: DYNAMIC, or FIXED_WITH_SPARES (``min_replica_size`` contributors).
-        checkpoint_transport: accepted; healing uses ftrun's own transfer.
         init_sync: False promises that all replicas start with equal weights.
         max_retries: steps in a row that may fail before ``should_commit`` raises.
         repair: "reissue" keeps a step that a death interrupts; "discard" computes it again and
@@ -74,11 +82,12 @@ class Manager:
         heal_in_place: a newcomer reads what its optimizer steps straight into its own memory, while
             it computes its first pass, which does not count; False: into new memory, which costs a
             copy of the state and time.
-        rank, world_size, store_addr, store_port, lighthouse_addr, replica_id, port, hostname,
-            heartbeat_interval, quorum_retries: accepted; under ftrun the launcher's values win.
+        rank, world_size: as the launcher gives them; others are refused.
+        store_addr, store_port, lighthouse_addr, replica_id, port, hostname, heartbeat_interval,
+            checkpoint_transport, quorum_retries: no effect under ftrun, and a warning tells so.
 
     Raises:
-        UserError: not started by ftrun.
+        UserError: not started by ftrun, or an argument contradicts the launcher.
         PeerError: the agent cannot be reached.
     """
 
@@ -111,6 +120,19 @@ class Manager:
         heal_in_place: bool = True,
     ) -> None:
         self._context = context = require()
+        refuse_contradictions(context, rank, world_size)
+        show_unused(
+            context,
+            store_addr=store_addr,
+            store_port=store_port,
+            lighthouse_addr=lighthouse_addr,
+            replica_id=replica_id,
+            port=port,
+            hostname=hostname,
+            heartbeat_interval=heartbeat_interval,
+            checkpoint_transport=checkpoint_transport,
+            quorum_retries=quorum_retries,
+        )
         self.use_async_quorum = use_async_quorum
         if repair not in ("reissue", "discard"):
             raise UserError(f"repair={repair!r}: choose 'reissue' or 'discard'")
@@ -159,6 +181,7 @@ class Manager:
             self._healing.close()
             release(context.key)
             raise
+        knows_place(self._engine.place)
         self._leaving = Leaving(self._machine, self._engine.feed)
         self._flow = StepFlow(
             self._engine, self._machine, self._healing, self._progress, self._vote, limits

@@ -219,7 +219,8 @@ def _agent_of(pid: int) -> int:
 
 @pytest.mark.slow
 def test_unlike_shapes_are_named_before_weights_are_touched(tmp_path: Path) -> None:
-    with Job(tmp_path, "--replicas", "2", "--max-restarts", "2", E2E_ODD="1") as job:
+    options = ("--replicas", "2", "--min-replicas", "2", "--max-restarts", "2")
+    with Job(tmp_path, *options, E2E_ODD="1") as job:
         code = job.end()
     assert code not in (0, None)
     assert re.search(r"0\.weight: 9x16 here, 8x16 at", job.text()), job.text()

@@ -59,7 +59,9 @@ def crash():
     time.sleep(3600)
 
 def again():
-    if int(os.environ["TORCHELASTIC_RESTART_COUNT"]) < 2:
+    if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        raise RuntimeError("not yet")  # of all workers, before any step: still restarted
+    if os.environ["TORCHELASTIC_RESTART_COUNT"] == "1":
         os.kill(os.getpid(), signal.SIGKILL)
     return os.environ["TORCHELASTIC_RESTART_COUNT"]
 

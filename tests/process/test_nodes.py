@@ -170,6 +170,22 @@ def test_training_that_stands_without_a_lighthouse_says_so_and_goes_on_with_it(
         assert job.end() == 75
 
 
+def test_a_node_does_not_wait_for_ever_for_a_lighthouse_that_is_lost(tmp_path: Path) -> None:
+    times = ("--heartbeat-timeout", "1", "--isolation-limit", "3", "--lighthouse-timeout", "8")
+    with shining(tmp_path) as lighthouse:
+        options = (*lighthouse.options, "--replicas", "2", *times)
+        with Job(tmp_path, TRAINS + FOR_EVER, *options) as job:
+            job.expect(r"trains (\d)", 2)
+            lighthouse.process.kill()
+            job.expect(r"training goes on until a replica is lost, and for 3 s at most")
+            job.expect(
+                rf"No word from the lighthouse at {lighthouse.address} for 3 s: training stands"
+            )
+            assert job.end() == 71
+            assert "for 8 s (--lighthouse-timeout)" in job.output
+            assert job.left() == []
+
+
 def test_who_waits_for_a_peer_outside_a_step_is_told_and_when_that_is_over(tmp_path: Path) -> None:
     with Job(tmp_path, TRAINS + EVALUATES, "--replicas", "2") as job:
         job.expect(r"trains (\d)", 2)

@@ -179,3 +179,17 @@ def test_a_preempted_node_costs_its_peers_no_step(tmp_path: Path) -> None:
             a.signal(signal.SIGTERM)
             a.end()
             assert a.left() == []
+
+
+def test_a_worker_that_is_about_to_start_is_killed_too(tmp_path: Path) -> None:
+    with Job(tmp_path, WAITS, "--replicas", "2", *CPU) as job:
+        job.expect(r"\] up", 2)
+        assert command(tmp_path, "drain", "1")[0] == 0
+        os.kill(job.spawner(), signal.SIGSTOP)
+        assert command(tmp_path, "restart", "1", "--no-wait")[0] == 0
+        job.until(lambda: command(tmp_path, "kill", "1", "--no-wait")[0] == 0, "asked")
+        os.kill(job.spawner(), signal.SIGCONT)
+        job.expect(r"replica 1 \(pid \d+\) was killed on request \(ftrun kill\)")
+        assert command(tmp_path, "drain")[0] == 0
+        assert job.end() == 75
+        assert job.left() == []

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
 import os
 import select
+import shutil
+import signal
+import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
-from ftrun.agent.stacks import Target, take_stacks
+import pytest
+
+from ftrun.agent.stacks import NO_STACKS, Target, take_stacks
+from ftrun.core.agent.stack_words import innermost
 from ftrun.core.ids import WorkerKey
 from ftrun.inject import stacks
 
@@ -21,6 +29,74 @@ def _hang_holding_the_lock(ready_fd: int) -> None:
     library = ctypes.PyDLL(None)
     while True:  # a signal ends each sleep
         library.sleep(60)
+
+
+def _hang_with_signals_blocked(ready_fd: int) -> None:
+    library = ctypes.PyDLL(None)
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    os.write(ready_fd, b"x")
+    library.sleep(3600)
+
+
+@contextlib.contextmanager
+def unanswering(directory: Path) -> Iterator[int]:
+    """The pid of a worker that hangs in C, holds the lock, and lets no signal through."""
+    read_fd, write_fd = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        stacks.install(directory, KEY)
+        _hang_with_signals_blocked(write_fd)
+    try:
+        assert select.select([read_fd], [], [], 30)[0]
+        yield pid
+    finally:
+        os.kill(pid, 9)
+        os.waitpid(pid, 0)
+        os.close(read_fd)
+        os.close(write_fd)
+
+
+def taken(directory: Path, pid: int) -> str:
+    (text,) = asyncio.run(take_stacks(directory, [Target(KEY, pid)])).values()
+    return text
+
+
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_py_spy_reads_a_worker_that_cannot_answer(tmp_path: Path, is_stopped: bool) -> None:
+    with unanswering(tmp_path) as pid:
+        if is_stopped:
+            os.kill(pid, signal.SIGSTOP)
+        text = taken(tmp_path, pid)
+    if text.startswith(f"{NO_STACKS}py-spy cannot read it: Error: Permission Denied"):
+        pytest.skip(text.strip())
+    assert text.count("_hang_with_signals_blocked") == 1
+    assert "_hang_with_signals_blocked (test_stacks.py:" in innermost(text)
+
+
+@pytest.mark.parametrize(
+    ("program", "message"),
+    [
+        (None, "py-spy, which may read them all the same, is not installed"),
+        ("echo Permission Denied >&2; exit 1", "py-spy cannot read it: Permission Denied"),
+        ("exit 1", "py-spy cannot read it: it does not say why"),
+        ("exec sleep 600", "py-spy has not read them within"),
+    ],
+)
+def test_without_py_spy_or_its_permission_a_line_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str | None, message: str
+) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    if program is not None:
+        path = tmp_path / "py-spy"
+        path.write_text(f"#!/bin/sh\n{program}\n")
+        path.chmod(0o755)
+    elif shutil.which("py-spy"):
+        pytest.skip("py-spy is installed for the whole system")
+    with unanswering(tmp_path) as pid:
+        text = taken(tmp_path, pid)
+    assert text.startswith(f"{NO_STACKS}{message}")
+    assert innermost(text) == ""
 
 
 def test_a_worker_that_holds_the_lock_answers(tmp_path: Path) -> None:

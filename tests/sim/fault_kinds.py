@@ -402,14 +402,19 @@ STANDSTILL_KINDS: Mapping[str, Callable[[World], None]] = {"stand_still": _stand
 
 
 def _operator(world: World, command: str) -> None:
-    """``ftrun drain``, ``restart`` or ``kill`` of one replica; a request may come twice."""
+    """``ftrun drain``, ``restart`` or ``kill`` of one replica; a request may come twice.
+
+    Whoever asks has a request_id, and asks again when the lighthouse has died meanwhile.
+    """
     lighthouse = world.lighthouse
     if lighthouse is None or not lighthouse.alive or world.calm:
         return
     replica_id = str(world.rng.randrange(world.job.replicas))
     for _ in range(world.rng.choice((1, 1, 2))):
-        asked = OperatorAsked(world.next_number(), Request(command, replica_id))
-        world.at(world.rng.choice((0.0, 0.01, 0.2)), lighthouse, lighthouse.feed, asked)
+        number = world.next_number()
+        request = Request(command, replica_id, request_id=f"request-{number}")
+        asked = OperatorAsked(number, request)
+        world.at(world.rng.choice((0.0, 0.01, 0.2)), lighthouse, lighthouse.asked, asked)
 
 
 def _operator_drain(world: World) -> None:

@@ -20,6 +20,7 @@ from ftrun.core.lighthouse.events import (
     Instruction,
     Journal,
     JournalState,
+    OperatorAsked,
     SaveAccount,
     SaveIncident,
     SendToAgent,
@@ -59,6 +60,7 @@ class LighthouseProcess(Actor):
             account = AccountRecord(document, world.now - written_at)
         self.core = Lighthouse(SETTINGS, disk, world.now, account)
         self._account, self._began_at = account, world.now
+        self.core.incidents.take_over(world.records.earlier(world.now))
         world.at(0.0, self, self.feed, TimerFired())
 
     def crash(self) -> None:
@@ -114,12 +116,14 @@ class LighthouseProcess(Actor):
         match instruction:
             case Journal(record):
                 self._journal(record)
+                world.invariants.quorums.closed = frozenset(record.given_up)
                 if record.quorum is not None and record.switch_step is not None:
                     world.invariants.switch_confirmed(record.quorum, record.switch_step)
             case SendToAgent(agent_id, message):
                 self._send(agent_id, message)
             case SaveIncident(agents, record, _, document):
                 assert document["is_open"] == record.is_open
+                world.records.write(document, world.now)
                 for agent_id in agents:
                     session = self.sessions.get(agent_id)
                     if session is not None:
@@ -189,6 +193,13 @@ class LighthouseProcess(Actor):
             found = [x for incident in self.core.incidents if (x := incident.part_of(*key))]
             incidents = [part for part in found if part.kind != kinds.NODE]
             assert len(incidents) == 1, f"{evidence.incarnation} is in {len(incidents)} incidents"
+
+    def asked(self, asked: OperatorAsked) -> None:
+        """A person asks; what is acknowledged, and not done at once, survives the lighthouse."""
+        self.feed(asked)
+        operation = self.core.operation(asked.number, asked.request.request_id)
+        if operation is not None and not operation.has_ended:
+            self.world.acknowledged[asked.request.request_id] = asked.request
 
     def received(self, stream: Stream, message: Any) -> None:
         """A message came; the first one on a stream is a Hello."""

@@ -6,7 +6,7 @@ Each bug replaces one attribute of a core by a broken one, within ``planted``.
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -14,6 +14,7 @@ from typing import Any
 
 from ftrun.core import ids
 from ftrun.core import messages as m
+from ftrun.core.agent.evidence import Unconfirmed
 from ftrun.core.agent.hang_watch import Silence
 from ftrun.core.lighthouse import forming, succession, takeover
 from ftrun.core.lighthouse.attempts import AttemptCounter
@@ -23,6 +24,7 @@ from ftrun.core.lighthouse.events import JournalState
 from ftrun.core.lighthouse.ledger import Ledger
 from ftrun.core.lighthouse.machine import Lighthouse
 from ftrun.core.lighthouse.membership import Membership
+from ftrun.core.lighthouse.operation_table import OperationTable
 from ftrun.core.lighthouse.phases import Phase
 from ftrun.core.lighthouse.replicas import Replicas
 from ftrun.core.lighthouse.standstill import Standstill
@@ -118,6 +120,17 @@ def _counts_spares(
 
 def _does_nothing(self: Any, *_: Any) -> None:
     pass
+
+
+def _forgets_the_number(
+    self: Unconfirmed, incarnations: tuple[str, ...], number: int, *, is_open: bool
+) -> None:
+    if not is_open:
+        self._sent = deque(x for x in self._sent if x[1].incarnation not in incarnations)
+
+
+def _nothing(self: OperationTable) -> tuple[()]:
+    return ()
 
 
 def _never(self: Any, *_: Any) -> bool:
@@ -241,6 +254,8 @@ def _has_no_patience(self: StepTimes, factor: float, least_s: float) -> float | 
 
 
 _LOSSES = ("kill_worker", "cut")
+_REQUESTS = ("operator_restart", "kill_lighthouse")
+_FILES_LOST = ("kill_worker", "lose_journal")
 _REPEATS = ("repeat_to_worker", "kill_worker")
 _BETWEEN = ("kill_worker", "kill_worker_between")
 _CUT_OFF = ("cut_off_trainers",)
@@ -334,5 +349,9 @@ MUTANTS: dict[str, Mutant] = {
     "the end is not compared": Mutant(Comparison, "end", _does_nothing, "C7"),
     "a second is booked twice": Mutant(Ledger, "_add", _counts_twice, "A1"),
     "a dead slot is not looked at": Mutant(Replicas, "remove", _overlooks_processes, "A1"),
+    "a request is forgotten": Mutant(OperationTable, "journaled", _nothing, "CHECK", _REQUESTS),
+    "a failure is told twice": Mutant(
+        Unconfirmed, "recorded", _forgets_the_number, "CHECK", _FILES_LOST
+    ),
     "lineage without its tag": Mutant(ids, "extend_lineage", _chains_steps_only, "S1", _LOSSES),
 }

@@ -117,6 +117,7 @@ class Agent(Actor):
         self.store = f"store-{agent_id}"
         self.workers: dict[WorkerKey, Worker] = {}
         self._starting: dict[str, None] = {}
+        self._owed: dict[WorkerKey, int] = {}
         self._epoch = 0
         self.stream: Stream | None = None
         self.supervisor = Supervisor(self._rules(), world.now)
@@ -134,13 +135,17 @@ class Agent(Actor):
             agent_id=self.agent_id,
             workers_per_replica=self.world.job.workers,
             restarts=RestartRules(
-                max_restarts=1000, backoff_first_s=0.1, backoff_max_s=0.3, strikes_max=1000
+                max_restarts=self.world.max_restarts,
+                backoff_first_s=0.1,
+                backoff_max_s=0.3,
+                strikes_max=1000,
             ),
             grace_s=3.0,
             isolation_limit_s=ISOLATION_LIMIT_S,
             hang_timeout_s=self.world.hang_timeout_s,
             hang_factor=STANDSTILL_FACTOR if self.world.standstill_limit_s else 0.0,
             join_timeout_s=60.0,
+            replicas=self.world.job.replicas,
             alone=self.world.job.agents == 1,
             end_grace_s=1.0,
         )
@@ -214,6 +219,8 @@ class Agent(Actor):
             case s.SignalWorker(key, number):
                 if key in self.workers:
                     self.world.at(0.001, None, self.workers[key].crash, -number)
+                elif key.incarnation in self._starting:
+                    self._owed[key] = number
             case s.AskToStop(_, incarnation, _):
                 self._ask_to_stop(incarnation)
             case s.SendToReplica(_, incarnation, message):
@@ -243,8 +250,8 @@ class Agent(Actor):
 
     def recorded(self, record: m.IncidentRecord) -> None:
         """The lighthouse has written a record."""
-        if not record.is_open:
-            self.handle(s.IncidentRecorded(record.incarnations))
+        self.world.records.reached(record)
+        self.handle(s.IncidentRecorded(record.incarnations, record.number, record.is_open))
 
     def _ask(self, key: WorkerKey) -> None:
         worker = self.workers.get(key)
@@ -283,6 +290,8 @@ class Agent(Actor):
             worker = self.workers[key] = Worker(world, self, key, ballot)
             worker.start()
             world.at(0.0, worker, worker.attached, self.supervisor.lease)
+            if key in self._owed:
+                world.at(0.001, None, worker.crash, -self._owed.pop(key))
 
     def _owns(self, replica_id: str) -> bool:
         """Whether the slot is this agent's, as the lighthouse knows: word of a move takes time."""
@@ -379,10 +388,13 @@ class Agent(Actor):
                 supervisor.finished(),
                 self._epoch,
                 AGE_S,
+                incidents=supervisor.last_incident,
             )
         )
         for worker in self.workers.values():
             worker.from_agent.send(m.AskReport())
+        for given_up in supervisor.given_up():
+            self.stream.up.send(given_up)
 
     def _refused(self) -> None:
         self._failures += 1
@@ -409,6 +421,8 @@ class Agent(Actor):
         match message:
             case m.Welcome(epoch):
                 self._epoch = epoch
+                for evidence in self.supervisor.unconfirmed(self.world.now):
+                    self._send_evidence(evidence)
             case m.AssignSlots(replica_ids):
                 self.handle(s.SlotsAssigned(replica_ids))
             case m.ToWorkers(targets, inner):

@@ -16,7 +16,8 @@ class QuorumRules:
     """Q1, Q4, Q6: the quorums that the lighthouse may issue.
 
     ``excused``: incarnations that it may leave out, and why. ``dead``: those that have ended.
-    ``ended``: slots that have ended. ``left``: workers that have left in order. ``leases``: until
+    ``ended``: slots that have ended. ``closed``: those without which the job goes on, as in the
+    journal. ``left``: workers that have left in order. ``leases``: until
     when an incarnation may commit without another message from a lighthouse. ``given_up``: the
     highest attempt that a worker of the incarnation has given up for good, whatever its lease: no
     worker of the group commits under it any more.
@@ -26,6 +27,7 @@ class QuorumRules:
         self._workers = workers
         self.excused: dict[str, str] = {}
         self.ended: set[str] = set()
+        self.closed: frozenset[str] = frozenset()
         self.left: set[WorkerKey] = set()
         self.dead: set[str] = set()
         self.leases: dict[str, float] = {}
@@ -165,7 +167,8 @@ class QuorumRules:
         self, quorum: Quorum, members: Sequence[Incarnation], last: Sequence[Incarnation]
     ) -> None:
         """A shrink has survivors only. Without any it is a new start, of at least min_replicas."""
-        enough = len(members) >= min(self._min_replicas, self._slots - len(self.ended))
+        open_count = self._slots - len(self.ended | self.closed)
+        enough = len(members) >= min(self._min_replicas, open_count)
         require(enough, "Q4", f"{quorum.attempt} has {len(members)} members")
         if self._forms:
             return  # a lighthouse that has lost its journal knows of no predecessor

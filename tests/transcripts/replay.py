@@ -14,13 +14,15 @@ A line at the margin is an event; the indented lines below it are the instructio
     A attached [capacity=8 running=0a,1a dead=2a finished=3 job=other]
     A detached | A says goodbye | A says heartbeat [0a@5] | A says started 0a [restarts=1]
     A says lost 0a: cause | A says killed 0a: cause | A says failed 0a code: words (at its start)
-    A says finished 0a | A says leaves | A says gives up 3: reason
+    A says finished 0a | A says leaves | A says gives up 3: reason (the job)
+    A says gives-up 0a [elsewhere] 3: reason (the replica)
     0a 1a: report 5/x [interrupted=1.1#1 in=1.1#1 pending=1.2#1 promised=7 confirmed healing torn
                        reduced=1.1#1@5 voted=1.1#1@5 local_step_index=2 cannot_repair]
     0a: built 1.1#1 | buildfailed 1.1#1: reason | promised 1.2#1@7 | refused 1.2#1@7 current=8
     0a: inforce 1.1#1@0 | errored 1.1#1@5: reason | healed 1.1#1@5 from 0,2 | progress 5
     0a: leaving finished
     asks drain 0 | asks restart 0 | asks kill 0.1 | asks stack 0 | asks drain node=host-A (people)
+    asks restart 0 id=x                  with this request_id
     A answers 1 0a: stacks of a worker
 
 ``python -m tests.transcripts.replay FILE…`` writes the lighthouse's present instructions into the
@@ -148,7 +150,13 @@ class Replay:
     def _asks(self, words: list[str]) -> None:
         options, targets = _options(words[1:]), [x for x in words[1:] if "=" not in x]
         replica, dot, rank = (targets[0] if targets else "").partition(".")
-        request = Request(words[0], replica, int(rank) if dot else None, options.get("node", ""))
+        request = Request(
+            words[0],
+            replica,
+            int(rank) if dot else None,
+            options.get("node", ""),
+            options.get("id", ""),
+        )
         self.asked += 1
         self._feed(OperatorAsked(self.asked, request))
 
@@ -207,6 +215,10 @@ class Replay:
             return m.AgentLeaving("SIGTERM", running)
         if kind == "gives":
             return m.JobFailed(int(rest[1].rstrip(":")), detail)
+        if kind == "gives-up":
+            elsewhere = rest[1] == "elsewhere"
+            code = int(rest[1 + elsewhere].rstrip(":"))
+            return m.ReplicaGivenUp(*_replica(rest[0]), code, detail, "", elsewhere)
         if kind == "heartbeat":
             return m.Heartbeat(tuple(_progress(word) for word in rest))
         assert kind == "goodbye", text
@@ -348,6 +360,11 @@ def _record(record: JournalState) -> str:
         parts.append(f"finished={','.join(record.finished)}")
     if record.withdrawn:
         parts.append(f"withdrawn={','.join(record.withdrawn)}")
+    if record.given_up:
+        parts.append(f"given-up={','.join(record.given_up)}")
+    asked = [str(x.number) for x in record.operations if not x.has_ended]
+    if asked:
+        parts.append(f"asked={','.join(asked)}")
     if record.outcome is not None:
         parts.append(f"ended={record.outcome.exit_code}")
     if record.unaccounted:

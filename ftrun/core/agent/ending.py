@@ -22,6 +22,7 @@ from ftrun.core.agent.slot_table import NodeSlots
 from ftrun.core.agent.stopping import Stopping
 from ftrun.core.messages import AgentLeaving, Goodbye
 
+ALL_FINISHED = "all replicas have finished"
 ECHO_S = 0.2
 """A signal that comes again so soon is the same one, sent by two: a terminal and a wrapper."""
 RECORDS_WAIT_S = 2.0
@@ -163,19 +164,26 @@ class Ending:
                 self.end_at = self._out.now + self._settings.end_grace_s
             if self._out.now < self.end_at:
                 return
-            self._result = EndAgent(0, "all replicas have finished")
+            self._result = self._without_cause()
         elif self._waits_for_records():
             return
         self.is_over = True
         self._out.send(Goodbye())
         self._out.add(self._result)
 
+    def _without_cause(self) -> EndAgent:
+        """Nothing runs any more, and no lighthouse has answered what was given up, if anything."""
+        for slot in self._slots:
+            if slot.given_up is not None:
+                return EndAgent(slot.given_up.exit_code, slot.given_up.reason, slot.given_up.kind)
+        return EndAgent(0, ALL_FINISHED)
+
     def _waits_for_records(self) -> bool:
         """True while the lighthouse is about to send the record of the failure that ends the job.
 
         It is in the report and in the log directory, so it is worth a moment.
         """
-        if not (self._records_wanted and self._lease.is_connected and self._unconfirmed.again()):
+        if not (self._records_wanted and self._lease.is_connected and len(self._unconfirmed)):
             return False
         if self.end_at is None:
             self.end_at = self._out.now + RECORDS_WAIT_S

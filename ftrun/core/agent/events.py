@@ -78,6 +78,30 @@ class LoopBeat:
 
 
 @dataclass(frozen=True, slots=True)
+class ScriptTimerSet:
+    """A worker's script has set a timer of torch's.
+
+    ``pid``: the process of the worker that did. ``left_s``: until it runs out. ``number``: the
+    signal that is wanted then; 0 or less: none.
+    """
+
+    key: WorkerKey
+    pid: int
+    scope: str
+    left_s: float
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptTimerReleased:
+    """A worker's script has released a timer."""
+
+    key: WorkerKey
+    pid: int
+    scope: str
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerSent:
     """A worker's message, as the lighthouse gets it too."""
 
@@ -111,9 +135,14 @@ class StacksTaken:
 
 @dataclass(frozen=True, slots=True)
 class IncidentRecorded:
-    """The lighthouse has a final record about the failures of these incarnations."""
+    """The lighthouse has a record about the failures of these incarnations.
+
+    ``is_open``: it is not the final one.
+    """
 
     incarnations: tuple[str, ...]
+    number: int = 0
+    is_open: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,6 +270,8 @@ Event: TypeAlias = (
     | FailureReported
     | NoManagerMade
     | LoopBeat
+    | ScriptTimerSet
+    | ScriptTimerReleased
     | WorkerSent
     | WorkerDisconnected
     | WorkerUsed

@@ -11,7 +11,7 @@ replicas (core/lighthouse/incidents.py); memory, output and stacks of a process 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ftrun.core import failure_kinds as kinds
 from ftrun.core.agent.failures import Failure
@@ -82,21 +82,40 @@ def failed_workers(ends: Ends, now: float) -> tuple[FailedWorker, ...]:
 class Unconfirmed:
     """Evidence of which the lighthouse has sent no final record yet: a new lighthouse gets it.
 
-    The oldest is dropped if there are ``UNCONFIRMED_MAX``.
+    The oldest is dropped if there are ``UNCONFIRMED_MAX``. ``last_number``: the highest number of a
+    record that has come.
     """
 
     def __init__(self) -> None:
-        self._sent: deque[FailureEvidence] = deque(maxlen=UNCONFIRMED_MAX)
+        self._sent: deque[tuple[float, FailureEvidence]] = deque(maxlen=UNCONFIRMED_MAX)
+        self.last_number = 0
 
-    def sent(self, evidence: FailureEvidence) -> None:
+    def __len__(self) -> int:
+        return len(self._sent)
+
+    def sent(self, evidence: FailureEvidence, now: float) -> None:
         """This was sent, or would have been if there were a stream."""
-        self._sent.append(evidence)
+        self._sent.append((now, evidence))
 
-    def recorded(self, incarnations: tuple[str, ...]) -> None:
-        """The lighthouse has sent the final record about these."""
-        kept = [x for x in self._sent if x.incarnation not in incarnations]
+    def recorded(self, incarnations: tuple[str, ...], number: int, *, is_open: bool) -> None:
+        """The lighthouse has sent a record about these; of one that is open the number is kept.
+
+        A lighthouse that has lost its files learns from it that the failure has been told.
+        """
+        self.last_number = max(self.last_number, number)
+        kept: list[tuple[float, FailureEvidence]] = []
+        for at, evidence in self._sent:
+            if evidence.incarnation not in incarnations:
+                kept.append((at, evidence))
+            elif is_open:
+                kept.append((at, replace(evidence, incident=number)))
         self._sent = deque(kept, maxlen=UNCONFIRMED_MAX)
 
-    def again(self) -> tuple[FailureEvidence, ...]:
-        """What a lighthouse that has just welcomed this agent may not know."""
-        return tuple(self._sent)
+    def again(self, now: float) -> tuple[FailureEvidence, ...]:
+        """What a lighthouse to which this agent has come may not know, with its present age."""
+        return tuple([_aged(evidence, now - at) for at, evidence in self._sent])
+
+
+def _aged(evidence: FailureEvidence, seconds: float) -> FailureEvidence:
+    workers = tuple(replace(x, age_s=x.age_s + max(0.0, seconds)) for x in evidence.workers)
+    return replace(evidence, workers=workers)

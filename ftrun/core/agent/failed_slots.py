@@ -15,12 +15,13 @@ from ftrun.core.agent.ending import Ending
 from ftrun.core.agent.events import SIGKILL, SendEvidence, WorkerExited
 from ftrun.core.agent.evidence import Unconfirmed, failed_workers
 from ftrun.core.agent.failures import Failure, exit_code_of
+from ftrun.core.agent.lease import AgentLease
 from ftrun.core.agent.outbox import Outbox
 from ftrun.core.agent.restarts import BudgetSpent, CrashLoop, Restart, Verdict, WillNotHelp
 from ftrun.core.agent.settings import SupervisorSettings
 from ftrun.core.agent.slot_state import Outcome, SlotState
 from ftrun.core.agent.stopping import Stopping
-from ftrun.core.messages import FailureEvidence, JobFailed, StartFailure
+from ftrun.core.messages import FailureEvidence, JobFailed, ReplicaGivenUp, StartFailure
 from ftrun.errors import assert_never
 
 
@@ -32,10 +33,12 @@ class FailedSlots:
         settings: SupervisorSettings,
         stopping: Stopping,
         ending: Ending,
+        lease: AgentLease,
         unconfirmed: Unconfirmed,
         out: Outbox,
     ) -> None:
         self._settings = settings
+        self._lease = lease
         self._stopping = stopping
         self._ending = ending
         self._unconfirmed = unconfirmed
@@ -64,7 +67,8 @@ class FailedSlots:
             self._send_evidence(slot, kinds.ENDED, "the job was ending")
             return
         at_start = slot.is_at_start and failure.signature() is not None
-        verdict = slot.budget.failed(failure, at_start=at_start, has_position=slot.has_position)
+        has_position = slot.has_position(failure)
+        verdict = slot.budget.failed(failure, at_start=at_start, has_position=has_position)
         self._carry_out(slot, failure, verdict, at_start)
 
     def unhealthy(self, slot: SlotState, failure: Failure) -> None:
@@ -75,6 +79,8 @@ class FailedSlots:
         self._carry_out(slot, failure, slot.budget.failed(failure), at_start=False)
         if slot.restart_in_s is not None:
             slot.wake_at = self._out.now + slot.restart_in_s
+        elif slot.given_up is not None and slot.outcome_ahead is not None:
+            slot.end(slot.outcome_ahead, self._out.now)
 
     def _carry_out(
         self, slot: SlotState, failure: Failure, verdict: Verdict, at_start: bool
@@ -109,11 +115,28 @@ class FailedSlots:
         """Torchrun restarts a script that fails at its start, so no comparison ends the job."""
         return self._settings.restarts.as_torchrun
 
+    @property
+    def _may_go_on(self) -> bool:
+        """True if there may be other replicas or nodes, and a lighthouse that knows of them."""
+        is_only = self._settings.alone and self._settings.replicas == 1
+        return self._lease.is_connected and not (is_only or self._as_torchrun)
+
     def _give_up(self, slot: SlotState, cause: Failure, verdict: str, reason: str) -> None:
-        """End the job. ``cause``: the failure whose exit code it gets, unless ftrun has one."""
+        """Let the lighthouse decide whether the job goes on without the replica, or end the job.
+
+        ``cause``: the failure whose exit code the job gets, unless ftrun has one.
+        """
         exit_code, kind = self._exit(verdict, cause)
         self.show(slot.failures[-1], "It is not restarted.")
         self._send_evidence(slot, verdict, reason)
+        if self._may_go_on:
+            may_restart = self._settings.restarts.max_restarts > 0
+            elsewhere = may_restart and verdict != kinds.WILL_NOT_HELP
+            slot.given_up = ReplicaGivenUp(
+                slot.replica_id, slot.incarnation, exit_code, reason, kind, elsewhere
+            )
+            self._out.send(slot.given_up)
+            return
         self._out.add(words.job_ends(cause.replica_id, reason))
         self._out.send(JobFailed(exit_code, reason, kind))
         self._ending.end_job(exit_code, reason, kind)
@@ -127,23 +150,26 @@ class FailedSlots:
         return exit_code_of(cause.status), kinds.BY_SCRIPT
 
     def _send_evidence(self, slot: SlotState, verdict: str, text: str) -> None:
+        named = slot.failures[-1].step
+        step = slot.budget.step if named is None else named
         evidence = FailureEvidence(
             replica_id=slot.replica_id,
             incarnation=slot.incarnation,
             restarts=slot.started - 1,
             workers=failed_workers(slot.ends, self._out.now),
-            has_step=slot.budget.step is not None,
-            step=slot.budget.step or 0,
+            has_step=step is not None,
+            step=step or 0,
             verdict=verdict,
             words=text,
             restart_in_s=slot.restart_in_s or 0.0,
         )
-        self._unconfirmed.sent(evidence)
+        self._unconfirmed.sent(evidence, self._out.now)
         self._out.add(SendEvidence(evidence))
 
 
 def failure_of(slot: SlotState, event: WorkerExited) -> Failure:
     """A worker's end as a failure, with the exception that it reported or else recorded."""
+    timed_out = slot.script_timers.cause(event.group_rank, event.status)
     return Failure(
         replica_id=slot.replica_id,
         group_rank=event.group_rank,
@@ -151,9 +177,9 @@ def failure_of(slot: SlotState, event: WorkerExited) -> Failure:
         restarts=slot.started - 1,
         status=event.status,
         report=slot.failure_reports.get(event.group_rank, event.recorded),
-        reason=event.reason,
+        reason=event.reason or timed_out,
         memory=event.memory,
-        hangs=slot.hung is event,
+        hangs=slot.hung is event or bool(timed_out),
         on_request=event.status == -SIGKILL and event.group_rank in slot.killed_on_request,
     )
 

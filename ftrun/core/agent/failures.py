@@ -74,6 +74,16 @@ class Failure:
             return kinds.MEMORY
         return kinds.SIGNAL if self.status < 0 else kinds.EXIT
 
+    @property
+    def step(self) -> int | None:
+        """The step at which it raised, by its own report; None: not known, or before the first."""
+        return self.report.step if self.report is not None else None
+
+    @property
+    def heals(self) -> bool:
+        """Whether that step is its peers', because it did not hold their state yet."""
+        return self.report is not None and self.report.heals
+
     def words(self) -> str:
         """The cause, without a verb: an exception, a signal, an exit code, a reason."""
         if self.reason:

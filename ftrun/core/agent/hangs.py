@@ -1,7 +1,8 @@
 """Workers that do not go on: their Python stacks are taken, and then their replica is given up.
 
-A worker is found by its silence (hang_watch.py), by its loop (loop_watch.py), or by the lighthouse,
-which had no answer from it or knows that its peers wait for it.
+A worker is found by its silence (hang_watch.py), by its loop (loop_watch.py), by a timer of its own
+script (script_timers.py), or by the lighthouse, which had no answer from it or knows that its peers
+wait for it.
 The stacks are evidence and end with the process, so they are taken before it is killed. That takes
 a moment, and at most ``STACKS_WAIT_S``.
 
@@ -13,7 +14,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ftrun.core.agent import words
-from ftrun.core.agent.events import AskWorker, TakeStacks, WorkerExited, WorkerUsed
+from ftrun.core.agent.events import (
+    AskWorker,
+    ScriptTimerReleased,
+    ScriptTimerSet,
+    SignalWorker,
+    TakeStacks,
+    WorkerExited,
+    WorkerUsed,
+)
 from ftrun.core.agent.outbox import Outbox
 from ftrun.core.agent.slot_state import SlotPhase, SlotState
 from ftrun.core.agent.slot_table import NodeSlots
@@ -48,6 +57,39 @@ class Hangs:
             slot.loop_watch.gone(rank)
             slot.stands(self._out.now)
             self._give_up(slot, WorkerExited(slot.incarnation, rank, 0, -SIGKILL, why))
+
+    def timer_changed(self, event: ScriptTimerSet | ScriptTimerReleased) -> None:
+        """A worker's script has set or released a timer."""
+        slot = self._slots.of_incarnation(event.key.incarnation)
+        rank = event.key.group_rank
+        if slot is None or rank not in slot.alive:
+            return
+        if isinstance(event, ScriptTimerSet):
+            due_at = self._out.now + event.left_s
+            slot.script_timers.set(rank, event.pid, event.scope, due_at, event.number)
+        else:
+            slot.script_timers.release(rank, event.pid, event.scope)
+
+    def check_timers(self, slot: SlotState) -> None:
+        """Do what the script wants when one of its timers has run out.
+
+        SIGKILL, torch's default, gives the whole replica up, with its stacks. A script that wants
+        another signal has a handler for it, and gets it.
+        """
+        found = slot.script_timers.expired(self._out.now) if slot.hung is None else None
+        if found is None:
+            return
+        rank, why = found.group_rank, words.timer_expired(found.scope)
+        if found.number == SIGKILL:
+            slot.stands(self._out.now)
+            gone = WorkerExited(slot.incarnation, rank, found.pid, -SIGKILL, f"hangs: {why}")
+            self._give_up(slot, gone)
+            return
+        self._out.add(words.timer_signal(slot.replica_id, rank, why, found.number))
+        if found.number > 0:
+            slot.script_timers.signalled(rank, found.number, f"hangs: {why}")
+            key = WorkerKey(slot.replica_id, slot.incarnation, rank)
+            self._out.add(SignalWorker(key, found.number))
 
     def used(self, event: WorkerUsed) -> None:
         """A worker's processor time, at the moment of a question."""

@@ -1,8 +1,10 @@
 """The lighthouse's absence as this agent sees it: what its workers and people receive.
 
-Three limits. A lease that runs out isolates the workers (lease.py). A replica that was lost while
-the lighthouse is gone makes training stand, because there is no new quorum. An agent that never
-had an answer gives up. Not here: the stream and the next attempts (agent/link.py).
+Four limits. A lease that runs out isolates the workers (lease.py): training stands, and people get
+a notice of that now and then. A node that has waited for ``lighthouse_timeout_s`` ends, and so does
+an agent that never had an answer; but a script without a Manager needs no lighthouse, and runs on.
+A replica that was lost while the lighthouse is gone makes training stand, because there is no new
+quorum. Not here: the stream and the next attempts (agent/link.py).
 """
 
 from __future__ import annotations
@@ -20,12 +22,17 @@ from ftrun.core.agent.slot_table import NodeSlots
 from ftrun.core.agent.stopping import Stopping
 from ftrun.core.messages import Lease
 
+REMIND_S = 300.0
+"""Between two notices of a wait for the lighthouse."""
 STANDS_NOTICE_S = 3.0
 """How long training stands for want of a lighthouse before people get the notice."""
 
 
 class Outage:
-    """``_gone_at``: when a connected lighthouse went; None while it is there, or never was."""
+    """``_gone_at``: when a connected lighthouse went; None while it is there, or never was.
+
+    ``_remind_at``: when the next notice of an isolation is due; None: there is none.
+    """
 
     def __init__(
         self,
@@ -44,6 +51,7 @@ class Outage:
         self._out = out
         self._gone_at: float | None = None
         self._stands_shown = False
+        self._remind_at: float | None = None
 
     def lease(self) -> Lease | None:
         """Until when workers may commit without another message; None: no answer so far."""
@@ -59,6 +67,8 @@ class Outage:
         if asked_at is not None and lease is not None:
             self._out.add(SendToWorkers(lease))
         self._gone_at = None
+        if not self._lease.isolated:
+            self._remind_at = None
 
     def disconnected(self, reason: str) -> None:
         """The stream, or an attempt to open one, has failed."""
@@ -66,7 +76,8 @@ class Outage:
             self._gone_at = self._out.now
             self._stands_shown = False
             if not self._ending.has_begun:
-                self._out.add(words.lighthouse_gone(reason))
+                at, limit_s = self._settings.lighthouse_at, self._settings.isolation_limit_s
+                self._out.add(words.lighthouse_gone(at, reason, limit_s))
             for slot in self._slots:
                 if self._ending.has_begun and slot.phase is SlotPhase.STOPPING:
                     self._stopping.leave_now(slot)  # the agreement that it waits for will not come
@@ -81,6 +92,10 @@ class Outage:
             yield ends_at
         if since is not None:
             yield since + STANDS_NOTICE_S
+        if self._remind_at is not None:
+            yield self._remind_at
+            if self._needs_lighthouse():
+                yield self._lost_at()
 
     def check(self) -> None:
         """Act on the limits that have passed."""
@@ -93,12 +108,36 @@ class Outage:
         if self._lease.ends(self._out.now) and lease is not None:
             self._lease.isolated = True
             self._out.add(SendToWorkers(lease))
-            self._out.add(words.isolated(self._settings.isolation_limit_s))
+            self._remind_at = self._out.now
+        if self._remind_at is not None:
+            self._wait()
         since = self._stands_since()
         if since is not None and since + STANDS_NOTICE_S <= self._out.now:
             self._stands_shown = True
             step = max((slot.budget.mark for slot in self._slots), default=0)
             self._out.add(words.no_quorum(step, self._out.now - since))
+
+    def _wait(self) -> None:
+        """The workers are isolated: end in time, and show now and then what is waited for."""
+        settings, now = self._settings, self._out.now
+        if self._needs_lighthouse() and now >= self._lost_at():
+            reason = words.lighthouse_lost(settings.lighthouse_at, settings.lighthouse_timeout_s)
+            self._ending.end_job(settings.unreachable_code, reason)
+        elif self._remind_at is not None and now >= self._remind_at:
+            self._remind_at = now + REMIND_S
+            silent_s = now - self._lost_at() + settings.lighthouse_timeout_s
+            left_s, code = self._lost_at() - now, settings.unreachable_code
+            at = settings.lighthouse_at
+            notice = words.isolated(at, silent_s, code, left_s)
+            self._out.add(notice if self._needs_lighthouse() else words.trains_on(at, silent_s))
+
+    def _lost_at(self) -> float:
+        """When this node ends, if nothing comes until then. Only after a first answer."""
+        return (self._lease.renewed_at or 0.0) + self._settings.lighthouse_timeout_s
+
+    def _needs_lighthouse(self) -> bool:
+        """Whether nothing goes on here without one: each script that runs has a Manager."""
+        return all(slot.has_manager for slot in self._slots if slot.alive)
 
     def _stands_since(self) -> float | None:
         """Since when training stands; None: it goes on, or the notice was shown."""

@@ -66,6 +66,20 @@ class BudgetSpent:
 Verdict: TypeAlias = Restart | WillNotHelp | CrashLoop | BudgetSpent
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an error with this ``signature`` has come. ``heals``: ``step`` is its peers'."""
+
+    signature: str
+    step: int | None
+    heals: bool
+
+    def is_again(self, last: Place) -> bool:
+        """Whether it is as ``last``: at the same step, or before its own first step again."""
+        is_at_same = self.step == last.step or (self.heals and last.heals)
+        return self.signature == last.signature and is_at_same
+
+
 @dataclass
 class RestartBudget:
     """One group's account.
@@ -73,8 +87,8 @@ class RestartBudget:
     ``spent``: 0 <= spent <= max_restarts. ``row``: failures since the last new step. ``mark``: the
     highest step ever reached. ``step``: the one that the running incarnation has come to; None: not
     known. ``baseline``: the step from which the running incarnation's own commits count; None until
-    it is known, because a step reached by healing is not its own. ``last``: signature and step of
-    the failure before.
+    it is known, because a step reached by healing is not its own. ``last``: where the failure
+    before came, if that is certain.
     """
 
     rules: RestartRules
@@ -85,7 +99,7 @@ class RestartBudget:
     baseline: int | None = None
     refill: int = 0
     first: Failure | None = None
-    last: tuple[str, int | None] | None = None
+    last: Place | None = None
     strikes: Counter[str] = field(default_factory=Counter)
 
     @property
@@ -122,7 +136,7 @@ class RestartBudget:
         """Judge a failure; a Restart is booked at once.
 
         ``at_start``: the script itself has failed, before any step of this slot. ``has_position``:
-        the running incarnation's step is known, or it has made none.
+        the step at which it failed is known for certain, or it has made none.
         """
         self.row += 1
         if self.row == 1:
@@ -141,11 +155,13 @@ class RestartBudget:
         if signature is None or self.rules.as_torchrun:
             self.last = None
             return None
-        now = (signature, self.step)
-        is_again = has_position and now == self.last
-        self.last = now if has_position else None
-        if is_again and failure.will_recur(at_start=self.step is None):
-            return WillNotHelp(self.step)
+        step = self.step if failure.step is None else failure.step
+        last, self.last = self.last, None
+        if has_position:
+            self.last = Place(signature, step, failure.heals)
+        is_again = last is not None and self.last is not None and self.last.is_again(last)
+        if is_again and failure.will_recur(at_start=step is None):
+            return WillNotHelp(step if last is not None and step == last.step else None)
         self.strikes[signature] += 1
         if self.strikes[signature] >= self.rules.strikes_max:
             return CrashLoop(self.strikes[signature])

@@ -19,7 +19,8 @@ class SupervisorSettings:
 
     ``crash_code``: the exit code of a crash loop of uncaught exceptions, whose own code, 1, would
     explain nothing. ``hopeless_code``: if the same error comes at every try. ``unreachable_code``:
-    if no lighthouse ever answered. ``unready_code``: if no worker could ever be started.
+    if no lighthouse ever answered, or none for ``lighthouse_timeout_s``. ``lighthouse_at``: where
+    it is, for people; "": with this agent. ``unready_code``: if no worker could ever be started.
     ``hang_timeout_s``: see hang_watch.py; 0: silent workers are left alone.
     ``hang_factor``: see loop_watch.py. ``health_check``: the
     command before a restart (health.py). ``replicas``: of the whole job. ``target``: what the
@@ -34,6 +35,8 @@ class SupervisorSettings:
     grace_s: float
     isolation_limit_s: float
     join_timeout_s: float
+    lighthouse_timeout_s: float = defaults.LIGHTHOUSE_TIMEOUT_S
+    lighthouse_at: str = ""
     alone: bool = True
     end_grace_s: float = 2.0
     stuck_after_s: float = 5.0

@@ -17,7 +17,8 @@ from ftrun.core.agent.failures import Failure
 from ftrun.core.agent.hang_watch import HangWatch
 from ftrun.core.agent.loop_watch import LoopWatch
 from ftrun.core.agent.restarts import RestartBudget
-from ftrun.core.messages import FailureReport, Progress
+from ftrun.core.agent.script_timers import ScriptTimers
+from ftrun.core.messages import FailureReport, Progress, ReplicaGivenUp
 
 FAILURES_KEPT = 16
 
@@ -80,13 +81,14 @@ class SlotState:
     the loss of this incarnation is reported. ``killed``: how, if the group did not end when asked.
     ``has_trained``: the slot was in a quorum once. ``steps_alone``: an optimizer steps, and there
     is no Manager; ``has_stepped``: the same of this incarnation. ``lost_at``: since when the slot
-    cannot train; None while it can. ``hang_watch``, ``loop_watch``: watch this
-    incarnation's workers. ``ends``:
-    how its workers have ended so far, if badly. ``is_failing``: it has failed, and is judged when
-    all of its workers have ended. ``hung``: it is given up when its stacks are taken, or at
-    ``stacks_at``. ``restart_in_s``, ``outcome_ahead``: what follows when all workers of a failed
-    group have ended. ``has_failed``: this incarnation has, so the node's health is checked before
-    the next; ``is_checked``, ``is_healthy``: it is asked for, or found good (health.py).
+    cannot train; None while it can. ``hang_watch``, ``loop_watch``, ``script_timers``: watch this
+    incarnation's workers. ``ends``: how its workers have ended so far, if badly.
+    ``is_failing``: it has failed, and is judged when all of its workers have ended. ``hung``:
+    it is given up when its stacks are taken, or at ``stacks_at``. ``restart_in_s``,
+    ``outcome_ahead``: what follows when all workers of a failed
+    group have ended. ``given_up``: it is not started again, and the lighthouse decides what
+    follows. ``has_failed``: this incarnation has, so the node's health is checked before the next;
+    ``is_checked``, ``is_healthy``: it is asked for, or found good (health.py).
     ``asked_with``: the signal that its scripts were asked to stop with. ``leaves``: what people
     have asked of this incarnation; None: nothing. ``killed_on_request``: workers that people have
     killed.
@@ -111,12 +113,14 @@ class SlotState:
     steps_alone: bool = False
     hang_watch: HangWatch = field(default_factory=lambda: HangWatch(0.0))
     loop_watch: LoopWatch = field(default_factory=lambda: LoopWatch(0.0))
+    script_timers: ScriptTimers = field(default_factory=ScriptTimers)
     lost: bool = False
     ends: Ends = field(default_factory=Ends)
     is_failing: bool = False
     hung: WorkerExited | None = None
     stacks_at: float | None = None
     has_stepped: bool = False
+    given_up: ReplicaGivenUp | None = None
     has_failed: bool = False
     is_checked: bool = False
     is_healthy: bool = False
@@ -145,12 +149,13 @@ class SlotState:
         self.left = set()
         self.hang_watch = HangWatch(hang_timeout_s)
         self.loop_watch = LoopWatch(hang_factor)
+        self.script_timers = ScriptTimers()
         self.has_manager = self.lost = self.is_failing = self.has_stepped = False
         self.ends = Ends()
         self.has_failed = self.is_checked = self.is_healthy = False
         self.hung = None
         self.killed = ""
-        self.leaves = None
+        self.leaves = self.given_up = None
         self.killed_on_request = set()
         self.restart_in_s = self.outcome_ahead = None
         self.clear_deadlines()
@@ -176,16 +181,19 @@ class SlotState:
             yield from self.hang_watch.deadlines()
             if self.hung is None:
                 yield from self.loop_watch.deadlines()
+                yield from self.script_timers.deadlines()
 
     @property
     def is_at_start(self) -> bool:
         """True while no step of this slot is known."""
         return self.budget.mark == 0 and not self.has_trained and not self.steps_alone
 
-    @property
-    def has_position(self) -> bool:
-        """True if the running incarnation's step is known, or it has made none."""
-        return self.budget.step is not None or not self.has_stepped
+    def has_position(self, failure: Failure) -> bool:
+        """True if the failure's step is certain: the worker has named it, or it has made none.
+
+        The step of the last progress would not do, because the worker may have gone on since.
+        """
+        return failure.step is not None or (self.budget.step is None and not self.has_stepped)
 
     @property
     def has_left(self) -> bool:

@@ -20,12 +20,14 @@ DEAD_MAX = 64
 class NodeSlots:
     """Slots by replica_id; at most as many as the lighthouse has assigned.
 
-    ``dead``: the latest incarnations whose end was seen; a lighthouse may have missed them.
+    ``dead``: the latest incarnations whose end was seen; a lighthouse may have missed them. Slots
+    that were given up here stay in the summary.
     """
 
     def __init__(self, rules: RestartRules) -> None:
         self._rules = rules
         self._slots: dict[str, SlotState] = {}
+        self._given_up: dict[str, SlotSummary] = {}
         self._story: deque[tuple[float, str, str]] = deque(maxlen=STORY_MAX)
         self.dead: deque[Loss] = deque(maxlen=DEAD_MAX)
 
@@ -48,8 +50,10 @@ class NodeSlots:
         self._slots = dict(in_order)
 
     def remove(self, slot: SlotState) -> None:
-        """Remove a slot that is another agent's now."""
+        """Remove a slot that is another agent's now, or nobody's."""
         del self._slots[slot.replica_id]
+        if slot.given_up is not None:
+            self._given_up[slot.replica_id] = slot.summary()
 
     def forget_drained(self) -> None:
         """A lighthouse is back. What people have drained is no slot here, unless it says so again.
@@ -88,7 +92,8 @@ class NodeSlots:
 
     def summary(self) -> tuple[SlotSummary, ...]:
         """Each slot's part in the final report."""
-        return tuple(slot.summary() for slot in self)
+        found = self._given_up | {slot.replica_id: slot.summary() for slot in self}
+        return tuple(found[name] for name in sorted(found, key=replica_order))
 
     def all_ended(self) -> bool:
         """True if nothing runs and nothing is to be started."""

@@ -53,6 +53,8 @@ from ftrun.core.agent.events import (
     NoManagerMade,
     ReplicaStopAsked,
     RestartAsked,
+    ScriptTimerReleased,
+    ScriptTimerSet,
     SignalReceived,
     SlotsAssigned,
     SpawnerLost,
@@ -97,6 +99,7 @@ from ftrun.core.messages import (
     Loss,
     Progress,
     ReplicaFinished,
+    ReplicaGivenUp,
     ReplicaStarted,
     RunningReplica,
 )
@@ -126,7 +129,7 @@ class Supervisor:
         )
         self._on_request = OnRequest(settings, self._slots, self._stopping, self._out)
         self._failures = FailedSlots(
-            settings, self._stopping, self._ending, self._unconfirmed, self._out
+            settings, self._stopping, self._ending, self._lease, self._unconfirmed, self._out
         )
         self._health = NodeHealth(settings, self._slots, self._failures, self._out)
         self._hangs = Hangs(self._slots, self._out, self._fail)
@@ -150,6 +153,8 @@ class Supervisor:
                 self._no_manager_made(key, has_stepped)
             case LoopBeat():
                 self._loop_beat(event)
+            case ScriptTimerSet() | ScriptTimerReleased():
+                self._hangs.timer_changed(event)
             case WorkerSent(key, message):
                 self._worker_sent(key, message)
             case WorkerDisconnected(key):
@@ -160,8 +165,8 @@ class Supervisor:
                 self._hangs.stacks_taken(incarnation, stacks)
             case HealthChecked():
                 self._health.checked(event)
-            case IncidentRecorded(incarnations):
-                self._unconfirmed.recorded(incarnations)
+            case IncidentRecorded(incarnations, number, is_open):
+                self._unconfirmed.recorded(incarnations, number, is_open=is_open)
             case RestartAsked(_, incarnation, reason):
                 self._hangs.given_up(incarnation, reason)
             case ReplicaStopAsked():
@@ -217,9 +222,18 @@ class Supervisor:
         """For a Hello: slots that have ended well."""
         return self._slots.finished()
 
-    def unconfirmed(self) -> tuple[FailureEvidence, ...]:
-        """After a Welcome: evidence of failures that a new lighthouse may not know."""
-        return self._unconfirmed.again()
+    def unconfirmed(self, now: float) -> tuple[FailureEvidence, ...]:
+        """After a Hello: evidence of failures that a new lighthouse may not know."""
+        return self._unconfirmed.again(now)
+
+    @property
+    def last_incident(self) -> int:
+        """For a Hello: the highest number of an incident that a lighthouse has sent."""
+        return self._unconfirmed.last_number
+
+    def given_up(self) -> tuple[ReplicaGivenUp, ...]:
+        """After a Welcome: replicas of which a new lighthouse may not know that they stay away."""
+        return tuple(slot.given_up for slot in self._slots if slot.given_up is not None)
 
     @property
     def isolated(self) -> bool:
@@ -348,6 +362,7 @@ class Supervisor:
         slot.alive.discard(event.group_rank)
         slot.hang_watch.gone(event.group_rank)
         slot.loop_watch.gone(event.group_rank)
+        slot.script_timers.gone(event.group_rank)
         self._slots.note(self._out.now, slot, f"worker {event.group_rank} exited {event.status}")
         if slot.phase is SlotPhase.RUNNING:
             # A script that raised has failed, even if its exit handler ends it with status 0.
@@ -435,6 +450,8 @@ class Supervisor:
         slot = self._slots.of_incarnation(key.incarnation)
         if slot is None or key.group_rank not in slot.alive:
             return
+        if report.step is not None and not report.heals:
+            slot.budget.progressed(report.step)
         slot.failure_reports[key.group_rank] = report
         raised = failure_of(slot, WorkerExited(key.incarnation, key.group_rank, 0, 1))
         slot.ends.note(self._out.now, raised)
@@ -531,6 +548,7 @@ class Supervisor:
             if slot.phase is SlotPhase.RUNNING:
                 self._hangs.ask_the_silent(slot)
                 self._hangs.check_loops(slot)
+                self._hangs.check_timers(slot)
         self._refill_standbys()
         self._check_imports()
         self._outage.check()

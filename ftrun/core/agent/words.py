@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ftrun.core.agent.events import ShowNotice, WorkerLife
-from ftrun.core.agent.failures import Failure
+from ftrun.core.agent.failures import Failure, signal_name
 from ftrun.core.agent.imports import NOTICE_AFTER_S
 from ftrun.core.messages import USAGE_CODE
 
@@ -124,6 +124,20 @@ def stands_in(replica_id: str, places: Iterable[tuple[int, str]]) -> ShowNotice:
     return _notice("hangs", text, replica_id)
 
 
+def timer_expired(scope: str) -> str:
+    """The cause of what follows when a timer of a script has run out."""
+    return f"the timer {scope!r} of its script has expired"
+
+
+def timer_signal(replica_id: str, group_rank: int, why: str, number: int) -> ShowNotice:
+    """A timer has run out, and its script wants a signal that need not end it, or none."""
+    then = (
+        f"it is sent {signal_name(number)}, as it asked" if number > 0 else "it asked for nothing"
+    )
+    text = f"replica {replica_id}, worker {group_rank}: {why}; {then}."
+    return _notice("timer", text, replica_id)
+
+
 def no_more_standbys(deaths: int, status: int) -> ShowNotice:
     """Standbys end before they are used."""
     text = (
@@ -184,9 +198,13 @@ def lighthouse_back() -> ShowNotice:
     return _notice("lighthouse", "The lighthouse is back.")
 
 
-def lighthouse_gone(reason: str) -> ShowNotice:
+def lighthouse_gone(at: str, reason: str, limit_s: float) -> ShowNotice:
     """The stream has ended."""
-    text = f"The lighthouse is gone ({reason}); training goes on until a replica is lost."
+    where = f"{at}: " if at else ""
+    text = (
+        f"The lighthouse is gone ({where}{reason}); training goes on until a replica is lost, and "
+        f"for {limit_s:g} s at most (--isolation-limit)."
+    )
     return _notice("lighthouse", text)
 
 
@@ -199,12 +217,32 @@ def no_quorum(step: int, stood_s: float) -> ShowNotice:
     return _notice("lighthouse", text)
 
 
-def isolated(limit_s: float) -> ShowNotice:
-    """The lease is over."""
+def isolated(at: str, silent_s: float, end_code: int, left_s: float) -> ShowNotice:
+    """The lease is over, and training waits; ``left_s``: until this node ends."""
     text = (
-        f"No word from a lighthouse for {limit_s:g} s: workers stop committing until one is back."
+        f"No word from {_lighthouse(at)} for {silent_s:.0f} s: training stands, and goes on when "
+        f"it is back. If it is not back within {left_s:.0f} s (--lighthouse-timeout), the scripts "
+        f"here are asked to stop, and this node ends with exit code {end_code}."
     )
     return _notice("isolated", text)
+
+
+def trains_on(at: str, silent_s: float) -> ShowNotice:
+    """The lease is over, but no worker here has a Manager."""
+    text = (
+        f"No word from {_lighthouse(at)} for {silent_s:.0f} s. The script has no Manager, so it "
+        "runs on, and ftrun waits for the lighthouse as long as it runs."
+    )
+    return _notice("isolated", text)
+
+
+def lighthouse_lost(at: str, silent_s: float) -> str:
+    """The reason of a node that ends because its workers wait for a lighthouse in vain."""
+    return f"no word from {_lighthouse(at)} for {silent_s:g} s (--lighthouse-timeout)"
+
+
+def _lighthouse(at: str) -> str:
+    return f"the lighthouse at {at}" if at else "the lighthouse"
 
 
 def _notice(kind: str, text: str, replica_id: str = "") -> ShowNotice:

@@ -22,7 +22,8 @@ class Agent:
     ``assigned``: the slots that it was last sent; None before the first time. ``is_leaving``: it
     takes no more slots, and what it runs leaves. ``failures``: when its replicas failed, since any
     of them trained; ``failed_at_step``: the job's step at the last one. ``is_aside``: it takes no
-    more slots (set_aside.py); ``is_unplaced``: no other node could take its slots.
+    more slots (set_aside.py); ``is_unplaced``: no other node could take its slots. ``is_back``: it
+    was in the job under an earlier lighthouse.
     """
 
     agent_id: str
@@ -37,6 +38,7 @@ class Agent:
     failed_at_step: int = -1
     is_aside: bool = False
     is_unplaced: bool = False
+    is_back: bool = False
     silence_check: SilenceCheck = field(default_factory=SilenceCheck)
 
     @property
@@ -74,6 +76,8 @@ class Agents(Mapping[str, Agent]):
     def attach(self, agent: Agent) -> None:
         """An agent has come."""
         state = self._state
+        former = self._agents.get(agent.agent_id)
+        agent.is_back |= former is not None and former.is_back
         self._agents[agent.agent_id] = agent
         self.received(agent)
         state.outbox.agents[agent.agent_id] = None

@@ -46,6 +46,25 @@ class LighthouseSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class JournaledOperation:
+    """A request that survives the lighthouse: of Request and Operation what a later one needs."""
+
+    number: int
+    command: str
+    replica_id: str = ""
+    group_rank: int | None = None
+    node: str = ""
+    request_id: str = ""
+    incarnation: str = ""
+    was_live: bool = False
+    step: int | None = None
+    has_ended: bool = False
+    has_failed: bool = False
+    text: str = ""
+    is_held: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class JournalState:
     """The record that must survive the lighthouse: small, written as a whole, the newest counts.
 
@@ -54,7 +73,9 @@ class JournalState:
     is over. ``spec`` is None until a job has come. ``unaccounted``: members that were
     removed from a quorum and may live on with the job's state (departed.py). ``outcome``: how the
     job has ended, if it has. ``agents_seen``: the most agents that were attached at once.
-    ``withdrawn``: the slots that nobody gets, because people have drained them (operators.py).
+    ``withdrawn``: the slots that nobody gets, because people have drained them (operators.py);
+    ``given_up``: or because the job goes on without their replicas (giving_up.py).
+    ``operations``: what people have asked for, also what is done, so that it is not done twice.
     """
 
     epoch: int = 0
@@ -66,6 +87,8 @@ class JournalState:
     outcome: EndJob | None = None
     agents_seen: int = 0
     withdrawn: tuple[str, ...] = ()
+    given_up: tuple[str, ...] = ()
+    operations: tuple[JournaledOperation, ...] = ()
 
 
 # ---------------------------------------------------------------- events
@@ -104,12 +127,14 @@ class Request:
     """What a person asks for. ``command``: drain, restart, kill or stack.
 
     ``replica_id``: "": all of them, or all of ``node``. ``group_rank`` None: all of its workers.
+    ``request_id``: chosen by who asks; the same request with the same id is one operation.
     """
 
     command: str
     replica_id: str = ""
     group_rank: int | None = None
     node: str = ""
+    request_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +195,17 @@ class SaveAccount:
 
 
 @dataclass(frozen=True, slots=True)
+class EarlierIncident:
+    """A record that an earlier life of the lighthouse has written.
+
+    ``age_s``: the time since its first cause.
+    """
+
+    document: dict[str, Any]
+    age_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class OperationChanged:
     """The text of an operation has changed, or it has ended: those who wait for it look again."""
 
@@ -191,6 +227,8 @@ class Operation:
     ``refused``: the HTTP status of a request that was not carried out. ``incarnation``: the one
     that it is about; ``was_live``: that was a member. ``agents``: those that were asked to leave.
     ``step``: at which a replica leaves. ``wanted``: workers whose stacks have not come.
+    ``is_resumed``: an earlier life of the lighthouse has begun it, and this one has not gone on
+    with it yet. ``is_held``: nobody has begun it, because the agents are not back yet.
     """
 
     number: int
@@ -202,6 +240,8 @@ class Operation:
     incarnation: str = ""
     was_live: bool = False
     agents: set[str] = field(default_factory=set)
+    is_resumed: bool = False
+    is_held: bool = False
     step: int | None = None
     wanted: set[WorkerKey] = field(default_factory=set)
     stacks: dict[WorkerKey, str] = field(default_factory=dict)

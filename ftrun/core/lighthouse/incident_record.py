@@ -46,7 +46,7 @@ def _document(incident: Incident, job_id: str, now: float, chars: int) -> dict[s
         "quorum": None if incident.quorum is None else quorum_name(incident.quorum),
         "first_cause": _part(first, first, chars),
         "consequences": [_part(x, first, min(chars, FOLLOWER_CHARS)) for x in shown],
-        "consequences_not_shown": len(followers) - len(shown) + len(incident.unlisted),
+        "consequences_not_shown": len(followers) - len(shown) + incident.unlisted_count,
         "members": [_standing(x) for x in incident.standing],
         "response": _response(incident),
         "cost": {

@@ -20,7 +20,8 @@ class Part:
     ``at``: when it failed, by the lighthouse's clock. ``signature``: of its error, if it came
     before the first step. ``started_at``: when the next incarnation of its slot was started;
     ``back_at``: when that was in a quorum, or when nothing more is expected; ``back_step``: the
-    job's step then. ``set_aside``: why its slot went to another node.
+    job's step then. ``set_aside``: why its slot went to another node; ``goes_on``: how the job goes
+    on without it.
     """
 
     replica_id: str
@@ -37,6 +38,7 @@ class Part:
     back_step: int | None = None
     healed: Healed | None = None
     set_aside: str = ""
+    goes_on: str = ""
 
     def tell(self, evidence: FailureEvidence, now: float, agent_id: str, host: str) -> None:
         """The agent's evidence: it knows kind, cause and time better than the first report."""
@@ -95,8 +97,10 @@ class Response:
 class Incident:
     """``began_at``: the time of the first cause, ``noted_at``: when the lighthouse knew of it.
 
-    ``members``: of the quorum at that time. ``unlisted``: incarnations beyond the limit of parts.
     ``cost_s``: the replica-seconds that it has cost so far, of the job's account (account.py).
+    ``members``: of the quorum at that time. ``unlisted``: incarnations beyond the limit of parts;
+    ``not_listed``: how many more there were. ``is_earlier``: an earlier life of the lighthouse has
+    written it; then ``others_go_on``: a quorum stands, and how it was formed is not known.
     """
 
     number: int
@@ -112,11 +116,20 @@ class Incident:
     closed_at: float | None = None
     ended_words: str = ""
     cost_s: float = 0.0
+    end_verdict: str = kinds.ENDED
+    not_listed: int = 0
+    is_earlier: bool = False
+    others_go_on: bool = False
 
     @property
     def is_in_quorum(self) -> bool:
         """Whether a member of the quorum has failed, so that the others had to respond."""
         return any(part.replica_id in self.members for part in self.parts)
+
+    @property
+    def unlisted_count(self) -> int:
+        """How many incarnations are in it beyond the limit of parts."""
+        return len(self.unlisted) + self.not_listed
 
     def in_order(self) -> list[Part]:
         """The first cause, and then what followed."""
@@ -149,14 +162,15 @@ class Incident:
     def close_if_over(self, now: float) -> None:
         """All of its replicas are back, or are not expected, and the others go on."""
         waits = [part for part in self.parts if part.back_at is None]
-        if not waits and (self.response is not None or not self.is_in_quorum):
+        go_on = self.response is not None or self.others_go_on or not self.is_in_quorum
+        if not waits and go_on:
             self.closed_at = now
 
-    def end(self, now: float, words: str) -> None:
-        """The job has ended; ``words``: why."""
+    def end(self, now: float, words: str, verdict: str = kinds.ENDED) -> None:
+        """The job has ended, or nothing more will be known of it; ``words``: why."""
         if self.closed_at is None:
             self.closed_at = now
-            self.ended_words = words
+            self.ended_words, self.end_verdict = words, verdict
         for part in self.parts:
             if part.back_at is None:
                 part.back_at = now
@@ -166,14 +180,15 @@ class Incident:
     def verdict(self) -> tuple[str, str]:
         """One word of failure_kinds.py, and the same for people; ("", ""): not known yet."""
         told = [part.evidence for part in self.in_order() if part.evidence is not None]
-        for evidence in told:
-            if evidence.verdict in kinds.ENDING_VERDICTS:
-                return evidence.verdict, evidence.words
+        for part in self.in_order():
+            evidence, is_moved = part.evidence, bool(part.set_aside)
+            if evidence is not None and evidence.verdict in kinds.ENDING_VERDICTS and not is_moved:
+                return evidence.verdict, part.goes_on or evidence.words
         aside = [part.set_aside for part in self.parts if part.set_aside]
         if aside:
             return kinds.SET_ASIDE, aside[0]
         if self.ended_words:
-            return kinds.ENDED, self.ended_words
+            return self.end_verdict, self.ended_words
         if told:
             return told[0].verdict, told[0].words
         is_back = self.closed_at is not None

@@ -15,30 +15,38 @@ that the agent states, so that only one clock counts. Consequences come after al
 incident is open until all of its replicas are back in a quorum, or have been started again if they
 never were in one, or are not to come back. Everything is bounded (Q8), and decides nothing.
 
-Not here: the record as JSON (incident_record.py), the evidence of one replica (core/agent/).
+A lighthouse that is started again takes over the records of its last life, so a failure is told
+once, under one number. If its files are lost, the agents still know the numbers of the records that
+they were sent. What nobody is left to report is closed as not known.
+
+Not here: what follows from one (incident_following.py), the record as JSON (incident_record.py) and
+back (incident_reading.py), the evidence of one replica (core/agent/).
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from ftrun.core import failure_kinds as kinds
 from ftrun.core.ids import replica_order
 from ftrun.core.lighthouse.agents import Agent
-from ftrun.core.lighthouse.events import SaveIncident
+from ftrun.core.lighthouse.events import EarlierIncident, SaveIncident
+from ftrun.core.lighthouse.incident_following import note_response, note_returns, standing_of
+from ftrun.core.lighthouse.incident_reading import incident_of
 from ftrun.core.lighthouse.incident_record import document
-from ftrun.core.lighthouse.incident_state import Incident, Part, Response, Standing
-from ftrun.core.lighthouse.phases import IN_QUORUM, Phase
+from ftrun.core.lighthouse.incident_state import Incident, Part
+from ftrun.core.lighthouse.phases import Phase
 from ftrun.core.lighthouse.replicas import Replica
 from ftrun.core.lighthouse.state import MembershipState
 from ftrun.core.messages import FailureEvidence, Healed, IncidentRecord, Loss, ReplicaLost
 
 INCIDENTS_MAX = 100
 PARTS_MAX = 64
-STANDS = IN_QUORUM - {Phase.BUILD}
 CASCADE_S = 60.0
 """A consequence that comes later than this after the incident began is an incident of its own."""
+NOBODY_BACK = "no node has come back to the restarted lighthouse: what followed is not known"
+ANOTHER_JOB = "another job has begun, and nobody of this one was left: what followed is not known"
 
 
 class Incidents:
@@ -53,6 +61,8 @@ class Incidents:
         self._open: list[Incident] = []
         self._number = 0
         self.cost_s: Callable[[int, float], float] = _costs_nothing
+        self._earlier: list[EarlierIncident] = []
+        self._gone_at: float | None = None
 
     def __iter__(self) -> Iterator[Incident]:
         return iter(self._incidents)
@@ -62,9 +72,56 @@ class Incidents:
         """Those that are not over, oldest first."""
         return self._open
 
+    # ------------------------------------------------------------ earlier lives
+
+    @property
+    def last_number(self) -> int:
+        """The highest number that was used; 0: none was."""
+        return self._number
+
     def go_on_after(self, number: int) -> None:
         """An earlier life of this lighthouse has written incidents up to this number."""
         self._number = max(self._number, number)
+
+    def take_over(self, earlier: Iterable[EarlierIncident]) -> None:
+        """Go on with these records, oldest first, as soon as it is known whose they are."""
+        self._earlier = list(earlier)[-INCIDENTS_MAX:]
+        if self._state.spec.job_id:
+            self.job_is_known()
+
+    def job_is_known(self) -> None:
+        """Go on with the records of this job that were written earlier."""
+        state, earlier = self._state, self._earlier
+        self._earlier = []
+        for one in earlier:
+            if one.document.get("job_id") != state.spec.job_id:
+                continue
+            number = one.document.get("number")
+            self.go_on_after(number if isinstance(number, int) else 0)
+            incident = incident_of(one.document, one.age_s, state.now)
+            if incident is None or any(self._find(part) for part in incident.parts):
+                continue
+            self._incidents.append(incident)
+            if incident.closed_at is None:
+                self._open.append(incident)
+        if self._open:
+            self._gone_at = state.now + max(state.silence_s, state.spec.join_timeout_s)
+
+    def agent_came(self, last_number: int) -> None:
+        """An agent of the job is here, which was sent records up to this number."""
+        self.go_on_after(last_number)
+        self._gone_at = None
+
+    def next_deadline(self) -> float | None:
+        """When nobody is expected any more to tell what followed."""
+        return self._gone_at
+
+    def abandon(self, words: str) -> None:
+        """Close what is open: nobody will report what followed."""
+        for incident in self._open:
+            incident.end(self._state.now, words, kinds.NOT_KNOWN)
+            self._save(incident)
+        self._open = []
 
     # ------------------------------------------------------------ what has happened
 
@@ -114,7 +171,10 @@ class Incidents:
             agent_id=agent.agent_id,
             host=agent.host,
         )
-        incident = self._add(part)
+        is_known = self._find(part) is not None
+        incident = self._add(part, evidence.incident)
+        if not is_known:
+            self._missed(part, incident)
         known = incident.part_of(evidence.replica_id, evidence.incarnation)
         if known is not None:
             known.tell(evidence, now, agent.agent_id, agent.host)
@@ -138,17 +198,25 @@ class Incidents:
         for part in self._open_parts(replica_id):
             part.set_aside = words
 
+    def goes_on(self, replica_id: str, words: str) -> None:
+        """The job goes on without the slot's replica."""
+        for part in self._open_parts(replica_id):
+            part.goes_on = words
+
     # ------------------------------------------------------------ what follows
 
     def run_rules(self) -> None:
         """After every event: note what the survivors did, and close what is over."""
         state = self._state
+        if self._gone_at is not None and state.now >= self._gone_at:
+            self._gone_at = None
+            self.abandon(NOBODY_BACK)
         for incident in self._open:
             if state.phase is Phase.ENDED:
                 incident.end(state.now, self._ending())
             else:
-                self._note_response(incident)
-                self._note_returns(incident)
+                note_response(state, incident)
+                note_returns(state, incident)
             if incident.closed_at is not None:
                 self._save(incident)
         if self._open:
@@ -205,11 +273,16 @@ class Incidents:
         for incident in self._open:
             yield from (part for part in incident.parts if part.replica_id == replica_id)
 
-    def _add(self, part: Part) -> Incident:
-        """The incident of this part: the one that has it, the one it belongs to, or a new one."""
+    def _add(self, part: Part, number: int = 0) -> Incident:
+        """The incident of this part: the one that has it, the one it belongs to, or a new one.
+
+        ``number``: that of the record that an earlier lighthouse has sent of it; 0: none.
+        """
         known = self._find(part)
         if known is not None:
             return known
+        if number:
+            return self._told_earlier(part, number)
         for incident in reversed(self._open):
             is_near = part.at <= incident.began_at + CASCADE_S
             if is_near and incident.takes(part):
@@ -217,18 +290,35 @@ class Incidents:
                 return incident
         return self._begin(part)
 
-    def _begin(self, part: Part) -> Incident:
+    def _told_earlier(self, part: Part, number: int) -> Incident:
+        """The files of the last lighthouse are lost: the incident goes on under its number."""
+        self.go_on_after(number)
+        for incident in self._incidents:
+            if incident.number == number:
+                incident.add(part, PARTS_MAX)
+                return incident
+        return self._begin(part, number)
+
+    def _missed(self, part: Part, incident: Incident) -> None:
+        """The loss was reported to an earlier lighthouse, and perhaps what followed from it."""
+        incident.is_earlier |= incident.parts == [part]
+        replica = self._state.replicas.at(part.replica_id)
+        if replica is not None and part.is_followed_by(replica.incarnation):
+            part.started_at = self._state.now
+
+    def _begin(self, part: Part, number: int = 0) -> Incident:
         state = self._state
-        self._number += 1
+        if not number:
+            self._number += 1
         incident = Incident(
-            number=self._number,
+            number=number or self._number,
             began_at=part.at,
             noted_at=state.now,
             step=state.step_max,
             quorum=state.quorum.attempt.quorum_id if state.quorum is not None else None,
             members=tuple(sorted(state.live, key=replica_order)),
             parts=[part],
-            standing=self._standing(but=part.replica_id),
+            standing=standing_of(state, but=part.replica_id),
         )
         self._drop_oldest()
         self._incidents.append(incident)
@@ -241,71 +331,14 @@ class Incidents:
             oldest = self._incidents.popleft()
             self._open = [incident for incident in self._open if incident is not oldest]
 
-    def _standing(self, but: str) -> list[Standing]:
-        """Where each other member is, as far as its last message tells."""
-        found = []
-        for name in sorted(self._state.live - {but}, key=replica_order)[:PARTS_MAX]:
-            replica = self._state.replicas[name]
-            if replica.progress is not None:
-                found.append(Standing(name, replica.progress.step, replica.progress.phase.value))
-            else:
-                known = [report.state.step for report in replica.reports.values()]
-                found.append(Standing(name, max(known, default=0), ""))
-        return found
-
-    def _note_response(self, incident: Incident) -> None:
-        """The first quorum that stands after the failure, and how its members came to it."""
-        state = self._state
-        if incident.response is not None or state.phase not in STANDS or state.quorum is None:
-            return
-        changes = [c for c in state.history.changes if c.ended_at is not None and c.quorum]
-        change = next((c for c in changes if (c.ended_at or 0.0) >= incident.noted_at), None)
-        if change is None or change.ended_at is None:
-            return
-        survivors = [name for name in incident.members if name in state.live]
-        incident.response = Response(
-            kind=change.kind,
-            quorum=change.quorum,
-            members=change.members,
-            survivors=tuple(survivors),
-            recomputes=state.quorum.recomputes,
-            step=change.step,
-            duration_s=change.ended_at - change.began_at,
-        )
-        for standing in incident.standing:
-            replica = state.replicas.at(standing.replica_id)
-            if replica is not None and replica.reports:
-                standing.note(list(replica.reports.values()))
-
-    def _note_returns(self, incident: Incident) -> None:
-        state = self._state
-        for part in incident.parts:
-            if part.back_at is not None:
-                continue
-            replica = state.replicas.at(part.replica_id)
-            is_next = replica is not None and part.is_followed_by(replica.incarnation)
-            if state.slots[part.replica_id].is_finished:
-                part.back_at = state.now
-            elif is_next and self._trains(part):
-                part.back_at, part.back_step = state.now, state.step_max
-            elif part.started_at is not None and part.replica_id not in incident.members:
-                part.back_at = part.started_at
-        incident.close_if_over(state.now)
-
-    def _trains(self, part: Part) -> bool:
-        """Whether the slot is in a quorum that stands, and has its peers' state."""
-        state = self._state
-        if part.replica_id not in state.live or state.phase not in STANDS or state.quorum is None:
-            return False
-        return part.healed is not None or part.replica_id not in state.quorum.newcomers
-
     def _save(self, incident: Incident) -> None:
         """Send the record as it stands to the agents, which keep it in their log directories."""
         state = self._state
         is_told = any(part.evidence or part.kind == kinds.NODE for part in incident.parts)
         if incident.closed_at is None and not is_told:
             return  # the evidence comes in a moment, and the record with it
-        incident.cost_s = self.cost_s(incident.number, state.now)
+        # An account that was lost with the last life does not know what was charged before.
+        incident.cost_s = max(incident.cost_s, self.cost_s(incident.number, state.now))
         record = SaveIncident(
             agents=state.outbox.agents_for(part.agent_id for part in incident.parts),
             record=IncidentRecord(

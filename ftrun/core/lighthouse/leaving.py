@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from ftrun.core import messages as m
 from ftrun.core.ids import replica_order
 from ftrun.core.lighthouse.choice import group_state
+from ftrun.core.lighthouse.history import replicas
 from ftrun.core.lighthouse.losses import Losses
 from ftrun.core.lighthouse.phases import IN_QUORUM, Phase
 from ftrun.core.lighthouse.replicas import Replica
@@ -140,6 +141,14 @@ class Leaving:
             self.finishing(replica)
             if replica_id not in state.live:
                 state.replicas.remove(replica_id)
+
+    def finished_words(self) -> str:
+        """The reason of a job that ends well."""
+        given_up = self._state.slots.given_up()
+        if not given_up:
+            return "all replicas have finished"
+        verb = "was" if len(given_up) == 1 else "were"
+        return f"all replicas have finished but {replicas(given_up)}, which {verb} given up"
 
     def is_over(self) -> bool:
         """Whether nobody trains any more, and all that have left are gone."""

@@ -41,7 +41,8 @@ from ftrun.core.lighthouse.events import (
     SendToAgent,
     TimerFired,
 )
-from ftrun.core.lighthouse.incidents import Incidents
+from ftrun.core.lighthouse.giving_up import GivingUp
+from ftrun.core.lighthouse.incidents import ANOTHER_JOB, Incidents
 from ftrun.core.lighthouse.membership import Membership
 from ftrun.core.lighthouse.next_job import NextJob, refusal
 from ftrun.core.lighthouse.operators import Operators
@@ -117,6 +118,9 @@ class Lighthouse:
         self.presence = Presence(self.state)
         self.running.nothing_ran = journal.quorum is None
         self.aside = SetAside(self.state, self.agents, self.assignment, self.incidents)
+        self.giving_up = GivingUp(
+            self.state, self.membership, self.assignment, self.agents, self.incidents, self.aside
+        )
         self._handlers: dict[type, Callable[[Agent, Any], None]] = {
             m.WorkerMessage: self._on_worker,
             m.Heartbeat: self._on_heartbeat,
@@ -126,6 +130,7 @@ class Lighthouse:
             m.ReplicaFinished: self.running.on_finished,
             m.AgentLeaving: self._on_agent_leaving,
             m.JobFailed: self._on_job_failed,
+            m.ReplicaGivenUp: self.giving_up.on_given_up,
             m.Goodbye: self._on_goodbye,
             m.WorkerStacks: self.operators.on_stacks,
         }
@@ -162,6 +167,7 @@ class Lighthouse:
         """Draw the consequences of an event, once all of it is noted."""
         self.next_job.send_home(self.state)
         self._run_membership_rules()
+        self.giving_up.run_rules()
         self.operators.run_rules()
         if self.membership.may_move:
             self._run_membership_rules()
@@ -190,6 +196,7 @@ class Lighthouse:
             self.agents.check_at,
             self.operators.next_deadline(),
             self.presence.next_deadline(),
+            self.incidents.next_deadline(),
         )
         return min((t for t in times if t is not None), default=None)
 
@@ -211,9 +218,9 @@ class Lighthouse:
             now,
         )
 
-    def operation(self, number: int) -> Operation | None:
-        """What has become of a request; None: it is not known, or no longer."""
-        return self.operators.get(number)
+    def operation(self, number: int, request_id: str = "") -> Operation | None:
+        """What has become of a request, by its number or its id; None: it is not known."""
+        return self.operators.get(number, request_id)
 
     def check(self) -> None:
         """Assert what must hold between events."""
@@ -246,9 +253,12 @@ class Lighthouse:
         state = self.state
         if state.spec is NO_SPEC:
             state.open(hello.spec)
+            self.incidents.job_is_known()
         self.account.note_age(hello.age_s)
+        self.incidents.agent_came(hello.incidents)
         agent = Agent(hello.agent_id, hello.host, hello.store, hello.capacity, state.now)
         agent.is_leaving = not hello.capacity
+        agent.is_back = hello.epoch not in (0, state.attempts.epoch)
         self.agents.attach(agent)
         self._interrupt_first(agent.agent_id, hello)
         welcome = m.Welcome(state.attempts.epoch, state.settings.http)
@@ -257,6 +267,7 @@ class Lighthouse:
             state.outbox.to_agent(agent.agent_id, state.outcome)
         else:
             self.running.take_hello(agent, hello)
+            self.operators.agent_came(agent)
             if state.phase is Phase.FENCE and not hello.running:
                 self.membership.forming.notice_wait(agent.agent_id)  # or it waits in silence
 
@@ -279,7 +290,10 @@ class Lighthouse:
             if former.outcome is not None:
                 former.outbox.to_agent(agent_id, former.outcome)
         self.next_job.waiting.clear()
+        self.incidents.abandon(ANOTHER_JOB)
+        told = self.incidents.last_number if former.spec.job_id == spec.job_id else 0
         self._set_up(JournalState(epoch=former.attempts.epoch, spec=spec), former.now)
+        self.incidents.go_on_after(told)
         self.state.outbox.put_first(former.outbox.take())
 
     def _wait_for_another_run(self, hello: m.Hello) -> None:

@@ -112,7 +112,7 @@ class Membership:
             self.losses.lose(losses, is_dead=False, restart=True)
             return True
         if self.leaving.is_over():
-            self.end(0, "all replicas have finished")
+            self.end(0, self.leaving.finished_words())
             return True
         self.leaving.remove_finished_in_time()
         if state.phase in IN_QUORUM and (state.removed or state.failure):

@@ -7,7 +7,8 @@ and must have had no failure itself: an error that is in the script would only m
 is none, nothing changes: the agent goes on with its restarts, and the lighthouse says so.
 
 A node that was set aside comes back as a new agent. Not here: restarts on the same node
-(core/agent/restarts.py), slots of agents that leave (assignment.py).
+(core/agent/restarts.py), slots of agents that leave (assignment.py), a replica that its agent gives
+up (giving_up.py).
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class SetAside:
     def _move(self, agent: Agent, why: str) -> None:
         state = self._state
         mine = state.slots.of(agent.agent_id)
-        moved = [name for name in mine if state.replicas.at(name) is None and self._give(name)]
+        moved = [name for name in mine if state.replicas.at(name) is None and self.give(name)]
         if not moved:
             self._note_no_room(agent, why)
             return
@@ -76,21 +77,25 @@ class SetAside:
             self._incidents.set_aside(name, text)
         state.outbox.notice("aside", moved, sentence(text))
 
-    def _give(self, replica_id: str) -> bool:
+    def give(self, replica_id: str) -> bool:
         """Give a slot to the node with the most room that has had no failure."""
         state = self._state
-        owner = self._agents[state.slots[replica_id].agent_id]
+        slot = state.slots[replica_id]
+        owner = self._agents.get(slot.agent_id)
         runs = state.slots.by_agent()
         room = {
             agent_id: agent.capacity - len(runs.get(agent_id, ()))
             for agent_id in state.outbox.agents
             if (agent := self._agents[agent_id]).takes_slots and not agent.failures
         }
+        for agent_id in slot.given_up_at:
+            room.pop(agent_id, None)
         heir = max(room, key=lambda agent_id: room[agent_id], default="")
-        if not heir or room[heir] <= 0 or heir == owner.agent_id:
+        if not heir or room[heir] <= 0 or heir == slot.agent_id:
             return False
         state.slots.give(replica_id, heir)
-        self._assignment.send_slots(owner)
+        if owner is not None:
+            self._assignment.send_slots(owner)
         self._assignment.send_slots(self._agents[heir])
         return True
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ftrun.core.messages import StartFailure
 
@@ -30,8 +30,10 @@ class Slot:
     ``agent_id``: "" if it is free. ``is_finished``: its script has ended well, and nothing runs in
     it any more. ``moves_to``: the agent that gets it once its replica has left; ``has_left``: the
     replica has left, and its processes end. ``was_drained``: free since an agent or the replica
-    left. ``is_withdrawn``: people have drained it, and nobody gets it until they ask. ``dead``:
-    the last incarnation that has certainly ended. ``restarts``: as its agent counts them.
+    left. ``is_withdrawn``: people have drained it, or the job goes on without it, and nobody gets
+    it until they ask. ``given_up``: why the job goes on without it; "": it does not.
+    ``given_up_at``: the agents that have given it up. ``dead``: the last incarnation that has
+    certainly ended. ``restarts``: as its agent counts them.
     ``restart_at``: when its agent starts it again, while it waits for that. ``start_failure``: how
     its script has failed, if it has not come to its first step since. ``restarts_left``: of its
     budget when it was started last; None: not known.
@@ -44,6 +46,8 @@ class Slot:
     has_left: bool = False
     was_drained: bool = False
     is_withdrawn: bool = False
+    given_up: str = ""
+    given_up_at: set[str] = field(default_factory=set)
     dead: str = ""
     restarts: int = 0
     start_failure: StartFailure | None = None
@@ -116,11 +120,23 @@ class SlotTable:
             self.changed.add(replica_id)
             self._withdrawn[replica_id] = None
 
+    def give_up(self, replica_id: str, why: str) -> None:
+        """Withdraw the slot, because the job goes on without its replica."""
+        self.withdraw(replica_id)
+        if replica_id in self._slots:
+            self._slots[replica_id].given_up = why
+
+    def given_up(self) -> tuple[str, ...]:
+        """The slots without which the job goes on."""
+        return tuple(slot.replica_id for slot in self if slot.given_up)
+
     def restore(self, replica_id: str) -> None:
         """The slot is to train again."""
         slot = self._slots[replica_id]
         slot.is_withdrawn = slot.was_drained = False
         self.changed.add(replica_id)
+        slot.given_up = ""
+        slot.given_up_at.clear()
         self._withdrawn.pop(replica_id, None)
         self._count(slot, +1)
 

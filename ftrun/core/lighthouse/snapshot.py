@@ -202,6 +202,8 @@ def _replica_phase(state: MembershipState, slot: Slot, replica: Replica | None) 
     replica_id = slot.replica_id
     if replica is None and slot.is_finished:
         return "finished"
+    if replica is None and slot.given_up:
+        return "given up"
     if replica is None and slot.restart_at is not None:
         return "backoff"
     if replica is None:

@@ -13,6 +13,7 @@ from ftrun.core.lighthouse.attempts import AttemptCounter
 from ftrun.core.lighthouse.departed import DepartedMembers
 from ftrun.core.lighthouse.events import JournalState, LighthouseSettings
 from ftrun.core.lighthouse.history import History
+from ftrun.core.lighthouse.operation_table import OperationTable
 from ftrun.core.lighthouse.outbox import Outbox
 from ftrun.core.lighthouse.phases import IN_QUORUM, TRANSITIONS, Phase
 from ftrun.core.lighthouse.replicas import Replica, Replicas
@@ -32,6 +33,7 @@ NO_SPEC = JobSpec(
 )
 """Stands in until the first agent brings the job's."""
 
+GIVEN_UP_BEFORE = "it was given up before this lighthouse was started"
 LARGE_MEMBERS = 1000
 LARGE_MEMBER_S = 0.005
 """Each member above ``LARGE_MEMBERS`` lengthens every wait for answers by this time."""
@@ -67,6 +69,9 @@ class MembershipState:
             self.slots.finish(replica_id)
         for replica_id in journal.withdrawn:
             self.slots.withdraw(replica_id)
+        for replica_id in journal.given_up:
+            self.slots.give_up(replica_id, GIVEN_UP_BEFORE)
+        self.operations = OperationTable(journal.operations)
         self.outbox = Outbox(self.replicas)
         self.history = History(settings)
         self.phase = Phase.TAKEOVER
@@ -183,6 +188,8 @@ class MembershipState:
             outcome=self.outcome,
             agents_seen=self.agents_seen,
             withdrawn=self.slots.withdrawn,
+            given_up=self.slots.given_up(),
+            operations=self.operations.journaled(),
         )
         self.outbox.journal(record)
 

@@ -270,9 +270,13 @@ class StackStatus(TypedDict):
 
 
 class OperationStatus(TypedDict):
-    """A request of a person and what has become of it. ``state``: under way, done or failed."""
+    """A request of a person and what has become of it. ``state``: under way, done or failed.
+
+    ``request_id``: as it was asked with.
+    """
 
     operation: int
+    request_id: str
     command: str
     state: str
     text: str

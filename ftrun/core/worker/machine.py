@@ -264,6 +264,11 @@ class StepMachine:
         return self._step.tag.step if self._step is not None else self.state.step
 
     @property
+    def place(self) -> tuple[int | None, bool]:
+        """``position``, and whether it is its peers'; None: no step has begun."""
+        return (self.position, self.healing) if self.begun else (None, False)
+
+    @property
     def may_issue(self) -> bool:
         """Operations go out now; otherwise they are kept for the repair."""
         return self.fate is Fate.OPEN

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
-from ftrun.config.script import Script, TargetKind, check_script
+from ftrun.config.script import Script, TargetKind, check_script, other_python
 from ftrun.errors import UserError
 
 FILE, MODULE = TargetKind.FILE, TargetKind.MODULE
@@ -96,3 +97,34 @@ def test_a_script_that_trains_in_parallel_is_known_by_its_words(tmp_path: Path) 
     path.write_text("import ftrun")
     assert Script(str(path), FILE).trains_in_parallel()
     assert Script("p.t", MODULE).trains_in_parallel()
+
+
+def test_another_interpreter_is_told_from_another_name_of_ours(tmp_path: Path) -> None:
+    own = Path(sys.executable)
+    for value in ("", sys.executable, str(own.with_name("python3"))):
+        assert other_python({"PYTHON_EXEC": value}) == ""
+    assert other_python({}) == ""
+    link = tmp_path / "python"
+    link.symlink_to(sys.executable)  # as in a virtual environment of its own
+    for value in (str(link), str(tmp_path / "none")):
+        assert other_python({"PYTHON_EXEC": value}) == value
+
+
+def test_another_interpreter_runs_the_script_as_a_command(tmp_path: Path) -> None:
+    file = Script("t.py", FILE, ("--lr", "1"), "/x/python")
+    assert file.command() == ("/x/python", "t.py", "--lr", "1")
+    assert file.as_started() == Script("/x/python", TargetKind.COMMAND, ("-u", "t.py", "--lr", "1"))
+    assert Script("p.m", MODULE, (), "py").as_started().args == ("-u", "-m", "p.m")
+    assert Script("t.py").as_started() == Script("t.py")
+    assert (file.name, file.trains_in_parallel()) == ("t", False)
+
+
+def test_what_another_interpreter_could_not_begin_with_is_named(tmp_path: Path) -> None:
+    newer = tmp_path / "newer.py"
+    newer.write_text("a syntax of its own\n")
+    check_script(Script(str(newer), FILE, (), sys.executable))
+    check_script(Script("not.installed.here", MODULE, (), sys.executable))
+    with pytest.raises(UserError, match=r"PYTHON_EXEC '/none/python' is no program"):
+        check_script(Script(str(newer), FILE, (), "/none/python"))
+    with pytest.raises(UserError, match="does not exist"):
+        check_script(Script(str(tmp_path / "none.py"), FILE, (), sys.executable))

@@ -8,6 +8,7 @@ from typing import Any, get_type_hints
 
 import pytest
 
+from ftrun.config.checks import check, relations
 from ftrun.config.layers import DEFAULT
 from ftrun.config.options import OPTIONS
 from ftrun.config.script import Script, TargetKind
@@ -16,7 +17,6 @@ from ftrun.config.settings import (
     check_writable,
     default_job_id,
     parse_replicas,
-    relations,
 )
 from ftrun.core.agent.supervisor import SupervisorSettings
 from ftrun.core.messages import JobSpec
@@ -89,12 +89,12 @@ def test_bad_replicas_are_explained(text: str, minimum: int | None, message: str
 def test_bad_settings_are_explained(script: Path, changes: dict[str, Any], message: str) -> None:
     settings = replace(SETTINGS, script=Script(str(script), FILE), **changes)
     with pytest.raises(UserError, match=message):
-        settings.check()
+        check(settings)
 
 
 def test_good_settings_say_what_the_job_is(script: Path, tmp_path: Path) -> None:
     settings = replace(SETTINGS, script=Script(str(script), FILE), log_dir=tmp_path / "logs")
-    settings.check()
+    check(settings)
     assert not (tmp_path / "logs").exists()
     settings.check_directories()
     assert (tmp_path / "logs" / "job").is_dir()
@@ -156,17 +156,18 @@ def test_settings_that_are_passed_on_by_name_have_the_same_type(kind: type[Any])
 
 def test_relations_of_times_name_their_numbers_and_only_rules_refuse(script: Path) -> None:
     alone = replace(SETTINGS, script=Script(str(script), False), isolation_limit_s=9.0)
-    (rule,) = relations(alone)
+    rule, end = relations(alone)
+    assert (end.upper, end.holds, end.is_rule) == ("--lighthouse-timeout", True, True)
     assert (rule.holds, rule.is_rule) == (False, True)
     assert "--isolation-limit 9 is less than twice --heartbeat-timeout (10 s): else" in rule.words()
     with pytest.raises(UserError, match="less than twice --heartbeat-timeout"):
-        alone.check()
+        check(alone)
     apart = replace(alone, isolation_limit_s=60.0, lighthouse="h:1")
-    rule, advice = relations(apart)
+    rule, _, advice = relations(apart)
     assert (rule.holds, advice.holds, advice.is_rule) == (True, False, False)
     assert "--join-timeout 60 is less than" in advice.words() and "(65 s)" in advice.words()
-    apart.check()
-    assert relations(replace(apart, join_timeout_s=65.0))[1].holds
+    check(apart)
+    assert relations(replace(apart, join_timeout_s=65.0))[2].holds
 
 
 def test_a_minimum_of_a_range_has_the_ranges_source() -> None:
@@ -192,7 +193,7 @@ def test_limits_of_logs_are_checked(tmp_path: Path) -> None:
     script.write_text("")
     for wrong in ({"log_keep": "7"}, {"log_max_size": "7"}):
         with pytest.raises(UserError, match="Nothing was started"):
-            replace(resolved(str(script)), **wrong).check()
+            check(replace(resolved(str(script)), **wrong))
     settings = replace(resolved(str(script), merged_log=True), job_id="job")
     assert settings.merged_path == Path("ftrun-logs/job/merged.log")
     assert replace(settings, merged_log=False).merged_path is None

@@ -10,9 +10,7 @@ import pytest
 
 from ftrun.config.options import OPTIONS, TORCHRUN_NAMES
 from ftrun.config.settings import resolve
-from ftrun.config.torchrun import (
-    notices,
-)
+from ftrun.config.torchrun import notices, variable_notices
 from ftrun.errors import UserError
 from tests.unit.run_settings import resolved, stated
 
@@ -138,3 +136,40 @@ def test_an_endpoint_that_standalone_overrides_is_named() -> None:
 
 def test_settings_of_a_rendezvous_may_stand_in_quotes() -> None:
     assert resolved(rdzv_conf="'join_timeout=5,last_call_timeout=1,timeout=5'").as_torchrun
+
+
+def test_variables_of_torchruns_agent_without_effect_are_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert variable_notices({"TORCHELASTIC_HEALTH_CHECK_PORT": ""}) == []
+    lines = variable_notices(
+        {
+            "TORCHELASTIC_HEALTH_CHECK_PORT": "9999",
+            "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT": "30",
+            "PYTHON_EXEC": "/x/python",
+        }
+    )
+    assert [line.split()[0] for line in lines] == [
+        "TORCHELASTIC_HEALTH_CHECK_PORT",
+        "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT",
+        "PYTHON_EXEC:",
+    ]
+    monkeypatch.setenv("PYTHON_EXEC", "/x/python")
+    assert resolved("t.py").script.python == "/x/python"
+    assert resolved("t", module=True).script.python == "/x/python"
+    for kind in ("no_python", "run_path"):
+        assert resolved("t", **{kind: True}).script.python == ""
+
+
+def test_torchs_health_check_server_is_still_one_that_answers_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    from torch.distributed.elastic.agent.server.health_check_server import (
+        HealthCheckServer,
+        create_healthcheck_server,
+    )
+
+    server = create_healthcheck_server(lambda: 0, 0, 1)
+    assert type(server) is HealthCheckServer
+    server.start()
+    assert "No health check server started" in caplog.text

@@ -12,6 +12,7 @@ import pytest
 from ftrun.errors import UserError
 from ftrun.explain.command import explain
 from ftrun.explain.finding import Query
+from ftrun.status.jobs import RunningJob, birth_mark, write_job
 
 
 @pytest.fixture(autouse=True)
@@ -79,3 +80,56 @@ def test_a_job_that_is_not_here_is_refused_with_a_remedy(tmp_path: Path) -> None
         shown(Query("other", tmp_path))
     with pytest.raises(UserError, match="no logs of one"):
         shown(Query(None, tmp_path / "none"))
+
+
+def at(path: Path, time: int) -> None:
+    os.utime(path, (time, time))
+
+
+def running(tmp_path: Path, job_id: str, log_dir: Path, *, lives: bool = True) -> None:
+    """The file of a job whose agent is this process; its lighthouse does not answer."""
+    mark = birth_mark(os.getpid()) if lives else "gone"
+    job = RunningJob(
+        job_id, "127.0.0.1:1", os.getpid(), str(log_dir / job_id), str(tmp_path / "none"), "2030",
+        birth=mark,
+    )  # fmt: skip
+    write_job(job)
+
+
+def test_a_job_that_has_just_ended_comes_before_one_that_runs(tmp_path: Path) -> None:
+    directory = logs(tmp_path, "ended", 1)
+    logs(tmp_path, "runs", 2)
+    at(directory / "ended" / "incidents" / "0001.json", 1_000)
+    at(directory / "runs" / "incidents" / "0002.json", 2_000)
+    running(tmp_path, "runs", directory)
+    running(tmp_path, "elsewhere", tmp_path / "other")
+    (directory / "ended" / "exit.json").write_text(json.dumps({"exit_code": 1}))
+    at(directory / "ended" / "exit.json", 3_000)
+    text = shown(Query(None, directory))
+    assert text.startswith("Job ended: of the 2 jobs of ")
+    assert "Another one: ftrun explain JOB (runs)." in text and "Incident 1," in text
+    at(directory / "runs" / "incidents" / "0002.json", 4_000)
+    assert "Incident 2," in shown(Query(None, directory))
+    assert json.loads(shown(Query(None, directory), as_json=True))["number"] == 2
+
+
+def test_where_no_job_has_logs_it_is_the_one_that_runs(tmp_path: Path) -> None:
+    directory = logs(tmp_path, "elsewhere", 1)
+    running(tmp_path, "elsewhere", directory)
+    assert shown(Query(None, tmp_path / "here")).startswith("Job elsewhere: the only one that runs")
+    assert shown(Query(None, directory)).startswith("Job elsewhere: the only one of ")
+    running(tmp_path, "another", directory)
+    with pytest.raises(UserError, match="2 jobs run on this machine"):
+        shown(Query(None, tmp_path / "here"))
+
+
+def test_an_incident_that_nobody_will_close_says_so(tmp_path: Path) -> None:
+    directory = logs(tmp_path, "job", 1)
+    path = directory / "job" / "incidents" / "0001.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "is_open": True}))
+    query = Query("job", directory)
+    running(tmp_path, "job", directory)
+    assert "not over yet" in shown(query, all_of_them=True)
+    running(tmp_path, "job", directory, lives=False)
+    assert "not known" in shown(query, all_of_them=True)
+    assert "no later record has come" in shown(query)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ftrun.core.ids import EPOCH_MAX, Attempt, StateId, pack_quorum_id
-from ftrun.core.lighthouse.events import JournalState
+from ftrun.core.lighthouse.events import JournaledOperation, JournalState
 from ftrun.core.messages import EndJob, JobSpec
 from ftrun.core.quorum import Endpoint, Member, Quorum
 from ftrun.errors import UserError
@@ -25,7 +25,21 @@ QUORUM = Quorum(
     StateId(41, "ab" * 16),
 )
 SPEC = JobSpec("job", 2, 1, 1, 5.0, 2.0, 60.0)
-STATE = JournalState(3, QUORUM, 44, SPEC, ("1",), outcome=EndJob(1, "why"), agents_seen=2)
+OPERATIONS = (
+    JournaledOperation(1, "kill", "1", 0, request_id="x", incarnation="aa", was_live=True, step=7),
+    JournaledOperation(2, "drain", node="host-é", has_ended=True, has_failed=True, text="x"),
+    JournaledOperation(3, "restart", "0", is_held=True),
+)
+STATE = JournalState(
+    3,
+    QUORUM,
+    44,
+    SPEC,
+    ("1",),
+    outcome=EndJob(1, "why"),
+    agents_seen=2,
+    operations=OPERATIONS,
+)
 
 
 def test_what_was_written_is_read_again(tmp_path: Path) -> None:
@@ -89,7 +103,7 @@ def test_a_write_that_fails_leaves_the_old_record(tmp_path: Path) -> None:
 WRITER = """
 import sys
 from pathlib import Path
-from ftrun.core.lighthouse.events import JournalState
+from ftrun.core.lighthouse.events import JournaledOperation, JournalState
 from ftrun.lighthouse.journal import JournalFile
 journal = JournalFile(Path(sys.argv[1]))
 epoch = 0

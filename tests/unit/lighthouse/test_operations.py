@@ -27,6 +27,9 @@ BAD: list[tuple[Any, str]] = [
     ({"command": "drain", "replica": "1", "node": "a"}, "only drain"),
     ({"command": "drain", "node": "a" * 200}, "short name"),
     ({"command": "drain", "node": "a\nb"}, "short name"),
+    ({"command": "drain", "node": "é" * 100}, "short name"),
+    ({"command": "drain", "request_id": "\ud800"}, "short name"),
+    ({"command": "drain", "request_id": 7}, "short name"),
     ({"command": "drain", "force": True}, "unknown"),
 ]
 

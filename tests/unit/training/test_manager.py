@@ -767,3 +767,23 @@ def test_max_retries_names_the_reason_also_where_no_error_was_reported(tmp_path:
         manager.start_quorum()
         with pytest.raises(RuntimeError, match="last reason: too few replicas contribute"):
             manager.should_commit()
+
+
+# ------------------------------------------------------------ arguments that the launcher decides
+
+
+def test_a_place_that_contradicts_the_launcher_is_refused(tmp_path: Path) -> None:
+    with job(tmp_path, 1) as single:
+        for given in ({"rank": 1}, {"world_size": 4}):
+            with pytest.raises(UserError, match="because a replica group looks like a whole job"):
+                single.add("0", **given)
+        single.add("0", rank=0, world_size=1)
+
+
+def test_an_argument_without_an_effect_is_shown(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with job(tmp_path, 1) as single:
+        single.add("0", hostname="here", port=0, checkpoint_transport=object())
+    (line,) = [x.getMessage() for x in caplog.records if "no effect" in x.getMessage()]
+    assert line.startswith("Manager: hostname, checkpoint_transport: no effect under ftrun")

@@ -71,7 +71,7 @@ def two_models(rank):
     first = torch.optim.Adam(real.parameters(), lr=1e-3)
     second = torch.optim.Adam(fake.parameters(), lr=1e-3)
     steps = 0
-    for epoch in range(3):
+    for epoch in range(3):  # noqa: B007 - reported at the end
         for bx, by in loader:
             moment.at(f"train {steps}")
             first.zero_grad()

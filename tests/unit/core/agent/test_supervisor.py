@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from ftrun.core.activity import Activity
 from ftrun.core.agent.ending import RECORDS_WAIT_S
 from ftrun.core.agent.events import (
+    SIGTERM,
     AskToStop,
     AskWorker,
     CheckHealth,
@@ -26,12 +28,15 @@ from ftrun.core.agent.events import (
     LighthouseSent,
     NoManagerMade,
     RestartAsked,
+    ScriptTimerReleased,
+    ScriptTimerSet,
     SendEvidence,
     SendToLighthouse,
     SendToReplica,
     SendToWorkers,
     ShowNotice,
     SignalReplica,
+    SignalWorker,
     SlotsAssigned,
     SpawnerLost,
     SpawnerReady,
@@ -51,7 +56,9 @@ from ftrun.core.agent.events import (
     WorkerUsed,
 )
 from ftrun.core.agent.hangs import STACKS_WAIT_S
+from ftrun.core.agent.outage import REMIND_S
 from ftrun.core.agent.restarts import RestartRules
+from ftrun.core.agent.script_timers import SECOND_LOOK_S
 from ftrun.core.agent.settings import SupervisorSettings
 from ftrun.core.agent.slot_state import Outcome, SlotPhase
 from ftrun.core.agent.standby import StandbyRules
@@ -71,6 +78,7 @@ from ftrun.core.messages import (
     Leaving,
     Progress,
     ReplicaFinished,
+    ReplicaGivenUp,
     ReplicaLost,
     ReplicaStarted,
     Report,
@@ -124,9 +132,12 @@ class Agent:
     def exits(self, replica_id: str, status: int, rank: int = 0) -> list[Instruction]:
         return self.on(WorkerExited(self.incarnations[replica_id], rank, 1000 + rank, status))
 
-    def raises(self, replica_id: str, rank: int = 0) -> list[Instruction]:
+    def raises(
+        self, replica_id: str, rank: int = 0, step: int | None = None, heals: bool = False
+    ) -> list[Instruction]:
         key = WorkerKey(replica_id, self.incarnations[replica_id], rank)
-        return [*self.on(FailureReported(key, RAISED)), *self.exits(replica_id, 1, rank)]
+        report = replace(RAISED, step=step, heals=heals)
+        return [*self.on(FailureReported(key, report)), *self.exits(replica_id, 1, rank)]
 
     def steps_alone(self, replica_id: str) -> list[Instruction]:
         return self.on(NoManagerMade(WorkerKey(replica_id, self.incarnations[replica_id], 0), True))
@@ -375,6 +386,156 @@ def test_a_spent_budget_ends_the_job_with_the_first_causes_code() -> None:
     assert "It is not restarted." in said(out)
 
 
+@pytest.mark.parametrize("known", [(7, 7), (5, 7), (7, 5), (None, 7), (7, None), (None, None)])
+def test_the_step_of_an_error_is_the_workers_own_whatever_progress_has_arrived(
+    known: tuple[int | None, ...],
+) -> None:
+    """Progress is sent ten times a second, so the last one may be of an earlier step."""
+    agent = Agent()
+    agent.assign("0", is_at_start=True)
+    for step in known:
+        if step is not None:
+            agent.says("0", Progress(step, 0, Activity.STEP))
+        out = agent.raises("0", step=7)
+        agent.wait(5.0)
+    assert "has failed twice in the same way at step 7" in said(out)
+    assert ended(out) is not None
+    assert evidence(out)[0].step == 7
+
+
+@pytest.mark.parametrize(
+    ("places", "verdict"),
+    [
+        (((3, False), (3, True)), "at step 3"),  # its peers stand, and it heals to their step
+        (((3, True), (9, True)), "before the first step"),
+        (((3, False), (9, True), (9, False)), "at step 9"),
+        (((3, False), (9, True), (12, False)), "crash loop"),
+    ],
+)
+def test_an_error_in_a_heal_is_the_same_at_the_same_step_or_in_another_heal(
+    places: tuple[tuple[int, bool], ...], verdict: str
+) -> None:
+    agent = Agent(restarts=RestartRules(max_restarts=10, strikes_max=3))
+    agent.assign("0", is_at_start=True)
+    for step, heals in places:
+        out = agent.raises("0", step=step, heals=heals)
+        agent.wait(5.0)
+    assert verdict in said(out) and ended(out) is not None
+
+
+def test_an_error_at_a_step_that_nobody_has_named_is_a_crash_loop_at_the_third_time() -> None:
+    """An error file has no step in it, and the last progress may be of an earlier one."""
+    agent = Agent()
+    agent.assign("0")
+    recorded = FailureReport("KeyError", "inner", TRACE)
+    verdicts = []
+    for _ in range(3):
+        agent.says("0", Progress(7, 7, Activity.STEP))
+        gone = WorkerExited(agent.incarnations["0"], 0, 1000, 5, recorded=recorded)
+        verdicts += [each.verdict for each in evidence(agent.on(gone))]
+        agent.wait(5.0)
+    assert verdicts == ["restarted", "restarted", "crash loop"]
+
+
+def connected(**changes: Any) -> Agent:
+    agent = Agent(**{"replicas": 3, "restarts": RestartRules(max_restarts=1), **changes})
+    agent.on(LighthouseSent(agent.now))
+    return agent
+
+
+def given_up(agent: Agent, replica_id: str, **changes: Any) -> ReplicaGivenUp:
+    reason = f"replica {replica_id} has failed (SIGKILL) and no restart is left of 1"
+    word = ReplicaGivenUp(replica_id, agent.incarnations[replica_id], 137, reason, "script", True)
+    return replace(word, **changes)
+
+
+def test_the_lighthouse_decides_whether_a_job_goes_on_without_a_replica() -> None:
+    agent = connected()
+    agent.assign("0", "1", "2")
+    agent.exits("1", -9)
+    out = agent.exits("1", -9)
+    assert told(out)[1:] == [given_up(agent, "1")]
+    assert "It is not restarted." in said(out)
+    assert agent.core.given_up() == (given_up(agent, "1"),)
+    assert not agent.core.is_ending
+    agent.assign("0", "2")  # it goes on
+    assert agent.core.given_up() == ()
+    kept = agent.core.summary()[1]
+    assert (kept.replica_id, kept.outcome, kept.restarts) == ("1", Outcome.BUDGET_SPENT, 1)
+    assert starts(agent.assign("0", "1", "2")) == [("1", 0)]  # `ftrun restart 1`
+    assert [slot.outcome for slot in agent.core.summary()] == [None, None, None]
+    assert starts(agent.exits("1", -9)) == [("1", 1)]
+
+
+def test_a_job_that_cannot_go_on_ends_with_the_code_of_the_replica() -> None:
+    agent = connected()
+    agent.assign("0", "1")
+    agent.exits("1", -9)
+    word = told(agent.exits("1", -9))[-1]
+    agent.on(JobEnded(word.exit_code, word.reason, word.kind))
+    end = ended(agent.exits("0", 0)) or ended(agent.wait(RECORDS_WAIT_S))
+    assert end == EndAgent(137, word.reason, "script")
+
+
+def test_without_a_lighthouse_to_ask_the_job_ends_here() -> None:
+    agent = connected()
+    agent.on(LighthouseGone("cut"))
+    agent.assign("0", "1")
+    agent.exits("1", -9)
+    out = agent.exits("1", -9)
+    assert isinstance(told(out)[-1], JobFailed) and agent.core.is_ending
+
+
+def test_a_question_that_nobody_answers_is_no_good_end() -> None:
+    agent = connected()
+    agent.assign("0", "1")
+    agent.exits("1", -9)
+    agent.exits("1", -9)
+    agent.on(LighthouseGone("cut"))
+    assert agent.core.given_up() != ()  # sent again to the next lighthouse
+    agent.exits("0", 0)
+    assert ended(agent.wait(2.0)) == EndAgent(137, given_up(agent, "1").reason, "script")
+
+
+@pytest.mark.parametrize(
+    ("rules", "script_raises", "elsewhere"),
+    [
+        (RestartRules(max_restarts=0), False, False),  # people want no restart at all
+        (RestartRules(max_restarts=9), True, False),  # the script would raise there too
+        (RestartRules(max_restarts=9, strikes_max=2), False, True),
+    ],
+)
+def test_another_node_may_try_what_may_be_the_fault_of_this_one(
+    rules: RestartRules, script_raises: bool, elsewhere: bool
+) -> None:
+    agent = connected(restarts=rules, replicas=1, alone=False)
+    agent.assign("0")
+    found: list[ReplicaGivenUp] = []
+    while not found:
+        out = agent.raises("0", step=4) if script_raises else agent.exits("0", -11)
+        found = [word for word in told(out) if isinstance(word, ReplicaGivenUp)]
+        agent.wait(5.0)
+    assert found[0].elsewhere == elsewhere
+
+
+def test_a_replica_whose_node_is_not_well_is_given_up_while_it_waits() -> None:
+    agent = connected(health_check="true")
+    agent.assign("0", "1")
+    agent.exits("1", -9)
+    out = agent.on(HealthChecked(agent.incarnations["1"], "exit code 4"))
+    assert isinstance(told(out)[-1], ReplicaGivenUp)
+    assert agent.core.summary()[1].outcome is Outcome.BUDGET_SPENT
+    assert starts(agent.wait(100.0)) == []
+
+
+def test_a_job_without_other_replicas_and_nodes_ends_at_once() -> None:
+    for changes in ({"replicas": 1}, {"restarts": RestartRules(max_restarts=1, as_torchrun=True)}):
+        agent = connected(**changes)
+        agent.assign("0")
+        agent.exits("0", -9)
+        assert isinstance(told(agent.exits("0", -9))[-1], JobFailed)
+
+
 def test_steps_of_its_peers_are_not_a_newcomers_own() -> None:
     """A replica waits for a quorum, joins one that is far ahead, and fails before its heal."""
     agent = Agent(replicas=2)
@@ -516,7 +677,8 @@ def test_training_that_stands_for_want_of_a_lighthouse_is_said_once() -> None:
     agent.says("0", Progress(1023, 1023, Activity.STEP))
     agent.now = 10.0
     out = agent.on(LighthouseGone("cut"))
-    assert "The lighthouse is gone (cut); training goes on until a replica is lost." in said(out)
+    assert "The lighthouse is gone (cut); training goes on until a replica is lost" in said(out)
+    assert "and for 60 s at most (--isolation-limit)." in said(out)
     assert said(agent.wait(5.0)) == ""
     agent.says("0", Progress(1023, 1023, Activity.QUORUM, since_s=1.0))
     assert agent.core.next_deadline() == 17.0
@@ -527,10 +689,114 @@ def test_training_that_stands_for_want_of_a_lighthouse_is_said_once() -> None:
     assert "The lighthouse is back." in said(agent.on(LighthouseSent(agent.now)))
 
 
+def test_a_lighthouse_that_stays_away_is_waited_for_by_name_and_not_for_ever() -> None:
+    agent = Agent(alone=False, lighthouse_at="head:29510", lighthouse_timeout_s=700.0)
+    agent.on(LighthouseSent(agent.now))
+    agent.assign("0", is_at_start=True)
+    agent.says("0", InForce(NO_ATTEMPT, 0))
+    gone = agent.on(LighthouseGone("cut"))
+    assert "The lighthouse is gone (head:29510: cut); training goes on" in said(gone)
+    texts = []
+    while not (asked_now := asked(out := agent.on(TimerFired()))):
+        texts += [said(out)] if said(out) else []
+        agent.now = agent.core.next_deadline() or 0.0
+    assert [text.partition(": ")[0] for text in texts] == [
+        "No word from the lighthouse at head:29510 for 60 s",
+        "No word from the lighthouse at head:29510 for 360 s",
+        "No word from the lighthouse at head:29510 for 660 s",
+    ]
+    assert "training stands, and goes on when it is back" in texts[-1]
+    assert "within 40 s (--lighthouse-timeout)" in texts[-1] and "exit code 71" in texts[-1]
+    assert (agent.now, asked_now) == (700.0, ["0"])  # its script may save
+    reason = "no word from the lighthouse at head:29510 for 700 s (--lighthouse-timeout)"
+    assert ended(agent.exits("0", -15)) == EndAgent(71, reason)
+
+
+def test_a_lighthouse_that_comes_back_after_an_isolation_ends_the_wait() -> None:
+    agent = Agent(alone=False, lighthouse_timeout_s=700.0)
+    agent.on(LighthouseSent(agent.now))
+    agent.assign("0", is_at_start=True)
+    agent.on(LighthouseGone("cut"))
+    assert "No word from the lighthouse for 60 s" in said(agent.wait(60.0))
+    agent.on(LighthouseSent(None))  # it accepts the stream, and its answer is still to come
+    assert "No word" in said(agent.wait(300.0))
+    agent.on(LighthouseSent(agent.now))
+    assert agent.core.next_deadline() == 420.0
+    assert "No word from the lighthouse for 60 s" in said(agent.wait(60.0))
+
+
+def test_a_script_without_a_manager_runs_on_without_a_lighthouse() -> None:
+    agent = Agent(alone=False, lighthouse_timeout_s=700.0)
+    agent.on(LighthouseSent(agent.now))
+    agent.assign("0")
+    agent.on(LighthouseGone("cut"))
+    text = said(agent.wait(60.0))
+    assert "The script has no Manager, so it runs on" in text
+    for _ in range(10):
+        agent.now = agent.core.next_deadline() or 0.0
+        agent.on(TimerFired())
+    assert agent.now == 60.0 + 10 * REMIND_S
+    assert not agent.core.is_ending
+
+
 def test_a_node_without_replicas_says_so_once() -> None:
     agent = Agent(alone=False)
     assert "All replicas have a node: this one stands by." in said(agent.assign())
     assert said(agent.assign()) == ""
+
+
+def timer_set(
+    agent: Agent, left_s: float, number: int, scope: str = "train.py#3"
+) -> ScriptTimerSet:
+    key = WorkerKey("0", agent.incarnations["0"], 0)
+    return ScriptTimerSet(key, 1000, scope, left_s, number)
+
+
+def test_a_timer_of_the_script_that_runs_out_gives_the_replica_up_with_its_stacks() -> None:
+    agent = Agent()
+    agent.assign("0")
+    first = agent.incarnations["0"]
+    agent.on(timer_set(agent, 5.0, SIGKILL))
+    agent.now = agent.core.next_deadline() or 0.0
+    assert agent.now == 5.0 + SECOND_LOOK_S
+    assert TakeStacks("0", first) in agent.on(TimerFired())
+    agent.on(timer_set(agent, 0.0, SIGKILL, "another"))
+    assert agent.wait(1.0) == []
+    out = agent.on(StacksTaken(first, ((0, "File f, line 3"),)))
+    cause = "hangs: the timer 'train.py#3' of its script has expired"
+    assert told(out) == [ReplicaLost("0", first, cause, kind="hang")]
+    assert signals(out) == [("0", SIGKILL)]
+    assert starts(agent.exits("0", -9)) == [("0", 1)]
+    assert agent.on(ScriptTimerReleased(WorkerKey("0", first, 0), 1000, "train.py#3")) == []
+
+
+def test_a_released_timer_and_the_end_of_its_worker_turn_it_off() -> None:
+    agent = Agent(workers_per_replica=2)
+    agent.assign("0")
+    first = agent.incarnations["0"]
+    agent.on(timer_set(agent, 5.0, SIGKILL))
+    agent.on(ScriptTimerReleased(WorkerKey("0", first, 0), 1000, "train.py#3"))
+    agent.on(timer_set(agent, 5.0, SIGKILL))
+    agent.exits("0", 0)
+    agent.on(timer_set(agent, 5.0, SIGKILL))
+    assert agent.wait(10.0) == []
+
+
+def test_a_timer_may_want_another_signal_or_none() -> None:
+    agent = Agent()
+    agent.assign("0")
+    first = agent.incarnations["0"]
+    agent.on(timer_set(agent, 1.0, SIGTERM))
+    out = agent.wait(2.0)
+    assert SignalWorker(WorkerKey("0", first, 0), SIGTERM) in out
+    assert "the timer 'train.py#3' of its script has expired; it is sent SIGTERM" in said(out)
+    out = agent.exits("0", -SIGTERM)
+    assert "hangs: the timer 'train.py#3' of its script has expired" in said(out)
+    assert evidence(out)[0].workers[0].kind == "hang"
+    agent.on(timer_set(agent, 1.0, 0))
+    out = agent.wait(2.0)
+    assert said(out).endswith("has expired; it asked for nothing.")
+    assert signals(out) == []
 
 
 def test_the_lighthouse_may_give_a_group_up() -> None:
@@ -589,11 +855,16 @@ def test_evidence_is_sent_again_until_there_is_a_final_record() -> None:
     agent.assign("0")
     first = agent.incarnations["0"]
     agent.exits("0", -9)
-    assert [x.incarnation for x in agent.core.unconfirmed()] == [first]
-    agent.on(IncidentRecorded(("another",)))
-    assert [x.incarnation for x in agent.core.unconfirmed()] == [first]
-    agent.on(IncidentRecorded((first,)))
-    assert agent.core.unconfirmed() == ()
+    at = agent.now
+    assert [x.incarnation for x in agent.core.unconfirmed(at)] == [first]
+    agent.on(IncidentRecorded(("another",), 6))
+    (again,) = agent.core.unconfirmed(at + 4.0)
+    assert (again.incarnation, again.incident, again.workers[0].age_s) == (first, 0, 4.0)
+    agent.on(IncidentRecorded((first,), 7, is_open=True))
+    assert [x.incident for x in agent.core.unconfirmed(at)] == [7]
+    agent.on(IncidentRecorded((first,), 7))
+    assert agent.core.unconfirmed(at) == ()
+    assert agent.core.last_incident == 7
 
 
 def test_a_job_that_fails_waits_a_moment_for_the_record_of_its_failure() -> None:

@@ -144,3 +144,12 @@ def test_the_counts_are_right_after_anything(acts: list[tuple[str, int, str]]) -
         open_slots = [slot for slot in table if not slot.is_finished]
         assert table.open_count == len(open_slots)
         assert table.free_count == sum(not slot.agent_id for slot in open_slots)
+
+
+def test_a_slot_that_the_job_does_not_have_is_not_given_up() -> None:
+    table = SlotTable(1)
+    table.give_up("9", "an old journal names it")
+    table.give_up("0", "it fails")
+    assert (table.given_up(), table.withdrawn, table.open_count) == (("0",), ("0",), 0)
+    table.restore("0")
+    assert (table.given_up(), table.withdrawn, table.open_count) == ((), (), 1)

@@ -221,6 +221,7 @@ def test_nobody_is_left_waiting_by_who_leaves(name: str) -> None:
 def test_the_facts_of_a_step() -> None:
     machine = machine_of("worker 0 holds 5/A")
     assert not machine.in_step and machine.position == 5 and machine.contributors() == ()
+    assert machine.place == (None, False)  # no step has begun
     for text in FORMED:
         look_up(machine, text)
     assert machine.in_step and machine.may_issue and machine.tag == Tag(attempt_of("1.5#1"), 5)
@@ -230,6 +231,7 @@ def test_the_facts_of_a_step() -> None:
     assert machine.is_decidable and machine.reduced == machine.tag
     look_up(machine, "decide commit")
     assert machine.state == state_of("6/A+1.5#1") and machine.position == 6
+    assert machine.place == (6, False)
     assert machine.tag is None and machine.reduced is None
 
 

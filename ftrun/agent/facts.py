@@ -1,0 +1,66 @@
+"""What the agent does, as records of plain values for other processes.
+
+| event    | further keys                                                                     |
+|----------|----------------------------------------------------------------------------------|
+| life     | replica, incarnation, restart: a replica group is started                        |
+| worker   | incarnation, rank, pid: one of its workers runs                                  |
+| raised   | incarnation, rank, type, message, traceback: its script has raised               |
+| exited   | incarnation, rank, pid, status, reason                                           |
+| stopping | incarnation, asked: the agent asks it to stop, or signals it                     |
+| lost     | incarnation, reason, killed: the agent has reported its loss                     |
+| finished | incarnation: all of its workers have ended well                                  |
+| notice   | kind, text: a line for people                                                    |
+
+``rank`` is the rank in the group. Not here: who gets them (launching/reporter.py, plugins.py), the
+facts themselves (watch.py).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ftrun.agent.watch import WorkerStarted
+from ftrun.core.agent.events import (
+    AskToStop,
+    Event,
+    FailureReported,
+    Instruction,
+    SendToLighthouse,
+    ShowNotice,
+    SignalReplica,
+    StartReplica,
+    WorkerExited,
+)
+from ftrun.core.messages import ReplicaFinished, ReplicaLost
+
+
+def record_of(fact: Event | Instruction | WorkerStarted) -> dict[str, Any] | None:
+    """One fact as a record, without its time; None: it is the agent's own."""
+    match fact:
+        case StartReplica(replica_id, incarnation, restarts):
+            return _record("life", incarnation, replica=replica_id, restart=restarts)
+        case WorkerStarted(key, pid):
+            return _record("worker", key.incarnation, rank=key.group_rank, pid=pid)
+        case FailureReported(key, report):
+            return _record(
+                "raised", key.incarnation, rank=key.group_rank, type=report.error_type,
+                message=report.message, traceback=report.traceback,
+            )  # fmt: skip
+        case WorkerExited(incarnation, rank, pid, status, reason):
+            return _record("exited", incarnation, rank=rank, pid=pid, status=status, reason=reason)
+        case SignalReplica(_, incarnation):
+            return _record("stopping", incarnation, asked=False)
+        case AskToStop(_, incarnation):
+            return _record("stopping", incarnation, asked=True)
+        case SendToLighthouse(ReplicaLost(_, incarnation, reason, killed)):
+            return _record("lost", incarnation, reason=reason, killed=killed)
+        case SendToLighthouse(ReplicaFinished(_, incarnation)):
+            return _record("finished", incarnation)
+        case ShowNotice(kind, _, text):
+            return {"event": "notice", "kind": kind, "text": text}
+        case _:
+            return None
+
+
+def _record(event: str, incarnation: str, **facts: Any) -> dict[str, Any]:
+    return {"event": event, "incarnation": incarnation, **facts}

@@ -1,0 +1,72 @@
+"""The incarnations that run on this node, and their workers' processes and logs.
+
+Not here: how they are started and end (fleet.py), what an end means (core/agent/supervisor.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ftrun.agent.logs import WorkerLog
+from ftrun.agent.memory import MemoryWatch
+from ftrun.agent.plugins import Places, StreamPlace
+from ftrun.core.agent.events import StartReplica
+from ftrun.core.ids import WorkerKey
+
+
+@dataclass
+class Worker:
+    """A worker that runs. ``pidfd``: readable once it has ended."""
+
+    pid: int
+    pidfd: int
+    log: WorkerLog
+    memory: MemoryWatch
+
+
+@dataclass
+class Group:
+    """One incarnation. ``workers``: those whose exit status is not known yet.
+
+    ``is_killed``: it was sent SIGKILL by this agent. ``is_placing``: a plugin is asked where its
+    streams go, so that none of its workers is started. ``places``: its answer.
+    """
+
+    start: StartReplica
+    store: str
+    workers: dict[int, Worker] = field(default_factory=dict)
+    expected: set[int] = field(default_factory=set)
+    is_killed: bool = False
+    is_placing: bool = False
+    places: Places | None = None
+
+    def places_of(self, group_rank: int) -> tuple[StreamPlace, StreamPlace] | None:
+        """Where a plugin wants a worker's streams; None: no plugin was asked."""
+        places = self.places
+        return None if places is None else (places.out[group_rank], places.err[group_rank])
+
+
+class Groups(dict[str, Group]):
+    """The groups by incarnation."""
+
+    def workers(self) -> list[tuple[WorkerKey, int]]:
+        """All workers whose end is not known yet, with their pids."""
+        return [
+            (WorkerKey(group.start.replica_id, incarnation, rank), worker.pid)
+            for incarnation, group in self.items()
+            for rank, worker in sorted(group.workers.items())
+        ]
+
+    def worker(self, key: WorkerKey) -> Worker | None:
+        """A worker whose end is not known yet; None: there is no such worker."""
+        group = self.get(key.incarnation)
+        return group.workers.get(key.group_rank) if group is not None else None
+
+    def knows(self, key: WorkerKey, pid: int) -> bool:
+        """True if ``key`` is a worker that runs now, with this pid."""
+        group = self.get(key.incarnation)
+        if group is None or group.start.replica_id != key.replica_id:
+            return False
+        worker = group.workers.get(key.group_rank)
+        # A quick worker connects before the spawner's message with its pid arrives.
+        return worker.pid == pid if worker is not None else key.group_rank in group.expected

@@ -1,0 +1,237 @@
+"""The checks of a run's settings: each bad value has its own message.
+
+Not here: the settings themselves (settings.py), directories (settings.py: check_writable), the
+script (script.py), the machine (agent/devices.py).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from ftrun.addresses import parse_address
+from ftrun.config.script import check_script, is_module_name
+from ftrun.config.settings import RunSettings
+from ftrun.defaults import LIGHTHOUSE_PORT, REPLICAS_MAX
+from ftrun.errors import UserError
+from ftrun.logs.disk import parse_log_limit
+from ftrun.logs.keep import parse_keep
+
+WORKERS_PER_REPLICA_MAX = 1024
+PRELOAD_MAX = 64
+STANDBYS_MAX = 64
+HANG_FACTOR_MIN = 2.0
+HANG_FACTOR_MAX = 1e6
+DEVICES = ("auto", "cpu", "cuda")
+INJECT_MODES = ("explicit", "ddp", "off")
+EVENT_LOG_HANDLERS = ("null", "console")
+"""Handlers of ftrun's own; all others are torch's, which need a process with torch."""
+OWN_LOGS = (None, "default")
+"""Values of --logs-specs that leave the logs to ftrun."""
+LOGS_SPECS_GROUP = "torchrun.logs_specs"
+_JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+def check(settings: RunSettings) -> None:
+    """Check everything that can be checked without starting anything.
+
+    Raises:
+        UserError: the first error found, with its remedy.
+    """
+    _check_counts(settings)
+    _check_times(settings)
+    _check_names(settings)
+    _check_meeting(settings)
+    settings.streams()
+    parse_keep(settings.log_keep)
+    parse_log_limit(settings.log_max_size)
+    _check_security(settings)
+    _check_signals(settings)
+    check_script(settings.script)
+
+
+def _check_counts(settings: RunSettings) -> None:
+    if not 1 <= settings.replicas <= REPLICAS_MAX:
+        raise UserError(f"--replicas {settings.replicas}: give 1 to {REPLICAS_MAX}.")
+    if settings.min_replicas < 1:
+        raise UserError(f"--min-replicas {settings.min_replicas}: at least 1 must train.")
+    if settings.min_replicas > settings.replicas:
+        raise UserError(
+            f"--min-replicas {settings.min_replicas} is above --replicas {settings.replicas}: "
+            "the job could never begin."
+        )
+    if not 1 <= settings.workers_per_replica <= WORKERS_PER_REPLICA_MAX:
+        raise UserError(
+            f"--workers-per-replica {settings.workers_per_replica}: "
+            f"give 1 to {WORKERS_PER_REPLICA_MAX}."
+        )
+    if settings.max_restarts < 0:
+        raise UserError(f"--max-restarts {settings.max_restarts}: give 0 or more.")
+    if not 0 <= settings.standbys <= STANDBYS_MAX:
+        raise UserError(f"--standby {settings.standbys}: give 0 to {STANDBYS_MAX}.")
+    if settings.nodes < 1:
+        raise UserError(f"--nodes {settings.nodes}: give 1 or more.")
+    if settings.nodes > 1 and settings.lighthouse is None:
+        raise UserError(
+            "--nodes above 1 needs a lighthouse that all nodes reach. Start one with "
+            f"`ftrun lighthouse --bind HOST:{LIGHTHOUSE_PORT} --token-file FILE`, with TLS "
+            "(`ftrun certs`) or --insecure-plaintext, and give --lighthouse "
+            f"HOST:{LIGHTHOUSE_PORT} and a copy of that FILE on every node."
+        )
+
+
+def _check_times(settings: RunSettings) -> None:
+    for option, value in (
+        ("--join-timeout", settings.join_timeout_s),
+        ("--heartbeat-timeout", settings.heartbeat_timeout_s),
+        ("--isolation-limit", settings.isolation_limit_s),
+        ("--lighthouse-timeout", settings.lighthouse_timeout_s),
+    ):
+        if not 0 < value <= 7 * 86400:
+            raise UserError(f"{option} {value:g}: give seconds above 0 and up to a week.")
+    if not 0 <= settings.grace_s <= 86400:
+        raise UserError(f"--grace {settings.grace_s:g}: give seconds from 0 to a day.")
+    if not 1 <= settings.health_timeout_s <= 3600:
+        raise UserError(
+            f"--health-timeout {settings.health_timeout_s:g}: give seconds from 1 to an hour."
+        )
+    if settings.hang_timeout_s != 0 and not 1 <= settings.hang_timeout_s <= 7 * 86400:
+        raise UserError(
+            f"--hang-timeout {settings.hang_timeout_s:g}: give seconds from 1 to a week, or 0 to "
+            "never replace workers that hang."
+        )
+    if settings.hang_factor != 0 and not HANG_FACTOR_MIN <= settings.hang_factor <= HANG_FACTOR_MAX:
+        raise UserError(
+            f"--hang-factor {settings.hang_factor:g}: give a number from {HANG_FACTOR_MIN:g} to "
+            f"{HANG_FACTOR_MAX:g}, or 0 to judge no loop by its own steps."
+        )
+    for relation in relations(settings):
+        if relation.is_rule and not relation.holds:
+            raise UserError(f"{relation.words()}. Nothing was started.")
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """Two times of which one should not be below the other. ``why``: what happens else.
+
+    ``is_rule``: a run whose times do not keep it is refused; others are only shown.
+    """
+
+    upper: str
+    upper_s: float
+    lower: str
+    lower_s: float
+    why: str
+    is_rule: bool = True
+
+    @property
+    def holds(self) -> bool:
+        """Whether the settings keep it."""
+        return self.upper_s >= self.lower_s
+
+    def words(self) -> str:
+        """The relation with its numbers, as a sentence without its full stop."""
+        verb = "is at least" if self.holds else "is less than"
+        return f"{self.upper} {self.upper_s:g} {verb} {self.lower} ({self.lower_s:g} s): {self.why}"
+
+
+def relations(settings: RunSettings) -> tuple[Relation, ...]:
+    """How the times of a run must be, or should be, to each other."""
+    heartbeat_s, isolation_s = settings.heartbeat_timeout_s, settings.isolation_limit_s
+    rule = Relation(
+        "--isolation-limit", isolation_s, "twice --heartbeat-timeout", 2 * heartbeat_s,
+        "else healthy workers would stop committing at the first late heartbeat",
+    )  # fmt: skip
+    end = Relation(
+        "--lighthouse-timeout", settings.lighthouse_timeout_s, "--isolation-limit", isolation_s,
+        "else a node would end while its workers may still train",
+    )  # fmt: skip
+    if settings.lighthouse is None:
+        return rule, end
+    advice = Relation(
+        "--join-timeout", settings.join_timeout_s,
+        "--isolation-limit and --heartbeat-timeout together", isolation_s + heartbeat_s,
+        "else workers may give up while the lighthouse still waits for nodes that have vanished",
+        is_rule=False,
+    )  # fmt: skip
+    return rule, end, advice
+
+
+def _check_meeting(settings: RunSettings) -> None:
+    wanted = [f"--{n.replace('_', '-')}" for n in ("master_addr", "local_addr", "master_port")
+              if getattr(settings, n) is not None]  # fmt: skip
+    if wanted and settings.replicas > 1:
+        raise UserError(
+            f"{' and '.join(wanted)}: {settings.replicas} replica groups meet at places of their "
+            "own. Nothing was started. Leave it out; MASTER_ADDR and MASTER_PORT name each one's."
+        )
+
+
+def _check_names(settings: RunSettings) -> None:
+    if not _JOB_ID.fullmatch(settings.job_id):
+        raise UserError(
+            f"--job-id {settings.job_id!r}: letters, digits, '.', '_' and '-', at most 64, "
+            "beginning with a letter or digit."
+        )
+    if settings.device not in DEVICES:
+        raise UserError(f"--device {settings.device!r}: give one of {', '.join(DEVICES)}.")
+    if settings.inject not in INJECT_MODES:
+        raise UserError(f"--inject {settings.inject!r}: give one of {', '.join(INJECT_MODES)}.")
+    if settings.inject == "ddp" and settings.workers_per_replica > 1:
+        raise UserError(
+            f"--inject ddp with {settings.workers_per_replica} workers per replica: an unmodified "
+            "script heals with one worker per replica. Give --replicas the number of workers, or "
+            "use ftrun.Manager in the script. Nothing was started."
+        )
+    _check_logs_specs(settings.logs_specs)
+    if settings.stdin is not None:
+        replica, dot, rank = settings.stdin.partition(".")
+        rank = rank if dot else "0"
+        is_there = replica.isdecimal() and int(replica) < settings.replicas
+        if not (is_there and rank.isdecimal() and int(rank) < settings.workers_per_replica):
+            raise UserError(
+                f"--stdin {settings.stdin!r}: give REPLICA.RANK of a worker of this job, for "
+                "example 0.0. Nothing was started."
+            )
+    if len(settings.preload) > PRELOAD_MAX:
+        raise UserError(f"--preload: at most {PRELOAD_MAX} modules.")
+    for name in settings.preload:
+        if not is_module_name(name):
+            raise UserError(f"--preload {name!r} is not a module name.")
+    if settings.lighthouse is not None:
+        parse_address(settings.lighthouse, "--lighthouse")
+
+
+def _check_logs_specs(name: str | None) -> None:
+    """The same look-up as torchrun's, before a process with torch loads what it finds."""
+    if name in OWN_LOGS:
+        return
+    from importlib.metadata import entry_points  # here, because few runs name one
+
+    names = entry_points(group=LOGS_SPECS_GROUP).names
+    if name not in names:
+        known = sorted(set(names) | {"default"})
+        raise UserError(
+            f"--logs-specs {name}: no installed package has this entry point of "
+            f"{LOGS_SPECS_GROUP}. Nothing was started. Give one of {', '.join(known)}."
+        )
+
+
+def _check_signals(settings: RunSettings) -> None:
+    settings.signal_rules()
+    path = settings.preempt_file
+    if path is not None and path.exists():
+        raise UserError(
+            f"--preempt-file {path} is there already, so the run would end at once. Nothing was "
+            "started. Remove the file, or give the path of one that appears at a preemption."
+        )
+
+
+def _check_security(settings: RunSettings) -> None:
+    if settings.tls and settings.lighthouse is None:
+        raise UserError(
+            "--tls-cert, --tls-key and --tls-ca are for a lighthouse that runs by itself "
+            "(--lighthouse HOST:PORT): the embedded one is reached from this machine only. "
+            "Nothing was started. Leave them out."
+        )
+    settings.tls.check_client()

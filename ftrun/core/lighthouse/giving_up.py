@@ -1,0 +1,104 @@
+"""What follows for a job when an agent gives a replica up: it is not restarted on that node.
+
+Three rules, in this order:
+- Another node gets the slot, if the cause may be the first one's, and if that node has room, no
+  failures, and has not given the slot up before. So a slot goes to each node once at most.
+- Where the others go on, the slot is withdrawn, as by a drain, and nobody gets it until people ask
+  (``ftrun restart``). The others go on if ``min_replicas`` of them have a Manager that has
+  reported: replicas that fail alike, or have not come to their first step, end the job.
+- Otherwise the job ends, with the exit code and the reason of the failure.
+
+In a takeover nobody knows yet who goes on, so the answer comes after it. Not here: when an agent
+gives a replica up (core/agent/restarts.py), nodes on which several replicas die (set_aside.py).
+"""
+
+from __future__ import annotations
+
+from ftrun.core.lighthouse.agents import Agent, Agents
+from ftrun.core.lighthouse.assignment import Assignment
+from ftrun.core.lighthouse.history import replicas, sentence
+from ftrun.core.lighthouse.incidents import Incidents
+from ftrun.core.lighthouse.membership import Membership
+from ftrun.core.lighthouse.phases import Phase
+from ftrun.core.lighthouse.set_aside import SetAside
+from ftrun.core.lighthouse.slots import Slot
+from ftrun.core.lighthouse.state import MembershipState
+from ftrun.core.messages import ReplicaGivenUp
+
+
+class GivingUp:
+    """``_unanswered``: by slot, the agent that gives its replica up, and its message."""
+
+    def __init__(
+        self,
+        state: MembershipState,
+        membership: Membership,
+        assignment: Assignment,
+        agents: Agents,
+        incidents: Incidents,
+        aside: SetAside,
+    ) -> None:
+        self._state = state
+        self._membership = membership
+        self._assignment = assignment
+        self._agents = agents
+        self._incidents = incidents
+        self._aside = aside
+        self._unanswered: dict[str, tuple[str, ReplicaGivenUp]] = {}
+
+    def on_given_up(self, agent: Agent, given_up: ReplicaGivenUp) -> None:
+        """An agent will not start this replica again; it repeats that to a new lighthouse."""
+        if given_up.replica_id in self._state.slots:
+            self._unanswered[given_up.replica_id] = agent.agent_id, given_up
+
+    def run_rules(self) -> None:
+        """Answer, once it is known who goes on."""
+        if self._state.phase is Phase.TAKEOVER:
+            return
+        unanswered, self._unanswered = self._unanswered, {}
+        for name, (agent_id, given_up) in unanswered.items():
+            slot = self._state.slots[name]
+            owner = slot.agent_id
+            if self._state.phase is Phase.ENDED:
+                continue
+            if slot.is_open and owner in ("", agent_id):
+                self._answer(slot, agent_id, given_up)
+            if owner != agent_id and agent_id in self._state.outbox.agents:
+                # After a takeover the slot is nobody's or another's, but that agent still has it:
+                # were it given the slot later, it would not know that it is to start it again.
+                self._assignment.send_slots(self._agents[agent_id])
+
+    def _answer(self, slot: Slot, agent_id: str, given_up: ReplicaGivenUp) -> None:
+        state, name = self._state, slot.replica_id
+        slot.given_up_at.add(agent_id)
+        if given_up.elsewhere and self._aside.give(name):
+            text = f"{replicas([name])} goes to another node: {given_up.reason}."
+            self._incidents.set_aside(name, text)
+            state.outbox.notice("aside", [name], sentence(text))
+            return
+        rest = self._those_who_go_on(name)
+        if len(rest) < max(1, state.spec.min_replicas):
+            self._membership.end(given_up.exit_code or 1, given_up.reason, given_up.kind)
+            return
+        state.slots.give_up(name, given_up.reason)
+        slot.moves_to = ""
+        self._membership.drain([name])
+        self._assignment.ended(name)
+        state.journal()
+        verb = "trains" if len(rest) == 1 else "train"
+        text = (
+            f"Replica {name} is given up: {given_up.reason}. {sentence(replicas(rest))} {verb} on "
+            f"without it. To start it again: ftrun restart {name}"
+        )
+        self._incidents.goes_on(name, text)
+        state.outbox.notice("given up", [name], text)
+
+    def _those_who_go_on(self, name: str) -> list[str]:
+        state = self._state
+        return [
+            replica.replica_id
+            for replica in state.replicas
+            if replica.replica_id != name
+            and not replica.leaving
+            and replica.is_known(state.workers)
+        ]

@@ -1,0 +1,128 @@
+"""Hands a job's events to one of torch's handlers, at the moments at which torchelastic does.
+
+A worker has an event when it starts and when the job has ended, and the agent one at the end, under
+torchelastic's names and with its fields. Each record of the agent's is an event too, ``ftrun.…``.
+There is no event of a rendezvous, because there is no rendezvous.
+
+Not here: what has become of the workers (launching/story.py).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from ftrun import clock
+from ftrun.elastic import events
+from ftrun.elastic.failures import process_failures
+from ftrun.launching.records import Record
+from ftrun.launching.story import Story
+from ftrun.worker_failure import WorkerFailure
+
+MS_PER_S = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What every event names. ``entry_point``: the script, a command, or a function's name."""
+
+    role: str
+    entry_point: str
+
+
+class Recorder:
+    """Records one job's events. ``handler``: a name of torch's registry."""
+
+    def __init__(self, handler: str, job: Job, story: Story) -> None:
+        self._handler = handler
+        self._job = job
+        self._story = story
+        self._run_id = ""
+        self._restarts = 0
+        self._began_at = clock.now()
+
+    def hear(self, record: Record) -> None:
+        """A record of the agent's, which the story has taken already."""
+        match record["event"]:
+            case "settled":
+                self._run_id = record["job_id"]
+            case "life":
+                self._restarts = record["restart"]
+            case "worker":
+                life = self._story.life_of(record["incarnation"])
+                if life is not None:
+                    rank = self._story.rank(life, record["rank"])
+                    self._worker("START", rank, record["rank"], record["pid"])
+        facts = {**self._common(), **{key: x for key, x in record.items() if key != "event"}}
+        self._record(f"ftrun.{record['event']}", events.EventSource.AGENT, facts)
+
+    def workers_end(self) -> None:
+        """The job has ended: one event for each worker of the latest lives."""
+        for life in self._story.last.values():
+            for rank in range(self._story.workers):
+                failure = life.failures.get(rank)
+                state = "FAILED" if failure else "SUCCEEDED" if life.is_finished else "TERMINATED"
+                pid = life.pids.get(rank, 0)
+                self._worker(state, self._story.rank(life, rank), rank, pid, failure)
+
+    def agent_ends(self, *, well: bool) -> None:
+        """The last event. ``well``: all workers were seen to their end, also if they failed."""
+        self._status("SUCCEEDED" if well else "FAILED", events.EventSource.AGENT, {}, {})
+
+    def _worker(
+        self, state: str, rank: int, local_rank: int, pid: int, failure: WorkerFailure | None = None
+    ) -> None:
+        details = {
+            "local_rank": [local_rank],
+            "role_rank": [local_rank],
+            "role_world_size": [self._story.workers],
+            "exit_code": [failure.status if failure else None],
+            "worker_pid": [failure.pid if failure else None],
+        }
+        facts: dict[str, Any] = {"global_rank": rank, "worker_id": str(pid)}
+        if failure is not None:
+            found = process_failures((failure,), None)[failure.rank]
+            facts["raw_error"] = json.dumps(found.error_file_data)
+        self._status(state, events.EventSource.WORKER, facts, details)
+
+    def _status(
+        self, state: str, source: events.EventSource, facts: dict[str, Any], details: dict[str, Any]
+    ) -> None:
+        more = {"group_world_size": 1, "entry_point": self._job.entry_point, **details}
+        metadata = {
+            **self._common(),
+            "global_rank": None,
+            "group_rank": 0,
+            "worker_id": None,
+            "state": state,
+            "total_run_time": int(clock.now() - self._began_at),
+            "rdzv_backend": "ftrun",
+            "raw_error": None,
+            "metadata": json.dumps(more),
+            "agent_restarts": self._restarts,
+            "duration_ms": None,
+            **facts,
+        }
+        self._record(f"torchelastic.worker.status.{state}", source, metadata)
+
+    def _common(self) -> dict[str, Any]:
+        return {
+            "run_id": self._run_id,
+            "role": self._job.role,
+            "hostname": socket.gethostname(),
+            "agent_pid": os.getpid(),
+        }
+
+    def _record(self, name: str, source: events.EventSource, metadata: dict[str, Any]) -> None:
+        at = int(clock.wall().timestamp() * MS_PER_S)
+        events.record(events.Event(name, source, at, dict(_scalars(metadata))), self._handler)
+
+
+def _scalars(metadata: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """torch's events have no other values."""
+    for key, value in metadata.items():
+        yield key, value if isinstance(value, str | int | float | bool | None) else str(value)

@@ -1,0 +1,92 @@
+"""A replica that has no restart left: the job goes on without it, or ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.process.job import Job
+
+TRAIN = """
+import ctypes, os, pathlib, sys, time
+import torch, ftrun
+from ftrun import DistributedDataParallel, Optimizer
+how, here = sys.argv[1], pathlib.Path(sys.argv[2])
+me = os.environ["REPLICA_GROUP_ID"]
+inner = torch.nn.Linear(2, 2)
+optim = torch.optim.SGD(inner.parameters(), 0.01)
+manager = ftrun.manager(
+    lambda state: (inner.load_state_dict(state["m"]), optim.load_state_dict(state["o"])),
+    lambda: {"m": inner.state_dict(), "o": optim.state_dict()},
+)
+ddp, optimizer = DistributedDataParallel(manager, inner), Optimizer(manager, optim)
+while not (here / "stop").exists():
+    optimizer.zero_grad()
+    loss = ddp(torch.randn(4, 2)).square().mean()
+    if manager.current_step() >= 3 and not (here / "mended").exists():
+        if how == "all" or me == "1":
+            raise ValueError("a bad batch")
+    loss.backward()
+    optimizer.step()
+    if manager.current_step() % 20 == 0:
+        print("trains", manager.num_participants(), flush=True)
+    time.sleep(0.02)
+"""
+
+
+def _ftrun(job: Job, *words: str) -> str:
+    root = str(Path(__file__).parents[2])
+    environment = {**os.environ, "XDG_STATE_HOME": str(job.directory / "state"), "PYTHONPATH": root}
+    command = [sys.executable, "-m", "ftrun", *words]
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_others_go_on_without_it_until_people_start_it_again(tmp_path: Path) -> None:
+    options = ("--replicas", "3", "--min-replicas", "2")
+    with Job(tmp_path, TRAIN, *options, args=("one", str(tmp_path))) as job:
+        job.expect(r"Replica 1 is given up: (crash loop|restarting will not help): replica 1")
+        job.expect("Replicas 0 and 2 train on without it. To start it again: ftrun restart 1")
+        job.expect(r"\] trains 2")
+        assert "given up" in _ftrun(job, "status", "job")
+        (tmp_path / "mended").touch()
+        _ftrun(job, "restart", "job", "1")
+        job.expect(r"\] trains 3")
+        (tmp_path / "stop").touch()
+        assert job.end() == 0
+        assert "The job has finished after" in job.output
+        assert job.left() == []
+
+
+def test_a_job_that_has_finished_without_it_says_so(tmp_path: Path) -> None:
+    with Job(tmp_path, TRAIN, "--replicas", "2", args=("one", str(tmp_path))) as job:
+        job.expect("Replica 1 is given up")
+        job.expect(r"\] trains 1")
+        (tmp_path / "stop").touch()
+        assert job.end() == 0
+        reason = "all replicas have finished but replica 1, which was given up"
+        assert f"The job has finished: {reason}, after" in job.output
+        assert "  replica 1: " in job.output
+        ending = json.loads((job.logs / "job" / "exit.json").read_text())
+        assert (ending["exit_code"], ending["reason"]) == (0, reason)
+        assert job.left() == []
+
+
+@pytest.mark.parametrize(("how", "min_replicas"), [("one", "2"), ("all", "1")])
+def test_it_ends_the_job_where_too_few_are_left_or_all_fail_alike(
+    tmp_path: Path, how: str, min_replicas: str
+) -> None:
+    options = ("--replicas", "2", "--min-replicas", min_replicas)
+    with Job(tmp_path, TRAIN, *options, args=(how, str(tmp_path))) as job:
+        assert job.end() == 73
+        assert "has failed twice in the same way at step 3" in job.output
+        assert "without it" not in job.output or how == "all"
+        assert job.left() == []

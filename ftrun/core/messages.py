@@ -263,8 +263,7 @@ class Progress:
 
     ``phase``: one of ``activity.Activity``. ``since_s``: the seconds since that phase began.
     ``pause``: the name of the announced pause that it is in. ``beats``: how often the script has
-    called ``ftrun.heartbeat()``. ``position``: where its script stands, for a replica that is to
-    come to the same place (inject/zero_edit/); "" if nobody needs it.
+    called ``ftrun.heartbeat()``. ``position``: where its script stands, for people.
     """
 
     step: int

@@ -110,12 +110,12 @@ class Lighthouse:
         self.incidents.cost_s = self.account.cost_s
         self.membership.losses.on_given_up = self.incidents.given_up
         self.assignment = Assignment(self.state, self.membership, self.agents, now)
-        self.waits = Waits(self.state, self._gathers_until)
+        self.presence = Presence(self.state)
+        self.waits = Waits(self.state, self._gathers_until, self.presence.waits_for)
         self.running = Running(
             self.state, self.membership, self.assignment, self.agents, self.incidents
         )
         self.operators = Operators(self.state, self.membership, self.agents)
-        self.presence = Presence(self.state)
         self.running.nothing_ran = journal.quorum is None
         self.aside = SetAside(self.state, self.agents, self.assignment, self.incidents)
         self.giving_up = GivingUp(

@@ -21,7 +21,7 @@ from ftrun.core.lighthouse.status import WaitStatus
 
 NOTICE_AFTER_S = 3.0
 NODES, GATHER, PEERS, ANSWERS, BOUNDARY = "nodes", "gather", "peers", "answers", "boundary"
-TOO_FEW = "too few"
+TOO_FEW, SET_UP = "too few", "set-up"
 ASKED = {
     Phase.BUILD: "to build the process group",
     Phase.PREPARE: "to build the next process group",
@@ -69,10 +69,17 @@ class Waits:
     """The wait under way, and the one that was noticed last.
 
     ``gathers_until``: until when the first assignment waits for agents; None: it does not.
+    ``not_present``: the replicas for which others wait in the set-up of their scripts.
     """
 
-    def __init__(self, state: MembershipState, gathers_until: Callable[[], float | None]) -> None:
+    def __init__(
+        self,
+        state: MembershipState,
+        gathers_until: Callable[[], float | None],
+        not_present: Callable[[], tuple[str, ...]] = tuple,
+    ) -> None:
         self._state = state
+        self._not_present = not_present
         self._gathers_until = gathers_until
         self._kind = ""
         self._phase: Phase | None = None  # of a wait for answers
@@ -107,6 +114,7 @@ class Waits:
         find = {
             NODES: self._nodes,
             GATHER: self._gathering,
+            SET_UP: self._setting_up,
             PEERS: self._peers,
             TOO_FEW: self._too_few,
             ANSWERS: self._answers,
@@ -127,7 +135,9 @@ class Waits:
         if self._gathers_until() is not None:
             return NODES
         if state.phase is Phase.EMPTY:
-            return GATHER if 0 < len(state.replicas.ready) < state.slots.open_count else ""
+            if 0 < len(state.replicas.ready) < state.slots.open_count:
+                return GATHER
+            return SET_UP if self._not_present() else ""
         if state.too_few:
             return TOO_FEW
         if state.phase in ASKED and not state.waiting.done:
@@ -152,6 +162,12 @@ class Waits:
             f"least {least} needed)"
         )
         return Wait(GATHER, _ordered(late), words, self._since, state.deadline)
+
+    def _setting_up(self) -> Wait:
+        """Scripts that set themselves up wait for their peers."""
+        late = self._not_present()
+        words = f"the scripts' set-up waits for {replicas(late)} to come to it"
+        return Wait(SET_UP, late, words, self._since, None)
 
     def _answers(self) -> Wait:
         state = self._state

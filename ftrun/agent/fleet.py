@@ -16,13 +16,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ftrun import clock, linux
+from ftrun import linux
 from ftrun.agent import sweep
 from ftrun.agent.assignments import Assignments
 from ftrun.agent.devices import DeviceSlices, Machine
 from ftrun.agent.environment import threads_per_worker
 from ftrun.agent.error_files import read_error_file
 from ftrun.agent.groups import Group, Groups, Worker
+from ftrun.agent.late_status import LateStatus
 from ftrun.agent.launch import SpawnerLaunch
 from ftrun.agent.logs import Output, WorkerLog
 from ftrun.agent.memory import MemoryWatch
@@ -31,7 +32,6 @@ from ftrun.agent.process import SpawnerProcess, StartWorker, sweeper
 from ftrun.agent.stacks import Target, take_stacks
 from ftrun.config.settings import RunSettings
 from ftrun.core.agent.events import Event, SpawnerReady, StartReplica, WorkerExited
-from ftrun.core.agent.imports import LIMIT_S
 from ftrun.core.agent.stopping import SIGKILL
 from ftrun.core.ids import WorkerKey
 from ftrun.logs.layout import log_path
@@ -41,11 +41,6 @@ BeforeStart = Callable[[str, tuple[str, ...]], Awaitable[None]]
 QUORUM_STORE = "quorum"
 SPARE_STORES = 2
 SWEEP_DEADLINE_S = 4.0
-STATUS_LATE_S = 0.5
-STATUS_LOOKS = 20
-"""Polls for the status of a worker that the spawner reaped without reporting it."""
-STATUS_WAIT_S = LIMIT_S
-"""How long the spawner may be busy with an import before it reaps and reports."""
 LOG_DRAIN_S = 1.0
 NEVER_STARTED = -9
 
@@ -92,6 +87,7 @@ class Fleet:
         self._plugins = plugins
         self._groups = Groups()
         self._owed: dict[WorkerKey, int] = {}
+        self._late_status = LateStatus(self._groups, self.worker_exited)
         self._sweeps: set[asyncio.Task[None]] = set()
         self._logs: set[WorkerLog] = set()
         self.lighthouse = ""
@@ -282,8 +278,8 @@ class Fleet:
         log.follow(out_fd, err_fd)
         self._logs.add(log)
         group.workers[group_rank] = Worker(pid, pidfd, log, MemoryWatch(pid))
-        self._loop.add_reader(pidfd, self._ended, incarnation, group_rank)
         key = WorkerKey(replica_id, incarnation, group_rank)
+        self._loop.add_reader(pidfd, self._ended, key, pidfd)
         owed = self._owed.pop(key, None)
         if owed is not None:
             self.signal_worker(key, owed)
@@ -396,32 +392,9 @@ class Fleet:
 
     # ------------------------------------------------------------ ends
 
-    def _ended(self, incarnation: str, group_rank: int) -> None:
-        """A pidfd shows that a worker has ended; the spawner reports how, usually at once."""
-        worker = self._groups[incarnation].workers[group_rank]
-        self._loop.remove_reader(worker.pidfd)
-        self._ask_later(incarnation, group_rank, STATUS_LOOKS, clock.now() + STATUS_WAIT_S)
-
-    def _ask_later(self, incarnation: str, group_rank: int, looks: int, deadline: float) -> None:
-        late = partial(self._status_late, incarnation, group_rank, looks, deadline)
-        self._loop.call_later(STATUS_LATE_S, late)
-
-    def _status_late(self, incarnation: str, group_rank: int, looks: int, deadline: float) -> None:
-        """The spawner is busy or stopped: read the status of the zombie from /proc instead."""
-        group = self._groups.get(incarnation)
-        worker = group.workers.get(group_rank) if group is not None else None
-        if worker is None:
-            return
-        status = linux.status_of_zombie(worker.pid)
-        if status:
-            self.worker_exited(incarnation, group_rank, worker.pid, status, "")
-        elif looks > 1 and clock.now() < deadline:
-            # Status 0 may mean success or no permission to read it: wait for the spawner.
-            looks -= status is None
-            self._ask_later(incarnation, group_rank, looks, deadline)
-        else:
-            reason = "has ended, and the spawner does not report how"
-            self.worker_exited(incarnation, group_rank, worker.pid, -9, reason)
+    def _ended(self, key: WorkerKey, pidfd: int) -> None:
+        self._loop.remove_reader(pidfd)
+        self._late_status.ended(key)
 
     def _forget_worker(self, group: Group, group_rank: int) -> None:
         worker = group.workers.pop(group_rank)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from ftrun import linux
-from ftrun.agent.fleet import STATUS_LATE_S, STATUS_LOOKS
+from ftrun.agent.late_status import STATUS_LATE_S, STATUS_LOOKS
 from ftrun.core.agent.ending import ECHO_S
 from tests.process.job import Job
 

@@ -1,0 +1,55 @@
+"""The exit status of a worker whose end the spawner does not report, because it is busy or stopped.
+
+Not here: the report that usually comes at once (forked.py), what follows an end (fleet.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+
+from ftrun import clock, linux
+from ftrun.agent.groups import Groups
+from ftrun.core.agent.imports import LIMIT_S
+from ftrun.core.ids import WorkerKey
+
+STATUS_LATE_S = 0.5
+STATUS_LOOKS = 20
+"""Polls for the status of a worker that the spawner reaped without reporting it."""
+STATUS_WAIT_S = LIMIT_S
+"""How long the spawner may be busy with an import before it reaps and reports."""
+
+Exited = Callable[[str, int, int, int, str], None]
+"""Incarnation, group_rank, pid, status, reason."""
+
+
+class LateStatus:
+    """Looks for the status until it is known or the deadline has passed; then it is ``exited``."""
+
+    def __init__(self, groups: Groups, exited: Exited) -> None:
+        self._groups = groups
+        self._exited = exited
+        self._loop = asyncio.get_running_loop()
+
+    def ended(self, key: WorkerKey) -> None:
+        """A pidfd shows that a worker has ended; the spawner reports how, usually at once."""
+        self._ask_later(key, STATUS_LOOKS, clock.now() + STATUS_WAIT_S)
+
+    def _ask_later(self, key: WorkerKey, looks: int, deadline: float) -> None:
+        self._loop.call_later(STATUS_LATE_S, partial(self._late, key, looks, deadline))
+
+    def _late(self, key: WorkerKey, looks: int, deadline: float) -> None:
+        """The spawner is busy or stopped: read the status of the zombie from /proc instead."""
+        worker = self._groups.worker(key)
+        if worker is None:
+            return
+        status = linux.status_of_zombie(worker.pid)
+        if status:
+            self._exited(key.incarnation, key.group_rank, worker.pid, status, "")
+        elif looks > 1 and clock.now() < deadline:
+            # Status 0 may mean success or no permission to read it: wait for the spawner.
+            self._ask_later(key, looks - (status is None), deadline)
+        else:
+            reason = "has ended, and the spawner does not report how"
+            self._exited(key.incarnation, key.group_rank, worker.pid, -9, reason)

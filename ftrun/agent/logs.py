@@ -63,7 +63,7 @@ class Output:
         self.disk.flush(FLUSH_S)
 
     def close(self) -> None:
-        """Write what is queued, and close; called outside of the event loop, for it may wait."""
+        """Write the queue, and close. Call it outside of the event loop, because it may wait."""
         lost = self.disk.close()
         if lost:
             self.terminal.event_line(f"The logs' disk takes nothing: {lost} bytes are lost.")
@@ -97,7 +97,7 @@ def start_keeping(settings: RunSettings, output: Output) -> None:
 
 @dataclass(slots=True)
 class _Pipe:
-    """One stream of a worker. ``file``: its own file, if it has one beside the worker's log."""
+    """One stream of a worker. ``file``: its own file, if it has one next to the worker's log."""
 
     is_error: bool
     file: LogFile | None

@@ -106,7 +106,7 @@ def _size(path: Path) -> int | None:
 
 
 async def _py_spy(pid: int) -> str:
-    """What ``py-spy dump`` prints; "": it is not installed, may not read the process, or is slow.
+    """The output of ``py-spy dump``; "" if it is not installed, not permitted, or slow.
 
     It does not stop the process, which may have to answer for others meanwhile.
     """

@@ -66,7 +66,7 @@ def find(query: Query) -> Found:
 
 def _running(job_id: str | None) -> RunningJob | None:
     if job_id is not None:
-        return read_job(job_id)  # its agent may be dead: the lighthouse, or its logs, still tell
+        return read_job(job_id)  # its agent may be dead, but the lighthouse or the logs know
     found = running_jobs()
     if len(found) > 1:
         names = ", ".join(job.job_id for job in found[:20])
@@ -128,7 +128,7 @@ def _written_at(directory: Path) -> float:
 
 
 def _read(path: Path) -> Record | None:
-    """The JSON object in a file; None: there is none that can be read."""
+    """The JSON object in a file; None if there is no readable one."""
     try:
         with path.open("rb") as file:
             found = json.loads(file.read(RECORD_BYTES_MAX))

@@ -1,4 +1,4 @@
-"""The job's failures, told once: one incident for each first cause, with what followed from it.
+"""The job's failures as incidents: one for each first cause, with its consequences.
 
 Theory of operation. An agent reports a loss at once (``ReplicaLost``), and its evidence when all
 workers of the replica have ended (``FailureEvidence``). Each incarnation lost by a failure is one
@@ -233,7 +233,7 @@ class Incidents:
             self._open = [incident for incident in self._open if incident is not oldest]
 
     def _standing(self, but: str) -> list[Standing]:
-        """Where each other member is, as far as its last message tells."""
+        """The position of each other member, by its last message."""
         found = []
         for name in sorted(self._state.live - {but}, key=replica_order)[:PARTS_MAX]:
             replica = self._state.replicas[name]

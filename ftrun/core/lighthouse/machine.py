@@ -178,7 +178,7 @@ class Lighthouse:
         return snapshot(self.state, self.agents.values(), self.waits.current(), now)
 
     def operation(self, number: int) -> Operation | None:
-        """What has become of a request; None: it is not known, or no longer."""
+        """The state of a request; None if it is unknown or forgotten."""
         return self.operators.get(number)
 
     def check(self) -> None:

@@ -1,4 +1,4 @@
-"""What people ask of a running job: drain, restart, kill, stacks. One operation per request.
+"""People's requests to a running job: drain, restart, kill, stacks. Each is an operation.
 
 Rules:
 - ``drain`` withdraws a slot: its replica leaves at a boundary that all have agreed on, and nobody
@@ -146,7 +146,7 @@ class Operators:
         replica = self._state.replicas.at(name)
         if replica is not None:
             self._ask_to_leave(replica, restart=False)
-        else:  # what still ends, or waits for its restart, is its agent's to say
+        else:  # its agent knows whether it still ends, or waits for its restart
             self._send_stop(slot.agent_id, m.StopReplica(name, "", False))
 
     def _check_enough_stay(self, slot: Slot) -> None:

@@ -23,7 +23,7 @@ class LighthouseStatus(TypedDict):
 
 
 class JobStatus(TypedDict):
-    """What was asked for; ``job_id`` is empty before the first agent attaches."""
+    """The job as requested; ``job_id`` is empty before the first agent attaches."""
 
     job_id: str
     replicas: int

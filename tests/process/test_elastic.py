@@ -148,9 +148,12 @@ def work():
         time.sleep(0.05)
     return os.environ["TORCHELASTIC_RESTART_COUNT"]
 
+def say(text):
+    sys.stdout.write(f"{text}\\n")  # one write, because two threads do this
+
 class Names(metrics.MetricHandler):
     def emit(self, data):
-        print("metric", data.name, data.value, flush=True)
+        say(f"metric {data.name} {data.value}")
 
 # main
 from ftrun.elastic.translation import OneNode
@@ -162,14 +165,14 @@ spec = WorkerSpec(
 agent = LocalElasticAgent(spec, DefaultLogsSpecs("logs"))
 results = []
 thread = threading.Thread(target=lambda: results.append(agent.run()))
-print("state", agent.get_worker_group().state.name)
+say(f"state {agent.get_worker_group().state.name}")
 thread.start()
 seen = ""
 while thread.is_alive():
     group = agent.get_worker_group()
     line = f"{group.state.name} {sorted(worker.id or 0 for worker in group.workers)}"
     if line != seen:
-        print("state", line, flush=True)
+        say(f"state {line}")
         seen = line
     thread.join(0.01)
 print("result", results[0].state.name, results[0].return_values, results[0].is_failed())

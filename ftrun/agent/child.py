@@ -32,7 +32,7 @@ from ftrun.training.context import WorkerContext
 class ChildSetup:
     """A fork's start.
 
-    ``inherited``: the spawner's own descriptors, for the fork to close. ``stdin_fd``: ftrun's
+    ``inherited``: the spawner's own descriptors, which the fork closes. ``stdin_fd``: ftrun's
     standard input, for the one worker that may read it; -1: there is none.
     """
 

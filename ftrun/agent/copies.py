@@ -19,7 +19,7 @@ _NAMES = {False: "filtered_stdout.log", True: "filtered_stderr.log"}
 class Copies:
     """Takes every line of every worker, and ftrun's own.
 
-    ``merged``: the file with all lines, each with its time; None: there is none. ``bytes_max``:
+    ``merged``: the file with all lines and their times; None without --merged-log. ``bytes_max``:
     limit of each file; 0: none.
     """
 

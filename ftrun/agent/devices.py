@@ -174,7 +174,7 @@ def check_master_port(host: str, port: int) -> None:
 
 
 def _holder(port: int) -> str:
-    """Who listens at a port, as far as this user can see."""
+    """The process that listens at a port, as far as this user can see."""
     import psutil
 
     with contextlib.suppress(psutil.Error, OSError):

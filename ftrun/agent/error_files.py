@@ -41,7 +41,7 @@ def clear_error_file(path: Path) -> None:
 
 
 def read_error_file(path: Path) -> FailureReport | None:
-    """The exception in an error file; None: there is none, or not in torch's form.
+    """The exception in an error file; None if there is none in torch's form.
 
     The message is an object with torch's fields, or a text alone.
     """

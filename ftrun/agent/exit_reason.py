@@ -1,6 +1,6 @@
-"""Why a run has ended, as JSON: ``exit.json`` in the job's log directory, and ``--json-exit``.
+"""The reason for a run's end, as JSON: ``exit.json`` in the job's log directory and `--json-exit`.
 
-It tells a script's exit code from one of ftrun's that is equal. Not here: the table of exit codes
+It tells a script's exit code from an equal one of ftrun's. Not here: the table of exit codes
 (errors.py), how a job ends (core/agent/ending.py).
 """
 

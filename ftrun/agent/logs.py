@@ -66,7 +66,7 @@ class Output:
         self.disk.flush(FLUSH_S)
 
     def close(self) -> None:
-        """Write what is queued, and close; called outside of the event loop, for it may wait."""
+        """Write the queue, and close. Call it outside of the event loop, because it may wait."""
         lost = self.disk.close()
         if lost:
             self.terminal.event_line(f"The logs' disk takes nothing: {lost} bytes are lost.")

@@ -1,4 +1,4 @@
-"""Whether the kernel has ended a worker for want of memory.
+"""Recognises workers that the kernel ended because memory ran out.
 
 Three sources, each named in the answer: the ``oom_kill`` counter of the worker's cgroup (version 2
 ``memory.events``, version 1 ``memory.oom_control``), the machine's in ``/proc/vmstat``, and the
@@ -111,7 +111,7 @@ def _read_key(path: Path, key: str) -> int | None:
 
 
 def _kernel_line(log: Path, pid: int) -> str:
-    """The kernel's line about the end of this process; "": there is none, or no permission."""
+    """The kernel's line about the end of this process; "" if none can be read."""
     try:
         fd = os.open(log, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:

@@ -126,7 +126,7 @@ def _plain(value: Any) -> Any:
 
 
 def _times(settings: RunSettings) -> Iterator[tuple[str, str]]:
-    """Every setting in seconds, under its own name; a hang timeout of 0 is none."""
+    """Every setting in seconds, under its own name; a hang timeout of 0 means none."""
     for name in (field.name for field in fields(settings) if field.name.endswith("_s")):
         value = getattr(settings, name)
         is_never = name == "hang_timeout_s" and not value

@@ -353,7 +353,7 @@ class Agent:
         return await take_stacks(self._runtime_dir, [Target(key, pid) for key, pid in workers])
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run this beside the event loop's other work; its exceptions are the agent's own."""
+        """Run this next to the event loop's other work; its exceptions are the agent's own."""
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._work_ended)

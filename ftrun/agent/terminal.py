@@ -170,7 +170,7 @@ class _Writer:
             return True
 
     def close(self) -> None:
-        """Write what is queued: for some seconds; if nothing may be lost, while a reader reads."""
+        """Write the queue for some seconds, or while a reader reads if nothing may be lost."""
         with self._condition:
             self._is_closed = True
             self._condition.notify_all()

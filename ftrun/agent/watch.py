@@ -1,4 +1,4 @@
-"""What the agent shows to the program that launched it: each event, instruction and start.
+"""The agent's view for the program that launched it: each event, instruction and start.
 
 Not here: who watches (launching/reporter.py), what an event means (core/agent/).
 """

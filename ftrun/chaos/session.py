@@ -1,14 +1,13 @@
 """``ftrun chaos`` from start to end: wait, kill, watch the replacement, report, sum up.
 
 Not here: finding the job and its status (status/), finding the workers that may be killed
-(targets.py), the random draws (draws.py).
+(targets.py), the random draws (draws.py), the agent's end (held_agent.py).
 """
 
 from __future__ import annotations
 
 import secrets
 import statistics
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,16 +15,18 @@ from signal import Signals
 
 from ftrun import clock
 from ftrun.chaos.draws import Draws
+from ftrun.chaos.held_agent import HeldAgent
 from ftrun.chaos.targets import MEMBER, Target, find_targets
 from ftrun.core.lighthouse.status import ReplicaStatus, Status
 from ftrun.errors import ExitCode, UserError
 from ftrun.protocol.auth import load_token
 from ftrun.status.client import LighthouseUnreachable, fetch_status
-from ftrun.status.jobs import RunningJob, agent_lives
+from ftrun.status.jobs import RunningJob
 from ftrun.status.once import find_job
 from ftrun.status.words import duration, plain
 
 LOOK_S = 0.05
+"""Between two looks at the status: the lighthouse sends no event when a replica joins."""
 REPLACED_S_MAX = 120.0
 COMMIT_S_MAX = 30.0
 SILENT_S_MAX = 15.0
@@ -66,18 +67,24 @@ def run_chaos(settings: ChaosSettings, show: Callable[[str], None] = print) -> i
         UserError: no such job runs here, it is another user's, or it has no such replica.
         LighthouseUnreachable: its lighthouse did not answer the first request.
     """
-    session = Session(settings, find_job(settings.job_id, "ftrun chaos"), show)
-    return session.run()
+    job = find_job(settings.job_id, "ftrun chaos")
+    with HeldAgent(job) as agent:
+        return Session(settings, job, agent, show).run()
 
 
 class Session:
     """One ``ftrun chaos`` and the job whose workers it kills."""
 
     def __init__(
-        self, settings: ChaosSettings, job: RunningJob, show: Callable[[str], None]
+        self,
+        settings: ChaosSettings,
+        job: RunningJob,
+        agent: HeldAgent,
+        show: Callable[[str], None],
     ) -> None:
         self._settings = settings
         self._job = job
+        self._agent = agent
         self._print = show
         self._token = load_token(settings.token_file or Path(job.token_file))
         self._seed = secrets.randbelow(1 << 31) if settings.seed is None else settings.seed
@@ -108,7 +115,7 @@ class Session:
             raise UserError(
                 f"--only-replica {only}: job {self._job.job_id} has replicas {', '.join(names)}."
             )
-        if not agent_lives(self._job):
+        if not self._agent.lives:
             raise UserError(
                 f"The agent of job {self._job.job_id} (pid {self._job.pid}) does not run here any "
                 "more, or an older ftrun has started it. Nothing was killed."
@@ -184,7 +191,7 @@ class Session:
         """Fetch the status until ``look`` finds something in it, or the time is over."""
         deadline = clock.now() + timeout_s
         while (found := look(self._status())) is None and clock.now() < deadline:
-            time.sleep(LOOK_S)
+            self._pause(LOOK_S, deadline)
         return found
 
     # ------------------------------------------------------------ the job
@@ -200,14 +207,13 @@ class Session:
             try:
                 status = fetch_status(self._job.http, self._token, tls=self._job.tls)
             except LighthouseUnreachable:
-                if not agent_lives(self._job):
+                if self._agent.ends_within(LOOK_S):
                     raise JobEnded(f"Job {self._job.job_id} has ended") from None
                 if clock.now() > deadline:
                     raise JobEnded(
                         f"The lighthouse of job {self._job.job_id} has not answered for "
                         f"{duration(SILENT_S_MAX)}"
                     ) from None
-                time.sleep(LOOK_S)
                 continue
             outcome = status["outcome"]
             if outcome is not None:
@@ -215,15 +221,10 @@ class Session:
             return status
 
     def _pause(self, seconds: float, until: float | None) -> bool:
-        """Sleep, at most to ``until``; False at that time. JobEnded: the agent has ended."""
-        wake_at = clock.now() + seconds
-        while (now := clock.now()) < wake_at:
-            if until is not None and now >= until:
-                return False
-            if not agent_lives(self._job):
-                raise JobEnded(f"Job {self._job.job_id} has ended")
-            left_s = wake_at - now if until is None else min(wake_at, until) - now
-            time.sleep(min(left_s, 0.25))
+        """Wait, at most to ``until``; False at that time. JobEnded: the agent has ended."""
+        left_s = seconds if until is None else min(seconds, until - clock.now())
+        if self._agent.ends_within(left_s):
+            raise JobEnded(f"Job {self._job.job_id} has ended")
         return until is None or clock.now() < until
 
     def _line(self, text: str) -> None:

@@ -97,7 +97,7 @@ def _find_elsewhere(name: str) -> ModuleSpec | None:
 
 
 def _may_have_more(package: ModuleSpec) -> bool:
-    """Whether only importing the package can tell what it has."""
+    """Whether the package's names are known only after its import."""
     source = _source(package)
     if source is None:
         return package.loader is not None

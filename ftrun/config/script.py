@@ -1,4 +1,4 @@
-"""What workers run, a script or a function, checked once before any worker starts.
+"""The target that workers run, a script or a function, checked before any worker starts.
 
 Not here: the search for a module (modules.py), the other settings of a run (settings.py), running
 it (inject/).

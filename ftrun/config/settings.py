@@ -94,7 +94,7 @@ class RunSettings:
     sources: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     def signal_rules(self) -> SignalRules:
-        """What each signal to the agent means. Raises as ``check``."""
+        """The rules for signals to the agent. Raises as ``check``."""
         handled, preempt = self.signals_to_handle, self.preempt_signal
         return signal_rules(handled, preempt, as_torchrun=self.as_torchrun)
 
@@ -124,7 +124,7 @@ class RunSettings:
         return self.job_log_dir / name
 
     def streams(self) -> Streams:
-        """What the terminal shows of the workers' output.
+        """The part of the workers' output that the terminal shows.
 
         Raises:
             UserError: one of the options has another form.

@@ -1,4 +1,4 @@
-"""Which output of which worker the terminal shows: ``-r``, ``-t`` and ``--local-ranks-filter``.
+"""The choice of the workers' output for the terminal: ``-r``, ``-t`` and ``--local-ranks-filter``.
 
 The log of a worker has all of its output in any case; a stream that one of the first two names has
 a file of its own beside it. Not here: the logs themselves (agent/logs.py).
@@ -21,7 +21,7 @@ OUT, ERR = 1, 2
 
 @dataclass(frozen=True, slots=True)
 class Streams:
-    """What the terminal shows.
+    """The output that the terminal shows.
 
     ``redirected``, ``teed``: the streams as a sum of OUT and ERR, of all workers or by local rank.
     ``ranks``: the local ranks that are shown; empty: all. ``out_words``, ``err_words``: lines with
@@ -46,7 +46,7 @@ class Streams:
         return not is_redirected or bool(_of(self.teed, local_rank) & stream)
 
     def has_file(self, local_rank: int, *, error: bool) -> bool:
-        """Whether this stream of this worker has a file of its own, beside the log of both."""
+        """Whether this stream of this worker has its own file in addition to the log of both."""
         either = _of(self.redirected, local_rank) | _of(self.teed, local_rank)
         return bool(either & (ERR if error else OUT))
 
@@ -124,6 +124,6 @@ def parse_ranks(text: str) -> frozenset[int]:
 
 
 def _words(text: str) -> tuple[str, ...]:
-    """Words between commas; two commas stand for one in a word."""
+    """Split at commas; two commas stand for one inside a word."""
     parts = (part.replace("\0", ",") for part in text.replace(",,", "\0").split(","))
     return tuple(part for part in parts if part)

@@ -1,4 +1,4 @@
-"""What torchrun's options mean to ftrun; the table for people is docs/FROM_TORCHRUN.md.
+"""The meaning of torchrun's options under ftrun; docs/FROM_TORCHRUN.md is its table for people.
 
 Not here: their spellings (options.py). Facts: torchrun of torch 2.13.
 """
@@ -84,7 +84,7 @@ def translate(stated: Mapping[str, Stated], gpus: int) -> dict[str, Any]:
 
 
 def sources(stated: Mapping[str, Stated]) -> dict[str, str]:
-    """What states each setting: perhaps an option of torchrun's that is another name of it."""
+    """The source of each setting, which may be an option of torchrun's with another name."""
     found = {name: one.source for name, one in stated.items()}
     for name, theirs in OTHER_NAMES.items():
         if not stated[name].is_given and stated[theirs].value not in (None, "", "none"):
@@ -101,7 +101,7 @@ def _first(value: Any, default: Any) -> Any:
 
 
 def notices(stated: Mapping[str, Stated]) -> list[str]:
-    """What gives way to ``--standalone``, as under torchrun; and nodes that cannot come."""
+    """Options that ``--standalone`` overrides, as under torchrun, and nodes that cannot come."""
     if not stated["standalone"].value:
         text = stated["nnodes"].value
         if text is None or _parse_nodes(text)[1] == 1 or stated["nodes"].value > 1:

@@ -93,7 +93,7 @@ def _whole(name: str) -> str:
 
 
 def _unknown(name: str) -> str:
-    """What to say of a flag that is not there: the flags that begin so, or the nearest ones."""
+    """The hint for an unknown flag: the flags that begin with it, or the nearest ones."""
     flags = [flag for flag in _BY_FLAG if flag.startswith("--")]
     begun = [flag for flag in flags if len(name) > 3 and flag.startswith(name)]
     near = begun or nearest_words(name, flags, 2)

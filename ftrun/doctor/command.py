@@ -1,4 +1,4 @@
-"""Runs all checks beside each other, each with a deadline, and prints what they have found.
+"""Runs all checks at the same time, each with a deadline, and prints their findings.
 
 A check that fails, or does not end, is a finding. Not here: the checks, one file for each group.
 """

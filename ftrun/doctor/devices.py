@@ -44,7 +44,7 @@ def driver() -> list[Finding]:
 
 
 def torch_view() -> list[Finding]:
-    """What torch can use; in a process of its own, because its import takes seconds."""
+    """The devices that torch can use, by a process of its own: the import takes seconds."""
     done = subprocess.run(
         [sys.executable, "-c", _PROGRAM],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""What one check has found, and the verdicts' order.
+"""The finding of one check, and the order of the verdicts.
 
 Not here: the checks (system.py, limits.py, network.py, devices.py), their deadlines (command.py).
 """

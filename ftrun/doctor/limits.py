@@ -34,7 +34,7 @@ def process_limits() -> list[Finding]:
 
 
 def control_group(root: Path = Path("/sys/fs/cgroup")) -> list[Finding]:
-    """What the container may use."""
+    """The container's limits on memory and processors."""
     where = own_group(root)
     return [
         judge_memory(read_limit(where / "memory.max"), _machine_memory()),
@@ -84,7 +84,7 @@ def judge_processes(soft: int, is_root: bool) -> Finding:
 
 
 def judge_memory(limit: int | None, machine: int) -> Finding:
-    """``limit``: of the control group, in bytes; None: there is none."""
+    """``limit``: the control group's, in bytes; None if it has none."""
     name = "memory"
     known = machine if limit is None else min(limit, machine)
     text = f"{known / GIB:.1f} GiB" + (" (limit of the control group)" if known < machine else "")

@@ -48,7 +48,7 @@ class OneNode:
 
 @dataclass(frozen=True, slots=True)
 class AgentOptions:
-    """What an agent takes beside its WorkerSpec."""
+    """An agent's arguments other than its WorkerSpec."""
 
     logs_specs: LogsSpecs
     start_method: str

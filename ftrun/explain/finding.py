@@ -165,7 +165,7 @@ def _number(record: Record) -> int:
 
 
 def _read(path: Path) -> Record | None:
-    """The JSON object in a file; None: there is none that can be read."""
+    """The JSON object in a file; None if there is no readable one."""
     try:
         with path.open("rb") as file:
             found = json.loads(file.read(RECORD_BYTES_MAX))

@@ -17,7 +17,7 @@ READS_MAX = 32
 
 
 class Output:
-    """One stream. ``fd``: for the job to inherit. ``read_fd``: to be read, or -1."""
+    """One stream. The job inherits ``fd``; the program reads from ``read_fd``, if it is not -1."""
 
     def __init__(self, stream: TextIO | None, number: int) -> None:
         self._stream = stream

@@ -1,4 +1,4 @@
-"""Writes what the agent does to a pipe, for the program that launched it.
+"""Reports the agent's work through a pipe to the program that launched it.
 
 The agent never waits for that program: what does not fit into the pipe is kept, up to a limit, and
 written when there is room. Not here: the lines (records.py), the facts in them (agent/facts.py).

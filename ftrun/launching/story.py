@@ -1,4 +1,4 @@
-"""What has become of a launched job's workers, out of the host's records.
+"""The history of a launched job's workers, from the host's records.
 
 Not here: the records (records.py), the files with the values (packed.py).
 """

@@ -38,7 +38,7 @@ _OPEN = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
 class LogFile:
     """One file that grows; all methods run in the thread of its DiskWriter.
 
-    ``has_index``: an index is written beside it. ``bytes_max``: its limit; 0: none.
+    ``has_index``: it has an index file. ``bytes_max``: its limit; 0: none.
     ``has_failed``: it cannot be written, and what was queued for it since is lost.
     """
 
@@ -187,7 +187,7 @@ class DiskWriter:
             file.close()
 
     def _take(self) -> list[tuple[LogFile, bytes, str, float]]:
-        """What is queued, up to ``BATCH_BYTES_MAX``; nothing: the writer is closed."""
+        """The queue's first ``BATCH_BYTES_MAX`` at most; empty if the writer is closed."""
         with self._condition:
             self._condition.wait_for(lambda: bool(self._queue) or self._is_closed)
             batch, size = [], 0

@@ -1,4 +1,4 @@
-"""The index beside a log: from which byte on the log is whose stream, and when that was read.
+"""The index of a log: at which byte each stream's output begins, and when it was read.
 
 One line of text for each record: ``OFFSET STREAM SECONDS``, with ``o`` for stdout, ``e`` for stderr
 and ``f`` for ftrun's own lines, and seconds since 1970 in UTC. A record is made when the stream
@@ -45,7 +45,7 @@ class IndexMaker:
 
 
 def parse_record(line: bytes) -> Record | None:
-    """The record of one line; None if it is none: a full disk may have cut it."""
+    """The record of one line; None for an invalid line, which a full disk may have cut."""
     try:
         offset, stream, time_s = line.decode("ascii").split()
         record = Record(int(offset), stream, float(time_s))

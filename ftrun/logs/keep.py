@@ -25,7 +25,7 @@ _JOBS = re.compile(r"(\d+)\s*jobs?")
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """What stays of finished jobs' logs: the newest ``jobs``, younger than ``age_s``, in
+    """The rule for which finished jobs' logs stay: the newest ``jobs``, younger than ``age_s``, in
     ``size_bytes`` together with the running ones; None: any.
     """
 

@@ -29,7 +29,7 @@ def log_path(directory: Path, replica_id: str, group_rank: int, restarts: int) -
 
 
 def stream_path(log: Path, *, error: bool) -> Path:
-    """The file of one stream beside the log of both: ``0.stdout.log``."""
+    """The file of one stream, next to the log of both: ``0.stdout.log``."""
     return log.with_suffix(".stderr.log" if error else ".stdout.log")
 
 

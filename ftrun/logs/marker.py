@@ -30,7 +30,7 @@ LOCK_PAUSE_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Marked:
-    """What the marker of a job's logs says. ``started``: UTC, in ISO 8601."""
+    """The contents of the marker of a job's logs. ``started``: UTC, in ISO 8601."""
 
     job_id: str
     host: str
@@ -69,7 +69,7 @@ class LogDirLock:
 
 
 def read_marker(directory: Path) -> Marked | None:
-    """What the marker says; None: ftrun has not written this directory, or the file is broken."""
+    """The marker; None if ftrun has not written this directory, or the file is broken."""
     try:
         with open(directory / MARKER, "rb") as file:
             found = json.loads(file.read(FILE_BYTES_MAX))

@@ -108,7 +108,7 @@ class LogReader:
             self._open(self.path)
             self._read_index()
             at = bisect_right(self._records, start, key=lambda record: record.offset) - 1
-            # A record says whose the bytes after it are, so reading begins at one.
+            # A record names the stream of the bytes after it, so reading begins at a record.
             self._offset = self._records[max(0, at - RECORDS_BACK)].offset if at >= 0 else start
 
     def lines(self) -> Iterator[Line]:
@@ -128,7 +128,7 @@ class LogReader:
             yield from self.lines()
 
     def rest(self) -> Iterator[Line]:
-        """What has no line end, when nothing follows."""
+        """The lines without an end, when no more output follows."""
         for stream, (splitter, since_s) in self._parts.items():
             for text in splitter.flush():
                 yield Line(max(since_s, self._last_s), self._worker, self._attempt, stream, text)

@@ -28,7 +28,7 @@ _TARGET = re.compile(r"(\d{1,9})(?:\.(\d{1,5}))?")
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a command is about: a replica, one of its workers, a node, or (all empty) the job."""
+    """The target of a command: a replica, one of its workers, a node, or (all empty) the job."""
 
     replica: str = ""
     rank: int | None = None

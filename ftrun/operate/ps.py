@@ -1,4 +1,4 @@
-"""``ftrun ps``: all jobs of this user on this machine, each with what its lighthouse says.
+"""``ftrun ps``: all jobs of this user on this machine, each with its lighthouse's status.
 
 Not here: the jobs' files (status/jobs.py), the details of one job (``ftrun status``).
 """
@@ -32,7 +32,7 @@ class JobLine:
 
 
 def show_jobs(out: TextIO | None = None, *, as_json: bool = False) -> int:
-    """Print one line per job; remove the files of jobs whose agents were killed, and say so."""
+    """Print one line per job; remove, and name, the files of jobs whose agents were killed."""
     jobs = running_jobs()
     with ThreadPoolExecutor(ASKED_AT_ONCE) as pool:
         lines = list(pool.map(_ask, jobs))

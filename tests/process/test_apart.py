@@ -67,7 +67,7 @@ def assert_said_once_and_in_the_summary(job: Job) -> None:
     assert summary.endswith("The replica groups ran apart.")
 
 
-@pytest.mark.parametrize("is_module", [False, True])
+@pytest.mark.parametrize("is_module", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_manager_that_a_library_makes_is_one(tmp_path: Path, is_module: bool) -> None:
     """The script's text is not searched for one."""
     (tmp_path / "library.py").write_text(LIBRARY)

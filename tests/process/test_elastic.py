@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.process.test_launch import Program
 
 PROGRAM = """
@@ -102,6 +104,29 @@ time.sleep(3600)
 """
 
 
+NO_TRACEBACK = "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html"
+RESULTS = {
+    "values": {
+        str(rank): [
+            f"rank {rank}",
+            3,
+            3.0,
+            [str(rank), str(rank), "2", "2", "0", str(rank), "default_role", "0", "0", "moved"],
+        ]
+        for rank in (0, 1)
+    },
+    "restarts": {"0": "2", "1": "2"},
+    "raises": ["fail", {"1": [1, 1, "<N/A>", "ValueError: not this way", True]}, 1],
+    "crashes": [
+        "crash",
+        {"0": [0, -11, "SIGSEGV", "Signal 11 (SIGSEGV) received by PID PID", False]},
+        0,
+    ],
+    "command": {"0": None, "1": None},
+    "script": ["one.py", {"1": [1, 3, "<N/A>", NO_TRACEBACK, False]}, 1],
+}
+
+
 def run_with(tmp_path: Path, library: str) -> Any:
     """The program's results, as ``library`` gives them."""
     with Program(tmp_path, MOVES, args=(library,)) as program:
@@ -109,14 +134,11 @@ def run_with(tmp_path: Path, library: str) -> Any:
         return json.loads((tmp_path / f"{library}.json").read_text())
 
 
-def test_the_same_program_has_the_same_results(tmp_path: Path) -> None:
+@pytest.mark.parametrize("library", ["ours", pytest.param("torch", marks=pytest.mark.slow)])
+def test_the_same_program_has_the_same_results(tmp_path: Path, library: str) -> None:
+    """With either library; torch's own results change only with torch, so they are slow."""
     (tmp_path / "one.py").write_text(ONE)
-    ours, theirs = run_with(tmp_path, "ours"), run_with(tmp_path, "torch")
-    assert ours == theirs
-    assert ours["values"]["1"][:3] == ["rank 1", 3, 3.0]
-    assert ours["restarts"] == {"0": "2", "1": "2"}
-    assert ours["raises"][1] == {"1": [1, 1, "<N/A>", "ValueError: not this way", True]}
-    assert ours["script"][0] == "one.py"
+    assert run_with(tmp_path, library) == RESULTS
 
 
 LIVE = (
@@ -128,9 +150,12 @@ def work():
         time.sleep(0.05)
     return os.environ["TORCHELASTIC_RESTART_COUNT"]
 
+def say(text):
+    sys.stdout.write(f"{text}\\n")  # one write, because two threads do this
+
 class Names(metrics.MetricHandler):
     def emit(self, data):
-        print("metric", data.name, data.value, flush=True)
+        say(f"metric {data.name} {data.value}")
 
 # main
 from ftrun.elastic.translation import OneNode
@@ -142,14 +167,14 @@ spec = WorkerSpec(
 agent = LocalElasticAgent(spec, DefaultLogsSpecs("logs"))
 results = []
 thread = threading.Thread(target=lambda: results.append(agent.run()))
-print("state", agent.get_worker_group().state.name)
+say(f"state {agent.get_worker_group().state.name}")
 thread.start()
 seen = ""
 while thread.is_alive():
     group = agent.get_worker_group()
     line = f"{group.state.name} {sorted(worker.id or 0 for worker in group.workers)}"
     if line != seen:
-        print("state", line, flush=True)
+        say(f"state {line}")
         seen = line
     thread.join(0.01)
 print("result", results[0].state.name, results[0].return_values, results[0].is_failed())
@@ -223,14 +248,18 @@ except SignalException as error:
 )
 
 
-def test_signals_are_raised_as_torchelastic_raises_them(tmp_path: Path) -> None:
-    for number in (signal.SIGINT, signal.SIGTERM):
-        with Program(tmp_path, STOPPED) as program:
-            program.expect(r"\] runs", 2)
-            program.signal(number)
-            assert program.end() == 0, program.output
-            assert f"stopped by {number.name}" in program.output
-            program.leaves_nothing()
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
+)
+def test_signals_are_raised_as_torchelastic_raises_them(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    with Program(tmp_path, STOPPED) as program:
+        program.expect(r"\] runs", 2)
+        program.signal(number)
+        assert program.end() == 0, program.output
+        assert f"stopped by {number.name}" in program.output
+        program.leaves_nothing()
 
 
 def test_ftrun_elastic_is_loaded_only_when_it_is_used() -> None:

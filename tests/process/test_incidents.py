@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ TRAIN = """
 import ctypes, os, pathlib, signal, sys, time
 import torch, ftrun
 from ftrun import DistributedDataParallel, Optimizer
-how, here = sys.argv[1], pathlib.Path(sys.argv[2])
+here = pathlib.Path(sys.argv[1])
 me = os.environ["REPLICA_GROUP_ID"] + "." + os.environ["RANK"]
 inner = torch.nn.Linear(2, 2)
 optim = torch.optim.SGD(inner.parameters(), 0.01)
@@ -35,8 +36,9 @@ def bad_batch():
     raise ValueError("the label 11 is out of range")
 
 def fail_once():
-    mark = here / "failed"
-    if me != "1.0" or mark.exists() or not (here / "go").exists():
+    how, whom = (here / "go").read_text().split() if (here / "go").exists() else ("", "")
+    mark = here / f"failed by {how}"
+    if me != whom or mark.exists():
         return
     mark.touch()
     print("the last line", flush=True)
@@ -86,52 +88,75 @@ def _explain(job: Job, *words: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize(
-    ("how", "kind", "cause"),
-    [
-        ("exception", "exception", "failed: ValueError: the label 11 is out of range"),
-        ("exit", "exit code", "ended with exit code 7"),
-        ("crash", "signal", "died: SIGSEGV"),
-        ("kill", "signal", "died: SIGKILL"),
-        ("hang", "hang", "was given up"),
-    ],
+def _tell(directory: Path, name: str, text: str) -> None:
+    """Write a file that the workers look at, whole at once."""
+    draft = directory / f"{name}.draft"
+    draft.write_text(text)
+    draft.rename(directory / name)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """One way to fail and what its incident states. ``causes``: how the cause may begin."""
+
+    how: str
+    replica_id: str
+    kind: str
+    causes: tuple[str, ...]
+
+
+FAILURES = (
+    Failure("exception", "1", "exception", ("failed: ValueError: the label 11 is out of range",)),
+    Failure("exit", "2", "exit code", ("ended with exit code 7",)),
+    Failure("crash", "0", "signal", ("died: SIGSEGV",)),
+    Failure("kill", "1", "signal", ("died: SIGKILL",)),
+    Failure("hang", "2", "hang", ("was given up", "hangs")),
 )
-def test_a_failure_is_one_incident_with_its_evidence(
-    tmp_path: Path, how: str, kind: str, cause: str
-) -> None:
+
+
+def test_each_failure_is_one_incident_with_its_evidence(tmp_path: Path) -> None:
+    """One job fails in every way, one after the other; each time a replacement comes back."""
     options = ("--replicas", "3", "--heartbeat-timeout", "2", "--hang-timeout", "4")
-    with Job(tmp_path, TRAIN, *options, args=(how, str(tmp_path))) as job:
+    with Job(tmp_path, TRAIN, *options, args=(str(tmp_path),)) as job:
         job.expect(r"\] trains", 3)
-        (tmp_path / "go").touch()
-        job.until(lambda: any(not x["is_open"] for x in _records(job)), "over")
-        running = _explain(job)
+        for number, failure in enumerate(FAILURES, 1):
+            _tell(tmp_path, "go", f"{failure.how} {failure.replica_id}.0")
+            job.until(
+                lambda n=number: sum(not x["is_open"] for x in _records(job)) == n,  # type: ignore[misc]
+                f"over: {failure.how}",
+            )
+            _check_incident(_records(job)[-1], failure)
+            running = _explain(job)
+            assert running.startswith(f"Incident {number}, ")
+            assert "repaired the step in place" in running or "again" in running
+            assert ("who sent it is not known" in running) == (failure.how == "kill")
         (tmp_path / "stop").touch()
         assert job.end() == 0
-        (found,) = _records(job)
-        first, worker = found["first_cause"], found["first_cause"]["worker"]
-        assert (first["replica_id"], first["kind"]) == ("1", kind)
-        assert first["cause"].startswith(cause) or (how == "hang" and "hangs" in first["cause"])
-        assert found["consequences"] == []
-        assert found["verdict"] == "restarted"
-        assert found["response"]["survivors"] == ["0", "2"]
-        assert {x["replica_id"] for x in found["members"]} >= {"0", "2"}
-        assert found["cost"]["steps"] == 0
-        assert first["back_after_s"] > 0 and first["healed"]["donors"]
-        assert "the last line" in worker["output"]
-        if how == "exception":
-            assert "in bad_batch" in worker["traceback"]
-        if how == "hang":
-            assert "fail_once" in worker["stacks"]
-        if how == "kill":
-            assert "who sent it is not known" in running
-        assert running.startswith("Incident 1, ")
-        assert "repaired the step in place" in running or "again" in running
+        assert len(_records(job)) == len(FAILURES)
         assert _explain(job, "1").startswith("Incident 1, ")  # now from the log directory
-        assert json.loads(_explain(job, "--json"))["number"] == 1
-        assert "1 incidents" in _explain(job, "--all")
+        assert json.loads(_explain(job, "--json"))["number"] == len(FAILURES)
+        assert f"{len(FAILURES)} incidents" in _explain(job, "--all")
         ending = json.loads((job.logs / "job" / "exit.json").read_text())
         assert (ending["exit_code"], ending["kind"]) == (0, "finished")
         assert job.left() == []
+
+
+def _check_incident(found: dict[str, Any], failure: Failure) -> None:
+    first, worker = found["first_cause"], found["first_cause"]["worker"]
+    survivors = sorted({"0", "1", "2"} - {failure.replica_id})
+    assert (first["replica_id"], first["kind"]) == (failure.replica_id, failure.kind)
+    assert first["cause"].startswith(failure.causes) or failure.causes[-1] in first["cause"]
+    assert found["consequences"] == []
+    assert found["verdict"] == "restarted"
+    assert found["response"]["survivors"] == survivors
+    assert {x["replica_id"] for x in found["members"]} >= set(survivors)
+    assert found["cost"]["steps"] == 0
+    assert first["back_after_s"] > 0 and first["healed"]["donors"]
+    assert "the last line" in worker["output"]
+    if failure.how == "exception":
+        assert "in bad_batch" in worker["traceback"]
+    if failure.how == "hang":
+        assert "fail_once" in worker["stacks"]
 
 
 CASCADE = """
@@ -168,9 +193,9 @@ def test_what_follows_in_the_group_is_a_consequence_and_those_we_stop_are_no_fai
 
 
 def test_the_same_error_twice_at_one_step_ends_the_job_with_its_own_code(tmp_path: Path) -> None:
-    source = TRAIN.replace("mark.exists() or", "").replace("1.0", "0.0")
-    (tmp_path / "go").touch()
-    with Job(tmp_path, source, "--replicas", "1", args=("exception", str(tmp_path))) as job:
+    source = TRAIN.replace(" or mark.exists()", "")
+    _tell(tmp_path, "go", "exception 0.0")
+    with Job(tmp_path, source, "--replicas", "1", args=(str(tmp_path),)) as job:
         assert job.end() == 73
         assert "restarting will not help: replica 0 has failed twice" in job.output
         last = _records(job)[-1]

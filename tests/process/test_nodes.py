@@ -15,7 +15,7 @@ import pytest
 from tests.process.job import Job
 from tests.process.test_two_agents import serving
 
-TRAINS = """
+MODEL = """
 import os, time, torch, ftrun
 
 def load(state):
@@ -26,7 +26,8 @@ model = torch.nn.Linear(4, 1)
 manager = ftrun.manager(load, model.state_dict)
 optimizer = ftrun.Optimizer(manager, torch.optim.SGD(model.parameters(), lr=0.01))
 ddp = ftrun.DistributedDataParallel(manager, model)
-
+"""
+TRAINS = f"""{MODEL}
 def train():
     optimizer.zero_grad()
     ddp(torch.randn(2, 4)).mean().backward()

@@ -15,20 +15,11 @@ import sys
 from pathlib import Path
 
 from tests.process.job import Job
+from tests.process.test_nodes import MODEL
 from tests.process.test_two_agents import listening
 
-STEPS = """
-import os, signal, time, torch, ftrun
+STEPS = f"""{MODEL}
 from pathlib import Path
-
-def load(state):
-    model.load_state_dict(state)
-
-slot = os.environ["REPLICA_GROUP_ID"]
-model = torch.nn.Linear(4, 1)
-manager = ftrun.manager(load, model.state_dict)
-optimizer = ftrun.Optimizer(manager, torch.optim.SGD(model.parameters(), lr=0.01))
-ddp = ftrun.DistributedDataParallel(manager, model)
 assert not ftrun.stop_requested()
 try:
     while not Path("over").exists():

@@ -102,7 +102,14 @@ def lighthouse(directory: Path, token_file: Path) -> Iterator[tuple[str, subproc
             process.kill()
 
 
-@pytest.mark.parametrize("wished", [{}, {"GRPC_VERBOSITY": "INFO"}, {"GRPC_TRACE": "http"}])
+@pytest.mark.parametrize(
+    "wished",
+    [
+        {},
+        {"GRPC_VERBOSITY": "INFO"},
+        pytest.param({"GRPC_TRACE": "http"}, marks=pytest.mark.slow),
+    ],
+)
 def test_a_lighthouse_is_as_silent_about_its_clients(
     tmp_path: Path, token_file: Path, monkeypatch: pytest.MonkeyPatch, wished: dict[str, str]
 ) -> None:

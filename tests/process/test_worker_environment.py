@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.chaos.job import free_port
 from tests.process.job import Job
 
 ROOT = Path(__file__).parents[2]
@@ -102,17 +102,9 @@ meet("env://")
 """
 
 
-def free_ports(count: int) -> list[str]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [str(each.getsockname()[1]) for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
-
-
 def test_workers_meet_at_the_groups_store_and_at_ports_of_their_own(tmp_path: Path) -> None:
     """All ranks would wait for ever if nobody served the script's own ports."""
-    master, one, two = free_ports(3)
+    master, one, two = (str(free_port()) for _ in range(3))
     options = ("--nproc-per-node", "2", "--master-port", master)
     with Job(tmp_path, MEETS, *options, args=(one, two)) as job:
         assert job.end() == 0

@@ -15,6 +15,9 @@ from ftrun.cli import OTHER_COMMANDS, means_a_run
 from ftrun.commands.app import app
 from ftrun.status.jobs import RunningJob, birth_mark, write_job
 
+COLUMNS = "250"
+"""A temporary directory's path fits in one line of a table."""
+
 
 def ftrun(
     *words: str, cwd: Path | None = None, **variables: str
@@ -23,7 +26,7 @@ def ftrun(
         [sys.executable, "-m", "ftrun", *words],
         capture_output=True, text=True, timeout=60, cwd=cwd, check=False,
         env={
-            **os.environ, "COLUMNS": "120", "PYTHONPATH": str(Path(__file__).parents[2]),
+            **os.environ, "COLUMNS": COLUMNS, "PYTHONPATH": str(Path(__file__).parents[2]),
             **variables,
         },
     )  # fmt: skip

@@ -11,13 +11,13 @@ ROOT = Path(__file__).parents[2]
 HOUSE = ("ftrun", "tests", "scripts", "examples", "docs")
 DOCUMENTS = (
     *("README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "INVARIANTS.md", "SECURITY.md"),
-    *("docs/PROTOCOL.md", "docs/TESTING.md", "docs/GPU.md", "docs/LOGS.md"),
+    *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")),
 )
 NAME = re.compile(r"(?<![\w./$~<-])((?:[\w-]+/)*[\w-]+\.(?:py|proto)|(?:[a-z_]+/)+)(?![\w/<$.*{])")
 FUNCTIONS = re.compile(r"`((?:[\w-]+/)*[\w-]+\.py): ([^`]+)`")
 """In documents: a file of ftrun/, and functions, methods or classes in it."""
-NOT_OURS = {"train.py", "utils.py"}
-"""The reader's own script in examples of commands, and what CONTRIBUTING forbids."""
+NOT_OURS = {"train.py", "utils.py", "threading.py"}
+"""The reader's own script in examples of commands, what CONTRIBUTING forbids, and Python's."""
 
 
 def paths() -> set[str]:

@@ -93,7 +93,7 @@ class DepartedMembers:
         self._fates.clear()
 
     def unaccounted(self) -> tuple[Member, ...]:
-        """The removed members that may live on, for the journal; nobody needs their endpoints."""
+        """The removed members that may be alive, for the journal. No endpoint is needed."""
         alive = ((name, key, fate) for name, key, fate in self._each() if not fate.is_dead)
         return tuple(Member(name, key, (), fate.store) for name, key, fate in alive)
 

@@ -124,7 +124,7 @@ class TimerFired:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a person asks for. ``command``: drain, restart, kill or stack.
+    """A person's request. ``command``: drain, restart, kill or stack.
 
     ``replica_id``: "": all of them, or all of ``node``. ``group_rank`` None: all of its workers.
     ``request_id``: chosen by who asks; the same request with the same id is one operation.

@@ -63,7 +63,7 @@ class Part:
 
 @dataclass(slots=True)
 class Standing:
-    """Where a member was: its step and activity, and what its answer to the Interrupt tells.
+    """A member's position: its step and activity, and the facts of its answer to the Interrupt.
 
     ``reductions``: of the step under way: "complete", "incomplete" or, without an answer, "".
     """
@@ -178,7 +178,7 @@ class Incident:
     # ------------------------------------------------------------ verdict and cost
 
     def verdict(self) -> tuple[str, str]:
-        """One word of failure_kinds.py, and the same for people; ("", ""): not known yet."""
+        """A kind of failure_kinds.py and its words for people; ("", "") while it is not known."""
         told = [part.evidence for part in self.in_order() if part.evidence is not None]
         for part in self.in_order():
             evidence, is_moved = part.evidence, bool(part.set_aside)

@@ -1,4 +1,4 @@
-"""The job's failures, told once: one incident for each first cause, with what followed from it.
+"""The job's failures as incidents: one for each first cause, with its consequences.
 
 Theory of operation. An agent reports a loss at once (``ReplicaLost``), and its evidence when all
 workers of the replica have ended (``FailureEvidence``). Each incarnation lost by a failure is one

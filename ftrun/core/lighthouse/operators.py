@@ -1,4 +1,4 @@
-"""What people ask of a running job: drain, restart, kill, stacks. One operation per request.
+"""People's requests to a running job: drain, restart, kill, stacks. Each is an operation.
 
 Rules:
 - ``drain`` withdraws a slot: its replica leaves at a boundary that all have agreed on, and nobody

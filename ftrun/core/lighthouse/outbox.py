@@ -93,7 +93,7 @@ class Outbox:
         self._out.append(CloseAgent(agent_id, reason))
 
     def operation_changed(self, number: int) -> None:
-        """Those who wait for this operation look again."""
+        """Callers that wait for this operation look again."""
         self._out.append(OperationChanged(number))
 
     def close(self, agent_id: str, reason: str) -> None:

@@ -1,4 +1,4 @@
-"""What runs on the agents: which incarnations begin, die and end, as their agents report it.
+"""The incarnations that run on the agents: how they begin, die and end, as agents report it.
 
 Rules:
 - A Hello is the whole truth about what an agent runs: an incarnation that it does not name has

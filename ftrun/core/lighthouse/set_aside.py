@@ -1,4 +1,4 @@
-"""Sets a node aside on which replicas keep dying, if other nodes can take its slots.
+"""Sets a node aside when replicas keep dying on it and other nodes can take its slots.
 
 A node's failures are counted while nothing that it runs makes progress, and for ``WINDOW_S`` at
 most. With ``FAILURES_MAX`` of them, or when its own ``--health-check`` fails once, it gets no more

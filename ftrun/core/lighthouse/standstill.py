@@ -61,7 +61,7 @@ class Standstill:
         self._suspect: _Suspect | None = None
 
     def find(self) -> tuple[str, str] | None:
-        """The replica whose loop stands still, and the cause; None: there is none now."""
+        """The replica whose loop stands still, and the cause; None if none is found."""
         state = self._state
         if not state.spec.hang_timeout_s:
             return None

@@ -13,7 +13,7 @@ from ftrun.core.ids import replica_order
 class Waiting:
     """The workers whose answer is outstanding, by replica. An answer costs O(1).
 
-    A worker may say that it answers later, in its own time. It is asked again from time to time
+    A worker may announce that it answers later. It is asked again from time to time
     (``ask_again``), because it may die or hang after that.
     """
 
@@ -65,7 +65,7 @@ class Waiting:
 
     @property
     def is_put_off(self) -> bool:
-        """Whether some worker has said that it answers later."""
+        """Whether some worker has announced that it answers later."""
         return any(rank in self._ranks.get(name, ()) for name, rank in self._later)
 
     def silent(self) -> tuple[str, ...]:

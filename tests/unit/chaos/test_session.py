@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from ftrun.chaos.held_agent import HeldAgent
 from ftrun.chaos.session import ChaosSettings, Session, run_chaos
 from ftrun.errors import UserError
 from ftrun.protocol.auth import load_or_create_token
@@ -38,6 +39,7 @@ def test_a_stranger_with_the_agents_pid_is_not_taken_for_the_agent(home: Path) -
     token_file = home / "token"
     load_or_create_token(token_file)
     found = job("killed", token_file, "of another process")
-    session = Session(ChaosSettings(mtbf_s=1.0), found, lambda line: None)
-    with pytest.raises(UserError, match="Nothing was killed"):
-        session._announce({"replicas": []})
+    with HeldAgent(found) as agent:
+        session = Session(ChaosSettings(mtbf_s=1.0), found, agent, lambda line: None)
+        with pytest.raises(UserError, match="Nothing was killed"):
+            session._announce({"replicas": []})

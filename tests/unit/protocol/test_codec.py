@@ -187,7 +187,7 @@ def test_limits_hold_on_both_sides() -> None:
     [
         None,
         "text",
-        object(),
+        pytest.param(object(), id="object()"),
         StateId(0, "x"),
         Loss("0", "i", "c"),
         WorkerMessage(WorkerKey("0", "i", 0), Heartbeat()),  # type: ignore[arg-type]

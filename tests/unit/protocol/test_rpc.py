@@ -154,7 +154,11 @@ def test_the_second_address_is_tried_when_the_first_is_dead() -> None:
     run(main())
 
 
-@pytest.mark.parametrize("token", ["", TOKEN[:-1], TOKEN + "0", new_token()])
+@pytest.mark.parametrize(
+    "token",
+    ["", TOKEN[:-1], TOKEN + "0", new_token()],
+    ids=["none", "truncated", "longer", "another job's"],
+)
 def test_a_wrong_token_is_refused_and_said_so(token: str) -> None:
     async def main() -> None:
         async with serving() as port, Agent(port, token=token) as agent:

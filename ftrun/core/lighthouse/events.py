@@ -229,6 +229,7 @@ class Operation:
     ``step``: at which a replica leaves. ``wanted``: workers whose stacks have not come.
     ``is_resumed``: an earlier life of the lighthouse has begun it, and this one has not gone on
     with it yet. ``is_held``: nobody has begun it, because the agents are not back yet.
+    ``is_owed``: its agent was out of reach when its order was due.
     """
 
     number: int
@@ -242,6 +243,7 @@ class Operation:
     agents: set[str] = field(default_factory=set)
     is_resumed: bool = False
     is_held: bool = False
+    is_owed: bool = False
     step: int | None = None
     wanted: set[WorkerKey] = field(default_factory=set)
     stacks: dict[WorkerKey, str] = field(default_factory=dict)

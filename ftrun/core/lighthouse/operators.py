@@ -156,6 +156,8 @@ class Operators:
             is_here = replica is not None and replica.agent_id == agent.agent_id
             if request.command == "kill" and is_here:
                 self._kill_again(operation)
+            elif request.command == "restart" and operation.is_owed:
+                self._restart_owed(operation, agent)
             elif agent.agent_id in operation.agents and not agent.is_leaving:
                 self._state.outbox.to_agent(agent.agent_id, m.DrainAgent("ftrun drain"))
 
@@ -173,6 +175,7 @@ class Operators:
         slot = self._answers.slot(operation.request.replica_id)
         name = slot.replica_id
         replica = state.replicas.at(name)
+        operation.is_owed = bool(slot.agent_id) and slot.agent_id not in state.outbox.agents
         if slot.is_withdrawn:
             state.slots.restore(name)
             self._stops.forget(name)
@@ -200,6 +203,23 @@ class Operators:
             return
         slot.moves_to = slot.moves_to or slot.agent_id
         self._stops.ask_to_leave(replica, restart=True)
+
+    def _restart_owed(self, operation: Operation, agent: Agent) -> None:
+        """The agent is back, and still believes what it was sent before: perhaps a drain."""
+        slot = self._state.slots[operation.request.replica_id]
+        if slot.agent_id != agent.agent_id:
+            return
+        operation.is_owed = False
+        replica = self._state.replicas.at(slot.replica_id)
+        if slot.is_finished or slot.is_withdrawn:
+            return
+        operation.incarnation = replica.incarnation if replica is not None else ""
+        if replica is None or replica.leaving:
+            order = m.StopReplica(slot.replica_id, operation.incarnation, True)
+            self._stops.send_stop(slot.agent_id, order)
+        else:
+            slot.moves_to = slot.moves_to or slot.agent_id
+            self._stops.ask_to_leave(replica, restart=True)
 
     def _restart_again(self, operation: Operation) -> None:
         """The order may be lost: if the same incarnation is there, it is sent again."""

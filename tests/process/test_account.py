@@ -74,8 +74,9 @@ def test_a_kill_shows_what_it_cost_and_the_account_survives_the_lighthouse(tmp_p
         assert account["seconds"]["training"] > 0.0
         assert 0.0 < account["goodput"] < 1.0
         assert account["steps"] >= 3
-        shrunk = [x for x in status["history"] if x["kind"] == "shrink"]
-        assert 0.0 < shrunk[0]["cost_s"] < incident["cost_s"]
+        # A survivor's broken connection may be reported before the death that broke it.
+        broken = [x for x in status["history"] if x["kind"] in ("shrink", "retry")]
+        assert 0.0 < broken[0]["cost_s"] < incident["cost_s"]
 
         stopped = job.worker(0)
         os.kill(stopped, signal.SIGSTOP)

@@ -115,7 +115,8 @@ def test_the_state_comes_whole_from_any_number_of_donors(
     assert healed.state_id == STATE_ID
     assert healed.nbytes == BIG + 12345 + 1200
     assert set(healed.donors) <= {s.address for s in servers}
-    assert healed.left_out == {}
+    # One that was slower than the whole transfer may have delivered nothing.
+    assert not set(healed.left_out) & set(healed.donors)
 
 
 @both_ways

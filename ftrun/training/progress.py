@@ -42,13 +42,14 @@ class WorkerProgress:
 
         ``activity``: None means the step machine's; ``since_s``: how long it has lasted.
         """
-        phase = activity or self._machine.activity()[0]
+        if activity is None:
+            activity, since_s = self._machine.report_activity()
         scalars = tuple(self._scalars.items())
         pause = self._machine.shown.pause
         return Progress(
             self._machine.position,
             self.batches,
-            phase,
+            activity,
             scalars,
             since_s,
             "" if pause is None else pause.name,

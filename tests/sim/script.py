@@ -233,8 +233,9 @@ class Script:
             yield world.rng.uniform(0.0, 0.002)
             self._step_optimizer()
             worker.streak += 1
-        phase = machine.activity()[0]
-        worker.to_agent.send(m.Progress(machine.position, self._batch, phase))
+        phase, since_s = machine.report_activity()
+        report = m.Progress(machine.position, self._batch, phase, since_s=since_s)
+        worker.to_agent.send(report)
 
     def _vote(self, flag: bool) -> Generator[Wait, None, bool | None]:
         worker, machine = self._worker, self._worker.machine

@@ -922,6 +922,15 @@ class StepMachine:
         shown = self.shown.tick(*self.activity(), self._now)
         self._out += [e.ShowProgress(activity, lasted_s) for activity, lasted_s in shown]
 
+    def report_activity(self) -> tuple[Activity, float]:
+        """The activity for a report that goes out now, and its seconds so far.
+
+        Ticks compare with it: otherwise a later one is not reported if an earlier tick's was alike.
+        """
+        activity, since = self.activity()
+        self.shown.reported(activity)
+        return activity, max(0.0, self._now - since)
+
     @property
     def _is_stuck(self) -> bool:
         """Too few contributed twice: newcomers count in the second try, so a third cannot help."""

@@ -31,7 +31,10 @@ class ShownActivity:
             found.append((Activity.STOPPED, now - before))
         is_new = activity is not self._shown or self.pause != self._pause_shown
         if is_new or self.beats != self._beats_shown:
-            self._shown, self._pause_shown = activity, self.pause
-            self._beats_shown = self.beats
+            self.reported(activity)
             found.append((activity, now - since))
         return found
+
+    def reported(self, activity: Activity) -> None:
+        """A report with this activity goes out, perhaps between two ticks, as a step ends."""
+        self._shown, self._pause_shown, self._beats_shown = activity, self.pause, self.beats

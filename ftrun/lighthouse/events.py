@@ -2,7 +2,8 @@
 
 All streams share one snapshot. It is made less often where making it takes long, so that watching
 costs the lighthouse at most a twentieth of a core. Streams are few and end by themselves: the page
-asks again. Not here: the checks before the route (guard.py), the fields (core/lighthouse/status.py).
+asks again. Not here: the checks before the route (guard.py), the status's fields
+(core/lighthouse/status.py).
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ def add_events(app: web.Application, status: Callable[[], Status]) -> None:
             streams.discard(task)
         return response
 
-    app.router.add_get("/events", events)
+    app.router.add_get("/events", events, allow_head=False)
 
 
 async def _send(response: web.StreamResponse, snapshots: Snapshots) -> None:

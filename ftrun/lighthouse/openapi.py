@@ -158,7 +158,12 @@ def _add_refusals(operation: dict[str, Any], refusals: dict[str, str]) -> None:
 
 
 def _get(summary: str, content: dict[str, Any]) -> dict[str, Any]:
-    refusals = {"400": "No HTTP", "401": "No token, or another's", "403": "Of another page", "421": "Not under that name"}
+    refusals = {
+        "400": "No HTTP",
+        "401": "No token, or another's",
+        "403": "Of another page",
+        "421": "Not under that name",
+    }
     error = _json({"$ref": "#/components/schemas/Error"})
     answers: dict[str, Any] = {"200": {"description": summary, "content": content}}
     for code, why in refusals.items():

@@ -1,7 +1,8 @@
 """``ftrun status --web``: a link to the lighthouse's page that works once, within a minute.
 
 The link is printed and no browser is started: its command line would show the code to everybody on
-the machine. Not here: the page (lighthouse/page/), what a code is good for (lighthouse/sessions.py).
+the machine. Not here: the page (lighthouse/page/), what a code is good for
+(lighthouse/sessions.py).
 """
 
 from __future__ import annotations

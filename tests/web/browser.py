@@ -46,12 +46,12 @@ class Browser:
             ],
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
-        self._client = aiohttp.ClientSession()
+        self.client = aiohttp.ClientSession()
         try:
             port = await self._port(profile / "DevToolsActivePort")
-            async with self._client.get(f"http://127.0.0.1:{port}/json/list") as response:
+            async with self.client.get(f"http://127.0.0.1:{port}/json/list") as response:
                 (page,) = (x for x in await response.json() if x["type"] == "page")
-            self._socket = await self._client.ws_connect(
+            self._socket = await self.client.ws_connect(
                 page["webSocketDebuggerUrl"], max_msg_size=MESSAGE_BYTES_MAX
             )
             for domain in ("Page", "Runtime", "Log", "Performance"):
@@ -62,7 +62,10 @@ class Browser:
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
     ) -> None:
         with contextlib.suppress(Exception):
             await self.do("Browser.close")
@@ -70,7 +73,7 @@ class Browser:
         await self._end()
 
     async def _end(self) -> None:
-        await self._client.close()
+        await self.client.close()
         try:
             await asyncio.to_thread(self._process.wait, 20.0)
         except subprocess.TimeoutExpired:
@@ -93,7 +96,7 @@ class Browser:
         number = self._asked
         await self._socket.send_json({"id": number, "method": method, "params": parameters})
         while True:
-            found = json.loads((await asyncio.wait_for(self._socket.receive_str(), COMMAND_S)))
+            found = json.loads(await asyncio.wait_for(self._socket.receive_str(), COMMAND_S))
             if found.get("id") == number:
                 assert "error" not in found, found
                 result: dict[str, Any] = found["result"]
@@ -134,7 +137,9 @@ class Browser:
         """What the page shows."""
         return str(await self.value("document.body ? document.body.innerText : ''"))
 
-    async def look(self, width: int, height: int, scheme: str = "light", phone: bool = False) -> None:
+    async def look(
+        self, width: int, height: int, scheme: str = "light", phone: bool = False
+    ) -> None:
         """Set the window's size and the colours that its user prefers."""
         await self.do(
             "Emulation.setDeviceMetricsOverride",
@@ -145,11 +150,10 @@ class Browser:
 
     async def key(self, name: str, code: int) -> None:
         """Press and release a key."""
-        for kind in ("keyDown", "keyUp"):
-            await self.do(
-                "Input.dispatchKeyEvent", type=kind, key=name, code=name, windowsVirtualKeyCode=code,
-                **({"text": "\r"} if name == "Enter" and kind == "keyDown" else {}),
-            )  # fmt: skip
+        what = {"key": name, "code": name, "windowsVirtualKeyCode": code}
+        text = {"text": "\r"} if name == "Enter" else {}
+        await self.do("Input.dispatchKeyEvent", type="keyDown", **what, **text)
+        await self.do("Input.dispatchKeyEvent", type="keyUp", **what)
 
     async def picture(self, path: Path) -> None:
         """Write what the window shows as a PNG."""

@@ -130,7 +130,7 @@ function showLegend(account, used) {
 
 function showIncidents(incidents) {
   const newest = [...incidents].reverse().slice(0, LISTED_MAX);
-  $("incidents-readout").textContent = newest.length ? `the last ${newest.length}` : "";
+  $("incidents-readout").textContent = incidents.length ? "newest first" : "";
   keyed($("incidents"), newest, (x) => x.number, listItem, (item, incident) => {
     const who = incident.replicas.length === 1 ? "Replica " : "Replicas ";
     const costs = [incident.cost_steps ? words.counted(incident.cost_steps, "step") : "",
@@ -145,10 +145,10 @@ function showIncidents(incidents) {
 
 function showChanges(changes) {
   const newest = [...changes].reverse().slice(0, LISTED_MAX);
-  $("changes-readout").textContent = newest.length ? `the last ${newest.length}` : "";
+  $("changes-readout").textContent = changes.length ? "newest first" : "";
   keyed($("changes"), newest, (x) => `${x.kind} ${x.quorum} ${x.reason}`, listItem, (item, change) => {
     fill(item, [
-      `${change.kind}${change.quorum ? " to quorum " + change.quorum : ""}${change.step === null ? "" : ", step " + words.number(change.step)}`,
+      `${change.quorum ? "Quorum " + change.quorum + ", " : ""}${change.kind}${change.step === null ? "" : ", step " + words.number(change.step)}`,
       change.under_way ? "under way" : words.duration(change.ago_s) + " ago",
       change.reason,
       `Took ${words.duration(change.duration_s)}${change.cost_s > 0 ? ", cost " + words.duration(change.cost_s) + " of replicas' time" : ""}` +

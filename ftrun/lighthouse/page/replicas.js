@@ -19,6 +19,9 @@ export function showReplicas(status) {
   const items = folds ? folded(status.replicas) : status.replicas.map((replica) => ({ replica }));
   keyed(rows, items, (x) => (x.node ? "node " + x.node : "replica " + x.replica.replica_id), () => element("tr"),
     (row, item) => { if (item.node) showNode(row, item); else showReplica(row, item.replica, typical); });
+  // A column without a single figure would only take room.
+  rows.parentElement.classList.toggle("no-shares", !folds && status.replicas.every((r) => r.own_s === null));
+  rows.parentElement.classList.toggle("no-devices", !folds && status.replicas.every((r) => !(r.workers || []).length));
   const sick = status.replicas.filter((r) => !["training", "finished"].includes(r.use)).length;
   setText(document.getElementById("replicas-readout"),
     sick ? `${words.number(sick)} of ${words.number(status.replicas.length)} not training` : `all ${words.number(status.replicas.length)} train`);

@@ -33,7 +33,7 @@ async def _take(options: argparse.Namespace) -> None:
         async with Browser(Path(directory)) as browser:
             await browser.look(width, height, "dark" if options.dark else "light", options.phone)
             await browser.open(link.getvalue().split()[0])
-            await browser.until("!document.getElementById('picture')?.hidden")
+            await browser.until("document.getElementById('picture')?.hidden === false")
             if options.wait:
                 words = json.dumps(options.wait)
                 await browser.until(f"document.body.innerText.includes({words})", 300.0)

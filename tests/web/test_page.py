@@ -24,7 +24,7 @@ pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine"),
 ]
 
-SHOWN = "!document.getElementById('picture')?.hidden"
+SHOWN = "document.getElementById('picture')?.hidden === false"
 HOSTILE = "</td><img src=x onerror='window.hacked=1'><script>window.hacked=1</script>\x1b[31m&amp;"
 HEAP_BYTES_MAX = 20_000_000
 ENTER = 13
@@ -99,7 +99,7 @@ def test_the_page_asks_for_the_token_and_refuses_another(tmp_path: Path) -> None
         async with Served(job_status) as served, Browser(tmp_path) as browser:
 
             async def give(token: str) -> None:
-                await browser.until("!document.getElementById('entry')?.hidden")
+                await browser.until("document.getElementById('entry')?.hidden === false")
                 await browser.value(
                     f"document.getElementById('token').value = {json.dumps(token)};"
                     "document.getElementById('sign-in').requestSubmit()"

@@ -9,7 +9,7 @@ const SVG = "http://www.w3.org/2000/svg";
 const LEFT = 38, RIGHT = 6, TOP = 10, BOTTOM = 22;
 const TICKS_S = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200,
   86400, 172800, 432000, 864000, 2592000];
-const TICK_PX = 110;
+const TICK_PX = 92;
 
 /** The beginning and end of each band in seconds since the account began. */
 export function spans(bands) {
@@ -21,8 +21,8 @@ export function spans(bands) {
 
 /** A curve through the middles of the bands; `points` are [begin, end, value]. */
 export function drawCurve(svg, points, total, { wanted = null, incidents = [], stepped = false }) {
-  const top = Math.max(wanted || 0, ...points.map((p) => p[2]), 1e-9);
-  const frame = begin(svg, total, wanted === null ? niceTop(top) : top);
+  const highest = Math.max(...points.map((p) => p[2]), 1e-9);
+  const frame = begin(svg, total, wanted === null ? niceTop(highest) : wanted);
   if (points.length) {
     const line = points.flatMap(([from, to, value]) => {
       const y = frame.y(value);

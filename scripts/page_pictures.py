@@ -3,7 +3,7 @@
 
     scripts/page_pictures.py JOB OUT.png [--size 1280x1500] [--dark] [--phone] [--wait TEXT]
 
---wait: take it when the page shows this text.
+--wait: take it when the table of replicas shows this text.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ async def _take(options: argparse.Namespace) -> None:
             await browser.until("document.getElementById('picture')?.hidden === false")
             if options.wait:
                 words = json.dumps(options.wait)
-                await browser.until(f"document.body.innerText.includes({words})", 300.0)
+                await browser.until(f"document.getElementById('rows').innerText.includes({words})", 300.0)
             else:
                 await asyncio.sleep(SETTLE_S)  # Until two more events have been drawn.
             await browser.picture(options.out)

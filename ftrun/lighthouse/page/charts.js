@@ -107,7 +107,7 @@ function begin(svg, total, top) {
   for (let ago = 0; ago <= total; ago += every) {
     const x = frame.x(total - ago);
     if (x < frame.left + 14 && ago) break;
-    label(svg, x, height - 4, ago ? "middle" : "end", ago ? "−" + roundDuration(ago) : "now");
+    label(svg, x, height - 4, ago ? "middle" : "end", ago ? "−" + (every < 30 ? number(ago) + " s" : roundDuration(ago)) : "now");
   }
   return frame;
 }

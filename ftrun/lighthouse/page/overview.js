@@ -138,7 +138,7 @@ function showIncidents(incidents) {
     fill(item, [
       `${who}${words.named(incident.replicas)}${incident.host ? " on " + incident.host : ""}, step ${words.number(incident.step)}`,
       incident.is_open ? "open" : words.duration(incident.ago_s) + " ago",
-      incident.words, `Cost ${costs}.${incident.verdict ? " " + incident.verdict : ""}`,
+      incident.words, `${incident.verdict ? sentence(incident.verdict) + " " : ""}Cost ${costs}.`,
     ], incident.is_open);
   }, "None so far.");
 }
@@ -195,6 +195,10 @@ export function keyed(place, items, keyOf, make, update, nothing) {
 /** Set a text only where it differs, so that a selection and a screen reader are left alone. */
 export function setText(node, text) {
   if (node.textContent !== text) node.textContent = text;
+}
+
+function sentence(text) {
+  return text.charAt(0).toUpperCase() + text.slice(1) + (/[.!?]$/.test(text) ? "" : ".");
 }
 
 function listItem() {

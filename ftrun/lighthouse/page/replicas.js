@@ -85,7 +85,7 @@ function showReplica(row, replica, typical) {
   setText(time, replica.step_s === null ? "" : milliseconds(replica.step_s));
   showShare(own, replica, typical);
   const left = replica.restarts_left;
-  setText(restarts, replica.restarts + (left === null ? "" : ` / ${replica.restarts + left}`));
+  setText(restarts, replica.restarts + (left === null ? "" : `, ${left} left`));
   setText(node, replica.host || "");
   setText(device, (replica.workers || []).slice(0, 8).map(deviceOf).join("\n"));
 }

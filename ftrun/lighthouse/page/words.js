@@ -22,7 +22,8 @@ export function useClass(use) {
 /** "8 s", "12 min", "3 h 5 min", "2 d 4 h". */
 export function duration(seconds) {
   if (seconds === null || seconds === undefined || !Number.isFinite(seconds)) return "–";
-  if (seconds < 9.95) return (Math.round(seconds * 10) / 10).toFixed(seconds < 0.05 ? 0 : 1) + " s";
+  if (seconds > 0 && seconds < 0.05) return "< 0.1 s";
+  if (seconds < 9.95) return (seconds ? seconds.toFixed(1) : "0") + " s";
   if (seconds < SHORT_S) return Math.floor(seconds) + " s";
   const whole = Math.floor(seconds);
   if (whole < 600) return Math.floor(whole / 60) + " min " + (whole % 60) + " s";

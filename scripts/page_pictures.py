@@ -36,7 +36,9 @@ async def _take(options: argparse.Namespace) -> None:
             await browser.until("document.getElementById('picture')?.hidden === false")
             if options.wait:
                 words = json.dumps(options.wait)
-                await browser.until(f"document.getElementById('rows').innerText.includes({words})", 300.0)
+                await browser.until(
+                    f"document.getElementById('rows').innerText.includes({words})", 300.0
+                )
             else:
                 await asyncio.sleep(SETTLE_S)  # Until two more events have been drawn.
             await browser.picture(options.out)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from ftrun.core.ids import WorkerKey
 from ftrun.core.lighthouse.status import Status
 from ftrun.lighthouse.settings import ServiceSettings
 from ftrun.lighthouse.web import WebServer
@@ -89,7 +90,7 @@ def test_a_link_opens_the_page_and_hostile_text_stays_text(tmp_path: Path) -> No
             await browser.value("sessionStorage.clear()")
             await browser.open("about:blank")
             await browser.open(link)
-            await browser.until("document.body.innerText.includes('Refused')")
+            await browser.until("document.body?.innerText.includes('Refused')")
 
     run(main())
 
@@ -107,7 +108,7 @@ def test_the_page_asks_for_the_token_and_refuses_another(tmp_path: Path) -> None
 
             await browser.open(served.url)
             await give(new_token())
-            await browser.until("document.body.innerText.includes('Refused: the token')")
+            await browser.until("document.body?.innerText.includes('Refused: the token')")
             await give(served.token)
             await browser.until(SHOWN)
             assert await browser.value("document.getElementById('token').value") == ""
@@ -139,6 +140,15 @@ def test_a_kill_asks_first_by_keyboard(tmp_path: Path) -> None:
             await browser.until(
                 "document.getElementById('outcome').textContent.includes('was killed (done)')"
             )
+            # The stacks of another operation are shown as text.
+            await browser.value("document.querySelector('[data-command=stack]').click()")
+            await browser.until("document.getElementById('outcome').textContent === 'under way'")
+            key = WorkerKey("1", "aa", 0)
+            served.operations.operations[2].stacks = {key: "File <b>train.py</b>"}
+            served.operations.end(2, "Stacks of 1 worker.")
+            await browser.until("document.querySelector('#stacks pre')?.textContent")
+            assert "File <b>train.py</b>" in await browser.text()
+            del served.operations.operations[2]
             (asked,) = served.operations.operations.values()
             assert (asked.request.command, asked.request.replica_id) == ("kill", "1")
             assert browser.problems == []
@@ -155,7 +165,8 @@ def test_a_lighthouse_that_goes_leaves_its_last_picture_and_is_found_again(tmp_p
                 await browser.until(SHOWN)
             await browser.until("!document.getElementById('banner').hidden")
             text = await browser.text()
-            assert "does not answer. This is the last picture" in text
+            assert "The lighthouse does not answer." in text
+            assert "This is the last picture" in text
             assert "98.1 %" in text
             async with served:  # At the same port, with the same token, and no memory.
                 await browser.until("document.getElementById('live').textContent === 'live'")

@@ -32,13 +32,12 @@ function showAge() {
   setText(live, outcome ? "ended" : isOld ? `${duration(Math.floor(age / 1000))} old` : "live");
   banner.hidden = !isOld && !outcome;
   banner.classList.toggle("ended", Boolean(outcome));
-  if (outcome) {
-    setText(banner, `The job has ended with exit code ${outcome.exit_code}: ${outcome.reason}` +
-      (isOld ? " Its lighthouse is gone too; this is its last picture." : ""));
-  } else if (isOld) {
-    setText(banner, `${why || "The lighthouse does not answer."} This is the last picture, ${duration(Math.floor(age / 1000))} old. ` +
-      "Training needs no lighthouse while nothing changes. This page keeps asking.");
-  }
+  if (banner.hidden) return setText($("said"), "");
+  // The age stands apart: a screen reader says what happened once, and not each second.
+  setText($("age"), isOld ? `This is the last picture, ${duration(Math.floor(age / 1000))} old.` : "");
+  setText($("said"), outcome
+    ? `The job has ended with exit code ${outcome.exit_code}: ${outcome.reason}`
+    : `${why || "The lighthouse does not answer."} Training needs none while nothing changes. This page keeps asking.`);
 }
 
 async function watch() {

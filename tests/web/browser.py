@@ -137,6 +137,11 @@ class Browser:
         """What the page shows."""
         return str(await self.value("document.body ? document.body.innerText : ''"))
 
+    async def metrics(self) -> dict[str, float]:
+        """The browser's figures about the page, by name."""
+        found = await self.do("Performance.getMetrics")
+        return {x["name"]: x["value"] for x in found["metrics"]}
+
     async def look(
         self, width: int, height: int, scheme: str = "light", phone: bool = False
     ) -> None:

@@ -3,9 +3,12 @@
 - **Host** (X6): a web page can point a name of its own at 127.0.0.1 and read what is served there
   (DNS rebinding). Such a request carries that name, so only our own names are answered. A numeric
   address is always answered: no page can own one.
-- **Token** (X1), in a header only: cookies, which a browser adds by itself, are ignored, so no
-  other page can act in a user's name.
-- **Headers** (X6): browsers never run, frame, sniff or cache an answer.
+- **Origin** (X6): a browser says which page sends a request. One that another page sends is
+  refused, also with the token.
+- **Token** (X1), or a session of the web page, in a header only: cookies, which a browser adds by
+  itself, are ignored, so no other page can act in a user's name.
+- **Headers** (X6): browsers never run, frame, sniff or cache an answer. The web page's own files
+  state what they run (page_routes.py).
 
 Not here: the routes (web.py).
 """
@@ -21,10 +24,16 @@ from typing import Any, TypeAlias
 
 from aiohttp import web
 
+from ftrun.lighthouse.page_routes import FILES
+from ftrun.lighthouse.sessions import Sessions
 from ftrun.lighthouse.settings import ServiceSettings
 from ftrun.protocol.auth import bearer_matches
 
-OPEN_ROUTES = frozenset({"/healthz"})
+OPEN_ROUTES = frozenset({"/healthz", *FILES})
+TOKEN_ROUTES = frozenset({"/links"})
+"""A session does not open these, so that none can be prolonged."""
+CHECKED_THERE = frozenset({"/session"})
+"""The route takes a code instead of the token, and refuses what is neither."""
 CONTENT_SECURITY_POLICY = "default-src 'none'; frame-ancestors 'none'; base-uri 'none'"
 HEADERS = {
     "Content-Security-Policy": CONTENT_SECURITY_POLICY,
@@ -42,7 +51,7 @@ log = logging.getLogger(__name__)
 Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def guard(settings: ServiceSettings) -> Any:
+def guard(settings: ServiceSettings, sessions: Sessions) -> Any:
     """The middleware of a lighthouse with these settings."""
     names = own_names(settings)
 
@@ -52,9 +61,11 @@ def guard(settings: ServiceSettings) -> Any:
             return _refusal(
                 421, "this lighthouse does not go by that name; to ask it so: --allow-host NAME"
             )
-        header = request.headers.get("Authorization")
-        if request.path not in OPEN_ROUTES and not bearer_matches(header, settings.token):
-            return _refusal(401, "the job's token is missing or wrong")
+        if request.path not in OPEN_ROUTES:
+            if not is_own_page(request):
+                return _refusal(403, "another site's page sent this request")
+            if request.path not in CHECKED_THERE and not _is_admitted(request, settings, sessions):
+                return _refusal(401, "the job's token is missing or wrong")
         try:
             return await handler(request)
         except web.HTTPException as answer:
@@ -70,7 +81,32 @@ def guard(settings: ServiceSettings) -> Any:
 
 async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
     """For ``on_response_prepare``: every answer gets the headers, also an error."""
-    response.headers.update(HEADERS)
+    for name, value in HEADERS.items():
+        response.headers.setdefault(name, value)
+
+
+def is_own_page(request: web.Request) -> bool:
+    """False if a browser says that the request comes from another site's page.
+
+    A program that is no browser says nothing. A proxy in front must pass the Host header on.
+    """
+    if request.headers.get("Sec-Fetch-Site", "none") not in ("same-origin", "none"):
+        return False
+    origins = request.headers.getall("Origin", [])
+    return all(_authority(origin) == request.host.lower() for origin in origins)
+
+
+def _authority(origin: str) -> str:
+    """The host and port of an origin; empty for ``null`` and anything else."""
+    scheme, _, rest = origin.strip().lower().partition("://")
+    return rest if scheme in ("http", "https") else ""
+
+
+def _is_admitted(request: web.Request, settings: ServiceSettings, sessions: Sessions) -> bool:
+    header = request.headers.get("Authorization")
+    if bearer_matches(header, settings.token):
+        return True
+    return request.path not in TOKEN_ROUTES and sessions.admits(header)
 
 
 def own_names(settings: ServiceSettings) -> frozenset[str]:

@@ -11,7 +11,9 @@ from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 from ftrun.core.lighthouse.status import OperationStatus, Status
+from ftrun.lighthouse.events import STREAMS_MAX
 from ftrun.lighthouse.operations import COMMANDS, RANK_MAX, WAIT_MAX_S
+from ftrun.lighthouse.page_routes import FILES
 
 _SCALARS = {str: "string", int: "integer", float: "number", bool: "boolean"}
 
@@ -24,7 +26,8 @@ def openapi(version: str) -> dict[str, Any]:
             "title": "ftrun lighthouse",
             "version": version,
             "description": "A lighthouse's status for people and scrapers. Every route but "
-            "/healthz needs the job's token. Only POST /operations changes anything.",
+            "/healthz and the web page's files needs the job's token, or a session of the page. "
+            "Only POST /operations changes anything in the job.",
         },
         "security": [{"token": []}],
         "components": {
@@ -40,6 +43,10 @@ def openapi(version: str) -> dict[str, Any]:
             ),
             "/metrics": _get("Figures for Prometheus", {"text/plain": {"schema": _TEXT}}),
             "/openapi.json": _get("This document", _json({"type": "object"})),
+            "/events": _get_events(),
+            "/links": _post("A code for one link to the web page", _json(_CODE)),
+            "/session": _post_session(),
+            **{path: _open(name, kind) for path, (name, kind) in FILES.items()},
             "/operations": _post_operation(),
             "/operations/{number}": _get_operation(),
         },
@@ -47,6 +54,7 @@ def openapi(version: str) -> dict[str, Any]:
 
 
 _TEXT = {"type": "string"}
+_TEXT_ONLY = {"schema": _TEXT}
 
 
 def schema_of(kind: Any) -> dict[str, Any]:
@@ -74,6 +82,35 @@ def _object(properties: dict[str, Any]) -> dict[str, Any]:
 
 def _json(schema: dict[str, Any]) -> dict[str, Any]:
     return {"application/json": {"schema": schema}}
+
+
+def _get_events() -> dict[str, Any]:
+    """The stream: each event's data is a status without what the page does not show."""
+    found = _get("The status once a second, for the web page", {"text/event-stream": _TEXT_ONLY})
+    _add_refusals(found["get"], {"503": f"{STREAMS_MAX} streams are open"})
+    return found
+
+
+def _open(name: str, kind: str) -> dict[str, Any]:
+    """A file of the web page, which needs no token."""
+    found = _get(f"The web page: {name}", {kind: _TEXT_ONLY})
+    found["get"]["security"] = []
+    del found["get"]["responses"]["401"], found["get"]["responses"]["403"]
+    return found
+
+
+def _post(summary: str, content: dict[str, Any]) -> dict[str, Any]:
+    operation = _get(summary, content)["get"]
+    _add_refusals(operation, {"413": "Too long"})
+    return {"post": operation}
+
+
+def _post_session() -> dict[str, Any]:
+    """The code in the body stands for the token, so the token is not required."""
+    found = _post("A session of the web page, for the token or a link's code", _json(_SESSION))
+    body = {"type": "object", "properties": {"code": _TEXT}}
+    found["post"]["requestBody"] = {"required": False, "content": _json(body)}
+    return found
 
 
 def _post_operation() -> dict[str, Any]:
@@ -122,7 +159,12 @@ def _add_refusals(operation: dict[str, Any], refusals: dict[str, str]) -> None:
 
 
 def _get(summary: str, content: dict[str, Any]) -> dict[str, Any]:
-    refusals = {"400": "No HTTP", "401": "No token, or another's", "421": "Not under that name"}
+    refusals = {
+        "400": "No HTTP",
+        "401": "No token, or another's",
+        "403": "Of another page",
+        "421": "Not under that name",
+    }
     error = _json({"$ref": "#/components/schemas/Error"})
     answers: dict[str, Any] = {"200": {"description": summary, "content": content}}
     for code, why in refusals.items():
@@ -130,8 +172,10 @@ def _get(summary: str, content: dict[str, Any]) -> dict[str, Any]:
     operation: dict[str, Any] = {"summary": summary, "responses": answers}
     if summary == "Whether it is alive":
         operation["security"] = []
-        del answers["401"]
+        del answers["401"], answers["403"]
     return {"get": operation}
 
 
 _OPERATION = _json(schema_of(OperationStatus))
+_CODE = _object({"code": _TEXT, "expires_s": {"type": "number"}})
+_SESSION = _object({"session": _TEXT, "expires_s": {"type": "number"}})

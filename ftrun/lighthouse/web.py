@@ -1,8 +1,10 @@
-"""HTTP of a lighthouse: ``/healthz`` for probes, ``/status`` for people, ``/metrics`` to scrape.
+"""HTTP of a lighthouse: ``/healthz`` for probes, ``/status`` for programs, ``/metrics`` to scrape,
+and a page for people.
 
-Every route but ``/healthz`` needs the token (X1); only ``POST /operations`` changes anything.
-Connections are few and short (X3). Not here: the checks before the routes (guard.py), the routes of
-operations (operations.py), the status (status.py), the names of the metrics (metrics.py).
+Every route but ``/healthz`` and the page's files needs the token or a session (X1); only ``POST
+/operations`` changes anything in the job. Connections are few and short (X3). Not here: the checks
+before the routes (guard.py), the routes of operations (operations.py), the page's (page_routes.py,
+events.py), the status (status.py), the names of the metrics (metrics.py).
 """
 
 from __future__ import annotations
@@ -18,10 +20,13 @@ from aiohttp import web
 
 from ftrun import clock
 from ftrun.core.lighthouse.status import Status
+from ftrun.lighthouse.events import add_events
 from ftrun.lighthouse.guard import add_headers, guard
 from ftrun.lighthouse.metrics import CONTENT_TYPE, render_metrics
 from ftrun.lighthouse.openapi import openapi
 from ftrun.lighthouse.operations import OperationSource, add_routes
+from ftrun.lighthouse.page_routes import add_page
+from ftrun.lighthouse.sessions import Sessions
 from ftrun.lighthouse.settings import ServiceSettings
 
 SHUTDOWN_TIMEOUT_S = 0.5
@@ -138,7 +143,8 @@ def build_app(
     async def document(request: web.Request) -> web.Response:
         return web.json_response(openapi(version("ftrun")))
 
-    app = web.Application(middlewares=[guard(settings)], client_max_size=BODY_BYTES_MAX)
+    sessions = Sessions(settings.token)
+    app = web.Application(middlewares=[guard(settings, sessions)], client_max_size=BODY_BYTES_MAX)
     app.on_response_prepare.append(add_headers)
     app.router.add_get("/healthz", healthz)
     app.router.add_get("/status", show_status)
@@ -146,4 +152,6 @@ def build_app(
     app.router.add_get("/metrics", metrics)
     app.router.add_get("/openapi.json", document)
     add_routes(app, operations)
+    add_events(app, status)
+    add_page(app, settings.token, sessions)
     return app

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ftrun.lighthouse.page_routes import FILES
 from tests.security.ways import all_ways, wrong_tokens
 
 
@@ -16,6 +17,7 @@ def test_every_way_in_refuses_every_token_but_the_jobs(tmp_path: Path) -> None:
                 expected = way.welcome if way.is_open else way.refusal
                 assert way.ask(token) == expected, (way.name, kind)
         assert [way.name for way in ways if way.is_open] == [
-            "lighthouse: GET /healthz",
-            "lighthouse: HEAD /healthz",
+            f"lighthouse: {method} {path}"
+            for method in ("GET", "HEAD")
+            for path in sorted(("/healthz", *FILES))
         ]

@@ -36,3 +36,4 @@ class ScriptedOperations:
         """End one operation."""
         self.operations[number].text, self.operations[number].has_ended = text, True
         self._changed.set()
+        self._changed = asyncio.Event()  # For those who wait for the next one.

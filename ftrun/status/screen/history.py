@@ -1,0 +1,73 @@
+"""The screen's own memory of what it has seen: series for sparklines, one value per poll.
+
+Bounded: ``POLLS`` values of each series, ``SCALARS_MAX`` scalars. Pure. Not here: the job's own
+account and rates (core/lighthouse/status.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable
+
+from ftrun.core.lighthouse.status import Status
+
+POLLS = 120
+SCALARS_MAX = 64
+BLOCKS = "▁▂▃▄▅▆▇█"
+GAP = "·"
+
+
+class History:
+    """The last values of the rate, of the scalars, and of each replica's step time."""
+
+    def __init__(self) -> None:
+        self.rate: deque[float | None] = deque(maxlen=POLLS)
+        self.scalars: dict[str, deque[float | None]] = {}
+        self.step_s: dict[str, deque[float | None]] = {}
+        self.job_id: str | None = None
+
+    def add(self, status: Status) -> None:
+        """One poll; another job's begins afresh."""
+        job_id = status["job"]["job_id"]
+        if job_id != self.job_id:
+            self.__init__()  # type: ignore[misc]
+            self.job_id = job_id
+        self.rate.append(status["rate"]["now"])
+        for name, value in status["scalars"].items():
+            if name in self.scalars or len(self.scalars) < SCALARS_MAX:
+                self.scalars.setdefault(name, deque(maxlen=POLLS)).append(value)
+        ids = set()
+        for replica in status["replicas"]:
+            ids.add(replica["replica_id"])
+            series = self.step_s.get(replica["replica_id"])
+            if series is None:
+                series = self.step_s[replica["replica_id"]] = deque(maxlen=POLLS)
+            series.append(replica["step_s"])
+        if len(self.step_s) > len(ids):
+            self.step_s = {name: self.step_s[name] for name in ids}
+
+
+def spark(values: Iterable[float | None], cells: int, *, from_zero: bool = False) -> str:
+    """The last values as blocks, newest at the right; a gap where there was no value.
+
+    ``from_zero``: the lowest block is zero, so that a small change looks small; else it is the
+    lowest value.
+    """
+    shown = list(values)[-cells:] if cells > 0 else []
+    known = [value for value in shown if value is not None and math.isfinite(value)]
+    if not known:
+        return " " * max(0, cells)
+    low = min(0.0, *known) if from_zero else min(known)
+    high = max(known)
+    found = "".join(_block(value, low, high) for value in shown)
+    return found.rjust(cells)
+
+
+def _block(value: float | None, low: float, high: float) -> str:
+    if value is None or not math.isfinite(value):
+        return GAP
+    if high - low <= abs(high) * 1e-9:
+        return BLOCKS[3]
+    share = (value - low) / (high - low)
+    return BLOCKS[min(len(BLOCKS) - 1, int(share * len(BLOCKS)))]

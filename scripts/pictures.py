@@ -1,280 +1,33 @@
 #!/usr/bin/env python
 """Draws docs/pictures/status-*.svg: the screen of ``ftrun status``, from Status documents.
 
-    scripts/pictures.py [--out DIR] [--only NAME] [--size 120x36]
+    scripts/pictures.py [--out DIR] [--only NAME] [--size 120x36] [--light] [--press "j j enter"]
 
-The documents are made here, of a job of ten replicas on five nodes and of one of a thousand; the
-screen that is drawn is the real one. Not here: what a job that really runs looks like.
+The documents are those of the tests, of a job of ten replicas on five nodes and of one of a
+thousand; the screen that is drawn is the real one.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import math
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import cast
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from ftrun import clock
-from ftrun.core.lighthouse.status import (
-    ChangeStatus,
-    IncidentStatus,
-    NoticeStatus,
-    ReplicaStatus,
-    Status,
-)
-from ftrun.protocol.tls import PLAINTEXT, TlsFiles
 from ftrun.status.screen.app import StatusApp
 from ftrun.status.source import Picture, State
+from tests.unit.status.documents import DOCUMENTS
+from tests.unit.status.still import Still
 
 POLLS = 60
-GPUS = 2
-GPU_BYTES = 85_000_000_000
-STEP_S = 0.291
-
-
-class Still:
-    """A job that is only a picture."""
-
-    def choose(self, job_id: str | None) -> None:
-        """There is no other."""
-
-    def target(self) -> tuple[str, str, TlsFiles]:
-        """Nothing is listening there."""
-        return "127.0.0.1:1", "token", PLAINTEXT
-
-    def stop(self) -> None:
-        """Nothing runs."""
-
-
-def replica(number: int, poll: int, nodes: int) -> ReplicaStatus:
-    """One that trains."""
-    wobble = math.sin(number * 1.7 + poll * 0.9) * 0.006
-    own = 0.221 + math.sin(number * 2.3 + poll * 0.37) * 0.009
-    pid = 20_311 + number * 7
-    train_s = 4280.0 + math.sin(number) * 20
-    return {
-        "replica_id": str(number),
-        "phase": "member",
-        "use": "training",
-        "use_s": 754.0 + poll,
-        "seconds": {"training": train_s, "starting": 21.0, "no quorum": 6.5, "repairing": 1.9},
-        "host": f"gpu-{number % nodes + 1:02d}",
-        "step_s": STEP_S + wobble,
-        "own_s": own,
-        "heal": None,
-        "restarts_left": 10,
-        "is_hung": False,
-        "workers": [
-            {
-                "group_rank": rank,
-                "pid": pid + rank,
-                "device": f"cuda:{number // nodes * GPUS + rank}",
-                "cpu_share": 1.02,
-                "rss_bytes": 6_800_000_000,
-                "gpu_memory_bytes": 61_000_000_000 + (number * 37 % 9) * 300_000_000,
-                "gpu_memory_total_bytes": GPU_BYTES,
-                "gpu_share": 0.96 + math.sin(number + poll * 0.5) * 0.02,
-                "age_s": 0.4,
-            }
-            for rank in range(GPUS)
-        ],
-        "incarnation": f"c0ffee{number:02d}5e11",
-        "agent_id": f"gpu-{number % nodes + 1:02d}-9f3c21aa0b17d2e4",
-        "restarts": 0,
-        "restart_in_s": None,
-        "step": 14_208 + poll * 3,
-        "batches": 14_208 * 10,
-        "worker_phase": "step",
-        "pause": None,
-        "pause_s": None,
-        "scalars": scalars(poll),
-        "last_event": None,
-    }
-
-
-def scalars(poll: int) -> dict[str, float | None]:
-    """What the script logs."""
-    loss = 2.31 * math.exp(-poll / 55) + 0.04 * math.sin(poll * 1.3) + 1.1
-    return {
-        "loss": round(loss, 4),
-        "grad_norm": round(0.81 + 0.2 * math.sin(poll * 0.7), 3),
-        "lr": 0.0003 * (1 - poll / 400),
-        "tokens": 14_208.0 * 1024,
-    }
-
-
-def change(kind: str, ago_s: float, took_s: float, cost_s: float, reason: str) -> ChangeStatus:
-    """One of the past."""
-    return {
-        "kind": kind,
-        "cost_s": cost_s,
-        "reason": reason,
-        "quorum": f"5.{int(9000 - ago_s)}",
-        "members": [str(n) for n in range(10)],
-        "step": int(14_208 - ago_s * 3.4) if ago_s < 4100 else 0,
-        "ago_s": ago_s,
-        "duration_s": took_s,
-        "under_way": False,
-    }
-
-
-def incident(number: int, ago_s: float, who: str, words: str, cost_s: float) -> IncidentStatus:
-    """One of the past."""
-    return {
-        "number": number,
-        "ago_s": ago_s,
-        "is_open": False,
-        "replicas": [who],
-        "host": f"gpu-{int(who) % 5 + 1:02d}",
-        "kind": "signal",
-        "words": words,
-        "step": int(14_208 - ago_s * 3.4),
-        "verdict": "restarted",
-        "cost_steps": 0,
-        "cost_s": cost_s,
-    }
-
-
-def notice(text: str, ago_s: float) -> NoticeStatus:
-    """A word of the lighthouse."""
-    return {"kind": "healed", "replicas": [], "text": text, "time": "", "ago_s": ago_s}
-
-
-def healthy(poll: int, *, replicas: int = 10, nodes: int = 5) -> Status:
-    """All train; one was lost and healed some minutes ago."""
-    members = [str(n) for n in range(replicas)]
-    found = [replica(n, poll, nodes) for n in range(replicas)]
-    found[3]["restarts"], found[3]["restarts_left"] = 1, 9
-    found[3]["use_s"] = 412.0 + poll
-    found[3]["seconds"] |= {"healing": 3.1, "backoff": 0.4, "absent": 0.2}
-    lost = "replica 3: killed by SIGKILL"
-    return {
-        "schema": "ftrun.status/1",
-        "lighthouse": {
-            "version": "0.1.0", "pid": 20_300, "uptime_s": 4340.0, "agents_attached": nodes,
-            "journal_writes": 9, "journal_write_s": 0.01, "epoch": 5,
-        },
-        "phase": "steady",
-        "phase_age_s": 412.0,
-        "job": {
-            "job_id": "llama-1b-pretrain", "uptime_s": 4310.0 + poll, "replicas": replicas,
-            "workers_per_replica": GPUS, "min_replicas": 2, "nodes": nodes,
-        },
-        "epoch": 5,
-        "step": 14_208 + poll * 3,
-        "quorum": {
-            "quorum_id": 1, "age_s": 412.0 + poll, "name": "5.7", "attempt": 1, "step": 12_900,
-            "members": members, "live": members, "newcomers": ["3"], "donors": ["0"],
-        },
-        "replicas": found,
-        "restarts": 1,
-        "account": {
-            "wall_s": 4310.0, "total_s": 43_100.0, "goodput": 0.9931, "lost_s": 71.4,
-            "seconds": {"training": 42_800.0, "starting": 210.0}, "steps": 14_208,
-            "bands": {"width_s": 60.0, "last_s": 10.0, "seconds": {}, "steps": []},
-        },
-        "rate": {"now": 3.41 + math.sin(poll * 0.8) * 0.05, "run": 3.296},
-        "scalars": scalars(poll),
-        "incidents": [incident(1, 415.0, "3", "killed by SIGKILL (pid 20332)", 3.9)],
-        "waiting_for": [],
-        "waiting": None,
-        "agents": [],
-        "history": [
-            change("form", 4290.0, 0.412, 0.0, f"replicas 0-{replicas - 1} ready"),
-            change("shrink", 415.0, 0.061, 0.6, lost),
-            change("switch", 412.0, 0.23, 0.0, "replica 3 joins"),
-        ],
-        "outcome": None,
-        "events": [notice("Replica 3 healed from replicas 0, 1 and 2: step 12,907, 4.1 GB in 2.9 s.", 409.0 + poll)],
-        "messages_received": {},
-    }  # fmt: skip
-
-
-def healing(poll: int) -> Status:
-    """A replacement fetches the state of its peers; another waits for its backoff."""
-    status = healthy(poll)
-    found = status["replicas"]
-    newcomer = found[6]
-    newcomer |= {"phase": "member", "use": "healing", "use_s": 1.9, "step": None, "step_s": None, "own_s": None, "restarts": 1, "restarts_left": 9, "worker_phase": "healing"}  # fmt: skip
-    newcomer["heal"] = {"done_bytes": 2_870_000_000, "total_bytes": 4_100_000_000}
-    for worker in newcomer["workers"]:
-        worker |= {"gpu_share": 0.04, "pid": worker["pid"] + 900}
-    gone = found[8]
-    gone |= {"phase": "backoff", "use": "backoff", "use_s": 5.2, "restart_in_s": 3.0, "step": None, "step_s": None, "own_s": None, "restarts": 4, "restarts_left": 6, "workers": []}  # fmt: skip
-    assert status["quorum"] is not None
-    status["quorum"] |= {"live": [str(n) for n in range(10) if n != 8], "name": "5.9", "age_s": 2.4}
-    status["restarts"] = 6
-    status["account"] |= {"goodput": 0.9907, "lost_s": 93.8}
-    status["rate"]["now"] = 3.24
-    status["history"] += [
-        change("shrink", 9.1, 0.074, 0.7, "replica 8: exit code 1; replica 6: killed by SIGSEGV"),
-        change("switch", 2.4, 0.19, 0.0, "replica 6 joins"),
-    ]
-    status["incidents"] += [
-        incident(2, 60.0, "8", "RuntimeError: CUDA error: uncorrectable ECC error", 14.2),
-        {**incident(3, 9.1, "8", "RuntimeError: CUDA error: uncorrectable ECC error", 5.9), "is_open": True, "replicas": ["6", "8"]},
-    ]  # fmt: skip
-    status["events"].append(notice("Replica 6 joined at step 14,380; in the quorum: replicas 0-7 and 9.", 2.4))
-    return status
-
-
-def hung(poll: int) -> Status:
-    """One stands still, another is slow, and all wait."""
-    status = healthy(poll)
-    found = status["replicas"]
-    for one in found:
-        one |= {"use": "waiting", "use_s": 11.0}
-    found[4] |= {"use": "training", "use_s": 766.0, "is_hung": True, "worker_phase": "step"}
-    for worker in found[4]["workers"]:
-        worker |= {"gpu_share": 0.0, "cpu_share": 0.0}
-    found[7] |= {"own_s": 0.288}
-    status["rate"]["now"] = 2.05
-    status["waiting"] = {"for": "replicas 0-3 and 5-9 wait for replica 4 (it is in no reduction)", "whom": ["4"], "since_s": 11.2, "at_most_s": 18.8}  # fmt: skip
-    status["waiting_for"] = ["4"]
-    status["account"] |= {"goodput": 0.9884, "lost_s": 171.0}
-    return status
-
-
-def thousand(poll: int) -> Status:
-    """A thousand replicas on 125 nodes."""
-    status = healthy(poll, replicas=1000, nodes=125)
-    found = status["replicas"]
-    for number, use in ((17, "healing"), (404, "healing"), (731, "starting")):
-        found[number] |= {"use": use, "use_s": 2.2, "step": None, "step_s": None, "own_s": None, "restarts": 1}  # fmt: skip
-    found[17]["heal"] = {"done_bytes": 1_200_000_000, "total_bytes": 4_100_000_000}
-    found[404]["heal"] = {"done_bytes": 3_900_000_000, "total_bytes": 4_100_000_000}
-    found[512] |= {"phase": "backoff", "use": "backoff", "use_s": 1.0, "restart_in_s": 7.0, "workers": [], "step": None, "step_s": None, "own_s": None, "restarts": 3}  # fmt: skip
-    found[88] |= {"own_s": 0.287}
-    assert status["quorum"] is not None
-    live = [str(n) for n in range(1000) if n not in (512, 731)]
-    status["quorum"] |= {"members": live, "live": live}
-    status["restarts"] = 41
-    status["account"] |= {"goodput": 0.9812, "lost_s": 81_000.0}
-    return status
-
-
-def gone(poll: int) -> Status:
-    """The lighthouse was there a while ago."""
-    return healthy(poll)
-
-
-PICTURES: dict[str, Callable[[int], Status]] = {
-    "healthy": healthy,
-    "healing": healing,
-    "hung": hung,
-    "waiting": gone,
-    "thousand": thousand,
-}
 
 
 async def draw(name: str, size: tuple[int, int], *, is_light: bool = False, press: str = "") -> str:
     """The SVG of one picture."""
-    make = PICTURES[name]
+    make = DOCUMENTS[name]
     app = StatusApp(Still(), Picture(State.LIVE, make(0), clock.now()), is_light=is_light)
     async with app.run_test(size=size) as pilot:
         for poll in range(1, POLLS + 1):
@@ -288,21 +41,21 @@ async def draw(name: str, size: tuple[int, int], *, is_light: bool = False, pres
         if press:
             await pilot.press(*press.split())
             await pilot.pause()
-        return cast(str, app.export_screenshot(title=f"ftrun status: {name}"))
+        return app.export_screenshot(title="ftrun status")
 
 
 def main() -> None:
     """Draw all, or one."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("docs/pictures"))
-    parser.add_argument("--only", choices=sorted(PICTURES))
+    parser.add_argument("--only", choices=sorted(DOCUMENTS))
     parser.add_argument("--size", default="120x36")
     parser.add_argument("--light", action="store_true")
     parser.add_argument("--press", default="", help="keys, for another page")
     options = parser.parse_args()
     columns, _, rows = options.size.partition("x")
     options.out.mkdir(parents=True, exist_ok=True)
-    for name in [options.only] if options.only else PICTURES:
+    for name in [options.only] if options.only else DOCUMENTS:
         size = int(columns), int(rows)
         found = asyncio.run(draw(name, size, is_light=options.light, press=options.press))
         path = options.out / f"status-{name}.svg"

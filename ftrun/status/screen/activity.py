@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ftrun.core.lighthouse.status import HealStatus, ReplicaStatus
+from ftrun.core.lighthouse.status import HealStatus, ReplicaStatus, WaitStatus
 from ftrun.status.screen.pieces import BAD, CARE, DIM, GOOD, NOTE
 from ftrun.status.words import age, plain
 
 HUNG, ABSENT, STOPPED, BACKOFF, NO_QUORUM, HEALING, REPAIRING, STARTING, WAITING = (
-    "hung", "absent", "stopped", "restarts", "no quorum", "healing", "repairing", "starting",
+    "hung", "absent", "stopped", "backoff", "no quorum", "healing", "repairing", "starting",
     "waiting",
 )  # fmt: skip
 PAUSED, OUTSIDE, DRAINING, TRAINING, DRAINED, FINISHED = (
-    "paused", "outside a step", "draining", "training", "drained", "finished",
+    "paused", "outside", "draining", "training", "drained", "finished",
 )  # fmt: skip
 
 ORDER = (
@@ -31,7 +31,7 @@ SICK = frozenset({HUNG, ABSENT, STOPPED, BACKOFF, NO_QUORUM, HEALING, REPAIRING,
 _LOOKS = {
     HUNG: ("✖", BAD), ABSENT: ("✖", BAD), STOPPED: ("✖", BAD), BACKOFF: ("○", BAD),
     NO_QUORUM: ("○", CARE), HEALING: ("◐", CARE), REPAIRING: ("◐", CARE), STARTING: ("◌", CARE),
-    WAITING: ("◌", CARE), PAUSED: ("‖", NOTE), OUTSIDE: ("‖", NOTE), DRAINING: ("◌", NOTE),
+    WAITING: ("◌", NOTE), PAUSED: ("‖", NOTE), OUTSIDE: ("‖", NOTE), DRAINING: ("◌", NOTE),
     TRAINING: ("●", GOOD), DRAINED: ("·", DIM), FINISHED: ("·", DIM),
 }  # fmt: skip
 _BY_USE = {
@@ -70,8 +70,8 @@ def name_of(replica: ReplicaStatus) -> str:
     return _BY_USE.get(replica["use"], plain(replica["use"]))
 
 
-def activity(replica: ReplicaStatus) -> Activity:
-    """What it does, for how long."""
+def activity(replica: ReplicaStatus, wait: WaitStatus | None = None) -> Activity:
+    """What it does, for how long. ``wait``: what the job waits for, which may be this replica."""
     name = name_of(replica)
     mark, role = look(name)
     words, since = name, age(replica["use_s"])
@@ -82,8 +82,9 @@ def activity(replica: ReplicaStatus) -> Activity:
         since = age(replica["pause_s"]) if replica["pause_s"] is not None else since
     elif name == HEALING and replica["heal"] is not None:
         words = f"healing {heal_words(replica['heal'])}"
-    elif name == WAITING:
-        words = "waits for peers"
+    elif name == HUNG:
+        is_waited_for = wait is not None and replica["replica_id"] in wait["whom"]
+        since = age(wait["since_s"]) if wait is not None and is_waited_for else ""
     return Activity(name, words, since, mark, role)
 
 

@@ -12,7 +12,6 @@ from typing import ClassVar, Protocol
 
 from textual.app import App
 from textual.binding import Binding, BindingType
-from textual.screen import Screen
 
 from ftrun import clock
 from ftrun.core.lighthouse.status import OperationStatus
@@ -59,7 +58,15 @@ class StatusApp(App[int]):
 
     TITLE = "ftrun status"
     ENABLE_COMMAND_PALETTE = False
-    CSS = "Screen { background: $background; color: $foreground; }"
+    CSS = """
+    Screen { background: $background; color: $foreground; overflow: hidden; }
+    #words { height: 1fr; }
+    #small { display: none; height: 1fr; }
+    #below { height: 8; }
+    MainScreen.-small #small { display: block; }
+    MainScreen.-small #head, MainScreen.-small #rule, MainScreen.-small #replicas,
+    MainScreen.-small #tabs, MainScreen.-small #below, MainScreen.-small #keys { display: none; }
+    """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q", "quit", show=False),
         Binding("ctrl+c", "quit", show=False, priority=True),
@@ -83,17 +90,16 @@ class StatusApp(App[int]):
         self._doors = doors
         self._requests = Requests(doors.target, self.deliver)
         self._came_from_choice = False
+        self._base: MainScreen | ChoiceScreen | WaitScreen | None = None
         if self.picture.status is not None:
             self.history.add(self.picture.status)
 
     # ------------------------------------------------------------ the picture
 
-    def get_default_screen(self) -> Screen[None]:
-        """Called by textual: the first screen."""
-        return _suiting(self.picture)()
-
     def on_mount(self) -> None:
         """Called by textual."""
+        self._base = _suiting(self.picture)()
+        self.push_screen(self._base)
         self.set_interval(TICK_S, self._tick)
 
     def on_unmount(self) -> None:
@@ -108,12 +114,13 @@ class StatusApp(App[int]):
         if is_new and picture.status is not None:
             self.history.add(picture.status)
         wanted = _suiting(picture)
-        if not isinstance(self.screen_stack[0], wanted):
-            while len(self.screen_stack) > 1:
-                self.pop_screen()
-            self.switch_screen(wanted())
+        if self._base is None or isinstance(self._base, wanted):
+            self._show()
             return
-        self._show()
+        while self.screen is not self._base:
+            self.pop_screen()
+        self._base = wanted()
+        self.switch_screen(self._base)
 
     def deliver(self, call: Callable[[], None]) -> None:
         """Run this in the app's thread; any thread may call it."""

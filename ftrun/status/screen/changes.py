@@ -26,6 +26,9 @@ class ChangeColumn:
     cell: Callable[[ChangeStatus], Line]
     right: bool = False
     most: int = 0
+    short: str = ""
+    eager: bool = False
+    is_core: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,9 @@ class IncidentColumn:
     cell: Callable[[IncidentStatus], Line]
     right: bool = False
     most: int = 0
+    short: str = ""
+    eager: bool = False
+    is_core: bool = True
 
 
 def changes(status: Status) -> list[tuple[str, ChangeStatus]]:

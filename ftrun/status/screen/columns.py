@@ -6,12 +6,20 @@ below. Pure. Not here: which rows there are (rows.py), painting (sheet.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from ftrun.core.lighthouse.status import ReplicaStatus, WorkerStatus
-from ftrun.status.screen.activity import TRAINING, Activity, activity, amount, look, name_of
-from ftrun.status.screen.history import History, spark
+from ftrun.core.lighthouse.status import ReplicaStatus, WaitStatus, WorkerStatus
+from ftrun.status.screen.activity import (
+    TRAINING,
+    WAITING,
+    Activity,
+    activity,
+    amount,
+    look,
+    name_of,
+)
+from ftrun.status.screen.history import RATE_SPAN, History, spark
 from ftrun.status.screen.pieces import BAD, DIM, STRONG, TEXT, Line, line
 from ftrun.status.screen.rows import Fold, Group, Row
 from ftrun.status.words import duration, plain
@@ -29,11 +37,17 @@ class Sight:
     history: History
     straggler_s: float | None
     fold: Fold
+    wait: WaitStatus | None = None
+    has_ranks: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """``rank``: the columns with the lowest are left out last. ``most``: its width may grow so."""
+    """``rank``: the columns with the lowest are left out last. ``most``: its width may grow so.
+
+    ``short``: the title where the column is narrower than its title. ``eager``: it grows before
+    other columns get a place. ``is_core``: it grows before columns that are not.
+    """
 
     title: str
     cells: int
@@ -41,6 +55,9 @@ class Column:
     cell: Callable[[Row, Sight, int], Line]
     right: bool = False
     most: int = 0
+    short: str = ""
+    eager: bool = False
+    is_core: bool = True
 
 
 def replicas_of(row: Row) -> Sequence[ReplicaStatus]:
@@ -59,13 +76,13 @@ def workers_of(row: Row) -> list[WorkerStatus]:
 
 def _name(row: Row, sight: Sight, cells: int) -> Line:
     indent = "  " * row.depth
-    fold = {None: "", True: "▾ ", False: "▸ "}[row.is_open]
+    fold = {None: "  " if sight.has_ranks else "", True: "▾ ", False: "▸ "}[row.is_open]
     if row.group is not None:
         return line((fold, DIM), (row.group.name, STRONG), (f"  {len(row.group.replicas)}", DIM))
     assert row.replica is not None
     name = plain(row.replica["replica_id"])
     if "." in row.key and row.worker is not None:
-        return line((f"{indent}{name}.{row.worker['group_rank']}", DIM))
+        return line((f"{indent}  {name}.{row.worker['group_rank']}", DIM))
     return line((indent + fold, DIM), (name, STRONG))
 
 
@@ -75,14 +92,17 @@ def _state(row: Row, sight: Sight, cells: int) -> Line:
     assert row.replica is not None
     if "." in row.key:
         return ()
-    found = activity(row.replica)
-    return line((f"{found.mark} ", found.role), *_said(found))
+    found = activity(row.replica, sight.wait)
+    return line((f"{found.mark} ", found.role), *_said(found, cells))
 
 
-def _said(found: Activity) -> list[tuple[str, str]]:
-    role = TEXT if found.name == TRAINING else found.role
-    since = f" {found.age}" if found.age else ""
-    return [(found.words, role), (since, DIM)]
+def _said(found: Activity, cells: int) -> list[tuple[str, str]]:
+    role = TEXT if found.name in (TRAINING, WAITING) else found.role
+    words = found.words
+    if len(words) + 2 > cells:
+        words = words.replace(" of ", " ")
+    since = f" {found.age}" if found.age and len(words) + len(found.age) + 3 <= cells else ""
+    return [(words, role), (since, DIM)]
 
 
 def _states(group: Group, sight: Sight) -> Line:
@@ -122,7 +142,7 @@ def _trend(row: Row, sight: Sight, cells: int) -> Line:
     if row.replica is None or "." in row.key:
         return ()
     series = sight.history.step_s.get(row.replica["replica_id"], ())
-    return line((spark(series, cells, from_zero=True), DIM))
+    return line((spark(series, cells, least=RATE_SPAN), DIM))
 
 
 def _own(row: Row, sight: Sight, cells: int) -> Line:
@@ -135,7 +155,7 @@ def _own(row: Row, sight: Sight, cells: int) -> Line:
     slowest = max(found, key=lambda x: x["own_s"] or 0.0)
     own_s, step_s = slowest["own_s"] or 0.0, slowest["step_s"]
     if is_straggler(slowest, sight.straggler_s):
-        return line((f"▲ {duration(own_s)}", BAD))
+        return line((f"▲{duration(own_s)}", BAD))
     if row.group is not None or not step_s:
         return line((duration(own_s), TEXT))
     return line((f"{min(1.0, own_s / step_s) * 100:.0f} %", TEXT))
@@ -175,10 +195,21 @@ def _pid(row: Row, sight: Sight, cells: int) -> Line:
 
 
 def _device(row: Row, sight: Sight, cells: int) -> Line:
-    names = list(dict.fromkeys(plain(worker["device"]) for worker in workers_of(row)))
-    if len(names) > 1:
-        return line((f"{len(names)} kinds" if row.group else f"{len(names)} devices", DIM))
-    return line((names[0] if names else "-", DIM))
+    return line((devices(plain(worker["device"]) for worker in workers_of(row)) or "-", DIM))
+
+
+def devices(names: Iterable[str]) -> str:
+    """``cuda:0-3`` for several of a kind on one node; only the kind if they are not in a row."""
+    found = list(dict.fromkeys(names))
+    kinds = sorted({name.partition(":")[0] for name in found})
+    if len(found) < 2 or len(kinds) > 1:
+        return " ".join(found if len(found) < 2 else kinds)
+    numbers = [name.partition(":")[2] for name in found]
+    if not all(number.isdecimal() for number in numbers):
+        return kinds[0]
+    order = sorted(int(number) for number in numbers)
+    is_row = order[-1] - order[0] == len(order) - 1
+    return f"{kinds[0]}:{order[0]}-{order[-1]}" if is_row else kinds[0]
 
 
 def _memory(row: Row, sight: Sight, cells: int) -> Line:
@@ -208,16 +239,16 @@ def _use(row: Row, sight: Sight, cells: int) -> Line:
 
 
 COLUMNS = (
-    Column("replica", 7, 0, _name, most=NAME_CELLS),
-    Column("state", 18, 0, _state, most=34),
+    Column("replica", 4, 0, _name, most=NAME_CELLS, short="id", eager=True),
+    Column("state", 21, 0, _state, most=32),
     Column("step", 6, 1, _step, right=True, most=11),
-    Column("step time", 9, 2, _step_time, right=True),
-    Column("", SPARK_CELLS, 7, _trend, most=SPARK_CELLS_WIDE),
-    Column("own", 8, 3, _own, right=True),
-    Column("restarts", 8, 4, _restarts, right=True),
-    Column("memory", 8, 5, _memory, right=True, most=11),
-    Column("use", 5, 6, _use, right=True),
-    Column("device", 6, 8, _device, most=9),
-    Column("node", 8, 9, _node, most=NODE_CELLS),
-    Column("pid", 5, 10, _pid, right=True, most=8),
+    Column("step time", 7, 2, _step_time, right=True, most=9, short="time"),
+    Column("", SPARK_CELLS, 7, _trend, most=SPARK_CELLS_WIDE, is_core=False),
+    Column("own", 7, 3, _own, right=True, most=9),
+    Column("restarts", 6, 4, _restarts, right=True, most=8, short="budget"),
+    Column("use", 5, 5, _use, right=True),
+    Column("memory", 8, 6, _memory, right=True, most=9),
+    Column("device", 6, 9, _device, most=9, is_core=False),
+    Column("node", 6, 8, _node, most=NODE_CELLS, is_core=False),
+    Column("pid", 5, 10, _pid, right=True, most=8, is_core=False),
 )

@@ -6,7 +6,7 @@ from ftrun.core.lighthouse.status import ReplicaStatus, Status, WorkerStatus
 from ftrun.status.screen.activity import activity, amount
 from ftrun.status.screen.columns import is_straggler
 from ftrun.status.screen.header import scalar
-from ftrun.status.screen.history import History, spark
+from ftrun.status.screen.history import RATE_SPAN, History, spark
 from ftrun.status.screen.pieces import (
     BAD,
     CARE,
@@ -39,7 +39,7 @@ def find(status: Status, replica_id: str) -> ReplicaStatus | None:
 
 def details(status: Status, replica: ReplicaStatus, history: History, cells: int) -> list[Line]:
     """The lines of the page, for a terminal of this width."""
-    found = activity(replica)
+    found = activity(replica, status["waiting"])
     head = line((" ● ", found.role), (found.words, found.role), (f"  {found.age}", DIM))
     parts = [head, (), *_facts(status, replica, history)]
     parts += _section("workers", cells, _workers(replica))
@@ -60,7 +60,7 @@ def _section(name: str, cells: int, rows: list[Line]) -> list[Line]:
 
 
 def _facts(status: Status, replica: ReplicaStatus, history: History) -> list[Line]:
-    trend = spark(history.step_s.get(replica["replica_id"], ()), TREND_CELLS, from_zero=True)
+    trend = spark(history.step_s.get(replica["replica_id"], ()), TREND_CELLS, least=RATE_SPAN)
     step_s, own_s = replica["step_s"], replica["own_s"]
     own = line(("-", DIM))
     if own_s is not None:
@@ -78,7 +78,10 @@ def _facts(status: Status, replica: ReplicaStatus, history: History) -> list[Lin
         ("step", step),
         ("step time", line("-" if step_s is None else duration(step_s), "  ", (trend, NOTE))),
         ("own part", own),
-        ("phase", line(plain(replica["phase"]), (f"  {plain(replica['worker_phase'] or '')}", DIM))),
+        (
+            "phase",
+            line(plain(replica["phase"]), (f"  {plain(replica['worker_phase'] or '')}", DIM)),
+        ),
         ("restarts", line(str(replica["restarts"]), (budget, BAD if left == 0 else DIM))),
         ("node", line(node, (agent, DIM))),
         ("start", line((plain(replica["incarnation"] or "-"), DIM))),
@@ -93,7 +96,7 @@ def _batches(replica: ReplicaStatus) -> str:
 def _workers(replica: ReplicaStatus) -> list[Line]:
     if not replica["workers"]:
         return [line(("  none is known", DIM))]
-    widths = (6, 9, 9, 17, 7, 11, 9)
+    widths = (6, 10, 10, 21, 8, 11, 8)
     titles = ("rank", "pid", "device", "GPU memory", "GPU", "memory", "CPU")
     rows = [_cells([line((title, DIM)) for title in titles], widths)]
     for worker in replica["workers"]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ftrun.core.lighthouse.status import Status
-from ftrun.status.screen.history import History, spark
+from ftrun.status.screen.history import RATE_SPAN, History, spark
 from ftrun.status.screen.pieces import (
     BAD,
     CARE,
@@ -31,11 +31,13 @@ from ftrun.status.words import age, counted, duration, plain, ranges
 
 HEIGHT, HEIGHT_TALL = 5, 9
 FACT_ROWS = 3
+VALUE_CELLS = 6
+TREND_CELLS, TREND_CELLS_MAX = 4, 24
 COLUMN_GAP = 3
 WIDE_COLUMNS = 110
 SCALAR_NAME_CELLS = 12
-SCALAR_CELLS = 18
-SCALAR_CELLS_WIDE = 32
+SCALAR_CELLS = 30
+SCALAR_CELLS_MAX = 48
 WAITED_SHOWN_MAX = 40
 
 _PHASES = {
@@ -175,33 +177,35 @@ def scalar(value: float | None) -> str:
     """A logged value in a few characters; NaN and infinity have lost which of them they were."""
     if value is None:
         return "not finite"
-    if value == int(value) and abs(value) < 1e7:
-        return f"{int(value):,}"
-    return f"{value:.4g}"
+    size = abs(value)
+    for limit, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M")):
+        if limit <= size < limit * 1e4:
+            return f"{value / limit:.4g} {unit}"
+    return f"{value:,.0f}" if value == int(value) and size < 1e6 else f"{value:.4g}"
 
 
 def _facts(status: Status, history: History, cells: int) -> list[Line]:
     """Labels and values in columns; what the width has no room for is left out at the right."""
     is_wide = cells >= WIDE_COLUMNS
+    gap = COLUMN_GAP if is_wide else COLUMN_GAP - 1
+    wanted = status["job"]["replicas"]
     columns = [
-        (_membership(status), 23 if is_wide else 21),
-        (_speed(status, history, 14 if is_wide else 7), 33 if is_wide else 22),
-        (_cost(status, 12 if is_wide else 0), 30 if is_wide else 18),
+        (_membership(status), max(19, 9 + len(f"{wanted:,} of {wanted:,}"))),
+        (_speed(status, history, 10 if is_wide else 0), 24 if is_wide else 14),
+        (_cost(status, 8 if is_wide else 0), 27 if is_wide else 20),
     ]
-    size = SCALAR_CELLS_WIDE if is_wide else SCALAR_CELLS
-    left = cells - 2 - sum(width_ + COLUMN_GAP for _, width_ in columns)
-    count = max(0, (left + COLUMN_GAP) // (size + COLUMN_GAP)) or (1 if left >= 8 else 0)
-    if count:
-        size = min((left + COLUMN_GAP) // count - COLUMN_GAP, SCALAR_CELLS_WIDE + 16)
+    left = cells - 2 - sum(size + gap for _, size in columns)
+    count = max(1, (left + gap) // (SCALAR_CELLS + gap)) if left >= 8 else 0
+    size = min((left + gap) // max(1, count) - gap, SCALAR_CELLS_MAX)
     for number in range(count):
         columns.append((_scalars(status, history, number, count, size), size))
     rows: list[list[Piece]] = [[(" ", TEXT)] for _ in range(FACT_ROWS)]
-    for facts, cells_ in columns:
+    for facts, size in columns:
         labels = max((len(fact.label) for fact in facts), default=0)
         for at, row in enumerate(rows):
             fact = facts[at] if at < len(facts) else Fact("", ())
-            value = line((fact.label.ljust(labels + 2), DIM), *fact.value)
-            row += [*fit(value, cells_), (" " * COLUMN_GAP, TEXT)]
+            value = line((fact.label.ljust(labels + 1 + is_wide), DIM), *fact.value)
+            row += [*((" " * gap, TEXT),) * (len(row) > 1), *fit(value, size)]
     return [cut(tuple(row), cells) for row in rows]
 
 
@@ -221,9 +225,9 @@ def _membership(status: Status) -> list[Fact]:
 
 def _speed(status: Status, history: History, cells: int) -> list[Fact]:
     now, run = status["rate"]["now"], status["rate"]["run"]
-    trend = spark(history.rate, cells, from_zero=True)
+    trend = (" ", TEXT), (spark(history.rate, cells, least=RATE_SPAN), NOTE)
     return [
-        Fact("now", line((_per_s(now), STRONG), " ", (trend, NOTE))),
+        Fact("now", line((_per_s(now), STRONG), *(trend if cells else ()))),
         Fact("run", line(_per_s(run))),
         Fact("up", line(duration(status["job"]["uptime_s"]))),
     ]
@@ -232,9 +236,9 @@ def _speed(status: Status, history: History, cells: int) -> list[Fact]:
 def _per_s(rate: float | None) -> str:
     """Steps per second, or the seconds of a step that takes long."""
     if rate is None:
-        return "-".ljust(9)
+        return "-".ljust(8)
     digits = 2 if rate < 10 else 1 if rate < 100 else 0
-    return f"{rate:.{digits}f} /s".ljust(9)
+    return f"{rate:.{digits}f} /s".ljust(8)
 
 
 def _cost(status: Status, cells: int) -> list[Fact]:
@@ -250,30 +254,30 @@ def _cost(status: Status, cells: int) -> list[Fact]:
     restarts = status["restarts"]
     return [
         Fact("goodput", good),
-        Fact("lost", line((duration(lost), CARE if lost >= 0.5 else TEXT))),
+        Fact("lost", line(duration(lost))),
         Fact("restarts", line(f"{restarts:,}")),
     ]
 
 
-def _scalars(
-    status: Status, history: History, column: int, columns: int, cells: int
-) -> list[Fact]:
+def _scalars(status: Status, history: History, column: int, columns: int, cells: int) -> list[Fact]:
     """Three of the scalars; the last place counts those that have none."""
     values = list(status["scalars"].items())
     first = column * FACT_ROWS
     shown = values[first : first + FACT_ROWS]
     hidden = len(values) - columns * FACT_ROWS
-    names = [fit(((plain(name), DIM),), min(SCALAR_NAME_CELLS, len(name))) for name, _ in shown]
+    gap = 1 + (cells >= SCALAR_CELLS)
+    size = max(4, min(SCALAR_NAME_CELLS, cells - gap - VALUE_CELLS - 1 - TREND_CELLS))
+    names = [cut(((plain(name), DIM),), size) for name, _ in shown]
     labels = max((width(name) for name in names), default=0)
     facts = []
     for name, (key, value) in zip(names, shown, strict=True):
-        text = scalar(value).ljust(8)
-        room = cells - labels - 2 - width(((text, TEXT),)) - 1
-        trend = spark(history.scalars.get(key, ()), min(room, 24)) if room >= 4 else ""
-        role = BAD if value is None else STRONG
-        facts.append(Fact("".join(part for part, _ in name), line((text, role), " ", (trend, NOTE))))
+        text = scalar(value).ljust(VALUE_CELLS)
+        room = min(cells - labels - gap - len(text) - 1, TREND_CELLS_MAX)
+        trend = spark(history.scalars.get(key, ()), room) if room >= TREND_CELLS else ""
+        told = line((text, BAD if value is None else STRONG), (f" {trend}" if trend else "", NOTE))
+        facts.append(Fact("".join(part for part, _ in name), told))
     if hidden > 0 and column == columns - 1 and len(facts) == FACT_ROWS:
-        facts[-1] = Fact("", line((f"and {counted(hidden + 1, 'more scalar')}", DIM)))
+        facts[-1] = Fact("", line((f"+{hidden + 1} more", DIM)))
     return facts
 
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from ftrun.core.lighthouse.status import Status
 
 POLLS = 120
+RATE_SPAN = 0.6
 SCALARS_MAX = 64
 BLOCKS = "▁▂▃▄▅▆▇█"
 GAP = "·"
@@ -48,26 +49,24 @@ class History:
             self.step_s = {name: self.step_s[name] for name in ids}
 
 
-def spark(values: Iterable[float | None], cells: int, *, from_zero: bool = False) -> str:
+def spark(values: Iterable[float | None], cells: int, *, least: float = 0.0) -> str:
     """The last values as blocks, newest at the right; a gap where there was no value.
 
-    ``from_zero``: the lowest block is zero, so that a small change looks small; else it is the
-    lowest value.
+    ``least``: the blocks span at least this share of the highest value, so that small changes of a
+    rate look small; values that are alike stand in the middle.
     """
     shown = list(values)[-cells:] if cells > 0 else []
     known = [value for value in shown if value is not None and math.isfinite(value)]
     if not known:
         return " " * max(0, cells)
-    low = min(0.0, *known) if from_zero else min(known)
-    high = max(known)
-    found = "".join(_block(value, low, high) for value in shown)
-    return found.rjust(cells)
+    low, high = min(known), max(known)
+    span = max(high - low, abs(high) * max(least, 1e-9), 1e-300)
+    base = (low + high - span) / 2
+    return "".join(_block(value, base, span) for value in shown).rjust(cells)
 
 
-def _block(value: float | None, low: float, high: float) -> str:
+def _block(value: float | None, base: float, span: float) -> str:
     if value is None or not math.isfinite(value):
         return GAP
-    if high - low <= abs(high) * 1e-9:
-        return BLOCKS[3]
-    share = (value - low) / (high - low)
-    return BLOCKS[min(len(BLOCKS) - 1, int(share * len(BLOCKS)))]
+    at = int((value - base) / span * len(BLOCKS))
+    return BLOCKS[max(0, min(len(BLOCKS) - 1, at))]

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 SMALL_CELLS, SMALL_ROWS = 60, 12
 WIDE_CELLS = 150
 TALL_ROWS = 34
-BELOW_MIN, BELOW_SHARE = 6, 0.35
+BELOW_MIN, BELOW_SHARE = 4, 0.22
 OTHER_ROWS = 3
 """The two rules and the line of keys."""
 
@@ -41,14 +41,6 @@ _FOLDED = {Fold.NONE: "", Fold.STATE: "by state", Fold.NODE: "by node"}
 class MainScreen(Screen[None]):
     """All about one job."""
 
-    CSS = """
-    #small { display: none; height: 1fr; }
-    #below { height: 8; }
-    #filter { display: none; }
-    MainScreen.-small #small { display: block; }
-    MainScreen.-small #head, MainScreen.-small #rule, MainScreen.-small #replicas,
-    MainScreen.-small #tabs, MainScreen.-small #below, MainScreen.-small #keys { display: none; }
-    """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "open", show=False),
         Binding("space", "flip", show=False),
@@ -122,11 +114,9 @@ class MainScreen(Screen[None]):
             self.query_one("#small", Lines).show(small(app.picture, cells))
             return
         self.rows = build(status, self.view)
-        self._arrange(len(self.rows))
+        self._arrange(len(self.rows), max(len(status["history"]), len(status["incidents"])))
         tall = self.size.height >= TALL_ROWS
-        head = header(
-            app.picture, app.history, clock.now(), cells, notice=app.notice, tall=tall
-        )
+        head = header(app.picture, app.history, clock.now(), cells, notice=app.notice, tall=tall)
         self.query_one("#head", Lines).show(head)
         self.query_one("#rule", Lines).show([self._rule(status, cells)])
         self.query_one("#tabs", Lines).show([self._tabs(status, cells)])
@@ -139,13 +129,14 @@ class MainScreen(Screen[None]):
         for part in (*self.query(Lines), *self.query(Sheet)):
             part.repaint()
 
-    def _arrange(self, rows: int) -> None:
-        """Share the height: the replicas get what they need, and the rest is below."""
+    def _arrange(self, rows: int, rows_below: int) -> None:
+        """Share the height: first what is below gets what it needs, up to a share of it."""
         height = self.size.height
-        head = HEIGHT_TALL if height >= TALL_ROWS else HEIGHT
+        tall = height >= TALL_ROWS
+        head = HEIGHT_TALL if tall else HEIGHT
         left = height - head - OTHER_ROWS
-        least = max(BELOW_MIN, round(height * BELOW_SHARE)) if height >= 20 else BELOW_MIN - 2
-        replicas = max(3, min(rows + 1 + (height >= TALL_ROWS), left - least))
+        below = max(BELOW_MIN, min(rows_below + 1, round(height * BELOW_SHARE)))
+        replicas = max(3, min(rows + 1 + tall, left - below))
         if (head, replicas) == self._heights:
             return
         self._heights = (head, replicas)
@@ -159,7 +150,11 @@ class MainScreen(Screen[None]):
     def _show_replicas(self, status: Status) -> None:
         rows = self.rows
         sight = Sight(
-            self._status_app.history, straggler_limit_s(status), self.view.fold_of(status)
+            self._status_app.history,
+            straggler_limit_s(status),
+            self.view.fold_of(status),
+            status["waiting"],
+            status["job"]["workers_per_replica"] > 1,
         )
 
         def cell(row: int, column: int, cells: int) -> Line:

@@ -32,6 +32,10 @@ class Titled(HasWidth, Protocol):
         """Its heading."""
 
     @property
+    def short(self) -> str:
+        """The heading where there is no room for the title."""
+
+    @property
     def right(self) -> bool:
         """Whether its cells stand at its right edge, as numbers do."""
 
@@ -206,9 +210,7 @@ class Sheet(ScrollView, can_focus=True):
         self._width = cells
         contents = self._contents
         self._measure(cells)
-        titles = [(column.title, DIM) for column in contents.columns]
-        heading = self._row([(title,) for title in titles], cells)
-        strips = [strip_of(heading, cells, palette)]
+        strips = [strip_of(self._row_of(self._headings(), cells), cells, palette)]
         for row in self.visible_rows:
             found = [contents.cell(row, slot.index, slot.cells) for slot in self._slots]
             chosen = row == self.cursor and self.has_focus
@@ -230,11 +232,17 @@ class Sheet(ScrollView, can_focus=True):
                 continue
             for row in self.visible_rows:
                 size = width(self._contents.cell(row, index, limit))
-                wanted[index] = max(wanted[index], min(size, limit))
+                wanted[index] = max(wanted[index], min(size, limit), len(column.title))
         self._slots = arrange(columns, wanted, cells)
 
-    def _row(self, found: list[Line], cells: int) -> Line:
-        return self._row_of([found[slot.index] for slot in self._slots], cells)
+    def _headings(self) -> list[Line]:
+        """The titles, short ones where the long ones have no room."""
+        found: list[Line] = []
+        for slot in self._slots:
+            column = self._contents.columns[slot.index]
+            is_short = len(column.title) > slot.cells and column.short
+            found.append(((column.short if is_short else column.title, DIM),))
+        return found
 
     def _row_of(self, found: list[Line], cells: int) -> Line:
         pieces: list[Piece] = []

@@ -40,6 +40,9 @@ class JobColumn:
     cell: Callable[[RunningJob], Line]
     right: bool = False
     most: int = 0
+    short: str = ""
+    eager: bool = False
+    is_core: bool = True
 
 
 def _since(job: RunningJob) -> Line:
@@ -105,8 +108,6 @@ class ChoiceScreen(Screen[None]):
 class WaitScreen(Screen[None]):
     """There is nothing to show yet; the words say why, and what happens next."""
 
-    CSS = "#words { height: 1fr; }"
-
     def compose(self) -> ComposeResult:
         """Called by textual."""
         yield Lines(id="words")
@@ -124,7 +125,9 @@ class WaitScreen(Screen[None]):
         """Show the words in the middle."""
         cells, height = self.size.width, self.query_one("#words").size.height
         size = max(8, min(WORDS_CELLS_MAX, cells - 4))
-        rows = [row for part in self._words() for row in ([()] if not part[0] else _rows(part, size))]
+        rows = [
+            row for part in self._words() for row in ([()] if not part[0] else _rows(part, size))
+        ]
         left = " " * max(0, (cells - size) // 2)
         above: list[Line] = [()] * max(0, (height - len(rows)) // 2)
         shown = [*above, *(((left, TEXT), *row) for row in rows)]

@@ -66,8 +66,9 @@ def is_light(answer: bytes) -> bool | None:
     found = _COLOUR.search(answer)
     if found is None:
         return None
-    red, green, blue = (int(part, 16) / (16 ** len(part) - 1) for part in found.groups())
-    return 0.299 * red + 0.587 * green + 0.114 * blue > 0.5
+    red, green, blue = (int(part, 16) / (16.0 ** len(part) - 1) for part in found.groups())
+    brightness: float = 0.299 * red + 0.587 * green + 0.114 * blue
+    return brightness > 0.5
 
 
 def said_by(environ: Mapping[str, str]) -> bool | None:

@@ -5,14 +5,12 @@ Not here: which replicas have the words (rows.py).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, cast
+from collections.abc import Callable
+from typing import ClassVar
 
 from textual import on
 from textual.binding import Binding, BindingType
 from textual.widgets import Input
-
-if TYPE_CHECKING:
-    from ftrun.status.screen.main import MainScreen
 
 WORDS_CHARS_MAX = 200
 
@@ -26,22 +24,24 @@ class FilterInput(Input):
     }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "end", show=False),
+        Binding("escape", "give_up", show=False),
         Binding("down,tab", "keep", show=False, priority=True),
     ]
 
-    def __init__(self, words: str) -> None:
+    def __init__(self, words: str, typed: Callable[[str], None], left: Callable[[], None]) -> None:
         super().__init__(
             words, placeholder="words: a number, a node, a state …", max_length=WORDS_CHARS_MAX
         )
+        self._typed = typed
+        self._left = left
 
     def on_mount(self) -> None:
         """Called by textual."""
         self.focus()
 
     @on(Input.Changed)
-    def _typed(self) -> None:
-        self._main.filter_by(self.value)
+    def _show(self) -> None:
+        self._typed(self.value)
 
     @on(Input.Submitted)
     def _submitted(self) -> None:
@@ -49,15 +49,10 @@ class FilterInput(Input):
 
     def action_keep(self) -> None:
         """Go on with the replicas that have the words."""
-        main = self._main
-        main.query_one("#replicas").focus()
+        self._left()
         self.remove()
 
-    def action_end(self) -> None:
+    def action_give_up(self) -> None:
         """Show all replicas again."""
-        self._main.filter_by("")
+        self._typed("")
         self.action_keep()
-
-    @property
-    def _main(self) -> MainScreen:
-        return cast("MainScreen", self.screen)

@@ -5,7 +5,7 @@ Not here: what its parts say (header.py, columns.py, changes.py), the pages over
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import ClassVar
 
 from textual import on
 from textual.app import ComposeResult
@@ -19,14 +19,12 @@ from ftrun.status.screen import keys
 from ftrun.status.screen.changes import CHANGES, INCIDENTS, changes, incidents
 from ftrun.status.screen.columns import COLUMNS, Sight
 from ftrun.status.screen.header import HEIGHT, HEIGHT_TALL, header, small
+from ftrun.status.screen.host import Host, host_of
 from ftrun.status.screen.lines import Lines
 from ftrun.status.screen.pieces import CARE, DIM, KEY, STRONG, TEXT, Line, Piece, line, rule
 from ftrun.status.screen.rows import Fold, Row, View, build, straggler_limit_s
 from ftrun.status.screen.sheet import Contents, Sheet
 from ftrun.status.words import counted, plain
-
-if TYPE_CHECKING:
-    from ftrun.status.screen.app import StatusApp
 
 SMALL_CELLS, SMALL_ROWS = 60, 12
 WIDE_CELLS = 150
@@ -91,8 +89,8 @@ class MainScreen(Screen[None]):
         self.call_after_refresh(self.on_picture)
 
     @property
-    def _status_app(self) -> StatusApp:
-        return cast("StatusApp", self.app)
+    def _host(self) -> Host:
+        return host_of(self)
 
     @property
     def focus_name(self) -> str:
@@ -104,19 +102,19 @@ class MainScreen(Screen[None]):
 
     def on_picture(self) -> None:
         """Show the app's picture."""
-        app = self._status_app
-        status, cells = app.picture.status, self.size.width
+        host = self._host
+        status, cells = host.picture.status, self.size.width
         if status is None or not self.is_mounted:
             return
         is_small = cells < SMALL_CELLS or self.size.height < SMALL_ROWS
         self.set_class(is_small, "-small")
         if is_small:
-            self.query_one("#small", Lines).show(small(app.picture, cells))
+            self.query_one("#small", Lines).show(small(host.picture, cells))
             return
         self.rows = build(status, self.view)
         self._arrange(len(self.rows), max(len(status["history"]), len(status["incidents"])))
         tall = self.size.height >= TALL_ROWS
-        head = header(app.picture, app.history, clock.now(), cells, notice=app.notice, tall=tall)
+        head = header(host.picture, host.history, clock.now(), cells, notice=host.notice, tall=tall)
         self.query_one("#head", Lines).show(head)
         self.query_one("#rule", Lines).show([self._rule(status, cells)])
         self.query_one("#tabs", Lines).show([self._tabs(status, cells)])
@@ -150,7 +148,7 @@ class MainScreen(Screen[None]):
     def _show_replicas(self, status: Status) -> None:
         rows = self.rows
         sight = Sight(
-            self._status_app.history,
+            self._host.history,
             straggler_limit_s(status),
             self.view.fold_of(status),
             status["waiting"],
@@ -254,7 +252,7 @@ class MainScreen(Screen[None]):
             if row.group is not None:
                 self.action_flip()
             elif row.replica is not None:
-                self._status_app.show_details(row.replica["replica_id"], _rank(row))
+                self._host.show_details(row.replica["replica_id"], _rank(row))
 
     def action_flip(self) -> None:
         """Open or close the row."""
@@ -284,7 +282,7 @@ class MainScreen(Screen[None]):
 
     def action_fold(self) -> None:
         """Fold in the next way."""
-        status = self._status_app.picture.status
+        status = self._host.picture.status
         if status is not None:
             self.view.next_fold(status)
             self.on_picture()
@@ -294,7 +292,11 @@ class MainScreen(Screen[None]):
         from ftrun.status.screen.filtering import FilterInput
 
         if not self.query(FilterInput):
-            self.mount(FilterInput(self.view.words), after=self.query_one("#below"))
+            found = FilterInput(self.view.words, self.filter_by, self._back_to_rows)
+            self.mount(found, after=self.query_one("#below"))
+
+    def _back_to_rows(self) -> None:
+        self.query_one("#replicas").focus()
 
     def filter_by(self, words: str) -> None:
         """Show only replicas with these words."""
@@ -306,14 +308,14 @@ class MainScreen(Screen[None]):
         if self.view.words:
             self.filter_by("")
         else:
-            self._status_app.back_to_choice()
+            self._host.back_to_choice()
 
     def action_log(self) -> None:
         """The log of the chosen worker."""
         row = self._chosen()
         if row is not None and row.replica is not None:
             rank = row.worker["group_rank"] if row.worker is not None else 0
-            self._status_app.show_log(row.replica["replica_id"], rank)
+            self._host.show_log(row.replica["replica_id"], rank)
 
     def action_stacks(self) -> None:
         """The stacks of the chosen worker or replica."""
@@ -333,11 +335,11 @@ class MainScreen(Screen[None]):
 
     def action_explain(self) -> None:
         """The record of the chosen incident, of the replica's last one, or of the last one."""
-        status = self._status_app.picture.status
+        status = self._host.picture.status
         if self.focus_name == "incidents" and status is not None:
             key = self.query_one("#incidents", Sheet).key
             number = None if key is None else int(key.partition(":")[2])
-            self._status_app.explain(None, number)
+            self._host.explain(None, number)
             return
         row = self._row() if self.focus_name == "replicas" else None
         named = row is not None and row.replica is not None and status is not None
@@ -345,31 +347,19 @@ class MainScreen(Screen[None]):
         has_one = status is not None and any(
             replica_id in found["replicas"] for found in status["incidents"]
         )
-        self._status_app.explain(replica_id if has_one else None, None)
-
-    def action_quit(self) -> None:
-        """End the program."""
-        self.app.exit(0)
-
-    def action_help(self) -> None:
-        """The page of help."""
-        self._status_app.action_help()
-
-    def action_theme(self) -> None:
-        """Other colours."""
-        self._status_app.action_theme()
+        self._host.explain(replica_id if has_one else None, None)
 
     def _operate(self, command: str) -> None:
         row = self._chosen()
         if row is not None and row.replica is not None:
             rank = _rank(row) if command in ("kill", "stack") else None
-            self._status_app.operate(command, row.replica["replica_id"], rank)
+            self._host.operate(command, row.replica["replica_id"], rank)
 
     def _chosen(self) -> Row | None:
         """The row of a replica or worker that the cursor is on."""
         row = self._row()
         if row is None or row.replica is None:
-            self._status_app.tell("Choose a replica first: Space opens a group.")
+            self._host.tell("Choose a replica first: Space opens a group.")
             return None
         return row
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import ClassVar
 
 from textual import events
 from textual.app import ComposeResult
@@ -23,11 +23,9 @@ from ftrun.logs.reading import Worker
 from ftrun.status.screen import keys
 from ftrun.status.screen.details import details, find
 from ftrun.status.screen.following import Following, LogText
+from ftrun.status.screen.host import Host, host_of
 from ftrun.status.screen.lines import Lines, changed, palette_of, strip_of
 from ftrun.status.screen.pieces import DIM, KEY, NOTE, STRONG, TEXT, Line, cut, line, rule, wrapped
-
-if TYPE_CHECKING:
-    from ftrun.status.screen.app import StatusApp
 
 LOG_LINES_MAX = 10_000
 
@@ -149,13 +147,9 @@ class Page(Screen[None]):
         """Go back to the screen below."""
         self.dismiss()
 
-    def action_quit(self) -> None:
-        """End the program."""
-        self.app.exit(0)
-
     @property
-    def _status_app(self) -> StatusApp:
-        return cast("StatusApp", self.app)
+    def _host(self) -> Host:
+        return host_of(self)
 
 
 class TextPage(Page):
@@ -197,11 +191,11 @@ class DetailPage(Page):
 
     def rows(self, cells: int) -> Sequence[Line]:
         """What is known of it now."""
-        status = self._status_app.picture.status
+        status = self._host.picture.status
         replica = None if status is None else find(status, self._replica_id)
         if status is None or replica is None:
             return [line((" The job has no such replica any more.", DIM))]
-        return details(status, replica, self._status_app.history, cells)
+        return details(status, replica, self._host.history, cells)
 
     def on_picture(self) -> None:
         """A new picture has come."""
@@ -209,27 +203,27 @@ class DetailPage(Page):
 
     def action_log(self) -> None:
         """Its log."""
-        self._status_app.show_log(self._replica_id, self._rank or 0)
+        self._host.show_log(self._replica_id, self._rank or 0)
 
     def action_stacks(self) -> None:
         """Its stacks."""
-        self._status_app.operate("stack", self._replica_id, self._rank)
+        self._host.operate("stack", self._replica_id, self._rank)
 
     def action_drain(self) -> None:
         """Drain it."""
-        self._status_app.operate("drain", self._replica_id, None)
+        self._host.operate("drain", self._replica_id, None)
 
     def action_restart(self) -> None:
         """Restart it."""
-        self._status_app.operate("restart", self._replica_id, None)
+        self._host.operate("restart", self._replica_id, None)
 
     def action_kill(self) -> None:
         """Kill it."""
-        self._status_app.operate("kill", self._replica_id, self._rank)
+        self._host.operate("kill", self._replica_id, self._rank)
 
     def action_explain(self) -> None:
         """Its last incident."""
-        self._status_app.explain(self._replica_id, None)
+        self._host.explain(self._replica_id, None)
 
 
 class LogPage(Page):
@@ -287,7 +281,7 @@ class LogPage(Page):
 
     def _come(self, lines: list[LogText]) -> None:
         """New lines, in the thread that reads."""
-        self._status_app.deliver(lambda: self._add(lines))
+        self._host.deliver(lambda: self._add(lines))
 
     def _add(self, lines: list[LogText]) -> None:
         if not self.is_mounted:

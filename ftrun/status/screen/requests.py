@@ -9,10 +9,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 from ftrun import clock
-from ftrun.core.incident_words import block
+from ftrun.core.incident_words import Record, block
 from ftrun.core.lighthouse.status import OperationStatus
 from ftrun.errors import FtrunError
 from ftrun.protocol.tls import TlsFiles
@@ -65,20 +66,9 @@ class Requests:
         """Send an operation; ``told``: each new sentence about it, ``ended``: its outcome."""
 
         def work() -> None:
-            operation = self._begin(order)
-            shown = ""
-            deadline = clock.now() + OPERATION_S
-            while True:
-                if operation["text"] != shown:
-                    shown = operation["text"]
-                    self._hand(lambda text=shown: told(plain(text)))  # type: ignore[misc]
-                if operation["state"] != "under way":
-                    self._hand(lambda: ended(operation))
-                    return
-                if clock.now() >= deadline or self._stopped.is_set():
-                    self._hand(lambda: told(f"{order.command}: not done yet, and goes on."))
-                    return
-                operation = self._again(operation)
+            ending = self._follow(order, told)
+            if ending is not None:
+                self._hand(lambda: ended(ending))
 
         self._spawn(work, told)
 
@@ -104,6 +94,21 @@ class Requests:
             self._hand(lambda: found(rows))
 
         self._spawn(work, failed)
+
+    def _follow(self, order: Order, told: Callable[[str], None]) -> OperationStatus | None:
+        """Tell each new sentence until the end; None: it goes on, and is not waited for."""
+        operation, shown = self._begin(order), ""
+        deadline = clock.now() + OPERATION_S
+        while True:
+            if operation["text"] != shown:
+                shown = operation["text"]
+                self._hand(partial(told, plain(shown)))
+            if operation["state"] != "under way":
+                return operation
+            if clock.now() >= deadline or self._stopped.is_set():
+                self._hand(partial(told, f"{order.command}: not done yet, and goes on."))
+                return None
+            operation = self._again(operation)
 
     def _begin(self, order: Order) -> OperationStatus:
         sent: dict[str, Any] = {"command": order.command, "replica": order.replica_id, "node": ""}
@@ -144,12 +149,11 @@ class Requests:
             self._deliver(call)
 
 
-def chosen(
-    records: list[dict[str, Any]], replica_id: str | None, number: int | None
-) -> dict[str, Any] | None:
+def chosen(records: list[Record], replica_id: str | None, number: int | None) -> Record | None:
     """The incident with this number, or the last one that this replica is named in."""
     if number is not None:
-        return next((x for x in records if x.get("number") == number), None)
+        numbered = [record for record in records if record.get("number") == number]
+        return numbered[0] if numbered else None
     if replica_id is None:
         return records[-1] if records else None
     for record in reversed(records):

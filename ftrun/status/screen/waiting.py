@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import ClassVar
 
 from textual import on
 from textual.app import ComposeResult
@@ -17,14 +17,12 @@ from textual.screen import Screen
 from ftrun import clock
 from ftrun.status.jobs import RunningJob, jobs_dir
 from ftrun.status.screen import keys
+from ftrun.status.screen.host import host_of
 from ftrun.status.screen.lines import Lines
 from ftrun.status.screen.pieces import BAD, CARE, DIM, STRONG, TEXT, Line, line, rule, wrapped
 from ftrun.status.screen.sheet import Contents, Sheet
 from ftrun.status.source import State
 from ftrun.status.words import counted, plain
-
-if TYPE_CHECKING:
-    from ftrun.status.screen.app import StatusApp
 
 WORDS_CELLS_MAX = 72
 ELSEWHERE = "For a job that runs elsewhere: ftrun status --lighthouse HOST:PORT"
@@ -80,7 +78,7 @@ class ChoiceScreen(Screen[None]):
 
     def on_picture(self) -> None:
         """Show the jobs that run now."""
-        jobs, cells = cast("StatusApp", self.app).picture.jobs, self.size.width
+        jobs, cells = host_of(self).picture.jobs, self.size.width
         title = line((f" {counted(len(jobs), 'job')} of yours run here", STRONG))
         self.query_one("#title", Lines).show([rule(title, cells)])
         self.query_one("#keys", Lines).show([keys.key_line(keys.CHOICE, cells)])
@@ -102,7 +100,7 @@ class ChoiceScreen(Screen[None]):
         """Watch the chosen job."""
         key = self.query_one(Sheet).key
         if key is not None:
-            cast("StatusApp", self.app).choose(key)
+            host_of(self).choose(key)
 
 
 class WaitScreen(Screen[None]):
@@ -141,7 +139,7 @@ class WaitScreen(Screen[None]):
 
     def _words(self) -> list[tuple[str, str]]:
         """Paragraphs with their roles; an empty one is an empty line."""
-        picture = cast("StatusApp", self.app).picture
+        picture = host_of(self).picture
         if picture.state is State.LOOKING:
             return [
                 ("No job runs on this machine yet.", STRONG),

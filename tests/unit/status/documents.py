@@ -124,6 +124,7 @@ def healthy(poll: int, *, replicas: int = 10, nodes: int = 5) -> Status:
     found[3]["use_s"] = 412.0 + poll
     found[3]["seconds"] |= {"healing": 3.1, "backoff": 0.4, "absent": 0.2}
     lost = "replica 3: killed by SIGKILL"
+    healed = "Replica 3 healed from replicas 0, 1 and 2: step 12,907, 4.1 GB in 2.9 s."
     return {
         "schema": "ftrun.status/1",
         "lighthouse": {
@@ -161,38 +162,56 @@ def healthy(poll: int, *, replicas: int = 10, nodes: int = 5) -> Status:
             change("switch", 412.0, 0.23, 0.0, "replica 3 joins"),
         ],
         "outcome": None,
-        "events": [notice("Replica 3 healed from replicas 0, 1 and 2: step 12,907, 4.1 GB in 2.9 s.", 409.0 + poll)],
+        "events": [notice(healed, 409.0 + poll)],
         "messages_received": {},
     }  # fmt: skip
+
+
+def without_step(replica: ReplicaStatus, use: str, use_s: float) -> None:
+    """It has no step of its own now."""
+    replica["use"], replica["use_s"] = use, use_s
+    replica["step"] = replica["step_s"] = replica["own_s"] = None
+
+
+def backs_off(replica: ReplicaStatus, seconds: float, restarts: int) -> None:
+    """It is started again after so long."""
+    without_step(replica, "backoff", 5.2)
+    replica["phase"], replica["restart_in_s"], replica["workers"] = "backoff", seconds, []
+    replica["restarts"], replica["restarts_left"] = restarts, 10 - restarts
+
+
+def heals(replica: ReplicaStatus, done_bytes: int) -> None:
+    """It fetches the state of its peers."""
+    without_step(replica, "healing", 1.9)
+    replica["heal"] = {"done_bytes": done_bytes, "total_bytes": 4_100_000_000}
+    replica["restarts"], replica["restarts_left"] = 1, 9
+    for worker in replica["workers"]:
+        worker["gpu_share"] = 0.04
+        worker["pid"] += 900
 
 
 def healing(poll: int) -> Status:
     """A replacement fetches the state of its peers; another waits for its backoff."""
     status = healthy(poll)
-    found = status["replicas"]
-    newcomer = found[6]
-    newcomer |= {"phase": "member", "use": "healing", "use_s": 1.9, "step": None, "step_s": None, "own_s": None, "restarts": 1, "restarts_left": 9, "worker_phase": "healing"}  # fmt: skip
-    newcomer["heal"] = {"done_bytes": 2_870_000_000, "total_bytes": 4_100_000_000}
-    for worker in newcomer["workers"]:
-        worker |= {"gpu_share": 0.04, "pid": worker["pid"] + 900}
-    gone = found[8]
-    gone |= {"phase": "backoff", "use": "backoff", "use_s": 5.2, "restart_in_s": 3.0, "step": None, "step_s": None, "own_s": None, "restarts": 4, "restarts_left": 6, "workers": []}  # fmt: skip
-    assert status["quorum"] is not None
-    status["quorum"] |= {"live": [str(n) for n in range(10) if n != 8], "name": "5.9", "age_s": 2.4}
+    heals(status["replicas"][6], 2_870_000_000)
+    backs_off(status["replicas"][8], 3.0, 4)
+    quorum = status["quorum"]
+    assert quorum is not None
+    quorum["live"] = [str(n) for n in range(10) if n != 8]
+    quorum["name"], quorum["age_s"] = "5.9", 2.4
     status["restarts"] = 6
-    status["account"] |= {"goodput": 0.9907, "lost_s": 93.8}
+    status["account"]["goodput"], status["account"]["lost_s"] = 0.9907, 93.8
     status["rate"]["now"] = 3.24
+    ecc = "RuntimeError: CUDA error: uncorrectable ECC error"
     status["history"] += [
         change("shrink", 9.1, 0.074, 0.7, "replica 8: exit code 1; replica 6: killed by SIGSEGV"),
         change("switch", 2.4, 0.19, 0.0, "replica 6 joins"),
     ]
-    status["incidents"] += [
-        incident(2, 60.0, "8", "RuntimeError: CUDA error: uncorrectable ECC error", 14.2),
-        {**incident(3, 9.1, "8", "RuntimeError: CUDA error: uncorrectable ECC error", 5.9), "is_open": True, "replicas": ["6", "8"]},
-    ]  # fmt: skip
-    status["events"].append(
-        notice("Replica 6 joined at step 14,380; in the quorum: replicas 0-7 and 9.", 2.4)
-    )
+    under_way = incident(3, 9.1, "8", ecc, 5.9)
+    under_way["is_open"], under_way["replicas"] = True, ["6", "8"]
+    status["incidents"] += [incident(2, 60.0, "8", ecc, 14.2), under_way]
+    joined = "Replica 6 joined at step 14,380; in the quorum: replicas 0-7 and 9."
+    status["events"].append(notice(joined, 2.4))
     return status
 
 
@@ -201,15 +220,16 @@ def hung(poll: int) -> Status:
     status = healthy(poll)
     found = status["replicas"]
     for one in found:
-        one |= {"use": "waiting", "use_s": 11.0}
-    found[4] |= {"use": "training", "use_s": 766.0, "is_hung": True, "worker_phase": "step"}
+        one["use"], one["use_s"] = "waiting", 11.0
+    found[4]["use"], found[4]["use_s"], found[4]["is_hung"] = "training", 766.0, True
     for worker in found[4]["workers"]:
-        worker |= {"gpu_share": 0.0, "cpu_share": 0.0}
-    found[7] |= {"own_s": 0.288}
+        worker["gpu_share"] = worker["cpu_share"] = 0.0
+    found[7]["own_s"] = 0.288
     status["rate"]["now"] = 2.05
-    status["waiting"] = {"for": "replicas 0-3 and 5-9 wait for replica 4 (it is in no reduction)", "whom": ["4"], "since_s": 11.2, "at_most_s": 18.8}  # fmt: skip
+    words = "replicas 0-3 and 5-9 wait for replica 4 (it is in no reduction)"
+    status["waiting"] = {"for": words, "whom": ["4"], "since_s": 11.2, "at_most_s": 18.8}
     status["waiting_for"] = ["4"]
-    status["account"] |= {"goodput": 0.9884, "lost_s": 171.0}
+    status["account"]["goodput"], status["account"]["lost_s"] = 0.9884, 171.0
     return status
 
 
@@ -217,17 +237,16 @@ def thousand(poll: int) -> Status:
     """A thousand replicas on 125 nodes."""
     status = healthy(poll, replicas=1000, nodes=125)
     found = status["replicas"]
-    for number, use in ((17, "healing"), (404, "healing"), (731, "starting")):
-        found[number] |= {"use": use, "use_s": 2.2, "step": None, "step_s": None, "own_s": None, "restarts": 1}  # fmt: skip
-    found[17]["heal"] = {"done_bytes": 1_200_000_000, "total_bytes": 4_100_000_000}
-    found[404]["heal"] = {"done_bytes": 3_900_000_000, "total_bytes": 4_100_000_000}
-    found[512] |= {"phase": "backoff", "use": "backoff", "use_s": 1.0, "restart_in_s": 7.0, "workers": [], "step": None, "step_s": None, "own_s": None, "restarts": 3}  # fmt: skip
-    found[88] |= {"own_s": 0.287}
-    assert status["quorum"] is not None
-    live = [str(n) for n in range(1000) if n not in (512, 731)]
-    status["quorum"] |= {"members": live, "live": live}
+    heals(found[17], 1_200_000_000)
+    heals(found[404], 3_900_000_000)
+    without_step(found[731], "starting", 2.2)
+    backs_off(found[512], 7.0, 3)
+    found[88]["own_s"] = 0.287
+    quorum = status["quorum"]
+    assert quorum is not None
+    quorum["members"] = quorum["live"] = [str(n) for n in range(1000) if n not in (512, 731)]
     status["restarts"] = 41
-    status["account"] |= {"goodput": 0.9812, "lost_s": 81_000.0}
+    status["account"]["goodput"], status["account"]["lost_s"] = 0.9812, 81_000.0
     return status
 
 

@@ -1,4 +1,4 @@
-"""A lighthouse's real web server, with a status that stands still."""
+"""A lighthouse's real web server, with a status that stands still, or a function that gives one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from tests.unit.lighthouse.scripted_operations import ScriptedOperations
 
 
 @contextlib.contextmanager
-def served(status: dict[str, Any], token: str) -> Iterator[str]:
+def served(status: dict[str, Any] | Callable[[], Any], token: str) -> Iterator[str]:
     """Serve it in a thread; gives the address."""
     listener = socket.create_server(("127.0.0.1", 0))
     loop = asyncio.new_event_loop()
@@ -24,7 +24,8 @@ def served(status: dict[str, Any], token: str) -> Iterator[str]:
 
     async def serve() -> None:
         settings = ServiceSettings(Path("/nowhere"), token)
-        server = WebServer(lambda: status, settings, ScriptedOperations())
+        found = status if callable(status) else lambda: status
+        server = WebServer(found, settings, ScriptedOperations())
         await server.start(listener)
         await stopping.wait()
         await server.stop()

@@ -60,6 +60,7 @@ class StatusApp(App[int]):
     ENABLE_COMMAND_PALETTE = False
     CSS = """
     Screen { background: $background; color: $foreground; overflow: hidden; }
+    Question { background: $background 65%; }
     #words { height: 1fr; }
     #small { display: none; height: 1fr; }
     #below { height: 8; }

@@ -248,7 +248,7 @@ COLUMNS = (
     Column("restarts", 6, 4, _restarts, right=True, most=8, short="budget"),
     Column("use", 5, 5, _use, right=True),
     Column("memory", 8, 6, _memory, right=True, most=9),
-    Column("device", 6, 9, _device, most=9, is_core=False),
-    Column("node", 6, 8, _node, most=NODE_CELLS, is_core=False),
+    Column("device", 6, 9, _device, most=9, eager=True, is_core=False),
+    Column("node", 6, 8, _node, most=NODE_CELLS, eager=True, is_core=False),
     Column("pid", 5, 10, _pid, right=True, most=8, is_core=False),
 )

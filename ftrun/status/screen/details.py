@@ -40,7 +40,7 @@ def find(status: Status, replica_id: str) -> ReplicaStatus | None:
 def details(status: Status, replica: ReplicaStatus, history: History, cells: int) -> list[Line]:
     """The lines of the page, for a terminal of this width."""
     found = activity(replica, status["waiting"])
-    head = line((" ● ", found.role), (found.words, found.role), (f"  {found.age}", DIM))
+    head = line((f" {found.mark} ", found.role), (found.words, found.role), (f"  {found.age}", DIM))
     parts = [head, (), *_facts(status, replica, history)]
     parts += _section("workers", cells, _workers(replica))
     parts += _section("its time", cells, _time(replica))

@@ -265,13 +265,14 @@ def _scalars(status: Status, history: History, column: int, columns: int, cells:
     first = column * FACT_ROWS
     shown = values[first : first + FACT_ROWS]
     hidden = len(values) - columns * FACT_ROWS
-    gap = 1 + (cells >= SCALAR_CELLS)
-    size = max(4, min(SCALAR_NAME_CELLS, cells - gap - VALUE_CELLS - 1 - TREND_CELLS))
+    is_wide = cells >= SCALAR_CELLS
+    gap, value_cells = (2, VALUE_CELLS + 2) if is_wide else (1, VALUE_CELLS)
+    size = max(4, min(SCALAR_NAME_CELLS, cells - gap - value_cells - 1 - TREND_CELLS))
     names = [cut(((plain(name), DIM),), size) for name, _ in shown]
     labels = max((width(name) for name in names), default=0)
     facts = []
     for name, (key, value) in zip(names, shown, strict=True):
-        text = scalar(value).ljust(VALUE_CELLS)
+        text = scalar(value).ljust(value_cells)
         room = min(cells - labels - gap - len(text) - 1, TREND_CELLS_MAX)
         trend = spark(history.scalars.get(key, ()), room) if room >= TREND_CELLS else ""
         told = line((text, BAD if value is None else STRONG), (f" {trend}" if trend else "", NOTE))

@@ -62,7 +62,8 @@ class MainScreen(Screen[None]):
         self.view = View()
         self.rows: list[Row] = []
         self._bottom = "changes"
-        self._heights = (0, 0)
+        self._heights = (0, 0, 0)
+        self._has_filter = False
 
     # ------------------------------------------------------------ parts
 
@@ -85,7 +86,7 @@ class MainScreen(Screen[None]):
 
     def on_resize(self) -> None:
         """Called by textual, before the parts have their new sizes."""
-        self._heights = (0, 0)
+        self._heights = (0, 0, 0)
         self.call_after_refresh(self.on_picture)
 
     @property
@@ -132,12 +133,12 @@ class MainScreen(Screen[None]):
         height = self.size.height
         tall = height >= TALL_ROWS
         head = HEIGHT_TALL if tall else HEIGHT
-        left = height - head - OTHER_ROWS
+        left = height - head - OTHER_ROWS - self._has_filter
         below = max(BELOW_MIN, min(rows_below + 1, round(height * BELOW_SHARE)))
         replicas = max(3, min(rows + 1 + tall, left - below))
-        if (head, replicas) == self._heights:
+        if (head, replicas, left) == self._heights:
             return
-        self._heights = (head, replicas)
+        self._heights = (head, replicas, left)
         self.query_one("#head").styles.height = head
         self.query_one("#replicas").styles.height = replicas
         self.query_one("#below").styles.height = max(1, left - replicas)
@@ -228,7 +229,7 @@ class MainScreen(Screen[None]):
     def _to(self, name: str) -> None:
         if name != "replicas":
             self._bottom = name
-            self._heights = (0, 0)
+            self._heights = (0, 0, 0)
         sheet = self.query_one(f"#{name}", Sheet)
         sheet.display = True
         sheet.focus()
@@ -286,17 +287,22 @@ class MainScreen(Screen[None]):
         if status is not None:
             self.view.next_fold(status)
             self.on_picture()
+            self.query_one("#replicas", Sheet).action_put(0)
 
     def action_filter(self) -> None:
         """Ask for words, and show the replicas that have them while they are typed."""
         from ftrun.status.screen.filtering import FilterInput
 
         if not self.query(FilterInput):
+            self._has_filter = True
             found = FilterInput(self.view.words, self.filter_by, self._back_to_rows)
-            self.mount(found, after=self.query_one("#below"))
+            self.mount(found, before=self.query_one("#keys"))
+            self.on_picture()
 
     def _back_to_rows(self) -> None:
+        self._has_filter = False
         self.query_one("#replicas").focus()
+        self.on_picture()
 
     def filter_by(self, words: str) -> None:
         """Show only replicas with these words."""

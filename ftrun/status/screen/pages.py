@@ -296,7 +296,7 @@ class Question(ModalScreen[bool]):
     """Asks before something is changed."""
 
     DEFAULT_CSS = """
-    Question { align: center middle; background: $background 40%; }
+    Question { align: center middle; }
     Question Vertical {
         width: 64; max-width: 100%; height: auto; border: round $primary; background: $background;
         padding: 0 1;

@@ -108,7 +108,15 @@ def themes() -> tuple[Theme, ...]:
             background="ansi_default",
             surface="ansi_default",
             panel="ansi_default",
+            boost="ansi_default",
             ansi=True,
+            variables={
+                "ansi-background": "ansi_default",
+                "ansi-foreground": "ansi_default",
+                "border-blurred": "ansi_default",
+                "scrollbar": "ansi_bright_black",
+                "scrollbar-background": "ansi_default",
+            },
         )
     )
     return tuple(found)

@@ -121,14 +121,12 @@ def straggler_limit_s(status: Status) -> float | None:
 
 
 def _has(replica: ReplicaStatus, wanted: list[str]) -> bool:
-    words = [f"replica {replica['replica_id']}", replica["host"] or NOWHERE, name_of(replica)]
-    words += [replica["phase"], replica["use"], replica["agent_id"] or ""]
-    for worker in replica["workers"]:
-        words += [worker["device"], str(worker["pid"])]
-    if wanted == [replica["replica_id"]]:
-        return True
+    """A number is a replica's or a pid; another word may be a part of one."""
+    numbers = {replica["replica_id"], *(str(worker["pid"]) for worker in replica["workers"])}
+    words = [replica["host"] or NOWHERE, name_of(replica), replica["phase"], replica["use"]]
+    words += [replica["agent_id"] or "", *(worker["device"] for worker in replica["workers"])]
     text = " ".join(words).casefold()
-    return all(word in text for word in wanted)
+    return all(word in numbers if word.isdecimal() else word in text for word in wanted)
 
 
 def _ranks(status: Status) -> int:

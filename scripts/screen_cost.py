@@ -4,8 +4,8 @@
     scripts/screen_cost.py [--seconds 30]
 
 A real lighthouse's web server serves the tests' documents to a real ``ftrun status`` on a terminal
-of its own (a pty that answers as a terminal does). Start: from exec to the first picture. CPU: of one
-core, over ``--seconds``, with ten replicas and with a thousand. Keys: until what they write.
+of its own (a pty that answers as a terminal does). Start: from exec to the first picture. CPU: of
+one core, over ``--seconds``, with ten replicas and with a thousand. Keys: until what they write.
 """
 
 from __future__ import annotations

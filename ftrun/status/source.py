@@ -12,7 +12,7 @@ The states, and what the thread does next:
 - GONE: the lighthouse does not answer, but did not say that the job has ended. It tries again after
   half a second, then twice as long each time, up to ``BACKOFF_MAX_S``. The last status stays.
 - REFUSED: the lighthouse has another token. It tries again, with what the token's file has then.
-- ENDED: the job has ended. It stops.
+- ENDED: the job has ended. It asks for nothing more, until another job is chosen.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ INTERVAL_S = 1.0
 BACKOFF_MIN_S = 0.5
 BACKOFF_MAX_S = 5.0
 CHOICE_S = 1.0
+REST_S = 60.0
 EXIT_FILE = "exit.json"
 EXIT_BYTES_MAX = 1024 * 1024
 
@@ -85,6 +86,7 @@ class Source:
         self._show = show
         self._picture = Picture(State.LOOKING)
         self._connection: Connection | None = None
+        self._choices = 0
         self._pause_s = 0.0
         self._is_stopped = False
         self._wake = threading.Event()
@@ -102,8 +104,7 @@ class Source:
     def choose(self, job_id: str | None) -> None:
         """Show this job; None: go back to the choice."""
         self._query = replace(self._query, lighthouse=None, job_id=job_id)
-        self._picture = Picture(State.LOOKING)
-        self._connection = None
+        self._choices += 1
         self._wake.set()
 
     def target(self) -> tuple[str, str, TlsFiles]:
@@ -115,25 +116,42 @@ class Source:
         return find_lighthouse(self._query)
 
     def _run(self) -> None:
+        choices = 0
         while not self._is_stopped:
+            if choices != self._choices:
+                choices = self._choices
+                self._picture = Picture(State.LOOKING)
+                self._hang_up()
             began_at = clock.now()
-            query, picture = self._query, self._look()
+            picture = self._look()
             if self._is_stopped:
                 break
-            if query is self._query:  # else another job was chosen meanwhile
+            if choices == self._choices:  # else another job was chosen meanwhile
                 self._picture = picture
                 self._show(picture)
-            if picture.state is State.ENDED:
-                break
+                if picture.state is State.ENDED:
+                    self._rest(choices)
+                    continue
             self._wake.wait(max(0.0, began_at + self._pause_s - clock.now()))
             self._wake.clear()
+        self._hang_up()
+
+    def _rest(self, choices: int) -> None:
+        """Ask for nothing until another job is chosen."""
+        self._hang_up()
+        while not self._is_stopped and choices == self._choices:
+            self._wake.wait(REST_S)
+            self._wake.clear()
+
+    def _hang_up(self) -> None:
         if self._connection is not None:
             self._connection.close()
+            self._connection = None
 
     def _look(self) -> Picture:
         """One look at the job."""
         self._pause_s = INTERVAL_S
-        query = self._query
+        query, choices = self._query, self._choices
         try:
             if query.lighthouse is None and query.job_id is None:
                 found = running_jobs()
@@ -143,7 +161,9 @@ class Source:
                     self._pause_s = CHOICE_S
                     return Picture(State.CHOOSING, jobs=tuple(found))
                 # From here on this job is meant, also when another one starts.
-                self._query = query = replace(query, job_id=found[0].job_id)
+                query = replace(query, job_id=found[0].job_id)
+                if choices == self._choices:
+                    self._query = query
             return self._ask(query)
         except (LighthouseUnreachable, UserError) as error:
             return self._lost(query, error)
@@ -158,7 +178,7 @@ class Source:
 
     def _lost(self, query: StatusQuery, error: FtrunError) -> Picture:
         """The picture when the lighthouse does not answer, or refuses."""
-        self._connection = None  # the job's file may name another address, its token file another
+        self._hang_up()  # the job's file may name another address by then, its token file another
         before, now = self._picture, clock.now()
         kept = replace(before, tried_at=now, words=str(error))
         outcome = self._ending(before, query)

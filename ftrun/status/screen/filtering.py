@@ -30,7 +30,9 @@ class FilterInput(Input):
 
     def __init__(self, words: str, typed: Callable[[str], None], left: Callable[[], None]) -> None:
         super().__init__(
-            words, placeholder="filter by words: a number, a node, a state …", max_length=WORDS_CHARS_MAX
+            words,
+            placeholder="filter by words: a number, a node, a state …",
+            max_length=WORDS_CHARS_MAX,
         )
         self._typed = typed
         self._left = left

@@ -10,22 +10,29 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from ftrun.lighthouse.operations import OperationSource
 from ftrun.lighthouse.settings import ServiceSettings
 from ftrun.lighthouse.web import WebServer
 from tests.unit.lighthouse.scripted_operations import ScriptedOperations
 
 
 @contextlib.contextmanager
-def served(status: dict[str, Any] | Callable[[], Any], token: str) -> Iterator[str]:
+def served(
+    status: dict[str, Any] | Callable[[], Any],
+    token: str,
+    operations: OperationSource | None = None,
+    incidents: list[dict[str, Any]] | None = None,
+) -> Iterator[str]:
     """Serve it in a thread; gives the address."""
     listener = socket.create_server(("127.0.0.1", 0))
+    acting = ScriptedOperations() if operations is None else operations
     loop = asyncio.new_event_loop()
     stopping = asyncio.Event()
 
     async def serve() -> None:
         settings = ServiceSettings(Path("/nowhere"), token)
         found = status if callable(status) else lambda: status
-        server = WebServer(found, settings, ScriptedOperations())
+        server = WebServer(found, settings, acting, lambda: list(incidents or []))
         await server.start(listener)
         await stopping.wait()
         await server.stop()

@@ -190,7 +190,10 @@ def _facts(status: Status, history: History, cells: int) -> list[Line]:
     gap = COLUMN_GAP if is_wide else COLUMN_GAP - 1
     wanted = status["job"]["replicas"]
     columns = [
-        (_membership(status), max(19, 9 + len(f"{wanted:,} of {wanted:,}"))),
+        (
+            _membership(status, is_wide),
+            max(26 if is_wide else 19, 9 + len(f"{wanted:,} of {wanted:,}")),
+        ),
         (_speed(status, history, 10 if is_wide else 0), 24 if is_wide else 14),
         (_cost(status, 8 if is_wide else 0), 27 if is_wide else 20),
     ]
@@ -209,13 +212,15 @@ def _facts(status: Status, history: History, cells: int) -> list[Line]:
     return [cut(tuple(row), cells) for row in rows]
 
 
-def _membership(status: Status) -> list[Fact]:
+def _membership(status: Status, is_wide: bool) -> list[Fact]:
     wanted, up = status["job"]["replicas"], up_count(status)
     role = STRONG if up == wanted else CARE
     quorum = status["quorum"]
     named = line(("none", CARE))
     if quorum is not None:
-        named = line(plain(quorum["name"]), (f" {age(quorum['age_s'])}", DIM))
+        name = plain(quorum["name"])
+        number = name if is_wide else f"#{name.rpartition('.')[2]}"
+        named = line(number, (f" {age(quorum['age_s'])}", DIM))
     return [
         Fact("step", line((f"{status['step']:,}", STRONG))),
         Fact("replicas", line((f"{up:,}", role), (f" of {wanted:,}", DIM))),

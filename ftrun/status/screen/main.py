@@ -61,6 +61,8 @@ class MainScreen(Screen[None]):
         super().__init__()
         self.view = View()
         self.rows: list[Row] = []
+        self.pane = "replicas"
+        """The pane that has the keys. textual moves the focus later, and keys may come before."""
         self._bottom = "changes"
         self._heights = (0, 0, 0)
         self._has_filter = False
@@ -92,12 +94,6 @@ class MainScreen(Screen[None]):
     @property
     def _host(self) -> Host:
         return host_of(self)
-
-    @property
-    def focus_name(self) -> str:
-        """The pane that has the keys."""
-        focused = self.focused
-        return focused.id or "replicas" if isinstance(focused, Sheet) else "replicas"
 
     # ------------------------------------------------------------ the picture
 
@@ -202,7 +198,7 @@ class MainScreen(Screen[None]):
         return (*rule((((" "), TEXT), left), half), *rule((((" "), TEXT), right), cells - half))
 
     def _title(self, pane: str, word: str) -> Piece:
-        has_keys = self.focus_name == pane
+        has_keys = self.pane == pane
         is_shown = pane != "incidents" or self._bottom == pane or self.size.width >= WIDE_CELLS
         role = KEY if has_keys else STRONG if is_shown and pane == self._bottom else DIM
         return word, f"do:pane_{pane}:{role}"
@@ -212,7 +208,7 @@ class MainScreen(Screen[None]):
     def action_pane(self, by: int = 1) -> None:
         """Give the keys to the next pane."""
         names = ["replicas", "changes", "incidents"]
-        self._to(names[(names.index(self.focus_name) + by) % len(names)])
+        self._to(names[(names.index(self.pane) + by) % len(names)])
 
     def action_pane_replicas(self) -> None:
         """A click on the title."""
@@ -230,13 +226,16 @@ class MainScreen(Screen[None]):
         if name != "replicas":
             self._bottom = name
             self._heights = (0, 0, 0)
+        self.pane = name
         sheet = self.query_one(f"#{name}", Sheet)
         sheet.display = True
         sheet.focus()
         self.call_after_refresh(self.on_picture)
 
     def on_descendant_focus(self) -> None:
-        """Called by textual: the titles show which pane has the keys."""
+        """Called by textual, also after a click: the titles show which pane has the keys."""
+        if isinstance(self.focused, Sheet):
+            self.pane = self.focused.id or self.pane
         self.call_after_refresh(self.on_picture)
 
     @on(Sheet.Opened)
@@ -245,11 +244,11 @@ class MainScreen(Screen[None]):
 
     def action_open(self) -> None:
         """Details of a replica, the ranks of a group, the record of an incident."""
-        if self.focus_name == "incidents":
+        if self.pane == "incidents":
             self.action_explain()
             return
         row = self._row()
-        if self.focus_name == "replicas" and row is not None:
+        if self.pane == "replicas" and row is not None:
             if row.group is not None:
                 self.action_flip()
             elif row.replica is not None:
@@ -301,7 +300,7 @@ class MainScreen(Screen[None]):
 
     def _back_to_rows(self) -> None:
         self._has_filter = False
-        self.query_one("#replicas").focus()
+        self._to("replicas")
         self.on_picture()
 
     def filter_by(self, words: str) -> None:
@@ -342,12 +341,12 @@ class MainScreen(Screen[None]):
     def action_explain(self) -> None:
         """The record of the chosen incident, of the replica's last one, or of the last one."""
         status = self._host.picture.status
-        if self.focus_name == "incidents" and status is not None:
+        if self.pane == "incidents" and status is not None:
             key = self.query_one("#incidents", Sheet).key
             number = None if key is None else int(key.partition(":")[2])
             self._host.explain(None, number)
             return
-        row = self._row() if self.focus_name == "replicas" else None
+        row = self._row() if self.pane == "replicas" else None
         named = row is not None and row.replica is not None and status is not None
         replica_id = row.replica["replica_id"] if named and row and row.replica else None
         has_one = status is not None and any(

@@ -105,6 +105,9 @@ def test_panes_and_their_keys() -> None:
         assert "replica 8: exit code 1" not in screen.text()
         await screen.press("shift+tab", "shift+tab")
         assert screen.chosen == "replica:0"
+        await screen.pilot.press("tab", "tab")  # faster than the focus moves
+        await screen.until("ECC error")
+        assert screen.chosen == "incident:3"
 
     drive(healing(0), test)
 

@@ -97,8 +97,8 @@ def test_a_job_on_the_screen(tmp_path: Path) -> None:
 
             try:
                 job.until(look, "on the terminal")
-            except AssertionError as error:
-                raise AssertionError(f"{condition!r} did not come:\n{seen[0]}") from error
+            except AssertionError:
+                raise AssertionError(f"{condition!r} did not come:\n{seen[0]}") from None
             return seen[0]
 
         first = step_of(until("● training"))  # it has found the job, which began after it

@@ -57,6 +57,10 @@ class Tmux:
         """Press keys."""
         self.call("send-keys", *keys)
 
+    def ending(self) -> str:
+        """``1`` and its exit code when the program in the window has ended."""
+        return self.call("display-message", "-p", "#{pane_dead} #{pane_dead_status}").strip()
+
     def close(self) -> None:
         """End it."""
         with contextlib.suppress(subprocess.CalledProcessError):
@@ -131,5 +135,5 @@ def test_a_job_on_the_screen(tmp_path: Path) -> None:
         assert job.end() == 0
         until("ended with exit code 0")
         terminal.press("q")
-        until("Pane is dead (status 0")
+        until(lambda text: terminal.ending() == "1 0")
         assert job.left() == []

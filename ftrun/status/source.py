@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from ftrun import clock
-from ftrun.core.lighthouse.status import OutcomeStatus, Status
+from ftrun.core.lighthouse.status import SCHEMA, OutcomeStatus, Status
 from ftrun.errors import FtrunError, UserError
 from ftrun.protocol.tls import TlsFiles
 from ftrun.status.client import Connection, LighthouseUnreachable, WrongToken
@@ -173,6 +173,13 @@ class Source:
             self._connection = Connection(*find_lighthouse(query))
         job = None if query.job_id is None else read_job(query.job_id)
         status = self._connection.fetch_status()
+        if status.get("schema") != SCHEMA:
+            version = status["lighthouse"].get("version", "?")
+            raise UserError(
+                f"The lighthouse is of another ftrun ({version}): its status has the schema "
+                f"{status.get('schema')!r}, and this ftrun shows {SCHEMA!r}. Watch it with the "
+                "ftrun that runs the job, or take its own JSON: ftrun status --json"
+            )
         state = State.LIVE if status["outcome"] is None else State.ENDED
         return Picture(state, status, clock.now(), job=job, outcome=status["outcome"])
 

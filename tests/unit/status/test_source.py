@@ -189,6 +189,15 @@ def test_a_job_that_ends_with_its_lighthouse(home: Path, has_exit: bool) -> None
         assert "was killed, and left no word why" in ended.outcome["reason"]
 
 
+def test_a_lighthouse_of_another_version_is_named(home: Path) -> None:
+    token, status = load_or_create_token(home / "token"), named("one")
+    status["schema"] = "ftrun.status/2"
+    with served(status, token) as address:
+        write_job(job("one", address, home))
+        with looking(StatusQuery(job_id="one")) as seen:
+            assert "another ftrun (0.1.0)" in seen.until(State.REFUSED).words
+
+
 def test_watch_prints_a_line_a_look_until_the_end(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import re
 import sys
 from pathlib import Path
 
@@ -41,7 +42,9 @@ async def draw(name: str, size: tuple[int, int], *, is_light: bool = False, pres
         if press:
             await pilot.press(*press.split())
             await pilot.pause()
-        return app.export_screenshot(title="ftrun status")
+        # Without the fonts that textual would have a reader fetch from elsewhere.
+        found = app.export_screenshot(title="ftrun status")
+        return re.sub(r"@font-face \{.*?\}\s*", "", found, flags=re.DOTALL)
 
 
 def main() -> None:

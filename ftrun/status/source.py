@@ -156,7 +156,7 @@ class Source:
             if query.lighthouse is None and query.job_id is None:
                 found = running_jobs()
                 if not found:
-                    return Picture(State.LOOKING)
+                    return Picture(State.LOOKING, tried_at=clock.now())
                 if len(found) > 1:
                     self._pause_s = CHOICE_S
                     return Picture(State.CHOOSING, jobs=tuple(found))

@@ -26,14 +26,16 @@ class History:
         self.rate: deque[float | None] = deque(maxlen=POLLS)
         self.scalars: dict[str, deque[float | None]] = {}
         self.step_s: dict[str, deque[float | None]] = {}
-        self.job_id: str | None = None
+        self._job_id = ""
 
     def add(self, status: Status) -> None:
         """One poll; another job's begins afresh."""
         job_id = status["job"]["job_id"]
-        if job_id != self.job_id:
-            self.__init__()  # type: ignore[misc]
-            self.job_id = job_id
+        if job_id != self._job_id:
+            self._job_id = job_id
+            self.rate.clear()
+            self.scalars.clear()
+            self.step_s.clear()
         self.rate.append(status["rate"]["now"])
         for name, value in status["scalars"].items():
             if name in self.scalars or len(self.scalars) < SCALARS_MAX:

@@ -140,6 +140,8 @@ class WaitScreen(Screen[None]):
     def _words(self) -> list[tuple[str, str]]:
         """Paragraphs with their roles; an empty one is an empty line."""
         picture = host_of(self).picture
+        if picture.state is State.LOOKING and not picture.tried_at:
+            return []  # nobody has looked yet
         if picture.state is State.LOOKING:
             return [
                 ("No job runs on this machine yet.", STRONG),

@@ -330,6 +330,8 @@ def test_a_wrong_token_is_said() -> None:
 
 def test_without_a_job_it_waits_for_one() -> None:
     async def test(screen: Driven) -> None:
+        assert screen.text().split() == ["q", "quit"]  # nobody has looked yet
+        await screen.take(None, State.LOOKING, tried_at=clock.now())
         assert "No job runs on this machine yet." in screen.text()
         await screen.take(healthy(0))
         assert "llama-1b-pretrain" in screen.text()

@@ -17,7 +17,8 @@ from collections.abc import Mapping
 
 from ftrun import clock
 
-ANSWER_S = 0.5
+ANSWER_S = 2.0
+"""Long, because an answer that came later would be taken for keys; every terminal answers DA1."""
 ANSWER_BYTES_MAX = 4096
 QUESTION = b"\x1b]11;?\x1b\\\x1b[c"
 _COLOUR = re.compile(rb"\x1b\]11;rgba?:([0-9a-fA-F]+)/([0-9a-fA-F]+)/([0-9a-fA-F]+)")

@@ -92,7 +92,7 @@ app.command(
     epilog=running.EPILOG,
 )(running.run)
 app.command(help="Run a lighthouse by itself, for jobs of several nodes.")(lighthouse)
-app.command(help="Show a job: its replicas, its steps and its recent changes.")(status)
+app.command(help="Show a job live: its replicas, its steps, what failures cost.")(status)
 app.command(help="Tell what failed in a job that runs here, or that has ended.")(explain)
 app.command(help="Show the logs of a job's workers, also of one that has finished.")(logs)
 app.command(help="Check this machine before a job does: a verdict and a remedy each.")(doctor)

@@ -23,6 +23,10 @@ TIMEOUT_S = 5.0
 STATUS_BYTES_MAX = 64 * 1024 * 1024
 
 
+class WrongToken(UserError):
+    """The lighthouse has another token."""
+
+
 class LighthouseUnreachable(PeerError):
     """Nothing answers at the address, or something other than a lighthouse does.
 
@@ -79,24 +83,86 @@ def request(
         UserError: the address is invalid, or TLS is set up wrongly.
         LighthouseUnreachable: no answer within ``timeout_s``.
     """
-    host, port = parse_address(address, "--lighthouse")
-    connection = _connection(host, port, tls, timeout_s)
-    was_sent = False
+    connection = Connection(address, token, tls, timeout_s)
     try:
-        connection.connect()
-        was_sent = True
-        code, body = _ask(connection, token, method, path, sent)
-    except _Closed as error:
-        if not tls:
-            raise _unreachable(host, port, tls, error, was_sent=True) from error
-        raise UserError(connection_closed(f"{host}:{port}", tls)) from error
-    except ssl.SSLError as error:
-        raise UserError(explain(f"{host}:{port}", error, tls)) from error
-    except (OSError, http.client.HTTPException) as error:
-        raise _unreachable(host, port, tls, error, was_sent=was_sent) from error
+        return connection.request(method, path, sent)
     finally:
         connection.close()
-    return f"{host}:{port}", code, body
+
+
+class Connection:
+    """A connection to a lighthouse for several requests, one after the other.
+
+    The lighthouse closes it after a while; the next request opens another.
+
+    Raises:
+        UserError: the address is invalid.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        token: str,
+        tls: TlsFiles = PLAINTEXT,
+        timeout_s: float = TIMEOUT_S,
+    ) -> None:
+        self._host, self._port = parse_address(address, "--lighthouse")
+        self._token = token
+        self._tls = tls
+        self._timeout_s = timeout_s
+        self._open: http.client.HTTPConnection | None = None
+
+    def fetch_status(self) -> Status:
+        """``/status``. Raises as the function of this name."""
+        return cast(Status, _checked(*self.request("GET", "/status"), "lighthouse"))
+
+    def request(self, method: str, path: str, sent: object = None) -> tuple[str, int, bytes]:
+        """One request; raises and returns as the function of this name."""
+        if self._open is not None:
+            try:
+                return f"{self._host}:{self._port}", *self._ask(method, path, sent)
+            except TimeoutError as error:
+                self.close()
+                raise self._unreachable(error, was_sent=True) from error
+            except (OSError, http.client.HTTPException) as error:
+                self.close()  # it was closed meanwhile
+                if method != "GET":  # it may have arrived, and must not come twice
+                    raise self._unreachable(error, was_sent=True) from error
+        return self._connect_and_ask(method, path, sent)
+
+    def close(self) -> None:
+        """Close it; a later request opens another."""
+        if self._open is not None:
+            self._open.close()
+            self._open = None
+
+    def _connect_and_ask(self, method: str, path: str, sent: object) -> tuple[str, int, bytes]:
+        name, host, port, tls = f"{self._host}:{self._port}", self._host, self._port, self._tls
+        was_sent = False
+        try:
+            self._open = _connection(host, port, tls, self._timeout_s)
+            self._open.connect()
+            was_sent = True
+            return name, *self._ask(method, path, sent)
+        except _Closed as error:
+            self.close()
+            if not tls:
+                raise self._unreachable(error, was_sent=True) from error
+            raise UserError(connection_closed(name, tls)) from error
+        except ssl.SSLError as error:
+            self.close()
+            raise UserError(explain(name, error, tls)) from error
+        except (OSError, http.client.HTTPException) as error:
+            self.close()
+            raise self._unreachable(error, was_sent=was_sent) from error
+
+    def _unreachable(self, error: Exception, *, was_sent: bool) -> LighthouseUnreachable:
+        return _unreachable(self._host, self._port, self._tls, error, was_sent=was_sent)
+
+    def _ask(self, method: str, path: str, sent: object) -> tuple[int, bytes]:
+        assert self._open is not None
+        code, body = _ask(self._open, self._token, method, path, sent)
+        return code, body
 
 
 def answer_of(name: str, code: int, body: bytes, field: str) -> dict[str, Any]:
@@ -162,7 +228,7 @@ def _connection(
 
 def _checked(address: str, code: int, body: bytes, field: str) -> dict[str, Any]:
     if code == 401:
-        raise UserError(
+        raise WrongToken(
             f"The lighthouse at {address} has another token. Give the job's: --token-file FILE."
         )
     try:

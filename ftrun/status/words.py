@@ -10,10 +10,10 @@ from collections.abc import Sequence
 TEXT_CHARS_MAX = 300
 
 
-def plain(text: str) -> str:
-    """One line of printable characters, cut at ``TEXT_CHARS_MAX``."""
-    kept = "".join(char if char.isprintable() else " " for char in text[:TEXT_CHARS_MAX])
-    return kept + "…" if len(text) > TEXT_CHARS_MAX else kept
+def plain(text: str, chars_max: int = TEXT_CHARS_MAX) -> str:
+    """One line of printable characters, cut at ``chars_max``."""
+    kept = "".join(char if char.isprintable() else " " for char in text[:chars_max])
+    return kept + "…" if len(text) > chars_max else kept
 
 
 def counted(count: int, noun: str) -> str:

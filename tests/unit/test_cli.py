@@ -230,6 +230,31 @@ def test_the_shell_gets_its_completion_script() -> None:
     assert "complete -o default" in done.stdout
 
 
+@pytest.mark.parametrize("words", [["--help"], ["status", "--once"], ["status", "--json"]])
+def test_only_the_screen_imports_textual(script: Path, words: list[str]) -> None:
+    source = (
+        "import sys; from ftrun.cli import main;\n"
+        "try: main()\n"
+        "finally: print('textual' in sys.modules, file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", source, *words], capture_output=True, text=True, timeout=60,
+        check=False, cwd=script.parent,
+        env={
+            **os.environ,
+            "PYTHONPATH": str(Path(__file__).parents[2]),
+            "XDG_STATE_HOME": str(script.parent / "state"),
+        },
+    )  # fmt: skip
+    assert done.stderr.splitlines()[-1] == "False", done.stderr
+
+
+def test_the_ways_to_print_a_status_exclude_each_other() -> None:
+    done = ftrun("status", "--once", "--json")
+    assert done.returncode == 2
+    assert "exclude each other" in done.stderr
+
+
 @pytest.mark.parametrize(
     "words", [("-h",), ("run", "-h"), ("--standalone", "-h"), ("status", "-h")]
 )

@@ -1,4 +1,4 @@
-"""A lighthouse's real web server, with a status that stands still."""
+"""A lighthouse's real web server, with a status that stands still, or a function that gives one."""
 
 from __future__ import annotations
 
@@ -6,25 +6,33 @@ import asyncio
 import contextlib
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from ftrun.lighthouse.operations import OperationSource
 from ftrun.lighthouse.settings import ServiceSettings
 from ftrun.lighthouse.web import WebServer
 from tests.unit.lighthouse.scripted_operations import ScriptedOperations
 
 
 @contextlib.contextmanager
-def served(status: dict[str, Any], token: str) -> Iterator[str]:
+def served(
+    status: dict[str, Any] | Callable[[], Any],
+    token: str,
+    operations: OperationSource | None = None,
+    incidents: list[dict[str, Any]] | None = None,
+) -> Iterator[str]:
     """Serve it in a thread; gives the address."""
     listener = socket.create_server(("127.0.0.1", 0))
+    acting = ScriptedOperations() if operations is None else operations
     loop = asyncio.new_event_loop()
     stopping = asyncio.Event()
 
     async def serve() -> None:
         settings = ServiceSettings(Path("/nowhere"), token)
-        server = WebServer(lambda: status, settings, ScriptedOperations())
+        found = status if callable(status) else lambda: status
+        server = WebServer(found, settings, acting, lambda: list(incidents or []))
         await server.start(listener)
         await stopping.wait()
         await server.stop()

@@ -63,7 +63,7 @@ def _is_back(job: Job, incidents: int) -> bool:
 
 def test_a_kill_shows_what_it_cost_and_the_account_survives_the_lighthouse(tmp_path: Path) -> None:
     options = ("--replicas", "2", "--heartbeat-timeout", "2")
-    with Job(tmp_path, TRAIN, *options, args=("none", str(tmp_path))) as job:
+    with Job(tmp_path, TRAIN, *options, args=(str(tmp_path),)) as job:
         job.expect(r"\] trains", 2)
         os.kill(job.worker(1), signal.SIGKILL)
         job.until(lambda: _is_back(job, 1), "back")

@@ -98,5 +98,5 @@ class Unconfirmed:
         self._sent = deque(kept, maxlen=UNCONFIRMED_MAX)
 
     def again(self) -> tuple[FailureEvidence, ...]:
-        """What a lighthouse that has just welcomed this agent may not know."""
+        """Facts that a lighthouse may lack when it has just welcomed this agent."""
         return tuple(self._sent)

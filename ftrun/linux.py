@@ -18,6 +18,8 @@ PR_SET_NAME = 15
 PR_SET_CHILD_SUBREAPER = 36
 ZOMBIE_STATES = ("Z", "X")
 SIGNAL_MASKS = ("SigBlk", "SigIgn", "SigCgt")
+ARGUMENTS_FIELDS, ENVIRONMENT_FIELDS = (45, 46), (47, 48)
+"""Of /proc/PID/stat, counted from the state: the memory behind ``cmdline`` and ``environ``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +81,17 @@ def title_process(title: str) -> None:
     """
     name = ctypes.create_string_buffer(title.encode()[:15])
     _libc().prctl(PR_SET_NAME, name, 0, 0, 0)
-    fields = Path("/proc/self/stat").read_text(errors="replace").rpartition(")")[2].split()
-    start, end = int(fields[45]), int(fields[46])
+    start, end = _memory(ARGUMENTS_FIELDS)
     if 0 < start < end:
         ctypes.memmove(
             start, title.encode()[: end - start - 1].ljust(end - start, b"\0"), end - start
         )
+
+
+def _memory(fields: tuple[int, int]) -> tuple[int, int]:
+    """The first address and the end of a part of this process's memory, from /proc/self/stat."""
+    found = Path("/proc/self/stat").read_text(errors="replace").rpartition(")")[2].split()
+    return int(found[fields[0]]), int(found[fields[1]])
 
 
 def thread_count() -> int:
@@ -101,13 +108,14 @@ def write_own_environment(name: str, value: str) -> None:
     Raises:
         ValueError: there is no such placeholder, or its length differs.
     """
-    getenv = _libc().getenv
-    getenv.restype = ctypes.c_void_p
-    address = getenv(name.encode())
-    data = value.encode()
-    if address is None or len(ctypes.string_at(address)) != len(data):
+    # Not getenv's address: once the variable is set again, that is elsewhere.
+    start, end = _memory(ENVIRONMENT_FIELDS)
+    shown, data = ctypes.string_at(start, end - start), value.encode()
+    found = (b"\0" + shown).find(b"\0" + name.encode() + b"=")
+    at = found + len(name.encode()) + 1
+    if found < 0 or shown.find(b"\0", at) != at + len(data):
         raise ValueError(f"no placeholder of {len(data)} bytes for {name}")
-    ctypes.memmove(address, data, len(data))
+    ctypes.memmove(start + at, data, len(data))
 
 
 def survives_signal(pid: int, number: int) -> bool:

@@ -34,7 +34,7 @@ REFUSAL_CHARS_MAX = 4_000
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a packed call needs around it, as in the program that launches it.
+    """The surroundings of a packed call, as in the program that launches it.
 
     ``main_name``, ``main_path``: the module or the file of that program, which a worker runs under
     the name ``__mp_main__``; both empty: the call needs nothing from it.

@@ -131,7 +131,8 @@ def _keeping_environment() -> Iterator[None]:
     finally:
         for name in os.environ.keys() - before.keys():
             del os.environ[name]
-        os.environ.update(before)
+        # Only what differs, because a variable that is set is never again where /proc shows it.
+        os.environ.update({n: v for n, v in before.items() if os.environ.get(n) != v})
 
 
 class _ImportPause:

@@ -34,7 +34,7 @@ class StepTimes:
             self._step, self._at = step, now
 
     def skip(self) -> None:
-        """What the loop does now is no step: the next report begins a new measurement."""
+        """The loop's present work is no step: the next report begins a new measurement."""
         self._step = None
 
     @property

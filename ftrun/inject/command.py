@@ -1,4 +1,4 @@
-"""What a worker does for commands, and for torchrun's ``${local_rank}`` in arguments.
+"""Runs commands as workers, and fills in torchrun's ``${local_rank}`` in arguments.
 
 Not here: Python scripts (bootstrap.py), torchelastic's choice of an entry point (elastic/agent.py).
 """

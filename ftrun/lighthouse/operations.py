@@ -32,7 +32,7 @@ class OperationSource(Protocol):
         """Begin what a person asks for; None: too much is under way."""
 
     def operation(self, number: int) -> Operation | None:
-        """What has become of a request; None: it is not known."""
+        """The state of a request; None if it is unknown."""
 
     async def operation_changed(self, number: int, timeout_s: float) -> None:
         """Wait until the operation changes, for at most this long."""

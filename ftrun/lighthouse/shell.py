@@ -167,7 +167,7 @@ class Shell:
         return self._core.operation(self._operations, request.request_id)
 
     def operation(self, number: int) -> Operation | None:
-        """What has become of a request; None: it is not known, or no longer."""
+        """The state of a request; None if it is unknown or forgotten."""
         return self._core.operation(number)
 
     async def operation_changed(self, number: int, timeout_s: float) -> None:

@@ -38,7 +38,7 @@ class ServiceAddress:
 def child_environment(
     state_dir: Path, token_fd: int, *, parent_pid: int, bind: str = ANY_PORT, http: str = ANY_PORT
 ) -> dict[str, str]:
-    """What the agent adds to the environment of ``python -m ftrun.lighthouse``."""
+    """Variables that the agent adds to the environment of ``python -m ftrun.lighthouse``."""
     return {
         STATE_DIR: str(state_dir),
         BIND: bind,

@@ -41,7 +41,7 @@ Listener = Callable[[str, float], None]
 
 
 class _Process:
-    """What this process has announced. ``debugged_since``: a debugger holds its main thread."""
+    """This process's announced pauses. ``debugged_since``: a debugger holds its main thread."""
 
     open: tuple[_Announced, ...] = ()
     beats: int = 0

@@ -15,10 +15,15 @@ DATA = b"partial\r10%\r20%\n\x00\xff\x1b[A no end"
 WRITES = f"import os; os.write(1, {DATA!r}); os.write(2, b'own line')"
 FLOOD = "import sys\nfor i in range(400_000): sys.stdout.write(f'{i:09}\\n')"
 DIES_ONCE = """
-import os, signal, sys
+import os, signal, sys, time
 first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
 print("first life" if first else "second life", flush=True)
+if first and os.environ["RANK"] == "1":
+    open("printed", "w").close()
+    signal.pause()  # until its group is killed for the death of worker 0
 if first:
+    while not os.path.exists("printed"):
+        time.sleep(0.01)
     sys.stderr.write("last words")
     sys.stderr.flush()
     os.kill(os.getpid(), signal.SIGKILL)

@@ -185,7 +185,7 @@ def failure_of(slot: SlotState, event: WorkerExited) -> Failure:
 
 
 def _start_failure(slot: SlotState, failure: Failure) -> StartFailure | None:
-    """What is compared between replicas; None: the slot has trained, or died by chance."""
+    """The failure as compared between replicas; None if the slot trained, or died by chance."""
     signature = failure.signature()
     if signature is None or not slot.is_at_start:
         return None

@@ -1,4 +1,4 @@
-"""What a signal to ``ftrun`` means: pure functions from its number to a reaction.
+"""The meaning of signals to ``ftrun``: pure functions from its number to a reaction.
 
 | signal                      | ftrun's own meaning        | --signals-to-handle is given        |
 |-----------------------------|----------------------------|-------------------------------------|
@@ -69,7 +69,7 @@ class SignalRules:
         return CAUGHT | asked | ({self.preempt} if self.preempt else frozenset())
 
     def reaction(self, number: int) -> Reaction:
-        """What the agent does when ``number`` arrives."""
+        """The agent's reaction to ``number``."""
         if number == self.preempt:
             return Reaction.LEAVE
         if self.handled is not None and number in self.handled:

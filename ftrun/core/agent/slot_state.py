@@ -33,7 +33,7 @@ class SlotPhase(Enum):
 
 
 class Leaves(Enum):
-    """What people have asked of a slot whose scripts are to stop while the job goes on."""
+    """People's request to a slot whose scripts are to stop while the job goes on."""
 
     FOR_GOOD = "drain"
     TO_RESTART = "restart"

@@ -38,7 +38,7 @@ def lost(failure: Failure, workers_per_replica: int, then: str = "") -> ShowNoti
 
 
 def restart(failure: Failure, delay_s: float, number: int, budget: int, at_start: bool) -> str:
-    """What follows a failure that is answered by a restart, the ``number``-th of ``budget``."""
+    """The words after a failure that leads to restart ``number`` of ``budget``."""
     when = f"in {delay_s:g} s" if delay_s else "now"
     is_usage = failure.status == USAGE_CODE
     alike = "no replica has trained yet" if is_usage else "all replicas fail so"

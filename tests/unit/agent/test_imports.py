@@ -73,6 +73,22 @@ print("cryptography" in sys.modules, "ftrun.checkpoint.tls" in sys.modules)
     )
 
 
+def test_late_imports_leave_variables_where_the_kernel_shows_them() -> None:
+    """Else a worker forked after them could not be marked, nor found by its mark (P1, P3)."""
+    source = """
+import ctypes, os
+os.environ.pop("TORCHINDUCTOR_CACHE_DIR", None)  # torch sets it again itself
+getenv = ctypes.CDLL(None).getenv
+getenv.restype = ctypes.c_void_p
+before = {name: getenv(name.encode()) for name in os.environ}
+from ftrun.agent.imports import Imports, import_first
+import_first()
+Imports().finish()
+print([name for name in before if getenv(name.encode()) != before[name]])
+"""
+    assert run(source) == "[]"
+
+
 def test_late_imports_leave_no_variables_behind() -> None:
     source = """
 import os

@@ -414,6 +414,8 @@ class Lighthouse:
 
     def _on_evidence(self, agent: Agent, evidence: m.FailureEvidence) -> None:
         self.incidents.evidence(agent, evidence)
+        if evidence.replica_id in self.state.slots:
+            self.state.slots[evidence.replica_id].ended = evidence.incarnation
         self.account.touch(evidence.replica_id)
         if evidence.replica_id in self.state.slots and evidence.restart_in_s:
             slot = self.state.slots[evidence.replica_id]

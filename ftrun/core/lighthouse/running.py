@@ -101,6 +101,7 @@ class Running:
             self._died((m.Loss(name, former.incarnation, "it was started again"),))
         replica = Replica(name, running.incarnation, agent.agent_id, agent.store)
         state.replicas.add(replica)
+        slot.last = running.incarnation
         if running.has_left:  # it trains no more, but its slot is not free until it has ended
             replica.leaving, slot.dead = m.LeaveReason.DRAINED, running.incarnation
             state.departed.died(name, running.incarnation)

@@ -67,7 +67,7 @@ class SetAside:
     def _move(self, agent: Agent, why: str) -> None:
         state = self._state
         mine = state.slots.of(agent.agent_id)
-        moved = [name for name in mine if state.replicas.at(name) is None and self.give(name)]
+        moved = [name for name in mine if self._is_free(name) and self.give(name)]
         if not moved:
             self._note_no_room(agent, why)
             return
@@ -76,6 +76,11 @@ class SetAside:
         for name in moved:
             self._incidents.set_aside(name, text)
         state.outbox.notice("aside", moved, sentence(text))
+
+    def _is_free(self, replica_id: str) -> bool:
+        """Whether no process of the slot lives: one that does not count any more may (Q4)."""
+        state = self._state
+        return state.replicas.at(replica_id) is None and state.slots[replica_id].nothing_runs
 
     def give(self, replica_id: str) -> bool:
         """Give a slot to the node with the most room that has had no failure."""

@@ -33,7 +33,8 @@ class Slot:
     left. ``is_withdrawn``: people have drained it, or the job goes on without it, and nobody gets
     it until they ask. ``given_up``: why the job goes on without it; "": it does not.
     ``given_up_at``: the agents that have given it up. ``dead``: the last incarnation that has
-    certainly ended. ``restarts``: as its agent counts them.
+    certainly ended. ``last``: the incarnation that was started last; ``ended``: the last one whose
+    workers had all ended when its agent told how it failed. ``restarts``: as its agent counts them.
     ``restart_at``: when its agent starts it again, while it waits for that. ``start_failure``: how
     its script has failed, if it has not come to its first step since. ``restarts_left``: of its
     budget when it was started last; None: not known.
@@ -49,10 +50,17 @@ class Slot:
     given_up: str = ""
     given_up_at: set[str] = field(default_factory=set)
     dead: str = ""
+    last: str = ""
+    ended: str = ""
     restarts: int = 0
     start_failure: StartFailure | None = None
     restart_at: float | None = None
     restarts_left: int | None = None
+
+    @property
+    def nothing_runs(self) -> bool:
+        """Whether all workers of what ran in it last are known to have ended, after a failure."""
+        return self.ended != "" and self.last in ("", self.ended)
 
     @property
     def runs_at(self) -> str:

@@ -6,6 +6,7 @@ Not here: the requests (operators.py, operator_drains.py), how a replica leaves 
 from __future__ import annotations
 
 from ftrun.core import messages as m
+from ftrun.core.lighthouse.agents import Agent, Agents
 from ftrun.core.lighthouse.events import Operation
 from ftrun.core.lighthouse.membership import Membership
 from ftrun.core.lighthouse.phases import Phase
@@ -17,10 +18,12 @@ from ftrun.core.lighthouse.state import MembershipState
 class StopOrders:
     """The orders by slot: incarnation, and whether it is to wait for a boundary."""
 
-    def __init__(self, state: MembershipState, membership: Membership) -> None:
+    def __init__(self, state: MembershipState, membership: Membership, agents: Agents) -> None:
         self._state = state
         self._membership = membership
+        self._agents = agents
         self._asked: dict[str, tuple[str, bool]] = {}
+        self._sent_to: dict[str, Agent | None] = {}  # by slot: the attachment that got the order
 
     def forget(self, name: str) -> None:
         """The slot is to train again."""
@@ -52,7 +55,12 @@ class StopOrders:
     def send_stop(self, agent_id: str, order: m.StopReplica) -> None:
         """Send the order, and note it."""
         self._asked[order.replica_id] = (order.incarnation, order.at_boundary)
+        self._sent_to[order.replica_id] = self._agents.get(agent_id)
         self._state.outbox.to_agent(agent_id, order)
+
+    def may_be_lost(self, slot: Slot) -> bool:
+        """Whether the slot's agent was cut off since its order was sent."""
+        return self._agents.get(slot.agent_id) is not self._sent_to.get(slot.replica_id)
 
     def leave_now(self, operation: Operation, slot: Slot) -> None:
         """It was in no quorum, as turned out (a takeover), and its agent waits for a boundary."""

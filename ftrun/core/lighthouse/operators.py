@@ -50,7 +50,7 @@ class Operators:
         self._state = state
         self._table = state.operations
         self._answers = Answers(state)
-        self._stops = StopOrders(state, membership)
+        self._stops = StopOrders(state, membership, agents)
         self._drains = Drains(state, agents, self._answers, self._stops)
         self._commands: dict[str, Callable[[Operation], None]] = {
             "drain": self._drains.drain,
@@ -249,6 +249,10 @@ class Operators:
         elif replica is not None and replica.incarnation == operation.incarnation:
             if not replica.leaving and name not in state.drains:
                 self._stops.ask_to_leave(replica, restart=True)  # it was lost and is back
+            elif self._stops.may_be_lost(slot):  # its agent may know of an earlier drain only
+                at_boundary = self._stops.waits_for_boundary(name)
+                order = m.StopReplica(name, replica.incarnation, True, at_boundary)
+                self._stops.send_stop(slot.agent_id, order)
             self._answers.show(
                 operation, f"{self._stops.leaves(operation, replica)} Then it starts again."
             )

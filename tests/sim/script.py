@@ -234,8 +234,7 @@ class Script:
             self._step_optimizer()
             worker.streak += 1
         phase, since_s = machine.report_activity()
-        report = m.Progress(machine.position, self._batch, phase, since_s=since_s)
-        worker.to_agent.send(report)
+        worker.report(self._batch, phase, since_s)
 
     def _vote(self, flag: bool) -> Generator[Wait, None, bool | None]:
         worker, machine = self._worker, self._worker.machine

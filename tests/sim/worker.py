@@ -10,6 +10,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from ftrun.core import messages as m
+from ftrun.core.activity import Activity
 from ftrun.core.ids import SHARED_LINEAGE, Attempt, StateId, Tag, WorkerKey, fresh_lineage
 from ftrun.core.quorum import Endpoint, Quorum
 from ftrun.core.worker import events as e
@@ -268,8 +269,22 @@ class Worker(Actor):
             case e.RetireState(tag):
                 self.offers[tag].retire()
             case e.ShowProgress(activity, since_s):
-                position = self.machine.position
-                self.to_agent.send(m.Progress(position, position, activity, since_s=since_s))
+                self.report(self.machine.position, activity, since_s)
+
+    def report(self, batches: int, activity: Activity, since_s: float) -> None:
+        """Report its progress, as training/progress.py does."""
+        times, step = self.machine.step_times, self.machine.position
+        self.to_agent.send(
+            m.Progress(
+                step,
+                batches,
+                activity,
+                since_s=since_s,
+                steps=times.steps,
+                usual_s=times.median,
+                longest_s=times.longest,
+            )
+        )
 
     def _hands_out(self, index: int, *, again: bool) -> None:
         self.world.invariants.hands_out(self.key, self.machine.tag, index, again=again)

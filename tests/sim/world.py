@@ -18,9 +18,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ftrun.core.activity import Activity
 from ftrun.core.lighthouse.events import JournalState, OperatorAsked, Request
-from ftrun.core.lighthouse.standstill import FACTOR, OUTSIDE_TIMES
+from ftrun.core.lighthouse.standstill import limit_s
 from ftrun.core.messages import JobSpec
 from ftrun.core.worker.machine import GROUP_TIMEOUT_S, StepPhase
 from tests.sim.actor import (
@@ -424,27 +423,28 @@ class World:
         return [worker for worker in workers if worker.script.stands]
 
     def would_be_found(self, worker: Worker) -> bool:
-        """Whether others train with it, and the lighthouse knows how long a step takes it."""
+        """Whether others train with it, and the lighthouse has heard of its loop."""
         lighthouse = self.lighthouse
         if lighthouse is None or not lighthouse.alive:
             return False
         state = lighthouse.core.state
         replica = state.replicas.find(worker.key.replica_id, worker.key.incarnation)
         is_member = worker.key.replica_id in state.live and len(state.live) > 1
-        is_learned = replica is not None and replica.step_times.is_known
+        is_heard = replica is not None and replica.progress is not None
         machine = worker.machine
         trains = machine.in_force is not None and not machine.healing
         trains = trains and machine.phase is not StepPhase.LEFT
-        return is_member and is_learned and trains
+        return is_member and is_heard and trains
 
     def _standstill_s(self, worker: Worker) -> float:
         """How long it may take at most until a loop that stands still is found."""
         assert self.lighthouse is not None
         replica = self.lighthouse.core.state.replicas.at(worker.key.replica_id)
         assert replica is not None
-        limit_s = replica.step_times.limit_s(FACTOR, self.standstill_limit_s) or 0.0
-        is_outside = worker.machine.activity()[0] is Activity.OUTSIDE
-        return limit_s * (OUTSIDE_TIMES if is_outside else 1.0) * 1.3
+        assert replica.progress is not None
+        now = worker.machine.activity()[0]  # it may have changed since the report
+        both = (replica.progress, replace(replica.progress, phase=now))
+        return 1.3 * max(limit_s(progress, self.standstill_limit_s) for progress in both)
 
     def _hangs_unmissed(self) -> bool:
         """A worker hangs for which no member waits, so that only its agent can find out."""

@@ -16,7 +16,7 @@ from ftrun.core import ids
 from ftrun.core import messages as m
 from ftrun.core.agent.evidence import Unconfirmed
 from ftrun.core.agent.hang_watch import Silence
-from ftrun.core.lighthouse import forming, standstill, succession, takeover
+from ftrun.core.lighthouse import forming, succession, takeover
 from ftrun.core.lighthouse.attempts import AttemptCounter
 from ftrun.core.lighthouse.choice import Choice
 from ftrun.core.lighthouse.departed import DepartedMembers
@@ -33,6 +33,7 @@ from ftrun.core.lighthouse.switching import Switching
 from ftrun.core.lighthouse.uses import Use
 from ftrun.core.lighthouse.waiting import Waiting
 from ftrun.core.quorum import Quorum
+from ftrun.core.step_times import StepTimes
 from ftrun.core.worker import machine as step
 from ftrun.core.worker.comparison import Comparison, Entry, Question
 from ftrun.core.worker.machine import StepMachine
@@ -248,8 +249,8 @@ def _waits_for_ever(self: Standstill) -> None:
     return None
 
 
-def _has_no_patience(progress: Any, hang_timeout_s: float) -> float:
-    return 0.2
+def _has_no_patience(self: StepTimes, factor: float, least_s: float) -> float | None:
+    return 0.2 if self.is_known else None
 
 
 _LOSSES = ("kill_worker", "cut")
@@ -336,7 +337,7 @@ MUTANTS: dict[str, Mutant] = {
     "who is silent stays": Mutant(Silence, "asks", _never_asks, "L1", _HANGS),
     "answers are not heard": Mutant(Silence, "received", _does_nothing, "Q4", _HANGS),
     "who stands still stays": Mutant(Standstill, "find", _waits_for_ever, "L1", _STANDS),
-    "slow is taken for still": Mutant(standstill, "limit_s", _has_no_patience, "Q4", _STANDS),
+    "slow is taken for still": Mutant(StepTimes, "limit_s", _has_no_patience, "Q4", _STANDS),
     "who gave up stays": Mutant(Membership, "_member_reported", _ignores_giving_up, "L1", _ONE_WAY),
     "attempts not outrun": Mutant(AttemptCounter, "outrun", _never, "Q2", _EPOCHS),
     "a hold is not held": Mutant(Quorums, "bars", _never, "Q9"),

@@ -179,7 +179,6 @@ class Script:
         assert machine.state == before or machine.healing, "the state changed at a boundary"
         if hold:
             worker.enters_held()
-        worker.begin_step()
         if machine.heals_first:
             yield INSTANT_S
             yield from self._heal()

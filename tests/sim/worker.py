@@ -60,6 +60,7 @@ class Worker(Actor):
         self.divisor = 0
         self.rank: int | None = None
         self.reductions: list[Reduction] = []
+        self._begun = 0
         self.registered = False
         self.streak = 0
         self._stop_requests = 0
@@ -199,6 +200,8 @@ class Worker(Actor):
                 self.before_instruction(instruction)
                 world.note(self.name, "does", instruction)
                 self._carry_out(instruction)
+            if machine.begun != self._begun:
+                self._begin_step()
 
     def _before(self, event: e.Event) -> None:
         invariants = self.world.invariants
@@ -383,8 +386,9 @@ class Worker(Actor):
         self.divisor = len(ranks)
         self.rank = ranks.index(own) if own in ranks else None
 
-    def begin_step(self) -> None:
-        """The main thread is in a new step."""
+    def _begin_step(self) -> None:
+        """Forget the last step at once, as training/engine.py does: the script may stand still."""
+        self._begun = self.machine.begun
         self.reductions = []
         self.take_stock()
 

@@ -382,6 +382,8 @@ class World:
         if self.hung:  # peers notice only by waiting for its part of a sum
             bound_s += OPERATION_TIMEOUT_S
 
+        if self.hung and self.standing():  # a loop that stands still misses nobody who hangs
+            bound_s += self.hang_timeout_s
         for worker in self.standing():
             bound_s += self._standstill_s(worker) + OPERATION_TIMEOUT_S
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from ftrun.core import messages as m
 from ftrun.core.worker import events as e
+from ftrun.core.worker.comparison import Shape
 from ftrun.core.worker.machine import StepPhase
 from tests.sim.actor import OPERATION_TIMEOUT_S, QUORUM_TIMEOUT_S
 from tests.sim.invariants import Violation
@@ -50,6 +51,7 @@ class Script:
         self._waking = False
         self._batch = 0
         self.stands = False
+        self.mistake: list[Shape] | None = None  # the operations of its pass, if they are wrong
         self._missed = False
 
     def start(self) -> None:
@@ -192,6 +194,8 @@ class Script:
             self._batch,
             right=self._world.calm,
         )
+        right = self._world.shapes.of(worker.machine.position, job.operations)
+        self.mistake = None if shapes == right else shapes
         last_held = min(job.operations, len(shapes)) - 1
         for number, shape in enumerate(shapes):
             yield job.step_s * rng.uniform(0.3, 0.5) / job.operations

@@ -116,7 +116,7 @@ class LighthouseProcess(Actor):
         match instruction:
             case Journal(record):
                 self._journal(record)
-                world.invariants.quorums.closed = frozenset(record.given_up)
+                world.invariants.quorums.closed = frozenset(record.withdrawn)
                 if record.quorum is not None and record.switch_step is not None:
                     world.invariants.switch_confirmed(record.quorum, record.switch_step)
             case SendToAgent(agent_id, message):
@@ -152,7 +152,7 @@ class LighthouseProcess(Actor):
             world.invariants.lighthouse_sent(world.now, message.message, removed)
             world.faults.heard(world, message.message)
         elif isinstance(message, m.Notice) and message.kind == "moving":
-            for incarnation in world.living(message.replica_ids[0]):
+            for incarnation in world.living(message.replica_ids[0], heard=True):
                 world.invariants.excuse(incarnation, "it was asked to leave")
         elif isinstance(message, m.StopReplica):
             world.invariants.excuse(message.incarnation, "it was asked to leave")

@@ -360,11 +360,11 @@ class World:
             return False
         return lighthouse.sessions.get(agent.name) is stream
 
-    def living(self, replica_id: str) -> list[str]:
-        """The living incarnations of a slot at agents that are connected to the lighthouse."""
+    def living(self, replica_id: str, *, heard: bool = False) -> list[str]:
+        """The living incarnations of a slot; ``heard``: at agents that the lighthouse hears."""
         agents = [host.agent for host in self.hosts if host.agent is not None]
-        heard = [agent for agent in agents if self.receives(agent)]
-        workers = [w for agent in heard for w in agent.workers.values() if w.alive]
+        near = [agent for agent in agents if self.receives(agent) or not heard]
+        workers = [w for agent in near for w in agent.workers.values() if w.alive]
         found = {w.key.incarnation: None for w in workers if w.key.replica_id == replica_id}
         return list(found)
 

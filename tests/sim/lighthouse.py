@@ -20,6 +20,7 @@ from ftrun.core.lighthouse.events import (
     Instruction,
     Journal,
     JournalState,
+    OperationChanged,
     OperatorAsked,
     SaveAccount,
     SaveIncident,
@@ -128,6 +129,10 @@ class LighthouseProcess(Actor):
                     session = self.sessions.get(agent_id)
                     if session is not None:
                         world.at(0.0, session.agent, session.agent.recorded, record)
+            case OperationChanged(number):
+                operation = self.core.operation(number)
+                if operation is not None and operation.refused:  # it changed nothing
+                    world.acknowledged.pop(operation.request.request_id, None)
             case CloseAgent(agent_id, _):
                 stream = self.sessions.get(agent_id)
                 if stream is not None:

@@ -413,7 +413,10 @@ class World:
     def _wait_for(
         self, what: str, began: float, bound_s: float, reached: Callable[[], bool]
     ) -> float:
-        """Returns the bound, which is longer if only its agent can find a hung worker."""
+        """Returns the bound, which is longer if only its agent can find a hung worker.
+
+        Nobody finds a loop that stands still when its peers have finished: it goes on by itself.
+        """
 
         def is_done() -> bool:
             return reached() or self._is_done()
@@ -425,9 +428,17 @@ class World:
         if not self.run_until(began + bound_s, is_done):
             if was_unmissed or self._hangs_unmissed():
                 bound_s += self.hang_timeout_s
+            bound_s += self._go_on_alone()
             if not self.run_until(began + bound_s, is_done):
                 raise Violation("L1", f"{what} within {bound_s:g} s after the last fault")
         return bound_s
+
+    def _go_on_alone(self) -> float:
+        """Loops that stood still go on once their peers have finished; the time for the rest."""
+        alone = [worker for worker in self.standing() if not self.would_be_found(worker)]
+        for worker in alone:
+            worker.script.go_on()
+        return RECOVERY_S if alone else 0.0
 
     def standing(self) -> list[Worker]:
         """The workers whose main thread stands still."""

@@ -330,25 +330,30 @@ class World:
         for worker in self.standing():
             if not self.would_be_found(worker):
                 worker.script.go_on()
-        for worker in self._wrong_alike():
+        for worker in self._lasting_mistakes():
             worker.crash()
         self.at(RESTORED_AFTER_S, None, self._restore)
 
-    def _wrong_alike(self) -> list[Worker]:
-        """The workers with a mistake that another one also makes: no majority can be right."""
+    def _lasting_mistakes(self) -> list[Worker]:
+        """The workers with a mistake that no majority of right ones can end: people do it."""
         workers = [worker for host in self.hosts for worker in host.workers()]
         wrong = [worker for worker in workers if worker.script.mistake]
         mistakes = [worker.script.mistake for worker in wrong]
+        right = sum(worker.machine.in_step for worker in workers) - len(wrong)
+        if right <= len(wrong):
+            return wrong
         return [worker for worker in wrong if mistakes.count(worker.script.mistake) > 1]
 
     def _restore(self) -> None:
         """People restart what they have drained: the script may want all of its replicas.
 
-        A replica may be given up late, because a new lighthouse decides after its takeover: for its
-        budget, or because the same mistake has ended it twice.
+        A replica may be given up or drained late, because a new lighthouse does that after its
+        takeover: for its budget, because the same mistake has ended it twice, or as people asked.
         """
         assert self.lighthouse is not None
-        if self.max_restarts != PLENTY or self.shapes.wrong:
+        asked = [self.lighthouse.core.operation(0, x) for x in self.acknowledged]
+        drains_late = any(operation and not operation.has_ended for operation in asked)
+        if self.max_restarts != PLENTY or self.shapes.wrong or drains_late:
             self.at(RESTORED_AFTER_S, None, self._restore)
         for replica_id in self.lighthouse.core.state.slots.withdrawn:
             self.lighthouse.feed(OperatorAsked(self.next_number(), Request("restart", replica_id)))

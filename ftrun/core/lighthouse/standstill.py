@@ -2,9 +2,10 @@
 
 Such a worker's link thread answers everything, so it is not silent (core/agent/hang_watch.py). But
 a member that waits in a reduction reports that. One that heals waits as well, until some donor has
-begun the quorum's first step; so does one without a quorum while replicas are to join or leave at a
-step that the last member does not come to. If all other members wait, the last one is waited for,
-and its loop stands still if it has gone on with nothing for the limit:
+begun the quorum's first step; so does one without a quorum, while replicas are to join or leave at
+a step to which the last member does not come. While one that is to leave has not, nobody can join:
+those that train on without it wait too. If all others wait, the last one is waited for, and its
+loop stands still if it has gone on with nothing for the limit:
 
 - in a step: ``--hang-timeout``, or ``FACTOR`` times its own usual step, or twice its longest one,
   whichever is the longest;
@@ -80,7 +81,7 @@ class Standstill:
         suspect = self._suspects.get(replica.replica_id)
         if suspect is None:
             began = [*state.stalled.values(), self._moved_at]
-            since = state.now if self._wait_for_begin() else max(began)
+            since = state.now if self._wait_otherwise() else max(began)
             progress = replica.progress
             suspect = _Suspect(replica.incarnation, progress.step, progress.beats, since)
             self._suspects[replica.replica_id] = suspect
@@ -89,7 +90,7 @@ class Standstill:
         if not suspect.check.ends(suspect.since, limit_s, state.now, late_s):
             return None
         del self._suspects[replica.replica_id]
-        return replica.replica_id, self._cause(replica.progress, state.now - suspect.since)
+        return replica.replica_id, self._cause(replica, state.now - suspect.since)
 
     def hung(self, now: float) -> str | None:
         """The replica that is about to be found: half of its limit is over."""
@@ -118,26 +119,23 @@ class Standstill:
     def lone_busy(self) -> Replica | None:
         """The only member that does not wait for another one, while all others do."""
         state = self._state
-        busy = state.live - set(state.stalled) - self._wait_for_begin()
+        busy = state.live - set(state.stalled) - self._wait_otherwise()
         if len(busy) != 1 or len(state.live) < 2:
             return None
         return state.replicas[min(busy)]
 
-    def _wait_for_begin(self) -> set[str]:
-        """The members that wait until another one begins a step: to heal from it, or to switch."""
-        state, waits = self._state, set()
-        if not self._has_donor():
-            waits.add(Activity.HEALING)
-        if state.phase in SWITCHING:
-            waits.add(Activity.QUORUM)
-        members = [state.replicas[name] for name in state.live] if waits else []
-        return {
-            member.replica_id
-            for member in members
-            if member.progress is not None
-            and member.progress.phase in waits
-            and not (member.is_overtaken and member.progress.phase is Activity.QUORUM)
-        }
+    def _wait_otherwise(self) -> set[str]:
+        """The members that wait outside a reduction, or that have switched already."""
+        return {name for name in self._state.live if self._waits(self._state.replicas[name])}
+
+    def _waits(self, member: Replica) -> bool:
+        state, phase = self._state, member.progress.phase if member.progress else None
+        attempt = state.quorum.attempt if state.quorum is not None else None
+        if state.phase is Phase.SWITCH and member.begun == attempt:
+            return True  # it trains under the next quorum, and nobody can join meanwhile
+        if phase is Activity.QUORUM:
+            return state.phase in SWITCHING and not member.is_overtaken
+        return phase is Activity.HEALING and not self._has_donor()
 
     def _has_donor(self) -> bool:
         """Whether some donor has begun the quorum's first step."""
@@ -172,7 +170,9 @@ class Standstill:
     def _limit_s(self, progress: Progress) -> float:
         return limit_s(progress, self._state.spec.hang_timeout_s)
 
-    def _cause(self, progress: Progress, waited_s: float) -> str:
+    def _cause(self, replica: Replica, waited_s: float) -> str:
+        progress, quorum = replica.progress, self._state.quorum
+        assert progress is not None
         where = (
             "between two steps"
             if progress.phase is Activity.OUTSIDE
@@ -183,10 +183,11 @@ class Standstill:
             if progress.steps
             else "it has made no step yet"
         )
-        return (
-            f"stands still {where}: the others have waited for it for {waited_s:.0f} s, and "
-            f"{known}; it is replaced"
-        )
+        if quorum is not None and quorum.index(replica.replica_id, replica.incarnation) is None:
+            waits, ends = f"it was to leave after it, {waited_s:.0f} s ago", "killed"
+        else:
+            waits, ends = f"the others have waited for it for {waited_s:.0f} s", "replaced"
+        return f"stands still {where}: {waits}, and {known}; it is {ends}"
 
 
 def limit_s(progress: Progress, hang_timeout_s: float) -> float:

@@ -178,3 +178,34 @@ def test_a_pause_that_others_wait_for_blames_nobody_and_counts_no_try() -> None:
     replay.line("0a: errored 1.1#1@4: no operation completed for 60 s")
     assert dict(forming._errors) == {}
     assert forming._tries == max(0, before - 1)
+
+
+def leaving(progress: str) -> tuple[Replay, list[str]]:
+    """Replica 1 is to leave after step 4, to which all have agreed."""
+    replay = training()
+    printed = replay.line("asks drain 1")
+    assert any("Prepare 1.2#1 [0a 2a]" in line for line in printed), printed
+    replay.line("0a 1a 2a: built 1.2#1")
+    replay.line("0a 1a 2a: promised 1.2#1@5")
+    return replay, replay.line(progress)
+
+
+def test_one_that_is_to_leave_and_stands_still_is_found_by_those_that_wait_for_its_step() -> None:
+    replay, _ = leaving("0a 2a: progress 4 waiting")
+    assert passes(replay, LIMIT_S - 1.0) == []
+    (line,) = passes(replay, 5.0)
+    assert " 1a" in line and "stands still in step 4: it was to leave after it" in line
+
+
+def test_those_that_have_come_to_the_step_of_a_switch_wait_for_the_one_that_has_not() -> None:
+    replay, _ = leaving("0a 2a: progress 5 no quorum")
+    assert passes(replay, LIMIT_S - 1.0) == []
+    assert len(passes(replay, 5.0)) == 1
+
+
+def test_one_that_does_not_leave_is_found_though_the_others_train_on() -> None:
+    replay, _ = leaving("0a 2a: inforce 1.2#1@5")
+    for step in range(5, 5 + int(LIMIT_S) - 2):
+        replay.line(f"0a 2a: progress {step} step: {step} steps of 1 s")
+        assert passes(replay, 1.0) == []
+    assert len(passes(replay, 5.0)) == 1

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ftrun.training.manager import Drained, Manager
     from ftrun.training.optim import GradScaler, Optimizer, OptimizerWrapper
     from ftrun.training.pauses import heartbeat, paused
+    from ftrun.training.sharded import replicate
 
 _HOMES = {
     "CheckpointTransport": "ftrun.checkpoint.transport",
@@ -46,6 +47,7 @@ _HOMES = {
     "launch": "ftrun.launching.api",
     "manager": "ftrun.training.injected",
     "paused": "ftrun.training.pauses",
+    "replicate": "ftrun.training.sharded",
     "stop_requested": "ftrun.training.context",
 }
 
@@ -70,6 +72,7 @@ __all__ = [
     "launch",
     "manager",
     "paused",
+    "replicate",
     "stop_requested",
 ]
 

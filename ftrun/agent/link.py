@@ -22,10 +22,14 @@ from ftrun.core.messages import (
     HeartbeatAck,
     Hello,
     JobSpec,
+    Leaving,
     Progress,
+    ReplicaFinished,
+    ReplicaLost,
     ReplicaProgress,
     ToAgent,
     Welcome,
+    WorkerMessage,
 )
 from ftrun.protocol.rpc import Connected, ConnectionEvent, Disconnected, LighthouseConnection
 from ftrun.protocol.tls import PLAINTEXT, TlsFiles
@@ -103,7 +107,14 @@ class LighthouseLink:
     def send(self, message: FromAgent) -> None:
         """Send if there is a stream; the next Hello makes up for a message that is not sent."""
         if self._open and self._connection is not None:
+            self._flush(_ended_in(message))
             self._connection.send(message)
+
+    def _flush(self, replica_id: str) -> None:
+        """Send what was kept of a replica that ends, because its last steps count."""
+        lines = self._take_progress(replica_id) if replica_id else ()
+        if lines and self._connection is not None:
+            self._connection.send(Heartbeat(lines, quiet=True))
 
     def note_progress(self, key: WorkerKey, progress: Progress) -> None:
         """Keep the newest progress of a group; the next heartbeat carries it.
@@ -168,16 +179,28 @@ class LighthouseLink:
         else:
             self.send(heartbeat)
 
-    def _take_progress(self) -> tuple[ReplicaProgress, ...]:
-        """What was kept, oldest first; the time in which it was kept belongs to its phase."""
-        now, kept = clock.now(), sorted(self._progress.values(), key=itemgetter(0))
-        self._progress = {}
+    def _take_progress(self, replica_id: str = "") -> tuple[ReplicaProgress, ...]:
+        """What was kept, oldest first; the time in which it was kept belongs to its phase.
+
+        ``replica_id``: of this replica; "": of all.
+        """
+        taken = [key for key in self._progress if replica_id in ("", key[0])]
+        now, kept = clock.now(), sorted(map(self._progress.pop, taken), key=itemgetter(0))
         return tuple(
             replace(line, progress=replace(line.progress, since_s=line.progress.since_s + now - at))
             if line.progress.phase is not Activity.STOPPED
             else line
             for at, line in kept
         )
+
+
+def _ended_in(message: FromAgent) -> str:
+    """The replica whose end the message tells; "": of none."""
+    if isinstance(message, ReplicaFinished | ReplicaLost):
+        return message.replica_id
+    if isinstance(message, WorkerMessage) and isinstance(message.message, Leaving):
+        return message.key.replica_id
+    return ""
 
 
 def web_address(http: str, grpc: str) -> str | None:

@@ -9,7 +9,20 @@ from pathlib import Path
 import pytest
 
 from ftrun.agent.link import LighthouseLink, web_address
-from ftrun.core.messages import Hello, JobSpec, ToAgent
+from ftrun.core.activity import Activity
+from ftrun.core.ids import WorkerKey
+from ftrun.core.messages import (
+    FromAgent,
+    Heartbeat,
+    Hello,
+    JobSpec,
+    LeaveReason,
+    Leaving,
+    Progress,
+    ReplicaFinished,
+    ToAgent,
+    WorkerMessage,
+)
 from ftrun.protocol.auth import new_token
 from ftrun.protocol.rpc import Disconnected
 from tests.unit.lighthouse.lighthouse_process import LighthouseProcess
@@ -71,3 +84,35 @@ def test_few_heartbeats_ask_and_all_that_do_are_answered(tmp_path: Path) -> None
 )
 def test_the_lighthouse_says_where(bound: str, reached: str, asked_at: str | None) -> None:
     assert web_address(bound, reached) == asked_at
+
+
+class Sent:
+    """A connection that keeps what is sent."""
+
+    def __init__(self) -> None:
+        self.messages: list[FromAgent] = []
+
+    def send(self, message: FromAgent) -> bool:
+        self.messages.append(message)
+        return True
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        ReplicaFinished("1", "a"),
+        WorkerMessage(WorkerKey("1", "a", 0), Leaving(LeaveReason.FINISHED)),
+    ],
+)
+def test_the_last_steps_of_a_replica_go_before_its_end(end: FromAgent) -> None:
+    link = LighthouseLink(Listener(0), lambda: None, "token", SPEC)
+    sent = Sent()
+    link._connection, link._open = sent, True  # type: ignore[assignment]
+    for replica_id in ("0", "1"):
+        link.note_progress(WorkerKey(replica_id, "a", 0), Progress(7, 7, Activity.STEP))
+    link.send(end)
+    first, second = sent.messages
+    assert second is end
+    assert isinstance(first, Heartbeat) and first.quiet
+    assert [(line.replica_id, line.progress.step) for line in first.progress] == [("1", 7)]
+    assert [line.replica_id for line in link._take_progress()] == ["0"]  # the next heartbeat's

@@ -29,8 +29,10 @@ from ftrun.core.lighthouse.status import Status
 from ftrun.errors import ExitCode, FtrunError, UserError
 from ftrun.lighthouse.account_file import ACCOUNT_FILE, AccountFile
 from ftrun.lighthouse.embedded import Embedding
+from ftrun.lighthouse.event_file import EventFile
 from ftrun.lighthouse.incident_file import INCIDENTS_FILE, IncidentFile
 from ftrun.lighthouse.journal import JournalFile
+from ftrun.lighthouse.occurrences import ACCOUNT_INTERVAL_S
 from ftrun.lighthouse.server import MembershipServer, listen
 from ftrun.lighthouse.settings import EMBEDDED, ServiceSettings
 from ftrun.lighthouse.shell import Shell
@@ -73,6 +75,7 @@ def run_embedded(embedding: Embedding) -> int:
         bind=embedding.bind,
         http=embedding.http,
         core=EMBEDDED,
+        log_dir=embedding.log_dir,
     )
     try:
         return run_lighthouse(settings, log.info)
@@ -93,7 +96,8 @@ async def _run(settings: ServiceSettings, announce: Callable[[str], None]) -> in
         account = AccountFile(settings.state_dir / ACCOUNT_FILE)
         core = Lighthouse(rules, record, clock.now(), account.load())
         incidents = IncidentFile(settings.state_dir / INCIDENTS_FILE)
-        shell = Shell(core, journal, incidents, account)
+        directories = [settings.state_dir, *([settings.log_dir] if settings.log_dir else [])]
+        shell = Shell(core, journal, incidents, account, EventFile(directories))
         stopping = _stop_on_signals()
         shell.start()
         await server.start(shell)
@@ -136,6 +140,7 @@ async def _until_stopped(
         return full_status(shell, journal, clock.now() - started)
 
     web = await _start_web(settings, status, shell, listener)
+    keeping = asyncio.ensure_future(_keep_account(shell))
     stopped = asyncio.ensure_future(stopping.wait())
     ends: list[asyncio.Future[Any]] = [stopped, shell.failed]
     try:
@@ -146,7 +151,16 @@ async def _until_stopped(
         return ExitCode.OK
     finally:
         stopped.cancel()
+        keeping.cancel()
         await web.stop()
+
+
+async def _keep_account(shell: Shell) -> None:
+    """Have the account in ``events.jsonl``, so long as somebody takes part in the job."""
+    while True:
+        await asyncio.sleep(ACCOUNT_INTERVAL_S)
+        if shell.agents:
+            shell.occurrences.account(clock.now())
 
 
 async def _start_web(

@@ -30,7 +30,8 @@ class ServiceSettings:
     ``bind``: gRPC address; port 0 = any. ``http``: address of the web server; None: the port after
     ``bind``'s (any, if that is 0). ``tls``: if it has a CA, both ports require a certificate.
     ``insecure_plaintext``: allows another address than loopback without TLS.
-    ``allowed_hosts``: further host names in requests to the web server.
+    ``allowed_hosts``: further host names in requests to the web server. ``log_dir``: of the job, if
+    an agent runs this lighthouse.
     """
 
     state_dir: Path
@@ -41,6 +42,7 @@ class ServiceSettings:
     insecure_plaintext: bool = False
     allowed_hosts: tuple[str, ...] = ()
     core: LighthouseSettings = field(default_factory=LighthouseSettings)
+    log_dir: Path | None = None
 
     def grpc_address(self) -> tuple[str, int]:
         """Host and port for agents."""

@@ -172,7 +172,8 @@ async def _start_web(
     """
     loop = asyncio.get_running_loop()
     web = await loop.run_in_executor(None, importlib.import_module, "ftrun.lighthouse.web")
-    server = web.WebServer(status, settings, shell, shell.incidents)
+    totals = shell.occurrences.totals
+    server = web.WebServer(status, settings, shell, shell.incidents, totals)
     await server.start(listener)
     return server
 

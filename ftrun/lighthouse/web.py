@@ -23,6 +23,7 @@ from ftrun.core.lighthouse.status import Status
 from ftrun.lighthouse.events import add_events
 from ftrun.lighthouse.guard import add_headers, guard
 from ftrun.lighthouse.metrics import CONTENT_TYPE, render_metrics
+from ftrun.lighthouse.occurrences import Totals
 from ftrun.lighthouse.openapi import openapi
 from ftrun.lighthouse.operations import OperationSource, add_routes
 from ftrun.lighthouse.page_routes import add_page
@@ -50,9 +51,10 @@ class WebServer:
         settings: ServiceSettings,
         operations: OperationSource,
         incidents: IncidentSource = list,
+        totals: Totals | None = None,
     ) -> None:
         self._runner = web.AppRunner(
-            build_app(status, settings, operations, incidents),
+            build_app(status, settings, operations, incidents, totals),
             access_log=None,
             logger=_silent(),
             shutdown_timeout=SHUTDOWN_TIMEOUT_S,
@@ -125,8 +127,10 @@ def build_app(
     settings: ServiceSettings,
     operations: OperationSource,
     incidents: IncidentSource = list,
+    totals: Totals | None = None,
 ) -> web.Application:
     """The routes, behind the guard."""
+    counted = totals if totals is not None else Totals()
 
     async def healthz(request: web.Request) -> web.Response:
         return web.json_response({"ok": True})
@@ -138,7 +142,8 @@ def build_app(
         return web.json_response({"incidents": incidents()})
 
     async def metrics(request: web.Request) -> web.Response:
-        return web.Response(body=render_metrics(status()), headers={"Content-Type": CONTENT_TYPE})
+        body = render_metrics(status(), counted)
+        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE})
 
     async def document(request: web.Request) -> web.Response:
         return web.json_response(openapi(version("ftrun")))

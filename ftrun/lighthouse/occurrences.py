@@ -81,6 +81,7 @@ class Occurrences:
             self._has_ended = True
             outcome = {"exit_code": state.outcome.exit_code, "reason": state.outcome.reason}
             self._file.write("ended", outcome)
+            self.account(now, with_bands=True)  # nobody may wait for this lighthouse's end
 
     def notice(self, notice: Notice) -> None:
         """The core tells people something."""

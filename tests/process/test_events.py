@@ -56,8 +56,12 @@ def test_a_job_s_events(tmp_path: Path) -> None:
         assert event.keys() - common == event.keys() & fields[event["event"]] - common, event
         missing = fields[event["event"]] - event.keys() - {"bands"}
         assert not missing, (event, missing)
-    assert {event["event"] for event in events} >= fields.keys() - {"ended"}
+    assert {event["event"] for event in events} == fields.keys()
     assert [event["time"] for event in events] == sorted(event["time"] for event in events)
+    ended = [event for event in events if event["event"] == "ended"]
+    assert [(event["exit_code"], event["reason"]) for event in ended] == [
+        (0, "all replicas have finished")
+    ]
     over = [e for e in events if e["event"] == "incident" and not e["is_open"]]
     assert [(e["replica"], e["kind"]) for e in over] == [("1", "signal")]
     assert over[0]["back_after_s"] > 0

@@ -336,7 +336,7 @@ class Lighthouse:
         losses = [m.Loss(r.replica_id, r.incarnation, where) for r in mine]
         for loss in losses:
             self.state.record(loss.replica_id, loss)
-        if losses and not (is_dead or is_back):
+        if losses and not (is_dead or is_back) and state.outcome is None:  # else all go home
             self.incidents.node_lost(agent, losses)
         self.membership.losses.lose(losses, is_dead=is_dead)
 

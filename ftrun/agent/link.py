@@ -14,6 +14,7 @@ from typing import Protocol
 from ftrun import clock
 from ftrun.addresses import is_loopback
 from ftrun.core.activity import Activity
+from ftrun.core.agent.group_progress import GroupProgress
 from ftrun.core.agent.lease import LeaseRequests
 from ftrun.core.ids import WorkerKey
 from ftrun.core.messages import (
@@ -26,6 +27,7 @@ from ftrun.core.messages import (
     ReplicaProgress,
     ToAgent,
     Welcome,
+    WorkerFacts,
 )
 from ftrun.protocol.rpc import Connected, ConnectionEvent, Disconnected, LighthouseConnection
 from ftrun.protocol.tls import PLAINTEXT, TlsFiles
@@ -67,6 +69,8 @@ class LighthouseLink:
         self._connection: LighthouseConnection | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._progress: dict[tuple[str, bool], tuple[float, ReplicaProgress]] = {}
+        self._groups = GroupProgress()
+        self._facts: tuple[float, tuple[WorkerFacts, ...]] = 0.0, ()
         self._open = False
         self._address = ""
 
@@ -110,10 +114,15 @@ class LighthouseLink:
 
         That it stood still is over when it is told, so it does not give way to what follows.
         """
+        self._groups.note(key, progress)
         if key.group_rank == 0:
             line = ReplicaProgress(key.replica_id, key.incarnation, progress)
             goes_on = progress.phase is not Activity.STOPPED
             self._progress[key.replica_id, goes_on] = (clock.now(), line)
+
+    def note_facts(self, facts: tuple[WorkerFacts, ...]) -> None:
+        """Keep what was measured of the workers just now; the next heartbeat carries it."""
+        self._facts = clock.now(), facts
 
     async def close(self) -> None:
         """Send what is queued and end; the connection bounds how long that takes."""
@@ -160,9 +169,10 @@ class LighthouseLink:
 
     def _beat_once(self, asks: bool) -> None:
         progress: tuple[ReplicaProgress, ...] = ()
+        facts: tuple[WorkerFacts, ...] = ()
         if self._requests.carries_progress(asks):
-            progress = self._take_progress()
-        heartbeat = Heartbeat(progress, quiet=not asks)
+            progress, facts = self._take_progress(), self._take_facts()
+        heartbeat = Heartbeat(progress, quiet=not asks, workers=facts)
         if asks:
             self._ask(heartbeat)
         else:
@@ -172,12 +182,18 @@ class LighthouseLink:
         """What was kept, oldest first; the time in which it was kept belongs to its phase."""
         now, kept = clock.now(), sorted(self._progress.values(), key=itemgetter(0))
         self._progress = {}
-        return tuple(
-            replace(line, progress=replace(line.progress, since_s=line.progress.since_s + now - at))
-            if line.progress.phase is not Activity.STOPPED
-            else line
-            for at, line in kept
-        )
+        return tuple(self._as_of_now(line, now - at) for at, line in kept)
+
+    def _as_of_now(self, line: ReplicaProgress, age_s: float) -> ReplicaProgress:
+        progress = self._groups.whole(line.replica_id, line.incarnation, line.progress)
+        if progress.phase is not Activity.STOPPED:
+            progress = replace(progress, since_s=progress.since_s + age_s)
+        return replace(line, progress=progress)
+
+    def _take_facts(self) -> tuple[WorkerFacts, ...]:
+        (at, facts), self._facts = self._facts, (0.0, ())
+        age_s = clock.now() - at
+        return tuple(replace(one, age_s=age_s) for one in facts)
 
 
 def web_address(http: str, grpc: str) -> str | None:

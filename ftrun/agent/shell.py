@@ -185,7 +185,7 @@ class Agent:
         await self._server.start()
         self._fleet.start()
         start_keeping(self._settings, self._output)
-        self._resources.start()
+        self._resources.start(self._fleet.processes, self._link.note_facts)
         if self._lighthouse is not None:
             self._lighthouse.start()
         self._connect()
@@ -385,6 +385,7 @@ class Agent:
 
     def _worker_started(self, key: WorkerKey, pid: int) -> None:
         self._watch(WorkerStarted(key, pid))
+        self._resources.worker_started()
         if self._file_timer is not None:
             self._file_timer.worker_started()
 

@@ -258,12 +258,22 @@ class Leaving:
 
 
 @dataclass(frozen=True, slots=True)
+class HealProgress:
+    """The part of a state that has arrived. ``total_bytes`` None: no donor has said it yet."""
+
+    done_bytes: int
+    total_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
     """A worker's progress. Status and restart budgets use it. No answer; the newest one counts.
 
     ``phase``: one of ``activity.Activity``. ``since_s``: the seconds since that phase began.
     ``pause``: the name of the announced pause that it is in. ``beats``: how often the script has
-    called ``ftrun.heartbeat()``. ``position``: where its script stands, for people.
+    called ``ftrun.heartbeat()``. ``position``: where its script stands, for people. ``step_s`` and
+    ``own_s``: the time of its last steps, and the part of it in which it did not wait for others
+    (core/worker/pace.py). ``heal``: of the heal that is under way.
     """
 
     step: int
@@ -274,6 +284,9 @@ class Progress:
     pause: str = ""
     beats: int = 0
     position: str = ""
+    step_s: float | None = None
+    own_s: float | None = None
+    heal: HealProgress | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -548,14 +561,35 @@ class ReplicaProgress:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerFacts:
+    """What the agent measures of one worker's process; None: not known, or there is no such thing.
+
+    ``device``: "cpu" or "cuda:3". ``cpu_share``: of one core. GPU figures are of the device, all
+    processes together. ``age_s``: since this was measured.
+    """
+
+    key: WorkerKey
+    pid: int
+    device: str
+    cpu_share: float | None = None
+    rss_bytes: int | None = None
+    gpu_memory_bytes: int | None = None
+    gpu_memory_total_bytes: int | None = None
+    gpu_share: float | None = None
+    age_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Heartbeat:
     """The agent is alive; ``progress`` lists only replicas whose step or phase has changed.
 
-    ``quiet``: no HeartbeatAck is wanted (the rule is in core/agent/lease.py).
+    ``quiet``: no HeartbeatAck is wanted (the rule is in core/agent/lease.py). ``workers``: what was
+    measured since the last Heartbeat; mostly nothing.
     """
 
     progress: tuple[ReplicaProgress, ...] = ()
     quiet: bool = False
+    workers: tuple[WorkerFacts, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

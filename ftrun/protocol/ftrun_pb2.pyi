@@ -329,7 +329,7 @@ class Scalar(_message.Message):
     def __init__(self, name: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
 
 class Progress(_message.Message):
-    __slots__ = ("step", "batches", "phase", "scalars", "since_s", "pause", "beats", "position")
+    __slots__ = ("step", "batches", "phase", "scalars", "since_s", "pause", "beats", "position", "step_s", "own_s", "heal")
     STEP_FIELD_NUMBER: _ClassVar[int]
     BATCHES_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
@@ -338,6 +338,9 @@ class Progress(_message.Message):
     PAUSE_FIELD_NUMBER: _ClassVar[int]
     BEATS_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
+    STEP_S_FIELD_NUMBER: _ClassVar[int]
+    OWN_S_FIELD_NUMBER: _ClassVar[int]
+    HEAL_FIELD_NUMBER: _ClassVar[int]
     step: int
     batches: int
     phase: str
@@ -346,7 +349,18 @@ class Progress(_message.Message):
     pause: str
     beats: int
     position: str
-    def __init__(self, step: _Optional[int] = ..., batches: _Optional[int] = ..., phase: _Optional[str] = ..., scalars: _Optional[_Iterable[_Union[Scalar, _Mapping]]] = ..., since_s: _Optional[float] = ..., pause: _Optional[str] = ..., beats: _Optional[int] = ..., position: _Optional[str] = ...) -> None: ...
+    step_s: float
+    own_s: float
+    heal: HealProgress
+    def __init__(self, step: _Optional[int] = ..., batches: _Optional[int] = ..., phase: _Optional[str] = ..., scalars: _Optional[_Iterable[_Union[Scalar, _Mapping]]] = ..., since_s: _Optional[float] = ..., pause: _Optional[str] = ..., beats: _Optional[int] = ..., position: _Optional[str] = ..., step_s: _Optional[float] = ..., own_s: _Optional[float] = ..., heal: _Optional[_Union[HealProgress, _Mapping]] = ...) -> None: ...
+
+class HealProgress(_message.Message):
+    __slots__ = ("done_bytes", "total_bytes")
+    DONE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
+    done_bytes: int
+    total_bytes: int
+    def __init__(self, done_bytes: _Optional[int] = ..., total_bytes: _Optional[int] = ...) -> None: ...
 
 class Present(_message.Message):
     __slots__ = ("endpoint",)
@@ -571,12 +585,36 @@ class ReplicaProgress(_message.Message):
     def __init__(self, replica_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
-    __slots__ = ("progress", "quiet")
+    __slots__ = ("progress", "quiet", "workers")
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
     QUIET_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
     progress: _containers.RepeatedCompositeFieldContainer[ReplicaProgress]
     quiet: bool
-    def __init__(self, progress: _Optional[_Iterable[_Union[ReplicaProgress, _Mapping]]] = ..., quiet: bool = ...) -> None: ...
+    workers: _containers.RepeatedCompositeFieldContainer[WorkerFacts]
+    def __init__(self, progress: _Optional[_Iterable[_Union[ReplicaProgress, _Mapping]]] = ..., quiet: bool = ..., workers: _Optional[_Iterable[_Union[WorkerFacts, _Mapping]]] = ...) -> None: ...
+
+class WorkerFacts(_message.Message):
+    __slots__ = ("key", "pid", "device", "cpu_share", "rss_bytes", "gpu_memory_bytes", "gpu_memory_total_bytes", "gpu_share", "age_s")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    CPU_SHARE_FIELD_NUMBER: _ClassVar[int]
+    RSS_BYTES_FIELD_NUMBER: _ClassVar[int]
+    GPU_MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    GPU_MEMORY_TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
+    GPU_SHARE_FIELD_NUMBER: _ClassVar[int]
+    AGE_S_FIELD_NUMBER: _ClassVar[int]
+    key: WorkerKey
+    pid: int
+    device: str
+    cpu_share: float
+    rss_bytes: int
+    gpu_memory_bytes: int
+    gpu_memory_total_bytes: int
+    gpu_share: float
+    age_s: float
+    def __init__(self, key: _Optional[_Union[WorkerKey, _Mapping]] = ..., pid: _Optional[int] = ..., device: _Optional[str] = ..., cpu_share: _Optional[float] = ..., rss_bytes: _Optional[int] = ..., gpu_memory_bytes: _Optional[int] = ..., gpu_memory_total_bytes: _Optional[int] = ..., gpu_share: _Optional[float] = ..., age_s: _Optional[float] = ...) -> None: ...
 
 class AgentLeaving(_message.Message):
     __slots__ = ("reason", "running")

@@ -335,7 +335,7 @@ class Engine:
             return  # what is said to all workers is of no use before the first Report
         if message is not None:
             self.feed(message)
-        self.feed(e.Ticked(pauses.current(), pauses.beats()))
+        self.feed(e.Ticked(pauses.current(), pauses.beats(), self._healing.progress()))
         with self.changed:
             self._flush_progress()
 

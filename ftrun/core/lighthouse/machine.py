@@ -404,6 +404,15 @@ class Lighthouse:
                 self._on_progress(replica, line.progress)
                 if agent.failures and line.progress.phase not in NOT_ITS_OWN:
                     self.aside.progressed(agent, line.progress.step)
+        for facts in heartbeat.workers:
+            self._on_facts(agent, facts)
+
+    def _on_facts(self, agent: Agent, facts: m.WorkerFacts) -> None:
+        key = facts.key
+        replica = self.state.replicas.find(key.replica_id, key.incarnation)
+        is_its_own = replica is not None and replica.agent_id == agent.agent_id
+        if replica is not None and is_its_own and key.group_rank < self.state.workers:
+            replica.facts[key.group_rank] = (self.state.now - facts.age_s, facts)
 
     def _on_progress(self, replica: Replica, progress: m.Progress) -> None:
         name = replica.replica_id

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from ftrun.core.activity import Activity
 from ftrun.core.ids import StateId, replica_order
 from ftrun.core.lighthouse.choice import group_state
-from ftrun.core.messages import LeaveReason, Progress, Report, RunningReplica
+from ftrun.core.messages import LeaveReason, Progress, Report, RunningReplica, WorkerFacts
 from ftrun.core.quorum import Endpoint, Member
 from ftrun.core.step_times import StepTimes
 
@@ -30,7 +30,8 @@ class Replica:
     its address in messages to its agent. ``paused_at``: since when it is in an announced pause.
     ``heals``: it has joined a quorum whose state it does not hold yet. ``awaits_switch``: it is to
     join by a switch that is not complete. ``is_overtaken``: it has joined a quorum, that came to
-    stand, or it healed, since its last Progress.
+    stand, or it healed, since its last Progress. ``facts``: what its agent has measured of each
+    worker, by group_rank, with the time of the measurement.
     """
 
     replica_id: str
@@ -50,6 +51,7 @@ class Replica:
     heals: bool = False
     awaits_switch: bool = False
     is_overtaken: bool = False
+    facts: dict[int, tuple[float, WorkerFacts]] = field(default_factory=dict)
     target: RunningReplica = field(init=False)
     _member: Member | None = field(init=False, default=None, repr=False)
 

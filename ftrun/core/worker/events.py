@@ -15,6 +15,7 @@ from ftrun.core.messages import (
     AskReport,
     Cancel,
     FromWorker,
+    HealProgress,
     Interrupt,
     Lease,
     LeaveNow,
@@ -183,11 +184,12 @@ class Ticked:
     """Time has passed: deadlines are checked.
 
     ``pause``: the announced pause that the script is in. ``beats``: how often it has called
-    ``ftrun.heartbeat()``.
+    ``ftrun.heartbeat()``. ``heal``: how much of a state that it heals to has arrived.
     """
 
     pause: Pause | None = None
     beats: int = 0
+    heal: HealProgress | None = None
 
 
 Event: TypeAlias = (

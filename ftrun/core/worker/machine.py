@@ -60,6 +60,7 @@ from ftrun.core.worker import events as e
 from ftrun.core.worker.comparison import Comparisons, Entry, Question
 from ftrun.core.worker.heal import HealState
 from ftrun.core.worker.lease import WorkerLease
+from ftrun.core.worker.pace import Pace
 from ftrun.core.worker.quorums import Pending, Quorums
 from ftrun.core.worker.shown import ShownActivity
 from ftrun.core.worker.under_way import Fate, StepUnderWay
@@ -97,6 +98,7 @@ class StepMachine:
         contributors_min: with fewer, no replica commits, and the step is repeated.
         operation_timeout_s: seconds after which an outstanding operation is an error.
         quorum_timeout_s: seconds that a step waits for the next quorum's verdict.
+        is_known_when_issued: see ``Pace``.
     """
 
     def __init__(
@@ -112,6 +114,7 @@ class StepMachine:
         contributors_min: int = 1,
         operation_timeout_s: float = 60.0,
         quorum_timeout_s: float = 60.0,
+        is_known_when_issued: bool = True,
     ) -> None:
         self.key = key
         self.endpoint = endpoint
@@ -136,6 +139,7 @@ class StepMachine:
         self._leaves_for: m.LeaveReason | None = None  # at the next boundary, by itself
         self._between_since = 0.0  # the start of the phase between steps
         self.shown = ShownActivity()
+        self.pace = Pace(is_known_when_issued=is_known_when_issued)
         self._now = 0.0
         self._out: list[e.Instruction] = []
         self._story: deque[tuple[float, object]] = deque(maxlen=STORY_LINES_MAX)
@@ -404,6 +408,7 @@ class StepMachine:
         self._quorums.at_boundary(event.freeze_membership)
         self._between_steps = StepPhase.WAITING
         self._between_since = self._now
+        self.pace.waits(self._now)
         self._advance()
 
     def _advance(self) -> None:
@@ -469,6 +474,7 @@ class StepMachine:
         self._step = StepUnderWay(tag, self._quorums.begin(tag), self._now, comparison)
         self._step.is_enough = self.is_enough
         self.begun += 1
+        self.pace.goes_on(self._now)
         self._between_steps = StepPhase.IDLE
         if is_first:
             self._announce(quorum, tag)
@@ -491,6 +497,7 @@ class StepMachine:
     def _on_vote_started(self, event: e.VoteStarted) -> None:
         if self._step is not None:
             self._step.vote()
+            self.pace.waits(self._now)
             self._watch_mates(self._step)
 
     def _watch_mates(self, step: StepUnderWay) -> None:
@@ -523,6 +530,9 @@ class StepMachine:
             self._out.append(e.FailOperations(reason or "the step was not committed"))
         if commits:
             self._heal.commit(step.tag)
+            self.pace.committed(self._now)
+        else:
+            self.pace.skip()
         self._step = None
         self._comparisons.end(step.comparison, committed=commits)
         self._between_since = self._now
@@ -563,6 +573,10 @@ class StepMachine:
         step.operations.issue(event.batched, event.closes)
         step.comparison.add(event.shape)
         step.touched_at = self._now
+        if event.batched and not event.closes:
+            self.pace.works()
+        else:
+            self.pace.waits(self._now)
         if step.fate is Fate.STANDS:
             self._void(
                 step, "an operation was issued after an interrupt at which all were complete"
@@ -580,6 +594,8 @@ class StepMachine:
         step.comparison.end()
         if step.fate is Fate.OPEN:
             self._let_out(step)
+            if step.is_awaited:
+                self.pace.waits(self._now)
             if step.is_awaited and step.deadline is None:
                 step.deadline = self._now + self._operation_timeout_s
 
@@ -605,6 +621,7 @@ class StepMachine:
             self._let_out(step)
             if not step.is_awaited:
                 step.deadline = None
+                self.pace.goes_on(self._now)
 
     def _on_operation_completed(self, event: e.OperationCompleted) -> None:
         step = self._step
@@ -617,6 +634,8 @@ class StepMachine:
         step.touched_at = self._now
         is_left = step.is_awaited
         step.deadline = self._now + self._operation_timeout_s if is_left else None
+        if not step.operations.outstanding:
+            self.pace.goes_on(self._now)
         ready = step.operations.take_ready()
         if ready:
             self._out.append(e.HandOut(ready))
@@ -652,6 +671,8 @@ class StepMachine:
             return
         if not self._heal.apply(self.tag):
             return
+        self.pace.skip()
+        self.shown.heal = None
         attempt, number = self.tag.attempt, self.state.step
         self._send(m.Healed(attempt, number, event.donors, event.nbytes, event.duration_s))
 
@@ -687,6 +708,7 @@ class StepMachine:
     def _abort(self, attempt: Attempt) -> None:
         """Give up every attempt up to and including ``attempt``."""
         self._abort_groups(self._quorums.give_up(attempt))
+        self.pace.skip()
         step = self._step
         if step is not None:
             if not step.fate.awaits_quorum:
@@ -912,7 +934,9 @@ class StepMachine:
             self._send(self.report())  # if the stream never broke, nobody asks for it
 
     def _on_ticked(self, event: e.Ticked) -> None:
-        self.shown.pause, self.shown.beats = event.pause, event.beats
+        self.shown.pause, self.shown.beats, self.shown.heal = event.pause, event.beats, event.heal
+        if event.pause is not None:
+            self.pace.skip()
         self._make_way()
         self._look_at_deadlines()
         self._show_progress()

@@ -6,17 +6,25 @@ Not here: what the activity is (machine.py), what follows from it (core/activity
 from __future__ import annotations
 
 from ftrun.core.activity import STOOD_STILL_S, Activity, Pause
+from ftrun.core.messages import HealProgress
+
+HEAL_EVERY_S = 0.5
+"""Ticks come once a second, and with each message: their number must not depend on messages."""
 
 
 class ShownActivity:
     """Reports changes only; a gap between two ticks is reported as a time in which nothing ran.
 
-    ``pause``, ``beats``: what the script has announced at the last tick (events.py).
+    ``pause``, ``beats``: what the script has announced at the last tick (events.py). ``heal``: what
+    had arrived then. A heal that goes on is reported at most every ``HEAL_EVERY_S``.
     """
 
     def __init__(self) -> None:
         self.pause: Pause | None = None
         self.beats = 0
+        self.heal: HealProgress | None = None
+        self._heal_shown: HealProgress | None = None
+        self._heal_shown_at = -HEAL_EVERY_S
         self._beats_shown = 0
         self._pause_shown: Pause | None = None
         self._shown = Activity.STARTING
@@ -30,7 +38,8 @@ class ShownActivity:
             self._shown = Activity.STOPPED
             found.append((Activity.STOPPED, now - before))
         is_new = activity is not self._shown or self.pause != self._pause_shown
-        if is_new or self.beats != self._beats_shown:
+        if is_new or self.beats != self._beats_shown or self._heal_goes_on(activity, now):
+            self._heal_shown_at = now
             self.reported(activity)
             found.append((activity, now - since))
         return found
@@ -38,3 +47,8 @@ class ShownActivity:
     def reported(self, activity: Activity) -> None:
         """A report with this activity goes out, perhaps between two ticks, as a step ends."""
         self._shown, self._pause_shown, self._beats_shown = activity, self.pause, self.beats
+        self._heal_shown = self.heal
+
+    def _heal_goes_on(self, activity: Activity, now: float) -> bool:
+        is_more = activity is Activity.HEALING and self.heal != self._heal_shown
+        return is_more and now - self._heal_shown_at >= HEAL_EVERY_S

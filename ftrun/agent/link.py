@@ -50,7 +50,10 @@ class LinkListener(Protocol):
 
 
 class LighthouseLink:
-    """One stream, opened again whenever it breaks; a Hello first, every time."""
+    """One stream, opened again whenever it breaks; a Hello first, every time.
+
+    ``wants_glance``: the lighthouse's answers are to have the job in short.
+    """
 
     def __init__(
         self,
@@ -59,7 +62,10 @@ class LighthouseLink:
         token: str,
         spec: JobSpec,
         tls: TlsFiles = PLAINTEXT,
+        *,
+        wants_glance: bool = False,
     ) -> None:
+        self._wants_glance = wants_glance
         self._listener = listener
         self._hello = hello
         self._token = token
@@ -172,7 +178,8 @@ class LighthouseLink:
         facts: tuple[WorkerFacts, ...] = ()
         if self._requests.carries_progress(asks):
             progress, facts = self._take_progress(), self._take_facts()
-        heartbeat = Heartbeat(progress, quiet=not asks, workers=facts)
+        wants_glance = asks and self._wants_glance
+        heartbeat = Heartbeat(progress, not asks, facts, wants_glance)
         if asks:
             self._ask(heartbeat)
         else:

@@ -584,12 +584,13 @@ class Heartbeat:
     """The agent is alive; ``progress`` lists only replicas whose step or phase has changed.
 
     ``quiet``: no HeartbeatAck is wanted (the rule is in core/agent/lease.py). ``workers``: what was
-    measured since the last Heartbeat; mostly nothing.
+    measured since the last Heartbeat; mostly nothing. ``wants_glance``: the answer is to have one.
     """
 
     progress: tuple[ReplicaProgress, ...] = ()
     quiet: bool = False
     workers: tuple[WorkerFacts, ...] = ()
+    wants_glance: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -740,8 +741,23 @@ class DrainAgent:
 
 
 @dataclass(frozen=True, slots=True)
+class JobGlance:
+    """The job in short, for the terminal of an agent. ``live``: replicas that train together.
+
+    ``steps_per_s``: of the last half minute; None: no step yet.
+    """
+
+    step: int
+    live: int
+    lost_s: float
+    steps_per_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class HeartbeatAck:
     """The answer to a Heartbeat that is not quiet: the lighthouse lives and knows this agent."""
+
+    glance: JobGlance | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -585,14 +585,16 @@ class ReplicaProgress(_message.Message):
     def __init__(self, replica_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
-    __slots__ = ("progress", "quiet", "workers")
+    __slots__ = ("progress", "quiet", "workers", "wants_glance")
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
     QUIET_FIELD_NUMBER: _ClassVar[int]
     WORKERS_FIELD_NUMBER: _ClassVar[int]
+    WANTS_GLANCE_FIELD_NUMBER: _ClassVar[int]
     progress: _containers.RepeatedCompositeFieldContainer[ReplicaProgress]
     quiet: bool
     workers: _containers.RepeatedCompositeFieldContainer[WorkerFacts]
-    def __init__(self, progress: _Optional[_Iterable[_Union[ReplicaProgress, _Mapping]]] = ..., quiet: bool = ..., workers: _Optional[_Iterable[_Union[WorkerFacts, _Mapping]]] = ...) -> None: ...
+    wants_glance: bool
+    def __init__(self, progress: _Optional[_Iterable[_Union[ReplicaProgress, _Mapping]]] = ..., quiet: bool = ..., workers: _Optional[_Iterable[_Union[WorkerFacts, _Mapping]]] = ..., wants_glance: bool = ...) -> None: ...
 
 class WorkerFacts(_message.Message):
     __slots__ = ("key", "pid", "device", "cpu_share", "rss_bytes", "gpu_memory_bytes", "gpu_memory_total_bytes", "gpu_share", "age_s")
@@ -749,8 +751,22 @@ class DrainAgent(_message.Message):
     def __init__(self, reason: _Optional[str] = ...) -> None: ...
 
 class HeartbeatAck(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("glance",)
+    GLANCE_FIELD_NUMBER: _ClassVar[int]
+    glance: JobGlance
+    def __init__(self, glance: _Optional[_Union[JobGlance, _Mapping]] = ...) -> None: ...
+
+class JobGlance(_message.Message):
+    __slots__ = ("step", "live", "lost_s", "steps_per_s")
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    LIVE_FIELD_NUMBER: _ClassVar[int]
+    LOST_S_FIELD_NUMBER: _ClassVar[int]
+    STEPS_PER_S_FIELD_NUMBER: _ClassVar[int]
+    step: int
+    live: int
+    lost_s: float
+    steps_per_s: float
+    def __init__(self, step: _Optional[int] = ..., live: _Optional[int] = ..., lost_s: _Optional[float] = ..., steps_per_s: _Optional[float] = ...) -> None: ...
 
 class Notice(_message.Message):
     __slots__ = ("kind", "replica_ids", "text")

@@ -43,6 +43,7 @@ class JobView:
         self._step: int | None = None
         self._glance: JobGlance | None = None
         self._glance_at = 0.0
+        self._began_at = clock.now()
         self._is_apart = self._has_begun = False
 
     def watch(self, fact: Event | Instruction | WorkerStarted) -> None:
@@ -69,7 +70,8 @@ class JobView:
 
     def facts(self, event: str) -> LineFacts:
         """The line's facts now. ``event``: ftrun's last line."""
-        is_old = clock.now() - self._glance_at > GLANCE_S
+        now = clock.now()
+        is_old = now - self._glance_at > GLANCE_S
         glance = None if self._is_apart or is_old else self._glance
         steps = [x for x in (self._step, glance.step if glance is not None else None) if x]
         is_known = glance is not None and self._has_begun
@@ -82,6 +84,7 @@ class JobView:
             glance.lost_s if glance is not None else None,
             self._bar(),
             event,
+            int(now - self._began_at),
         )
 
     def _note_message(self, key: WorkerKey, message: object) -> None:
@@ -116,6 +119,6 @@ def _heal_bar(name: str, heals: list[HealProgress]) -> Bar:
     done = sum(heal.done_bytes for heal in heals)
     totals = [heal.total_bytes for heal in heals if heal.total_bytes is not None]
     if len(totals) < len(heals) or not sum(totals):
-        return Bar(name, 0, 0, amount(done))
+        return Bar(name, 0, 0, amount(done) if done else "")
     total = sum(totals)
     return Bar(name, done, total, f"{done * 100 // total} % of {amount(total)}")

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 BAR_CELLS, BAR_CELLS_SHORT = 16, 6
 EVENT_CELLS_MIN = 16
+COLUMNS_MAX = 4096
 GAP = "  "
 
 
@@ -32,7 +33,10 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class LineFacts:
-    """What the line shows; None: not known. ``event``: ftrun's last line."""
+    """What the line shows; None: not known. ``event``: ftrun's last line.
+
+    ``up_s``: since ftrun was started.
+    """
 
     job_id: str
     step: int | None = None
@@ -42,6 +46,7 @@ class LineFacts:
     lost_s: float | None = None
     bar: Bar | None = None
     event: str = ""
+    up_s: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +69,7 @@ class StatusLine:
         """The row without its end; it leaves the last column free, because some terminals wrap."""
         from rich.text import Text
 
-        room = max(0, columns - 1)
+        room = max(0, min(columns, COLUMNS_MAX) - 1)
         parts = self._parts(facts, is_short=False)
         if _cells(parts) > room:
             parts = self._parts(facts, is_short=True)
@@ -76,7 +81,7 @@ class StatusLine:
         if event and left >= EVENT_CELLS_MIN:
             line.append(GAP).append(event, style="dim")
         line.truncate(room, overflow="ellipsis" if self._utf8 else "crop")
-        return self._codes(line, columns)
+        return self._codes(line)
 
     def _parts(self, facts: LineFacts, *, is_short: bool) -> list[_Part]:
         from rich.text import Text
@@ -93,6 +98,7 @@ class StatusLine:
             )
         if facts.bar is not None:
             found.append(_Part(2, self._bar(facts.bar, BAR_CELLS_SHORT if is_short else BAR_CELLS)))
+        found.append(_Part(6, Text(f"up {duration(facts.up_s)}", style="dim")))
         if facts.lost_s:
             found.append(_Part(4, Text(f"{duration(facts.lost_s)} lost", style="yellow")))
         return found
@@ -103,17 +109,24 @@ class StatusLine:
 
         text = Text(printable(bar.name) + " ")
         if bar.total > 0:
-            drawn = ProgressBar(bar.total, min(bar.done, bar.total), cells)
+            drawn = ProgressBar(
+                bar.total,
+                min(bar.done, bar.total),
+                cells,
+                style="bright_black",
+                complete_style="green",
+                finished_style="green",
+            )
             console = self._opened()
             for segment in console.render(drawn, console.options):
                 text.append(segment.text, style=segment.style)
             text.append(" ")
         return text.append(bar.words)
 
-    def _codes(self, line: Text, columns: int) -> bytes:
+    def _codes(self, line: Text) -> bytes:
         console = self._opened()
         with console.capture() as captured:
-            console.print(line, end="", no_wrap=True, crop=False, width=max(1, columns))
+            console.print(line, end="", no_wrap=True, crop=False)
         return captured.get().encode("utf-8" if self._utf8 else "ascii", "replace")
 
     def _opened(self) -> Console:
@@ -129,6 +142,7 @@ class StatusLine:
                 markup=False,
                 emoji=False,
                 legacy_windows=False,
+                width=COLUMNS_MAX,
                 _environ={},
             )
         return self._console
@@ -166,7 +180,7 @@ def amount(count: float) -> str:
 
 def duration(seconds: float) -> str:
     """A duration for people: ``4.1 s``, ``75 s``, ``12 min``, ``5.2 h``."""
-    if seconds < 9.95:
+    if seconds < 9.95 and seconds != round(seconds):
         return f"{seconds:.1f} s"
     if seconds < 100:
         return f"{seconds:.0f} s"

@@ -55,7 +55,8 @@ class Terminal:
         self.prefixes = prefixes
         self.copies = copies
         self.is_tty = os.isatty(out_fd)
-        self.has_colours = self.is_tty and not os.environ.get("NO_COLOR")
+        plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+        self.has_colours = self.is_tty and not plain
         self.last_event = ""
         self.reader: tuple[str, int] | None = None
         self._is_in_line = False

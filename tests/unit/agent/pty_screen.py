@@ -20,6 +20,12 @@ import pyte
 from ftrun import clock
 
 DEADLINE_S = 180.0
+IN_FRONT = """
+import fcntl, os, sys, termios
+fcntl.ioctl(2, termios.TIOCSCTTY, 0)
+os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+"""
+"""The session's terminal is the one on standard error; a fork of the tests could not do that."""
 ROOT = Path(__file__).parents[3]
 
 
@@ -45,7 +51,7 @@ class PtyScreen:
         self.resize(columns, rows)
         self.modes = termios.tcgetattr(self._fd)
         self.process = subprocess.Popen(
-            [sys.executable, *words],
+            [sys.executable, "-c", IN_FRONT, *words],
             **{"stdin": slave, "stdout": slave, "stderr": slave, **options},
             env={
                 **{name: value for name, value in os.environ.items() if name != "NO_COLOR"},
@@ -57,7 +63,6 @@ class PtyScreen:
             },
             pass_fds=[steps],
             start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(slave, termios.TIOCSCTTY, 0),
         )
         os.close(slave)
         os.close(steps)

@@ -271,9 +271,10 @@ class Progress:
 
     ``phase``: one of ``activity.Activity``. ``since_s``: the seconds since that phase began.
     ``pause``: the name of the announced pause that it is in. ``beats``: how often the script has
-    called ``ftrun.heartbeat()``. ``position``: where its script stands, for people. ``step_s`` and
-    ``own_s``: the time of its last steps, and the part of it in which it did not wait for others
-    (core/worker/pace.py). ``heal``: of the heal that is under way.
+    called ``ftrun.heartbeat()``. ``position``: where its script stands, for people. ``steps``: how
+    many steps this process has timed itself; ``usual_s`` and ``longest_s``: how long its last ones
+    took (step_times.py). ``step_s`` and ``own_s``: the time of the very last ones, and the part of
+    it in which it did not wait for others (core/worker/pace.py). ``heal``: the one under way.
     """
 
     step: int
@@ -284,6 +285,9 @@ class Progress:
     pause: str = ""
     beats: int = 0
     position: str = ""
+    steps: int = 0
+    usual_s: float = 0.0
+    longest_s: float = 0.0
     step_s: float | None = None
     own_s: float | None = None
     heal: HealProgress | None = None

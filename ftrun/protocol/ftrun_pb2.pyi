@@ -329,7 +329,7 @@ class Scalar(_message.Message):
     def __init__(self, name: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
 
 class Progress(_message.Message):
-    __slots__ = ("step", "batches", "phase", "scalars", "since_s", "pause", "beats", "position", "step_s", "own_s", "heal")
+    __slots__ = ("step", "batches", "phase", "scalars", "since_s", "pause", "beats", "steps", "usual_s", "longest_s", "position", "step_s", "own_s", "heal")
     STEP_FIELD_NUMBER: _ClassVar[int]
     BATCHES_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
@@ -337,6 +337,9 @@ class Progress(_message.Message):
     SINCE_S_FIELD_NUMBER: _ClassVar[int]
     PAUSE_FIELD_NUMBER: _ClassVar[int]
     BEATS_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    USUAL_S_FIELD_NUMBER: _ClassVar[int]
+    LONGEST_S_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
     STEP_S_FIELD_NUMBER: _ClassVar[int]
     OWN_S_FIELD_NUMBER: _ClassVar[int]
@@ -348,11 +351,14 @@ class Progress(_message.Message):
     since_s: float
     pause: str
     beats: int
+    steps: int
+    usual_s: float
+    longest_s: float
     position: str
     step_s: float
     own_s: float
     heal: HealProgress
-    def __init__(self, step: _Optional[int] = ..., batches: _Optional[int] = ..., phase: _Optional[str] = ..., scalars: _Optional[_Iterable[_Union[Scalar, _Mapping]]] = ..., since_s: _Optional[float] = ..., pause: _Optional[str] = ..., beats: _Optional[int] = ..., position: _Optional[str] = ..., step_s: _Optional[float] = ..., own_s: _Optional[float] = ..., heal: _Optional[_Union[HealProgress, _Mapping]] = ...) -> None: ...
+    def __init__(self, step: _Optional[int] = ..., batches: _Optional[int] = ..., phase: _Optional[str] = ..., scalars: _Optional[_Iterable[_Union[Scalar, _Mapping]]] = ..., since_s: _Optional[float] = ..., pause: _Optional[str] = ..., beats: _Optional[int] = ..., steps: _Optional[int] = ..., usual_s: _Optional[float] = ..., longest_s: _Optional[float] = ..., position: _Optional[str] = ..., step_s: _Optional[float] = ..., own_s: _Optional[float] = ..., heal: _Optional[_Union[HealProgress, _Mapping]] = ...) -> None: ...
 
 class HealProgress(_message.Message):
     __slots__ = ("done_bytes", "total_bytes")

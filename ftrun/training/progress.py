@@ -47,6 +47,7 @@ class WorkerProgress:
         scalars = tuple(self._scalars.items())
         shown, pace = self._machine.shown, self._machine.pace
         pause = shown.pause
+        times = self._machine.step_times
         return Progress(
             self._machine.position,
             self.batches,
@@ -56,6 +57,9 @@ class WorkerProgress:
             "" if pause is None else pause.name,
             shown.beats,
             self.position,
+            times.steps,
+            times.median,
+            times.longest,
             pace.step_s,
             pace.own_s,
             shown.heal if activity is Activity.HEALING else None,

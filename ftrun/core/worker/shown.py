@@ -27,7 +27,7 @@ class ShownActivity:
         self._heal_shown_at = -HEAL_EVERY_S
         self._beats_shown = 0
         self._pause_shown: Pause | None = None
-        self._shown = Activity.STARTING
+        self._shown: Activity | None = Activity.STARTING
         self._ticked_at: float | None = None
 
     def tick(self, activity: Activity, since: float, now: float) -> list[tuple[Activity, float]]:
@@ -48,6 +48,10 @@ class ShownActivity:
         """A report with this activity goes out, perhaps between two ticks, as a step ends."""
         self._shown, self._pause_shown, self._beats_shown = activity, self.pause, self.beats
         self._heal_shown = self.heal
+
+    def forget(self) -> None:
+        """The next tick reports the activity in any case."""
+        self._shown = None
 
     def _heal_goes_on(self, activity: Activity, now: float) -> bool:
         is_more = activity is Activity.HEALING and self.heal != self._heal_shown

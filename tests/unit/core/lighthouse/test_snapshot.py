@@ -27,7 +27,7 @@ B says started 4a
 0a 1a 2a 3a 4a: report 0/shared
 0a 1a 2a 3a 4a: built 1.1#1
 A says heartbeat 0a@4
-0a: progress 5
+0a: progress 5 step: 5 steps of 0.2 s
 """.splitlines()
 
 

@@ -86,13 +86,15 @@ class UnderLine:
 def wants_line(settings: RunSettings, out_fd: int = 1, err_fd: int = 2) -> bool:
     """Whether there is a terminal for the row that nobody else writes to.
 
-    With standard output in a pipe, its reader may write to the terminal, as ``ftrun … | tee``.
+    With standard output in a pipe, its reader may write to the terminal, as ``ftrun … | tee``. A
+    program that launches a run has the terminal to itself: ftrun is in another session then.
     """
     if not settings.status_line or os.environ.get("TERM", "") in ("", "dumb"):
         return False
     with contextlib.suppress(OSError):
-        if os.isatty(err_fd) and os.isatty(out_fd):
+        os.tcgetpgrp(err_fd)  # an error, if it is no terminal of this session
+        if os.isatty(out_fd):
             return os.path.samestat(os.fstat(out_fd), os.fstat(err_fd))
         shown = Path(f"/proc/self/fd/{out_fd}")
-        return os.isatty(err_fd) and (shown.is_file() or shown.resolve() == Path(os.devnull))
+        return shown.is_file() or shown.resolve() == Path(os.devnull)
     return False

@@ -220,6 +220,12 @@ os.kill(other, signal.SIGKILL)
         screen.end()
 
 
+def front(fd: int) -> int:
+    """As os.tcgetpgrp, if all terminals were this session's."""
+    termios.tcgetattr(fd)
+    return os.getpgrp()
+
+
 def test_which_terminals_get_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     plain = run_settings()
@@ -228,6 +234,8 @@ def test_which_terminals_get_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     reader, pipe = os.pipe()
     file = os.open(tmp_path / "out", os.O_CREAT | os.O_WRONLY)
     null = os.open(os.devnull, os.O_WRONLY)
+    assert not wants_line(plain, screen, screen), "it is another session's"
+    monkeypatch.setattr(os, "tcgetpgrp", front)
     assert wants_line(plain, screen, screen)
     assert wants_line(plain, file, screen)
     assert wants_line(plain, null, screen)

@@ -222,7 +222,7 @@ os.kill(other, signal.SIGKILL)
 
 def front(fd: int) -> int:
     """As os.tcgetpgrp, if all terminals were this session's."""
-    termios.tcgetattr(fd)
+    os.get_terminal_size(fd)
     return os.getpgrp()
 
 

@@ -947,11 +947,11 @@ class StepMachine:
             self.pace.skip()
         self._make_way()
         self._look_at_deadlines()
-        self._show_progress()
+        self._show_progress(event.waited_s)
 
-    def _show_progress(self) -> None:
+    def _show_progress(self, waited_s: float) -> None:
         """Report the main thread's activity if it has changed since the last report."""
-        shown = self.shown.tick(*self.activity(), self._now)
+        shown = self.shown.tick(*self.activity(), self._now, waited_s)
         self._out += [e.ShowProgress(activity, lasted_s) for activity, lasted_s in shown]
 
     def report_activity(self) -> tuple[Activity, float]:

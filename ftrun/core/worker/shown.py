@@ -30,13 +30,18 @@ class ShownActivity:
         self._shown: Activity | None = Activity.STARTING
         self._ticked_at: float | None = None
 
-    def tick(self, activity: Activity, since: float, now: float) -> list[tuple[Activity, float]]:
-        """The activities to report, each with its length so far in seconds."""
+    def tick(
+        self, activity: Activity, since: float, now: float, waited_s: float = 0.0
+    ) -> list[tuple[Activity, float]]:
+        """The activities to report, each with its length so far in seconds.
+
+        ``waited_s``: of the time since the last tick, so long the process was at work all the same.
+        """
         found = []
         before, self._ticked_at = self._ticked_at, now
-        if before is not None and now - before >= STOOD_STILL_S:
+        if before is not None and now - before - waited_s >= STOOD_STILL_S:
             self._shown = Activity.STOPPED
-            found.append((Activity.STOPPED, now - before))
+            found.append((Activity.STOPPED, now - before - waited_s))
         is_new = activity is not self._shown or self.pause != self._pause_shown
         if is_new or self.beats != self._beats_shown or self._heal_goes_on(activity, now):
             self._heal_shown_at = now

@@ -14,6 +14,7 @@ from typing import Protocol
 from ftrun import clock
 from ftrun.addresses import is_loopback
 from ftrun.core.activity import Activity
+from ftrun.core.agent.group_progress import GroupProgress
 from ftrun.core.agent.lease import LeaseRequests
 from ftrun.core.ids import WorkerKey
 from ftrun.core.messages import (
@@ -29,6 +30,7 @@ from ftrun.core.messages import (
     ReplicaProgress,
     ToAgent,
     Welcome,
+    WorkerFacts,
     WorkerMessage,
 )
 from ftrun.protocol.rpc import Connected, ConnectionEvent, Disconnected, LighthouseConnection
@@ -52,7 +54,10 @@ class LinkListener(Protocol):
 
 
 class LighthouseLink:
-    """One stream, opened again whenever it breaks; a Hello first, every time."""
+    """One stream, opened again whenever it breaks; a Hello first, every time.
+
+    ``wants_glance``: the lighthouse's answers are to have the job in short.
+    """
 
     def __init__(
         self,
@@ -61,7 +66,10 @@ class LighthouseLink:
         token: str,
         spec: JobSpec,
         tls: TlsFiles = PLAINTEXT,
+        *,
+        wants_glance: bool = False,
     ) -> None:
+        self._wants_glance = wants_glance
         self._listener = listener
         self._hello = hello
         self._token = token
@@ -71,6 +79,8 @@ class LighthouseLink:
         self._connection: LighthouseConnection | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._progress: dict[tuple[str, bool], tuple[float, ReplicaProgress]] = {}
+        self._groups = GroupProgress()
+        self._facts: tuple[float, tuple[WorkerFacts, ...]] = 0.0, ()
         self._open = False
         self._address = ""
 
@@ -121,10 +131,15 @@ class LighthouseLink:
 
         That it stood still is over when it is told, so it does not give way to what follows.
         """
+        self._groups.note(key, progress)
         if key.group_rank == 0:
             line = ReplicaProgress(key.replica_id, key.incarnation, progress)
             goes_on = progress.phase is not Activity.STOPPED
             self._progress[key.replica_id, goes_on] = (clock.now(), line)
+
+    def note_facts(self, facts: tuple[WorkerFacts, ...]) -> None:
+        """Keep what was measured of the workers just now; the next heartbeat carries it."""
+        self._facts = clock.now(), facts
 
     async def close(self) -> None:
         """Send what is queued and end; the connection bounds how long that takes."""
@@ -171,9 +186,11 @@ class LighthouseLink:
 
     def _beat_once(self, asks: bool) -> None:
         progress: tuple[ReplicaProgress, ...] = ()
+        facts: tuple[WorkerFacts, ...] = ()
         if self._requests.carries_progress(asks):
-            progress = self._take_progress()
-        heartbeat = Heartbeat(progress, quiet=not asks)
+            progress, facts = self._take_progress(), self._take_facts()
+        wants_glance = asks and self._wants_glance
+        heartbeat = Heartbeat(progress, not asks, facts, wants_glance)
         if asks:
             self._ask(heartbeat)
         else:
@@ -186,12 +203,18 @@ class LighthouseLink:
         """
         taken = [key for key in self._progress if replica_id in ("", key[0])]
         now, kept = clock.now(), sorted(map(self._progress.pop, taken), key=itemgetter(0))
-        return tuple(
-            replace(line, progress=replace(line.progress, since_s=line.progress.since_s + now - at))
-            if line.progress.phase is not Activity.STOPPED
-            else line
-            for at, line in kept
-        )
+        return tuple(self._as_of_now(line, now - at) for at, line in kept)
+
+    def _as_of_now(self, line: ReplicaProgress, age_s: float) -> ReplicaProgress:
+        progress = self._groups.whole(line.replica_id, line.incarnation, line.progress)
+        if progress.phase is not Activity.STOPPED:
+            progress = replace(progress, since_s=progress.since_s + age_s)
+        return replace(line, progress=progress)
+
+    def _take_facts(self) -> tuple[WorkerFacts, ...]:
+        (at, facts), self._facts = self._facts, (0.0, ())
+        age_s = clock.now() - at
+        return tuple(replace(one, age_s=age_s) for one in facts)
 
 
 def _ended_in(message: FromAgent) -> str:

@@ -194,6 +194,10 @@ _OWN: tuple[Option, ...] = (
         default_words="on for several workers",
     ),
     _option(
+        "--status-line/--no-status-line", bool,
+        "On a terminal, show a line with the job's state under the output.", default=True,
+    ),
+    _option(
         "--json-exit", bool, "Print why the run has ended, as a last line of JSON.", default=False,
     ),
     _option(
@@ -307,7 +311,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "Failures and stops": ("max_restarts", "join_timeout_s", "heartbeat_timeout_s",
                            "isolation_limit_s", "lighthouse_timeout_s", "hang_timeout_s", "grace_s",
                            "signals_to_handle"),
-    "Output": ("prefix", "log_dir", "redirects", "tee", "local_ranks_filter",
+    "Output": ("prefix", "status_line", "log_dir", "redirects", "tee", "local_ranks_filter",
                "duplicate_stdout_filters", "duplicate_stderr_filters", "logs_specs",
                "event_log_handler"),
     "As under torchrun": ("nnodes", "node_rank", "standalone", "master_addr", "master_port",

@@ -333,10 +333,13 @@ class Engine:
             if isinstance(message, m.AskReport) and self.machine.asks_for_peers:
                 self.feed(e.PeersAsked())  # a lighthouse has come back, and knows of no question
             return  # what is said to all workers is of no use before the first Report
+        began = clock.now()
         if message is not None:
             self.feed(message)
-        self.feed(e.Ticked(pauses.current(), pauses.beats()))
+        heal = self._healing.progress()
         with self.changed:
+            waited_s = clock.now() - began
+            self.feed(e.Ticked(pauses.current(), pauses.beats(), heal, waited_s))
             self._flush_progress()
 
     def _on_link_lost(self, error: PeerError) -> None:

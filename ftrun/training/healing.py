@@ -30,6 +30,7 @@ from ftrun.checkpoint.heal import FetchedState, fetch
 from ftrun.checkpoint.leaves import Leaf, local_of
 from ftrun.checkpoint.serve import Exchanged, LookUp, StateServer
 from ftrun.core.ids import Tag
+from ftrun.core.messages import HealProgress
 from ftrun.core.quorum import Endpoint, Quorum
 from ftrun.core.worker.events import Event, HealFailed, LoadState, OfferState, StateLoaded
 from ftrun.errors import PeerError, UserError
@@ -236,6 +237,16 @@ class Healing:
                 target=self._load, args=(fetching, before), name="ftrun-heal", daemon=True
             )
         thread.start()
+
+    def progress(self) -> HealProgress | None:
+        """How much of a state has arrived that is not applied yet; None: none is on its way.
+
+        From any thread, and without the lock: ``retire`` may keep that for as long as it copies.
+        """
+        fetching, to = self._fetching, self._arrivals.destination
+        if self.fetched is None and (fetching is None or not fetching.is_alive()):
+            return None
+        return HealProgress(0) if to is None else HealProgress(to.arrived_bytes, to.layout.nbytes)
 
     def close(self) -> None:
         """Stop serving and fetching."""

@@ -158,6 +158,7 @@ class Manager:
             contributors_min=min_replica_size,
             operation_timeout_s=self._timeout_s,
             quorum_timeout_s=quorum_timeout_s,
+            is_known_when_issued=pg.caller_waits,
         )
         self._progress = WorkerProgress(self._machine)
         limits = StepLimits(

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ftrun.core import messages as m
+from ftrun.core.agent.events import NoManagerMade
 from ftrun.core.worker import events as e
 from ftrun.core.worker.comparison import Shape
 from ftrun.core.worker.machine import StepPhase
@@ -143,6 +144,9 @@ class Script:
         worker, job, rng = self._worker, self._world.job, self._world.rng
         machine = worker.machine
         yield rng.uniform(0.02, 0.2)
+        if self._world.is_apart:
+            worker.agent.handle(NoManagerMade(worker.key, True))
+            yield rng.uniform(0.02, 2.0)
         while job.steps is None or machine.state.step < job.steps:
             yield from self._start_quorum()
             if machine.phase is StepPhase.LEFT:

@@ -62,6 +62,8 @@ PLENTY = 1000
 """Restarts that no schedule spends."""
 SHORT_BUDGET_SEEDS = (8, 22, 26)
 """Modulo 32: agents that give replicas up. Chosen so that every older seed stays what it was."""
+APART_SEEDS = (16, 20, 37)
+"""Modulo 64, from 1000 on: scripts whose optimizers step before they make their Manager."""
 
 Entry = tuple[float, int, Actor | None, Callable[..., None], tuple[Any, ...]]
 
@@ -201,6 +203,7 @@ class World:
         self.max_restarts = PLENTY
         if seed % 32 in SHORT_BUDGET_SEEDS and not focus:
             self.max_restarts = random.Random(f"{seed}/budget").choice((0, 1, 2))
+        self.is_apart = seed >= 1000 and seed % 64 in APART_SEEDS and not focus
         self.standstill_limit_s = STANDSTILL_LIMIT_S if may_stand else 0.0
 
     # ------------------------------------------------------------ time

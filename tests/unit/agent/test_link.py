@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from ftrun import clock
 from ftrun.agent.link import LighthouseLink, web_address
 from ftrun.core.activity import Activity
 from ftrun.core.ids import WorkerKey
@@ -20,7 +22,9 @@ from ftrun.core.messages import (
     Leaving,
     Progress,
     ReplicaFinished,
+    RunningReplica,
     ToAgent,
+    WorkerFacts,
     WorkerMessage,
 )
 from ftrun.protocol.auth import new_token
@@ -68,6 +72,37 @@ def test_few_heartbeats_ask_and_all_that_do_are_answered(tmp_path: Path) -> None
         heard = lighthouse.status()["messages_received"]["Heartbeat"]
     assert asked_at == sorted(asked_at)
     assert heard > len(asked_at) - 1  # a Hello asked as well
+
+
+def test_a_heartbeat_carries_what_was_measured_once_and_the_progress_of_the_whole_group(
+    tmp_path: Path,
+) -> None:
+    started = RunningReplica("0", "a")
+
+    async def main(lighthouse: LighthouseProcess) -> list[dict[str, Any]]:
+        patient = replace(SPEC, heartbeat_timeout_s=DEADLINE_S, workers_per_replica=2)
+        hello = Hello("node", patient, 8, "h", "s", (started,))
+        link = LighthouseLink(Listener(answers=0), lambda: hello, lighthouse.token, SPEC)
+        link.start([lighthouse.grpc])
+        keys = [WorkerKey("0", "a", rank) for rank in (0, 1)]
+        progress = Progress(0, 0, Activity.STARTING, step_s=0.5, own_s=0.25)
+        link.note_progress(keys[0], progress)
+        link.note_progress(keys[1], replace(progress, own_s=0.5))
+        link.note_facts(tuple(WorkerFacts(key, 812 + key.group_rank, "cpu") for key in keys))
+        deadline = clock.now() + DEADLINE_S
+        while clock.now() < deadline:
+            (replica,) = lighthouse.status()["replicas"] or [{"workers": []}]
+            if replica["workers"]:
+                break
+            await asyncio.sleep(0.05)
+        await link.close()
+        return [replica]
+
+    with LighthouseProcess(tmp_path, new_token()) as lighthouse:
+        (replica,) = asyncio.run(main(lighthouse))
+    assert [worker["pid"] for worker in replica["workers"]] == [812, 813]
+    assert 0.0 <= replica["workers"][0]["age_s"] < DEADLINE_S
+    assert (replica["step_s"], replica["own_s"]) == (0.5, 0.5)
 
 
 @pytest.mark.parametrize(

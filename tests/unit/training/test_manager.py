@@ -7,12 +7,14 @@ import threading
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch.distributed import ReduceOp
 
+from ftrun import clock
 from ftrun.core.activity import Activity
 from ftrun.core.messages import Built, Healed, LeaveReason, Leaving, Progress
 from ftrun.errors import Bug, UserError
@@ -787,3 +789,41 @@ def test_an_argument_without_an_effect_is_shown(
         single.add("0", hostname="here", port=0, checkpoint_transport=object())
     (line,) = [x.getMessage() for x in caplog.records if "no effect" in x.getMessage()]
     assert line.startswith("Manager: hostname, checkpoint_transport: no effect under ftrun")
+
+
+class SlowLock:
+    """An engine's lock that each thread waits ten seconds for, on a clock of its own."""
+
+    def __init__(self, lock: Any, now: list[float]) -> None:
+        self._lock, self._now, self._depth = lock, now, 0
+
+    def __enter__(self) -> None:
+        self._lock.__enter__()
+        self._now[0] += 0.0 if self._depth else 10.0
+        self._depth += 1
+
+    def __exit__(self, *error: object) -> None:
+        self._depth -= 1
+        self._lock.__exit__(*error)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._lock, name)
+
+
+def test_a_link_that_waits_for_the_main_thread_does_not_stand_still(
+    alone: Manager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The main thread keeps the lock while it copies its state for a peer."""
+    alone.start_quorum()
+    assert alone.should_commit()
+    running, now, sent = alone._engine, [clock.now()], list[Any]()
+    monkeypatch.setattr(running, "changed", SlowLock(running.changed, now))
+    monkeypatch.setattr(running._link, "send", sent.append)
+    monkeypatch.setattr(engine, "clock", SimpleNamespace(now=lambda: now[0]))
+    for _ in range(3):
+        running._on_message(None)
+        now[0] += 1.0
+    assert [x.phase for x in sent if isinstance(x, Progress) and x.phase is Activity.STOPPED] == []
+    now[0] += 10.0
+    running._on_message(None)
+    assert Activity.STOPPED in [x.phase for x in sent if isinstance(x, Progress)]

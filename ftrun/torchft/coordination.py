@@ -49,16 +49,16 @@ START_MARGIN_S = 10.0
 class LighthouseServer:
     """A lighthouse of torchft's in this process; ``ftrun lighthouse`` serves one that lasts.
 
-    It begins with quorum 1 and keeps nothing on disk. Its protocol has no token: whoever reaches the
-    port takes part. ``quorum_tick_ms`` is how long torchft's lighthouse may take to see that a
+    It begins with quorum 1 and keeps nothing on disk. Its protocol has no token: whoever reaches
+    the port takes part. ``quorum_tick_ms`` is how long torchft's lighthouse may take to see that a
     timeout has passed; this one sees it at once, so any value is kept.
 
     Args:
         bind (str): the address to listen on, ``HOST:PORT``; port 0: any.
         min_replicas (int): the smallest quorum.
-        join_timeout_ms (int): how long the first that joins waits for others that live. Default 100.
-        quorum_tick_ms (int): see above. Default 100.
-        heartbeat_timeout_ms (int): without a heartbeat a replica is dead after this. Default 5000.
+        join_timeout_ms (int): how long the first that joins waits for others; 100 if None.
+        quorum_tick_ms (int): see above; 100 if None.
+        heartbeat_timeout_ms (int): a replica without a heartbeat is dead then; 5000 if None.
     """
 
     def __init__(

@@ -76,10 +76,15 @@ def call(method: Callable[..., T], request: Any, timeout_s: float, metadata: Any
 
 
 def raise_error(error: Any) -> NoReturn:
-    """Raise the Python error for a failed call."""
+    """Raise the Python error for a failed call, with a text as torchft's clients have it.
+
+    Scripts look for words in it. For a call that got no answer in time torchft says "Cancelled".
+    """
     code, details = error.code(), error.details()
-    kind = TimeoutError if code in TIMEOUTS else RuntimeError
-    raise kind(f"{code.name}: {details}") from None
+    if code in TIMEOUTS:
+        raise TimeoutError('status: Cancelled, message: "Timeout expired"') from None
+    name = "".join(word.capitalize() for word in code.name.split("_"))
+    raise RuntimeError(f'status: {name}, message: "{details}"') from None
 
 
 def seconds(timeout: Any) -> float:

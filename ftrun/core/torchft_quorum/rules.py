@@ -9,8 +9,8 @@ makes them wait for the next quorum. In this order:
     a healthy one has not joined                    wait until the join timeout of the first joiner
     otherwise                                       a quorum now
 
-If any joiner asks for ``shrink_only``, joiners that the last quorum lacks are left out, and wait on.
-A quorum of nobody is none: torchft would answer it, and then for ever.
+If any joiner asks for ``shrink_only``, joiners that the last quorum lacks are left out, and wait
+on. A quorum of nobody is none: torchft's lighthouse would form it, again and again.
 
 The order of the checks, and the rules, are torchft's as its lighthouse shows them
 (tests/torchft/test_against_real.py compares both). Not here: tables and ids (room.py).

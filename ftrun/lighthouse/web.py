@@ -39,8 +39,8 @@ CONNECTIONS_MAX = 256
 BODY_BYTES_MAX = 64 * 1024
 
 NO_GRPC = (
-    "this is the HTTP port of an ftrun lighthouse, for people and scrapers; agents have the port of "
-    "--bind. torchft's own clients need one of their own: ftrun lighthouse --torchft-bind "
+    "this is the HTTP port of an ftrun lighthouse, for people and scrapers; agents come to that "
+    "of --bind. torchft's own clients need one of their own: ftrun lighthouse --torchft-bind "
     "HOST:PORT, and TORCHFT_LIGHTHOUSE=http://HOST:PORT"
 )
 

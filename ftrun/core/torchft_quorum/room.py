@@ -93,9 +93,7 @@ class Room:
 
     def leave(self, call: int) -> None:
         """The call's client waits no more."""
-        member = self._calls.pop(call, None)
-        if member is None:
-            return
+        member = self._calls.pop(call)
         others = [x for x in self._calls.values() if x.replica_id == member.replica_id]
         if not others:
             self._joiners.pop(member.replica_id, None)

@@ -28,7 +28,7 @@ from ftrun.protocol.grpc_port import GrpcPort
 from ftrun.protocol.rpc import end_call
 from ftrun.torchft_wire import torchft_pb2 as wire
 from ftrun.torchft_wire.clients import CHANNEL_OPTIONS, TIMEOUTS, target_of
-from ftrun.torchft_wire.quorum_server import CALL_S_MAX, SERVER_OPTIONS
+from ftrun.torchft_wire.quorum_server import EXPIRED, SERVER_OPTIONS, patience_s
 from ftrun.torchft_wire.quorum_server import SERVICE as LIGHTHOUSE
 from ftrun.torchft_wire.records import asked_of, member_message, quorum_of, result_message
 
@@ -171,9 +171,9 @@ class GroupServer:
         self._waiting[call] = asyncio.get_running_loop().create_future()
         try:
             self._carry_out(begin(self._group, call))
-            answer = await asyncio.wait_for(self._waiting[call], CALL_S_MAX)
+            answer = await asyncio.wait_for(self._waiting[call], patience_s(context))
         except asyncio.TimeoutError:
-            end_call(context, grpc.StatusCode.DEADLINE_EXCEEDED, "no answer within a day")
+            end_call(context, grpc.StatusCode.CANCELLED, EXPIRED)
             return None
         finally:
             del self._waiting[call]

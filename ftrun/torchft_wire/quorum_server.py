@@ -41,6 +41,10 @@ from ftrun.torchft_wire.records import checked_name, member_of, quorum_message, 
 SERVICE = wire.DESCRIPTOR.services_by_name["LighthouseService"].full_name
 CALL_S_MAX = 86_400.0
 """A call without a deadline of its own ends after this."""
+ANSWER_S = 0.01
+"""A call is answered this much before its deadline."""
+EXPIRED = "Timeout expired"
+"""What torchft's servers say, with CANCELLED; scripts and tests look for it."""
 CALLS_MAX = 16_384
 TIMER_DELAY_MIN_S = 0.001
 
@@ -146,9 +150,9 @@ class QuorumServer:
         self._waiting[call] = asyncio.get_running_loop().create_future()
         self._feed(Joined(call, room, member))
         try:
-            return await asyncio.wait_for(self._waiting[call], CALL_S_MAX)
+            return await asyncio.wait_for(self._waiting[call], patience_s(context))
         except asyncio.TimeoutError:
-            end_call(context, grpc.StatusCode.DEADLINE_EXCEEDED, "no quorum within a day")
+            end_call(context, grpc.StatusCode.CANCELLED, EXPIRED)
             return _EMPTY
         except _RefusedError as error:
             end_call(context, grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
@@ -212,6 +216,14 @@ class QuorumServer:
                 rest = f" and {more} more" if more > 0 else ""
                 log.info("torchft, room %s: quorum %d: %s%s", name, room.quorum_id, members, rest)
         self._saved = record
+
+
+def patience_s(context: Any) -> float:
+    """How long a call may wait: its answer must be there before gRPC ends it in its own words."""
+    remaining_s = context.time_remaining()
+    if remaining_s is None:
+        return CALL_S_MAX
+    return max(0.0, min(CALL_S_MAX, remaining_s - min(ANSWER_S, remaining_s / 4)))
 
 
 class _RefusedError(Exception):

@@ -1,7 +1,7 @@
 """Replays a transcript of torchft's quorums: the events of the rooms, and the exact instructions.
 
 A line at the margin is an event; the indented lines below it are the instructions that follow.
-``#`` begins a comment. Replica ids are single words; a call is known by the name that follows ``as``.
+``#`` begins a comment. Replica ids are single words; a call has the name that follows ``as``.
 
     settings min_replicas=2 join_timeout_s=10 heartbeat_timeout_s=5     (first line)
     start | restart [lost]        an empty record | kill -9, and one with the last record or none

@@ -22,6 +22,8 @@ from ftrun.core.torchft_quorum.records import (
 )
 from ftrun.core.torchft_quorum.rules import Joiner, Verdict, decide
 
+NOBODY = Verdict(None, "no replica has joined")
+
 
 class Room:
     """The tables of one room. ``quorum`` is the last one; None: none since this lighthouse began.
@@ -36,7 +38,7 @@ class Room:
         self.quorum: TorchftQuorum | None = None
         self.quorum_at: float | None = None
         self.touched_at = now
-        self.verdict = Verdict(None, "no replica has joined")
+        self.verdict = NOBODY
         self._heartbeats: dict[str, float] = {}  # oldest first
         self._joiners: dict[str, Joiner] = {}
         self._calls: dict[int, QuorumMember] = {}
@@ -102,16 +104,20 @@ class Room:
             self._joiners[member.replica_id] = Joiner(others[-1], since)
 
     def form(self, now: float) -> list[Answer]:
-        """The answers of a quorum, if the joiners are one now."""
+        """The answers of a quorum, if the joiners are one now.
+
+        Those that a shrinking quorum leaves out may be the next one: each round has fewer joiners.
+        """
         self._forget_silent(now)
-        if not self._joiners:
-            self.verdict = Verdict(None, "no replica has joined")
-            return []
-        healthy = self._heartbeats.keys()
-        self.verdict = decide(self._joiners, healthy, self.last, self._settings, now)
-        if self.verdict.members is None:
-            return []
-        return list(self._stand(self.verdict.members, now))
+        answers: list[Answer] = []
+        self.verdict = NOBODY
+        while self._joiners:
+            healthy = self._heartbeats.keys()
+            self.verdict = decide(self._joiners, healthy, self.last, self._settings, now)
+            if self.verdict.members is None:
+                break
+            answers += self._stand(self.verdict.members, now)
+        return answers
 
     def next_deadline(self) -> float | None:
         """When the joiners may be a quorum though nothing more arrives."""

@@ -32,7 +32,7 @@ steps = st.lists(
             st.just("join"),
             st.sampled_from(NAMES),
             st.sampled_from([0, 0, 0, 1]),
-            st.sampled_from([False, False, False, True]),
+            st.sampled_from([False, True]),
         ),
         st.tuples(st.just("leave"), st.integers(0, 30)),
         st.tuples(st.just("all"), st.just(0)),

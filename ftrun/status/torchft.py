@@ -24,7 +24,7 @@ def room_words(room: TorchftRoomStatus) -> str:
         if room["age_s"] is not None:
             when = f"asked for {duration(room['age_s'])} ago"
         found = f"{name}quorum {room['quorum_id']} of {counted(room['members'], 'replica')}, {when}"
-    return f"{found}; no quorum: {room['waiting']}" if room["waiting"] else found
+    return f"{found}; the next one waits: {room['waiting']}" if room["waiting"] else found
 
 
 def replica_state(replica: TorchftReplicaStatus) -> str:

@@ -40,6 +40,7 @@ def test_both_ports_say_what_they_are(tmp_path: Path) -> None:
         assert lighthouse.status()["torchft"] is None
 
 
+@pytest.mark.slow
 def test_a_client_that_says_nothing_more_is_closed(tmp_path: Path) -> None:
     """The preface alone holds a connection no longer than any other request."""
 

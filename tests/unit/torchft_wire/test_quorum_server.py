@@ -1,5 +1,8 @@
-"""torchft's LighthouseService over real sockets. Its rules are in tests/transcripts/torchft, the port
-that goes on after an unreadable call in tests/unit/lighthouse/test_unreadable_calls.py."""
+"""torchft's LighthouseService over real sockets.
+
+Its rules are in tests/transcripts/torchft; that a port goes on after an unreadable call is shown in
+tests/unit/lighthouse/test_unreadable_calls.py.
+"""
 
 from __future__ import annotations
 

@@ -14,7 +14,6 @@ import weakref
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
 
 from ftrun import clock
 from ftrun.addresses import join_address, split_address
@@ -306,7 +305,8 @@ class ManagerClient:
     def _checkpoint_metadata(self, rank: int, timeout: timedelta) -> str:
         """Where that rank of the manager's group offers its checkpoint."""
         request = wire.CheckpointMetadataRequest(rank=rank)
-        return call(self._call_metadata, request, seconds(timeout)).checkpoint_metadata
+        found: str = call(self._call_metadata, request, seconds(timeout)).checkpoint_metadata
+        return found
 
     def should_commit(
         self, group_rank: int, step: int, should_commit: bool, timeout: timedelta
@@ -325,7 +325,8 @@ class ManagerClient:
         request = wire.ShouldCommitRequest(
             group_rank=group_rank, step=step, should_commit=should_commit
         )
-        return call(self._call_vote, request, seconds(timeout)).should_commit
+        found: bool = call(self._call_vote, request, seconds(timeout)).should_commit
+        return found
 
 
 @dataclass
@@ -448,7 +449,7 @@ def _data(text: str) -> dict[Hashable, object] | None:
         RuntimeError: it is no JSON.
     """
     try:
-        found: Any = json.loads(text) if text else None
+        found: dict[Hashable, object] | None = json.loads(text) if text else None
     except (ValueError, RecursionError) as error:
         raise RuntimeError(f"a member's data is no JSON: {error}") from None
     return found

@@ -86,7 +86,7 @@ class GroupServer:
         try:
             await asyncio.wait_for(self._channel.channel_ready(), self._connect_timeout_s)
         except asyncio.TimeoutError:
-            await self._channel.close()
+            await self._channel.close(None)
             raise RuntimeError(
                 f"no lighthouse answers at {self._lighthouse} within the connect timeout of "
                 f"{self._connect_timeout_s:g} s. Check TORCHFT_LIGHTHOUSE, and that it runs."
@@ -103,7 +103,7 @@ class GroupServer:
                 task.cancel()
         await self._port.stop()
         if self._channel is not None:
-            await self._channel.close()
+            await self._channel.close(None)
 
     def _make(self) -> grpc.aio.Server:
         server = grpc.aio.server(options=SERVER_OPTIONS, maximum_concurrent_rpcs=CALLS_MAX)

@@ -92,7 +92,7 @@ class QuorumServer:
         self._last: tuple[TorchftQuorum | None, wire.LighthouseQuorumResponse] = (None, _EMPTY)
         self._saved = rooms.record()
         self._ports: list[GrpcPort] = []
-        self._timer = DeadlineTimer(partial(self._feed, TimerFired()), TIMER_DELAY_MIN_S)
+        self._timer = DeadlineTimer(self._on_time, TIMER_DELAY_MIN_S)
         self._calls = 0
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -104,7 +104,7 @@ class QuorumServer:
 
     async def start(self) -> None:
         """Accept calls on all ports."""
-        self._feed(TimerFired())
+        self._on_time()
         for port in self._ports:
             await port.start()
 
@@ -119,7 +119,7 @@ class QuorumServer:
         server.add_generic_rpc_handlers((self._service(room),))
         return server
 
-    def _service(self, room: str) -> grpc.GenericRpcHandler:
+    def _service(self, room: str) -> Any:
         quorum: Any = grpc.unary_unary_rpc_method_handler(
             partial(self._quorum, room),
             wire.LighthouseQuorumRequest.FromString,
@@ -174,6 +174,9 @@ class QuorumServer:
                 end_call(context, grpc.StatusCode.RESOURCE_EXHAUSTED, refused.reason)
         return wire.LighthouseHeartbeatResponse()
 
+    def _on_time(self) -> None:
+        self._feed(TimerFired())
+
     def _feed(self, event: QuorumEvent) -> list[Refuse]:
         """Hand the event to the core, do what follows; returns the refusals of heartbeats."""
         if self.failed.done():
@@ -220,7 +223,7 @@ class QuorumServer:
 
 def patience_s(context: Any) -> float:
     """How long a call may wait: its answer must be there before gRPC ends it in its own words."""
-    remaining_s = context.time_remaining()
+    remaining_s: float | None = context.time_remaining()
     if remaining_s is None:
         return CALL_S_MAX
     return max(0.0, min(CALL_S_MAX, remaining_s - min(ANSWER_S, remaining_s / 4)))

@@ -150,7 +150,7 @@ class RoomsRecord:
                 for name, room in document["rooms"].items()
             }
             record = cls(rooms, int(document["floor"]))
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, AttributeError, OverflowError) as error:
             raise ValueError(f"no record of torchft's rooms: {error!r}") from error
         ids = [record.floor, *(room.quorum_id for room in rooms.values())]
         if len(rooms) > ROOMS_MAX or not all(0 <= number < QUORUM_ID_MAX for number in ids):

@@ -81,6 +81,7 @@ def test_a_record_is_the_same_after_the_disk() -> None:
         None,
         {},
         {"rooms": {}, "floor": None},
+        {"rooms": {}, "floor": float("inf")},
         {"rooms": [], "floor": 1},
         {"rooms": {"x": {"quorum_id": 1}}, "floor": 1},
         {"rooms": {"x": {"quorum_id": -1, "replica_ids": []}}, "floor": 1},

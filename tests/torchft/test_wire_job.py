@@ -26,6 +26,8 @@ def test_torchfts_own_processes_train_over_kills() -> None:
         first = found.trainers[0]
         assert first.process.returncode == 0
         numbers = [step["step"] for step in first.steps()]
-        assert numbers == list(range(1, numbers[-1] + 1)), "the survivor lost or skipped a step"
+        # It may have come second, and begun with what the other one had.
+        everything = list(range(numbers[0], numbers[-1] + 1))
+        assert numbers == everything, "the survivor lost or skipped a step"
         shown = "\n".join(story)
         assert "train_0:" in shown and "train_1:" in shown and "room default: quorum" in shown

@@ -77,11 +77,11 @@ class TorchftSettings:
 class ServiceSettings:
     """One lighthouse service.
 
+    ``torchft``: the lighthouse for torchft's own clients.
     ``bind``: gRPC address; port 0 = any. ``http``: address of the web server; None: the port after
     ``bind``'s (any, if that is 0). ``tls``: if it has a CA, both ports require a certificate.
     ``insecure_plaintext``: allows another address than loopback without TLS.
-    ``allowed_hosts``: further host names in requests to the web server. ``torchft``: the lighthouse
-    for torchft's own clients.
+    ``allowed_hosts``: further host names in requests to the web server.
     """
 
     state_dir: Path
@@ -89,10 +89,10 @@ class ServiceSettings:
     bind: str = BIND
     http: str | None = None
     tls: TlsFiles = PLAINTEXT
+    torchft: TorchftSettings = field(default_factory=TorchftSettings)
     insecure_plaintext: bool = False
     allowed_hosts: tuple[str, ...] = ()
     core: LighthouseSettings = field(default_factory=LighthouseSettings)
-    torchft: TorchftSettings = field(default_factory=TorchftSettings)
 
     def grpc_address(self) -> tuple[str, int]:
         """Host and port for agents."""

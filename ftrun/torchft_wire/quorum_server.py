@@ -68,7 +68,7 @@ SERVER_OPTIONS: Sequence[tuple[str, Any]] = [
 ]
 
 NAMES_LOGGED_MAX = 16
-_EMPTY = wire.LighthouseQuorumResponse()
+_EMPTY = b""
 
 log = logging.getLogger(__name__)
 
@@ -88,8 +88,8 @@ class QuorumServer:
     ) -> None:
         self.rooms = rooms
         self._save = save
-        self._waiting: dict[int, asyncio.Future[wire.LighthouseQuorumResponse]] = {}
-        self._last: tuple[TorchftQuorum | None, wire.LighthouseQuorumResponse] = (None, _EMPTY)
+        self._waiting: dict[int, asyncio.Future[bytes]] = {}
+        self._last: tuple[TorchftQuorum | None, bytes] = (None, _EMPTY)
         self._saved = rooms.record()
         self._ports: list[GrpcPort] = []
         self._timer = DeadlineTimer(self._on_time, TIMER_DELAY_MIN_S)
@@ -123,7 +123,6 @@ class QuorumServer:
         quorum: Any = grpc.unary_unary_rpc_method_handler(
             partial(self._quorum, room),
             wire.LighthouseQuorumRequest.FromString,
-            wire.LighthouseQuorumResponse.SerializeToString,
         )
         heartbeat: Any = grpc.unary_unary_rpc_method_handler(
             partial(self._heartbeat, room),
@@ -135,7 +134,7 @@ class QuorumServer:
 
     async def _quorum(
         self, default_room: str, request: wire.LighthouseQuorumRequest, context: Any
-    ) -> wire.LighthouseQuorumResponse:
+    ) -> bytes:
         if not request.HasField("requester"):
             end_call(context, grpc.StatusCode.INVALID_ARGUMENT, "missing requester")
             return _EMPTY
@@ -204,11 +203,12 @@ class QuorumServer:
                 if call is not None:
                     self._waiting[call].set_exception(_RefusedError(reason))
 
-    def _response(self, quorum: TorchftQuorum) -> wire.LighthouseQuorumResponse:
+    def _response(self, quorum: TorchftQuorum) -> bytes:
         """The answer of all members of a quorum: encoded once, with one date."""
         if self._last[0] is not quorum:
             message = quorum_message(quorum, clock.wall())
-            self._last = (quorum, wire.LighthouseQuorumResponse(quorum=message))
+            response = wire.LighthouseQuorumResponse(quorum=message)
+            self._last = (quorum, response.SerializeToString())
         return self._last[1]
 
     def _log_changes(self, record: RoomsRecord) -> None:

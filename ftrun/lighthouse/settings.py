@@ -58,8 +58,13 @@ class TorchftSettings:
         """Check the numbers.
 
         Raises:
-            UserError: the first that is wrong.
+            UserError: the first that is wrong, or they are for nothing.
         """
+        if not self.binds and self.quorum != QuorumSettings():
+            raise UserError(
+                f"The --torchft options have no effect without {TORCHFT_BIND}: the lighthouse was "
+                f"not started. Give {TORCHFT_BIND} HOST:PORT, or leave them out."
+            )
         if not 1 <= self.quorum.min_replicas <= REPLICAS_MAX:
             raise UserError(
                 f"--torchft-min-replicas is {self.quorum.min_replicas}, and must be between 1 and "

@@ -123,6 +123,12 @@ def test_what_is_wrong_is_named(
     assert words in str(caught.value)
 
 
+def test_options_without_an_address_are_refused(tmp_path: Path) -> None:
+    settings_with(tmp_path).check()
+    with pytest.raises(UserError, match="no effect without --torchft-bind"):
+        settings_with(tmp_path, min_replicas=2).check()
+
+
 def test_an_open_port_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         with caplog.at_level(logging.WARNING):

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import grpc
 import grpc.aio
+from google.protobuf.message import Message
 
 from ftrun import clock
 from ftrun.core.torchft_quorum.group import (
@@ -30,7 +32,7 @@ from ftrun.torchft_wire import torchft_pb2 as wire
 from ftrun.torchft_wire.clients import CHANNEL_OPTIONS, TIMEOUTS, target_of
 from ftrun.torchft_wire.quorum_server import EXPIRED, SERVER_OPTIONS, patience_s
 from ftrun.torchft_wire.quorum_server import SERVICE as LIGHTHOUSE
-from ftrun.torchft_wire.records import asked_of, member_message, quorum_of, result_message
+from ftrun.torchft_wire.records import asked_of, member_message, parsed, quorum_of, result_message
 
 SERVICE = wire.DESCRIPTOR.services_by_name["ManagerService"].full_name
 RETRY_PAUSE_S = 0.1
@@ -107,59 +109,48 @@ class GroupServer:
 
     def _make(self) -> grpc.aio.Server:
         server = grpc.aio.server(options=SERVER_OPTIONS, maximum_concurrent_rpcs=CALLS_MAX)
+        methods = {
+            "Quorum": self._quorum,
+            "CheckpointMetadata": self._metadata,
+            "ShouldCommit": self._vote,
+            "Kill": self._kill,
+        }
         handlers: dict[str, Any] = {
-            name: grpc.unary_unary_rpc_method_handler(
-                method, request.FromString, response.SerializeToString
-            )
-            for name, method, request, response in (
-                ("Quorum", self._quorum, wire.ManagerQuorumRequest, wire.ManagerQuorumResponse),
-                (
-                    "CheckpointMetadata",
-                    self._metadata,
-                    wire.CheckpointMetadataRequest,
-                    wire.CheckpointMetadataResponse,
-                ),
-                ("ShouldCommit", self._vote, wire.ShouldCommitRequest, wire.ShouldCommitResponse),
-                ("Kill", self._kill, wire.KillRequest, wire.KillResponse),
-            )
+            name: grpc.unary_unary_rpc_method_handler(partial(_answered, method))
+            for name, method in methods.items()
         }
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
         return server
 
     # ------------------------------------------------------------ calls of the ranks
 
-    async def _quorum(
-        self, request: wire.ManagerQuorumRequest, context: Any
-    ) -> wire.ManagerQuorumResponse:
+    async def _quorum(self, data: bytes, context: Any) -> Message | None:
+        request = parsed(wire.ManagerQuorumRequest, data)
         timeout_s = context.time_remaining()
         if timeout_s is None:
-            end_call(context, grpc.StatusCode.INVALID_ARGUMENT, "missing timeout")
-            return wire.ManagerQuorumResponse()
+            raise ProtocolError("missing timeout")
         asked = asked_of(request, timeout_s)
         answer = await self._round(context, lambda group, call: group.ask(call, asked))
-        found = answer.result if isinstance(answer, QuorumAnswer) else None
-        return result_message(found) if found is not None else wire.ManagerQuorumResponse()
+        return result_message(answer.result) if isinstance(answer, QuorumAnswer) else None
 
-    async def _vote(
-        self, request: wire.ShouldCommitRequest, context: Any
-    ) -> wire.ShouldCommitResponse:
+    async def _vote(self, data: bytes, context: Any) -> Message | None:
+        request = parsed(wire.ShouldCommitRequest, data)
         rank, vote = request.group_rank, request.should_commit
         answer = await self._round(context, lambda group, call: group.vote(call, rank, vote))
-        commits = isinstance(answer, VoteAnswer) and answer.should_commit
-        return wire.ShouldCommitResponse(should_commit=commits)
+        if not isinstance(answer, VoteAnswer):
+            return None
+        return wire.ShouldCommitResponse(should_commit=answer.should_commit)
 
-    async def _metadata(
-        self, request: wire.CheckpointMetadataRequest, context: Any
-    ) -> wire.CheckpointMetadataResponse:
+    async def _metadata(self, data: bytes, context: Any) -> Message | None:
         assert self._group is not None
-        found = self._group.metadata(request.rank)
+        found = self._group.metadata(parsed(wire.CheckpointMetadataRequest, data).rank)
         if found is None:
-            end_call(context, grpc.StatusCode.INVALID_ARGUMENT, "rank not found")
-        return wire.CheckpointMetadataResponse(checkpoint_metadata=found or "")
+            raise ProtocolError("rank not found")
+        return wire.CheckpointMetadataResponse(checkpoint_metadata=found)
 
-    async def _kill(self, request: wire.KillRequest, context: Any) -> wire.KillResponse:
+    async def _kill(self, data: bytes, context: Any) -> Message | None:
         end_call(context, grpc.StatusCode.PERMISSION_DENIED, NO_KILL)
-        return wire.KillResponse()
+        return None
 
     async def _round(
         self, context: Any, begin: Callable[[ReplicaGroup, int], list[GroupInstruction]]
@@ -256,3 +247,15 @@ class GroupServer:
                     )  # fmt: skip
                 has_failed = True
             await asyncio.sleep(self._heartbeat_interval_s)
+
+
+async def _answered(
+    method: Callable[[bytes, Any], Awaitable[Message | None]], data: bytes, context: Any
+) -> bytes:
+    """The answer's bytes; none, if the method has set an error. A wrong request is its caller's."""
+    try:
+        answer = await method(data, context)
+    except ProtocolError as error:
+        end_call(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        return b""
+    return b"" if answer is None else answer.SerializeToString()

@@ -36,7 +36,7 @@ from ftrun.protocol.grpc_port import GrpcPort
 from ftrun.protocol.rpc import end_call
 from ftrun.timer import DeadlineTimer
 from ftrun.torchft_wire import torchft_pb2 as wire
-from ftrun.torchft_wire.records import checked_name, member_of, quorum_message, room_of
+from ftrun.torchft_wire.records import checked_name, member_of, parsed, quorum_message, room_of
 
 SERVICE = wire.DESCRIPTOR.services_by_name["LighthouseService"].full_name
 CALL_S_MAX = 86_400.0
@@ -120,25 +120,16 @@ class QuorumServer:
         return server
 
     def _service(self, room: str) -> Any:
-        quorum: Any = grpc.unary_unary_rpc_method_handler(
-            partial(self._quorum, room),
-            wire.LighthouseQuorumRequest.FromString,
-        )
-        heartbeat: Any = grpc.unary_unary_rpc_method_handler(
-            partial(self._heartbeat, room),
-            wire.LighthouseHeartbeatRequest.FromString,
-            wire.LighthouseHeartbeatResponse.SerializeToString,
-        )
+        quorum: Any = grpc.unary_unary_rpc_method_handler(partial(self._quorum, room))
+        heartbeat: Any = grpc.unary_unary_rpc_method_handler(partial(self._heartbeat, room))
         handlers = {"Quorum": quorum, "Heartbeat": heartbeat}
         return grpc.method_handlers_generic_handler(SERVICE, handlers)
 
-    async def _quorum(
-        self, default_room: str, request: wire.LighthouseQuorumRequest, context: Any
-    ) -> bytes:
-        if not request.HasField("requester"):
-            end_call(context, grpc.StatusCode.INVALID_ARGUMENT, "missing requester")
-            return _EMPTY
+    async def _quorum(self, default_room: str, data: bytes, context: Any) -> bytes:
         try:
+            request = parsed(wire.LighthouseQuorumRequest, data)
+            if not request.HasField("requester"):
+                raise ProtocolError("missing requester")
             member = member_of(request.requester)
             room = room_of(context.invocation_metadata(), default_room)
         except ProtocolError as error:
@@ -160,10 +151,9 @@ class QuorumServer:
             del self._waiting[call]
             self._feed(CallEnded(call))
 
-    async def _heartbeat(
-        self, default_room: str, request: wire.LighthouseHeartbeatRequest, context: Any
-    ) -> wire.LighthouseHeartbeatResponse:
+    async def _heartbeat(self, default_room: str, data: bytes, context: Any) -> bytes:
         try:
+            request = parsed(wire.LighthouseHeartbeatRequest, data)
             room = room_of(context.invocation_metadata(), default_room)
             name = checked_name("replica_id", request.replica_id)
         except ProtocolError as error:
@@ -171,7 +161,7 @@ class QuorumServer:
         else:
             for refused in self._feed(HeartbeatReceived(room, name)):
                 end_call(context, grpc.StatusCode.RESOURCE_EXHAUSTED, refused.reason)
-        return wire.LighthouseHeartbeatResponse()
+        return _EMPTY  # the bytes of a response without fields
 
     def _on_time(self) -> None:
         self._feed(TimerFired())

@@ -6,7 +6,9 @@ Not here: calls (quorum_server.py, manager_server.py, clients.py).
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
+
+from google.protobuf.message import DecodeError, Message
 
 from ftrun.core.torchft_quorum.group import QuorumAsked
 from ftrun.core.torchft_quorum.records import DEFAULT_ROOM, QuorumMember, TorchftQuorum
@@ -17,10 +19,24 @@ from ftrun.torchft_wire import torchft_pb2 as wire
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+T = TypeVar("T", bound=Message)
+
 NAME_BYTES_MAX = 512
 HANDLES_MAX = 65_536
 ROOM_ID = "room-id"
 """The metadata by which a client of torchft's git names its room; the nightly's sends none."""
+
+
+def parsed(kind: type[T], data: bytes) -> T:
+    """The message in a call's bytes. (gRPC's own parsing logs a traceback for damaged ones.)
+
+    Raises:
+        ProtocolError: they are no such message.
+    """
+    try:
+        return kind.FromString(data)
+    except DecodeError as error:
+        raise ProtocolError(f"no {kind.__name__}: {error}") from None
 
 
 def member_of(message: wire.QuorumMember) -> QuorumMember:

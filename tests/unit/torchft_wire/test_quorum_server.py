@@ -128,6 +128,10 @@ def test_what_no_client_of_torchft_sends_is_refused_with_words() -> None:
         assert code is bad and "printed" in words
         code, words = await refusal(clients[0].heartbeat("a", room="r" * 600))
         assert code is bad and "room-id" in words
+        for method in ("Quorum", "Heartbeat"):
+            damaged = clients[0].channel.unary_unary(f"/{SERVICE}/{method}")
+            code, words = await refusal(damaged(b"\xff", timeout=TIMEOUT_S))
+            assert code is bad and "no Lighthouse" in words
         kill = clients[0].channel.unary_unary("/torchft.ManagerService/Kill")
         code, _ = await refusal(kill(b"", timeout=TIMEOUT_S))
         assert code is grpc.StatusCode.UNIMPLEMENTED

@@ -1,5 +1,5 @@
 """Tests that need the real torchft-nightly, beside which ours is compared.
 
-They are skipped where it is not installed: ``pip install torchft-nightly==2026.10.26``, then
-``python -m pytest tests/torchft -m slow``.
+They are skipped where it is not installed: ``pip install -e .[bench] parameterized``, then
+``python -m pytest tests/torchft -m slow``. (Only test_on_ours.py needs ``parameterized``.)
 """

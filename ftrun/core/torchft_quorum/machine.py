@@ -49,9 +49,7 @@ class TorchftRooms:
         """What follows from the event, in the order in which it is to be done."""
         if isinstance(event, CallEnded):
             room = self._room_of.pop(event.call, None)
-            if room is not None:
-                room.leave(event.call)
-            return []
+            return [] if room is None else self._sent(room.leave(event.call, now))
         if isinstance(event, HeartbeatReceived):
             return self._heartbeat(event, now)
         if isinstance(event, Joined):

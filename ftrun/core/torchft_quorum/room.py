@@ -93,8 +93,8 @@ class Room:
         self._joiners[member.replica_id] = Joiner(member, now)
         return self.form(now)
 
-    def leave(self, call: int) -> None:
-        """The call's client waits no more."""
+    def leave(self, call: int, now: float) -> list[Answer]:
+        """A client waits no more; the others may be a quorum without its wish to shrink."""
         member = self._calls.pop(call)
         others = [x for x in self._calls.values() if x.replica_id == member.replica_id]
         if not others:
@@ -102,6 +102,7 @@ class Room:
         elif self._joiners[member.replica_id].member is member:
             since = self._joiners[member.replica_id].since
             self._joiners[member.replica_id] = Joiner(others[-1], since)
+        return self.form(now)
 
     def form(self, now: float) -> list[Answer]:
         """The answers of a quorum, if the joiners are one now.

@@ -33,9 +33,10 @@ class DumbLighthouse:
         self.calls.append((call, member, now))
         self.look(now)
 
-    def leave(self, call: int) -> None:
+    def leave(self, call: int, now: float) -> None:
         """A call ends."""
         self.calls = [x for x in self.calls if x[0] != call]
+        self.look(now)
 
     def look(self, now: float) -> None:
         """Is there a quorum?"""

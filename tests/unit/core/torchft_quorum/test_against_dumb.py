@@ -82,7 +82,7 @@ class Both:
         else:
             call = int(str(value))
             self.feed(CallEnded(call))
-            self.dumb.leave(call)
+            self.dumb.leave(call, self.now)
 
     def join(self, name: str, failures: int, shrinks: bool) -> None:
         member = QuorumMember(name, commit_failures=failures, shrink_only=shrinks)

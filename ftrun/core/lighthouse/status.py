@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TypedDict
 
+from ftrun.core.torchft_quorum.status import TorchftStatus
+
 
 class LighthouseStatus(TypedDict):
     """The lighthouse's process and its journal."""
@@ -252,13 +254,14 @@ SCHEMA = "ftrun.status/1"
 class Status(MembershipStatus):
     """The whole status. ``messages_received``: how many of each kind, since the start.
 
-    ``schema``: ``SCHEMA``.
+    ``schema``: ``SCHEMA``. ``torchft``: None: no port for torchft's own clients is open.
     """
 
     schema: str
     lighthouse: LighthouseStatus
     events: list[NoticeStatus]
     messages_received: dict[str, int]
+    torchft: TorchftStatus | None
 
 
 class StackStatus(TypedDict):

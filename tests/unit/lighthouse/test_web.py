@@ -71,6 +71,7 @@ def status() -> Status:
         **core.snapshot(2.0),
         "events": [],
         "messages_received": {"Report": 1},
+        "torchft": None,
     }
 
 

@@ -26,6 +26,7 @@ class WorkerContext:
     Unix socket. ``device``: "cpu" or "cuda". ``heal_tls``: states are served and fetched with TLS.
     ``restarts``: earlier starts of this slot. ``hang_factor``: above 0 the agent wants to know that
     the loop goes on, also without a Manager. ``global_batch``: samples of all replicas in one step.
+    ``data``: who chooses the samples of an unmodified script.
     """
 
     job_id: str
@@ -45,6 +46,7 @@ class WorkerContext:
     restarts: int = 0
     hang_factor: float = 0.0
     global_batch: int | None = None
+    data: str = "as-written"
 
     @property
     def replica_id(self) -> str:

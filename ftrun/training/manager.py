@@ -321,6 +321,12 @@ class Manager:
         if self._leaving.closed:
             raise UserError("this Manager has left the job: it begins no further step")
         if not self._machine.begun:
+            if self._context.global_batch is not None and self._sampler is None:
+                raise UserError(
+                    f"--global-batch {self._context.global_batch}: this script has made no "
+                    "ftrun.ElasticSampler before its first step, which alone can keep to it "
+                    "(docs/DATA.md)"
+                )
             self._healing.begin()
             trains(self._leaving.at_once)
         if not self._flow.begin(freeze_membership, timeout_s, for_draw=for_draw):

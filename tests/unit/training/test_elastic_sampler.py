@@ -99,7 +99,9 @@ class Trainer:
             return
         if strike is not None:
             strike(manager.current_step())
-        manager.allreduce(self.gradient).wait()
+        reduced = manager.allreduce_bucket(self.gradient, True, None)  # as DDP's
+        manager.await_buckets()
+        reduced.wait()
         contributors = manager.contributors()
         if manager.should_commit():
             self.counts += self.gradient * self.samples_of_step(contributors)

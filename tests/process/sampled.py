@@ -1,0 +1,202 @@
+"""A training script that writes down its samples, and what its lines show of them.
+
+Each worker writes a line before it trains on a batch and a line after each commit, so that a
+``kill -9`` at any moment hides nothing: the lines together say which samples each step trained.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+SCRIPT = """
+import contextlib, json, os, pathlib, signal, sys, time
+import torch
+import ftrun
+from torch.utils.data import Dataset
+
+EPOCHS, SAMPLES, WORKERS = map(int, sys.argv[1:4])
+MOMENTS, RULES = sys.argv[4].split(","), json.loads(sys.argv[5])
+HERE = pathlib.Path(__file__).parent
+slot = os.environ["REPLICA_GROUP_ID"]
+lines = open(HERE / f"{slot}-{os.environ['FTRUN_INCARNATION']}.jsonl", "a")
+
+def note(**facts):
+    print(json.dumps(dict(slot=slot, **facts)), file=lines, flush=True)
+
+def moment(name, step):
+    # SLOT@STEP:NAME kills this replica there, or at a later step: once, when all are here and
+    # the ones before it have died.
+    left = [x for x in MOMENTS if x and not (HERE / x).exists()]
+    if not left or len(manager.contributors()) < 3:
+        return
+    victim, _, place = left[0].partition("@")
+    if victim == slot and place.partition(":")[2] == name and step >= int(place.partition(":")[0]):
+        (HERE / left[0]).write_text("")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+class Numbers(Dataset):
+    def __len__(self):
+        return SAMPLES
+
+    def __getitem__(self, index):
+        torch.manual_seed(index)
+        return index, torch.rand(4), torch.rand(1)
+
+torch.manual_seed(3)
+model = torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
+model.double()
+adam = torch.optim.AdamW(model.parameters(), lr=0.01)
+
+def load(state):
+    model.load_state_dict(state["model"])
+    adam.load_state_dict(state["adam"])
+
+manager = ftrun.manager(
+    load_state_dict=load,
+    state_dict=lambda: {"model": model.state_dict(), "adam": adam.state_dict()},
+)
+optimizer = ftrun.Optimizer(manager, adam)
+network = ftrun.DistributedDataParallel(manager, model)
+sampler = ftrun.ElasticSampler(manager, SAMPLES, seed=7, **RULES)
+loader = ftrun.ElasticLoader(Numbers(), sampler, num_workers=WORKERS)
+
+def forward(step, inputs, targets):
+    moment("forward", step)
+    return torch.nn.functional.mse_loss(network(inputs.double()), targets.double())
+
+for epoch in sampler.epochs(EPOCHS):
+    for indices, inputs, targets in loader:
+        step, before = manager.current_step(), manager.state_dict()["lineage"]
+        note(step=step, before=before, epoch=sampler.epoch, indices=indices.tolist(),
+             samples=sampler.samples, attempt=[time.monotonic(), manager.step_under_way()])
+        # Slowly while one is missing, so that the next one dies when all are back.
+        time.sleep(0.02 if len(manager.contributors()) == 3 else 0.5)
+        moment("draw", step)
+        if sampler.begins_step:
+            optimizer.zero_grad()
+        alone = contextlib.nullcontext() if sampler.ends_step else network.no_sync()
+        with alone:
+            loss = forward(step, inputs, targets)
+            note(step=step, before=before, indices=indices.tolist(), loss=loss.item())
+            (loss * sampler.fraction).backward()
+        if sampler.ends_step:
+            moment("backward", step)
+            contributors = manager.contributors()
+            optimizer.step()
+            if optimizer.committed:
+                moment("committed", step)
+                before = before if slot in contributors else None  # it has healed in this step
+                note(committed=step, before=before, contributors=contributors,
+                     after=sampler.state_dict())
+
+manager.linger()
+digest = [round(x, 12) for p in model.parameters() for x in p.flatten().tolist()]
+print("ended", slot, manager.current_step(), flush=True)
+(HERE / f"end-{slot}.json").write_text(json.dumps(digest))
+"""
+
+
+@dataclass(slots=True)
+class Commit:
+    """A committed step, as all that committed it have written it down."""
+
+    step: int
+    before: str | None
+    contributors: list[str]
+    after: dict[str, Any]
+
+
+class Lines:
+    """The lines of all workers of a run in ``directory``."""
+
+    def __init__(self, directory: Path) -> None:
+        self.drawn: dict[tuple[str, int, str | None], list[list[int]]] = {}
+        self._tries: dict[tuple[str, int, str | None], tuple[float, int]] = {}
+        self.epochs: dict[tuple[int, str | None], int] = {}
+        self.commits: dict[int, Commit] = {}
+        self._losses: dict[tuple[int, str | None, tuple[int, ...]], float] = {}
+        for line in _read(directory):
+            if "committed" in line:
+                self._committed(line)
+            elif "loss" in line:
+                where = (line["step"], line["before"], tuple(line["indices"]))
+                self._losses[where] = line["loss"]
+            else:
+                self._drew(line)
+
+    def _drew(self, line: dict[str, Any]) -> None:
+        """A batch. Of a step that is computed again the last try counts."""
+        where = (line["slot"], line["step"], line["before"])
+        when, number = line["attempt"]
+        before, known = self._tries.get(where, (when, number))
+        if when < before and number != known:
+            return
+        if number != known or where not in self.drawn:
+            self.drawn[where] = []
+        self._tries[where] = (when, number)
+        if line["samples"]:
+            self.drawn[where].append(line["indices"])
+        self.epochs[line["step"], line["before"]] = line["epoch"]
+
+    def _committed(self, line: dict[str, Any]) -> None:
+        made = Commit(line["committed"], line["before"], line["contributors"], line["after"])
+        known = self.commits.setdefault(made.step, made)
+        same = (known.contributors, known.after)
+        assert same == (made.contributors, made.after), "D2: unlike positions"
+        known.before = known.before or made.before
+        assert made.before in (None, known.before), "two histories of one step"
+
+    def batches(self, commit: Commit) -> list[list[int]]:
+        """The batches that a committed step trained."""
+        return [
+            batch
+            for slot in commit.contributors
+            for batch in self.drawn.get((slot, commit.step, commit.before), [])
+        ]
+
+    def samples(self, commit: Commit) -> list[int]:
+        """The samples that a committed step trained."""
+        return [index for batch in self.batches(commit) for index in batch]
+
+    def _loss(self, commit: Commit) -> float:
+        """The mean over all samples of a step."""
+        found = [
+            (self._losses[commit.step, commit.before, tuple(batch)], len(batch))
+            for batch in self.batches(commit)
+        ]
+        return sum(loss * count for loss, count in found) / sum(count for _, count in found)
+
+    def trained(self) -> dict[int, Counter[int]]:
+        """How often each sample was trained in each epoch."""
+        found: dict[int, Counter[int]] = {}
+        for commit in self.commits.values():
+            epoch = self.epochs[commit.step, commit.before]
+            found.setdefault(epoch, Counter()).update(self.samples(commit))
+        return found
+
+    def losses(self) -> list[float]:
+        """The loss of each step."""
+        return [self._loss(self.commits[step]) for step in sorted(self.commits)]
+
+    def sizes(self) -> list[int]:
+        """The samples of each step."""
+        return [len(self.samples(self.commits[step])) for step in sorted(self.commits)]
+
+
+def _read(directory: Path) -> Iterator[dict[str, Any]]:
+    for path in sorted(directory.glob("*.jsonl")):
+        for line in path.read_text().splitlines():
+            yield json.loads(line)
+
+
+def parameters(directory: Path) -> dict[str, list[float]]:
+    """The parameters of each replica at its end."""
+    return {
+        path.stem.removeprefix("end-"): json.loads(path.read_text())
+        for path in directory.glob("end-*.json")
+    }

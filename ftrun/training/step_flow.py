@@ -86,8 +86,8 @@ class StepFlow:
     ) -> bool:
         """Begin a step, unless one is under way in which nothing has happened yet.
 
-        ``for_draw``: because its batch is drawn now. Such a step is not left for another one until
-        it is decided, because the batch belongs to it.
+        ``for_draw``: because its batch is drawn now. A newcomer heals first. Such a step is not left
+        for another one until it is decided, because the batch belongs to it.
 
         Returns:
             False if this replica has left instead.
@@ -98,7 +98,9 @@ class StepFlow:
         engine, machine = self._engine, self._machine
         self._error = None
         if engine.is_fresh or self._awaits_backward:
-            self._drawn = machine.begun if for_draw else self._drawn
+            if for_draw:
+                self._drawn = machine.begun
+                self.heal_after_backward()
             return True
         if timeout_s is None:
             limits = self._limits
@@ -118,6 +120,7 @@ class StepFlow:
             self._heal(lambda: not machine.may_issue)
         if for_draw:
             self._drawn = machine.begun
+            self.heal_after_backward()  # whose the samples are, and whether any are left, heals
         return True
 
     @property
@@ -127,7 +130,7 @@ class StepFlow:
         return is_drawn and not self._engine.in_flight.reductions
 
     def heal_after_backward(self) -> None:
-        """Heal a replica whose backward pass has ended, and which lacks its peers' state."""
+        """Heal a replica that lacks its peers' state: outside of a forward or backward pass."""
         machine = self._machine
         while machine.healing and machine.in_step and machine.fate is not Fate.VOID:
             self._heal(lambda: machine.fate is Fate.VOID)

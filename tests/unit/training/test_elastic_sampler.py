@@ -188,15 +188,17 @@ def test_a_replacement_goes_on_at_the_position_of_its_peers(trio: Job) -> None:
     found = trainers(trio, "012", workers=2)
     for trainer in found.values():
         trainer.seen.clear()
-    returned, is_back = threading.Event(), threading.Event()
+    died, has_joined = threading.Event(), threading.Event()
 
     def strike_of(slot: str) -> Any:
         def strike(step: int) -> None:
-            if slot == "2" and step == 3 and not returned.is_set():
-                returned.set()
+            if slot == "2" and died.is_set():
+                has_joined.set()
+            elif slot == "2" and step == 3:
+                died.set()
                 raise InterruptedError
-            if slot != "2" and step >= 7:
-                assert is_back.wait(60)
+            elif died.is_set():
+                has_joined.wait(0.3)  # one joins between two steps: the others go on slowly
 
         return strike
 
@@ -207,9 +209,8 @@ def test_a_replacement_goes_on_at_the_position_of_its_peers(trio: Job) -> None:
             manager._close(None)
             trio.agent.lose("2")
             trio.agent.restart("2")
-            again = found["2"] = Trainer(trio, "2", workers=2)
-            is_back.set()
-            again.train(6)
+            found["2"] = Trainer(trio, "2", workers=2)
+            found["2"].train(6, strike_of(slot))
 
     trio.run(train, "012")
     positions = [trainer.sampler.state_dict() for trainer in found.values()]

@@ -48,9 +48,10 @@ class ElasticLoader(DataLoader[Any]):
         """The batches of this worker up to the end of the epoch."""
         drawing = Drawing(self._elastic)
         while (batch := drawing.next()) is not None:
-            yield self._load(batch)
+            yield self.load(batch)
 
-    def _load(self, batch: Batch) -> Any:
+    def load(self, batch: Batch) -> Any:
+        """The samples of a batch that was drawn; what was loaded for nothing is dropped."""
         self._ahead.want(batch)
         if self._inner is None:
             self._inner = super().__iter__()

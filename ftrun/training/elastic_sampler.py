@@ -320,6 +320,11 @@ class Drawing:
         self._sampler = sampler
         self._epoch: int | None = None
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the epoch has ended, so that no step begins for it."""
+        return self._sampler.is_over(self._epoch)
+
     def next(self) -> Batch | None:
         """The next batch; None: the epoch has ended.
 

@@ -86,8 +86,8 @@ class StepFlow:
     ) -> bool:
         """Begin a step, unless one is under way in which nothing has happened yet.
 
-        ``for_draw``: because its batch is drawn now. A newcomer heals first. Such a step is not left
-        for another one until it is decided, because the batch belongs to it.
+        ``for_draw``: because its batch is drawn now; a newcomer heals first. Until such a step is
+        decided no other one begins, because the batch belongs to it.
 
         Returns:
             False if this replica has left instead.

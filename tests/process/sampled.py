@@ -100,6 +100,69 @@ print("ended", slot, manager.current_step(), flush=True)
 (HERE / f"end-{slot}.json").write_text(json.dumps(digest))
 """
 
+UNMODIFIED = """
+import json, os, pathlib, signal, sys, time
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Dataset
+from torch.utils.data.distributed import DistributedSampler
+
+EPOCHS, SAMPLES, WORKERS, MOMENTS = *map(int, sys.argv[1:4]), sys.argv[4].split(",")
+HERE = pathlib.Path(__file__).parent
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+lines = open(HERE / f"{rank}-{os.getpid()}.jsonl", "a")
+
+def moment(name, step):
+    left = [x for x in MOMENTS if x and not (HERE / x).exists()]
+    if left and left[0].startswith(f"{rank}@") and left[0].endswith(f":{name}"):
+        others = sum((HERE / f"at-{other}").exists() for other in "012")
+        if step >= int(left[0][2:].partition(":")[0]) and others == 3:
+            (HERE / left[0]).write_text("")
+            (HERE / f"at-{rank}").unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+class Numbers(Dataset):
+    def __len__(self):
+        return SAMPLES
+
+    def __getitem__(self, index):
+        torch.manual_seed(index)
+        return index, torch.rand(4), torch.rand(1)
+
+def main():
+    torch.manual_seed(3)
+    net = torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
+    model = DistributedDataParallel(net)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    data = Numbers()
+    sampler = DistributedSampler(data)
+    loader = DataLoader(data, batch_size=4, sampler=sampler, num_workers=WORKERS)
+    step = 0
+    for epoch in range(EPOCHS):
+        sampler.set_epoch(epoch)
+        for number, (indices, inputs, targets) in enumerate(loader):
+            everybody = all((HERE / f"at-{other}").exists() for other in "012")
+            time.sleep(0.02 if everybody or step == 0 else 0.5)
+            moment("draw", step)
+            before = net[0].weight.detach().clone()
+            optimizer.zero_grad()
+            torch.nn.functional.mse_loss(model(inputs), targets).backward()
+            optimizer.step()
+            if not torch.equal(before, net[0].weight):
+                print(json.dumps([epoch, indices.tolist()]), file=lines, flush=True)
+            step += 1
+            if step > 1:
+                (HERE / f"at-{rank}").write_text("")
+            moment("between", step)
+    digest = [round(x, 6) for p in model.parameters() for x in p.flatten().tolist()]
+    (HERE / f"end-{rank}.json").write_text(json.dumps([step, digest]))
+
+main()
+dist.destroy_process_group()
+"""
+
 
 @dataclass(slots=True)
 class Commit:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import random
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from tests.process.job import Job
-from tests.process.sampled import SCRIPT, Lines, parameters
+from tests.process.sampled import SCRIPT, UNMODIFIED, Lines, parameters
 
 EPOCHS, SAMPLES = 3, 203
 MOMENTS = ("draw", "forward", "backward", "committed")
@@ -68,6 +69,27 @@ def test_a_global_batch_trains_as_a_run_without_deaths(tmp_path: Path) -> None:
     assert lines.losses() == pytest.approx(calm.losses(), rel=1e-7)
     left, right = parameters(tmp_path / "calm"), parameters(tmp_path / "killed")
     assert left["0"] == pytest.approx(right["0"], abs=1e-8)
+
+
+@pytest.mark.parametrize("workers", [0, 2], ids=["in the script", "two loader workers"])
+def test_an_unmodified_script_trains_each_sample_once(tmp_path: Path, workers: int) -> None:
+    kills = ("1@4:draw", "0@9:between", "2@14:draw")
+    args = (str(EPOCHS), str(SAMPLES), str(workers), ",".join(kills))
+    options = ("--replicas", "3", "--inject", "ddp", "--data", "exactly-once")
+    with Job(tmp_path, UNMODIFIED, *options, args=args) as job:
+        assert job.end() == 0, job.output
+        ended = parameters(tmp_path)
+        assert len(ended) == 3 and ended["0"] == ended["1"] == ended["2"], job.output
+        assert all((tmp_path / kill).exists() for kill in kills), job.output
+        assert "not committed" not in job.output
+    batches = [json.loads(x) for p in tmp_path.glob("*.jsonl") for x in p.read_text().splitlines()]
+    for epoch in range(EPOCHS):
+        found = [indices for number, indices in batches if number == epoch]
+        counted = Counter(index for indices in found for index in indices)
+        twice = {index for index in counted if counted[index] > 1}
+        assert set(counted) == set(range(SAMPLES)), f"D1: left out in epoch {epoch}"
+        # A replica that has none left at the epoch's end has the first ones again, for nothing.
+        assert not twice or twice in map(set, found), f"D1: twice in epoch {epoch}: {twice}"
 
 
 def test_a_script_without_a_sampler_cannot_keep_a_global_batch(tmp_path: Path) -> None:

@@ -95,6 +95,7 @@ class ElasticSampler(Sampler[list[int]]):
         self._step: int | None = None  # that ``_batches`` are of
         self._batches: list[Batch] = []
         self._drawn = 0  # of them
+        self._is_reduced = False  # gradients of this step were reduced
         self._epochs_max: int | None = None
         self._weighed: tuple[tuple[DataPosition, tuple[str, ...]], float] | None = None
         self._orders: OrderedDict[int, torch.Tensor] = OrderedDict()
@@ -209,10 +210,16 @@ class ElasticSampler(Sampler[list[int]]):
                 "step: keep the backward passes of all but the last (sampler.ends_step) under "
                 "no_sync()"
             )
+        self._is_reduced = True
 
     def committed(self, contributors: tuple[str, ...]) -> None:
-        """The step is committed, with these contributors."""
-        self._position = self._plan.after(self._position, _slots(contributors))
+        """The step is committed, with these contributors.
+
+        A step without a reduction has trained nothing, on no replica.
+        """
+        if self._is_reduced:
+            self._position = self._plan.after(self._position, _slots(contributors))
+        self._is_reduced = False
 
     # ------------------------------------------------------------ for loaders
 
@@ -229,6 +236,7 @@ class ElasticSampler(Sampler[list[int]]):
             self._step = manager.step_under_way()
             self._batches = self._batches_at(self._position)
             self._drawn = 0
+            self._is_reduced = False
         elif self._drawn == len(self._batches):
             raise UserError(
                 "a batch of the next step is asked for before this step is decided: call "

@@ -74,7 +74,7 @@ for epoch in sampler.epochs(EPOCHS):
             optimizer.step()
             if optimizer.committed:
                 times_trained += counted
-                manager.log(loss=loss.item(), samples=counted.sum().item())
+                manager.log(loss=loss.item(), epoch=epoch, samples=counted.sum().item())
 
 manager.linger()  # one that has died in the last second heals and finishes too
 once = bool((times_trained == EPOCHS).all())

@@ -221,6 +221,35 @@ def test_a_replacement_goes_on_at_the_position_of_its_peers(trio: Job) -> None:
     assert found["2"].counts.equal(found["0"].counts) and positions[2] == positions[0]
 
 
+def test_one_that_is_back_after_the_last_step_heals_and_finishes(trio: Job) -> None:
+    """It joins peers that linger, and adds zeros in the step in which it joins."""
+    found = trainers(trio, "012")
+
+    class Dead(Exception):
+        pass
+
+    def train(slot: str, manager: Manager) -> None:
+        def strike(step: int) -> None:
+            if slot == "2" and step == 2:
+                raise Dead
+
+        try:
+            found[slot].train(1, strike)
+        except Dead:
+            manager._close(None)
+            trio.agent.lose("2")
+            ended = [found["0"].sampler, found["1"].sampler]
+            trio.agent.wait(lambda: all(sampler.epoch == 1 for sampler in ended), "the last step")
+            trio.agent.restart("2")
+            found["2"] = Trainer(trio, "2")
+            found["2"].train(1)
+
+    trio.run(train, "012")
+    assert not found["2"].seen, "nothing was left to train"
+    for trainer in found.values():
+        assert exactly(trainer.counts, 1)
+
+
 def test_a_step_that_is_voted_down_gives_its_batch_again(tmp_path: Path) -> None:
     with job(tmp_path, 1) as alone:
         trainer = Trainer(alone, "0")

@@ -39,7 +39,7 @@ times_trained = torch.zeros(len(digits))  # state like the weights: it shows wha
 
 
 def state_dict() -> dict:
-    """All that a replacement needs to be equal to its peers; the sampler's place heals by itself."""
+    """All that a replacement needs to be equal to its peers; the sampler heals by itself."""
     return {"model": model.state_dict(), "adam": adam.state_dict(), "times": times_trained}
 
 

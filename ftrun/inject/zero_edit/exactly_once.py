@@ -145,7 +145,8 @@ class ExactIterator(LoaderIterator):
             return self._loads.load(batch)
         if not replays:
             raise StopIteration
-        dataset, count = self._loads.dataset, min(self.loader.batch_size, len(self._loads.dataset))
+        dataset: Any = self._loads.dataset
+        count = min(self.loader.batch_size, len(dataset))
         return self.loader.collate_fn([dataset[index] for index in range(count)])
 
     def go_to(self, epoch: int | None, drawn: int) -> None:

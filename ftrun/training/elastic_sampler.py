@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.data import Sampler
 
-from ftrun.core.data.plan import DataPlan, DataPosition, micro_batches, worker_part
+from ftrun.core.data.plan import DataPlan, DataPosition, batches
 from ftrun.core.data.spans import Spans, length
 from ftrun.errors import UserError
 
@@ -32,12 +32,13 @@ class Batch:
     """What one worker reads at once.
 
     ``samples``: how many of them count; 0: the worker has none left in this step, and these only
-    let its script run.
+    let its script run. ``fraction``: the factor of its mean loss.
     """
 
     epoch: int
     spans: Spans
     samples: int
+    fraction: float = field(compare=False)
 
 
 class ElasticSampler(Sampler[list[int]]):
@@ -144,12 +145,12 @@ class ElasticSampler(Sampler[list[int]]):
 
     @property
     def fraction(self) -> float:
-        """The part of this worker's samples of the step that the batch drawn last holds.
+        """The part of this replica's samples of the step that the batch drawn last holds.
 
-        Multiply the mean loss of a batch by it where a step has several.
+        Multiply the mean loss of a batch by it where a step has several, or a replica has several
+        workers. It is times the workers then, because they average their gradients.
         """
-        total = sum(batch.samples for batch in self._batches)
-        return self._last.samples / total if total else 1.0
+        return self._last.fraction
 
     @property
     def begins_step(self) -> bool:
@@ -286,11 +287,15 @@ class ElasticSampler(Sampler[list[int]]):
 
     def _batches_at(self, position: DataPosition) -> list[Batch]:
         slices = self._plan.slices(position, _slots(self._manager.contributors()))
-        part = worker_part(slices.get(self._slot, ()), self._rank, self._workers)
-        parts = micro_batches(part, self._batch_size)
-        if parts:
-            return [Batch(position.epoch, spans, length(spans)) for spans in parts]
-        return [Batch(position.epoch, ((0, min(self._batch_size, self._plan.size)),), 0)]
+        own = slices.get(self._slot, ())
+        filler = ((0, min(self._batch_size, self._plan.size)),)
+        if not own:
+            return [Batch(position.epoch, filler, 0, 1.0)]
+        share = self._workers / length(own)
+        return [
+            Batch(position.epoch, spans or filler, length(spans), length(spans) * share)
+            for spans in batches(own, self._rank, self._workers, self._batch_size)
+        ]
 
     def _order(self, epoch: int) -> torch.Tensor:
         order = self._orders.get(epoch)

@@ -22,17 +22,17 @@ from torch.utils.data import Dataset
 EPOCHS, SAMPLES, WORKERS = map(int, sys.argv[1:4])
 MOMENTS, RULES = sys.argv[4].split(","), json.loads(sys.argv[5])
 HERE = pathlib.Path(__file__).parent
-slot = os.environ["REPLICA_GROUP_ID"]
-lines = open(HERE / f"{slot}-{os.environ['FTRUN_INCARNATION']}.jsonl", "a")
+slot, rank = os.environ["REPLICA_GROUP_ID"], int(os.environ["RANK"])
+lines = open(HERE / f"{slot}-{os.environ['FTRUN_INCARNATION']}-{rank}.jsonl", "a")
 
 def note(**facts):
-    print(json.dumps(dict(slot=slot, **facts)), file=lines, flush=True)
+    print(json.dumps(dict(slot=slot, rank=rank, **facts)), file=lines, flush=True)
 
 def moment(name, step):
     # SLOT@STEP:NAME kills this replica there, or at a later step: once, when all are here and
     # the ones before it have died.
     left = [x for x in MOMENTS if x and not (HERE / x).exists()]
-    if not left or len(manager.contributors()) < 3:
+    if not left or rank or len(manager.contributors()) < 3:
         return
     victim, _, place = left[0].partition("@")
     if victim == slot and place.partition(":")[2] == name and step >= int(place.partition(":")[0]):
@@ -97,7 +97,7 @@ for epoch in sampler.epochs(EPOCHS):
 manager.linger()
 digest = [round(x, 12) for p in model.parameters() for x in p.flatten().tolist()]
 print("ended", slot, manager.current_step(), flush=True)
-(HERE / f"end-{slot}.json").write_text(json.dumps(digest))
+(HERE / f"end-{slot}.{rank}.json").write_text(json.dumps(digest))
 """
 
 UNMODIFIED = """
@@ -157,11 +157,15 @@ def main():
                 (HERE / f"at-{rank}").write_text("")
             moment("between", step)
     digest = [round(x, 6) for p in model.parameters() for x in p.flatten().tolist()]
-    (HERE / f"end-{rank}.json").write_text(json.dumps([step, digest]))
+    (HERE / f"end-{rank}.0.json").write_text(json.dumps([step, digest]))
 
 main()
 dist.destroy_process_group()
 """
+
+
+_Try = tuple[str, int, int, str | None]
+"""Slot, rank, step, and the state before it."""
 
 
 @dataclass(slots=True)
@@ -175,11 +179,12 @@ class Commit:
 
 
 class Lines:
-    """The lines of all workers of a run in ``directory``."""
+    """The lines of all workers of a run in ``directory``; ``workers``: of each replica."""
 
-    def __init__(self, directory: Path) -> None:
-        self.drawn: dict[tuple[str, int, str | None], list[list[int]]] = {}
-        self._tries: dict[tuple[str, int, str | None], tuple[float, int]] = {}
+    def __init__(self, directory: Path, workers: int = 1) -> None:
+        self.workers = workers
+        self.drawn: dict[_Try, list[list[int]]] = {}
+        self._tries: dict[_Try, tuple[float, int]] = {}
         self.epochs: dict[tuple[int, str | None], int] = {}
         self.commits: dict[int, Commit] = {}
         self._losses: dict[tuple[int, str | None, tuple[int, ...]], float] = {}
@@ -194,7 +199,7 @@ class Lines:
 
     def _drew(self, line: dict[str, Any]) -> None:
         """A batch. Of a step that is computed again the last try counts."""
-        where = (line["slot"], line["step"], line["before"])
+        where = (line["slot"], line["rank"], line["step"], line["before"])
         when, number = line["attempt"]
         before, known = self._tries.get(where, (when, number))
         if when < before and number != known:
@@ -219,7 +224,8 @@ class Lines:
         return [
             batch
             for slot in commit.contributors
-            for batch in self.drawn.get((slot, commit.step, commit.before), [])
+            for rank in range(self.workers)
+            for batch in self.drawn.get((slot, rank, commit.step, commit.before), [])
         ]
 
     def samples(self, commit: Commit) -> list[int]:
@@ -258,7 +264,7 @@ def _read(directory: Path) -> Iterator[dict[str, Any]]:
 
 
 def parameters(directory: Path) -> dict[str, list[float]]:
-    """The parameters of each replica at its end."""
+    """The parameters of each worker at its end, by replica and rank."""
     return {
         path.stem.removeprefix("end-"): json.loads(path.read_text())
         for path in directory.glob("end-*.json")

@@ -16,17 +16,22 @@ EPOCHS, SAMPLES = 3, 203
 MOMENTS = ("draw", "forward", "backward", "committed")
 
 
-def run(directory: Path, workers: int, kills: str, rules: dict[str, int], *options: str) -> Lines:
-    """A job of three replicas; all come to the end with equal parameters."""
+def run(
+    directory: Path, workers: int, kills: str, rules: dict[str, int], *options: str, ranks: int = 1
+) -> Lines:
+    """A job of three replicas; all come to the end, equal ranks with equal parameters."""
     directory.mkdir(exist_ok=True)
     args = (str(EPOCHS), str(SAMPLES), str(workers), kills, json.dumps(rules))
-    with Job(directory, SCRIPT, "--replicas", "3", *options, args=args) as job:
+    size = ("--replicas", "3", "--workers-per-replica", str(ranks))
+    with Job(directory, SCRIPT, *size, *options, args=args) as job:
         assert job.end() == 0, job.output
         ended = parameters(directory)
-        assert len(ended) == 3 and ended["0"] == ended["1"] == ended["2"], job.output
+        assert len(ended) == 3 * ranks, job.output
+        for rank in range(ranks):
+            assert ended[f"0.{rank}"] == ended[f"1.{rank}"] == ended[f"2.{rank}"], job.output
         for kill in filter(None, kills.split(",")):
             assert (directory / kill).exists(), f"{kill} was not reached"
-    return Lines(directory)
+    return Lines(directory, ranks)
 
 
 def exactly_once(lines: Lines) -> None:
@@ -51,6 +56,10 @@ def test_each_sample_once_whatever_dies(tmp_path: Path, workers: int) -> None:
     exactly_once(run(tmp_path, workers, kills, {"batch_size": 4}))
 
 
+def test_each_sample_once_with_two_workers_in_each_replica(tmp_path: Path) -> None:
+    exactly_once(run(tmp_path, 0, "1@3:backward,0@8:draw", {"batch_size": 3}, ranks=2))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
 def test_each_sample_once_at_random_moments(tmp_path: Path, seed: int) -> None:
@@ -68,7 +77,7 @@ def test_a_global_batch_trains_as_a_run_without_deaths(tmp_path: Path) -> None:
         assert each.sizes() == ([16] * 12 + [11]) * EPOCHS
     assert lines.losses() == pytest.approx(calm.losses(), rel=1e-7)
     left, right = parameters(tmp_path / "calm"), parameters(tmp_path / "killed")
-    assert left["0"] == pytest.approx(right["0"], abs=1e-8)
+    assert left["0.0"] == pytest.approx(right["0.0"], abs=1e-8)
 
 
 @pytest.mark.parametrize("workers", [0, 2], ids=["in the script", "two loader workers"])
@@ -79,7 +88,7 @@ def test_an_unmodified_script_trains_each_sample_once(tmp_path: Path, workers: i
     with Job(tmp_path, UNMODIFIED, *options, args=args) as job:
         assert job.end() == 0, job.output
         ended = parameters(tmp_path)
-        assert len(ended) == 3 and ended["0"] == ended["1"] == ended["2"], job.output
+        assert len(ended) == 3 and ended["0.0"] == ended["1.0"] == ended["2.0"], job.output
         assert all((tmp_path / kill).exists() for kill in kills), job.output
         assert "not committed" not in job.output
     batches = [json.loads(x) for p in tmp_path.glob("*.jsonl") for x in p.read_text().splitlines()]

@@ -160,14 +160,14 @@ class DataPlan:
         return DataPosition(epoch, fresh_from, joined, order)
 
 
-def micro_batches(spans: Spans, at_most: int) -> list[Spans]:
-    """A slice in as few parts of ``at_most`` positions as possible; equal but for one position."""
-    total = length(spans)
-    return divided(spans, shares(total, -(-total // at_most))) if total else []
+def batches(slots: Spans, group_rank: int, workers: int, at_most: int) -> list[Spans]:
+    """The batches of ``at_most`` positions in which one worker reads its part of a replica's slice.
 
-
-def worker_part(spans: Spans, group_rank: int, workers: int) -> Spans:
-    """The part of a slice that one worker of the replica group reads."""
-    sizes = shares(length(spans), workers)
-    first = sum(sizes[:group_rank])
-    return cut(spans, first, first + sizes[group_rank])
+    As few as possible, and as many as its mates', who compute together; so one may be empty.
+    """
+    total = length(slots)
+    parts = shares(total, workers)
+    first = sum(parts[:group_rank])
+    own = cut(slots, first, first + parts[group_rank])
+    count = -(-parts[0] // at_most)
+    return divided(own, shares(length(own), count)) if count else []

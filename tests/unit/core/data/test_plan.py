@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftrun.core.data import plan as plans
-from ftrun.core.data.plan import DataPlan, DataPosition, micro_batches, worker_part
-from ftrun.core.data.spans import Spans, length
+from ftrun.core.data.plan import DataPlan, DataPosition, batches
+from ftrun.core.data.spans import Spans, length, positions
 from tests.unit.core.data.runs import Run, play
 
 PLAN = DataPlan(size=100, slots=3, per_slot=10)
@@ -126,13 +126,21 @@ def test_a_plan_without_samples_is_refused() -> None:
         DataPlan(0, 1, 1)
 
 
-def test_micro_batches_and_the_workers_of_a_replica() -> None:
+def test_a_slice_is_read_in_equal_batches() -> None:
     spans = ((0, 10), (20, 25))
-    parts = micro_batches(spans, 6)
-    assert parts == [((0, 5),), ((5, 10),), ((20, 25),)]
-    assert micro_batches((), 6) == []
-    assert [length(worker_part(spans, rank, 2)) for rank in (0, 1)] == [8, 7]
-    assert worker_part(spans, 1, 2) == ((8, 10), (20, 25))
+    assert batches(spans, 0, 1, 6) == [((0, 5),), ((5, 10),), ((20, 25),)]
+    assert batches((), 0, 1, 6) == []
+
+
+@given(st.integers(0, 60), st.integers(1, 5), st.integers(1, 9))
+def test_the_workers_of_a_replica_share_its_slice(total: int, workers: int, at_most: int) -> None:
+    """Each has as many batches as its mates, or they would wait for each other."""
+    spans = ((3, 3 + total),) if total else ()
+    found = [batches(spans, rank, workers, at_most) for rank in range(workers)]
+    assert len({len(own) for own in found}) == 1
+    assert all(length(batch) <= at_most for own in found for batch in own)
+    read = [x for own in found for batch in own for x in positions(batch)]
+    assert read == list(positions(spans))
 
 
 # ---------------------------------------------------------------- planted bugs

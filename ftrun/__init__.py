@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from ftrun.training.context import stop_requested
     from ftrun.training.data import DistributedSampler
     from ftrun.training.ddp import DistributedDataParallel, PureDistributedDataParallel
+    from ftrun.training.elastic_loader import ElasticLoader
+    from ftrun.training.elastic_sampler import ElasticSampler
     from ftrun.training.injected import manager
     from ftrun.training.leaving import Interrupted
     from ftrun.training.managed_group import ManagedProcessGroup
@@ -31,6 +33,8 @@ _HOMES = {
     "DistributedDataParallel": "ftrun.training.ddp",
     "DistributedSampler": "ftrun.training.data",
     "Drained": "ftrun.training.manager",
+    "ElasticLoader": "ftrun.training.elastic_loader",
+    "ElasticSampler": "ftrun.training.elastic_sampler",
     "GradScaler": "ftrun.training.optim",
     "HTTPTransport": "ftrun.checkpoint.transport",
     "Interrupted": "ftrun.training.leaving",
@@ -56,6 +60,8 @@ __all__ = [
     "DistributedDataParallel",
     "DistributedSampler",
     "Drained",
+    "ElasticLoader",
+    "ElasticSampler",
     "GradScaler",
     "HTTPTransport",
     "Interrupted",

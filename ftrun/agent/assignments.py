@@ -87,4 +87,6 @@ class Assignments:
             "isolation_limit_s": s.isolation_limit_s,
             "restarts": start.restarts,
             "hang_factor": s.hang_factor,
+            "data": s.data,
+            "global_batch": s.global_batch,
         }

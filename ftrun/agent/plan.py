@@ -58,6 +58,7 @@ def _facts(settings: RunSettings, machine: Machine) -> Table:
         ("restarts", _restarts(settings)),
         *_times(settings),
         ("injection", settings.inject),
+        ("data", _data(settings)),
         ("preload", ", ".join(settings.preload) or "torch"),
         ("standbys", str(settings.standbys)),
         ("ports", "every port is bound as 0 and published"),
@@ -65,6 +66,11 @@ def _facts(settings: RunSettings, machine: Machine) -> Table:
     ):
         table.add_row(name, value)
     return table
+
+
+def _data(settings: RunSettings) -> str:
+    together = settings.global_batch
+    return settings.data + (f", {together} samples in each step" if together else "")
 
 
 def _bindings(settings: RunSettings, machine: Machine) -> Iterator[tuple[str, str]]:

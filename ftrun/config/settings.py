@@ -92,6 +92,8 @@ class RunSettings:
     log_keep: str = ""
     log_max_size: str = ""
     merged_log: bool = False
+    data: str = "as-written"
+    global_batch: int | None = None
     sources: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     def signal_rules(self) -> SignalRules:

@@ -25,7 +25,8 @@ class WorkerContext:
     ``host``: the numeric address on which peers reach this worker. ``socket_path``: the agent's
     Unix socket. ``device``: "cpu" or "cuda". ``heal_tls``: states are served and fetched with TLS.
     ``restarts``: earlier starts of this slot. ``hang_factor``: above 0 the agent wants to know that
-    the loop goes on, also without a Manager.
+    the loop goes on, also without a Manager. ``global_batch``: samples of all replicas in one step.
+    ``data``: who chooses the samples of an unmodified script.
     """
 
     job_id: str
@@ -44,6 +45,8 @@ class WorkerContext:
     isolation_limit_s: float = defaults.ISOLATION_LIMIT_S
     restarts: int = 0
     hang_factor: float = 0.0
+    global_batch: int | None = None
+    data: str = "as-written"
 
     @property
     def replica_id(self) -> str:

@@ -281,6 +281,7 @@ class Engine:
         own = quorum.index(key.replica_id, key.incarnation)
         self.in_flight.divisor = len(ranks)
         self.in_flight.rank = ranks.index(own) if own in ranks else None
+        self.in_flight.contributors = tuple(quorum.members[rank].replica_id for rank in ranks)
 
     def _is_current(self, question: Question) -> bool:
         """Whether an answer to ``question`` would still be of use. From any thread."""

@@ -12,7 +12,7 @@ import atexit
 import os
 from datetime import timedelta
 from enum import Enum
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch.distributed import ReduceOp, Work
@@ -24,6 +24,7 @@ from ftrun.core.worker.machine import StepMachine
 from ftrun.errors import UserError
 from ftrun.process_groups.base import ProcessGroup
 from ftrun.training.context import (
+    WorkerContext,
     claim,
     has_failed,
     knows_place,
@@ -48,6 +49,7 @@ __all__ = ["Drained", "Manager", "WorldSizeMode"]
 
 DEFAULT_TIMEOUT = timedelta(seconds=60)
 DEFAULT_KEY = "default"
+SAMPLER_KEY = "elastic_sampler"
 
 
 class WorldSizeMode(Enum):
@@ -59,6 +61,25 @@ class WorldSizeMode(Enum):
 
     DYNAMIC = 0
     FIXED_WITH_SPARES = 1
+
+
+class Sampled(Protocol):
+    """What gives out the samples of a Manager's steps (elastic_sampler.py)."""
+
+    def heal(self, state: dict[str, Any]) -> None:
+        """Take the peers' position."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position, for peers."""
+
+    def weight(self) -> float:
+        """The factor for what this worker adds to an average, by its samples."""
+
+    def before_reduction(self) -> None:
+        """Check, before a reduction, that its gradients are of the samples of this step."""
+
+    def committed(self, contributors: tuple[str, ...]) -> None:
+        """The step is committed, with these contributors."""
 
 
 class Manager:
@@ -142,6 +163,7 @@ class Manager:
         self._timeout_s = timeout.total_seconds()
         quorum_timeout_s = quorum_timeout.total_seconds()
         self._keeps_inputs = repair == "reissue"
+        self._sampler: Sampled | None = None
         self._pid = os.getpid()
         self._healing = Healing(context, self.state_dict, self._timeout_s, in_place=heal_in_place)
         if load_state_dict is not None and state_dict is not None:
@@ -218,6 +240,30 @@ class Manager:
         """
         self._healing.watch_optimizer(optimizer)
 
+    def watch_sampler(self, sampler: Sampled, *, repairs: bool) -> None:
+        """Let ``sampler`` weigh this worker's gradients, follow the commits, and heal.
+
+        An ElasticSampler calls this by itself. ``repairs``: its batches allow to repair a step.
+
+        Raises:
+            UserError: there is one already; or a step would be repaired that must not be.
+        """
+        if self._sampler is not None:
+            raise UserError(
+                "this Manager has an ElasticSampler already: only one dataset can be gone through "
+                "once, the training set. Read others with plain loaders"
+            )
+        if self._keeps_inputs and not repairs:
+            raise UserError(
+                "a global batch must not shrink when a replica dies, so the step is computed "
+                'again: make the Manager with repair="discard" (ftrun.manager() does so under '
+                "--global-batch)"
+            )
+        self.register_state_dict_fn(SAMPLER_KEY, sampler.heal, sampler.state_dict)
+        self._sampler = sampler
+        self._engine.in_flight.weight = sampler.weight
+        self._flow.committed = sampler.committed
+
     def set_state_dict_fns(self, load_state_dict: LoadFn, state_dict: StateFn) -> None:
         """torchft's older name for ``register_state_dict_fn`` with the default key."""
         self.register_state_dict_fn(DEFAULT_KEY, load_state_dict, state_dict)
@@ -258,14 +304,33 @@ class Manager:
                 cannot be carried.
             Drained: this replica was asked to leave and has left.
         """
+        timeout_s = timeout.total_seconds() if timeout else None
+        self._begin(shrink_only or not allow_heal, timeout_s)
+
+    def begin_for_draw(self) -> None:
+        """Begin a step because its batch is drawn now; ``start_quorum`` then goes on with it.
+
+        Raises:
+            TimeoutError, UserError, Drained: as ``start_quorum``.
+        """
+        self._begin(False, None, for_draw=True)
+
+    def _begin(
+        self, freeze_membership: bool, timeout_s: float | None, *, for_draw: bool = False
+    ) -> None:
         self._engine.raise_fatal()
         if self._leaving.closed:
             raise UserError("this Manager has left the job: it begins no further step")
         if not self._machine.begun:
+            if self._context.global_batch is not None and self._sampler is None:
+                raise UserError(
+                    f"--global-batch {self._context.global_batch}: this script has made no "
+                    "ftrun.ElasticSampler before its first step, which alone can keep to it "
+                    "(docs/DATA.md)"
+                )
             self._healing.begin()
             trains(self._leaving.at_once)
-        timeout_s = timeout.total_seconds() if timeout else None
-        if not self._flow.begin(shrink_only or not allow_heal, timeout_s):
+        if not self._flow.begin(freeze_membership, timeout_s, for_draw=for_draw):
             self._leaving.raise_drained()
 
     @property
@@ -323,6 +388,8 @@ class Manager:
         self._engine.raise_fatal()
         if not self._machine.in_step:
             raise UserError("an operation outside a step: call start_quorum() (zero_grad()) first")
+        if self._sampler is not None:
+            self._sampler.before_reduction()
         self._engine.issue(reduction)
         return reduction.future
 
@@ -349,6 +416,11 @@ class Manager:
         self._flow.heal_after_backward()
 
     # ------------------------------------------------------------ outside a step
+
+    @property
+    def here(self) -> WorkerContext:
+        """The launcher's description of this worker."""
+        return self._context
 
     @property
     def exchanges(self) -> Exchanges:
@@ -425,7 +497,19 @@ class Manager:
 
     def is_participating(self) -> bool:
         """Whether this replica's gradients count in this step."""
-        return self._engine.in_flight.rank is not None
+        in_flight = self._engine.in_flight
+        return in_flight.rank is not None and in_flight.weight() > 0.0
+
+    def contributors(self) -> tuple[str, ...]:
+        """The ids of the replicas that contribute to this step, in order."""
+        return self._engine.in_flight.contributors
+
+    def step_under_way(self) -> int | None:
+        """The number of the step under way in this process, committed or not; None: there is none.
+
+        Another number than ``current_step``: a step that is computed again has a new one.
+        """
+        return self._machine.begun if self._machine.in_step else None
 
     def is_healing(self) -> bool:
         """Whether this replica lacks its peers' state."""

@@ -44,6 +44,7 @@ from tests.sim.lighthouse import LighthouseProcess
 from tests.sim.node import Agent, Host
 from tests.sim.records import Records
 from tests.sim.rings import Rings
+from tests.sim.samples import SampleRules, plan_of
 from tests.sim.shapes import Shapes
 from tests.sim.story import line
 from tests.sim.worker import Worker
@@ -170,6 +171,8 @@ class World:
             self.job.min_replicas,
             self.job.contributors_max,
         )
+        self.plan = plan_of(self.job.replicas, repairs=self.job.repair)
+        self.samples = SampleRules(self.plan)
         # A replica that is right must be able to commit alone: no other repeats its step.
         self.shapes = Shapes.draw(seed, may_err=self.job.min_replicas == 1)
         self.freezes = Freezes.draw(random.Random(f"{seed}/holds"))

@@ -87,4 +87,10 @@ class Assignments:
             "isolation_limit_s": s.isolation_limit_s,
             "restarts": start.restarts,
             "hang_factor": s.hang_factor,
+            "script": s.script.name,
+            "inject": s.inject,
+            "snapshot_dir": str(s.snapshot_path or ""),
+            "snapshot_every_s": s.snapshot_every_s,
+            "snapshot_keep": s.snapshot_keep,
+            "resume_dir": str(s.resume_path or ""),
         }

@@ -25,7 +25,9 @@ class WorkerContext:
     ``host``: the numeric address on which peers reach this worker. ``socket_path``: the agent's
     Unix socket. ``device``: "cpu" or "cuda". ``heal_tls``: states are served and fetched with TLS.
     ``restarts``: earlier starts of this slot. ``hang_factor``: above 0 the agent wants to know that
-    the loop goes on, also without a Manager.
+    the loop goes on, also without a Manager. ``script``, ``inject``: what runs, for snapshots.
+    ``snapshot_dir``: where snapshots go; empty: none are taken. ``resume_dir``: where the first one
+    to go on from is, if none is in ``snapshot_dir``.
     """
 
     job_id: str
@@ -44,6 +46,12 @@ class WorkerContext:
     isolation_limit_s: float = defaults.ISOLATION_LIMIT_S
     restarts: int = 0
     hang_factor: float = 0.0
+    script: str = ""
+    inject: str = "explicit"
+    snapshot_dir: str = ""
+    snapshot_every_s: float = defaults.SNAPSHOT_EVERY_S
+    snapshot_keep: int = defaults.SNAPSHOTS_KEPT
+    resume_dir: str = ""
 
     @property
     def replica_id(self) -> str:

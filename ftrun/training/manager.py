@@ -41,6 +41,8 @@ from ftrun.training.leaving import Drained, Leaving
 from ftrun.training.lingering import linger
 from ftrun.training.progress import WorkerProgress
 from ftrun.training.reductions import ManagedWork, Reduction, Restore
+from ftrun.training.resuming import Resuming
+from ftrun.training.snapshots import Snapshots
 from ftrun.training.step_flow import StepFlow, StepLimits
 from ftrun.training.vote import GroupVote
 
@@ -183,12 +185,30 @@ class Manager:
             raise
         knows_place(self._engine.place)
         self._leaving = Leaving(self._machine, self._engine.feed)
+        self._resuming, self._snapshots = self._make_snapshots()
         self._flow = StepFlow(
-            self._engine, self._machine, self._healing, self._progress, self._vote, limits
+            self._engine,
+            self._machine,
+            self._healing,
+            self._progress,
+            self._vote,
+            limits,
+            self._resuming,
+            self._snapshots,
         )
         self._exchanges = Exchanges(context, self._engine)
         self._engine.start()
         atexit.register(self.shutdown)
+
+    def _make_snapshots(self) -> tuple[Resuming | None, Snapshots | None]:
+        context, engine = self._context, self._engine
+        if not context.snapshot_dir:
+            return None, None
+        parts = engine, self._machine, self._healing, self._progress
+        snapshots = Snapshots(
+            context, self._machine, self._healing, self._progress, lambda: engine.in_flight.rank
+        )
+        return Resuming(context, *parts), snapshots
 
     # ------------------------------------------------------------ state
 
@@ -355,6 +375,16 @@ class Manager:
         return self._exchanges
 
     @property
+    def resuming(self) -> Resuming | None:
+        """The snapshot that this worker begins with; None: it has no directory for snapshots."""
+        return self._resuming
+
+    @property
+    def snapshots(self) -> Snapshots | None:
+        """The snapshots that this worker takes; None: it has no directory for them."""
+        return self._snapshots
+
+    @property
     def progress(self) -> WorkerProgress:
         """What this worker reports of itself."""
         return self._progress
@@ -455,6 +485,8 @@ class Manager:
         atexit.unregister(self.shutdown)
         self._engine.close(reason)
         self._exchanges.close()
+        if self._snapshots is not None:
+            self._snapshots.close()
         if self._vote is not None:
             self._vote.close()
         release(self._context.key)

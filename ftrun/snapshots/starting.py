@@ -1,0 +1,122 @@
+"""What a run's start does about snapshots: refuses what cannot work, and says where the job begins.
+
+The workers find the newest snapshot by themselves, also when all of them die later
+(training/resuming.py). Here it is read in full once, before anything starts, so that a damaged one is
+known and told.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+
+from ftrun import clock
+from ftrun.config.settings import RunSettings, check_writable
+from ftrun.errors import UserError
+from ftrun.logs.units import bytes_words
+from ftrun.snapshots import directory, manifest
+from ftrun.snapshots.directory import Found
+from ftrun.snapshots.manifest import Damaged
+
+
+def prepare(settings: RunSettings) -> list[str]:
+    """Check the directories of ``--snapshot`` and ``--resume``; lines for people.
+
+    Raises:
+        UserError: a directory cannot be written or read, or its snapshots are of another job.
+    """
+    if settings.snapshot_path is None:
+        return []
+    check_writable(settings.snapshot_path, "--snapshot")
+    try:
+        return _prepare(settings, settings.snapshot_path)
+    except OSError as error:
+        raise UserError(
+            f"the snapshots in {error.filename or settings.snapshot_path} cannot be read or moved "
+            f"({error.strerror}). Nothing was started."
+        ) from error
+
+
+def _prepare(settings: RunSettings, here: Path) -> list[str]:
+    every = (
+        f"One is written to {here} every {settings.snapshot_every}, {settings.snapshot_keep} kept"
+    )
+    if settings.begins_anew:
+        aside = directory.set_aside(here)
+        moved = f" The snapshots that were there are in {aside}." if aside is not None else ""
+        return [f"--resume none: the job begins anew.{moved} {every}."]
+    lines: list[str] = []
+    for where in dict.fromkeys(filter(None, (here, settings.resume_path))):
+        found = _newest_verified(where, lines)
+        if found is not None:
+            _check_origin(found, settings)
+            return [*lines, f"{_words(found)} {every}. --resume none would begin anew."]
+    if lines:
+        raise UserError(
+            f"{' '.join(lines)} No whole snapshot is left. Nothing was started. Begin anew with "
+            "--resume none, or give another directory."
+        )
+    if settings.resume_path is not None:
+        raise UserError(
+            f"--resume {settings.resume_path}: there is no snapshot. Nothing was started. Give the "
+            "directory that --snapshot named, which has entries like step-000000004211."
+        )
+    return [f"No snapshot is in {here} yet, so the job begins anew. {every}."]
+
+
+def _newest_verified(where: Path, lines: list[str]) -> Found | None:
+    """The newest snapshot whose bytes are right; those that are not are renamed and told."""
+    below: int | None = None
+    while True:
+        try:
+            looked = directory.look(where, below)
+        except Damaged as why:
+            raise UserError(
+                f"the newest snapshot in {where} cannot be taken: {why}. Nothing was started. "
+                "Update ftrun, or begin anew with --resume none."
+            ) from why
+        bad = list(looked.passed_over)
+        found = looked.newest
+        if found is not None:
+            try:
+                manifest.verify(found.path, found.manifest)
+            except Damaged as why:
+                bad.append((found.path, str(why)))
+                below, found = found.manifest.step, None
+        for path, why_not in bad:
+            directory.set_damaged(path)
+            lines.append(f"The snapshot {path.name} is damaged and was renamed: {why_not}.")
+        if found is not None or looked.newest is None:
+            return found
+
+
+def _check_origin(found: Found, settings: RunSettings) -> None:
+    origin = found.manifest.origin
+    own = settings.snapshot_origin
+    if (origin.script, origin.inject, origin.workers_per_replica) == own:
+        return
+    script, inject, workers = own
+    raise UserError(
+        f"{found.path} is a snapshot of {origin.script} with --inject {origin.inject} and "
+        f"{origin.workers_per_replica} workers per replica; this is {script} with --inject {inject} "
+        f"and {workers}. Nothing was started. Give another directory, or begin anew with "
+        "--resume none."
+    )
+
+
+def _words(found: Found) -> str:
+    of = found.manifest
+    written = datetime.fromisoformat(of.written_at)
+    age_s = max(0.0, (clock.wall() - written).total_seconds())
+    return (
+        f"The job goes on from step {of.step}, the newest snapshot in {found.path.parent} "
+        f"({bytes_words(of.nbytes)} of {of.origin.replicas} replicas, written "
+        f"{_age_words(age_s)} ago)."
+    )
+
+
+def _age_words(age_s: float) -> str:
+    for unit, seconds in (("days", 86400), ("h", 3600), ("min", 60)):
+        if age_s >= 2 * seconds:
+            return f"{age_s / seconds:.0f} {unit}"
+    return f"{age_s:.0f} s"

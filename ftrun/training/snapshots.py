@@ -1,0 +1,288 @@
+"""A worker's snapshots: the copy at a boundary, and a thread that has it written.
+
+The training thread copies the state into memory that it shares with a process (snapshots/), and goes
+on. All else is the background thread's: it looks what is there, starts that process, sends it the
+order and waits for the answer. So a slow disk, a full one and a dead writer cost no step.
+
+Not here: when one is due and who writes (core/worker/snapshots.py), how (snapshots/writer.py), how a
+job goes on from one (resuming.py).
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import astuple, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ftrun import clock
+from ftrun.checkpoint.format import pack
+from ftrun.checkpoint.leaves import Leaf
+from ftrun.core.ids import StateId
+from ftrun.core.worker.machine import StepMachine
+from ftrun.core.worker.snapshots import Decision, SnapshotSchedule
+from ftrun.errors import FtrunError
+from ftrun.logs.units import bytes_words
+from ftrun.snapshots import directory
+from ftrun.snapshots.memory import SharedMemory, offsets_of
+from ftrun.training.context import WorkerContext
+from ftrun.training.healing import OWN, USER, Healing
+from ftrun.training.progress import WorkerProgress
+
+log = logging.getLogger(__name__)
+
+WRITE_TIMEOUT_S = 24 * 3600.0
+"""The schedule abandons a write long before."""
+END_TIMEOUT_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Copied:
+    """A state in shared memory. ``held_s``: how long the training thread was held."""
+
+    state: StateId
+    position: str
+    structure: Any
+    specs: tuple[Any, ...]
+    offsets: list[int]
+    nbytes: int
+    held_s: float
+
+
+class Snapshots:
+    """Takes the snapshots of one worker's replica.
+
+    Args:
+        context: of this worker; its ``snapshot_dir`` is not empty.
+        position: the script's place at the boundary, for one that cannot tell by its state.
+
+    Attributes:
+        copy_s, held_s: the last copy's time, and how long the training thread was held for it.
+    """
+
+    def __init__(
+        self,
+        context: WorkerContext,
+        machine: StepMachine,
+        healing: Healing,
+        progress: WorkerProgress,
+        rank: Callable[[], int | None],
+    ) -> None:
+        self.position: Callable[[], str] = str
+        self.copy_s = self.held_s = 0.0
+        self._context = context
+        self._directory = Path(context.snapshot_dir)
+        self._machine = machine
+        self._healing = healing
+        self._progress = progress
+        self._rank = rank
+        self._schedule: SnapshotSchedule | None = None
+        self._lock = threading.Lock()  # guards the schedule
+        self._memory: SharedMemory | None = None
+        self._orders: queue.Queue[_Copied | str | None] = queue.Queue(4)
+        self._thread: threading.Thread | None = None
+        self._writer: Any = None
+        self._is_closing = threading.Event()
+        self._has_told = False
+
+    # ------------------------------------------------------------ the training thread
+
+    def at_boundary(self) -> None:
+        """A step begins whose state is whole, and at which replicas may join."""
+        with self._lock:
+            now = clock.now()
+            if self._schedule is None:
+                self._schedule = SnapshotSchedule(self._context.snapshot_every_s, now)
+            decision = self._schedule.at_boundary(self._rank() == 0, now)
+        if decision is not Decision.NOTHING:
+            self._carry_out(decision)
+
+    def _carry_out(self, decision: Decision) -> None:
+        if decision is Decision.LOOK:
+            self._hand("look")
+        elif decision is Decision.TAKE:
+            self._take()
+        elif decision is Decision.SKIP:
+            assert self._schedule is not None
+            what = (
+                "one before is still being written"
+                if self._schedule.is_writing
+                else ("directory does not answer")
+            )
+            self._say(
+                f"the snapshot of step {self._machine.position} is left out, because the {what}. "
+                "Give --snapshot-every a longer time, or --snapshot a faster disk"
+            )
+            self._show()
+        elif self._writer is not None:
+            self._writer.kill()  # the background thread reports it
+
+    def _take(self) -> None:
+        try:
+            copied = self._copy()
+        except Exception as error:  # noqa: BLE001
+            # The script's own functions, or no memory: training goes on without this snapshot.
+            self._failed(self._machine.position, error)
+            return
+        self._hand(copied)
+
+    def _copy(self) -> _Copied:
+        began = clock.now()
+        packed = pack(self._healing.tree())
+        offsets, nbytes = offsets_of([leaf.spec.nbytes for leaf in packed.leaves])
+        if self._memory is None:
+            self._memory = SharedMemory()
+        self._memory.reserve(max(1, nbytes))
+        copying = clock.now()
+        for leaf, offset in zip(packed.leaves, offsets, strict=True):
+            _copy_leaf(leaf, self._memory.view(offset, leaf.spec.nbytes))
+        self.copy_s = clock.now() - copying
+        specs = tuple(leaf.spec for leaf in packed.leaves)
+        self.held_s = clock.now() - began
+        return _Copied(
+            self._machine.state,
+            self.position(),
+            packed.structure,
+            specs,
+            offsets,
+            nbytes,
+            self.held_s,
+        )
+
+    def _hand(self, order: _Copied | str) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="ftrun-snapshot", daemon=True)
+            self._thread.start()
+        self._orders.put_nowait(order)
+
+    def close(self) -> None:
+        """End the thread and the process. A snapshot under way is given up: its draft stays."""
+        self._is_closing.set()
+        if self._thread is not None:
+            if self._writer is not None:
+                self._writer.kill()
+            self._orders.put_nowait(None)
+            self._thread.join(END_TIMEOUT_S)
+
+    # ------------------------------------------------------------ the background thread
+
+    def _run(self) -> None:
+        while (order := self._orders.get()) is not None:
+            if self._is_closing.is_set():
+                break
+            if isinstance(order, _Copied):
+                self._write(order)
+            else:
+                self._look()
+        if self._writer is not None:
+            self._writer.close()
+
+    def _look(self) -> None:
+        """See how old the newest snapshot is, and have the writer's process ready."""
+        age_s: float | None = None
+        try:
+            age_s = directory.age_s(self._directory)
+            self._start_writer()
+        except (OSError, FtrunError) as error:
+            log.warning("snapshots in %s: %s", self._directory, error)
+        with self._lock:
+            assert self._schedule is not None
+            self._schedule.looked(age_s, clock.now())
+
+    def _start_writer(self) -> Any:
+        from ftrun.snapshots.process import WriterProcess  # only the writer's replica needs it
+
+        if self._memory is None:
+            self._memory = SharedMemory()
+        if self._writer is None:
+            self._writer = WriterProcess(self._memory)
+        return self._writer
+
+    def _write(self, copied: _Copied) -> None:
+        step = copied.state.step
+        try:
+            answer = self._start_writer().write(self._order(copied), WRITE_TIMEOUT_S)
+        except (FtrunError, ValueError) as error:
+            self._end_writer_if_dead()
+            if not self._is_closing.is_set():
+                self._failed(step, error)
+            return
+        with self._lock:
+            assert self._schedule is not None
+            self._schedule.written()
+        self._show(snapshot_step=step, snapshot_held_ms=1000 * copied.held_s)
+        if not self._has_told:
+            self._has_told = True
+            self._say(
+                f"wrote the snapshot of step {step} to {answer['path']}: "
+                f"{bytes_words(answer['nbytes'])} in {answer['duration_s']:.1f} s; the training "
+                f"thread was held for {1000 * copied.held_s:.0f} ms"
+            )
+
+    def _end_writer_if_dead(self) -> None:
+        """A process that has ended is reaped at once; the next snapshot starts another."""
+        if self._writer is not None and not self._writer.lives:
+            self._writer.close()
+            self._writer = None
+
+    def _order(self, copied: _Copied) -> dict[str, Any]:
+        here = self._context
+        return {
+            "directory": str(self._directory),
+            "keep": here.snapshot_keep,
+            "writer": here.key.incarnation[:16],
+            "step": copied.state.step,
+            "lineage": copied.state.lineage,
+            "position": copied.position,
+            "origin": {
+                "script": here.script,
+                "inject": here.inject,
+                "workers_per_replica": here.workers_per_replica,
+                "replicas": here.replicas,
+                "job_id": here.job_id,
+            },
+            "structure": copied.structure,
+            "specs": [astuple(spec) for spec in copied.specs],
+            "offsets": copied.offsets,
+            "nbytes": max(1, copied.nbytes),
+            "user_key": USER,
+            "own_key": OWN,
+        }
+
+    def _failed(self, step: int, error: Exception) -> None:
+        with self._lock:
+            assert self._schedule is not None
+            self._schedule.failed()
+        self._show()
+        self._say(
+            f"the snapshot of step {step} was not written: {error}. Training goes on; the next one "
+            f"is due in {self._context.snapshot_every_s:g} s or less"
+        )
+
+    def _show(self, **more: float) -> None:
+        """Count in ``ftrun status`` and the metrics."""
+        assert self._schedule is not None
+        counts = self._schedule.counts
+        self._progress.show(
+            snapshots_written=counts.written,
+            snapshots_skipped=counts.skipped,
+            snapshots_failed=counts.failed,
+            **more,
+        )
+
+    def _say(self, text: str) -> None:
+        print(f"ftrun: {text}", file=sys.__stderr__, flush=True)
+
+
+def _copy_leaf(leaf: Leaf, into: torch.Tensor) -> None:
+    data = leaf.data
+    if isinstance(data, torch.Tensor):
+        into.copy_(data)
+    elif len(data):
+        into.numpy()[:] = data

@@ -245,8 +245,8 @@ def _check_snapshots(settings: RunSettings) -> None:
         )
     if not 1 <= settings.snapshot_keep <= SNAPSHOTS_KEPT_MAX:
         raise UserError(
-            f"--snapshot-keep {settings.snapshot_keep}: give 1 to {SNAPSHOTS_KEPT_MAX}. Nothing was "
-            "started."
+            f"--snapshot-keep {settings.snapshot_keep}: give 1 to {SNAPSHOTS_KEPT_MAX}. "
+            "Nothing was started."
         )
     why_not = ""
     if settings.workers_per_replica > 1:

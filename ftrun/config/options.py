@@ -200,8 +200,8 @@ _OWN: tuple[Option, ...] = (
         "--state-dir", Path, "Directory for the embedded lighthouse's journal.", "DIR",
         default_words="temporary",
     ),
-    _option("--snapshot", Path, "Directory for snapshots of the job's state; the newest one there is "
-            "where the job goes on.", "DIR", default_words="none are taken"),
+    _option("--snapshot", Path, "Directory for snapshots of the job's state; the job goes on from "
+            "the newest one there.", "DIR", default_words="none are taken"),
     _option("--snapshot-every", str, "Time from one snapshot to the next: 30s, 5m, 1h.", "TIME",
             default="5m"),
     _option("--snapshot-keep", int, "Snapshots that are kept.", "N",

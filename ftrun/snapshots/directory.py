@@ -1,12 +1,12 @@
 """The directory that holds a job's snapshots: their names, the newest whole one, what is kept.
 
-| name                      | what it is                                                             |
-|---------------------------|------------------------------------------------------------------------|
-| ``step-000000004211``     | a whole snapshot; it got this name when all of it was on the disk      |
-| ``.draft-…``              | one that is being written, or whose writer has died                    |
-| ``.trash-…``              | one that is being removed                                              |
-| ``step-….damaged``        | one whose bytes have changed since; it is kept for people, never taken |
-| ``earlier-…``             | snapshots from before ``--resume none``                                |
+| name                      | what it is                                                           |
+|---------------------------|----------------------------------------------------------------------|
+| ``step-000000004211``     | a whole snapshot: it got this name when all of it was on the disk    |
+| ``.draft-…``              | one that is being written, or whose writer has died                  |
+| ``.trash-…``              | one that is being removed                                            |
+| ``step-….damaged``        | one whose bytes have changed since; kept for people, never taken     |
+| ``earlier-…``             | snapshots from before ``--resume none``                              |
 
 All snapshots in a directory are of one history, so the newest is that of the highest step. There is
 one writer at a time. One that was cut off from its peers and writes on loses its draft to the next

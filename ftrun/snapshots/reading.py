@@ -6,9 +6,9 @@ a pickle, is not read. Not here: who reads, and what follows (training/resuming.
 
 from __future__ import annotations
 
+import contextlib
 import io
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -67,24 +67,20 @@ def _require_alike(own: tuple[Leaf, ...], specs: tuple[LeafSpec, ...], found: Fo
 
 
 def _buffers(path: Path, manifest: Manifest, specs: tuple[LeafSpec, ...]) -> list[torch.Tensor]:
-    opened: dict[str, Any] = {}
+    found = []
     try:
-        found = []
-        for stored, spec in zip(manifest.leaves, specs, strict=True):
-            if stored.file not in opened:
-                opened[stored.file] = open(path / stored.file, "rb")
-            file = opened[stored.file]
-            file.seek(stored.offset)
-            data = file.read(stored.length)
-            if len(data) != stored.length:
-                raise Damaged(f"{stored.file} is shorter than it was")
-            found.append(_raw(data, spec) if stored.is_raw else _of_dcp(data, spec))
-        return found
+        with contextlib.ExitStack() as stack:
+            files = {
+                name: stack.enter_context(open(path / name, "rb"))
+                for name in {stored.file for stored in manifest.leaves}
+            }
+            for stored, spec in zip(manifest.leaves, specs, strict=True):
+                files[stored.file].seek(stored.offset)
+                data = files[stored.file].read(stored.length)
+                found.append(_raw(data, spec) if stored.is_raw else _of_dcp(data, spec))
     except OSError as error:
         raise Damaged(f"{error.filename}: {error.strerror}") from error
-    finally:
-        for file in opened.values():
-            file.close()
+    return found
 
 
 def _raw(data: bytes, spec: LeafSpec) -> torch.Tensor:
@@ -107,7 +103,7 @@ def _of_dcp(data: bytes, spec: LeafSpec) -> torch.Tensor:
         raise Damaged(f"{spec.path} is another tensor than its manifest says")
     if leaf.spec.order != spec.order:
         permuted = tensor.permute(spec.order) if spec.order else tensor
-        dense = permuted.contiguous()
+        dense: torch.Tensor = permuted.contiguous()
         return dense.as_strided((dense.numel(),), (1,)).view(torch.uint8)
     assert isinstance(leaf.data, torch.Tensor)
     return leaf.data

@@ -1,8 +1,8 @@
 """What a run's start does about snapshots: refuses what cannot work, and says where the job begins.
 
 The workers find the newest snapshot by themselves, also when all of them die later
-(training/resuming.py). Here it is read in full once, before anything starts, so that a damaged one is
-known and told.
+(training/resuming.py). Here it is read in full once, before anything starts, so that a damaged one
+is known and told.
 """
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ def _check_origin(found: Found, settings: RunSettings) -> None:
     script, inject, workers = own
     raise UserError(
         f"{found.path} is a snapshot of {origin.script} with --inject {origin.inject} and "
-        f"{origin.workers_per_replica} workers per replica; this is {script} with --inject {inject} "
-        f"and {workers}. Nothing was started. Give another directory, or begin anew with "
+        f"{origin.workers_per_replica} workers per replica; this is {script} with --inject "
+        f"{inject} and {workers}. Nothing was started. Give another directory, or begin anew with "
         "--resume none."
     )
 

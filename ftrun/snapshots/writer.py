@@ -28,8 +28,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.distributed import checkpoint as dcp
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.metadata import MetadataIndex, TensorStorageMetadata
+from torch.distributed.checkpoint.state_dict_saver import save
 
 from ftrun import clock, linux
 from ftrun.checkpoint.format import unpack
@@ -156,7 +157,7 @@ def _write_state(
     if OWN in state:
         raise PeerError(f"the script has registered state under {OWN!r}, a key of ftrun's own")
     state[OWN] = tree[order.own_key]
-    dcp.save(state, storage_writer=dcp.FileSystemWriter(draft), no_dist=True)
+    save(state, storage_writer=FileSystemWriter(draft), no_dist=True)
     places = _places(draft)
     where_in_tree = _keys_of_leaves(order.structure, order.user_key, order.own_key)
     stored = []
@@ -188,7 +189,7 @@ def _fields(spec: LeafSpec) -> tuple[Any, ...]:
 
 def _places(draft: Path) -> dict[str, tuple[str, int, int]]:
     """File, offset and length of each tensor that DCP has stored by itself, by its key."""
-    index = dcp.FileSystemReader(draft).read_metadata()
+    index = FileSystemReader(draft).read_metadata()
     found = {}
     for at, info in (index.storage_data or {}).items():
         whole = isinstance(index.state_dict_metadata.get(at.fqn), TensorStorageMetadata)
@@ -201,7 +202,7 @@ def _keys_of_leaves(structure: Any, user_key: str, own_key: str) -> dict[int, st
     """DCP's key of each leaf that lies in dicts and lists only, by its number."""
     parts = structure["map"]
     found: dict[int, str] = {}
-    for key, written in (parts[user_key]["map"] if "map" in parts[user_key] else {}).items():
+    for key, written in parts[user_key].get("map", {}).items():
         found.update(_walk(written, (key,)))
     found.update(_walk(parts[own_key], (OWN,)))
     return found

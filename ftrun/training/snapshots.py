@@ -1,11 +1,11 @@
 """A worker's snapshots: the copy at a boundary, and a thread that has it written.
 
-The training thread copies the state into memory that it shares with a process (snapshots/), and goes
-on. All else is the background thread's: it looks what is there, starts that process, sends it the
-order and waits for the answer. So a slow disk, a full one and a dead writer cost no step.
+The training thread copies the state into memory that it shares with a process (snapshots/), and
+goes on. All else is the background thread's: it looks what is there, starts that process, sends it
+the order and waits for the answer. So a slow disk, a full one and a dead writer cost no step.
 
-Not here: when one is due and who writes (core/worker/snapshots.py), how (snapshots/writer.py), how a
-job goes on from one (resuming.py).
+Not here: when one is due and who writes (core/worker/snapshots.py), how (snapshots/writer.py), how
+a job goes on from one (resuming.py).
 """
 
 from __future__ import annotations
@@ -110,11 +110,8 @@ class Snapshots:
             self._take()
         elif decision is Decision.SKIP:
             assert self._schedule is not None
-            what = (
-                "one before is still being written"
-                if self._schedule.is_writing
-                else ("directory does not answer")
-            )
+            is_writing = self._schedule.is_writing
+            what = "one before is still being written" if is_writing else "writer is not ready yet"
             self._say(
                 f"the snapshot of step {self._machine.position} is left out, because the {what}. "
                 "Give --snapshot-every a longer time, or --snapshot a faster disk"

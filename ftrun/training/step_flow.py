@@ -116,9 +116,8 @@ class StepFlow:
                 break
         if machine.heals_first:
             self._heal(lambda: not machine.may_issue)
-        elif self._snapshots is not None and not freeze_membership and not machine.healing:
-            if machine.may_issue:
-                self._snapshots.at_boundary()
+        elif self._snapshots is not None and not (freeze_membership or machine.healing):
+            self._snapshots.at_boundary()  # where nobody may join, nobody could go on either
         return True
 
     def _await_step(self, freeze_membership: bool, timeout_s: float) -> None:

@@ -5,14 +5,14 @@ the *writer* is the first contributor to the step under way. All members compute
 A quorum that changes may change the writer. A new one does not know what its predecessor has
 finished, so it looks into the directory before it writes.
 
-| event at a boundary            | it is idle                | it looks or writes                   |
-|--------------------------------|---------------------------|--------------------------------------|
-| it is not the writer           | nothing                   | nothing; what is under way goes on   |
-| it has become the writer       | LOOK                      | nothing: it looks when that is done  |
-| the interval has not passed    | nothing                   | nothing                              |
-| the interval has passed        | TAKE                      | SKIP, once for each interval; while  |
-|                                |                           | it looks one interval later          |
-| writing has passed its limit   |                           | ABANDON                              |
+| at a boundary           | it is idle  | it looks, or writes                                |
+|-------------------------|-------------|----------------------------------------------------|
+| not the writer          | nothing     | nothing: what is under way goes on                 |
+| has become the writer   | LOOK        | nothing: it looks when that is done                |
+| nothing is due yet      | nothing     | nothing                                            |
+| one is due              | TAKE        | SKIP, once an interval; while it looks, SKIP only  |
+|                         |             | an interval later                                  |
+| a write is over its limit |           | ABANDON                                            |
 
 What a kill of everything loses is at most one interval, and the time of one write: a snapshot is
 due one interval after the last one was *begun*, whoever has begun it. After one that failed the

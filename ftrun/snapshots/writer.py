@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.metadata import MetadataIndex, TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_saver import save
@@ -80,7 +81,6 @@ def main() -> int:
     for number in (signal.SIGINT, signal.SIGTERM):  # the training process decides when this ends
         signal.signal(number, signal.SIG_IGN)
     torch.set_num_threads(1)
-    warnings.filterwarnings("ignore", module=r"torch\.distributed\.checkpoint")
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what libraries print is no answer
     answers.write(json.dumps({"ready": True}) + "\n")
@@ -157,7 +157,7 @@ def _write_state(
     if OWN in state:
         raise PeerError(f"the script has registered state under {OWN!r}, a key of ftrun's own")
     state[OWN] = tree[order.own_key]
-    save(state, storage_writer=FileSystemWriter(draft), no_dist=True)
+    _save(state, draft)
     places = _places(draft)
     where_in_tree = _keys_of_leaves(order.structure, order.user_key, order.own_key)
     stored = []
@@ -171,6 +171,18 @@ def _write_state(
     if is_empty:
         (draft / RAW).unlink()
     return tuple(stored)
+
+
+def _save(state: dict[str, Any], draft: Path) -> None:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that this one process saves alone
+            save(state, storage_writer=FileSystemWriter(draft), no_dist=True)
+    except CheckpointException as error:  # no Exception: it would end this process
+        causes = [cause for cause, _ in error.failures.values()]
+        if causes and isinstance(causes[0], OSError):
+            raise causes[0] from error
+        raise PeerError(f"torch cannot save it: {causes[0] if causes else error}") from error
 
 
 def _fields(spec: LeafSpec) -> tuple[Any, ...]:

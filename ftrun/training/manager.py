@@ -205,10 +205,10 @@ class Manager:
         if not context.snapshot_dir:
             return None, None
         parts = engine, self._machine, self._healing, self._progress
-        snapshots = Snapshots(
-            context, self._machine, self._healing, self._progress, lambda: engine.in_flight.rank
+        resuming = Resuming(context, *parts)
+        return resuming, Snapshots(
+            context, self._machine, self._healing, self._progress, engine.in_flight, resuming
         )
-        return Resuming(context, *parts), snapshots
 
     # ------------------------------------------------------------ state
 

@@ -43,7 +43,7 @@ class Resuming:
     Attributes:
         position: the script's place in its loop, as the snapshot that was loaded has it; empty:
             none was loaded, or peers have given a newer state since.
-        replicas: how many replicas the job had whose snapshot was loaded.
+        first_step: at which this job began: that of the snapshot, or of the script's own state.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Resuming:
         progress: WorkerProgress,
     ) -> None:
         self.position = ""
-        self.replicas = 0
+        self.first_step = 0
         self._context = context
         self._engine = engine
         self._machine = machine
@@ -77,6 +77,7 @@ class Resuming:
             return
         self._has_claimed = True
         found = self._look()
+        self.first_step = self._machine.state.step
         if found is None or found.manifest.step <= self._machine.state.step:
             return
         self._fresh = self._machine.state
@@ -148,6 +149,7 @@ class Resuming:
 
     def _claim(self, found: Found) -> None:
         self._found = found
+        self.first_step = found.manifest.step
         self._is_pending = self._healing.is_unread = True
         state = StateId(found.manifest.step, found.manifest.lineage)
         self._engine.feed(e.StateReset(state))
@@ -168,7 +170,7 @@ class Resuming:
             self._pass_over(found, str(why))
             return False
         self._is_pending = self._healing.is_unread = False
-        self.position, self.replicas = found.manifest.position, found.manifest.origin.replicas
+        self.position = found.manifest.position
         self._healing.forward_over(may_resume=True)  # an offer may have waited for the state
         return True
 

@@ -33,7 +33,9 @@ from ftrun.snapshots import directory
 from ftrun.snapshots.memory import SharedMemory, offsets_of
 from ftrun.training.context import WorkerContext
 from ftrun.training.healing import OWN, USER, Healing
+from ftrun.training.in_flight import InFlight
 from ftrun.training.progress import WorkerProgress
+from ftrun.training.resuming import Resuming
 
 log = logging.getLogger(__name__)
 
@@ -60,9 +62,11 @@ class Snapshots:
 
     Args:
         context: of this worker; its ``snapshot_dir`` is not empty.
-        position: the script's place at the boundary, for one that cannot tell by its state.
+        in_flight: knows this replica's place among the contributors to the step under way.
+        resuming: where the job has begun.
 
     Attributes:
+        position: the script's place at the boundary, for one that cannot tell by its state.
         copy_s, held_s: the last copy's time, and how long the training thread was held for it.
     """
 
@@ -72,7 +76,8 @@ class Snapshots:
         machine: StepMachine,
         healing: Healing,
         progress: WorkerProgress,
-        rank: Callable[[], int | None],
+        in_flight: InFlight,
+        resuming: Resuming,
     ) -> None:
         self.position: Callable[[], str] = str
         self.copy_s = self.held_s = 0.0
@@ -81,7 +86,8 @@ class Snapshots:
         self._machine = machine
         self._healing = healing
         self._progress = progress
-        self._rank = rank
+        self._in_flight = in_flight
+        self._resuming = resuming
         self._schedule: SnapshotSchedule | None = None
         self._lock = threading.Lock()  # guards the schedule
         self._memory: SharedMemory | None = None
@@ -98,8 +104,10 @@ class Snapshots:
         with self._lock:
             now = clock.now()
             if self._schedule is None:
-                self._schedule = SnapshotSchedule(self._context.snapshot_every_s, now)
-            decision = self._schedule.at_boundary(self._rank() == 0, now)
+                is_late = self._machine.state.step > self._resuming.first_step + 1
+                every_s = self._context.snapshot_every_s
+                self._schedule = SnapshotSchedule(every_s, now, is_late=is_late)
+            decision = self._schedule.at_boundary(self._in_flight.rank == 0, now)
         if decision is not Decision.NOTHING:
             self._carry_out(decision)
 

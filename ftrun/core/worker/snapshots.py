@@ -10,9 +10,9 @@ finished, so it looks into the directory before it writes.
 | not the writer          | nothing     | nothing: what is under way goes on                 |
 | has become the writer   | LOOK        | nothing: it looks when that is done                |
 | nothing is due yet      | nothing     | nothing                                            |
-| one is due              | TAKE        | SKIP, once an interval; while it looks, SKIP only  |
-|                         |             | an interval later                                  |
-| a write is over its limit |           | ABANDON                                            |
+| one is due              | TAKE        | SKIP, once an interval; if it has looked for less  |
+|                         |             | than an interval, nothing                          |
+| a write is over a limit |             | ABANDON                                            |
 
 What a kill of everything loses is at most one interval, and the time of one write: a snapshot is
 due one interval after the last one was *begun*, whoever has begun it. After one that failed the
@@ -55,18 +55,19 @@ class SnapshotSchedule:
 
     Args:
         every_s: the interval.
-        now: when this worker begins to train; until an interval later nothing is due.
+        now: when this worker begins to train.
+        is_late: its peers have trained before it, so that nobody knows since when one is due.
     """
 
-    def __init__(self, every_s: float, now: float) -> None:
+    def __init__(self, every_s: float, now: float, *, is_late: bool = False) -> None:
         self.counts = SnapshotCounts()
         self._every_s = every_s
         self._limit_s = max(LIMIT_MIN_S, INTERVALS_MAX * every_s)
         self._due_at = now + every_s
-        self._began_at = now
+        self._began_at = now - every_s if is_late else now
         self._is_writer = False
         self._must_look = False
-        self._is_looking = False
+        self._looks_since: float | None = None
         self._writes_since: float | None = None
 
     @property
@@ -76,7 +77,7 @@ class SnapshotSchedule:
 
     @property
     def _is_busy(self) -> bool:
-        return self._is_looking or self.is_writing
+        return self._looks_since is not None or self.is_writing
 
     def at_boundary(self, is_writer: bool, now: float) -> Decision:
         """A step begins whose state is whole, and at which replicas may join.
@@ -90,11 +91,11 @@ class SnapshotSchedule:
         if not is_writer:
             return Decision.NOTHING
         if self._must_look and not self._is_busy:
-            self._must_look, self._is_looking = False, True
+            self._must_look, self._looks_since = False, now
             return Decision.LOOK
         if now < self._due_at:
             return Decision.NOTHING
-        if self._is_looking and now < self._due_at + self._every_s:
+        if self._looks_since is not None and now < self._looks_since + self._every_s:
             return Decision.NOTHING
         if self._is_busy:
             self._due_at = now + self._every_s
@@ -106,7 +107,7 @@ class SnapshotSchedule:
 
     def looked(self, age_s: float | None, now: float) -> None:
         """The newest snapshot is ``age_s`` old; None: there is none of this job."""
-        self._is_looking = False
+        self._looks_since = None
         since = self._began_at if age_s is None else now - max(0.0, age_s)
         self._due_at = min(since, now) + self._every_s
 

@@ -18,7 +18,7 @@ import pytest
 
 OPERATIONS_MAX = 200
 
-PROGRAM = '''
+PROGRAM = """
 import json, os, signal, sys
 from pathlib import Path
 import torch
@@ -76,7 +76,7 @@ for number in range(int(sys.argv[3])):
             shutil.rmtree(where / name)
             if keep == 1 and "step-000000000002" not in names:
                 write_tree(where, tree(2), keep=keep)
-'''
+"""
 
 
 def rows(directory: Path, keep: int) -> list[list[Any]]:

@@ -168,7 +168,9 @@ def test_one_that_is_torn_is_passed_over(tmp_path: Path, file: str, how: str) ->
 
 def test_a_state_of_another_shape_is_refused_and_named(tmp_path: Path) -> None:
     write_tree(tmp_path, tree_of(a={"w": torch.ones(3), "b": torch.ones(1)}))
-    with pytest.raises(UserError, match=r"user\.a\.w: 4 here, 3 in the snapshot.*Nothing was loaded"):
+    with pytest.raises(
+        UserError, match=r"user\.a\.w: 4 here, 3 in the snapshot.*Nothing was loaded"
+    ):
         read(newest(tmp_path), tree_of(a={"w": torch.ones(4), "b": torch.ones(1)}))
 
 

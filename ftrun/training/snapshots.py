@@ -23,7 +23,6 @@ import torch
 
 from ftrun import clock
 from ftrun.checkpoint.format import pack
-from ftrun.checkpoint.leaves import Leaf
 from ftrun.core.ids import StateId
 from ftrun.core.worker.machine import StepMachine
 from ftrun.core.worker.snapshots import Decision, SnapshotSchedule
@@ -42,6 +41,7 @@ log = logging.getLogger(__name__)
 WRITE_TIMEOUT_S = 24 * 3600.0
 """The schedule abandons a write long before."""
 END_TIMEOUT_S = 2.0
+TASKS_MAX = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class Snapshots:
         self._schedule: SnapshotSchedule | None = None
         self._lock = threading.Lock()  # guards the schedule
         self._memory: SharedMemory | None = None
-        self._orders: queue.Queue[_Copied | str | None] = queue.Queue(4)
+        self._tasks: queue.Queue[Callable[[], None] | None] = queue.Queue(TASKS_MAX)
         self._thread: threading.Thread | None = None
         self._writer: Any = None
         self._is_closing = threading.Event()
@@ -113,7 +113,9 @@ class Snapshots:
 
     def _carry_out(self, decision: Decision) -> None:
         if decision is Decision.LOOK:
-            self._hand("look")
+            self._hand(self._look)
+        elif decision is Decision.PREPARE:
+            self._prepare()
         elif decision is Decision.TAKE:
             self._take()
         elif decision is Decision.SKIP:
@@ -128,6 +130,11 @@ class Snapshots:
         elif self._writer is not None:
             self._writer.kill()  # the background thread reports it
 
+    def _prepare(self) -> None:
+        sizes = [leaf.spec.nbytes for leaf in pack(self._healing.tree()).leaves]
+        nbytes = offsets_of(sizes)[1]
+        self._hand(lambda: self._touch(nbytes))
+
     def _take(self) -> None:
         try:
             copied = self._copy()
@@ -135,7 +142,7 @@ class Snapshots:
             # The script's own functions, or no memory: training goes on without this snapshot.
             self._failed(self._machine.position, error)
             return
-        self._hand(copied)
+        self._hand(lambda: self._write(copied))
 
     def _copy(self) -> _Copied:
         began = clock.now()
@@ -145,8 +152,7 @@ class Snapshots:
             self._memory = SharedMemory()
         self._memory.reserve(max(1, nbytes))
         copying = clock.now()
-        for leaf, offset in zip(packed.leaves, offsets, strict=True):
-            _copy_leaf(leaf, self._memory.view(offset, leaf.spec.nbytes))
+        self._memory.fill(packed.leaves, offsets, torch.get_num_threads())
         self.copy_s = clock.now() - copying
         specs = tuple(leaf.spec for leaf in packed.leaves)
         self.held_s = clock.now() - began
@@ -160,11 +166,11 @@ class Snapshots:
             self.held_s,
         )
 
-    def _hand(self, order: _Copied | str) -> None:
+    def _hand(self, task: Callable[[], None]) -> None:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="ftrun-snapshot", daemon=True)
             self._thread.start()
-        self._orders.put_nowait(order)
+        self._tasks.put_nowait(task)
 
     def close(self) -> None:
         """End the thread and the process. A snapshot under way is given up: its draft stays."""
@@ -172,19 +178,14 @@ class Snapshots:
         if self._thread is not None:
             if self._writer is not None:
                 self._writer.kill()
-            self._orders.put_nowait(None)
+            self._tasks.put_nowait(None)
             self._thread.join(END_TIMEOUT_S)
 
     # ------------------------------------------------------------ the background thread
 
     def _run(self) -> None:
-        while (order := self._orders.get()) is not None:
-            if self._is_closing.is_set():
-                break
-            if isinstance(order, _Copied):
-                self._write(order)
-            else:
-                self._look()
+        while (task := self._tasks.get()) is not None and not self._is_closing.is_set():
+            task()
         if self._writer is not None:
             self._writer.close()
 
@@ -199,6 +200,18 @@ class Snapshots:
         with self._lock:
             assert self._schedule is not None
             self._schedule.looked(age_s, clock.now())
+
+    def _touch(self, nbytes: int) -> None:
+        if self._memory is None:
+            self._memory = SharedMemory()
+        try:
+            self._memory.reserve(max(1, nbytes))
+            self._memory.touch()
+        except (OSError, ValueError) as error:
+            log.warning("no memory for snapshots yet (%s bytes): %s", nbytes, error)
+        with self._lock:
+            assert self._schedule is not None
+            self._schedule.prepared()
 
     def _start_writer(self) -> Any:
         from ftrun.snapshots.process import WriterProcess  # only the writer's replica needs it
@@ -283,11 +296,3 @@ class Snapshots:
 
     def _say(self, text: str) -> None:
         print(f"ftrun: {text}", file=sys.__stderr__, flush=True)
-
-
-def _copy_leaf(leaf: Leaf, into: torch.Tensor) -> None:
-    data = leaf.data
-    if isinstance(data, torch.Tensor):
-        into.copy_(data)
-    elif len(data):
-        into.numpy()[:] = data

@@ -9,7 +9,8 @@ finished, so it looks into the directory before it writes.
 |-------------------------|-------------|----------------------------------------------------|
 | not the writer          | nothing     | nothing: what is under way goes on                 |
 | has become the writer   | LOOK        | nothing: it looks when that is done                |
-| nothing is due yet      | nothing     | nothing                                            |
+| half an interval before | PREPARE,    | nothing                                            |
+| the first one is due    | once        |                                                    |
 | one is due              | TAKE        | SKIP, once an interval; if it has looked for less  |
 |                         |             | than an interval, nothing                          |
 | a write is over a limit |             | ABANDON                                            |
@@ -36,6 +37,7 @@ class Decision(Enum):
 
     NOTHING = "nothing"
     LOOK = "look"
+    PREPARE = "prepare"
     TAKE = "take"
     SKIP = "skip"
     ABANDON = "abandon"
@@ -68,6 +70,7 @@ class SnapshotSchedule:
         self._is_writer = False
         self._must_look = False
         self._looks_since: float | None = None
+        self._is_prepared = False
         self._writes_since: float | None = None
 
     @property
@@ -93,6 +96,8 @@ class SnapshotSchedule:
         if self._must_look and not self._is_busy:
             self._must_look, self._looks_since = False, now
             return Decision.LOOK
+        if not self._is_prepared and not self._is_busy and now < self._due_at:
+            return self._prepare(now)
         if now < self._due_at:
             return Decision.NOTHING
         if self._looks_since is not None and now < self._looks_since + self._every_s:
@@ -104,6 +109,17 @@ class SnapshotSchedule:
         self._due_at = now + self._every_s
         self._writes_since = now
         return Decision.TAKE
+
+    def _prepare(self, now: float) -> Decision:
+        """Have memory ready for the first copy, whose size is known only when training runs."""
+        if now < self._due_at - self._every_s / 2:
+            return Decision.NOTHING
+        self._is_prepared, self._looks_since = True, now
+        return Decision.PREPARE
+
+    def prepared(self) -> None:
+        """The memory is there."""
+        self._looks_since = None
 
     def looked(self, age_s: float | None, now: float) -> None:
         """The newest snapshot is ``age_s`` old; None: there is none of this job."""

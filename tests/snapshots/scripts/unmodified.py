@@ -1,7 +1,6 @@
 """A script as under torchrun, with a sampler, a schedule and an evaluation with collectives."""
 
 import hashlib
-import os
 import sys
 import time
 

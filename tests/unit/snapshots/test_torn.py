@@ -1,8 +1,8 @@
 """A writer that is killed at each of its file operations leaves older snapshots, or the new one.
 
-A process with torch loaded forks a writer for each operation and kills it there: at the n-th event of
-the interpreter that names a path in the directory (open, rename, mkdir, remove …), and at the n-th
-fsync. What is left is looked at after each.
+A process with torch loaded forks a writer for each operation and kills it there: at the n-th event
+of the interpreter that names a path in the directory (open, rename, mkdir, remove …), and at the
+n-th fsync. What is left is looked at after each.
 """
 
 from __future__ import annotations

@@ -6,8 +6,6 @@ from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from ftrun.checkpoint.format import pack
 from ftrun.snapshots.directory import Found, look
 from ftrun.snapshots.memory import SharedMemory, offsets_of
@@ -32,12 +30,7 @@ def order_of(where: Path, tree: dict[str, Any], memory: SharedMemory, **changes:
     packed = pack(tree)
     offsets, nbytes = offsets_of([leaf.spec.nbytes for leaf in packed.leaves])
     memory.reserve(max(1, nbytes))
-    for leaf, offset in zip(packed.leaves, offsets, strict=True):
-        into = memory.view(offset, leaf.spec.nbytes)
-        if isinstance(leaf.data, torch.Tensor):
-            into.copy_(leaf.data)
-        elif len(leaf.data):
-            into.numpy()[:] = leaf.data
+    memory.fill(packed.leaves, offsets, threads=2)
     fields: dict[str, Any] = {
         "directory": str(where),
         "keep": 3,

@@ -18,6 +18,9 @@ def looked(at: float = 0.0) -> SnapshotSchedule:
     schedule = SnapshotSchedule(EVERY_S, at)
     assert schedule.at_boundary(True, at) is LOOK
     schedule.looked(None, at)
+    assert schedule.at_boundary(True, at + 0.4 * EVERY_S) is NOTHING
+    assert schedule.at_boundary(True, at + 0.5 * EVERY_S) is Decision.PREPARE
+    schedule.prepared()
     return schedule
 
 
@@ -78,6 +81,9 @@ def test_a_new_writer_goes_on_where_its_predecessor_was() -> None:
     assert schedule.at_boundary(True, 51.0) is LOOK
     assert schedule.at_boundary(True, 51.1) is NOTHING
     schedule.looked(4.0, 51.2)
+    assert schedule.at_boundary(True, 52.1) is NOTHING
+    assert schedule.at_boundary(True, 52.2) is Decision.PREPARE
+    schedule.prepared()
     assert schedule.at_boundary(True, 57.1) is NOTHING
     assert schedule.at_boundary(True, 57.2) is TAKE
 
@@ -154,6 +160,8 @@ class Replicas:
         decision = schedule.at_boundary(is_writer, self.now)
         if decision is LOOK:
             schedule.looked(self.now - self.newest if self.newest else None, self.now)
+        elif decision is Decision.PREPARE:
+            schedule.prepared()
         elif decision is TAKE:
             assert is_writer
             self.writes[name] = self.now

@@ -11,6 +11,7 @@ HEARTBEAT_TIMEOUT_S = 5.0
 ISOLATION_LIMIT_S = 60.0
 LIGHTHOUSE_TIMEOUT_S = 1800.0
 HANG_TIMEOUT_S = 60.0
+GRACE_S = 10.0
 
 LIGHTHOUSE_PORT = 29510
 """For agents; the web server has the next port."""

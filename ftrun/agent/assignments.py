@@ -92,5 +92,6 @@ class Assignments:
             "snapshot_dir": str(s.snapshot_path or ""),
             "snapshot_every_s": s.snapshot_every_s,
             "snapshot_keep": s.snapshot_keep,
+            "grace_s": s.grace_s,
             "resume_dir": str(s.resume_path or ""),
         }

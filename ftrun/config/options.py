@@ -172,7 +172,7 @@ _OWN: tuple[Option, ...] = (
     _option(
         "--grace --shutdown-timeout", float,
         "Seconds from SIGTERM to SIGKILL, for a script to save.", "S",
-        name="grace_s", default=10.0,
+        name="grace_s", default=defaults.GRACE_S,
         default_words="10; with torchrun's spelling of a job 30", pet="SHUTDOWN_TIMEOUT",
         variable="TORCH_ELASTIC_SHUTDOWN_TIMEOUT",
     ),

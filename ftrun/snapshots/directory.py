@@ -137,8 +137,10 @@ def draft(directory: Path, step: int, writer: str) -> Iterator[Path]:
         raise
 
 
-def publish(draft: Path, step: int) -> Path:
+def publish(draft: Path, step: int, lineage: str) -> Path:
     """Give a complete draft its name. Its files are on the disk already.
+
+    If a whole one of the same state is there, that one stays.
 
     Raises:
         OSError: the draft is gone, because another writer has begun.
@@ -146,11 +148,21 @@ def publish(draft: Path, step: int) -> Path:
     directory = draft.parent
     path = directory / name_of(step)
     sync(draft)
-    if path.exists():  # of a history that was given up: nobody can go on from it any more
-        os.rename(path, directory / f"{TRASH}{draft.name}")
+    if path.exists():
+        if _is_of(path, lineage):
+            shutil.rmtree(draft)
+            return path
+        os.rename(path, directory / f"{TRASH}{draft.name}")  # of a history that was given up
     os.rename(draft, path)
     sync(directory)
     return path
+
+
+def _is_of(path: Path, lineage: str) -> bool:
+    try:
+        return manifest.load(path).lineage == lineage
+    except Damaged:
+        return False
 
 
 def prune(directory: Path, keep: int) -> int:

@@ -42,6 +42,12 @@ def _prepare(settings: RunSettings, here: Path) -> list[str]:
         f"One is written to {here} every {settings.snapshot_every}, {settings.snapshot_keep} kept"
     )
     if settings.begins_anew:
+        if settings.lighthouse is not None and directory.snapshots(here):
+            raise UserError(
+                f"--resume none: {here} holds snapshots, and this node cannot tell whether the "
+                "job on the other nodes has taken them. Nothing was started. Move them away "
+                "yourself, or give an empty directory; leave --resume out on a node that is late."
+            )
         aside = directory.set_aside(here)
         moved = f" The snapshots that were there are in {aside}." if aside is not None else ""
         return [f"--resume none: the job begins anew.{moved} {every}."]

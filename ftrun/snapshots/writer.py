@@ -132,7 +132,7 @@ def write(order: Order, memory: SharedMemory) -> tuple[Path, int]:
         )
         whole = replace(whole, files=_sync_all(draft))
         _write_synced(draft / manifest.NAME, whole.encode())
-        path = directory.publish(draft, order.step)
+        path = directory.publish(draft, order.step, order.lineage)
     with contextlib.suppress(OSError):  # it is whole; old ones go the next time
         directory.prune(where, order.keep)
     return path, whole.nbytes

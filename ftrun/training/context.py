@@ -52,6 +52,7 @@ class WorkerContext:
     snapshot_every_s: float = defaults.SNAPSHOT_EVERY_S
     snapshot_keep: int = defaults.SNAPSHOTS_KEPT
     resume_dir: str = ""
+    grace_s: float = defaults.GRACE_S
 
     @property
     def replica_id(self) -> str:

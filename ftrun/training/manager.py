@@ -285,6 +285,8 @@ class Manager:
             trains(self._leaving.at_once)
         timeout_s = timeout.total_seconds() if timeout else None
         if not self._flow.begin(shrink_only or not allow_heal, timeout_s):
+            if self._snapshots is not None and allow_heal:
+                self._snapshots.at_end()
             self._leaving.raise_drained()
 
     @property

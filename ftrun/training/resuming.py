@@ -78,7 +78,14 @@ class Resuming:
         self._has_claimed = True
         found = self._look()
         self.first_step = self._machine.state.step
-        if found is None or found.manifest.step <= self._machine.state.step:
+        if found is None:
+            return
+        if found.manifest.step <= self.first_step:
+            log.warning(
+                "the script's own state is of step %s, so the snapshot of step %s is not taken",
+                self.first_step,
+                found.manifest.step,
+            )
             return
         self._fresh = self._machine.state
         self._claim(found)

@@ -89,13 +89,14 @@ class Snapshots:
         self._in_flight = in_flight
         self._resuming = resuming
         self._schedule: SnapshotSchedule | None = None
-        self._lock = threading.Lock()  # guards the schedule
+        self._lock = threading.Condition()  # guards the schedule
         self._memory: SharedMemory | None = None
         self._tasks: queue.Queue[Callable[[], None] | None] = queue.Queue(TASKS_MAX)
         self._thread: threading.Thread | None = None
         self._writer: Any = None
         self._is_closing = threading.Event()
         self._has_told = False
+        self._taken_at = -1
 
     # ------------------------------------------------------------ the training thread
 
@@ -110,6 +111,36 @@ class Snapshots:
             decision = self._schedule.at_boundary(self._in_flight.rank == 0, now)
         if decision is not Decision.NOTHING:
             self._carry_out(decision)
+
+    def at_end(self) -> None:
+        """This replica leaves at a boundary: take a last one, and wait until it is written.
+
+        Half of the launcher's grace is for that, the rest for what the script saves itself.
+        """
+        machine, deadline = self._machine, clock.now() + self._context.grace_s / 2
+        if self._schedule is None or machine.torn or machine.healing:
+            return
+        if not self._await_idle(deadline) or self._taken_at == machine.state.step:
+            return
+        with self._lock:
+            takes = self._schedule.at_end(clock.now())
+        if takes:
+            self._take()
+            if not self._await_idle(deadline):
+                self._say(
+                    f"the last snapshot, of step {machine.state.step}, was not written within half "
+                    "of --grace: give it longer"
+                )
+
+    def _await_idle(self, deadline: float) -> bool:
+        schedule = self._schedule
+        with self._lock:
+            while schedule is not None and not schedule.is_idle:
+                left_s = deadline - clock.now()
+                if left_s <= 0:
+                    return False
+                self._lock.wait(left_s)
+        return True
 
     def _carry_out(self, decision: Decision) -> None:
         if decision is Decision.LOOK:
@@ -142,6 +173,7 @@ class Snapshots:
             # The script's own functions, or no memory: training goes on without this snapshot.
             self._failed(self._machine.position, error)
             return
+        self._taken_at = copied.state.step
         self._hand(lambda: self._write(copied))
 
     def _copy(self) -> _Copied:
@@ -200,6 +232,7 @@ class Snapshots:
         with self._lock:
             assert self._schedule is not None
             self._schedule.looked(age_s, clock.now())
+            self._lock.notify_all()
 
     def _touch(self, nbytes: int) -> None:
         if self._memory is None:
@@ -212,6 +245,7 @@ class Snapshots:
         with self._lock:
             assert self._schedule is not None
             self._schedule.prepared()
+            self._lock.notify_all()
 
     def _start_writer(self) -> Any:
         from ftrun.snapshots.process import WriterProcess  # only the writer's replica needs it
@@ -234,6 +268,7 @@ class Snapshots:
         with self._lock:
             assert self._schedule is not None
             self._schedule.written()
+            self._lock.notify_all()
         self._show(snapshot_step=step, snapshot_held_ms=1000 * copied.held_s)
         if not self._has_told:
             self._has_told = True
@@ -277,6 +312,8 @@ class Snapshots:
         with self._lock:
             assert self._schedule is not None
             self._schedule.failed()
+            self._taken_at = -1
+            self._lock.notify_all()
         self._show()
         self._say(
             f"the snapshot of step {step} was not written: {error}. Training goes on; the next one "

@@ -147,3 +147,40 @@ def test_a_directory_that_goes_away_is_told_and_training_goes_on(tmp_path: Path)
         _await_change(runs.snapshots)
         kill_everything(job)
     assert "died" not in job.output
+
+
+@pytest.mark.parametrize("kind", ["explicit", "unmodified"])
+def test_a_job_that_is_stopped_takes_a_last_one(tmp_path: Path, kind: str) -> None:
+    """SIGTERM loses no step."""
+    runs = Runs(tmp_path, kind, FOREVER, every_s=3600.0)
+    with runs.start(2) as job:
+        job.expect(r"from step 0 on")
+        _await_steps(job.directory, 30)
+        job.signal(signal.SIGTERM)
+        assert job.end() == 75, job.output
+    [drained] = set(re.findall(r"drained, (\d+) steps", job.output))
+    assert step_of(runs) == int(drained), job.output
+    runs.steps = int(drained) + MORE
+    last = runs.finish(2)
+    assert last.exit_code == 0 and began_at(last.output) == int(drained)
+    assert last.end == runs.finish(2, snapshot=False).end
+
+
+def _await_steps(where: Path, count: int, timeout_s: float = 120.0) -> None:
+    from ftrun import clock
+
+    deadline = clock.now() + timeout_s
+    path = where / "steps-0.txt"
+    while not path.exists() or len(path.read_text().splitlines()) < count:
+        assert clock.now() < deadline, "it does not train"
+        os.sched_yield()
+
+
+def test_a_script_without_a_manager_is_told(tmp_path: Path) -> None:
+    from tests.process.job import Job
+
+    with Job(
+        tmp_path, "print('hello')\n", "--device", "cpu", "--snapshot", str(tmp_path / "s")
+    ) as job:
+        assert job.end() == 0
+    assert "--snapshot takes no snapshots: the script makes no Manager" in job.output

@@ -17,7 +17,7 @@ finished, so it looks into the directory before it writes.
 
 What a kill of everything loses is at most one interval, and the time of one write: a snapshot is
 due one interval after the last one was *begun*, whoever has begun it. After one that failed the
-next is due at its usual time.
+next is due at its usual time. A writer that is asked to leave takes a last one.
 
 Not here: what is written and where (snapshots/), the copy (training/snapshots.py).
 """
@@ -109,6 +109,21 @@ class SnapshotSchedule:
         self._due_at = now + self._every_s
         self._writes_since = now
         return Decision.TAKE
+
+    def at_end(self, now: float) -> bool:
+        """This replica leaves at a boundary: whether it takes one more, because it is the writer.
+
+        It does not while one is under way.
+        """
+        if not self._is_writer or self._is_busy:
+            return False
+        self._writes_since = now
+        return True
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing is under way."""
+        return not self._is_busy
 
     def _prepare(self, now: float) -> Decision:
         """Have memory ready for the first copy, whose size is known only when training runs."""

@@ -23,8 +23,8 @@ from tests.snapshots.jobs import EVERY_S, KINDS, Kill, Runs, kill_often  # noqa:
 BEGIN, END = "<!-- kills: begin -->", "<!-- kills: end -->"
 MARGIN_S = 2.0
 """Beyond the interval: a write, and the steps that are under way."""
-LONGEST_S = 9.0
-STEPS = 1500
+LONGEST_S = 25.0
+STEPS = 6000
 
 
 def main() -> int:

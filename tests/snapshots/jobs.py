@@ -18,7 +18,8 @@ from ftrun import clock
 from tests.process.job import Job
 
 SCRIPTS = Path(__file__).resolve().parent / "scripts"
-EVERY_S = 2.0
+EVERY_S = 8.0
+"""Well above the seconds that a writer's process takes to load torch."""
 STEP_S = 0.02
 KINDS = {"explicit": (), "unmodified": ("--inject", "ddp")}
 

@@ -22,8 +22,9 @@ def calm(tmp_path: Path, kind: str, steps: int, replicas: int = 2) -> Outcome:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_killed_three_times(tmp_path: Path, kind: str) -> None:
-    steps = 500
-    kills, last = kill_often(Runs(tmp_path, kind, steps), 2, kills=3, seed=11, longest_s=9.0)
+    steps = 900
+    runs = Runs(tmp_path, kind, steps, every_s=3.0)
+    kills, last = kill_often(runs, 2, kills=3, seed=11, longest_s=12.0)
     assert last.exit_code == 0 and last.end == calm(tmp_path, kind, steps).end, last.output
     assert kills and max(kill.lost_s for kill in kills) <= EVERY_S + MARGIN_S, kills
     assert max(kill.resumed_at for kill in kills) > 0, kills
@@ -32,6 +33,6 @@ def test_killed_three_times(tmp_path: Path, kind: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_killed_ten_times(tmp_path: Path, kind: str) -> None:
-    kills, last = kill_often(Runs(tmp_path, kind, 1500), 3, kills=10, seed=1, longest_s=8.0)
-    assert last.exit_code == 0 and last.end == calm(tmp_path, kind, 1500, 3).end, last.output
+    kills, last = kill_often(Runs(tmp_path, kind, 4000), 3, kills=10, seed=1, longest_s=25.0)
+    assert last.exit_code == 0 and last.end == calm(tmp_path, kind, 4000, 3).end, last.output
     assert max(kill.lost_s for kill in kills) <= EVERY_S + MARGIN_S, kills

@@ -24,7 +24,6 @@ BEGIN, END = "<!-- kills: begin -->", "<!-- kills: end -->"
 MARGIN_S = 2.0
 """Beyond the interval: a write, and the steps that are under way."""
 LONGEST_S = 25.0
-STEPS = 6000
 
 
 def main() -> int:
@@ -60,7 +59,7 @@ def main() -> int:
 def _run(kind: str, kills: int, replicas: int, seed: int) -> tuple[list[Kill], tuple[str, str]]:
     """The kills, and what the job and one that nobody disturbs have come to."""
     with tempfile.TemporaryDirectory() as directory:
-        runs = Runs(Path(directory), kind, STEPS)
+        runs = Runs(Path(directory), kind)
         found, last = kill_often(runs, replicas, kills, seed, LONGEST_S)
         calm = runs.finish(replicas, snapshot=False)
         if last.exit_code or calm.exit_code:

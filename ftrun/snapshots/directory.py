@@ -194,10 +194,17 @@ def sync(path: Path) -> None:
 # ---------------------------------------------------------------- setting aside
 
 
-def set_damaged(path: Path) -> None:
-    """Rename a snapshot whose bytes have changed, so that nobody takes it again."""
+def set_damaged(path: Path) -> bool:
+    """Rename a snapshot whose bytes have changed, so that nobody takes it again.
+
+    Returns:
+        False if it is gone: its job goes on, and has removed it while it was read.
+    """
+    if not path.exists():
+        return False
     with contextlib.suppress(OSError):  # a peer was first, or the directory is read-only
         os.rename(path, path.with_name(path.name + DAMAGED))
+    return True
 
 
 def set_aside(directory: Path) -> Path | None:

@@ -164,6 +164,7 @@ def load(snapshot: Path) -> Manifest:
 
     Raises:
         Damaged: it is not whole.
+        OSError: it cannot be read now, whole or not.
     """
     path = snapshot / NAME
     try:
@@ -174,8 +175,8 @@ def load(snapshot: Path) -> Manifest:
             nbytes = (snapshot / name).stat().st_size
             if nbytes != file.nbytes:
                 raise Damaged(f"{name} has {nbytes} bytes, and {file.nbytes} were written")
-    except OSError as error:
-        raise Damaged(f"{error.filename}: {error.strerror}") from error
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise Damaged(f"{Path(error.filename).name} is not there") from error
     return found
 
 
@@ -184,12 +185,13 @@ def verify(snapshot: Path, manifest: Manifest) -> None:
 
     Raises:
         Damaged: a file is not what was written.
+        OSError: one cannot be read now.
     """
     for name, file in manifest.files.items():
         try:
             digest = digest_of(snapshot / name)
-        except OSError as error:
-            raise Damaged(f"{name} cannot be read ({error.strerror})") from error
+        except FileNotFoundError as error:
+            raise Damaged(f"{name} is not there") from error
         if digest != file.digest:
             raise Damaged(f"{name} is not what was written: its hash differs")
 

@@ -51,7 +51,11 @@ class WriterProcess:
             )
         except OSError as error:
             raise PeerError(f"its process cannot be started: {error.strerror}") from error
-        self._answer(clock.now() + START_TIMEOUT_S)
+        try:
+            self._answer(clock.now() + START_TIMEOUT_S)
+        except PeerError:
+            self.close()
+            raise
 
     def write(self, order: dict[str, Any], timeout_s: float) -> dict[str, Any]:
         """Have a snapshot written; its path, size and duration.

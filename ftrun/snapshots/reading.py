@@ -28,6 +28,7 @@ def read(found: Found, mine: Tree) -> Tree:
 
     Raises:
         Damaged: its bytes are not what was written.
+        OSError: they cannot be read now.
         UserError: its tensors have other shapes than the script's own; nothing was read.
     """
     specs = tuple(_spec(leaf) for leaf in found.manifest.leaves)
@@ -68,18 +69,15 @@ def _require_alike(own: tuple[Leaf, ...], specs: tuple[LeafSpec, ...], found: Fo
 
 def _buffers(path: Path, manifest: Manifest, specs: tuple[LeafSpec, ...]) -> list[torch.Tensor]:
     found = []
-    try:
-        with contextlib.ExitStack() as stack:
-            files = {
-                name: stack.enter_context(open(path / name, "rb"))
-                for name in {stored.file for stored in manifest.leaves}
-            }
-            for stored, spec in zip(manifest.leaves, specs, strict=True):
-                files[stored.file].seek(stored.offset)
-                data = files[stored.file].read(stored.length)
-                found.append(_raw(data, spec) if stored.is_raw else _of_dcp(data, spec))
-    except OSError as error:
-        raise Damaged(f"{error.filename}: {error.strerror}") from error
+    with contextlib.ExitStack() as stack:
+        files = {
+            name: stack.enter_context(open(path / name, "rb"))
+            for name in {stored.file for stored in manifest.leaves}
+        }
+        for stored, spec in zip(manifest.leaves, specs, strict=True):
+            files[stored.file].seek(stored.offset)
+            data = files[stored.file].read(stored.length)
+            found.append(_raw(data, spec) if stored.is_raw else _of_dcp(data, spec))
     return found
 
 

@@ -18,6 +18,9 @@ from ftrun.snapshots import directory, manifest
 from ftrun.snapshots.directory import Found
 from ftrun.snapshots.manifest import Damaged
 
+TRIES_MAX = 100
+"""More than a job keeps; a job that goes on may remove one while it is read."""
+
 
 def prepare(settings: RunSettings) -> list[str]:
     """Check the directories of ``--snapshot`` and ``--resume``; lines for people.
@@ -73,7 +76,7 @@ def _prepare(settings: RunSettings, here: Path) -> list[str]:
 def _newest_verified(where: Path, lines: list[str]) -> Found | None:
     """The newest snapshot whose bytes are right; those that are not are renamed and told."""
     below: int | None = None
-    while True:
+    for _ in range(TRIES_MAX):
         try:
             looked = directory.look(where, below)
         except Damaged as why:
@@ -88,12 +91,14 @@ def _newest_verified(where: Path, lines: list[str]) -> Found | None:
                 manifest.verify(found.path, found.manifest)
             except Damaged as why:
                 bad.append((found.path, str(why)))
-                below, found = found.manifest.step, None
+                below = found.manifest.step if found.path.exists() else None
+                found = None
         for path, why_not in bad:
-            directory.set_damaged(path)
-            lines.append(f"The snapshot {path.name} is damaged and was renamed: {why_not}.")
+            if directory.set_damaged(path):
+                lines.append(f"The snapshot {path.name} is damaged and was renamed: {why_not}.")
         if found is not None or looked.newest is None:
             return found
+    return None
 
 
 def _check_origin(found: Found, settings: RunSettings) -> None:

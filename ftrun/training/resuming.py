@@ -173,6 +173,11 @@ class Resuming:
         assert found is not None and self._is_pending
         try:
             self._apply(found)
+        except OSError as error:
+            raise UserError(
+                f"the snapshot {found.path} cannot be read now ({error.strerror}): this replica "
+                "is started again, and tries again"
+            ) from error
         except Damaged as why:
             self._pass_over(found, str(why))
             return False
@@ -208,9 +213,11 @@ class Resuming:
 
     def _pass_over(self, found: Found, why: str) -> None:
         """Claim the snapshot before this one; without one, the state that the script began with."""
-        log.warning("the snapshot %s is damaged, and is renamed: %s", found.path, why)
-        directory.set_damaged(found.path)
-        older = self._newest(found.path.parent, below=found.manifest.step)
+        below: int | None = None
+        if directory.set_damaged(found.path):
+            log.warning("the snapshot %s is damaged, and is renamed: %s", found.path, why)
+            below = found.manifest.step
+        older = self._newest(found.path.parent, below)
         if older is not None:
             self._claim(older)
             return

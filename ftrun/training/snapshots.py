@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 WRITE_TIMEOUT_S = 24 * 3600.0
 """The schedule abandons a write long before."""
 END_TIMEOUT_S = 2.0
-TASKS_MAX = 4
+TASKS_MAX = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +145,7 @@ class Snapshots:
     def _carry_out(self, decision: Decision) -> None:
         if decision is Decision.LOOK:
             self._hand(self._look)
+            self._hand(self._warm)
         elif decision is Decision.PREPARE:
             self._prepare()
         elif decision is Decision.TAKE:
@@ -152,7 +153,7 @@ class Snapshots:
         elif decision is Decision.SKIP:
             assert self._schedule is not None
             is_writing = self._schedule.is_writing
-            what = "one before is still being written" if is_writing else "writer is not ready yet"
+            what = "one before is still being written" if is_writing else "directory is slow"
             self._say(
                 f"the snapshot of step {self._machine.position} is left out, because the {what}. "
                 "Give --snapshot-every a longer time, or --snapshot a faster disk"
@@ -184,11 +185,10 @@ class Snapshots:
         began = clock.now()
         packed = pack(self._healing.tree())
         offsets, nbytes = offsets_of([leaf.spec.nbytes for leaf in packed.leaves])
-        if self._memory is None:
-            self._memory = SharedMemory()
-        self._memory.reserve(max(1, nbytes))
+        memory = self._shared()
+        memory.reserve(max(1, nbytes))
         copying = clock.now()
-        self._memory.fill(packed.leaves, offsets, torch.get_num_threads())
+        memory.fill(packed.leaves, offsets, torch.get_num_threads())
         self.copy_s = clock.now() - copying
         specs = tuple(leaf.spec for leaf in packed.leaves)
         self.held_s = clock.now() - began
@@ -226,11 +226,10 @@ class Snapshots:
             self._writer.close()
 
     def _look(self) -> None:
-        """See how old the newest snapshot is, and have the writer's process ready."""
+        """See how old the newest snapshot is."""
         age_s: float | None = None
         try:
             age_s = directory.age_s(self._directory)
-            self._start_writer()
         except (OSError, FtrunError) as error:
             log.warning("snapshots in %s: %s", self._directory, error)
         with self._lock:
@@ -238,12 +237,18 @@ class Snapshots:
             self._schedule.looked(age_s, clock.now())
             self._lock.notify_all()
 
-    def _touch(self, nbytes: int) -> None:
-        if self._memory is None:
-            self._memory = SharedMemory()
+    def _warm(self) -> None:
+        """Start the writer's process, which loads torch for some seconds, before it is needed."""
         try:
-            self._memory.reserve(max(1, nbytes))
-            self._memory.touch()
+            self._start_writer()
+        except (OSError, FtrunError) as error:
+            log.warning("snapshots: %s. It is tried again with the next one", error)
+
+    def _touch(self, nbytes: int) -> None:
+        try:
+            memory = self._shared()
+            memory.reserve(max(1, nbytes))
+            memory.touch()
         except (OSError, ValueError) as error:
             log.warning("no memory for snapshots yet (%s bytes): %s", nbytes, error)
         with self._lock:
@@ -254,17 +259,22 @@ class Snapshots:
     def _start_writer(self) -> Any:
         from ftrun.snapshots.process import WriterProcess  # only the writer's replica needs it
 
-        if self._memory is None:
-            self._memory = SharedMemory()
         if self._writer is None:
-            self._writer = WriterProcess(self._memory)
+            self._writer = WriterProcess(self._shared())
         return self._writer
+
+    def _shared(self) -> SharedMemory:
+        """The memory that the writer's process has too. From both threads."""
+        with self._lock:
+            if self._memory is None:
+                self._memory = SharedMemory()
+            return self._memory
 
     def _write(self, copied: _Copied) -> None:
         step = copied.state.step
         try:
             answer = self._start_writer().write(self._order(copied), WRITE_TIMEOUT_S)
-        except (FtrunError, ValueError) as error:
+        except (OSError, FtrunError, ValueError) as error:
             self._end_writer_if_dead()
             if not self._is_closing.is_set():
                 self._failed(step, error)

@@ -21,6 +21,9 @@ SCRIPTS = Path(__file__).resolve().parent / "scripts"
 EVERY_S = 8.0
 """Well above the seconds that a writer's process takes to load torch."""
 STEP_S = 0.02
+END_S = 600.0
+FOREVER = 10**9
+MORE = 60
 KINDS = {"explicit": (), "unmodified": ("--inject", "ddp")}
 
 
@@ -52,7 +55,9 @@ class Outcome:
 class Runs:
     """Runs of one script over one directory of snapshots, one after the other."""
 
-    def __init__(self, directory: Path, kind: str, steps: int, every_s: float = EVERY_S) -> None:
+    def __init__(
+        self, directory: Path, kind: str, steps: int = FOREVER, every_s: float = EVERY_S
+    ) -> None:
         self.snapshots = directory / "snapshots"
         self._directory = directory
         self._kind = kind
@@ -83,7 +88,7 @@ class Runs:
     def finish(self, replicas: int, *options: str, snapshot: bool = True) -> Outcome:
         """A run to its end."""
         with self.start(replicas, *options, snapshot=snapshot) as job:
-            code = job.end()
+            code = job.end(END_S)
             ends = tuple(re.findall(r"\] finished (.*)", job.output))
             return Outcome(code, ends, job.output)
 
@@ -130,8 +135,12 @@ def began_at(output: str) -> int:
 def kill_often(
     runs: Runs, replicas: int, kills: int, seed: int, longest_s: float
 ) -> tuple[list[Kill], Outcome]:
-    """Kill everything ``kills`` times at random moments, each time in a run that goes on."""
+    """Kill everything ``kills`` times at random moments, each time in a run that goes on.
+
+    The last run goes ``MORE`` steps beyond all others, to its end.
+    """
     draw = random.Random(seed)
+    runs.steps = FOREVER
     found: list[Kill] = []
     pending: tuple[float, float, int, dict[int, float]] | None = None
     begun: dict[int, float] = {}
@@ -144,6 +153,7 @@ def kill_often(
         if first is not None:
             begun.update(times)
             pending = (after_s, now, step, dict(begun))
+    runs.steps = max(begun, default=0) + MORE
     last = runs.finish(replicas)
     if pending is not None:
         found.append(_lost(pending, began_at(last.output)))

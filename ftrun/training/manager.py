@@ -184,7 +184,9 @@ class Manager:
             release(context.key)
             raise
         knows_place(self._engine.place)
-        self._leaving = Leaving(self._machine, self._engine.feed)
+        self._leaving = Leaving(
+            self._machine, self._engine.feed, lambda: not self._healing.is_unread
+        )
         self._resuming, self._snapshots = self._make_snapshots()
         self._flow = StepFlow(
             self._engine,

@@ -16,7 +16,7 @@ from ftrun import clock
 from ftrun.core.messages import Healed
 from ftrun.errors import UserError
 from ftrun.snapshots.directory import look, snapshots
-from ftrun.training.manager import Manager
+from ftrun.training.manager import Drained, Manager
 from tests.unit.training.scripted_agent import DEADLINE_S, Job, job
 
 EVERY_S = 0.2
@@ -233,3 +233,15 @@ def test_other_keys_and_another_script_are_refused(tmp_path: Path) -> None:
     other = saving(tmp_path, replicas=1, every_s=3600.0, script="other")
     with other as running, pytest.raises(UserError, match=r"is of train with .*, not of other"):
         running.step()
+
+
+def test_one_that_leaves_before_it_has_read_its_claim_has_nothing_to_save(tmp_path: Path) -> None:
+    """A script that saves at ``Drained`` would save its first weights as those of a late step."""
+    take(tmp_path)
+    with saving(tmp_path, replicas=1, every_s=3600.0, restarts=1) as running:
+        manager = running.managers["0"]
+        assert manager.resuming is not None
+        manager.resuming.claim()
+        with pytest.raises(SystemExit) as leaving:
+            manager._leaving.at_once()
+        assert not isinstance(leaving.value, Drained) and leaving.value.code == 75

@@ -22,7 +22,7 @@ from ftrun.snapshots.memory import SharedMemory
 START_TIMEOUT_S = 120.0
 END_TIMEOUT_S = 5.0
 ANSWER_BYTES_MAX = 1 << 16
-NICE = 10
+NICE = 5
 _PROGRAM = (
     f"import os, sys; os.nice({NICE}); from ftrun.snapshots.writer import main; sys.exit(main())"
 )

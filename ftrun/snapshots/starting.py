@@ -30,8 +30,9 @@ def prepare(settings: RunSettings) -> list[str]:
     """
     if settings.snapshot_path is None:
         return []
-    check_writable(settings.snapshot_path, "--snapshot")
     try:
+        _require_some(settings, settings.snapshot_path)
+        check_writable(settings.snapshot_path, "--snapshot")
         return _prepare(settings, settings.snapshot_path)
     except OSError as error:
         raise UserError(
@@ -65,12 +66,16 @@ def _prepare(settings: RunSettings, here: Path) -> list[str]:
             f"{' '.join(lines)} No whole snapshot is left. Nothing was started. Begin anew with "
             "--resume none, or give another directory."
         )
-    if settings.resume_path is not None:
-        raise UserError(
-            f"--resume {settings.resume_path}: there is no snapshot. Nothing was started. Give the "
-            "directory that --snapshot named, which has entries like step-000000004211."
-        )
     return [f"No snapshot is in {here} yet, so the job begins anew. {every}."]
+
+
+def _require_some(settings: RunSettings, here: Path) -> None:
+    there = settings.resume_path
+    if there is not None and not (directory.snapshots(here) or directory.snapshots(there)):
+        raise UserError(
+            f"--resume {there}: there is no snapshot. Nothing was started. Give the directory that "
+            "--snapshot named, which has entries like step-000000004211."
+        )
 
 
 def _newest_verified(where: Path, lines: list[str]) -> Found | None:

@@ -21,7 +21,7 @@ from benchmarks.results import Result, Row, Samples
 WORKER = Path(__file__).with_name("snapshot_worker.py")
 WAYS = {"ftrun": "ftrun", "async_save, thread": "thread", "async_save, process": "process"}
 TIMEOUT_S = 600.0
-EVERY_S = 6.0
+EVERY_S = 10.0
 
 
 def measure(parameters: int, snapshots: int, rounds: int) -> Result:

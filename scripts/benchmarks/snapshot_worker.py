@@ -17,6 +17,7 @@ STEP_S = 0.004
 TENSORS = 48
 TAIL_S = 0.5
 LIMIT_S = 240.0
+COPIES = 6
 
 
 def make_state(parameters: int) -> dict:
@@ -38,12 +39,12 @@ def work() -> None:
 def copy_s(state: dict) -> float:
     """A plain copy of the state into memory that was used before: what no snapshot can do without.
 
-    The better of two.
+    The best of several, because others may use the machine.
     """
     tensors = [tensor for part in state.values() for tensor in part.values()]
     into = [torch.empty_like(tensor).zero_() for tensor in tensors]
     found = []
-    for _ in range(2):
+    for _ in range(COPIES):
         began = time.perf_counter()
         for a, b in zip(into, tensors, strict=True):
             a.copy_(b)
@@ -63,7 +64,7 @@ def main() -> None:
 
 
 def with_ftrun(state: dict, way: str, count: int, every_s: float, out: Path) -> tuple:
-    """``snapshots``: the step, when it was taken, and when it was written."""
+    """Of each snapshot: its step, when it was taken and written, and how long its copy took."""
     import ftrun
 
     manager = ftrun.manager(lambda given: None, lambda: state)
@@ -83,7 +84,7 @@ def with_ftrun(state: dict, way: str, count: int, every_s: float, out: Path) -> 
         steps.append((begin, time.perf_counter() - begin))
         if manager.snapshots.held_s != held:
             held = manager.snapshots.held_s
-            taken.append([len(steps) - 1, begin, None])
+            taken.append([len(steps) - 1, begin, None, manager.snapshots.copy_s])
         if taken and taken[-1][2] is None and len(steps) % 25 == 0:
             names = {path.name for path in directory.glob("step-*")} - seen
             if names:
@@ -119,7 +120,7 @@ def with_torch(state: dict, way: str, count: int, every_s: float, out: Path) -> 
             under_way = dcp.async_save(
                 state, checkpoint_id=str(where), async_checkpointer_type=kind
             )
-            taken.append([len(steps), begin, None])
+            taken.append([len(steps), begin, None, None])
             due += every_s
         work()
         steps.append((begin, time.perf_counter() - begin))

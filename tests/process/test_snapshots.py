@@ -6,17 +6,20 @@ import os
 import re
 import shutil
 import signal
+import threading
 from pathlib import Path
 
 import pytest
 import torch
 
+from ftrun import clock
 from ftrun.snapshots.directory import look, snapshots
-from tests.snapshots.jobs import Runs, began_at, kill_everything
+from tests.snapshots.jobs import FOREVER, Runs, began_at, kill_everything
 
 pytestmark = pytest.mark.timeout(900)
 MORE = 60
-FOREVER = 10**9
+LOOK_S = 0.05
+FIRST = ["explicit", pytest.param("unmodified", marks=pytest.mark.slow)]
 
 
 def interrupted(tmp_path: Path, kind: str = "explicit", replicas: int = 2, count: int = 2) -> Runs:
@@ -32,12 +35,10 @@ def interrupted(tmp_path: Path, kind: str = "explicit", replicas: int = 2, count
 
 
 def _await_change(where: Path, timeout_s: float = 120.0) -> None:
-    from ftrun import clock
-
     before, deadline = snapshots(where), clock.now() + timeout_s
     while snapshots(where) == before:
         assert clock.now() < deadline, "no snapshot came"
-        os.sched_yield()
+        threading.Event().wait(LOOK_S)
 
 
 def step_of(runs: Runs) -> int:
@@ -82,7 +83,7 @@ def test_an_unmodified_script_among_another_number(tmp_path: Path, before: int, 
     assert last.output.count(f"done 0→{step}") == after, last.output
 
 
-@pytest.mark.parametrize("kind", ["explicit", "unmodified"])
+@pytest.mark.parametrize("kind", FIRST)
 def test_all_workers_die_and_their_agent_does_not(tmp_path: Path, kind: str) -> None:
     """They are started again by it, and find the snapshot that was taken meanwhile."""
     runs = Runs(tmp_path, kind, 700, every_s=1.0)
@@ -94,8 +95,7 @@ def test_all_workers_die_and_their_agent_does_not(tmp_path: Path, kind: str) -> 
         assert job.end() == 0, job.output
     begun = [int(step) for step in re.findall(r"in quorum .* from step (\d+) on", job.output)]
     assert begun[before:] and min(begun[before:]) > 0, job.output
-    ends = set(re.findall(r"\] finished (.*)", job.output))
-    assert ends == {runs.finish(2, snapshot=False).end}
+    assert len(set(re.findall(r"\] finished (.*)", job.output))) == 1, job.output
 
 
 def test_a_damaged_one_is_told_and_the_one_before_is_taken(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_a_directory_that_goes_away_is_told_and_training_goes_on(tmp_path: Path)
     assert "died" not in job.output
 
 
-@pytest.mark.parametrize("kind", ["explicit", "unmodified"])
+@pytest.mark.parametrize("kind", FIRST)
 def test_a_job_that_is_stopped_takes_a_last_one(tmp_path: Path, kind: str) -> None:
     """SIGTERM loses no step."""
     runs = Runs(tmp_path, kind, FOREVER, every_s=3600.0)
@@ -172,13 +172,11 @@ def test_a_job_that_is_stopped_takes_a_last_one(tmp_path: Path, kind: str) -> No
 
 
 def _await_steps(where: Path, count: int, timeout_s: float = 120.0) -> None:
-    from ftrun import clock
-
     deadline = clock.now() + timeout_s
     path = where / "steps-0.txt"
     while not path.exists() or len(path.read_text().splitlines()) < count:
         assert clock.now() < deadline, "it does not train"
-        os.sched_yield()
+        threading.Event().wait(LOOK_S)
 
 
 def test_a_script_without_a_manager_is_told(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from tests.snapshots.jobs import EVERY_S, KINDS, Kill, Runs, kill_often  # noqa:
 BEGIN, END = "<!-- kills: begin -->", "<!-- kills: end -->"
 MARGIN_S = 2.0
 """Beyond the interval: a write, and the steps that are under way."""
-LONGEST_S = 25.0
+LONGEST_S = 20.0
 
 
 def main() -> int:

@@ -24,6 +24,7 @@ Not here: what is written and where (snapshots/), the copy (training/snapshots.p
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import Enum
 
@@ -66,7 +67,7 @@ class SnapshotSchedule:
         self._every_s = every_s
         self._limit_s = max(LIMIT_MIN_S, INTERVALS_MAX * every_s)
         self._due_at = now + every_s
-        self._began_at = now - every_s if is_late else now
+        self._began_at = None if is_late else now
         self._is_writer = False
         self._must_look = False
         self._looks_since: float | None = None
@@ -139,8 +140,10 @@ class SnapshotSchedule:
     def looked(self, age_s: float | None, now: float) -> None:
         """The newest snapshot is ``age_s`` old; None: there is none of this job."""
         self._looks_since = None
-        since = self._began_at if age_s is None else now - max(0.0, age_s)
-        self._due_at = min(since, now) + self._every_s
+        since = -math.inf if age_s is None else now - max(0.0, age_s)
+        if self._began_at is not None:  # a job that goes on has lost nothing since its start
+            since = max(since, self._began_at)
+        self._due_at = max(since, now - self._every_s) + self._every_s
 
     def written(self) -> None:
         """The one under way is complete."""

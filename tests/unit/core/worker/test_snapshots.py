@@ -88,6 +88,24 @@ def test_a_new_writer_goes_on_where_its_predecessor_was() -> None:
     assert schedule.at_boundary(True, 57.2) is TAKE
 
 
+def test_a_job_that_goes_on_is_not_due_because_its_snapshot_is_old() -> None:
+    schedule = SnapshotSchedule(EVERY_S, 100.0)
+    assert schedule.at_boundary(True, 100.0) is LOOK
+    schedule.looked(3600.0, 100.5)
+    assert schedule.at_boundary(True, 105.5) is Decision.PREPARE
+    schedule.prepared()
+    assert schedule.at_boundary(True, 109.9) is NOTHING
+    assert schedule.at_boundary(True, 110.0) is TAKE
+
+
+def test_one_that_comes_late_and_finds_an_old_one_is_due_at_once() -> None:
+    for age_s in (3600.0, None):
+        schedule = SnapshotSchedule(EVERY_S, 100.0, is_late=True)
+        assert schedule.at_boundary(True, 100.0) is LOOK
+        schedule.looked(age_s, 100.5)
+        assert schedule.at_boundary(True, 100.6) is TAKE
+
+
 def test_a_new_writer_that_finds_nothing_counts_from_its_own_start() -> None:
     schedule = SnapshotSchedule(EVERY_S, 0.0)
     assert schedule.at_boundary(True, 51.0) is LOOK

@@ -7,6 +7,7 @@ not import each other. Not here: the options (commands/), what the agent does (a
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -79,6 +80,11 @@ def _start(
     if settings.master_port:
         check_master_port(machine.host, settings.master_port)
     settings.check_directories()
+    if settings.snapshot_path is not None:
+        from ftrun.snapshots.starting import prepare
+
+        for line in prepare(settings):
+            print(f"ftrun: {line}", file=sys.stderr, flush=True)
     if plugins is not None:
         plugins.wait()
 

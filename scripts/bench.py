@@ -21,6 +21,7 @@ from benchmarks import join as join_bench
 from benchmarks import lighthouse as lighthouse_bench
 from benchmarks import recovery as recovery_bench
 from benchmarks import report as report_page
+from benchmarks import snapshot as snapshot_bench
 from benchmarks import standby as standby_bench
 from benchmarks import startup as startup_bench
 from benchmarks import step as step_bench
@@ -114,6 +115,12 @@ def standby(kills: int = 6, rounds: int = 3) -> None:
 
 
 @app.command()
+def snapshot(millions: float = 50.0, snapshots: int = 3, rounds: int = 2) -> None:
+    """Snapshots to disk: how long the training thread is held, beside torch's async_save."""
+    _show(snapshot_bench.measure(int(millions * 1e6), snapshots, rounds))
+
+
+@app.command()
 def report() -> None:
     """Write docs/BENCHMARKS.md and its plots, from the results."""
     console.print(f"wrote {report_page.write(OUT, ROOT / 'docs')}")
@@ -144,7 +151,7 @@ def _whole() -> list[Callable[[], None]]:
     large = partial(lighthouse, groups=10_000, agents=1_250, deaths=4, torchft="")
     return [
         recovery, join, drain, step, profile, heal, heal_tls, lighthouse, large, goodput, startup,
-        standby,
+        standby, snapshot,
     ]  # fmt: skip
 
 
@@ -161,6 +168,7 @@ def _shortened() -> list[Callable[[], None]]:
         partial(goodput, seconds=15.0),
         partial(startup, repeats=4),
         partial(standby, rounds=1),
+        partial(snapshot, rounds=1),
     ]
 
 

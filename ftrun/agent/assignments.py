@@ -89,4 +89,11 @@ class Assignments:
             "hang_factor": s.hang_factor,
             "data": s.data,
             "global_batch": s.global_batch,
+            "script": s.script.name,
+            "inject": s.inject,
+            "snapshot_dir": str(s.snapshot_path or ""),
+            "snapshot_every_s": s.snapshot_every_s,
+            "snapshot_keep": s.snapshot_keep,
+            "grace_s": s.grace_s,
+            "resume_dir": str(s.resume_path or ""),
         }

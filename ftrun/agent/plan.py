@@ -61,6 +61,7 @@ def _facts(settings: RunSettings, machine: Machine) -> Table:
         ("data", _data(settings)),
         ("preload", ", ".join(settings.preload) or "torch"),
         ("standbys", str(settings.standbys)),
+        ("snapshots", _snapshots(settings)),
         ("ports", "every port is bound as 0 and published"),
         ("logs", str(settings.job_log_dir / "replica_<id>/rank_<r>/<restart>.log")),
     ):
@@ -165,6 +166,18 @@ def _variables(settings: RunSettings, machine: Machine) -> Iterator[tuple[str, s
     threads = threads_per_worker(settings, machine)
     for name, value in worker_environment(settings, machine, place, threads).items():
         yield name, "(bound at start)" if name == "MASTER_PORT" and value == "0" else value
+
+
+def _snapshots(settings: RunSettings) -> str:
+    if settings.snapshot_path is None:
+        return "none"
+    begin = "the newest there"
+    if settings.begins_anew:
+        begin = "the script's beginning"
+    elif settings.resume_path not in (None, settings.snapshot_path):
+        begin = f"the newest there, or in {settings.resume_path}"
+    every, keep = settings.snapshot_every, settings.snapshot_keep
+    return f"{settings.snapshot_path}, every {every}, {keep} kept; goes on from {begin}"
 
 
 def _restarts(settings: RunSettings) -> str:

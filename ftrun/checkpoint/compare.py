@@ -42,17 +42,20 @@ def shapes_of(specs: Iterable[LeafSpec]) -> Shapes:
     return shapes
 
 
-def compare(mine: Shapes, theirs: Shapes) -> list[str]:
-    """One line per key that differs: ``model.fc.weight: 128x64 here, 256x64 at the donor``."""
+def compare(mine: Shapes, theirs: Shapes, there: str = "at the donor") -> list[str]:
+    """One line per key that differs: ``model.fc.weight: 128x64 here, 256x64 at the donor``.
+
+    ``there``: where ``theirs`` is.
+    """
     lines = []
     for parent in [*mine, *(p for p in theirs if p not in mine)]:
-        here, there = mine.get(parent, {}), theirs.get(parent, {})
-        if not here or not there:
+        own, other = mine.get(parent, {}), theirs.get(parent, {})
+        if not own or not other:
             continue
         if _OF_AN_OPTIMIZER.search(parent):
-            here, there = ({n: x[n] for n in here if n in there} for x in (here, there))
-        for name in [*here, *(n for n in there if n not in here)]:
-            words = _difference(here.get(name), there.get(name))
+            own, other = ({n: x[n] for n in own if n in other} for x in (own, other))
+        for name in [*own, *(n for n in other if n not in own)]:
+            words = _difference(own.get(name), other.get(name), there)
             if words:
                 lines.append(f"{(parent + name).removeprefix('.')}: {words}")
     return lines
@@ -71,17 +74,17 @@ def require_alike(mine: Shapes, theirs: Shapes, donor: str) -> None:
     )
 
 
-def _difference(here: LeafSpec | None, there: LeafSpec | None) -> str:
-    if here is None:
-        return f"missing here, {_words(there)} at the donor"
-    if there is None:
-        return f"{_words(here)} here, missing at the donor"
-    if here.mesh != there.mesh:
-        return f"{here.mesh or 'not sharded'} here, {there.mesh or 'not sharded'} at the donor"
-    if here.shape != there.shape:
-        return f"{_size(here)} here, {_size(there)} at the donor"
-    if here.dtype != there.dtype:
-        return f"{here.dtype} here, {there.dtype} at the donor"
+def _difference(own: LeafSpec | None, other: LeafSpec | None, there: str) -> str:
+    if own is None:
+        return f"missing here, {_words(other)} {there}"
+    if other is None:
+        return f"{_words(own)} here, missing {there}"
+    if own.mesh != other.mesh:
+        return f"{own.mesh or 'not sharded'} here, {other.mesh or 'not sharded'} {there}"
+    if own.shape != other.shape:
+        return f"{_size(own)} here, {_size(other)} {there}"
+    if own.dtype != other.dtype:
+        return f"{own.dtype} here, {other.dtype} {there}"
     return ""
 
 

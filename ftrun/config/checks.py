@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 
 from ftrun.addresses import parse_address
-from ftrun.config.script import check_script, is_module_name
+from ftrun.config.script import TargetKind, check_script, is_module_name
 from ftrun.config.settings import RunSettings
 from ftrun.defaults import LIGHTHOUSE_PORT, REPLICAS_MAX
 from ftrun.errors import UserError
@@ -30,6 +30,8 @@ EVENT_LOG_HANDLERS = ("null", "console")
 OWN_LOGS = (None, "default")
 """Values of --logs-specs that leave the logs to ftrun."""
 LOGS_SPECS_GROUP = "torchrun.logs_specs"
+SNAPSHOT_EVERY_MAX_S = 7 * 86400.0
+SNAPSHOTS_KEPT_MAX = 1000
 _JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -48,6 +50,7 @@ def check(settings: RunSettings) -> None:
     parse_log_limit(settings.log_max_size)
     _check_security(settings)
     _check_signals(settings)
+    _check_snapshots(settings)
     check_script(settings.script)
 
 
@@ -245,6 +248,39 @@ def _check_signals(settings: RunSettings) -> None:
         raise UserError(
             f"--preempt-file {path} is there already, so the run would end at once. Nothing was "
             "started. Remove the file, or give the path of one that appears at a preemption."
+        )
+
+
+def _check_snapshots(settings: RunSettings) -> None:
+    if settings.snapshot_path is None:
+        if settings.begins_anew:
+            raise UserError(
+                "--resume none is for a job that takes snapshots. Nothing was started. Give "
+                "--snapshot DIR too, or leave it out."
+            )
+        return
+    if not 1 <= settings.snapshot_every_s <= SNAPSHOT_EVERY_MAX_S:
+        raise UserError(
+            f"--snapshot-every {settings.snapshot_every!r}: give a time from 1s to 7d, for example "
+            "5m. Nothing was started."
+        )
+    if not 1 <= settings.snapshot_keep <= SNAPSHOTS_KEPT_MAX:
+        raise UserError(
+            f"--snapshot-keep {settings.snapshot_keep}: give 1 to {SNAPSHOTS_KEPT_MAX}. "
+            "Nothing was started."
+        )
+    why_not = ""
+    if settings.workers_per_replica > 1:
+        why_not = f"{settings.workers_per_replica} workers per replica, of which each has a part"
+    elif settings.inject == "off":
+        why_not = "--inject off, so ftrun does not know the script's state"
+    elif settings.script.kind is TargetKind.COMMAND:
+        why_not = "a command that is not Python"
+    if why_not:
+        raise UserError(
+            f"--snapshot: this job has {why_not}. Snapshots are taken of replicas of one worker "
+            "whose script makes a Manager, or runs under --inject ddp. Nothing was started. Leave "
+            "--snapshot and --resume out, and let the script save its own checkpoint."
         )
 
 

@@ -25,10 +25,15 @@ from ftrun.config.streams import Streams, parse_streams
 from ftrun.core.agent.signals import SignalRules, signal_rules
 from ftrun.core.ids import WorkerKey
 from ftrun.core.messages import JobSpec
+from ftrun.defaults import SNAPSHOTS_KEPT
 from ftrun.errors import UserError
 from ftrun.logs.disk import parse_log_limit
 from ftrun.logs.layout import MERGED
+from ftrun.logs.units import parse_age
 from ftrun.protocol.tls import TlsFiles
+
+NO_RESUME = "none"
+"""The value of --resume that begins anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +99,42 @@ class RunSettings:
     merged_log: bool = False
     data: str = "as-written"
     global_batch: int | None = None
+    snapshot: Path | None = None
+    snapshot_every: str = "5m"
+    snapshot_keep: int = SNAPSHOTS_KEPT
+    resume: str | None = None
     sources: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     def signal_rules(self) -> SignalRules:
         """The rules for signals to the agent. Raises as ``check``."""
         handled, preempt = self.signals_to_handle, self.preempt_signal
         return signal_rules(handled, preempt, as_torchrun=self.as_torchrun)
+
+    @property
+    def begins_anew(self) -> bool:
+        """Whether snapshots that are there do not count."""
+        return self.resume == NO_RESUME
+
+    @property
+    def resume_path(self) -> Path | None:
+        """The directory that ``--resume`` names."""
+        named = self.resume is not None and not self.begins_anew
+        return Path(self.resume or "").expanduser().absolute() if named else None
+
+    @property
+    def snapshot_path(self) -> Path | None:
+        """The directory that snapshots go to; None: none are taken."""
+        return self.snapshot.absolute() if self.snapshot is not None else self.resume_path
+
+    @property
+    def snapshot_every_s(self) -> float:
+        """The interval of snapshots; 0: ``snapshot_every`` is no time."""
+        return parse_age(self.snapshot_every) or 0.0
+
+    @property
+    def snapshot_origin(self) -> tuple[str, str, int]:
+        """Script, injection and workers per replica: what a snapshot must agree with."""
+        return self.script.name, self.inject, self.workers_per_replica
 
     @property
     def job_log_dir(self) -> Path:

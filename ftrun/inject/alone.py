@@ -81,4 +81,7 @@ class Alone:
         from ftrun.core.messages import NoManager
 
         self._is_reported = True
+        if self._here.snapshot_dir:
+            why = "the script makes no Manager, so ftrun does not know its state"
+            print(f"ftrun: --snapshot takes no snapshots: {why}", file=sys.stderr, flush=True)
         send_to_agent(self._here, NoManager(has_stepped))

@@ -26,7 +26,9 @@ class WorkerContext:
     Unix socket. ``device``: "cpu" or "cuda". ``heal_tls``: states are served and fetched with TLS.
     ``restarts``: earlier starts of this slot. ``hang_factor``: above 0 the agent wants to know that
     the loop goes on, also without a Manager. ``global_batch``: samples of all replicas in one step.
-    ``data``: who chooses the samples of an unmodified script.
+    ``data``: who chooses the samples of an unmodified script. ``script``, ``inject``: what runs,
+    for snapshots. ``snapshot_dir``: where they go; empty: none are taken. ``resume_dir``: where the
+    first one to go on from is, if none is in ``snapshot_dir``.
     """
 
     job_id: str
@@ -47,6 +49,13 @@ class WorkerContext:
     hang_factor: float = 0.0
     global_batch: int | None = None
     data: str = "as-written"
+    script: str = ""
+    inject: str = "explicit"
+    snapshot_dir: str = ""
+    snapshot_every_s: float = defaults.SNAPSHOT_EVERY_S
+    snapshot_keep: int = defaults.SNAPSHOTS_KEPT
+    resume_dir: str = ""
+    grace_s: float = defaults.GRACE_S
 
     @property
     def replica_id(self) -> str:

@@ -66,6 +66,8 @@ class Healing:
         self._has_begun = False
         self._buffers: list[torch.Tensor] = []
         self._readable = True
+        self.is_unread = False
+        """The script does not hold the state that it has claimed (resuming.py): no offer yet."""
         self._in_forward = False  # True also where the main thread only may be in one
         self._offer: OfferState | None = None
         self._offer_waits = False
@@ -132,6 +134,10 @@ class Healing:
     def watch_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """Heal in place what ``optimizer`` steps: it alone writes there, in committed steps."""
         self._optimizers.append(optimizer)
+
+    def keys(self) -> tuple[str, ...]:
+        """The keys of all state functions."""
+        return tuple(self._functions)
 
     def tree(self) -> dict[str, Any]:
         """All state as one tree."""
@@ -216,7 +222,7 @@ class Healing:
 
     def _serve_if_readable(self) -> None:
         order = self._offer
-        if order is None or not self._offer_waits or not self._readable:
+        if order is None or not self._offer_waits or not self._readable or self.is_unread:
             return
         self._offer_waits = False
         buffers = {buffer.data_ptr() for buffer in self._buffers}

@@ -32,16 +32,26 @@ class Interrupted(Drained, KeyboardInterrupt):
 
 
 class Leaving:
-    """Ends the script of a replica that leaves; ``closed``: its Manager has left the job."""
+    """Ends the script of a replica that leaves; ``closed``: its Manager has left the job.
 
-    def __init__(self, machine: StepMachine, feed: Callable[[e.Event], None]) -> None:
+    Args:
+        holds_state: whether the script holds the state of its step, which it might save.
+    """
+
+    def __init__(
+        self,
+        machine: StepMachine,
+        feed: Callable[[e.Event], None],
+        holds_state: Callable[[], bool] = lambda: True,
+    ) -> None:
         self.closed = False
         self._machine = machine
         self._feed = feed
+        self._holds_state = holds_state
 
     def raise_drained(self) -> NoReturn:
         """Raise Drained, or a plain SystemExit if there is no whole state to save."""
-        if self._machine.torn:
+        if self._machine.torn or not self._holds_state():
             raise SystemExit(int(ExitCode.PREEMPTED))
         if context.was_interrupted():
             raise Interrupted

@@ -42,6 +42,8 @@ from ftrun.training.leaving import Drained, Leaving
 from ftrun.training.lingering import linger
 from ftrun.training.progress import WorkerProgress
 from ftrun.training.reductions import ManagedWork, Reduction, Restore
+from ftrun.training.resuming import Resuming
+from ftrun.training.snapshots import Snapshots
 from ftrun.training.step_flow import StepFlow, StepLimits
 from ftrun.training.vote import GroupVote
 
@@ -205,13 +207,33 @@ class Manager:
             release(context.key)
             raise
         knows_place(self._engine.place)
-        self._leaving = Leaving(self._machine, self._engine.feed)
+        self._leaving = Leaving(
+            self._machine, self._engine.feed, lambda: not self._healing.is_unread
+        )
+        self._resuming, self._snapshots = self._make_snapshots()
         self._flow = StepFlow(
-            self._engine, self._machine, self._healing, self._progress, self._vote, limits
+            self._engine,
+            self._machine,
+            self._healing,
+            self._progress,
+            self._vote,
+            limits,
+            self._resuming,
+            self._snapshots,
         )
         self._exchanges = Exchanges(context, self._engine)
         self._engine.start()
         atexit.register(self.shutdown)
+
+    def _make_snapshots(self) -> tuple[Resuming | None, Snapshots | None]:
+        context, engine = self._context, self._engine
+        if not context.snapshot_dir:
+            return None, None
+        parts = engine, self._machine, self._healing, self._progress
+        resuming = Resuming(context, *parts)
+        return resuming, Snapshots(
+            context, self._machine, self._healing, self._progress, engine.in_flight, resuming
+        )
 
     # ------------------------------------------------------------ state
 
@@ -331,6 +353,8 @@ class Manager:
             self._healing.begin()
             trains(self._leaving.at_once)
         if not self._flow.begin(freeze_membership, timeout_s, for_draw=for_draw):
+            if self._snapshots is not None and not freeze_membership:
+                self._snapshots.at_end()
             self._leaving.raise_drained()
 
     @property
@@ -426,6 +450,16 @@ class Manager:
     def exchanges(self) -> Exchanges:
         """Values that replicas give each other outside the steps' reductions."""
         return self._exchanges
+
+    @property
+    def resuming(self) -> Resuming | None:
+        """The snapshot that this worker begins with; None: it has no directory for snapshots."""
+        return self._resuming
+
+    @property
+    def snapshots(self) -> Snapshots | None:
+        """The snapshots that this worker takes; None: it has no directory for them."""
+        return self._snapshots
 
     @property
     def progress(self) -> WorkerProgress:
@@ -540,6 +574,8 @@ class Manager:
         atexit.unregister(self.shutdown)
         self._engine.close(reason)
         self._exchanges.close()
+        if self._snapshots is not None:
+            self._snapshots.close()
         if self._vote is not None:
             self._vote.close()
         release(self._context.key)

@@ -37,6 +37,12 @@ class WorkerProgress:
         if len(self._scalars) > SCALARS_MAX:
             raise UserError(f"log() keeps {SCALARS_MAX} scalars at most")
 
+    def show(self, **scalars: float) -> None:
+        """Add ftrun's own scalars, where the script's leave room. From any thread."""
+        merged = self._scalars | {name: float(value) for name, value in scalars.items()}
+        if len(merged) <= SCALARS_MAX:
+            self._scalars = merged
+
     def make(self, activity: Activity | None = None, since_s: float = 0.0) -> Progress:
         """The worker's progress now.
 

@@ -25,6 +25,8 @@ from ftrun.errors import PeerError, UserError
 from ftrun.training.engine import Engine
 from ftrun.training.healing import OWN, Healing
 from ftrun.training.progress import WorkerProgress
+from ftrun.training.resuming import Resuming
+from ftrun.training.snapshots import Snapshots
 from ftrun.training.vote import GroupVote
 
 log = logging.getLogger(__name__)
@@ -56,6 +58,7 @@ class StepFlow:
         engine, machine, healing, progress: of this worker.
         vote: the vote of a replica group of several workers; None for one worker.
         limits: of each step.
+        resuming, snapshots: of this worker; None: it has no directory for snapshots.
     """
 
     def __init__(
@@ -66,6 +69,8 @@ class StepFlow:
         progress: WorkerProgress,
         vote: GroupVote | None,
         limits: StepLimits,
+        resuming: Resuming | None = None,
+        snapshots: Snapshots | None = None,
     ) -> None:
         self._engine = engine
         self._machine = machine
@@ -73,6 +78,8 @@ class StepFlow:
         self._progress = progress
         self._vote = vote
         self._limits = limits
+        self._resuming = resuming
+        self._snapshots = snapshots
         self._longest_s = limits.timeout_s + limits.quorum_timeout_s
         self._failures = 0  # in a row
         self._commits = 0  # since the start or the last heal
@@ -105,23 +112,37 @@ class StepFlow:
         if timeout_s is None:
             limits = self._limits
             timeout_s = limits.quorum_timeout_s if machine.begun else limits.first_timeout_s
+        if self._resuming is not None:
+            self._resuming.claim()
         self._healing.forward_over()
         engine.register()
+        while True:
+            self._await_step(freeze_membership, timeout_s)
+            if machine.phase is StepPhase.LEFT:
+                engine.note_progress(at_once=True)
+                return False
+            if self._resuming is None or not self._resuming.is_pending:
+                break
+            if self._resuming.load_now():
+                break
+        if machine.heals_first:
+            self._heal(lambda: not machine.may_issue)
+        elif self._snapshots is not None and not (freeze_membership or machine.healing):
+            self._snapshots.at_boundary()  # where nobody may join, nobody could go on either
+        if for_draw:
+            self._drawn = machine.begun
+            self.heal_after_backward()  # whose the samples are, and whether any are left, heals
+        return True
+
+    def _await_step(self, freeze_membership: bool, timeout_s: float) -> None:
+        """Come to the boundary, and wait until a step has begun there or this replica has left."""
+        engine, machine = self._engine, self._machine
         engine.feed(e.BoundaryReached(freeze_membership))
         engine.raise_fatal()
         if not machine.in_step:
             engine.wait_until(
                 lambda: machine.in_step or machine.phase is StepPhase.LEFT, timeout_s, "a quorum"
             )
-        if machine.phase is StepPhase.LEFT:
-            engine.note_progress(at_once=True)
-            return False
-        if machine.heals_first:
-            self._heal(lambda: not machine.may_issue)
-        if for_draw:
-            self._drawn = machine.begun
-            self.heal_after_backward()  # whose the samples are, and whether any are left, heals
-        return True
 
     @property
     def _awaits_backward(self) -> bool:
@@ -233,4 +254,6 @@ class StepFlow:
                     raise PeerError(f"heal: {spoiled}. This replica is started again")
                 return
             self._progress.batches = int(fetched.tree[OWN]["batches_committed"])
+            if self._resuming is not None:
+                self._resuming.healed()
             self._engine.feed(e.StateApplied(fetched.donors, fetched.nbytes, fetched.duration_s))

@@ -111,6 +111,8 @@ class Loop:
         if self._manager is None:
             self._manager = injected.manager(use_async_quorum=False)
             self._manager.register_state_dict_fn(KEY, self._carried.load, self._carried.state)
+            if self._manager.snapshots is not None:
+                self._manager.snapshots.position = lambda: self._place.encode()
         return self._manager
 
     def exchange(self, site: str, what: str, body: bytes, timeout_s: float) -> dict[int, bytes]:
@@ -125,8 +127,25 @@ class Loop:
         if self._peers_at is None:
             limit_s = self._here.quorum_timeout_s
             text = self.manager().exchanges.peek_place(limit_s)
-            self._peers_at = Place() if text is None else Place.decode(text)
+            self._peers_at = self._snapshot_place() if text is None else Place.decode(text)
         return digest(self._peers_at.stack) if self._peers_at.stack else ""
+
+    def _snapshot_place(self) -> Place:
+        """Where the snapshot stands that the job goes on from, if no peer trains."""
+        resuming = self.manager().resuming
+        manifest = None if resuming is None else resuming.find_place()
+        if manifest is None or not manifest.position:
+            return Place()
+        place = Place.decode(manifest.position)
+        return place.among(manifest.origin.replicas, self._here.replicas)
+
+    def _loaded_place(self) -> Place | None:
+        """The place of the state that was loaded: the snapshot's, or the peers'."""
+        manager = self.manager()
+        if manager.resuming is not None and manager.resuming.position:
+            return self._snapshot_place()
+        text = manager.exchanges.ask_place(PLACE_TIMEOUT_S)
+        return None if text is None else Place.decode(text)
 
     # ------------------------------------------------------------ draws
 
@@ -224,16 +243,16 @@ class Loop:
         while True:
             self._has_loaded = False
             manager.start_quorum(allow_heal=allow_heal)
-            text = None
+            place = None
             if self._has_loaded and manager.current_step():
-                text = manager.exchanges.ask_place(PLACE_TIMEOUT_S)
-            if not manager.is_healing() and (text is not None or not self._has_loaded):
+                place = self._loaded_place()
+            if not manager.is_healing() and (place is not None or not self._has_loaded):
                 break
             if not manager.current_step():
                 break  # all begin at the same place
             manager.should_commit()
         self._has_stepped = self.in_step = True
-        return None if text is None else Place.decode(text)
+        return place
 
     def _make_place(self, draws: list[LoaderIterator]) -> Place:
         assert self._first_values is not None

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ftrun.inject.zero_edit.frames import Spot, Values
@@ -77,6 +77,18 @@ class Place:
             has_finished=known["has_finished"],
             commits=known["commits"],
         )
+
+    def among(self, before: int, now: int) -> Place:
+        """The same place in the data among another number of replicas.
+
+        A sampler deals the same order to all, so as many batches are behind ``now`` replicas as
+        they would have taken together; of a last one that they have taken in part, some samples
+        come twice.
+        """
+        if before == now:
+            return self
+        loaders = tuple(replace(x, drawn=x.drawn * before // now) for x in self.loaders)
+        return replace(self, loaders=loaders)
 
     def words(self) -> str:
         """For people."""

@@ -42,3 +42,11 @@ def test_only_what_has_changed_is_carried() -> None:
     first = [{"rank": 1, "step": 0, "flag": False}]
     now = [{"rank": 1, "step": 5, "flag": 0, "new": 2}, {"other": 1}]
     assert changed_since(first, now) == ({"step": 5, "flag": 0, "new": 2}, {"other": 1})
+
+
+def test_a_place_among_another_number_of_replicas_is_behind_as_many_samples() -> None:
+    going = Place(PLACE.stack, (LoaderPlace(AT, 0, 3, 31), LoaderPlace(AT, 1, None, 0)))
+    assert going.among(2, 2) is going
+    assert [x.drawn for x in going.among(2, 3).loaders] == [20, 0]  # 62 batches: 20 x 3, and 2
+    assert [x.drawn for x in going.among(3, 1).loaders] == [93, 0]
+    assert going.among(2, 3).loaders[0].epoch == 3 and going.among(2, 3).stack == going.stack

@@ -1,0 +1,157 @@
+"""When this worker takes a snapshot of the job's state. Pure; asked at the boundaries of steps.
+
+All members of a quorum begin a step with bitwise equal states (S1), so one of them writes for all:
+the *writer* is the first contributor to the step under way. All members compute that by themselves.
+A quorum that changes may change the writer. A new one does not know what its predecessor has
+finished, so it looks into the directory before it writes.
+
+| at a boundary           | it is idle  | it looks, or writes                                |
+|-------------------------|-------------|----------------------------------------------------|
+| not the writer          | nothing     | nothing: what is under way goes on                 |
+| has become the writer   | LOOK        | nothing: it looks when that is done                |
+| half an interval before | PREPARE,    | nothing                                            |
+| the first one is due    | once        |                                                    |
+| one is due              | TAKE        | SKIP, once an interval; if it has looked for less  |
+|                         |             | than an interval, nothing                          |
+| a write is over a limit |             | ABANDON                                            |
+
+What a kill of everything loses is at most one interval, and the time of one write: a snapshot is
+due one interval after the last one was *begun*, whoever has begun it. After one that failed the
+next is due at its usual time. A writer that is asked to leave takes a last one.
+
+Not here: what is written and where (snapshots/), the copy (training/snapshots.py).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import Enum
+
+INTERVALS_MAX = 10
+LIMIT_MIN_S = 600.0
+"""A write may take ten intervals, and ten minutes in any case, before it is abandoned."""
+
+
+class Decision(Enum):
+    """What the shell does now."""
+
+    NOTHING = "nothing"
+    LOOK = "look"
+    PREPARE = "prepare"
+    TAKE = "take"
+    SKIP = "skip"
+    ABANDON = "abandon"
+
+
+@dataclass(slots=True)
+class SnapshotCounts:
+    """Since this worker's start. ``skipped``: because the one before was still being written."""
+
+    written: int = 0
+    skipped: int = 0
+    failed: int = 0
+
+
+class SnapshotSchedule:
+    """The decisions of one worker.
+
+    Args:
+        every_s: the interval.
+        now: when this worker begins to train.
+        is_late: its peers have trained before it, so that nobody knows since when one is due.
+    """
+
+    def __init__(self, every_s: float, now: float, *, is_late: bool = False) -> None:
+        self.counts = SnapshotCounts()
+        self._every_s = every_s
+        self._limit_s = max(LIMIT_MIN_S, INTERVALS_MAX * every_s)
+        self._due_at = now + every_s
+        self._began_at = None if is_late else now
+        self._is_writer = False
+        self._must_look = False
+        self._looks_since: float | None = None
+        self._is_prepared = False
+        self._writes_since: float | None = None
+
+    @property
+    def is_writing(self) -> bool:
+        """One is under way."""
+        return self._writes_since is not None
+
+    @property
+    def _is_busy(self) -> bool:
+        return self._looks_since is not None or self.is_writing
+
+    def at_boundary(self, is_writer: bool, now: float) -> Decision:
+        """A step begins whose state is whole, and at which replicas may join.
+
+        ``is_writer``: this replica is the first contributor to it.
+        """
+        self._must_look |= is_writer and not self._is_writer
+        self._is_writer = is_writer
+        if self._writes_since is not None and now - self._writes_since > self._limit_s:
+            return Decision.ABANDON
+        if not is_writer:
+            return Decision.NOTHING
+        if self._must_look and not self._is_busy:
+            self._must_look, self._looks_since = False, now
+            return Decision.LOOK
+        if not self._is_prepared and not self._is_busy and now < self._due_at:
+            return self._prepare(now)
+        if now < self._due_at:
+            return Decision.NOTHING
+        if self._looks_since is not None and now < self._looks_since + self._every_s:
+            return Decision.NOTHING
+        if self._is_busy:
+            self._due_at = now + self._every_s
+            self.counts.skipped += 1
+            return Decision.SKIP
+        self._due_at = now + self._every_s
+        self._writes_since = now
+        return Decision.TAKE
+
+    def at_end(self, now: float) -> bool:
+        """This replica leaves at a boundary: whether it takes one more, because it is the writer.
+
+        It does not while one is under way.
+        """
+        if not self._is_writer or self._is_busy:
+            return False
+        self._writes_since = now
+        return True
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing is under way."""
+        return not self._is_busy
+
+    def _prepare(self, now: float) -> Decision:
+        """Have memory ready for the first copy, whose size is known only when training runs."""
+        if now < self._due_at - self._every_s / 2:
+            return Decision.NOTHING
+        self._is_prepared, self._looks_since = True, now
+        return Decision.PREPARE
+
+    def prepared(self) -> None:
+        """The memory is there."""
+        self._looks_since = None
+
+    def looked(self, age_s: float | None, now: float) -> None:
+        """The newest snapshot is ``age_s`` old; None: there is none of this job."""
+        self._looks_since = None
+        since = -math.inf if age_s is None else now - max(0.0, age_s)
+        if self._began_at is not None:  # a job that goes on has lost nothing since its start
+            since = max(since, self._began_at)
+        self._due_at = max(since, now - self._every_s) + self._every_s
+
+    def written(self) -> None:
+        """The one under way is complete."""
+        self._writes_since = None
+        self.counts.written += 1
+
+    def failed(self) -> None:
+        """The one under way has failed, or was abandoned."""
+        if self._writes_since is not None:
+            self._writes_since = None
+            self.counts.failed += 1

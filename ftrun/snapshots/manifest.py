@@ -1,0 +1,205 @@
+"""A snapshot's manifest: the last file that is written, and the proof that the others are whole.
+
+It is JSON and names each file with its size and hash, and each tensor's place in them, so that
+ftrun reads a snapshot without unpickling anything. Imports no torch, because the launcher reads
+manifests too. Not here: which snapshot is the newest (directory.py), the tensors (reading.py).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from ftrun.errors import FtrunError
+
+NAME = "ftrun.json"
+FORMAT = "ftrun.snapshot/1"
+MANIFEST_BYTES_MAX = 256 << 20
+READ_BYTES = 16 << 20
+POSITION_CHARS_MAX = 1 << 20
+
+
+class Damaged(FtrunError):
+    """A snapshot is not whole, or not what its manifest says."""
+
+
+class Unknown(Damaged):
+    """A snapshot of a format that this ftrun does not know."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What a snapshot is of. ``script``: its file's or module's name; ``inject``: ``--inject``."""
+
+    script: str
+    inject: str
+    workers_per_replica: int
+    replicas: int
+    job_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """``digest``: xxh3_128, in hex."""
+
+    nbytes: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoredLeaf:
+    """A tensor, array or bytes: where its DCP item lies.
+
+    ``spec``: the fields of checkpoint/leaves.py's LeafSpec. ``is_raw``: the bytes themselves, in a
+    file beside DCP's, because DCP has packed them together with other values.
+    """
+
+    spec: tuple[Any, ...]
+    file: str
+    offset: int
+    length: int
+    is_raw: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """One snapshot.
+
+    ``step``, ``lineage``: the state id. ``position``: the place of an unmodified script in its loop
+    (inject/zero_edit/place.py); empty: the script knows by its state. ``structure``: of the tree
+    (checkpoint/format.py). ``written_at``: for people, in UTC.
+    """
+
+    step: int
+    lineage: str
+    origin: Origin
+    position: str
+    written_at: str
+    structure: Any
+    leaves: tuple[StoredLeaf, ...]
+    files: Mapping[str, StoredFile] = field(default_factory=dict)
+
+    @property
+    def nbytes(self) -> int:
+        """The size of all files but the manifest itself."""
+        return sum(file.nbytes for file in self.files.values())
+
+    def encode(self) -> bytes:
+        """As JSON, with a hash of itself as its last line."""
+        parts = {
+            "format": FORMAT,
+            "step": self.step,
+            "lineage": self.lineage,
+            "origin": asdict(self.origin),
+            "position": self.position,
+            "written_at": self.written_at,
+            "files": {name: [x.nbytes, x.digest] for name, x in self.files.items()},
+            "leaves": [[x.spec, x.file, x.offset, x.length, x.is_raw] for x in self.leaves],
+            "structure": self.structure,
+        }
+        body = json.dumps(parts, separators=(",", ":"), allow_nan=False).encode("ascii")
+        return body + b"\n" + xxhash.xxh3_128_hexdigest(body).encode() + b"\n"
+
+
+def decode(data: bytes) -> Manifest:
+    """Read a manifest.
+
+    Raises:
+        Damaged: it is not whole, or no manifest.
+        Unknown: its format is another one.
+    """
+    body, _, digest = data.rstrip(b"\n").rpartition(b"\n")
+    if xxhash.xxh3_128_hexdigest(body).encode() != digest:
+        raise Damaged("its manifest is not whole")
+    try:
+        parts = json.loads(body)
+        found = parts["format"]
+        if found != FORMAT:
+            raise Unknown(f"its format is {found!r}, and this ftrun reads {FORMAT!r}")
+        return _read(parts)
+    except (ValueError, KeyError, TypeError, RecursionError) as why:
+        raise Damaged(f"its manifest is malformed: {why}") from why
+
+
+def _read(parts: dict[str, Any]) -> Manifest:
+    files = {
+        _file_name(name): StoredFile(int(nbytes), str(digest))
+        for name, (nbytes, digest) in parts["files"].items()
+    }
+    leaves = tuple(
+        StoredLeaf(tuple(spec), _file_name(file), int(offset), int(length), bool(is_raw))
+        for spec, file, offset, length, is_raw in parts["leaves"]
+    )
+    for leaf in leaves:
+        end = leaf.offset + leaf.length
+        if leaf.file not in files or not 0 <= leaf.offset <= end <= files[leaf.file].nbytes:
+            raise ValueError(f"a tensor outside of {leaf.file}")
+    return Manifest(
+        step=int(parts["step"]),
+        lineage=str(parts["lineage"]),
+        origin=Origin(**parts["origin"]),
+        position=str(parts["position"]),
+        written_at=str(parts["written_at"]),
+        structure=parts["structure"],
+        leaves=leaves,
+        files=files,
+    )
+
+
+def _file_name(name: str) -> str:
+    if not name or "/" in name or name in (".", "..", NAME):
+        raise ValueError(f"{name!r} is no file of a snapshot")
+    return name
+
+
+def load(snapshot: Path) -> Manifest:
+    """The manifest of a snapshot's directory; its files are there in full size.
+
+    Their content is not read: ``verify`` does that.
+
+    Raises:
+        Damaged: it is not whole.
+        OSError: it cannot be read now, whole or not.
+    """
+    path = snapshot / NAME
+    try:
+        if path.stat().st_size > MANIFEST_BYTES_MAX:
+            raise Damaged("its manifest is too long")
+        found = decode(path.read_bytes())
+        for name, file in found.files.items():
+            nbytes = (snapshot / name).stat().st_size
+            if nbytes != file.nbytes:
+                raise Damaged(f"{name} has {nbytes} bytes, and {file.nbytes} were written")
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise Damaged(f"{Path(error.filename).name} is not there") from error
+    return found
+
+
+def verify(snapshot: Path, manifest: Manifest) -> None:
+    """Read all files and compare them with their hashes.
+
+    Raises:
+        Damaged: a file is not what was written.
+        OSError: one cannot be read now.
+    """
+    for name, file in manifest.files.items():
+        try:
+            digest = digest_of(snapshot / name)
+        except FileNotFoundError as error:
+            raise Damaged(f"{name} is not there") from error
+        if digest != file.digest:
+            raise Damaged(f"{name} is not what was written: its hash differs")
+
+
+def digest_of(path: Path) -> str:
+    """The hash of a file."""
+    hasher = xxhash.xxh3_128()
+    with open(path, "rb") as file:
+        while piece := file.read(READ_BYTES):
+            hasher.update(piece)
+    return hasher.hexdigest()

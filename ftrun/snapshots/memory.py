@@ -1,0 +1,130 @@
+"""Memory that the training process copies a state into, and the writer's process reads it from.
+
+One anonymous file, mapped by both. The copy is all that the training thread waits for. Not here:
+what is copied (training/snapshots.py).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import threading
+from collections.abc import Sequence
+
+import torch
+
+from ftrun.checkpoint.leaves import Leaf
+from ftrun.errors import PeerError
+
+MADV_POPULATE_WRITE = 23
+"""Linux 5.14; Python's mmap module does not name it."""
+TOUCH_BYTES = 4 << 20
+PIECE_BYTES = 2 << 20
+THREADS_MAX = 4
+JOIN_TIMEOUT_S = 60.0
+ALIGNMENT = 64
+"""Of each leaf, so that it can be a tensor of any dtype where it lies."""
+
+
+def offsets_of(sizes: Sequence[int]) -> tuple[list[int], int]:
+    """Where leaves of these sizes begin, and the size of all."""
+    offsets, at = [], 0
+    for nbytes in sizes:
+        offsets.append(at)
+        at += -(-nbytes // ALIGNMENT) * ALIGNMENT
+    return offsets, at
+
+
+class SharedMemory:
+    """The file ``fd``, mapped as far as ``reserve`` was asked for.
+
+    Args:
+        fd: of the other process; None: a new file.
+    """
+
+    def __init__(self, fd: int | None = None) -> None:
+        self.fd = os.memfd_create("ftrun-snapshot") if fd is None else fd
+        self._is_own = fd is None
+        self._map: mmap.mmap | None = None
+
+    def reserve(self, nbytes: int) -> None:
+        """Have at least ``nbytes``. Views of before keep the mapping that they were made on."""
+        if self._map is not None and len(self._map) >= nbytes:
+            return
+        if self._is_own:
+            os.ftruncate(self.fd, nbytes)
+        self._map = mmap.mmap(self.fd, nbytes)
+
+    def touch(self) -> None:
+        """Have all pages in this process, so that the first copy finds them. From any thread.
+
+        In small pieces, because the kernel keeps other threads from mapping memory meanwhile. An
+        old kernel refuses; then the first copy is slower.
+        """
+        whole = self._map
+        if whole is None:
+            return
+        libc = ctypes.CDLL(None, use_errno=True)
+        begin = ctypes.addressof(ctypes.c_char.from_buffer(whole))
+        for offset in range(0, len(whole), TOUCH_BYTES):
+            nbytes = min(TOUCH_BYTES, len(whole) - offset)
+            address = ctypes.c_void_p(begin + offset)
+            if libc.madvise(address, ctypes.c_size_t(nbytes), MADV_POPULATE_WRITE):
+                return
+
+    def fill(self, leaves: Sequence[Leaf], offsets: Sequence[int], threads: int) -> None:
+        """Copy ``leaves`` to their ``offsets``; with ``threads`` threads, if they are in memory.
+
+        The threads draw small pieces, and this one does too. So if the machine is busy with other
+        work, nobody waits for a thread that does not run, as at the end of each of torch's own
+        parallel copies.
+        """
+        pieces = []
+        for leaf, offset in zip(leaves, offsets, strict=True):
+            data, into = leaf.data, self.view(offset, leaf.spec.nbytes)
+            if isinstance(data, torch.Tensor) and data.device.type != "cpu":
+                into.copy_(data)
+                continue
+            whole = data if isinstance(data, torch.Tensor) else _tensor_of(data)
+            for at in range(0, leaf.spec.nbytes, PIECE_BYTES):
+                nbytes = min(PIECE_BYTES, leaf.spec.nbytes - at)
+                pieces.append((into.data_ptr() + at, whole.data_ptr() + at, nbytes, whole))
+        _copy_pieces(pieces, min(threads, THREADS_MAX, len(pieces)))
+
+    def view(self, offset: int, nbytes: int) -> torch.Tensor:
+        """``nbytes`` bytes from ``offset`` on, as a tensor whose storage has just that size."""
+        if nbytes == 0:
+            return torch.empty(0, dtype=torch.uint8)
+        assert self._map is not None, "reserved before"
+        return torch.frombuffer(self._map, dtype=torch.uint8, count=nbytes, offset=offset)
+
+    def close(self) -> None:
+        """Free the memory, once all views of it are gone."""
+        self._map = None
+        if self._is_own:
+            os.close(self.fd)
+
+
+def _tensor_of(data: memoryview) -> torch.Tensor:
+    return torch.frombuffer(bytearray(data) or bytearray(1), dtype=torch.uint8)
+
+
+def _copy_pieces(pieces: Sequence[tuple[int, int, int, object]], threads: int) -> None:
+    """Copy (to, from, bytes) each; the last field keeps the memory alive."""
+    left = iter(pieces)  # threads that draw from one list's iterator get different pieces
+
+    def work() -> None:
+        for into, data, nbytes, _ in left:
+            ctypes.memmove(into, data, nbytes)
+
+    others = [
+        threading.Thread(target=work, name="ftrun-copy", daemon=True) for _ in range(threads - 1)
+    ]
+    for thread in others:
+        thread.start()
+    work()
+    for thread in others:
+        thread.join(JOIN_TIMEOUT_S)
+        if thread.is_alive():
+            raise PeerError("a thread that copies the state does not run")

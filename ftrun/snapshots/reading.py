@@ -1,0 +1,107 @@
+"""Reads a snapshot back: verified, compared with the script's own state, without unpickling.
+
+The tensors lie in torch's DCP files, and the manifest says where, so that DCP's own index, which is
+a pickle, is not read. Not here: who reads, and what follows (training/resuming.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from pathlib import Path
+
+import torch
+
+from ftrun.checkpoint.compare import compare, shapes_of
+from ftrun.checkpoint.format import Tree, pack, unpack
+from ftrun.checkpoint.leaves import Leaf, LeafSpec, leaf_of
+from ftrun.errors import ProtocolError, UserError
+from ftrun.snapshots import manifest as manifests
+from ftrun.snapshots.directory import Found
+from ftrun.snapshots.manifest import Damaged, Manifest, StoredLeaf
+
+NAMED_MAX = 8
+
+
+def read(found: Found, mine: Tree) -> Tree:
+    """The tree of a snapshot, on the devices of ``mine``, the script's own tree.
+
+    Raises:
+        Damaged: its bytes are not what was written.
+        OSError: they cannot be read now.
+        UserError: its tensors have other shapes than the script's own; nothing was read.
+    """
+    specs = tuple(_spec(leaf) for leaf in found.manifest.leaves)
+    own = pack(mine).leaves
+    _require_alike(own, specs, found)
+    manifests.verify(found.path, found.manifest)
+    buffers = _buffers(found.path, found.manifest, specs)
+    try:
+        return unpack(found.manifest.structure, specs, buffers, own)
+    except ProtocolError as why:
+        raise Damaged(str(why)) from why
+
+
+def _spec(stored: StoredLeaf) -> LeafSpec:
+    try:
+        kind, parent, name, dtype, shape, nbytes, order, requires_grad, mesh = stored.spec
+        spec = LeafSpec(
+            kind, parent, name, dtype, tuple(shape), nbytes, tuple(order), requires_grad, mesh
+        )
+        spec.check()
+    except (ValueError, TypeError, ProtocolError) as why:
+        raise Damaged(f"its manifest is malformed: {why}") from why
+    return spec
+
+
+def _require_alike(own: tuple[Leaf, ...], specs: tuple[LeafSpec, ...], found: Found) -> None:
+    mine = shapes_of(leaf.spec for leaf in own)
+    lines = compare(mine, shapes_of(specs), there="in the snapshot")
+    if not lines:
+        return
+    more = f"; and {len(lines) - NAMED_MAX} more" if len(lines) > NAMED_MAX else ""
+    raise UserError(
+        f"the snapshot {found.path} does not fit this script: its state differs in shape: "
+        f"{'; '.join(lines[:NAMED_MAX])}{more}. Nothing was loaded. Build the same model and "
+        "optimizer, or begin anew with --resume none"
+    )
+
+
+def _buffers(path: Path, manifest: Manifest, specs: tuple[LeafSpec, ...]) -> list[torch.Tensor]:
+    found = []
+    with contextlib.ExitStack() as stack:
+        files = {
+            name: stack.enter_context(open(path / name, "rb"))
+            for name in {stored.file for stored in manifest.leaves}
+        }
+        for stored, spec in zip(manifest.leaves, specs, strict=True):
+            files[stored.file].seek(stored.offset)
+            data = files[stored.file].read(stored.length)
+            found.append(_raw(data, spec) if stored.is_raw else _of_dcp(data, spec))
+    return found
+
+
+def _raw(data: bytes, spec: LeafSpec) -> torch.Tensor:
+    if len(data) != spec.nbytes:
+        raise Damaged(f"{spec.path} has {len(data)} bytes instead of {spec.nbytes}")
+    if not data:
+        return torch.empty(0, dtype=torch.uint8)
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
+
+
+def _of_dcp(data: bytes, spec: LeafSpec) -> torch.Tensor:
+    """The bytes of a tensor that DCP has stored, in the order of memory that ``spec`` says."""
+    try:
+        tensor = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+        leaf = leaf_of(tensor.detach(), spec.parent, spec.name)
+    except (RuntimeError, ValueError, AttributeError) as why:
+        raise Damaged(f"{spec.path} cannot be read: {why}") from why
+    same = leaf is not None and (leaf.spec.dtype, leaf.spec.shape) == (spec.dtype, spec.shape)
+    if leaf is None or not same:
+        raise Damaged(f"{spec.path} is another tensor than its manifest says")
+    if leaf.spec.order != spec.order:
+        permuted = tensor.permute(spec.order) if spec.order else tensor
+        dense: torch.Tensor = permuted.contiguous()
+        return dense.as_strided((dense.numel(),), (1,)).view(torch.uint8)
+    assert isinstance(leaf.data, torch.Tensor)
+    return leaf.data

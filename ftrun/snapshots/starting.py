@@ -1,0 +1,138 @@
+"""What a run's start does about snapshots: refuses what cannot work, and says where the job begins.
+
+The workers find the newest snapshot by themselves, also when all of them die later
+(training/resuming.py). Here it is read in full once, before anything starts, so that a damaged one
+is known and told.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+
+from ftrun import clock
+from ftrun.config.settings import RunSettings, check_writable
+from ftrun.errors import UserError
+from ftrun.logs.units import bytes_words
+from ftrun.snapshots import directory, manifest
+from ftrun.snapshots.directory import Found
+from ftrun.snapshots.manifest import Damaged
+
+TRIES_MAX = 100
+"""More than a job keeps; a job that goes on may remove one while it is read."""
+
+
+def prepare(settings: RunSettings) -> list[str]:
+    """Check the directories of ``--snapshot`` and ``--resume``; lines for people.
+
+    Raises:
+        UserError: a directory cannot be written or read, or its snapshots are of another job.
+    """
+    if settings.snapshot_path is None:
+        return []
+    try:
+        _require_some(settings, settings.snapshot_path)
+        check_writable(settings.snapshot_path, "--snapshot")
+        return _prepare(settings, settings.snapshot_path)
+    except OSError as error:
+        raise UserError(
+            f"the snapshots in {error.filename or settings.snapshot_path} cannot be read or moved "
+            f"({error.strerror}). Nothing was started."
+        ) from error
+
+
+def _prepare(settings: RunSettings, here: Path) -> list[str]:
+    every = (
+        f"One is written to {here} every {settings.snapshot_every}, {settings.snapshot_keep} kept"
+    )
+    if settings.begins_anew:
+        if settings.lighthouse is not None and directory.snapshots(here):
+            raise UserError(
+                f"--resume none: {here} holds snapshots, and this node cannot tell whether the "
+                "job on the other nodes has taken them. Nothing was started. Move them away "
+                "yourself, or give an empty directory; leave --resume out on a node that is late."
+            )
+        aside = directory.set_aside(here)
+        moved = f" The snapshots that were there are in {aside}." if aside is not None else ""
+        return [f"--resume none: the job begins anew.{moved} {every}."]
+    lines: list[str] = []
+    for where in dict.fromkeys(filter(None, (here, settings.resume_path))):
+        found = _newest_verified(where, lines)
+        if found is not None:
+            _check_origin(found, settings)
+            return [*lines, f"{_words(found)} {every}. --resume none would begin anew."]
+    if lines:
+        raise UserError(
+            f"{' '.join(lines)} No whole snapshot is left. Nothing was started. Begin anew with "
+            "--resume none, or give another directory."
+        )
+    return [f"No snapshot is in {here} yet, so the job begins anew. {every}."]
+
+
+def _require_some(settings: RunSettings, here: Path) -> None:
+    there = settings.resume_path
+    if there is not None and not (directory.snapshots(here) or directory.snapshots(there)):
+        raise UserError(
+            f"--resume {there}: there is no snapshot. Nothing was started. Give the directory that "
+            "--snapshot named, which has entries like step-000000004211."
+        )
+
+
+def _newest_verified(where: Path, lines: list[str]) -> Found | None:
+    """The newest snapshot whose bytes are right; those that are not are renamed and told."""
+    below: int | None = None
+    for _ in range(TRIES_MAX):
+        try:
+            looked = directory.look(where, below)
+        except Damaged as why:
+            raise UserError(
+                f"the newest snapshot in {where} cannot be taken: {why}. Nothing was started. "
+                "Update ftrun, or begin anew with --resume none."
+            ) from why
+        bad = list(looked.passed_over)
+        found = looked.newest
+        if found is not None:
+            try:
+                manifest.verify(found.path, found.manifest)
+            except Damaged as why:
+                bad.append((found.path, str(why)))
+                below = found.manifest.step if found.path.exists() else None
+                found = None
+        for path, why_not in bad:
+            if directory.set_damaged(path):
+                lines.append(f"The snapshot {path.name} is damaged and was renamed: {why_not}.")
+        if found is not None or looked.newest is None:
+            return found
+    return None
+
+
+def _check_origin(found: Found, settings: RunSettings) -> None:
+    origin = found.manifest.origin
+    own = settings.snapshot_origin
+    if (origin.script, origin.inject, origin.workers_per_replica) == own:
+        return
+    script, inject, workers = own
+    raise UserError(
+        f"{found.path} is a snapshot of {origin.script} with --inject {origin.inject} and "
+        f"{origin.workers_per_replica} workers per replica; this is {script} with --inject "
+        f"{inject} and {workers}. Nothing was started. Give another directory, or begin anew with "
+        "--resume none."
+    )
+
+
+def _words(found: Found) -> str:
+    of = found.manifest
+    written = datetime.fromisoformat(of.written_at)
+    age_s = max(0.0, (clock.wall() - written).total_seconds())
+    return (
+        f"The job goes on from step {of.step}, the newest snapshot in {found.path.parent} "
+        f"({bytes_words(of.nbytes)} of {of.origin.replicas} replicas, written "
+        f"{_age_words(age_s)} ago)."
+    )
+
+
+def _age_words(age_s: float) -> str:
+    for unit, seconds in (("days", 86400), ("h", 3600), ("min", 60)):
+        if age_s >= 2 * seconds:
+            return f"{age_s / seconds:.0f} {unit}"
+    return f"{age_s:.0f} s"

@@ -1,0 +1,227 @@
+"""The beginning from a snapshot: this worker's state is what the job had when it was written.
+
+A resumed job is one whose first members heal from the snapshot instead of from a donor. Each worker
+finds the newest whole snapshot and *claims* its state id before its first report. So all that
+follows is as after any start from equal states: a replica without the snapshot, or with an older
+one, heals from the others, and one whose peers train on heals from them.
+
+A worker of a slot's first start loads the snapshot at once. One that was started again mostly heals
+from peers, so it loads only if its first quorum counts on its claim. That is so when all replicas
+have died and their launcher has not.
+
+A snapshot whose bytes have changed is renamed, and the one before it is claimed.
+
+Not here: which snapshot is the newest (snapshots/directory.py), its bytes (snapshots/reading.py).
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+from ftrun import clock
+from ftrun.checkpoint.heal import FetchedState
+from ftrun.core.ids import StateId
+from ftrun.core.worker import events as e
+from ftrun.core.worker.machine import StepMachine
+from ftrun.errors import UserError
+from ftrun.snapshots import directory
+from ftrun.snapshots.directory import Found
+from ftrun.snapshots.manifest import Damaged, Manifest
+from ftrun.training.context import WorkerContext
+from ftrun.training.engine import Engine
+from ftrun.training.healing import OWN, USER, Healing
+from ftrun.training.progress import WorkerProgress
+
+log = logging.getLogger(__name__)
+
+
+class Resuming:
+    """A worker's claim to a snapshot. For the main thread only.
+
+    Attributes:
+        position: the script's place in its loop, as the snapshot that was loaded has it; empty:
+            none was loaded, or peers have given a newer state since.
+        first_step: at which this job began: that of the snapshot, or of the script's own state.
+    """
+
+    def __init__(
+        self,
+        context: WorkerContext,
+        engine: Engine,
+        machine: StepMachine,
+        healing: Healing,
+        progress: WorkerProgress,
+    ) -> None:
+        self.position = ""
+        self.first_step = 0
+        self._context = context
+        self._engine = engine
+        self._machine = machine
+        self._healing = healing
+        self._progress = progress
+        self._found: Found | None = None
+        self._has_looked = False
+        self._has_claimed = False
+        self._is_pending = False
+        self._fresh = machine.state
+
+    def claim(self) -> None:
+        """Before the first report: begin with the newest snapshot's state, if it is ahead.
+
+        Raises:
+            UserError: the snapshot is of another script, or does not fit this one.
+        """
+        if self._has_claimed:
+            return
+        self._has_claimed = True
+        found = self._look()
+        self.first_step = self._machine.state.step
+        if found is None:
+            return
+        if found.manifest.step <= self.first_step:
+            log.warning(
+                "the script's own state is of step %s, so the snapshot of step %s is not taken",
+                self.first_step,
+                found.manifest.step,
+            )
+            return
+        self._fresh = self._machine.state
+        self._claim(found)
+        if self._context.restarts == 0:
+            while self._is_pending and not self._load():
+                pass
+
+    def find_place(self) -> Manifest | None:
+        """The manifest that is, or will be, claimed; None: there is none."""
+        found = self._look()
+        return None if found is None else found.manifest
+
+    @property
+    def is_pending(self) -> bool:
+        """A claimed state is counted on, and has not been loaded."""
+        return self._is_pending and not self._machine.healing
+
+    def load_now(self) -> bool:
+        """Load what was claimed; False: an older one is claimed now, and the step is void."""
+        return self._load()
+
+    def healed(self) -> None:
+        """The peers' state has replaced whatever was claimed or loaded."""
+        self._is_pending = False
+        self.position = ""
+        self._healing.is_unread = False
+
+    # ------------------------------------------------------------ claims
+
+    def _look(self) -> Found | None:
+        if not self._has_looked:
+            self._has_looked = True
+            for name in filter(None, (self._context.snapshot_dir, self._context.resume_dir)):
+                self._found = self._newest(Path(name))
+                if self._found is not None:
+                    break
+        return self._found
+
+    def _newest(self, where: Path, below: int | None = None) -> Found | None:
+        try:
+            looked = directory.look(where, below)
+        except Damaged as why:
+            raise UserError(
+                f"the newest snapshot in {where} cannot be taken: {why}. Update ftrun, or begin "
+                "anew with --resume none"
+            ) from why
+        except OSError as error:
+            raise UserError(
+                f"the snapshots in {where} cannot be read ({error.strerror}), so it is not known "
+                "where this job stands. Make the directory readable on this node"
+            ) from error
+        for path, why_not in looked.passed_over:
+            log.warning("the snapshot %s is passed over: %s", path, why_not)
+        if looked.newest is not None:
+            self._check_origin(looked.newest)
+        return looked.newest
+
+    def _check_origin(self, found: Found) -> None:
+        theirs, here = found.manifest.origin, self._context
+        wanted = (here.script, here.inject, here.workers_per_replica)
+        if (theirs.script, theirs.inject, theirs.workers_per_replica) != wanted:
+            raise UserError(
+                f"the snapshot {found.path} is of {theirs.script} with --inject {theirs.inject} "
+                f"and {theirs.workers_per_replica} workers per replica, not of {here.script} with "
+                f"--inject {here.inject} and {here.workers_per_replica}. Give another directory, "
+                "or begin anew with --resume none"
+            )
+
+    def _claim(self, found: Found) -> None:
+        self._found = found
+        self.first_step = found.manifest.step
+        self._is_pending = self._healing.is_unread = True
+        state = StateId(found.manifest.step, found.manifest.lineage)
+        self._engine.feed(e.StateReset(state))
+
+    # ------------------------------------------------------------ loading
+
+    def _load(self) -> bool:
+        """Load the claimed snapshot into the script; False: it is damaged, and an older one is it.
+
+        Raises:
+            UserError: it does not fit this script.
+        """
+        found = self._found
+        assert found is not None and self._is_pending
+        try:
+            self._apply(found)
+        except OSError as error:
+            raise UserError(
+                f"the snapshot {found.path} cannot be read now ({error.strerror}): this replica "
+                "is started again, and tries again"
+            ) from error
+        except Damaged as why:
+            self._pass_over(found, str(why))
+            return False
+        self._is_pending = self._healing.is_unread = False
+        self.position = found.manifest.position
+        self._healing.forward_over(may_resume=True)  # an offer may have waited for the state
+        return True
+
+    def _apply(self, found: Found) -> None:
+        from ftrun.snapshots.reading import read  # few starts of a worker read one
+
+        began = clock.now()
+        tree = read(found, self._healing.tree())
+        self._check_keys(found, tree)
+        manifest = found.manifest
+        state = StateId(manifest.step, manifest.lineage)
+        duration_s = clock.now() - began
+        self._healing.fetched = FetchedState(state, tree, manifest.nbytes, duration_s, (), {})
+        self._healing.apply()
+        self._progress.batches = int(tree[OWN]["batches_committed"])
+
+    def _check_keys(self, found: Found, tree: Any) -> None:
+        saved, here = set(tree[USER]), set(self._healing.keys())
+        lacks, unknown = sorted(here - saved), sorted(saved - here)
+        if lacks or unknown:
+            what = [f"has no state for {', '.join(lacks)}"] if lacks else []
+            what += [f"has state for {', '.join(unknown)}, which is not registered"] * bool(unknown)
+            raise UserError(
+                f"the snapshot {found.path} does not fit this script: it {' and it '.join(what)}. "
+                "Nothing was loaded. Register the same keys before the first step, or begin anew "
+                "with --resume none"
+            )
+
+    def _pass_over(self, found: Found, why: str) -> None:
+        """Claim the snapshot before this one; without one, the state that the script began with."""
+        below: int | None = None
+        if directory.set_damaged(found.path):
+            log.warning("the snapshot %s is damaged, and is renamed: %s", found.path, why)
+            below = found.manifest.step
+        older = self._newest(found.path.parent, below)
+        if older is not None:
+            self._claim(older)
+            return
+        log.warning("no older snapshot is in %s: this replica begins anew", found.path.parent)
+        self._found = None
+        self._is_pending = self._healing.is_unread = False
+        self._engine.feed(e.StateReset(self._fresh))

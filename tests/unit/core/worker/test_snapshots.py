@@ -1,0 +1,206 @@
+"""When a snapshot is taken: the schedule of one worker, and of replicas whose writers die."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ftrun.core.worker.snapshots import INTERVALS_MAX, LIMIT_MIN_S, Decision, SnapshotSchedule
+
+EVERY_S = 10.0
+NOTHING, LOOK, TAKE = Decision.NOTHING, Decision.LOOK, Decision.TAKE
+
+
+def looked(at: float = 0.0) -> SnapshotSchedule:
+    """A writer that has found no snapshot."""
+    schedule = SnapshotSchedule(EVERY_S, at)
+    assert schedule.at_boundary(True, at) is LOOK
+    schedule.looked(None, at)
+    assert schedule.at_boundary(True, at + 0.4 * EVERY_S) is NOTHING
+    assert schedule.at_boundary(True, at + 0.5 * EVERY_S) is Decision.PREPARE
+    schedule.prepared()
+    return schedule
+
+
+def test_a_writer_looks_first_and_takes_one_each_interval() -> None:
+    schedule = looked()
+    assert schedule.at_boundary(True, 9.9) is NOTHING
+    assert schedule.at_boundary(True, 10.5) is TAKE
+    assert schedule.is_writing
+    schedule.written()
+    assert not schedule.is_writing
+    assert schedule.at_boundary(True, 20.4) is NOTHING
+    assert schedule.at_boundary(True, 20.5) is TAKE
+    schedule.written()
+    assert schedule.counts.written == 2 and schedule.counts.skipped == 0
+
+
+def test_one_that_does_not_write_takes_none() -> None:
+    schedule = SnapshotSchedule(EVERY_S, 0.0)
+    assert all(schedule.at_boundary(False, float(now)) is NOTHING for now in range(100))
+
+
+def test_a_snapshot_that_takes_longer_than_the_interval_skips_the_next() -> None:
+    schedule = looked()
+    assert schedule.at_boundary(True, 10.0) is TAKE
+    assert schedule.at_boundary(True, 19.9) is NOTHING
+    assert schedule.at_boundary(True, 20.0) is Decision.SKIP
+    assert schedule.at_boundary(True, 20.1) is NOTHING  # once an interval
+    assert schedule.at_boundary(True, 30.0) is Decision.SKIP
+    schedule.written()
+    assert schedule.at_boundary(True, 39.9) is NOTHING
+    assert schedule.at_boundary(True, 40.0) is TAKE
+    assert (schedule.counts.written, schedule.counts.skipped) == (1, 2)
+
+
+def test_one_that_failed_is_counted_and_the_next_is_due_as_usual() -> None:
+    schedule = looked()
+    assert schedule.at_boundary(True, 10.0) is TAKE
+    schedule.failed()
+    schedule.failed()  # a process that was abandoned is reported twice at most
+    assert schedule.counts.failed == 1
+    assert schedule.at_boundary(True, 19.0) is NOTHING
+    assert schedule.at_boundary(True, 20.0) is TAKE
+
+
+def test_a_write_over_its_limit_is_abandoned_also_by_one_that_is_the_writer_no_more() -> None:
+    limit_s = max(LIMIT_MIN_S, INTERVALS_MAX * EVERY_S)
+    schedule = looked()
+    assert schedule.at_boundary(True, 10.0) is TAKE
+    assert schedule.at_boundary(False, 10.0 + limit_s) is NOTHING
+    assert schedule.at_boundary(False, 10.1 + limit_s) is Decision.ABANDON
+    schedule.failed()
+    assert schedule.at_boundary(False, 10.2 + limit_s) is NOTHING
+
+
+def test_a_new_writer_goes_on_where_its_predecessor_was() -> None:
+    schedule = SnapshotSchedule(EVERY_S, 0.0)
+    assert schedule.at_boundary(False, 50.0) is NOTHING
+    assert schedule.at_boundary(True, 51.0) is LOOK
+    assert schedule.at_boundary(True, 51.1) is NOTHING
+    schedule.looked(4.0, 51.2)
+    assert schedule.at_boundary(True, 52.1) is NOTHING
+    assert schedule.at_boundary(True, 52.2) is Decision.PREPARE
+    schedule.prepared()
+    assert schedule.at_boundary(True, 57.1) is NOTHING
+    assert schedule.at_boundary(True, 57.2) is TAKE
+
+
+def test_a_job_that_goes_on_is_not_due_because_its_snapshot_is_old() -> None:
+    schedule = SnapshotSchedule(EVERY_S, 100.0)
+    assert schedule.at_boundary(True, 100.0) is LOOK
+    schedule.looked(3600.0, 100.5)
+    assert schedule.at_boundary(True, 105.5) is Decision.PREPARE
+    schedule.prepared()
+    assert schedule.at_boundary(True, 109.9) is NOTHING
+    assert schedule.at_boundary(True, 110.0) is TAKE
+
+
+def test_one_that_comes_late_and_finds_an_old_one_is_due_at_once() -> None:
+    for age_s in (3600.0, None):
+        schedule = SnapshotSchedule(EVERY_S, 100.0, is_late=True)
+        assert schedule.at_boundary(True, 100.0) is LOOK
+        schedule.looked(age_s, 100.5)
+        assert schedule.at_boundary(True, 100.6) is TAKE
+
+
+def test_a_new_writer_that_finds_nothing_counts_from_its_own_start() -> None:
+    schedule = SnapshotSchedule(EVERY_S, 0.0)
+    assert schedule.at_boundary(True, 51.0) is LOOK
+    schedule.looked(None, 51.1)
+    assert schedule.at_boundary(True, 51.2) is TAKE
+
+
+def test_one_that_writes_again_looks_again_when_its_own_write_is_over() -> None:
+    schedule = looked()
+    assert schedule.at_boundary(True, 10.0) is TAKE
+    assert schedule.at_boundary(False, 11.0) is NOTHING
+    assert schedule.at_boundary(True, 12.0) is NOTHING
+    schedule.written()
+    assert schedule.at_boundary(True, 13.0) is LOOK
+
+
+def test_a_directory_that_does_not_answer_for_an_interval_is_told() -> None:
+    schedule = SnapshotSchedule(EVERY_S, 0.0)
+    assert schedule.at_boundary(True, 0.0) is LOOK
+    assert schedule.at_boundary(True, 9.9) is NOTHING
+    assert schedule.at_boundary(True, 10.0) is Decision.SKIP
+    assert schedule.at_boundary(True, 10.1) is NOTHING
+    schedule.looked(None, 11.0)
+    assert schedule.at_boundary(True, 11.0) is TAKE
+
+
+def test_an_age_from_the_future_delays_nothing() -> None:
+    schedule = SnapshotSchedule(EVERY_S, 0.0)
+    assert schedule.at_boundary(True, 0.0) is LOOK
+    schedule.looked(-1000.0, 0.0)
+    assert schedule.at_boundary(True, EVERY_S) is TAKE
+
+
+# ------------------------------------------------------------ replicas whose writers die
+
+
+@dataclass
+class Replicas:
+    """Replicas in lockstep, a second a step; a dead one is back some steps later, as a new one.
+
+    ``newest``: when the newest whole snapshot was begun: what a kill of everything goes back to.
+    """
+
+    write_s: int
+    now: float = 0.0
+    newest: float = 0.0
+    alive: dict[int, SnapshotSchedule] = field(default_factory=dict)
+    back_at: dict[int, float] = field(default_factory=dict)
+    writes: dict[int, float] = field(default_factory=dict)
+
+    def step(self, dies: int | None) -> None:
+        """One step; replica ``dies`` is killed in it."""
+        self.now += 1.0
+        for name, began in list(self.writes.items()):
+            if self.now - began >= self.write_s:
+                self.newest = max(self.newest, began)
+                self.alive[name].written()
+                del self.writes[name]
+        for name in [n for n, at in self.back_at.items() if at <= self.now]:
+            del self.back_at[name]
+            self.alive[name] = SnapshotSchedule(EVERY_S, self.now, is_late=True)
+        if dies in self.alive and len(self.alive) > 1:
+            del self.alive[dies]
+            self.writes.pop(dies, None)
+            self.back_at[dies] = self.now + 3
+        for name, schedule in self.alive.items():
+            self._decide(name, schedule, is_writer=name == min(self.alive))
+
+    def _decide(self, name: int, schedule: SnapshotSchedule, *, is_writer: bool) -> None:
+        decision = schedule.at_boundary(is_writer, self.now)
+        if decision is LOOK:
+            schedule.looked(self.now - self.newest if self.newest else None, self.now)
+        elif decision is Decision.PREPARE:
+            schedule.prepared()
+        elif decision is TAKE:
+            assert is_writer
+            self.writes[name] = self.now
+
+
+@given(
+    write_s=st.integers(1, 8),
+    deaths=st.dictionaries(st.integers(1, 200), st.integers(0, 2), max_size=12),
+)
+def test_a_kill_of_everything_loses_an_interval_a_write_and_what_dead_writers_had_begun(
+    write_s: int, deaths: dict[int, int]
+) -> None:
+    """Each writer that dies in the middle costs its write, and a look of a second, no more."""
+    job = Replicas(write_s, alive={n: SnapshotSchedule(EVERY_S, 0.0) for n in range(3)})
+    costly = 0.0
+    for second in range(1, 201):
+        dies = deaths.get(second)
+        if dies in job.writes:
+            costly += write_s + 2.0
+        job.step(dies)
+        bound = EVERY_S + write_s + 2.0 + costly
+        assert job.now - job.newest <= bound, (second, deaths)
+        if not job.writes:
+            costly = 0.0 if job.now - job.newest <= EVERY_S else costly

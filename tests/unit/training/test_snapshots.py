@@ -1,0 +1,247 @@
+"""Snapshots of real Managers: taken at boundaries, written by a process, claimed by the next."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ftrun import clock
+from ftrun.core.messages import Healed
+from ftrun.errors import UserError
+from ftrun.snapshots.directory import look, snapshots
+from ftrun.training.manager import Drained, Manager
+from tests.unit.training.scripted_agent import DEADLINE_S, Job, job
+
+EVERY_S = 0.2
+
+
+@contextmanager
+def saving(
+    tmp_path: Path,
+    replicas: int = 2,
+    every_s: float = EVERY_S,
+    state_dict: Callable[[], Any] | None = None,
+    **context: Any,
+) -> Iterator[Job]:
+    """A job whose replicas take snapshots in ``tmp_path/snapshots``."""
+    directory = tmp_path / f"agent{len(list(tmp_path.iterdir()))}"
+    directory.mkdir()
+    with job(directory, replicas, min_replicas=1) as running:
+        plain = running.agent.context
+        fields = {
+            "snapshot_dir": str(tmp_path / "snapshots"),
+            "snapshot_every_s": every_s,
+            "script": "train",
+            **context,
+        }
+        running.agent.context = lambda slot: replace(plain(slot), **fields)  # type: ignore[method-assign]
+        for slot in range(replicas):
+            running.add(str(slot), **({"state_dict": state_dict} if state_dict else {}))
+        yield running
+
+
+def step_until(running: Job, condition: Callable[[], bool]) -> None:
+    """Make steps until ``condition`` is true."""
+    deadline = clock.now() + DEADLINE_S
+    while not condition():
+        assert clock.now() < deadline, "it did not come true"
+        running.step(value=0.5)
+
+
+def take(tmp_path: Path, count: int = 1, **options: Any) -> int:
+    """Snapshots of a job that is gone; the step of the newest."""
+    where = tmp_path / "snapshots"
+    with saving(tmp_path, **options) as running:
+        step_until(running, lambda: len(snapshots(where)) >= count)
+    found = look(where).newest
+    assert found is not None
+    return found.manifest.step
+
+
+def counts(manager: Manager) -> tuple[int, int, int]:
+    """Snapshots of this worker: written, skipped, failed."""
+    assert manager.snapshots is not None
+    schedule = manager.snapshots._schedule
+    assert schedule is not None
+    return schedule.counts.written, schedule.counts.skipped, schedule.counts.failed
+
+
+def spoil(path: Path) -> None:
+    """Change a byte of a snapshot."""
+    file = path / "__0_0.distcp"
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+
+
+@pytest.mark.parametrize("restarts", [0, 1])
+def test_the_next_job_goes_on(tmp_path: Path, restarts: int) -> None:
+    """Whether its workers load at once, or only when their first quorum counts on it."""
+    step = take(tmp_path)
+    with saving(tmp_path, every_s=3600.0, restarts=restarts) as running:
+        assert running.step(value=0.5) == [True, True]
+        zero, one = running.managers["0"], running.managers["1"]
+        assert zero.current_step() == one.current_step() == step + 1
+        assert zero.batches_committed() == 2 * (step + 1)
+        assert torch.equal(running.weights["0"], torch.full((3,), 0.5 * (step + 1)))
+        assert torch.equal(running.weights["1"], running.weights["0"])
+        assert not running.agent.sent("0", Healed) and not running.agent.sent("1", Healed)
+
+
+def test_the_first_contributor_writes_and_the_next_one_takes_over(tmp_path: Path) -> None:
+    where = tmp_path / "snapshots"
+    with saving(tmp_path) as running:
+        step_until(running, lambda: bool(snapshots(where)))
+        assert counts(running.managers["1"])[0] == 0
+        assert counts(running.managers["0"])[0] <= len(snapshots(where))
+        running.die("0")
+        step_until(running, lambda: counts(running.managers["1"])[0] >= 1)
+        assert running.managers["1"].snapshots is not None
+        found = look(where).newest
+        assert found is not None and found.manifest.step > 0
+
+
+def test_a_writer_that_is_killed_is_counted_and_replaced(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with saving(tmp_path, replicas=1) as running:
+        manager = running.managers["0"]
+        step_until(running, lambda: counts_or_none(manager)[0] >= 1)
+        assert manager.snapshots is not None
+        manager.snapshots._writer.kill()
+        step_until(running, lambda: counts(manager)[2] >= 1)
+        written = counts(manager)[0]
+        step_until(running, lambda: counts(manager)[0] > written)
+    assert "was not written: the process that writes it has ended. Training goes" in (
+        capfd.readouterr().err
+    )
+
+
+def counts_or_none(manager: Manager) -> tuple[int, int, int]:
+    """As ``counts``, also before the first step."""
+    assert manager.snapshots is not None
+    return counts(manager) if manager.snapshots._schedule is not None else (0, 0, 0)
+
+
+def test_a_state_that_cannot_be_had_is_told(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    weight = torch.ones(3)
+    fails = False
+
+    def state() -> dict[str, torch.Tensor]:
+        if fails:
+            raise ValueError("the script's own error")
+        return {"weight": weight}
+
+    with saving(tmp_path, replicas=1, state_dict=state) as running:
+        manager = running.managers["0"]
+        step_until(running, lambda: counts_or_none(manager)[0] >= 1)
+        fails = True
+        step_until(running, lambda: counts(manager)[2] >= 1)
+        fails = False
+    assert "the script's own error. Training goes on" in capfd.readouterr().err
+
+
+def test_one_that_heals_from_peers_reads_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with saving(tmp_path) as running:
+        step_until(running, lambda: bool(snapshots(tmp_path / "snapshots")))
+        running.die("1")
+        running.step(["0"], value=0.5)
+        monkeypatch.setattr("ftrun.snapshots.reading.read", None)  # a call would be an error
+        running.agent.restart("1")
+        plain = running.agent.context
+        running.agent.context = lambda slot: replace(plain(slot), restarts=1)  # type: ignore[method-assign]
+        late = running.add("1", weight=0.0)
+        joined = threading.Event()
+
+        def train(slot: str, manager: Manager) -> None:
+            commits = 0
+            while not joined.is_set():
+                manager.start_quorum()
+                gradient = torch.full((3,), 0.5)
+                manager.allreduce(gradient).wait()
+                if manager.should_commit():
+                    running.weights[slot] += gradient
+                    commits += 1
+                if slot == "1" and commits == 2:
+                    manager.leave()
+                    joined.set()
+
+        running.run(train)
+        assert late.resuming is not None and not late.resuming.is_pending
+        [healed] = running.agent.sent("1", Healed)[-1:]
+        assert healed.donors == ("0",)
+        ours, theirs = running.managers["0"].current_step(), late.current_step()
+        expected = running.weights["1"] + 0.5 * (ours - theirs)
+        assert torch.equal(running.weights["0"], expected)
+
+
+@pytest.mark.parametrize("restarts", [0, 1])
+def test_a_damaged_one_is_renamed_and_the_one_before_is_taken(
+    tmp_path: Path, restarts: int
+) -> None:
+    take(tmp_path, count=2)
+    newest, older = snapshots(tmp_path / "snapshots")[:2]
+    spoil(newest)
+    with saving(tmp_path, replicas=1, every_s=3600.0, restarts=restarts) as running:
+        running.step(value=0.5)
+        assert running.managers["0"].current_step() == int(older.name[5:]) + 1
+    assert newest.with_name(f"{newest.name}.damaged").is_dir()
+
+
+@pytest.mark.parametrize("restarts", [0, 1])
+def test_without_a_whole_one_it_begins_anew_and_says_so(
+    tmp_path: Path, restarts: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    take(tmp_path)
+    for path in snapshots(tmp_path / "snapshots"):
+        spoil(path)
+    with saving(tmp_path, replicas=1, every_s=3600.0, restarts=restarts) as running:
+        running.step(value=0.5)
+        assert running.managers["0"].current_step() == 1
+    assert "this replica begins anew" in caplog.text
+
+
+def test_a_script_that_has_loaded_a_newer_state_keeps_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    step = take(tmp_path)
+    with saving(tmp_path, replicas=1, every_s=3600.0) as running:
+        manager = running.managers["0"]
+        manager.load_state_dict({"step": step + 5, "batches_committed": 9})
+        running.step(value=0.5)
+        assert manager.current_step() == step + 6
+    assert f"so the snapshot of step {step} is not taken" in caplog.text
+
+
+def test_other_keys_and_another_script_are_refused(tmp_path: Path) -> None:
+    take(tmp_path)
+    with saving(tmp_path, replicas=1, every_s=3600.0) as running:
+        running.managers["0"].register_state_dict_fn("extra", print, dict)
+        with pytest.raises(UserError, match=r"it has no state for extra.*Nothing was loaded"):
+            running.step()
+    other = saving(tmp_path, replicas=1, every_s=3600.0, script="other")
+    with other as running, pytest.raises(UserError, match=r"is of train with .*, not of other"):
+        running.step()
+
+
+def test_one_that_leaves_before_it_has_read_its_claim_has_nothing_to_save(tmp_path: Path) -> None:
+    """A script that saves at ``Drained`` would save its first weights as those of a late step."""
+    take(tmp_path)
+    with saving(tmp_path, replicas=1, every_s=3600.0, restarts=1) as running:
+        manager = running.managers["0"]
+        assert manager.resuming is not None
+        manager.resuming.claim()
+        with pytest.raises(SystemExit) as leaving:
+            manager._leaving.at_once()
+        assert not isinstance(leaving.value, Drained) and leaving.value.code == 75

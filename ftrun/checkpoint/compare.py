@@ -15,6 +15,7 @@ from typing import TypeAlias
 
 from ftrun.checkpoint.format import Tree, pack
 from ftrun.checkpoint.leaves import LeafSpec
+from ftrun.checkpoint.meshes import shown
 from ftrun.errors import UserError
 
 Shapes: TypeAlias = dict[str, dict[str, LeafSpec]]
@@ -77,7 +78,8 @@ def _difference(here: LeafSpec | None, there: LeafSpec | None) -> str:
     if there is None:
         return f"{_words(here)} here, missing at the donor"
     if here.mesh != there.mesh:
-        return f"{here.mesh or 'not sharded'} here, {there.mesh or 'not sharded'} at the donor"
+        own, donors = (shown(spec.mesh) or "not sharded" for spec in (here, there))
+        return f"{own} here, {donors} at the donor"
     if here.shape != there.shape:
         return f"{_size(here)} here, {_size(there)} at the donor"
     if here.dtype != there.dtype:

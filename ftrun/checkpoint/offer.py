@@ -88,6 +88,11 @@ class Offer:
         """The size of the state without its header."""
         return self._layout.nbytes
 
+    @property
+    def is_retired(self) -> bool:
+        """Whether ``retire`` was called: at most a copy is left."""
+        return self._retired
+
     def admit(self, receiver: str) -> bool:
         """Register a receiver; False if the offer was retired without it."""
         with self.gate.inside():

@@ -207,6 +207,8 @@ _OWN: tuple[Option, ...] = (
     _option("--device", str, "Device to train on.", "auto|cpu|cuda", default="auto"),
     _option("--inject", str, "How ftrun attaches to the script.", "explicit|ddp|off",
             default="explicit"),
+    _option("--torchft", str, "What `import torchft` gives the script.", "auto|ftrun|real",
+            default="auto"),
     _option("--stdin", str, "The worker that reads ftrun's standard input.", "REPLICA.RANK",
             default_words="0.0 in a job of one replica, else none"),
     _option("--preload", str, "Modules to import once, before forking workers.", "MODULES",
@@ -299,7 +301,8 @@ COMMAND_ONLY: tuple[Option, ...] = (
 """About the command itself: neither settings, nor variables, nor keys of ftrun.toml."""
 
 SECTIONS: dict[str, tuple[str, ...]] = {
-    "Script": ("module", "no_python", "run_path", "inject", "preload", "stdin"),
+    "Script": ("module", "no_python", "run_path", "inject", "torchft", "preload",
+               "stdin"),
     "Size": ("replicas", "workers_per_replica", "nproc_per_node", "min_replicas", "standbys",
              "device"),
     "Nodes": ("nodes", "lighthouse", "job_id", "rebalance", "token_file", "tls_cert", "tls_key",

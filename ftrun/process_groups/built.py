@@ -95,6 +95,12 @@ class BuiltGroup:
         """True once the group was aborted or shut down: every further collective fails."""
         return self._signal.triggered
 
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Set the deadline of later collectives, where the backend can change it."""
+        native = self._native
+        if native is not None and hasattr(native, "_set_default_timeout"):
+            native._set_default_timeout(timeout)
+
     def abort(self) -> None:
         """Wake every waiter with an error. From any thread, idempotent, milliseconds."""
         self._signal.trigger()
@@ -137,6 +143,18 @@ class BuiltGroup:
         """Gather each rank's input in every rank's outputs."""
         return self._issue("allgather", [list(o) for o in outputs], list(inputs), *options)
 
+    def allgather_into_tensor_coalesced(
+        self, outputs: Tensors, inputs: Tensors, *options: Any
+    ) -> Work:
+        """Gather several tensors, each into one tensor."""
+        return self._issue("allgather_into_tensor_coalesced", list(outputs), list(inputs), *options)
+
+    def reduce_scatter_tensor_coalesced(
+        self, outputs: Tensors, inputs: Tensors, *options: Any
+    ) -> Work:
+        """Reduce several tensors, each rank keeping its part of each."""
+        return self._issue("reduce_scatter_tensor_coalesced", list(outputs), list(inputs), *options)
+
     def reduce_scatter(self, outputs: Tensors, inputs: Sequence[Tensors], *options: Any) -> Work:
         """Reduce, each rank keeping its part."""
         return self._issue("reduce_scatter", list(outputs), [list(i) for i in inputs], *options)
@@ -175,18 +193,18 @@ class BuiltGroup:
 
 
 class FinishedWork(Work):
-    """A Work that has ended already, with tensors or with an error."""
+    """A Work that has ended already, with ``result`` (as a rule a list of tensors) or an error."""
 
-    def __init__(self, tensors: Tensors = (), error: Exception | None = None) -> None:
+    def __init__(self, result: object = None, error: Exception | None = None) -> None:
         super().__init__()
         self._error = error
         self._future: torch.futures.Future[Any] = torch.futures.Future()
         if error is None:
-            self._future.set_result(list(tensors))
+            self._future.set_result(result)
         else:
             self._future.set_exception(error)
 
-    def wait(self, timeout: timedelta = DEFAULT_TIMEOUT) -> bool:
+    def wait(self, timeout: timedelta | None = None) -> bool:
         """Return at once, or raise the error."""
         if self._error is not None:
             raise self._error
@@ -203,3 +221,8 @@ class FinishedWork(Work):
     def get_future(self) -> torch.futures.Future[Any]:
         """The completed future."""
         return self._future
+
+
+def listed(tensors: torch.Tensor | Tensors) -> Tensors:
+    """``tensors`` as a list, also where it is one tensor."""
+    return [tensors] if isinstance(tensors, torch.Tensor) else tensors

@@ -105,6 +105,7 @@ class StepFlow:
         if machine.phase is StepPhase.LEFT:
             engine.note_progress(at_once=True)
             return False
+        self._healing.quorum_stands()
         if machine.heals_first:
             self._heal(lambda: not machine.may_issue)
         return True

@@ -1,8 +1,8 @@
 """The loggers ``torchft_quorums``, ``torchft_commits`` and ``torchft_errors``: facts as ``extra``.
 
-A handler that a script attaches to them gets a record without a message, whose attributes say what
-happened: at each new quorum, each decision about a step, each step with an error. They cost nothing
-where nobody listens at level INFO.
+A handler that a script attaches to them gets a record whose attributes say what happened: at each
+new quorum, each decision about a step, each step with an error. They cost nothing where nobody
+listens at level INFO.
 
 Not here: the log lines for people, ``ftrun status``.
 """
@@ -35,13 +35,15 @@ class EventLoggers:
         """A step begins; a record if its quorum is another one than the last step's."""
         if quorum_id != self._quorum_id:
             self._quorum_id = quorum_id
-            QUORUMS.info("", extra={**self._facts, "quorum_id": quorum_id, "step": step})
+            facts = {**self._facts, "quorum_id": quorum_id, "step": step}
+            QUORUMS.info("quorum %d from step %d on", quorum_id, step, extra=facts)
 
     def decided(self, step: int, committed: bool, error: Exception | None) -> None:
         """The step was committed or not; ``error``: why not."""
         if not COMMITS.isEnabledFor(logging.INFO) and error is None:
             return
         facts = {**self._facts, "quorum_id": self._quorum_id, "step": step}
-        COMMITS.info("", extra={**facts, "commit_result": committed})
+        words = "committed" if committed else "not committed"
+        COMMITS.info("step %d: %s", step, words, extra={**facts, "commit_result": committed})
         if error is not None:
-            ERRORS.info("", extra={**facts, "error": str(error)})
+            ERRORS.info("step %d: %s", step, error, extra={**facts, "error": str(error)})

@@ -55,6 +55,7 @@ def rebuild(text: str, local: torch.Tensor) -> Any:
     """
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor import DTensor
+    from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 
     try:
         words, shape, stride, device, mesh_shape, ranks, names = json.loads(text)
@@ -68,14 +69,11 @@ def rebuild(text: str, local: torch.Tensor) -> Any:
             mesh_dim_names=None if names is None else tuple(map(str, names)),
             _init_backend=False,
         )
-        return DTensor.from_local(
-            local,
-            mesh,
-            [_placement(word) for word in words],
-            run_check=False,
-            shape=torch.Size(shape),
-            stride=tuple(stride),
-        )
+        # Not by from_local, which empties the part of a rank that is not in the mesh.
+        meta = TensorMeta(torch.Size(shape), tuple(stride), local.dtype)
+        spec = DTensorSpec(mesh, tuple(_placement(word) for word in words), tensor_meta=meta)
+        build: Any = DTensor
+        return build(local, spec, requires_grad=False)
     except (ValueError, TypeError, LookupError, RuntimeError) as error:
         raise ProtocolError(f"a DTensor cannot be made of {text[:200]!r}: {error}") from error
 

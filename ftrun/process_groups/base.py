@@ -6,6 +6,7 @@ build, abort or release (training/groups.py).
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -25,6 +26,8 @@ from ftrun.process_groups.handles import ReconfigureOptions, meet
 from ftrun.process_groups.reconfigurable import ReconfigurableGroup
 from ftrun.process_groups.sockets import local_address
 from ftrun.process_groups.solo import SoloGroup
+
+LINGER_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,10 +203,16 @@ class ProcessGroup(ReconfigurableGroup):
             self._built.abort()
 
     def shutdown(self) -> None:
-        """Abort and release the group in use, if there is one."""
+        """Release the group in use, if there is one; its connections end ``LINGER_S`` later.
+
+        A collective that has ended here may not have ended at the peers, who would lose it. Use
+        ``abort`` to wake waiters at once.
+        """
         built = self.use(None)
         if built is not None:
-            built.shutdown()
+            closing = threading.Timer(LINGER_S, built.shutdown)
+            closing.daemon = True
+            closing.start()
 
     def set_timeout(self, timeout: timedelta) -> None:
         """Set the deadline of collectives, in the group in use and in those built from now on."""

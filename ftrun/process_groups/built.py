@@ -147,13 +147,21 @@ class BuiltGroup:
         self, outputs: Tensors, inputs: Tensors, *options: Any
     ) -> Work:
         """Gather several tensors, each into one tensor."""
-        return self._issue("allgather_into_tensor_coalesced", list(outputs), list(inputs), *options)
+        works = []
+        for output, tensor in zip(outputs, inputs, strict=True):
+            parts = list(output.view(self.world_size, *tensor.shape).unbind(0))
+            works.append(self.allgather([parts], [tensor], *options))
+        return JoinedWork(works, list(outputs))
 
     def reduce_scatter_tensor_coalesced(
         self, outputs: Tensors, inputs: Tensors, *options: Any
     ) -> Work:
         """Reduce several tensors, each rank keeping its part of each."""
-        return self._issue("reduce_scatter_tensor_coalesced", list(outputs), list(inputs), *options)
+        works = [
+            self._issue("_reduce_scatter_base", output, parts, *options)
+            for output, parts in zip(outputs, inputs, strict=True)
+        ]
+        return JoinedWork(works, list(outputs))
 
     def reduce_scatter(self, outputs: Tensors, inputs: Sequence[Tensors], *options: Any) -> Work:
         """Reduce, each rank keeping its part."""
@@ -221,6 +229,33 @@ class FinishedWork(Work):
     def get_future(self) -> torch.futures.Future[Any]:
         """The completed future."""
         return self._future
+
+
+class JoinedWork(Work):
+    """Several Works as one; the result is ``tensors``."""
+
+    def __init__(self, works: Sequence[Work], tensors: Any) -> None:
+        super().__init__()
+        self._works = works
+        self._tensors = tensors
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Wait for all."""
+        return all([work.wait() if timeout is None else work.wait(timeout) for work in self._works])
+
+    def is_completed(self) -> bool:
+        """Whether all have ended."""
+        return all(work.is_completed() for work in self._works)
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        """A future that has the tensors once all have ended, or the first error."""
+        futures = [work.get_future() for work in self._works]
+        return torch.futures.collect_all(futures).then(self._value)
+
+    def _value(self, done: torch.futures.Future[Any]) -> Any:
+        for future in done.value():
+            future.value()
+        return self._tensors
 
 
 def listed(tensors: torch.Tensor | Tensors) -> Tensors:

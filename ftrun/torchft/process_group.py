@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
 from ftrun.errors import UserError
+from ftrun.process_groups.child_group import ProcessGroupBaby, ProcessGroupBabyGloo
 from ftrun.process_groups.gloo import ProcessGroupGloo
 from ftrun.process_groups.handles import ReconfigureOptions, meet, split_store_address
 from ftrun.process_groups.nccl import ProcessGroupNCCL
@@ -142,21 +143,25 @@ class ProcessGroupXCCL(ProcessGroupWrapper):
         super().__init__(timeout)
 
 
-class ProcessGroupBaby(ProcessGroup):
-    """A group in a process of its own."""
+class ProcessGroupBabyNCCL(ProcessGroupBaby):
+    """NCCL in a process of its own: can be imported, and refuses to be constructed.
+
+    Raises:
+        UserError: ftrun has no NCCL groups in a process of their own.
+    """
 
     def __init__(self, timeout: float | timedelta = 60.0) -> None:
-        super().__init__(0, 1)
-        _refuse(type(self).__name__, "a group in a process of its own")
-
-
-class ProcessGroupBabyGloo(ProcessGroupBaby):
-    """Gloo in a process of its own."""
-
-
-class ProcessGroupBabyNCCL(ProcessGroupBaby):
-    """NCCL in a process of its own."""
+        _refuse(type(self).__name__, "NCCL in a process of its own")
+        super().__init__(timeout)
 
 
 class ProcessGroupBabyXCCL(ProcessGroupBaby):
-    """XCCL in a process of its own."""
+    """XCCL in a process of its own: can be imported, and refuses to be constructed.
+
+    Raises:
+        UserError: ftrun has no groups for Intel's devices.
+    """
+
+    def __init__(self, timeout: float | timedelta = 60.0) -> None:
+        _refuse(type(self).__name__, "an Intel XPU and XCCL")
+        super().__init__(timeout)

@@ -190,7 +190,9 @@ class Exchanges:
     def ask_place(self, timeout_s: float, step: int | None = None) -> str | None:
         """The place of the replicas that this one has healed from; None: nobody answers.
 
-        ``step``: the place at which they began it; None: the step under way, or the next one. It is one donor's answer, because values that nobody reduces differ between replicas.
+        ``step``: the place at which they began it; None: the step under way, or the next one.
+
+        It is one donor's answer, because values that nobody reduces differ between replicas.
         """
         machine, deadline = self._engine.machine, clock.now() + timeout_s
         name = ExchangeName(machine.position if step is None else step, PLACE_INDEX)

@@ -19,7 +19,7 @@ import torch
 from torch.distributed import ReduceOp, Work
 
 from ftrun.errors import Bug, PeerError
-from ftrun.process_groups.built import FinishedWork, listed
+from ftrun.process_groups.built import FinishedWork, JoinedWork, listed
 from ftrun.process_groups.reconfigurable import ReconfigurableGroup
 from ftrun.training.exchanged_tensors import from_bytes, operation_name, reduced, to_bytes, words
 
@@ -69,7 +69,7 @@ class ManagedProcessGroup(ReconfigurableGroup):
                 self._reduce(tensor, op)
             return FinishedWork(found)
         works = [self._manager.allreduce(tensor, reduce_op=op) for tensor in found]
-        return works[0] if len(works) == 1 else _Together(works, found)
+        return works[0] if len(works) == 1 else JoinedWork(works, found)
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = ReduceOp.SUM) -> Work:
         """As ``allreduce`` of each tensor."""
@@ -185,25 +185,6 @@ def _combined(found: _Gathered, op: Any) -> torch.Tensor:
     if whole is None:
         raise ValueError(f"a reduction by {operation_name(op)} cannot be managed")
     return whole
-
-
-class _Together(Work):
-    """Several reductions as one Work."""
-
-    def __init__(self, works: list[Work], tensors: list[torch.Tensor]) -> None:
-        super().__init__()
-        self._works = works
-        self._tensors = tensors
-
-    def wait(self, timeout: timedelta | None = None) -> bool:
-        return all([work.wait() if timeout is None else work.wait(timeout) for work in self._works])
-
-    def is_completed(self) -> bool:
-        return all(work.is_completed() for work in self._works)
-
-    def get_future(self) -> torch.futures.Future[Any]:
-        futures = [work.get_future() for work in self._works]
-        return torch.futures.collect_all(futures).then(lambda _: self._tensors)
 
 
 class _Reporting(Work):

@@ -132,7 +132,11 @@ def in_place(leaf: Leaf, spec: LeafSpec, device: str = "cpu") -> torch.Tensor | 
 
 def local_of(value: Any) -> Any:
     """This process's part of a DTensor; any other value itself."""
-    return value.detach().to_local() if _is_dtensor(value) else value
+    if not _is_dtensor(value):
+        return value
+    inner = value.detach()
+    # ``to_local`` gives an empty tensor to a rank that is not in the mesh.
+    return inner._local_tensor if inner.device_mesh.get_coordinate() is None else inner.to_local()
 
 
 def _is_dtensor(value: Any) -> bool:

@@ -134,9 +134,9 @@ def local_of(value: Any) -> Any:
     """This process's part of a DTensor; any other value itself."""
     if not _is_dtensor(value):
         return value
-    inner = value.detach()
-    # ``to_local`` gives an empty tensor to a rank that is not in the mesh.
-    return inner._local_tensor if inner.device_mesh.get_coordinate() is None else inner.to_local()
+    if value.device_mesh.get_coordinate() is None:  # a rank that is not in the mesh
+        return value._local_tensor.detach()
+    return value.detach().to_local()
 
 
 def _is_dtensor(value: Any) -> bool:

@@ -28,7 +28,7 @@ from ftrun import clock
 from ftrun.errors import PeerError
 from ftrun.process_groups import child_messages as messages
 from ftrun.process_groups.base import Place, ProcessGroup
-from ftrun.process_groups.built import AbortSignal, BuiltGroup, FinishedWork, GroupAborted
+from ftrun.process_groups.built import AbortSignal, BuiltGroup, FinishedWork, GroupAborted, Tensors
 from ftrun.process_groups.handles import ReconfigureOptions
 
 START_TIMEOUT_S = 60.0
@@ -174,8 +174,11 @@ class _Host:
 
     def __del__(self) -> None:
         self._socket.close()  # the host ends with it
-        with contextlib.suppress(subprocess.TimeoutExpired):
+        try:
             self._process.wait(GRACE_S)
+        except subprocess.TimeoutExpired:  # still importing torch, or stopped
+            self._process.kill()
+            self._process.wait()
 
 
 class _ChildEnd:
@@ -248,6 +251,16 @@ class ChildGroup(BuiltGroup):
             self._reader.join(START_TIMEOUT_S)
             self._child.socket.close()
 
+    def allgather_into_tensor_coalesced(
+        self, outputs: Tensors, inputs: Tensors, *options: Any
+    ) -> Work:
+        return self._issue("allgather_into_tensor_coalesced", list(outputs), list(inputs), *options)
+
+    def reduce_scatter_tensor_coalesced(
+        self, outputs: Tensors, inputs: Tensors, *options: Any
+    ) -> Work:
+        return self._issue("reduce_scatter_tensor_coalesced", list(outputs), list(inputs), *options)
+
     def _issue(self, name: str, *arguments: Any) -> Work:
         if self._native is None or self._signal.triggered:
             return FinishedWork(error=GroupAborted(f"{name}: the process group was aborted"))
@@ -288,7 +301,8 @@ class ChildGroup(BuiltGroup):
                     got = messages.receive(self._child.socket)
                 except TimeoutError:
                     if self._end_if_late():
-                        why = "a collective was not done by its deadline: timed out"
+                        why = f"a collective timed out after {self._timeout_s:g} s, and its process"
+                        why += " was ended with it"
                         break
                     continue
                 if got is None:

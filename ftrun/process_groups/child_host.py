@@ -52,6 +52,7 @@ def main(fd: int) -> None:
             os.waitpid(pid, 0)
     for pid in children.values():
         os.kill(pid, signal.SIGKILL)
+    os._exit(0)  # nothing is left to be flushed
 
 
 def _fork(owner: socket.socket, fd: int) -> int:

@@ -12,11 +12,12 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Generic, TypeVar
 
+from ftrun import clock
 from ftrun.addresses import own_host
 from ftrun.checkpoint.heal import fetch
 from ftrun.checkpoint.serve import StateServer
 from ftrun.core.ids import NO_ATTEMPT, SHARED_LINEAGE, StateId, Tag
-from ftrun.errors import UserError
+from ftrun.errors import PeerError, UserError
 from ftrun.protocol.auth import new_token
 
 T = TypeVar("T")
@@ -117,7 +118,17 @@ class HTTPTransport(CheckpointTransport[T]):
         if not (slash and token):
             raise UserError(f"{metadata!r} is not what HTTPTransport.metadata() returns")
         seconds = timeout.total_seconds()
-        fetched = fetch([address], tag_of(step), token, seconds, streams_per_donor=self._streams)
+        deadline = clock.now() + seconds
+        try:
+            fetched = fetch(
+                [address], tag_of(step), token, seconds, streams_per_donor=self._streams
+            )
+        except PeerError as error:
+            if clock.now() < deadline:
+                raise
+            raise PeerError(
+                f"the checkpoint of step {step} timed out after {seconds:g} s: {error}"
+            ) from error
         state: T = fetched.tree
         return state
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -56,6 +57,8 @@ def pair() -> Iterator[Pair]:
         group.shutdown()
     pids = [group._host._process.pid for group in both.groups]
     both.groups.clear()
+    del group
+    gc.collect()
     for pid in pids:
         assert not Path(f"/proc/{pid}").exists(), "the host has ended with its owner"
 

@@ -2,7 +2,8 @@
 
 The finder stands before all others, so that an installed torchft, or one beside the script, is not
 taken. ``torchft.x`` and ``ftrun.torchft.x`` are one module object, so that classes are the same
-whichever name a library imports. ``importlib.util.find_spec("torchft")`` finds them too.
+whichever name a library imports. ``importlib.util.find_spec("torchft")`` finds them too. Processes
+that the script spawns by multiprocessing inherit the path, and so the answer (for_children/).
 
 Not here: the modules (ftrun/torchft/).
 """
@@ -15,6 +16,7 @@ import sys
 from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 NAME = "torchft"
 REAL = "real"
+FOR_CHILDREN = str(Path(__file__).with_name("for_children"))
 LINE = (
     "ftrun: `import torchft` gives this script ftrun's modules of that name; --torchft real gives "
     "it the installed package"
@@ -34,10 +37,18 @@ def install(mode: str, here: WorkerContext) -> None:
 
     "auto": the job's first worker says so, once, when the script imports it.
     """
-    if mode == REAL or any(isinstance(finder, _Finder) for finder in sys.meta_path):
+    if mode == REAL:
         return
     is_first = here.replica_id == "0" and here.group_rank == 0 and here.restarts == 0
-    sys.meta_path.insert(0, _Finder(says_so=mode == "auto" and is_first))
+    answer(says_so=mode == "auto" and is_first)
+    if FOR_CHILDREN not in sys.path:
+        sys.path.insert(1, FOR_CHILDREN)  # behind the script's own directory
+
+
+def answer(says_so: bool = False) -> None:
+    """Answer imports of torchft in this process from now on; idempotent."""
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder(says_so))
 
 
 class _Finder(MetaPathFinder):

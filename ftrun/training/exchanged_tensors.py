@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.distributed import ReduceOp
 
+AVERAGE_OF_INTEGERS = "average reduce op is only supported for floating point tensors"
 OPERATIONS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "PREMUL_SUM")
 
 

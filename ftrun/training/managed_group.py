@@ -21,13 +21,19 @@ from torch.distributed import ReduceOp, Work
 from ftrun.errors import Bug, PeerError
 from ftrun.process_groups.built import FinishedWork, JoinedWork, listed
 from ftrun.process_groups.reconfigurable import ReconfigurableGroup
-from ftrun.training.exchanged_tensors import from_bytes, operation_name, reduced, to_bytes, words
+from ftrun.training.exchanged_tensors import (
+    AVERAGE_OF_INTEGERS,
+    from_bytes,
+    operation_name,
+    reduced,
+    to_bytes,
+    words,
+)
 
 if TYPE_CHECKING:
     from ftrun.training.between_steps import Given
     from ftrun.training.manager import Manager
 
-AVERAGE_OF_INTEGERS = "average reduce op is only supported for floating point tensors"
 SITE = "a ManagedProcessGroup"
 _Gathered = list[tuple[bool, torch.Tensor]]
 

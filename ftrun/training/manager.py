@@ -37,6 +37,7 @@ from ftrun.training.context import (
 )
 from ftrun.training.engine import Engine
 from ftrun.training.event_loggers import EventLoggers
+from ftrun.training.exchanged_tensors import AVERAGE_OF_INTEGERS
 from ftrun.training.exchanges import Exchanges
 from ftrun.training.futures import BoundedFuture
 from ftrun.training.healing import Healing, LoadFn, StateFn
@@ -50,7 +51,6 @@ from ftrun.training.launcher_arguments import (
 )
 from ftrun.training.leaving import Drained, Leaving
 from ftrun.training.lingering import linger
-from ftrun.training.managed_group import AVERAGE_OF_INTEGERS
 from ftrun.training.progress import WorkerProgress
 from ftrun.training.reductions import ManagedWork, Reduction, Restore
 from ftrun.training.script_transport import own_transport

@@ -78,3 +78,26 @@ def test_the_real_one_is_had_for_the_asking(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     done = run("import torchft; assert not hasattr(torchft, 'real')", directory=tmp_path)
     assert done.returncode == 0, done.stderr
+
+
+def test_spawned_processes_have_the_same(tmp_path: Path) -> None:
+    """Also where another torchft is installed, that is, further down the path."""
+    (tmp_path / "torchft.py").write_text("real = True\n")
+    (tmp_path / "work.py").write_text(
+        "def names():\n"
+        "    import torchft, torchft.optim, ftrun.torchft\n"
+        "    return torchft is ftrun.torchft and torchft.optim.__name__\n"
+    )
+    done = run(
+        """
+import multiprocessing, runpy
+import work
+if __name__ == "__main__":
+    sys.path.append(sys.path.pop(0)) if sys.path[0] == "" else None
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        found = pool.apply(work.names)
+    assert found == "ftrun.torchft.optim", found
+""",
+        directory=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -27,7 +27,6 @@ from ftrun.training.launcher_arguments import seconds_of
 from ftrun.training.manager import Manager
 from ftrun.training.script_transport import donor, own_transport, receivers
 from tests.unit.training.scripted_agent import job
-
 
 # ------------------------------------------------------------ arguments
 
@@ -151,7 +150,7 @@ def test_state_is_taken_on_the_training_thread_where_that_is_asked_for(tmp_path:
 class Shelf(CheckpointTransport[Any]):
     """A transport by a dictionary that all replicas of this process share."""
 
-    held: dict[tuple[str, int, int], Any] = {}
+    held: ClassVar[dict[tuple[str, int, int], Any]] = {}
     changed = threading.Condition()
 
     def __init__(self, name: str) -> None:
@@ -226,8 +225,9 @@ def _transports(in_place: Any = None) -> tuple[PGTransport[Any], PGTransport[Any
 
     groups = [ProcessGroupGloo(timedelta(seconds=60)) for _ in range(2)]
     limit, device = timedelta(seconds=60), torch.device("cpu")
-    made = PGTransport[Any](groups[0], limit, device), PGTransport[Any](
-        groups[1], limit, device, in_place
+    made = (
+        PGTransport[Any](groups[0], limit, device),
+        PGTransport[Any](groups[1], limit, device, in_place),
     )
     return (*made, connected(*groups))
 

@@ -68,9 +68,7 @@ def _between(slot: str, manager: Manager, steps: int = 3) -> list[Any]:
         part = torch.zeros(1)
         group.reduce_scatter([part], [[torch.tensor([own]), torch.tensor([10 * own])]])
         group.barrier()
-        found.append(
-            [loss.item(), sent.tolist(), [t.item() for t in gathered], part.item()]
-        )
+        found.append([loss.item(), sent.tolist(), [t.item() for t in gathered], part.item()])
         assert manager.errored() is None
     return found
 

@@ -1,4 +1,4 @@
-"""A script of torchft's, unedited, under ftrun: its imports, a death, equal parameters at the end."""
+"""A script of torchft, unedited, under ftrun: its imports, a death, equal weights at the end."""
 
 from __future__ import annotations
 

@@ -17,12 +17,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ftrun.core.worker.exchange import MANAGED_FROM
 from ftrun.core.worker.machine import StepMachine
 from ftrun.errors import PeerError
 from ftrun.training.exchanges import Exchanges
 
-FIRST_INDEX = 500_000_000
-"""The numbers from here on are those of managed groups: a script's own exchanges begin at 0."""
 COUNTS, COUNTS_NOT = b"\x01", b"\x00"
 
 
@@ -63,6 +62,8 @@ class BetweenSteps:
         elif self._base is not None:
             self._base += self._since
         self._since = 0
+        if self._is_used:
+            self._exchanges.step_begun(self._step)
         self._show()
 
     def _show(self) -> None:
@@ -74,6 +75,8 @@ class BetweenSteps:
         """There is a managed group from now on: peers that heal may ask for the count."""
         if not self._is_used:
             self._is_used = True
+            if self._step is not None:
+                self._exchanges.step_begun(self._step)
             self._show()
 
     def exchange(self, site: str, what: str, body: bytes, counts: bool) -> list[Given]:
@@ -83,10 +86,10 @@ class BetweenSteps:
             PeerError, TimeoutError: a member did not give anything.
             UserError: ``body`` is too large, or this replica is out of step with its peers.
         """
+        number, self._since = self._since, self._since + 1  # counted also if this fails
         if self._base is None:
             self._base = self._ask()
-        index = FIRST_INDEX + self._base + self._since
-        self._since += 1
+        index = MANAGED_FROM + self._base + number
         flagged = (COUNTS if counts else COUNTS_NOT) + body
         found = self._exchanges.exchange(
             site, what, flagged, self._timeout_s, index=index, step=self._step

@@ -158,6 +158,12 @@ class Exchanges:
         at = self._at_step()
         return ExchangeName(at if step is None or at == SET_UP else step, index)
 
+    def step_begun(self, step: int) -> None:
+        """Managed groups exchange under the name of ``step`` from now on."""
+        with self._engine.changed:
+            self._kept.step_begun(step)
+            self._engine.changed.notify_all()
+
     def place(self) -> int:
         """How many exchanges there were since the last commit."""
         return self.index if self._at_step() == self._at else 0

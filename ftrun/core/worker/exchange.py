@@ -31,7 +31,7 @@ from ftrun.core.ids import NO_ATTEMPT, Attempt, replica_order
 SET_UP = -1
 """``ExchangeName.step`` before the first step."""
 MANAGED_FROM = 500_000_000
-"""The numbers from here on are those of a script's managed groups, which name the step begun last."""
+"""The numbers from here on are those of managed groups, which name the step that was begun last."""
 STEPS_KEPT = 4
 KEPT_BYTES_MAX = 256 << 20
 BODY_BYTES_MAX = 16 << 20

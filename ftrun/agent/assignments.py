@@ -57,6 +57,7 @@ class Assignments:
             environment=worker_environment(settings, machine, place, threads),
             threads=threads,
             inject=settings.inject,
+            torchft=settings.torchft,
             context=self._context(start, group_rank),
             standby=start.standbys[group_rank] if group_rank < len(start.standbys) else "",
             stdin=settings.reads_stdin(key),

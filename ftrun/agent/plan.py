@@ -23,6 +23,11 @@ from ftrun.config.settings import RunSettings
 from ftrun.core.ids import WorkerKey
 
 SLOTS_SHOWN_MAX = 16
+_TORCHFT_WORDS = {
+    "auto": "ftrun's own modules, and a line says so",
+    "ftrun": "ftrun's own modules",
+    "real": "the installed package",
+}
 
 
 def print_plan(settings: RunSettings, machine: Machine) -> None:
@@ -59,6 +64,7 @@ def _facts(settings: RunSettings, machine: Machine) -> Table:
         *_times(settings),
         ("injection", settings.inject),
         ("data", _data(settings)),
+        ("import torchft", _TORCHFT_WORDS[settings.torchft]),
         ("preload", ", ".join(settings.preload) or "torch"),
         ("standbys", str(settings.standbys)),
         ("snapshots", _snapshots(settings)),

@@ -25,6 +25,7 @@ HANG_FACTOR_MAX = 1e6
 DEVICES = ("auto", "cpu", "cuda")
 INJECT_MODES = ("explicit", "ddp", "off")
 DATA_MODES = ("as-written", "exactly-once")
+TORCHFT_MODES = ("auto", "ftrun", "real")
 EVENT_LOG_HANDLERS = ("null", "console")
 """Handlers of ftrun's own; all others are torch's, which need a process with torch."""
 OWN_LOGS = (None, "default")
@@ -201,6 +202,8 @@ def _check_names(settings: RunSettings) -> None:
     if settings.inject not in INJECT_MODES:
         raise UserError(f"--inject {settings.inject!r}: give one of {', '.join(INJECT_MODES)}.")
     _check_data(settings)
+    if settings.torchft not in TORCHFT_MODES:
+        raise UserError(f"--torchft {settings.torchft!r}: give one of {', '.join(TORCHFT_MODES)}.")
     if settings.inject == "ddp" and settings.workers_per_replica > 1:
         raise UserError(
             f"--inject ddp with {settings.workers_per_replica} workers per replica: an unmodified "

@@ -63,6 +63,7 @@ class RunSettings:
     grace_s: float
     device: str
     inject: str
+    torchft: str
     preload: tuple[str, ...]
     standbys: int
     log_dir: Path

@@ -87,7 +87,12 @@ class Engine:
         self._link = AgentLink(context, self._on_message, self._on_link_lost)
         self._comparing = Comparing(context, self.feed, self._is_current)
         healing.connect(
-            self.feed, self.die, self._may_overwrite, self._look_up, self._answer_exchange
+            self.feed,
+            self.die,
+            self._may_overwrite,
+            self._look_up,
+            self._answer_exchange,
+            lambda: self.machine.in_force,
         )
         self._carry_out: dict[type, Callable[[Any], None]] = {
             e.Send: lambda i: self._link.send(i.message),

@@ -125,6 +125,7 @@ class StepFlow:
                 break
             if self._resuming.load_now():
                 break
+        self._healing.quorum_stands()
         if machine.heals_first:
             self._heal(lambda: not machine.may_issue)
         elif self._snapshots is not None and not (freeze_membership or machine.healing):

@@ -132,6 +132,10 @@ class Healing:
         self._functions[key] = (load, state)
         self._needs_training_thread = self._needs_training_thread or on_training_thread
 
+    def read_on_training_thread(self) -> None:
+        """All state functions are called there only, because they change what a pass computes."""
+        self._needs_training_thread = True
+
     def begin(self) -> None:
         """Check, at the first step, that all registered state can be carried.
 

@@ -282,6 +282,13 @@ class Manager:
         """
         self._healing.register(key, load_state_dict, state_dict, state_dict_on_training_thread)
 
+    def read_state_on_training_thread(self) -> None:
+        """Call all state functions in the thread that trains, between two steps only.
+
+        For state whose reading changes the model: FSDP2's ``state_dict`` reshards it.
+        """
+        self._healing.read_on_training_thread()
+
     def watch_buffers(self, module: torch.nn.Module) -> None:
         """Give peers that heal the module's buffers as they are between two forward passes.
 

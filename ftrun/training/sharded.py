@@ -52,6 +52,7 @@ def replicate(manager: Manager, model: nn.Module) -> None:
     if not units:
         raise UserError(NOT_SHARDED.format(name=type(model).__name__))
     _Pass(manager, units)
+    manager.read_state_on_training_thread()  # state_dict() reshards, and may not do so in a pass
     manager.watch_buffers(model)
 
 

@@ -102,7 +102,7 @@ class DataPlan:
             order = sorted(contributors)
             sizes = shares(min(total, self.global_batch), max(len(order), 1))
         else:
-            counted = position.counted
+            counted = dict.fromkeys(position.counted)
             order = [*counted, *(x for x in range(self.slots) if x not in counted)]
             if total < self.per_slot * len(counted):
                 sizes = shares(total, len(counted))

@@ -67,10 +67,18 @@ def shares(total: int, parts: int) -> list[int]:
 
 
 def divided(spans: Spans, sizes: Sequence[int]) -> list[Spans]:
-    """Consecutive parts of these sizes; fewer positions at the end."""
+    """Consecutive parts of these sizes; fewer positions at the end. One pass for any number."""
+    left = list(reversed(spans))
     found = []
-    first = 0
     for size in sizes:
-        found.append(cut(spans, first, first + size))
-        first += size
+        part: list[Span] = []
+        missing = size
+        while missing and left:
+            start, stop = left.pop()
+            end = min(stop, start + missing)
+            part.append((start, end))
+            missing -= end - start
+            if end < stop:
+                left.append((end, stop))
+        found.append(tuple(part))
     return found

@@ -21,8 +21,8 @@ sys.path.insert(0, str(ROOT))
 from tests.snapshots.jobs import EVERY_S, KINDS, Kill, Runs, kill_often  # noqa: E402
 
 BEGIN, END = "<!-- kills: begin -->", "<!-- kills: end -->"
-MARGIN_S = 2.0
-"""Beyond the interval: a write, and the steps that are under way."""
+MARGIN_S = 10.0
+"""Beyond the interval: the start of the writer's process, which loads torch, and a write."""
 LONGEST_S = 20.0
 
 

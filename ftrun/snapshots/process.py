@@ -22,11 +22,10 @@ from ftrun.snapshots.memory import SharedMemory
 START_TIMEOUT_S = 120.0
 END_TIMEOUT_S = 5.0
 ANSWER_BYTES_MAX = 1 << 16
-NICE = 5
 _PROGRAM = (
-    f"import os, sys; os.nice({NICE}); from ftrun.snapshots.writer import main; sys.exit(main())"
+    "import sys; sys.path[:] = filter(None, sys.path); "  # for Pythons that know no safe path
+    "from ftrun.snapshots.writer import main; sys.exit(main())"
 )
-"""It yields to the training process, also while it imports torch."""
 _ROOT = str(Path(__file__).resolve().parents[2])
 
 

@@ -1,9 +1,9 @@
 """The process that writes snapshots, so that the training process only makes a copy.
 
-It reads one order after the other from its standard input, each a
-line of JSON, and answers each with a line on its standard output. The tensors are in memory that
-both processes map (memory.py). torch itself writes the DCP files. In this order, so that a kill at
-any moment leaves older snapshots whole and nothing that looks like one:
+It reads one order after the other from its standard input, each a line of JSON, and answers each
+with a line on its standard output. The tensors are in memory that both processes map (memory.py).
+torch itself writes the DCP files. In this order, so that a kill at any moment leaves older
+snapshots whole and nothing that looks like one:
 
 1. a draft directory: DCP's files, and a file for what DCP has packed together; each synced;
 2. the manifest with their sizes and hashes: written, synced, renamed; the draft is synced;
@@ -46,6 +46,7 @@ RAW = "ftrun.leaves"
 OWN = "ftrun"
 """DCP's top-level key of ftrun's own state. The script's keys are beside it."""
 LINE_BYTES_MAX = 256 << 20
+NICE = 5
 SLACK = 1.1
 """A snapshot needs its bytes, and a little for its index."""
 
@@ -80,6 +81,7 @@ def main() -> int:
     memory = SharedMemory(int(sys.argv[2]))
     for number in (signal.SIGINT, signal.SIGTERM):  # the training process decides when this ends
         signal.signal(number, signal.SIG_IGN)
+    os.nice(NICE)  # from here on; its start is soon over, and a snapshot may be due by then
     torch.set_num_threads(1)
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what libraries print is no answer

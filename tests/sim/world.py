@@ -357,8 +357,7 @@ class World:
         takeover: for its budget, because the same mistake has ended it twice, or as people asked.
         """
         assert self.lighthouse is not None
-        asked = [self.lighthouse.core.operation(0, x) for x in self.acknowledged]
-        drains_late = any(operation and not operation.has_ended for operation in asked)
+        drains_late = any(not x.has_ended for x in self.lighthouse.core.state.operations)
         if self.max_restarts != PLENTY or self.shapes.wrong or drains_late:
             self.at(RESTORED_AFTER_S, None, self._restore)
         for replica_id in self.lighthouse.core.state.slots.withdrawn:

@@ -23,7 +23,7 @@ STANDBYS_MAX = 64
 HANG_FACTOR_MIN = 2.0
 HANG_FACTOR_MAX = 1e6
 DEVICES = ("auto", "cpu", "cuda")
-INJECT_MODES = ("explicit", "ddp", "off")
+INJECT_MODES = ("auto", "explicit", "ddp", "off")
 EVENT_LOG_HANDLERS = ("null", "console")
 """Handlers of ftrun's own; all others are torch's, which need a process with torch."""
 OWN_LOGS = (None, "default")

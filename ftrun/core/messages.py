@@ -365,6 +365,17 @@ class NoManager:
 
 
 @dataclass(frozen=True, slots=True)
+class AnotherForm:
+    """The script cannot run as it was started (core/forms.py).
+
+    ``form``: how it is to run instead. ``reason``: what it does, by file and line, for people.
+    """
+
+    form: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Beat:
     """The loop of a script without a Manager goes on; sent at most once a second.
 

@@ -1,4 +1,4 @@
-"""Unmodified scripts under ``--inject ddp``, killed at named moments: what each one comes to.
+"""Unmodified scripts, killed at named moments: what each one comes to.
 
 A case passes if the job ends with 0, all replicas hold equal parameters and counters, and the
 counters are those of a run that nobody disturbs. Not here: the scripts (scripts/), the command that
@@ -77,7 +77,7 @@ def run(case: Case, directory: Path, *, python: str = sys.executable) -> Outcome
     script, *args = case.script, *case.args.split()
     finished = subprocess.run(
         [
-            *(python, "-m", "ftrun", "--replicas", str(REPLICAS), "--inject", "ddp", "--prefix"),
+            *(python, "-m", "ftrun", "--replicas", str(REPLICAS), "--prefix"),
             *("--log-dir", str(directory / "logs"), str(SCRIPTS / script), *args),
         ],
         cwd=directory,

@@ -11,6 +11,7 @@ from typing import Any
 
 from ftrun.inject.zero_edit.counting import Jumps
 from ftrun.inject.zero_edit.frames import Spot, script_frames, spot_of
+from ftrun.inject.zero_edit.patches import Patches
 
 
 class Draws:
@@ -145,7 +146,7 @@ class LoaderIterator:
             self._inner._num_yielded += batches
 
 
-def install() -> None:
+def install(patches: Patches) -> None:
     """Hand out our iterators for those of every DataLoader."""
     from torch.utils.data import DataLoader
 
@@ -154,4 +155,4 @@ def install() -> None:
     def __iter__(self: Any) -> Any:
         return LoaderIterator(self, plain(self), lambda: plain(self))
 
-    DataLoader.__iter__ = __iter__  # type: ignore[method-assign]
+    patches.put(DataLoader, "__iter__", __iter__)

@@ -20,6 +20,7 @@ Not here: what is patched (models.py, stepping.py, loaders.py, counting.py, worl
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -47,9 +48,11 @@ from ftrun.inject.zero_edit.place import (
     digest,
     summary,
 )
+from ftrun.inject.zero_edit.refusals import Refused, refuse
 from ftrun.inject.zero_edit.stepping import Stepping
 from ftrun.training import injected
 from ftrun.training.context import WorkerContext
+from ftrun.training.lingering import part
 from ftrun.training.manager import Manager
 
 COUNTERS_TOLD_MAX = 12
@@ -71,11 +74,14 @@ class Loop:
 
     Attributes:
         in_step: a step is under way.
+        makes_manager: the Manager of this process is being made, for the script.
+        on_raise: called if the script fails before its first step.
         steps: that this process has ended; ``lost``: those of them that were not committed.
     """
 
     def __init__(self, here: WorkerContext) -> None:
-        self.in_step = False
+        self.in_step = self.makes_manager = False
+        self.on_raise: Callable[[BaseException], None] = lambda error: None
         self.steps = self.lost = 0
         self.models = Models(self.manager, self.before_forward)
         self.stepping = Stepping(
@@ -105,13 +111,21 @@ class Loop:
     def manager(self) -> Manager:
         """The Manager of this process, made at the script's first need of its peers."""
         if self._manager is None:
+            self.makes_manager = True
             self._manager = injected.manager(use_async_quorum=False)
+            self.makes_manager = False
             self._manager.register_state_dict_fn(KEY, self._carried.load, self._carried.state)
         return self._manager
 
     def exchange(self, site: str, what: str, body: bytes, timeout_s: float) -> dict[int, bytes]:
         """One collective of the script: the values of all that take part, by rank."""
-        found = self.manager().exchanges.exchange(site, what, body, timeout_s)
+        exchanges = self.manager().exchanges
+        if exchanges.is_full:
+            refuse(
+                f"{site}: {what}: the collectives before the first step take more memory than "
+                "ftrun keeps for replicas that come later"
+            )
+        found = exchanges.exchange(site, what, body, timeout_s)
         return {int(c.replica_id): c.body for c in found.contributions}
 
     def _joins_at(self) -> str:
@@ -332,8 +346,8 @@ class Loop:
             _names("scalers", [x for x in self.stepping.scalers.all() if x.is_enabled()]),
         ]
         loaders = [str(x.spot) for x in OPEN.all() if x.is_fresh]
-        loop = f"loader at {', '.join(loaders)}" if loaders else "a loop without a loader"
-        text = f"took charge of {'; '.join(filter(None, parts))}; batches of the {loop}"
+        loop = f"the loader at {', '.join(loaders)}" if loaders else "a loop without a loader"
+        text = f"took charge of {'; '.join(filter(None, parts))}; batches of {loop}"
         if loose:
             text += f". Not carried: {_names('optimizers of other parameters', loose)}"
         return text
@@ -346,8 +360,16 @@ class Loop:
             + (f"; set: {shown}" if shown else "")
         )
 
+    def raised(self, error: BaseException) -> None:
+        """The script has failed. Raises ``Refused`` if it is to begin again in another form."""
+        if self.steps == 0 and not isinstance(error, Refused):
+            self.on_raise(error)
+
     def ends(self) -> None:
         """The script has ended well: wait for replicas that must heal once more."""
+        if self._manager is not None and not self.models.wrapped:
+            part(self._manager.exchanges, self._here.quorum_timeout_s)
+            return
         if self._manager is None or not (self._has_stepped or self._joins_at()):
             return
         if not self._has_stepped:  # it has come to the end by a file that its predecessor wrote

@@ -60,7 +60,6 @@ def start_run(
     ending = _run_in(settings, machine, launch, watch)
     while ending.again is not None:  # twice at most (core/forms.py)
         settings = in_form(settings, ending.again)
-        check(settings)
         launch = SpawnerLaunch()
         try:
             ending = _run_in(settings, inspect_machine(settings, os.environ), launch, watch)

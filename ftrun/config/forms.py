@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from ftrun.config.script import TargetKind
 from ftrun.config.settings import RunSettings
-from ftrun.core.forms import AUTO, Form
+from ftrun.core.forms import AUTO, WATCHED, Form
 
 
 def injection(settings: RunSettings) -> str:
@@ -32,7 +32,9 @@ def in_form(settings: RunSettings, form: Form) -> RunSettings:
 
     ``ONE_WORLD``: what ``--workers-per-replica N`` and ``--replicas 1`` say.
     """
-    if form is not Form.ONE_WORLD:
+    if form is Form.EXPLICIT:
+        return replace(settings, inject=WATCHED)
+    if form is Form.DDP:
         return replace(settings, inject=form.value)
     stdin = settings.stdin
     return replace(

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ftrun.config.script import TargetKind
-from ftrun.core.forms import AUTO, Form
+from ftrun.core.forms import AUTO, WATCHED, Form
 from ftrun.errors import UserError
 from ftrun.inject import rendezvous, stacks, stopping
 from ftrun.inject.alone import Alone
@@ -121,6 +121,10 @@ def run(task: WorkerTask) -> NoReturn:
 
 def _carry(task: WorkerTask) -> Loop | None:
     """Let an unmodified script heal, if that is asked for."""
+    if task.inject == WATCHED:
+        from ftrun.inject import zero_edit
+
+        zero_edit.watch(task.context)
     if task.inject not in CARRYING or task.kind is TargetKind.COMMAND:
         return None
     from ftrun.inject import zero_edit

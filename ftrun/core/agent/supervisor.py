@@ -476,7 +476,7 @@ class Supervisor:
         if slot is not None and has_stepped:
             slot.steps_alone = slot.has_stepped = True
             slot.goes_on(self._out.now)
-        if self._settings.replicas < 2 or self._without_manager:
+        if self._settings.replicas < 2 or self._without_manager or self.is_ending:
             return
         self._without_manager = True
         target, replicas = self._settings.target, self._settings.replicas

@@ -74,3 +74,21 @@ def install(
         loop.on_raise = attaching.raised
         attaching.install()
     return loop
+
+
+def watch(here: WorkerContext) -> None:
+    """Make sure that a script that has begun again as explicit makes a Manager."""
+    from ftrun.inject.zero_edit import refusals
+    from ftrun.inject.zero_edit.attaching import Attaching, Stage
+    from ftrun.inject.zero_edit.loop import Loop
+    from ftrun.inject.zero_edit.patches import Patches
+    from ftrun.inject.zero_edit.variables import Variables
+
+    loop, patches = Loop(here), Patches()
+    refusals.may_begin_again(here)
+    attaching = Attaching(Variables({}, {}), patches.undo, lambda: False)
+    attaching.stage = Stage.EXPLICIT
+    loop.models.makes_ddp = attaching.makes_ddp
+    loop.models.install(patches)
+    patches.undo()  # all but how a DistributedDataParallel is made
+    attaching.install()

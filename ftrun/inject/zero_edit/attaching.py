@@ -92,7 +92,7 @@ class Attaching:
             Refused: it was.
         """
         is_open = self.stage in (Stage.OPEN, Stage.TAKEN)
-        if not (is_open and dist.is_available() and dist.is_initialized()):
+        if not (is_open and _has_group()):
             return
         frames = traceback.extract_tb(error.__traceback__)
         if frames and any(part in frames[-1].filename for part in _DISTRIBUTED):
@@ -139,7 +139,7 @@ class Attaching:
                 f"{self._made_ddp_at}: this script names ftrun's classes, but trains torch's "
                 "DistributedDataParallel without a Manager",
             )
-        if dist.is_available() and dist.is_initialized():
+        if _has_group():
             refuse(
                 f"{call_site()}: this script has a process group and steps an optimizer, but makes "
                 "neither torch's DistributedDataParallel nor an ftrun.Manager, so that ftrun "
@@ -163,8 +163,14 @@ class Attaching:
     def _why_late(self) -> str:
         if self.stage is Stage.TAKEN:
             return "torch's DistributedDataParallel"
-        if dist.is_available() and dist.is_initialized():
+        if _has_group():
             return "the script's process group"
         if self._variables.read_at:
             return f"the script has read {self._variables.read_at}"
-        return "CUDA is in use" if torch.cuda.is_initialized() else ""
+        in_use = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        return "CUDA is in use" if in_use else ""
+
+
+def _has_group() -> bool:
+    """Whether the script has made its process group."""
+    return dist.is_available() and bool(dist.is_initialized())

@@ -8,12 +8,16 @@ Not here: what is refused (each module says it where it would have to carry it).
 
 from __future__ import annotations
 
+import threading
 from typing import NoReturn
 
 from ftrun.core.forms import Form
 from ftrun.errors import UserError
 from ftrun.inject.report import FAILURE_TIMEOUT_S, send_to_agent
 from ftrun.training.context import WorkerContext
+
+KILL_WAIT_S = 5.0
+"""The agent kills this process at once; on several nodes the job ends instead."""
 
 
 class Refused(UserError):
@@ -55,4 +59,5 @@ def want(form: Form, text: str) -> NoReturn:
         from ftrun.core.messages import AnotherForm
 
         send_to_agent(here, AnotherForm(form.value, text), FAILURE_TIMEOUT_S)
+        threading.Event().wait(KILL_WAIT_S)  # the script must not go on, whatever it catches
     raise Refused(text, is_reported=here is not None)

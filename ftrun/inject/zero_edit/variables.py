@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from types import FrameType
 from typing import Any
 
 from ftrun.inject.zero_edit.frames import is_script
@@ -69,7 +70,8 @@ class Variables:
             self._replace(dict(self._watched))
 
     def _watch(self) -> _Watched | None:
-        data = getattr(os.environ, "_data", None)
+        environ: Any = os.environ
+        data: dict[bytes, bytes] = getattr(environ, "_data", {})
         if type(data) is not dict or getattr(os.environb, "_data", None) is not data:
             return None  # another Python than those that are known: no read is seen
         watched = _Watched(data, frozenset(os.fsencode(name) for name in self._other))
@@ -84,9 +86,11 @@ class Variables:
 
 def _reader(name: str) -> str:
     """The script's line that reads the variable; "": other code does."""
-    frame = sys._getframe(2)
+    frame: FrameType | None = sys._getframe(2)
     while frame is not None and _is_mapping(frame.f_code.co_filename):
-        frame = frame.f_back  # type: ignore[assignment]
+        if frame.f_code.co_name == "__contains__":
+            return ""  # it is set in both forms
+        frame = frame.f_back
     if frame is None or not is_script(frame.f_code.co_filename):
         return ""
     return f"{name} at {os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"

@@ -80,7 +80,7 @@ class World(dist.ProcessGroup):
         return BACKEND
 
     @property
-    def group_name(self) -> str:
+    def group_name(self) -> Any:
         """The name under which torch knows this group."""
         return self._name
 

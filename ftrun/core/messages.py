@@ -258,12 +258,27 @@ class Leaving:
 
 
 @dataclass(frozen=True, slots=True)
+class Mark:
+    """What must be equal on all replicas that hold one state: ``step`` and ``lineage`` name it.
+
+    ``settings``: of the optimizers, for people too. ``parameters``: their digest; "": not of every
+    step.
+    """
+
+    step: int
+    lineage: str
+    settings: str
+    parameters: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
     """A worker's progress. Status and restart budgets use it. No answer; the newest one counts.
 
     ``phase``: one of ``activity.Activity``. ``since_s``: the seconds since that phase began.
     ``pause``: the name of the announced pause that it is in. ``beats``: how often the script has
-    called ``ftrun.heartbeat()``. ``position``: where its script stands, for people.
+    called ``ftrun.heartbeat()``. ``position``: where its script stands, for people. ``marks``: of
+    its last steps, for comparison (core/worker/marks.py); of the oldest step first.
     """
 
     step: int
@@ -274,6 +289,7 @@ class Progress:
     pause: str = ""
     beats: int = 0
     position: str = ""
+    marks: tuple[Mark, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

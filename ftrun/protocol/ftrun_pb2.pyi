@@ -328,8 +328,20 @@ class Scalar(_message.Message):
     value: float
     def __init__(self, name: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
 
+class Mark(_message.Message):
+    __slots__ = ("step", "lineage", "settings", "parameters")
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    LINEAGE_FIELD_NUMBER: _ClassVar[int]
+    SETTINGS_FIELD_NUMBER: _ClassVar[int]
+    PARAMETERS_FIELD_NUMBER: _ClassVar[int]
+    step: int
+    lineage: str
+    settings: str
+    parameters: str
+    def __init__(self, step: _Optional[int] = ..., lineage: _Optional[str] = ..., settings: _Optional[str] = ..., parameters: _Optional[str] = ...) -> None: ...
+
 class Progress(_message.Message):
-    __slots__ = ("step", "batches", "phase", "scalars", "since_s", "pause", "beats", "position")
+    __slots__ = ("step", "batches", "phase", "scalars", "since_s", "pause", "beats", "position", "marks")
     STEP_FIELD_NUMBER: _ClassVar[int]
     BATCHES_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
@@ -338,6 +350,7 @@ class Progress(_message.Message):
     PAUSE_FIELD_NUMBER: _ClassVar[int]
     BEATS_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
+    MARKS_FIELD_NUMBER: _ClassVar[int]
     step: int
     batches: int
     phase: str
@@ -346,7 +359,8 @@ class Progress(_message.Message):
     pause: str
     beats: int
     position: str
-    def __init__(self, step: _Optional[int] = ..., batches: _Optional[int] = ..., phase: _Optional[str] = ..., scalars: _Optional[_Iterable[_Union[Scalar, _Mapping]]] = ..., since_s: _Optional[float] = ..., pause: _Optional[str] = ..., beats: _Optional[int] = ..., position: _Optional[str] = ...) -> None: ...
+    marks: _containers.RepeatedCompositeFieldContainer[Mark]
+    def __init__(self, step: _Optional[int] = ..., batches: _Optional[int] = ..., phase: _Optional[str] = ..., scalars: _Optional[_Iterable[_Union[Scalar, _Mapping]]] = ..., since_s: _Optional[float] = ..., pause: _Optional[str] = ..., beats: _Optional[int] = ..., position: _Optional[str] = ..., marks: _Optional[_Iterable[_Union[Mark, _Mapping]]] = ...) -> None: ...
 
 class Present(_message.Message):
     __slots__ = ("endpoint",)

@@ -232,9 +232,11 @@ class Script:
         if self._decide(outcome, enough):
             yield world.rng.uniform(0.0, 0.002)
             self._step_optimizer()
+            worker.marks.note(machine.state, lambda: "sound", f"{worker.content:x}")
             worker.streak += 1
         phase, since_s = machine.report_activity()
-        report = m.Progress(machine.position, self._batch, phase, since_s=since_s)
+        marks = worker.marks.shown()
+        report = m.Progress(machine.position, self._batch, phase, since_s=since_s, marks=marks)
         worker.to_agent.send(report)
 
     def _vote(self, flag: bool) -> Generator[Wait, None, bool | None]:

@@ -30,7 +30,7 @@ class Replica:
     its address in messages to its agent. ``paused_at``: since when it is in an announced pause.
     ``heals``: it has joined a quorum whose state it does not hold yet. ``awaits_switch``: it is to
     join by a switch that is not complete. ``is_overtaken``: it has joined a quorum, that came to
-    stand, or it healed, since its last Progress.
+    stand, or it healed, since its last Progress. ``has_healed``: it came to a job that trained.
     """
 
     replica_id: str
@@ -50,6 +50,7 @@ class Replica:
     heals: bool = False
     awaits_switch: bool = False
     is_overtaken: bool = False
+    has_healed: bool = False
     target: RunningReplica = field(init=False)
     _member: Member | None = field(init=False, default=None, repr=False)
 

@@ -262,13 +262,14 @@ class Mark:
     """What must be equal on all replicas that hold one state: ``step`` and ``lineage`` name it.
 
     ``settings``: of the optimizers, for people too. ``parameters``: their digest; "": not of every
-    step.
+    step. ``position``: where the script stands.
     """
 
     step: int
     lineage: str
     settings: str
     parameters: str = ""
+    position: str = ""
 
 
 @dataclass(frozen=True, slots=True)

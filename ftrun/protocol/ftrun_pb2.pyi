@@ -329,16 +329,18 @@ class Scalar(_message.Message):
     def __init__(self, name: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
 
 class Mark(_message.Message):
-    __slots__ = ("step", "lineage", "settings", "parameters")
+    __slots__ = ("step", "lineage", "settings", "parameters", "position")
     STEP_FIELD_NUMBER: _ClassVar[int]
     LINEAGE_FIELD_NUMBER: _ClassVar[int]
     SETTINGS_FIELD_NUMBER: _ClassVar[int]
     PARAMETERS_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
     step: int
     lineage: str
     settings: str
     parameters: str
-    def __init__(self, step: _Optional[int] = ..., lineage: _Optional[str] = ..., settings: _Optional[str] = ..., parameters: _Optional[str] = ...) -> None: ...
+    position: str
+    def __init__(self, step: _Optional[int] = ..., lineage: _Optional[str] = ..., settings: _Optional[str] = ..., parameters: _Optional[str] = ..., position: _Optional[str] = ...) -> None: ...
 
 class Progress(_message.Message):
     __slots__ = ("step", "batches", "phase", "scalars", "since_s", "pause", "beats", "position", "marks")

@@ -5,9 +5,12 @@ Not here: when it is sent (engine.py), and its display (status/).
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ftrun.core.activity import Activity
 from ftrun.core.messages import Progress
 from ftrun.core.worker.machine import StepMachine
+from ftrun.core.worker.marks import Marks
 from ftrun.errors import UserError
 
 SCALARS_MAX = 64
@@ -24,6 +27,7 @@ class WorkerProgress:
     def __init__(self, machine: StepMachine) -> None:
         self.batches = 0
         self.position = ""
+        self._marks = Marks()
         self._machine = machine
         self._scalars: dict[str, float] = {}  # replaced, never changed: other threads read it
 
@@ -36,6 +40,16 @@ class WorkerProgress:
         self._scalars = self._scalars | {name: float(value) for name, value in scalars.items()}
         if len(self._scalars) > SCALARS_MAX:
             raise UserError(f"log() keeps {SCALARS_MAX} scalars at most")
+
+    def mark(self, settings: Callable[[], str], parameters: str, position: str) -> None:
+        """Show what must be equal on all replicas after the step that was just committed.
+
+        Args:
+            settings: gives the text of the optimizers' settings, in any thread.
+            parameters: a digest of the parameters; "" if none was made.
+            position: where the script stands.
+        """
+        self._marks.note(self._machine.state, settings, parameters, position)
 
     def make(self, activity: Activity | None = None, since_s: float = 0.0) -> Progress:
         """The worker's progress now.
@@ -55,4 +69,5 @@ class WorkerProgress:
             "" if pause is None else pause.name,
             self._machine.shown.beats,
             self.position,
+            self._marks.shown(),
         )

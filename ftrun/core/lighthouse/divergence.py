@@ -7,9 +7,10 @@ steps (core/worker/marks.py), and marks of one state are compared here. They are
 than half of the quorum has shown equal ones, or all have shown theirs: the ones of most replicas
 count; of equally many, those of replicas that never healed, then of the lowest slot.
 
-A newcomer that differs is replaced, and heals anew, within its restart budget. A replica that
-trains from the beginning is only reported, once: a script that gives each rank settings of its own
-trains so under any launcher.
+A newcomer whose settings or parameters differ is replaced, and heals anew, within its restart
+budget. A replica that trains from the beginning is only reported, once: a script that gives each
+rank settings of its own trains so under any launcher. Another position in the script is reported
+too, because the state is right then, and only the batches are others.
 
 Not here: what follows for a replica that is replaced (losses.py), a wrong place in the script
 (inject/zero_edit/loop.py).
@@ -17,9 +18,10 @@ Not here: what follows for a replica that is replaced (losses.py), a wrong place
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
+from ftrun.core.failure_kinds import DIVERGED
 from ftrun.core.ids import replica_order
 from ftrun.core.lighthouse.history import replicas
 from ftrun.core.lighthouse.replicas import Replica
@@ -29,8 +31,8 @@ from ftrun.core.messages import Mark, Progress
 STATES_MAX = 64
 MARKS_MAX = 8
 NAMED_MAX = 160
-Shown = tuple[str, str]
-"""Settings and parameters of a mark."""
+Shown = tuple[str, str, str]
+"""Settings, parameters and position of a mark."""
 
 
 @dataclass(slots=True)
@@ -67,7 +69,7 @@ class Divergence:
             known = self._of(mark)
             if known is None:
                 continue
-            known.add((replica.replica_id, replica.incarnation), (mark.settings, mark.parameters))
+            known.add((replica.replica_id, replica.incarnation), _shown(mark))
             if known.are_unlike and self._judge(mark, known.shown):
                 return
 
@@ -92,18 +94,23 @@ class Divergence:
             for (name, incarnation), found in shown.items()
             if name in state.live and state.replicas[name].incarnation == incarnation
         }
-        groups: dict[Shown, list[str]] = {}
-        for name in sorted(members, key=replica_order):
-            groups.setdefault(members[name], []).append(name)
+        groups = _grouped(members, slice(0, 2))
+        if len(groups) < 2:
+            groups = _grouped(members, slice(0, 3))
         if len(groups) < 2:
             return False
         right = max(groups.values(), key=self._weight)
         if 2 * len(right) <= len(state.live) and len(members) < len(state.live):
             return False  # others may still show theirs
         wrong = [name for names in groups.values() if names is not right for name in names]
-        newcomers = [name for name in wrong if state.replicas[name].has_healed]
+        theirs = members[right[0]]
+        newcomers = [
+            name
+            for name in wrong
+            if state.replicas[name].has_healed and members[name][:2] != theirs[:2]
+        ]
         for name in wrong:
-            cause = _cause(mark.step, members[name], members[right[0]], right)
+            cause = _cause(mark.step, members[name], theirs, right)
             if name in newcomers:
                 state.replace([name], f"{cause}; it is replaced, and heals anew")
             else:
@@ -120,26 +127,36 @@ class Divergence:
             return
         living = {(r.replica_id, r.incarnation) for r in self._state.replicas}
         self._reported = (self._reported & living) | {known}
-        text = (
-            f"Replica {name} {cause}. It trains so from its start: does the script choose its "
-            "settings by rank?"
-        )
-        self._state.outbox.notice("diverged", [name], text)
+        self._state.outbox.notice("diverged", [name], f"Replica {name} {cause}.")
 
 
-def _cause(step: int, mine: Shown, theirs: Shown, others: Iterable[str]) -> str:
+def _cause(step: int, mine: Shown, theirs: Shown, others: Collection[str]) -> str:
     """Why a replica differs, as the end of a sentence that begins with it."""
     who = replicas(others)
     if mine[0] != theirs[0]:
         own, right = _first_difference(mine[0], theirs[0])
         return (
-            f"has diverged at step {step}: its optimizer has {own}, that of {who} {right}: the "
-            "script takes it from a place that does not heal"
+            f"{DIVERGED} at step {step}: its optimizer has {own}, that of {who} {right}; the "
+            "script takes it from its rank, or from a place that does not heal"
         )
-    return (
-        f"has diverged by step {step}: its parameters are not those of {who}, although its "
-        "settings are: the script changes them itself, or by values that do not heal"
-    )
+    if mine[1] != theirs[1]:
+        return (
+            f"{DIVERGED} by step {step}: its parameters are not those of {who}; the script "
+            "changes them by its rank, or by values that do not heal"
+        )
+    return f"was at {mine[2]}, at step {step}, where {who} was at {theirs[2]}: its batches differ"
+
+
+def _shown(mark: Mark) -> Shown:
+    return mark.settings, mark.parameters, mark.position
+
+
+def _grouped(members: dict[str, Shown], parts: slice) -> dict[tuple[str, ...], list[str]]:
+    """The replicas in the order of the slots, by these parts of what they have shown."""
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for name in sorted(members, key=replica_order):
+        groups.setdefault(tuple(members[name][parts]), []).append(name)
+    return groups
 
 
 def _first_difference(mine: str, theirs: str) -> tuple[str, str]:

@@ -8,38 +8,50 @@ the same on all replicas. Not here: what is done about a difference (core/lighth
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from ftrun.core.ids import StateId
 from ftrun.core.messages import Mark
 
 EVERY = (1000, 100, 10, 1)
-SETTINGS_CHARS_MAX = 400
+TEXT_CHARS_MAX = 400
 PARAMETERS_EVERY = 100
 """The digest of the parameters takes a pass over all of them."""
 
-Entry = tuple[StateId, Callable[[], str], str]
+
+@dataclass(frozen=True, slots=True)
+class _Noted:
+    """A mark whose text is not made yet."""
+
+    state: StateId
+    settings: Callable[[], str]
+    parameters: str
+    position: str
+
+    def shown(self) -> Mark:
+        """As a message has it."""
+        settings, position = self.settings()[:TEXT_CHARS_MAX], self.position[:TEXT_CHARS_MAX]
+        step, lineage = self.state.step, self.state.lineage
+        return Mark(step, lineage, settings, self.parameters, position)
 
 
 class Marks:
     """The newest marks of one worker. Other threads may call ``shown``."""
 
     def __init__(self) -> None:
-        self._newest: dict[int, Entry] = {}  # replaced, never changed
+        self._newest: dict[int, _Noted] = {}  # by ``EVERY``; replaced, never changed
 
-    def note(self, state: StateId, settings: Callable[[], str], parameters: str) -> None:
+    def note(
+        self, state: StateId, settings: Callable[[], str], parameters: str, position: str = ""
+    ) -> None:
         """The worker has committed up to ``state``. ``settings``: gives their text, when shown."""
-        entry = state, settings, parameters
-        self._newest = {
-            every: entry if state.step % every == 0 else self._newest.get(every, entry)
-            for every in EVERY
-            if state.step % every == 0 or every in self._newest
-        }
+        noted, newest = _Noted(state, settings, parameters, position), dict(self._newest)
+        for every in EVERY:
+            if state.step % every == 0:
+                newest[every] = noted
+        self._newest = newest
 
     def shown(self) -> tuple[Mark, ...]:
         """The marks, oldest first."""
-        entries = {state.step: (state, text, digest) for state, text, digest in
-                   self._newest.values()}  # fmt: skip
-        return tuple(
-            Mark(state.step, state.lineage, text()[:SETTINGS_CHARS_MAX], digest)
-            for state, text, digest in (entries[step] for step in sorted(entries))
-        )
+        by_step = {noted.state.step: noted for noted in self._newest.values()}
+        return tuple(by_step[step].shown() for step in sorted(by_step))

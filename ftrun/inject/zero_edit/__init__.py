@@ -15,6 +15,7 @@ ftrun itself. Begin with ``loop.py``.
 | frames.py | the script's frames: where it stands, and its counters |
 | place.py | a replica's place in the script, as it heals |
 | carried.py | all state that heals |
+| settings.py | what is compared of the optimizers, so that nothing diverges silently |
 | files.py | ``torch.save`` of one replica for all |
 | told.py | what is said |
 | attaching.py | under ``auto``: which form the script turns out to have |

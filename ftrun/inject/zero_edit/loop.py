@@ -22,10 +22,12 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
 
+from ftrun.core.worker.marks import PARAMETERS_EVERY
 from ftrun.errors import UserError
 from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.carried import KEY, Carried
@@ -49,6 +51,7 @@ from ftrun.inject.zero_edit.place import (
     summary,
 )
 from ftrun.inject.zero_edit.refusals import Refused, refuse
+from ftrun.inject.zero_edit.settings import digest_of, settings_of, text_of
 from ftrun.inject.zero_edit.stepping import Stepping
 from ftrun.training import injected
 from ftrun.training.context import WorkerContext
@@ -105,6 +108,7 @@ class Loop:
         self._since_draw = 0  # steps since the last draw
         self._commits = 0  # steps since ``_place``
         self._is_told = False
+        self._managed: list[torch.optim.Optimizer] = []
 
     # ------------------------------------------------------------ the Manager
 
@@ -250,12 +254,25 @@ class Loop:
             self._outcome = self.manager().should_commit()
             self.in_step = False
             self.steps += 1
+            if self._outcome:
+                self._mark(self.manager())
             self._since_draw += 1
             self._commits += 1
             self.lost += not self._outcome
             for iterator in OPEN.all():
                 iterator.is_fresh = False
         return self._outcome
+
+    def _mark(self, manager: Manager) -> None:
+        """Note what must be equal on all replicas at this step: all have their averaged gradients,
+        and no optimizer has stepped yet."""
+        settings = settings_of(self._managed)
+        is_due = manager.current_step() % PARAMETERS_EVERY == 0
+        manager.progress.mark(
+            partial(text_of, settings),
+            digest_of(self._managed) if is_due else "",
+            f"{manager.progress.position}, step {self._commits} from there",
+        )
 
     def _replay(self) -> None:
         """A step ends that this replica has gone through again: its result has healed already."""
@@ -325,9 +342,10 @@ class Loop:
         for created in (self.stepping.optimizers, self.stepping.schedulers, self.stepping.scalers):
             created.keep()
         self.models.keep()
-        for optimizer in self.stepping.optimizers.all():
-            if self.models.has_parameter_of(optimizer):
-                manager.watch_optimizer(optimizer)
+        optimizers = self.stepping.optimizers.all()
+        self._managed = [x for x in optimizers if self.models.has_parameter_of(x)]
+        for optimizer in self._managed:
+            manager.watch_optimizer(optimizer)
         if self._is_told:
             return
         self._is_told = True
@@ -336,12 +354,11 @@ class Loop:
 
     def _charge(self) -> str:
         optimizers = self.stepping.optimizers.all()
-        managed = [x for x in optimizers if self.models.has_parameter_of(x)]
         loose = [x for x in optimizers if not self.models.has_parameter_of(x)]
         parts = [
             _names("DistributedDataParallel of", self.models.wrapped),
             _names("other modules", self.models.loose_roots()),
-            _names("optimizers", managed),
+            _names("optimizers", self._managed),
             _names("schedulers", self.stepping.schedulers.all()),
             _names("scalers", [x for x in self.stepping.scalers.all() if x.is_enabled()]),
         ]

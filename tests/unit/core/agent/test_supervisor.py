@@ -605,6 +605,18 @@ def test_groups_that_train_apart_are_told_once_and_in_the_report() -> None:
     assert not agent.core.ran_apart  # it was made later
 
 
+def test_a_replica_that_has_diverged_is_killed_without_its_stacks() -> None:
+    agent = Agent(replicas=2)
+    agent.assign("0", "1")
+    first = agent.incarnations["1"]
+    out = agent.on(RestartAsked("1", first, "has diverged at step 7: its optimizer has lr 1"))
+    assert not [x for x in out if isinstance(x, TakeStacks)]
+    assert [x.number for x in out if isinstance(x, SignalReplica)] == [SIGKILL]
+    out = agent.exits("1", -SIGKILL)
+    assert "was given up: has diverged at step 7" in said(out)
+    assert starts(out) == [("1", 1)]
+
+
 # ---------------------------------------------------------------- another form
 
 

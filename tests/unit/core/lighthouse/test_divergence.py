@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ftrun.core import messages as m
 from ftrun.core.activity import Activity
 from ftrun.core.lighthouse.divergence import STATES_MAX
@@ -78,7 +80,20 @@ def test_one_that_was_so_from_the_beginning_is_told_once() -> None:
             told += job.told
     (text,) = told
     assert text.startswith("Replica 2 has diverged at step 1: its optimizer has SGD lr 0.5")
-    assert text.endswith("does the script choose its settings by rank?")
+    assert text.endswith("the script takes it from its rank, or from a place that does not heal.")
+
+
+def test_another_position_is_told_once_of_a_newcomer_too() -> None:
+    job = Job(2, healed="1")
+    told: list[str] = []
+    for step in (5, 6):
+        job.marks("0", replace(mark(step), position=f"batch {step}"))
+        job.marks("1", replace(mark(step), position=f"batch {step + 1}"))
+        assert job.replaced == {}
+        told += job.told
+    assert told == [
+        "Replica 1 was at batch 6, at step 5, where replica 0 was at batch 5: its batches differ."
+    ]
 
 
 def test_unlike_lineages_are_not_compared() -> None:

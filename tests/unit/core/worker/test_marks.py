@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ftrun.core.ids import StateId
 from ftrun.core.messages import Mark
-from ftrun.core.worker.marks import SETTINGS_CHARS_MAX, Marks
+from ftrun.core.worker.marks import TEXT_CHARS_MAX, Marks
 
 
 def test_the_newest_step_of_each_power_of_ten_is_shown_oldest_first() -> None:
@@ -23,4 +23,4 @@ def test_the_newest_step_of_each_power_of_ten_is_shown_oldest_first() -> None:
 def test_one_step_is_shown_once() -> None:
     marks = Marks()
     marks.note(StateId(1000, "l"), lambda: "x" * 9999, "")
-    assert marks.shown() == (Mark(1000, "l", "x" * SETTINGS_CHARS_MAX),)
+    assert marks.shown() == (Mark(1000, "l", "x" * TEXT_CHARS_MAX),)

@@ -15,9 +15,10 @@ ftrun itself. Begin with ``loop.py``.
 | frames.py | the script's frames: where it stands, and its counters |
 | place.py | a replica's place in the script, as it heals |
 | carried.py | all state that heals |
+| trial.py | ``ftrun check``: what a worker does in a trial |
 | settings.py | what is compared of the optimizers, so that nothing diverges silently |
 | files.py | ``torch.save`` of one replica for all |
-| told.py | what is said |
+| told.py, charge.py | what is said; what ftrun has taken charge of |
 | attaching.py | under ``auto``: which form the script turns out to have |
 | variables.py | the environment of both forms, and who has read it |
 | refusals.py | what cannot be carried |

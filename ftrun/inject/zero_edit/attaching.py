@@ -30,6 +30,7 @@ import ftrun
 from ftrun.core.forms import Form
 from ftrun.inject.zero_edit.frames import call_site, is_script
 from ftrun.inject.zero_edit.refusals import refuse, want
+from ftrun.inject.zero_edit.trial import note_refusal
 from ftrun.inject.zero_edit.variables import Variables
 from ftrun.training import context
 
@@ -155,6 +156,7 @@ class Attaching:
         late = self._why_late()
         if late:
             want(Form.EXPLICIT, f"{call_site()}: {what} comes after {late}")
+        note_refusal(Form.EXPLICIT.value, f"{call_site()}: the script uses {what}")
         self.stage = Stage.EXPLICIT
         vars(ftrun)["__getattr__"] = self._plain_getattr
         self._variables.become_explicit()

@@ -134,6 +134,13 @@ def _is_plain(value: Any) -> bool:
     return kind in PLAIN and (kind is not str or len(value) <= TEXT_CHARS_MAX)
 
 
+def heals(values: dict[Any, Any]) -> bool:
+    """Whether a dict of the script has nothing but counters, so that it heals."""
+    return len(values) <= DICT_MAX and all(
+        type(key) is str and _is_plain(item) for key, item in values.items()
+    )
+
+
 def _places(frame: FrameType) -> Iterator[tuple[str, dict[Any, Any] | None, Any, Any]]:
     """Path, container (None: a local variable), key and value of all plain values of a frame.
 

@@ -38,6 +38,11 @@ class OpenIterators:
         self._open = [ref for ref, _ in found]
         return [it for _, it in found]
 
+    def words(self) -> str:
+        """The loop that takes the batches, for people."""
+        loaders = [str(x.spot) for x in self.all() if x.is_fresh]
+        return f"the loader at {', '.join(loaders)}" if loaders else "a loop without a loader"
+
 
 OPEN = OpenIterators()
 

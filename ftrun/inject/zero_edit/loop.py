@@ -29,7 +29,7 @@ import torch
 
 from ftrun.core.worker.marks import PARAMETERS_EVERY
 from ftrun.errors import UserError
-from ftrun.inject.zero_edit import told
+from ftrun.inject.zero_edit import charge, told
 from ftrun.inject.zero_edit.carried import KEY, Carried
 from ftrun.inject.zero_edit.counting import RANGES
 from ftrun.inject.zero_edit.frames import (
@@ -53,6 +53,7 @@ from ftrun.inject.zero_edit.place import (
 from ftrun.inject.zero_edit.refusals import Refused, refuse
 from ftrun.inject.zero_edit.settings import digest_of, settings_of, text_of
 from ftrun.inject.zero_edit.stepping import Stepping
+from ftrun.inject.zero_edit.trial import trial_of
 from ftrun.training import injected
 from ftrun.training.context import WorkerContext
 from ftrun.training.lingering import part
@@ -108,6 +109,8 @@ class Loop:
         self._since_draw = 0  # steps since the last draw
         self._commits = 0  # steps since ``_place``
         self._is_told = False
+        self._trial = trial_of(here.replica_id, here.restarts, here.replicas)
+        self._batches_of = ""
         self._managed: list[torch.optim.Optimizer] = []
 
     # ------------------------------------------------------------ the Manager
@@ -161,6 +164,8 @@ class Loop:
 
     def _note(self, here: tuple[Spot, ...]) -> _Noted:
         functions = {spot.name for spot in here}
+        if self._trial is not None:
+            self._trial.look()
         values = tuple(read_values(frame) for frame in script_frames())
         exchanges = self.manager().exchanges.place()
         return _Noted(here, values, RANGES.current(functions), exchanges)
@@ -256,6 +261,8 @@ class Loop:
             self.steps += 1
             if self._outcome:
                 self._mark(self.manager())
+                if self._trial is not None:
+                    self._trial.committed(self.manager(), self._facts)
             self._since_draw += 1
             self._commits += 1
             self.lost += not self._outcome
@@ -346,28 +353,12 @@ class Loop:
         self._managed = [x for x in optimizers if self.models.has_parameter_of(x)]
         for optimizer in self._managed:
             manager.watch_optimizer(optimizer)
+        self._batches_of = OPEN.words()
         if self._is_told:
             return
         self._is_told = True
         if self._here.replica_id == "0" and not self._joins_at():
-            told.say(self._charge())
-
-    def _charge(self) -> str:
-        optimizers = self.stepping.optimizers.all()
-        loose = [x for x in optimizers if not self.models.has_parameter_of(x)]
-        parts = [
-            _names("DistributedDataParallel of", self.models.wrapped),
-            _names("other modules", self.models.loose_roots()),
-            _names("optimizers", self._managed),
-            _names("schedulers", self.stepping.schedulers.all()),
-            _names("scalers", [x for x in self.stepping.scalers.all() if x.is_enabled()]),
-        ]
-        loaders = [str(x.spot) for x in OPEN.all() if x.is_fresh]
-        loop = f"the loader at {', '.join(loaders)}" if loaders else "a loop without a loader"
-        text = f"took charge of {'; '.join(filter(None, parts))}; batches of {loop}"
-        if loose:
-            text += f". Not carried: {_names('optimizers of other parameters', loose)}"
-        return text
+            told.say(charge.line(self.models, self.stepping, self._batches_of))
 
     def _tell_joined(self, place: Place, changed: list[str]) -> None:
         more = len(changed) - COUNTERS_TOLD_MAX
@@ -376,6 +367,15 @@ class Loop:
             f"replica {self._here.replica_id} joined at {place.words()}"
             + (f"; set: {shown}" if shown else "")
         )
+        if self._trial is not None:
+            self._trial.joined, self._trial.set_to = place.words(), changed
+
+    def _facts(self) -> dict[str, Any]:
+        """For the report of a trial."""
+        carried, loose = charge.parts(self.models, self.stepping)
+        carried.append(f"batches of {self._batches_of}")
+        digest = digest_of(self._managed)
+        return {"parameters": digest, "lost": self.lost, "carried": carried, "loose": loose}
 
     def raised(self, error: BaseException) -> None:
         """The script has failed. Raises ``Refused`` if it is to begin again in another form."""
@@ -405,14 +405,12 @@ class Loop:
             told.say(
                 f"replica {self._here.replica_id} ends although others have not come to the end"
             )
+        if self._trial is not None:
+            self._trial.write(self._facts())
         if self.lost:
             told.say(
                 f"{self.lost} of {self.steps} steps were not committed: their batches are lost"
             )
-
-
-def _names(what: str, found: list[Any]) -> str:
-    return f"{what} {', '.join(type(x).__name__ for x in found)}" if found else ""
 
 
 def _renew_random(replica_id: str, step: int) -> None:

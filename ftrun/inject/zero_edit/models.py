@@ -35,6 +35,7 @@ class Models:
         before_forward: called before a forward pass in training; False: the pass does not count.
 
     Attributes:
+        wrapped, sites: what a DistributedDataParallel wraps, and where the script made that.
         makes_ddp: called before the script makes a DistributedDataParallel; False: it is torch's
             own, because the script is explicit.
     """
@@ -44,6 +45,7 @@ class Models:
         self.manager = manager
         self.before_forward = before_forward
         self.wrapped: list[nn.Module] = []
+        self.sites: list[str] = []
         self._parameters: set[int] = set()
         self._made: list[weakref.ref[nn.Module]] = []
         self._roots: list[nn.Module] | None = None
@@ -56,6 +58,7 @@ class Models:
     def add(self, module: nn.Module) -> None:
         """A DistributedDataParallel wraps ``module``."""
         self.wrapped.append(module)
+        self.sites.append(call_site())
         self._parameters |= {id(parameter) for parameter in module.parameters()}
 
     def has_parameter_of(self, optimizer: torch.optim.Optimizer) -> bool:

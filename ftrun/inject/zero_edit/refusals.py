@@ -14,6 +14,7 @@ from typing import NoReturn
 from ftrun.core.forms import Form
 from ftrun.errors import UserError
 from ftrun.inject.report import FAILURE_TIMEOUT_S, send_to_agent
+from ftrun.inject.zero_edit.trial import note_refusal
 from ftrun.training.context import WorkerContext
 
 KILL_WAIT_S = 5.0
@@ -55,6 +56,7 @@ def want(form: Form, text: str) -> NoReturn:
         Refused: always. The script may catch it, but the agent kills this process.
     """
     here = _Process.here
+    note_refusal(form.value, text)
     if here is not None:
         from ftrun.core.messages import AnotherForm
 

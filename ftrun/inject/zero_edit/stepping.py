@@ -24,12 +24,18 @@ class Created:
 
     def __init__(self) -> None:
         self._found: list[weakref.ref[Any]] = []
+        self._sites: dict[int, str] = {}
         self._kept: list[Any] = []
 
     def add(self, made: Any) -> None:
         """The script has made one more; its own references decide whether it lives."""
         if not any(ref() is made for ref in self._found):
             self._found.append(weakref.ref(made))
+            self._sites[id(made)] = call_site()
+
+    def site_of(self, made: Any) -> str:
+        """``file:line`` where the script made it."""
+        return self._sites.get(id(made), "the script")
 
     def all(self) -> list[Any]:
         """Those that live."""

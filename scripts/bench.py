@@ -24,6 +24,7 @@ from benchmarks import report as report_page
 from benchmarks import standby as standby_bench
 from benchmarks import startup as startup_bench
 from benchmarks import step as step_bench
+from benchmarks import zero_edit as zero_edit_bench
 from benchmarks.results import Result, save, table
 from rich.console import Console
 
@@ -114,6 +115,12 @@ def standby(kills: int = 6, rounds: int = 3) -> None:
 
 
 @app.command()
+def zero_edit(starts: int = 6) -> None:
+    """A step of an unmodified script beside that of the explicit form."""
+    _show(zero_edit_bench.measure(starts))
+
+
+@app.command()
 def report() -> None:
     """Write docs/BENCHMARKS.md and its plots, from the results."""
     console.print(f"wrote {report_page.write(OUT, ROOT / 'docs')}")
@@ -144,7 +151,7 @@ def _whole() -> list[Callable[[], None]]:
     large = partial(lighthouse, groups=10_000, agents=1_250, deaths=4, torchft="")
     return [
         recovery, join, drain, step, profile, heal, heal_tls, lighthouse, large, goodput, startup,
-        standby,
+        standby, zero_edit,
     ]  # fmt: skip
 
 
@@ -161,6 +168,7 @@ def _shortened() -> list[Callable[[], None]]:
         partial(goodput, seconds=15.0),
         partial(startup, repeats=4),
         partial(standby, rounds=1),
+        partial(zero_edit, starts=2),
     ]
 
 

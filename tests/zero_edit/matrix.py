@@ -56,6 +56,11 @@ class Outcome:
         return {name: value for name, value in end.items() if name != "digests"}
 
     @property
+    def differences(self) -> list[str]:
+        """What was found to differ between replicas while they trained."""
+        return re.findall(r"[Rr]eplica \d+ .*(?:has diverged|batches differ).*", self.output)
+
+    @property
     def joins(self) -> list[str]:
         """Where newcomers joined, in words."""
         return re.findall(r"replica \d+ joined at ([^;\n]*)", self.output)

@@ -144,7 +144,7 @@ def _cause(step: int, mine: Shown, theirs: Shown, others: Collection[str]) -> st
             f"{DIVERGED} by step {step}: its parameters are not those of {who}; the script "
             "changes them by its rank, or by values that do not heal"
         )
-    return f"was at {mine[2]}, at step {step}, where {who} was at {theirs[2]}: its batches differ"
+    return f"was at {mine[2]} at step {step}, unlike {who} at {theirs[2]}: its batches differ"
 
 
 def _shown(mark: Mark) -> Shown:

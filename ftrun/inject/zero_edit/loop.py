@@ -214,14 +214,17 @@ class Loop:
         if is_joinable:
             self._place, self._commits = self._make_place(draws), 0
         manager = self.manager()
-        manager.progress.position = summary(self._place)
         if not self._has_stepped:
             self._take_charge(manager)
         loaded = self._start(manager, allow_heal=is_joinable)
         if loaded is not None and loaded != self._place:
             self._go_to(loaded, is_drawn=True)  # it was out of the quorum for some steps
             self._place = loaded
+        self._show_place(manager)
+
+    def _show_place(self, manager: Manager) -> None:
         place = self._place
+        manager.progress.position = summary(place)
         manager.exchanges.show_place(place.encode)
 
     def _start(self, manager: Manager, *, allow_heal: bool) -> Place | None:
@@ -310,7 +313,7 @@ class Loop:
         _renew_random(self._here.replica_id, manager.current_step())
         self._go_to(loaded, is_drawn=False)
         self._place = loaded
-        manager.exchanges.show_place(loaded.encode)
+        self._show_place(manager)
 
     def _go_to(self, place: Place, *, is_drawn: bool) -> None:
         """Set loops, counters and loaders. ``is_drawn``: this step's batch is drawn already."""
@@ -399,8 +402,7 @@ class Loop:
         self._end_replay()
         if not self._has_followed:
             self._place = replace(self._place, has_finished=True, commits=self._commits)
-        self._manager.progress.position = summary(self._place)
-        self._manager.exchanges.show_place(self._place.encode)
+        self._show_place(self._manager)
         if not self._manager.linger():
             told.say(
                 f"replica {self._here.replica_id} ends although others have not come to the end"

@@ -92,7 +92,7 @@ def test_another_position_is_told_once_of_a_newcomer_too() -> None:
         assert job.replaced == {}
         told += job.told
     assert told == [
-        "Replica 1 was at batch 6, at step 5, where replica 0 was at batch 5: its batches differ."
+        "Replica 1 was at batch 6 at step 5, unlike replica 0 at batch 5: its batches differ."
     ]
 
 

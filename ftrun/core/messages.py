@@ -278,8 +278,10 @@ class Progress:
 
     ``phase``: one of ``activity.Activity``. ``since_s``: the seconds since that phase began.
     ``pause``: the name of the announced pause that it is in. ``beats``: how often the script has
-    called ``ftrun.heartbeat()``. ``position``: where its script stands, for people. ``marks``: of
-    its last steps, for comparison (core/worker/marks.py); of the oldest step first.
+    called ``ftrun.heartbeat()``. ``position``: where its script stands, for people. ``steps``: how
+    many steps this process has timed itself; ``usual_s`` and ``longest_s``: how long its last ones
+    took (step_times.py). ``marks``: of its last steps, for comparison (core/worker/marks.py); of
+    the oldest step first.
     """
 
     step: int
@@ -290,6 +292,9 @@ class Progress:
     pause: str = ""
     beats: int = 0
     position: str = ""
+    steps: int = 0
+    usual_s: float = 0.0
+    longest_s: float = 0.0
     marks: tuple[Mark, ...] = ()
 
 

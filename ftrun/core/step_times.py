@@ -1,8 +1,10 @@
 """How long a loop's last steps have taken, and from when on the next one is too long.
 
 Only the steps of one process count, because the next one may run on another machine. A time that
-was no step, for example a heal or an announced pause, is left out. Not here: what follows for a
-loop that stands still (core/lighthouse/standstill.py, core/agent/loop_watch.py).
+was no step, for example a heal or an announced pause, is left out. A worker measures its own steps
+and reports them (``Progress``). An agent measures those of its workers' reports, because a script
+without a Manager has no other. Not here: what follows for a loop that stands still
+(core/lighthouse/standstill.py, core/agent/loop_watch.py).
 """
 
 from __future__ import annotations
@@ -43,17 +45,27 @@ class StepTimes:
         return self._steps >= STEPS_MIN
 
     @property
-    def mean(self) -> float | None:
-        """The mean time of the last steps; None: none is known."""
-        return sum(self._times) / len(self._times) if self._times else None
+    def median(self) -> float:
+        """The usual time of a step; 0: none is known."""
+        return sorted(self._times)[len(self._times) // 2] if self._times else 0.0
 
     @property
-    def median(self) -> float:
-        """The usual time of a step; some step must be known."""
-        return sorted(self._times)[len(self._times) // 2]
+    def longest(self) -> float:
+        """The longest of the last steps; 0: none is known."""
+        return max(self._times, default=0.0)
+
+    @property
+    def steps(self) -> int:
+        """How many steps were seen."""
+        return self._steps
 
     def limit_s(self, factor: float, least_s: float) -> float | None:
         """How long a step may take; None: too little is known."""
         if not self.is_known:
             return None
-        return max(least_s, factor * self.median, LONGEST_TIMES * max(self._times))
+        return longest_limit_s(factor, least_s, self.median, self.longest)
+
+
+def longest_limit_s(factor: float, least_s: float, usual_s: float, longest_s: float) -> float:
+    """How long a step may take, if steps usually take ``usual_s``, and the longest one did so."""
+    return max(least_s, factor * usual_s, LONGEST_TIMES * longest_s)

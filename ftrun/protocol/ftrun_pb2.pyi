@@ -343,7 +343,7 @@ class Mark(_message.Message):
     def __init__(self, step: _Optional[int] = ..., lineage: _Optional[str] = ..., settings: _Optional[str] = ..., parameters: _Optional[str] = ..., position: _Optional[str] = ...) -> None: ...
 
 class Progress(_message.Message):
-    __slots__ = ("step", "batches", "phase", "scalars", "since_s", "pause", "beats", "position", "marks")
+    __slots__ = ("step", "batches", "phase", "scalars", "since_s", "pause", "beats", "steps", "usual_s", "longest_s", "position", "marks")
     STEP_FIELD_NUMBER: _ClassVar[int]
     BATCHES_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
@@ -351,6 +351,9 @@ class Progress(_message.Message):
     SINCE_S_FIELD_NUMBER: _ClassVar[int]
     PAUSE_FIELD_NUMBER: _ClassVar[int]
     BEATS_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    USUAL_S_FIELD_NUMBER: _ClassVar[int]
+    LONGEST_S_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
     MARKS_FIELD_NUMBER: _ClassVar[int]
     step: int
@@ -360,9 +363,12 @@ class Progress(_message.Message):
     since_s: float
     pause: str
     beats: int
+    steps: int
+    usual_s: float
+    longest_s: float
     position: str
     marks: _containers.RepeatedCompositeFieldContainer[Mark]
-    def __init__(self, step: _Optional[int] = ..., batches: _Optional[int] = ..., phase: _Optional[str] = ..., scalars: _Optional[_Iterable[_Union[Scalar, _Mapping]]] = ..., since_s: _Optional[float] = ..., pause: _Optional[str] = ..., beats: _Optional[int] = ..., position: _Optional[str] = ..., marks: _Optional[_Iterable[_Union[Mark, _Mapping]]] = ...) -> None: ...
+    def __init__(self, step: _Optional[int] = ..., batches: _Optional[int] = ..., phase: _Optional[str] = ..., scalars: _Optional[_Iterable[_Union[Scalar, _Mapping]]] = ..., since_s: _Optional[float] = ..., pause: _Optional[str] = ..., beats: _Optional[int] = ..., steps: _Optional[int] = ..., usual_s: _Optional[float] = ..., longest_s: _Optional[float] = ..., position: _Optional[str] = ..., marks: _Optional[_Iterable[_Union[Mark, _Mapping]]] = ...) -> None: ...
 
 class Present(_message.Message):
     __slots__ = ("endpoint",)

@@ -60,6 +60,7 @@ class WorkerProgress:
             activity, since_s = self._machine.report_activity()
         scalars = tuple(self._scalars.items())
         pause = self._machine.shown.pause
+        times = self._machine.step_times
         return Progress(
             self._machine.position,
             self.batches,
@@ -69,5 +70,8 @@ class WorkerProgress:
             "" if pause is None else pause.name,
             self._machine.shown.beats,
             self.position,
+            times.steps,
+            times.median,
+            times.longest,
             self._marks.shown(),
         )

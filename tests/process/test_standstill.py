@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -33,6 +34,27 @@ while manager.current_step() < 60:
             never_comes()
     ddp(torch.ones(1, 2)).sum().backward()
     time.sleep(0.1)
+    optimizer.step()
+"""
+FIRST_STEPS = """
+import os, threading, torch, ftrun
+manager = ftrun.manager(init_sync=False)
+torch.manual_seed(0)
+model = torch.nn.Linear(2, 1)
+ddp = ftrun.DistributedDataParallel(manager, model)
+optimizer = ftrun.Optimizer(manager, torch.optim.SGD(model.parameters(), lr=0.1))
+manager.register_state_dict_fn("m", model.load_state_dict, model.state_dict)
+
+def never_comes():
+    threading.Event().wait()
+
+while manager.current_step() < 5:
+    optimizer.zero_grad()
+    is_at = manager.current_step() == int(os.environ["AT"])
+    if is_at and os.environ["REPLICA_GROUP_ID"] == "1" and not os.path.exists("once"):
+        open("once", "w").close()
+        never_comes()
+    ddp(torch.ones(1, 2)).sum().backward()
     optimizer.step()
 """
 ALONE = """
@@ -75,6 +97,22 @@ def test_peers_wait_so_the_one_that_stands_still_is_shown_and_replaced(tmp_path:
     assert text.count("Restart 1 of 10") == 1
     (log,) = tmp_path.glob("ftrun-logs/*/replica_1/rank_0/0.log")
     assert "in never_comes" in log.read_text()
+
+
+@pytest.mark.timeout(TIMEOUT_S + 10)
+@pytest.mark.parametrize("step", [0, 1])
+def test_one_that_stands_still_in_its_first_steps_is_found_too(tmp_path: Path, step: int) -> None:
+    text = run(tmp_path, FIRST_STEPS, "--replicas", "3", "--hang-timeout", "1", AT=str(step))
+    assert "< never_comes (train.py:" in text
+    found = re.search(
+        rf"replica 1 was given up: stands still in step {step}: the others have waited for it "
+        r"for (\d+) s, and (it has made no step yet|a step takes it)",
+        text,
+    )
+    assert found is not None, text
+    assert int(found[1]) >= 10  # ten times --hang-timeout, and no operation's timeout has passed
+    assert "attempts without progress" not in text
+    assert text.count("Restart 1 of 10") == 1
 
 
 @pytest.mark.timeout(TIMEOUT_S + 10)

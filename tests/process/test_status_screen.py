@@ -128,7 +128,7 @@ def test_a_job_on_the_screen(tmp_path: Path) -> None:
         terminal.press("e")
         until("first cause:")
         terminal.press("Escape")
-        until("timeline")
+        until(lambda text: "timeline" in text and "first cause:" not in text)
         terminal.call("resize-window", "-x", "20", "-y", "8")
         until("q quits")
         terminal.call("resize-window", "-x", "80", "-y", "24")

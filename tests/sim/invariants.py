@@ -32,6 +32,7 @@ class Invariants:
         self.commits = CommitRules(workers, contributors_max)
         self._acted: dict[WorkerKey, Attempt] = {}
         self._given_up: dict[WorkerKey, Attempt] = {}
+        self._succeeded: set[str] = set()  # incarnations whose slot another one took
         self._contents: dict[tuple[StateId, int], tuple[int, WorkerKey]] = {}
         self._offers: dict[tuple[Attempt, int], tuple[StateId, WorkerKey]] = {}
 
@@ -106,13 +107,17 @@ class Invariants:
         self.quorums.left.add(key)
         self.promises.forgets(key)
 
-    def starts(self, replica_id: str, living: Sequence[str]) -> None:
-        """An agent starts a slot. ``living``: its incarnations at connected agents (Q4).
+    def starts(self, replica_id: str, living: Sequence[str], heard: Sequence[str]) -> None:
+        """An agent starts a slot with ``living`` incarnations, ``heard`` at connected agents (Q4).
 
-        An incarnation that was asked to leave has ended before another takes its slot.
+        An incarnation that was asked to leave has ended before another takes its slot, unless one
+        took it earlier, when it was rightly given up.
         """
         asked = "it was asked to leave", "it has left"
-        others = [x for x in living if self.quorums.excused.get(x) in asked]
+        others = [
+            x for x in heard if self.quorums.excused.get(x) in asked and x not in self._succeeded
+        ]
+        self._succeeded.update(living)
         text = f"{replica_id} is started while {others} of it live"
         require(not others, "Q4", text)
 

@@ -20,6 +20,7 @@ from ftrun.core.lighthouse.events import (
     Instruction,
     Journal,
     JournalState,
+    OperationChanged,
     OperatorAsked,
     SaveAccount,
     SaveIncident,
@@ -116,7 +117,7 @@ class LighthouseProcess(Actor):
         match instruction:
             case Journal(record):
                 self._journal(record)
-                world.invariants.quorums.closed = frozenset(record.given_up)
+                world.invariants.quorums.closed = frozenset(record.withdrawn)
                 if record.quorum is not None and record.switch_step is not None:
                     world.invariants.switch_confirmed(record.quorum, record.switch_step)
             case SendToAgent(agent_id, message):
@@ -128,6 +129,10 @@ class LighthouseProcess(Actor):
                     session = self.sessions.get(agent_id)
                     if session is not None:
                         world.at(0.0, session.agent, session.agent.recorded, record)
+            case OperationChanged(number):
+                operation = self.core.operation(number)
+                if operation is not None and operation.refused:  # it changed nothing
+                    world.acknowledged.pop(operation.request.request_id, None)
             case CloseAgent(agent_id, _):
                 stream = self.sessions.get(agent_id)
                 if stream is not None:
@@ -152,7 +157,7 @@ class LighthouseProcess(Actor):
             world.invariants.lighthouse_sent(world.now, message.message, removed)
             world.faults.heard(world, message.message)
         elif isinstance(message, m.Notice) and message.kind == "moving":
-            for incarnation in world.living(message.replica_ids[0]):
+            for incarnation in world.living(message.replica_ids[0], heard=True):
                 world.invariants.excuse(incarnation, "it was asked to leave")
         elif isinstance(message, m.StopReplica):
             world.invariants.excuse(message.incarnation, "it was asked to leave")

@@ -282,7 +282,8 @@ class Agent(Actor):
             return  # it was taken back
         del self._starting[incarnation]
         if world.receives(self) and self._owns(replica_id):
-            world.invariants.starts(replica_id, world.living(replica_id))
+            heard = world.living(replica_id, heard=True)
+            world.invariants.starts(replica_id, world.living(replica_id), heard)
         ranks = range(world.job.workers)
         keys = [WorkerKey(replica_id, incarnation, rank) for rank in ranks]
         ballot = world.rings.ballot(incarnation)

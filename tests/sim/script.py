@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from ftrun.core import messages as m
 from ftrun.core.worker import events as e
+from ftrun.core.worker.comparison import Shape
 from ftrun.core.worker.machine import StepPhase
 from tests.sim.actor import OPERATION_TIMEOUT_S, QUORUM_TIMEOUT_S
 from tests.sim.invariants import Violation
@@ -50,6 +51,7 @@ class Script:
         self._waking = False
         self._batch = 0
         self.stands = False
+        self.mistake: list[Shape] | None = None  # the operations of its pass, if they are wrong
         self._missed = False
 
     def start(self) -> None:
@@ -179,7 +181,6 @@ class Script:
         assert machine.state == before or machine.healing, "the state changed at a boundary"
         if hold:
             worker.enters_held()
-        worker.begin_step()
         if machine.heals_first:
             yield INSTANT_S
             yield from self._heal()
@@ -193,6 +194,8 @@ class Script:
             self._batch,
             right=self._world.calm,
         )
+        right = self._world.shapes.of(worker.machine.position, job.operations)
+        self.mistake = None if shapes == right else shapes
         last_held = min(job.operations, len(shapes)) - 1
         for number, shape in enumerate(shapes):
             yield job.step_s * rng.uniform(0.3, 0.5) / job.operations
@@ -235,9 +238,7 @@ class Script:
             worker.marks.note(machine.state, lambda: "sound", f"{worker.content:x}")
             worker.streak += 1
         phase, since_s = machine.report_activity()
-        marks = worker.marks.shown()
-        report = m.Progress(machine.position, self._batch, phase, since_s=since_s, marks=marks)
-        worker.to_agent.send(report)
+        worker.report(self._batch, phase, since_s)
 
     def _vote(self, flag: bool) -> Generator[Wait, None, bool | None]:
         worker, machine = self._worker, self._worker.machine

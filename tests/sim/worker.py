@@ -10,6 +10,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from ftrun.core import messages as m
+from ftrun.core.activity import Activity
 from ftrun.core.ids import SHARED_LINEAGE, Attempt, StateId, Tag, WorkerKey, fresh_lineage
 from ftrun.core.quorum import Endpoint, Quorum
 from ftrun.core.worker import events as e
@@ -60,6 +61,7 @@ class Worker(Actor):
         self.divisor = 0
         self.rank: int | None = None
         self.reductions: list[Reduction] = []
+        self._begun = 0
         self.registered = False
         self.marks = Marks()
         self.streak = 0
@@ -200,6 +202,8 @@ class Worker(Actor):
                 self.before_instruction(instruction)
                 world.note(self.name, "does", instruction)
                 self._carry_out(instruction)
+            if machine.begun != self._begun:
+                self._begin_step()
 
     def _before(self, event: e.Event) -> None:
         invariants = self.world.invariants
@@ -270,8 +274,23 @@ class Worker(Actor):
             case e.RetireState(tag):
                 self.offers[tag].retire()
             case e.ShowProgress(activity, since_s):
-                position = self.machine.position
-                self.to_agent.send(m.Progress(position, position, activity, since_s=since_s))
+                self.report(self.machine.position, activity, since_s)
+
+    def report(self, batches: int, activity: Activity, since_s: float) -> None:
+        """Report its progress, as training/progress.py does."""
+        times, step = self.machine.step_times, self.machine.position
+        self.to_agent.send(
+            m.Progress(
+                step,
+                batches,
+                activity,
+                since_s=since_s,
+                steps=times.steps,
+                usual_s=times.median,
+                longest_s=times.longest,
+                marks=self.marks.shown(),
+            )
+        )
 
     def _hands_out(self, index: int, *, again: bool) -> None:
         self.world.invariants.hands_out(self.key, self.machine.tag, index, again=again)
@@ -370,8 +389,9 @@ class Worker(Actor):
         self.divisor = len(ranks)
         self.rank = ranks.index(own) if own in ranks else None
 
-    def begin_step(self) -> None:
-        """The main thread is in a new step."""
+    def _begin_step(self) -> None:
+        """Forget the last step at once, as training/engine.py does: the script may stand still."""
+        self._begun = self.machine.begun
         self.reductions = []
         self.take_stock()
 

@@ -18,9 +18,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ftrun.core.activity import Activity
 from ftrun.core.lighthouse.events import JournalState, OperatorAsked, Request
-from ftrun.core.lighthouse.standstill import FACTOR, OUTSIDE_TIMES
+from ftrun.core.lighthouse.standstill import limit_s
 from ftrun.core.messages import JobSpec
 from ftrun.core.worker.machine import GROUP_TIMEOUT_S, StepPhase
 from tests.sim.actor import (
@@ -331,15 +330,30 @@ class World:
         for worker in self.standing():
             if not self.would_be_found(worker):
                 worker.script.go_on()
+        for worker in self._lasting_mistakes():
+            worker.crash()
         self.at(RESTORED_AFTER_S, None, self._restore)
+
+    def _lasting_mistakes(self) -> list[Worker]:
+        """The workers with a mistake that no majority of right ones can end: people do it."""
+        workers = [worker for host in self.hosts for worker in host.workers()]
+        wrong = [worker for worker in workers if worker.script.mistake]
+        mistakes = [worker.script.mistake for worker in wrong]
+        right = sum(worker.machine.in_step for worker in workers) - len(wrong)
+        if right <= len(wrong):
+            return wrong
+        return [worker for worker in wrong if mistakes.count(worker.script.mistake) > 1]
 
     def _restore(self) -> None:
         """People restart what they have drained: the script may want all of its replicas.
 
-        A replica may be given up late, because a new lighthouse decides after its takeover.
+        A replica may be given up or drained late, because a new lighthouse does that after its
+        takeover: for its budget, because the same mistake has ended it twice, or as people asked.
         """
         assert self.lighthouse is not None
-        if self.max_restarts != PLENTY:
+        asked = [self.lighthouse.core.operation(0, x) for x in self.acknowledged]
+        drains_late = any(operation and not operation.has_ended for operation in asked)
+        if self.max_restarts != PLENTY or self.shapes.wrong or drains_late:
             self.at(RESTORED_AFTER_S, None, self._restore)
         for replica_id in self.lighthouse.core.state.slots.withdrawn:
             self.lighthouse.feed(OperatorAsked(self.next_number(), Request("restart", replica_id)))
@@ -351,11 +365,11 @@ class World:
             return False
         return lighthouse.sessions.get(agent.name) is stream
 
-    def living(self, replica_id: str) -> list[str]:
-        """The living incarnations of a slot at agents that are connected to the lighthouse."""
+    def living(self, replica_id: str, *, heard: bool = False) -> list[str]:
+        """The living incarnations of a slot; ``heard``: at agents that the lighthouse hears."""
         agents = [host.agent for host in self.hosts if host.agent is not None]
-        heard = [agent for agent in agents if self.receives(agent)]
-        workers = [w for agent in heard for w in agent.workers.values() if w.alive]
+        near = [agent for agent in agents if self.receives(agent) or not heard]
+        workers = [w for agent in near for w in agent.workers.values() if w.alive]
         found = {w.key.incarnation: None for w in workers if w.key.replica_id == replica_id}
         return list(found)
 
@@ -383,6 +397,8 @@ class World:
         if self.hung:  # peers notice only by waiting for its part of a sum
             bound_s += OPERATION_TIMEOUT_S
 
+        if self.hung and self.standing():  # a loop that stands still misses nobody who hangs
+            bound_s += self.hang_timeout_s
         for worker in self.standing():
             bound_s += self._standstill_s(worker) + OPERATION_TIMEOUT_S
 
@@ -402,7 +418,10 @@ class World:
     def _wait_for(
         self, what: str, began: float, bound_s: float, reached: Callable[[], bool]
     ) -> float:
-        """Returns the bound, which is longer if only its agent can find a hung worker."""
+        """Returns the bound, which is longer if only its agent can find a hung worker.
+
+        Nobody finds a loop that stands still when its peers have finished: it goes on by itself.
+        """
 
         def is_done() -> bool:
             return reached() or self._is_done()
@@ -414,9 +433,17 @@ class World:
         if not self.run_until(began + bound_s, is_done):
             if was_unmissed or self._hangs_unmissed():
                 bound_s += self.hang_timeout_s
+            bound_s += self._go_on_alone()
             if not self.run_until(began + bound_s, is_done):
                 raise Violation("L1", f"{what} within {bound_s:g} s after the last fault")
         return bound_s
+
+    def _go_on_alone(self) -> float:
+        """Loops that stood still go on once their peers have finished; the time for the rest."""
+        alone = [worker for worker in self.standing() if not self.would_be_found(worker)]
+        for worker in alone:
+            worker.script.go_on()
+        return RECOVERY_S if alone else 0.0
 
     def standing(self) -> list[Worker]:
         """The workers whose main thread stands still."""
@@ -424,27 +451,28 @@ class World:
         return [worker for worker in workers if worker.script.stands]
 
     def would_be_found(self, worker: Worker) -> bool:
-        """Whether others train with it, and the lighthouse knows how long a step takes it."""
+        """Whether others train with it, and the lighthouse has heard of its loop."""
         lighthouse = self.lighthouse
         if lighthouse is None or not lighthouse.alive:
             return False
         state = lighthouse.core.state
         replica = state.replicas.find(worker.key.replica_id, worker.key.incarnation)
         is_member = worker.key.replica_id in state.live and len(state.live) > 1
-        is_learned = replica is not None and replica.step_times.is_known
+        is_heard = replica is not None and replica.progress is not None
         machine = worker.machine
         trains = machine.in_force is not None and not machine.healing
         trains = trains and machine.phase is not StepPhase.LEFT
-        return is_member and is_learned and trains
+        return is_member and is_heard and trains
 
     def _standstill_s(self, worker: Worker) -> float:
         """How long it may take at most until a loop that stands still is found."""
         assert self.lighthouse is not None
         replica = self.lighthouse.core.state.replicas.at(worker.key.replica_id)
         assert replica is not None
-        limit_s = replica.step_times.limit_s(FACTOR, self.standstill_limit_s) or 0.0
-        is_outside = worker.machine.activity()[0] is Activity.OUTSIDE
-        return limit_s * (OUTSIDE_TIMES if is_outside else 1.0) * 1.3
+        assert replica.progress is not None
+        now = worker.machine.activity()[0]  # it may have changed since the report
+        both = (replica.progress, replace(replica.progress, phase=now))
+        return 1.3 * max(limit_s(progress, self.standstill_limit_s) for progress in both)
 
     def _hangs_unmissed(self) -> bool:
         """A worker hangs for which no member waits, so that only its agent can find out."""

@@ -31,6 +31,7 @@ files: read the difference before you commit it. Not here: any expectation of it
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -236,7 +237,16 @@ class Replay:
         if kind == "report":
             return self._report(key, words)
         if kind == "progress":
-            return m.Progress(int(words[0]), int(words[0]), Activity(" ".join(words[1:]) or "step"))
+            timed = re.fullmatch(r"(\d+) steps of (\S+) s", detail)
+            steps, step_s = (int(timed[1]), float(timed[2])) if timed else (0, 0.0)
+            return m.Progress(
+                int(words[0]),
+                int(words[0]),
+                Activity(" ".join(words[1:]) or "step"),
+                steps=steps,
+                usual_s=step_s,
+                longest_s=step_s,
+            )
         if kind == "leaving":
             return m.Leaving(m.LeaveReason(words[0]))
         if kind == "present":

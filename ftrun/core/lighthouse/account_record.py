@@ -82,7 +82,7 @@ def document(
 
 def _slot(state: MembershipState, name: str, book: SlotBook, now: int) -> dict[str, Any]:
     replica = state.replicas.at(name)
-    step_s = replica.step_times.mean if replica is not None else None
+    step_s = replica.usual_step_s if replica is not None else None
     progress = replica.progress if replica is not None else None
     return {
         "slot": name,

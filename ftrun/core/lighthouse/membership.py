@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ftrun.core import messages as m
-from ftrun.core.activity import FOR_PEERS, NOT_ITS_OWN, Activity
+from ftrun.core.activity import FOR_PEERS, Activity
 from ftrun.core.ids import Attempt
 from ftrun.core.lighthouse.divergence import Divergence
 from ftrun.core.lighthouse.events import JournalState
@@ -223,6 +223,7 @@ class Membership:
             replica.reports.pop(rank, None)  # its former report is out of date
             state.send([replica.replica_id], m.AskReport())
         elif self._is_current(word.attempt):
+            replica.begun = word.attempt
             self._at_step(replica, word.step)
             self._answered(replica, rank, word.attempt, Phase.BUILD)
             self._answered(replica, rank, word.attempt, Phase.SWITCH)
@@ -234,21 +235,12 @@ class Membership:
     def _on_progress(self, replica: Replica, rank: int, word: m.Progress) -> None:
         if rank == 0:
             replica.progress, replica.is_overtaken = word, False
-            self._note_pace(replica, word)
+            is_pause = word.phase is Activity.PAUSED
+            replica.paused_at = self.state.now - word.since_s if is_pause else None
             self._note_stall(replica, word)
             self._note_too_few(replica, word)
             self.divergence.note(replica, word)
         self._at_step(replica, word.step)
-
-    def _note_pace(self, replica: Replica, word: m.Progress) -> None:
-        """Learn how long a step takes this replica."""
-        now = self.state.now
-        is_pause = word.phase is Activity.PAUSED
-        replica.paused_at = now - word.since_s if is_pause else None
-        if is_pause or word.phase in NOT_ITS_OWN:
-            replica.step_times.skip()
-        else:
-            replica.step_times.reached(word.step, now)
 
     def _note_stall(self, replica: Replica, word: m.Progress) -> None:
         state = self.state

@@ -9,11 +9,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from ftrun.core.activity import Activity
-from ftrun.core.ids import StateId, replica_order
+from ftrun.core.ids import NO_ATTEMPT, Attempt, StateId, replica_order
 from ftrun.core.lighthouse.choice import group_state
 from ftrun.core.messages import LeaveReason, Progress, Report, RunningReplica
 from ftrun.core.quorum import Endpoint, Member
-from ftrun.core.step_times import StepTimes
 
 BEFORE_A_QUORUM = frozenset({Activity.STARTING, Activity.QUORUM})
 
@@ -31,6 +30,7 @@ class Replica:
     ``heals``: it has joined a quorum whose state it does not hold yet. ``awaits_switch``: it is to
     join by a switch that is not complete. ``is_overtaken``: it has joined a quorum, that came to
     stand, or it healed, since its last Progress. ``has_healed``: it came to a job that trained.
+    ``begun``: the last attempt whose first step its main thread has begun.
     """
 
     replica_id: str
@@ -45,7 +45,7 @@ class Replica:
     was_interrupted: bool = False
     progress: Progress | None = None
     paused_at: float | None = None
-    step_times: StepTimes = field(default_factory=StepTimes)
+    begun: Attempt = NO_ATTEMPT
     state_at_join: StateId | None = None
     heals: bool = False
     awaits_switch: bool = False
@@ -73,6 +73,11 @@ class Replica:
         """It becomes a member of a quorum. ``must_heal``: it does not hold the quorum's state."""
         self.state_at_join = group_state(self.reports.values()) if must_heal else None
         self.heals, self.awaits_switch, self.is_overtaken = must_heal, by_switch, True
+
+    @property
+    def usual_step_s(self) -> float | None:
+        """How long a step usually takes it, by its own clock; None: it has not told that."""
+        return self.progress.usual_s if self.progress is not None and self.progress.steps else None
 
     def note_in_force(self) -> None:
         """The switch is complete: if its Progress says that it waits for a quorum, that is over."""

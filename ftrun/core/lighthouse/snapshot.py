@@ -127,7 +127,7 @@ def _replica(facts: Facts, slot: Slot, now: float) -> ReplicaStatus:
     replica = state.replicas.at(slot.replica_id)
     book = account.book(slot.replica_id)
     agent = facts.agents.get(slot.agent_id)
-    step_s = replica.step_times.mean if replica is not None else None
+    step_s = replica.usual_step_s if replica is not None else None
     progress = replica.progress if replica is not None else None
     return {
         "replica_id": slot.replica_id,

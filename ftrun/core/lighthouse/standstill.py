@@ -1,16 +1,22 @@
 """Finds the member whose loop stands still, because all other members wait for it.
 
 Such a worker's link thread answers everything, so it is not silent (core/agent/hang_watch.py). But
-a member that waits in a reduction reports that. If all other members wait, the last one is waited
-for, and its loop stands still if it has gone on with nothing for the limit:
+a member that waits in a reduction reports that. One that heals waits as well, until some donor has
+begun the quorum's first step; so does one without a quorum, while replicas are to join or leave at
+a step to which the last member does not come. While one that is to leave has not, nobody can join:
+those that train on without it wait too. If all others wait, the last one is waited for, and its
+loop stands still if it has gone on with nothing for the limit:
 
 - in a step: ``--hang-timeout``, or ``FACTOR`` times its own usual step, or twice its longest one,
   whichever is the longest;
-- between two steps, where a script evaluates and saves: ``OUTSIDE_TIMES`` that.
+- between two steps, where a script evaluates and saves: ``OUTSIDE_TIMES`` that;
+- before it has timed ``STEPS_MIN`` steps (the first ones compile): ``FIRST_TIMES`` the option.
 
-The limit counts over quorums: members that give an operation up and repeat the step still wait for
-the same replica. A member is never found that has not made ``STEPS_MIN`` steps, heals, has
-announced a pause (``ftrun.paused``), leaves, or reports a new step or heartbeat within the limit.
+A worker times its steps itself and reports them, so the limit depends neither on the heartbeats
+that came by, nor on the life of a lighthouse. It counts over quorums: members that give an
+operation up and repeat the step still wait for the same replica. A member is never found that
+heals, has announced a pause (``ftrun.paused``), has left, or reports a new step or heartbeat within
+the limit. One that is asked to leave, and does not come to its boundary, is found like any other.
 
 A lighthouse that was paused itself finds old waits. So a second look decides (suspicion.py).
 Not here: what follows (losses.py), a loop that nobody waits for (core/agent/loop_watch.py).
@@ -26,21 +32,23 @@ from ftrun.core.lighthouse.replicas import Replica
 from ftrun.core.lighthouse.state import MembershipState
 from ftrun.core.lighthouse.suspicion import SilenceCheck
 from ftrun.core.messages import Progress
+from ftrun.core.step_times import STEPS_MIN, longest_limit_s
 
 FACTOR = 10.0
 OUTSIDE_TIMES = 10.0
+FIRST_TIMES = 10.0
 FOUND_IN = frozenset({Activity.STEP, Activity.OUTSIDE})
 """The activities of a loop that should go on by itself."""
 SAME_STEP = FOUND_IN | {Activity.QUORUM}
 """Between two tries of a step a worker is in no quorum: that does not end a standstill."""
-TRAINING = frozenset({Phase.STEADY, Phase.PREPARE, Phase.PROPOSE, Phase.SWITCH})
+SWITCHING = frozenset({Phase.PROPOSE, Phase.SWITCH})
+TRAINING = frozenset({Phase.STEADY, Phase.PREPARE}) | SWITCHING
 
 
 @dataclass(slots=True)
 class _Suspect:
     """The member that is waited for. ``since``: when the others began to wait for it."""
 
-    replica_id: str
     incarnation: str
     step: int
     beats: int
@@ -58,7 +66,8 @@ class Standstill:
 
     def __init__(self, state: MembershipState) -> None:
         self._state = state
-        self._suspect: _Suspect | None = None
+        self._suspects: dict[str, _Suspect] = {}  # several in turn: reports cross on the way
+        self._moved_at = 0.0  # when a suspect last went on: its peers may not know that yet
 
     def find(self) -> tuple[str, str] | None:
         """The replica whose loop stands still, and the cause; None if none is found."""
@@ -69,94 +78,121 @@ class Standstill:
         replica = self._waited_for()
         if replica is None or replica.progress is None:
             return None
-        suspect = self._suspect
-        if suspect is None or suspect.replica_id != replica.replica_id:
-            others = [s for name, s in state.stalled.items() if name != replica.replica_id]
+        suspect = self._suspects.get(replica.replica_id)
+        if suspect is None:
+            began = [*state.stalled.values(), self._moved_at]
+            since = state.now if self._wait_otherwise() else max(began)
             progress = replica.progress
-            suspect = self._suspect = _Suspect(
-                replica.replica_id,
-                replica.incarnation,
-                progress.step,
-                progress.beats,
-                max(others),
-            )
-        limit_s = self._limit_s(replica)
-        if limit_s is None:
-            return None
+            suspect = _Suspect(replica.incarnation, progress.step, progress.beats, since)
+            self._suspects[replica.replica_id] = suspect
+        limit_s = self._limit_s(replica.progress)
         late_s = state.now - suspect.check.overdue_at(suspect.since, limit_s)
         if not suspect.check.ends(suspect.since, limit_s, state.now, late_s):
             return None
-        self._suspect = None
+        del self._suspects[replica.replica_id]
         return replica.replica_id, self._cause(replica, state.now - suspect.since)
 
     def hung(self, now: float) -> str | None:
         """The replica that is about to be found: half of its limit is over."""
-        replica = self._waited_for() if self._suspect is not None else None
-        if replica is None or self._suspect is None:
+        found = self._suspected()
+        if found is None:
             return None
-        limit_s = self._limit_s(replica)
-        is_hung = limit_s is not None and now - self._suspect.since >= limit_s / 2
-        return replica.replica_id if is_hung else None
+        replica_id, suspect, limit_s = found
+        return replica_id if now - suspect.since >= limit_s / 2 else None
 
     def next_deadline(self) -> float | None:
         """When to look again; None: nobody is suspected."""
-        replica = self._waited_for() if self._suspect is not None else None
-        if replica is None or self._suspect is None:
+        found = self._suspected()
+        if found is None:
             return None
-        limit_s = self._limit_s(replica)
-        return (
-            None
-            if limit_s is None
-            else self._suspect.check.overdue_at(self._suspect.since, limit_s)
-        )
+        _, suspect, limit_s = found
+        return suspect.check.overdue_at(suspect.since, limit_s)
+
+    def _suspected(self) -> tuple[str, _Suspect, float] | None:
+        """The replica that all others wait for now, since when, and its limit."""
+        replica = self._waited_for() if self._suspects else None
+        suspect = self._suspects.get(replica.replica_id) if replica is not None else None
+        if replica is None or replica.progress is None or suspect is None:
+            return None
+        return replica.replica_id, suspect, self._limit_s(replica.progress)
 
     def lone_busy(self) -> Replica | None:
-        """The only member that does not wait in a reduction, while all others do."""
+        """The only member that does not wait for another one, while all others do."""
         state = self._state
-        busy = state.live - set(state.stalled)
+        busy = state.live - set(state.stalled) - self._wait_otherwise()
         if len(busy) != 1 or len(state.live) < 2:
             return None
         return state.replicas[min(busy)]
+
+    def _wait_otherwise(self) -> set[str]:
+        """The members that wait outside a reduction, or that have switched already."""
+        return {name for name in self._state.live if self._waits(self._state.replicas[name])}
+
+    def _waits(self, member: Replica) -> bool:
+        state, phase = self._state, member.progress.phase if member.progress else None
+        attempt = state.quorum.attempt if state.quorum is not None else None
+        if state.phase is Phase.SWITCH and member.begun == attempt:
+            return True  # it trains under the next quorum, and nobody can join meanwhile
+        if phase is Activity.QUORUM:
+            return state.phase in SWITCHING and not member.is_overtaken
+        return phase is Activity.HEALING and not self._has_donor()
+
+    def _has_donor(self) -> bool:
+        """Whether some donor has begun the quorum's first step."""
+        state, quorum = self._state, self._state.quorum
+        if quorum is None:
+            return True
+        donors = [state.replicas.at(name) for name in quorum.donors]
+        return any(donor is not None and donor.begun == quorum.attempt for donor in donors)
 
     def _waited_for(self) -> Replica | None:
         """The only member that all others wait for, if its loop should go on by itself."""
         replica = self.lone_busy() if self._state.phase in TRAINING else None
         if replica is None or replica.progress is None:
             return None
-        leaves = replica.leaving is not None or replica.replica_id in self._state.drains
-        return None if leaves or replica.progress.phase not in FOUND_IN else replica
+        has_left = replica.leaving is not None
+        return None if has_left or replica.progress.phase not in FOUND_IN else replica
 
     def _forget_the_moved(self) -> None:
-        suspect = self._suspect
-        if suspect is None:
-            return
-        replica = self._state.replicas.at(suspect.replica_id)
-        progress = replica.progress if replica is not None else None
-        stands = (
-            replica is not None
-            and progress is not None
-            and progress.phase in SAME_STEP
-            and suspect.is_same(replica, progress)
-        )
-        if not stands:
-            self._suspect = None
+        for name, suspect in list(self._suspects.items()):
+            replica = self._state.replicas.at(name)
+            progress = replica.progress if replica is not None else None
+            stands = (
+                replica is not None
+                and progress is not None
+                and progress.phase in SAME_STEP
+                and suspect.is_same(replica, progress)
+            )
+            if not stands:
+                del self._suspects[name]
+                self._moved_at = self._state.now
 
-    def _limit_s(self, replica: Replica) -> float | None:
-        assert replica.progress is not None
-        limit_s = replica.step_times.limit_s(FACTOR, self._state.spec.hang_timeout_s)
-        if limit_s is None:
-            return None
-        return limit_s * (OUTSIDE_TIMES if replica.progress.phase is Activity.OUTSIDE else 1.0)
+    def _limit_s(self, progress: Progress) -> float:
+        return limit_s(progress, self._state.spec.hang_timeout_s)
 
     def _cause(self, replica: Replica, waited_s: float) -> str:
-        assert replica.progress is not None
+        progress, quorum = replica.progress, self._state.quorum
+        assert progress is not None
         where = (
             "between two steps"
-            if replica.progress.phase is Activity.OUTSIDE
-            else f"in step {replica.progress.step}"
+            if progress.phase is Activity.OUTSIDE
+            else f"in step {progress.step}"
         )
-        usual_s = replica.step_times.median
-        return (
-            f"stands still {where}: the others have waited for it for {waited_s:.0f} s, and a step "
-            f"takes it {usual_s:.2g} s; it is replaced"
+        known = (
+            f"a step takes it {progress.usual_s:.2g} s"
+            if progress.steps
+            else "it has made no step yet"
         )
+        if quorum is not None and quorum.index(replica.replica_id, replica.incarnation) is None:
+            waits, ends = f"it was to leave after it, {waited_s:.0f} s ago", "killed"
+        else:
+            waits, ends = f"the others have waited for it for {waited_s:.0f} s", "replaced"
+        return f"stands still {where}: {waits}, and {known}; it is {ends}"
+
+
+def limit_s(progress: Progress, hang_timeout_s: float) -> float:
+    """How long all others may wait for a member that reports this."""
+    if progress.steps < STEPS_MIN:
+        return FIRST_TIMES * hang_timeout_s
+    in_step_s = longest_limit_s(FACTOR, hang_timeout_s, progress.usual_s, progress.longest_s)
+    return in_step_s * (OUTSIDE_TIMES if progress.phase is Activity.OUTSIDE else 1.0)

@@ -56,6 +56,7 @@ from ftrun.core import messages as m
 from ftrun.core.activity import FOR_PEERS, LONG_S, Activity
 from ftrun.core.ids import Attempt, StateId, Tag, WorkerKey
 from ftrun.core.quorum import Endpoint, Quorum, contributors
+from ftrun.core.step_times import StepTimes
 from ftrun.core.worker import events as e
 from ftrun.core.worker.comparison import Comparisons, Entry, Question
 from ftrun.core.worker.heal import HealState
@@ -136,6 +137,7 @@ class StepMachine:
         self._leaves_for: m.LeaveReason | None = None  # at the next boundary, by itself
         self._between_since = 0.0  # the start of the phase between steps
         self.shown = ShownActivity()
+        self.step_times = StepTimes()
         self._now = 0.0
         self._out: list[e.Instruction] = []
         self._story: deque[tuple[float, object]] = deque(maxlen=STORY_LINES_MAX)
@@ -468,6 +470,7 @@ class StepMachine:
         comparison = self._comparisons.begin(quorum, tag, heals=heals)
         self._step = StepUnderWay(tag, self._quorums.begin(tag), self._now, comparison)
         self._step.is_enough = self.is_enough
+        self.step_times.reached(number, self._now)
         self.begun += 1
         self._between_steps = StepPhase.IDLE
         if is_first:
@@ -523,6 +526,7 @@ class StepMachine:
             self._out.append(e.FailOperations(reason or "the step was not committed"))
         if commits:
             self._heal.commit(step.tag)
+            self.step_times.reached(step.tag.step + 1, self._now)
         self._step = None
         self._comparisons.end(step.comparison, committed=commits)
         self._between_since = self._now
@@ -652,6 +656,7 @@ class StepMachine:
             return
         if not self._heal.apply(self.tag):
             return
+        self.step_times.skip()
         attempt, number = self.tag.attempt, self.state.step
         self._send(m.Healed(attempt, number, event.donors, event.nbytes, event.duration_s))
 
@@ -686,6 +691,7 @@ class StepMachine:
 
     def _abort(self, attempt: Attempt) -> None:
         """Give up every attempt up to and including ``attempt``."""
+        self.step_times.skip()
         self._abort_groups(self._quorums.give_up(attempt))
         step = self._step
         if step is not None:
@@ -858,6 +864,7 @@ class StepMachine:
 
     def _on_ask_report(self, event: m.AskReport) -> None:
         self._send(self.report())
+        self.shown.forget()  # whoever asks may be new, and knows no activity
 
     def _on_peers_asked(self, event: e.PeersAsked) -> None:
         self.asks_for_peers = True
@@ -913,6 +920,8 @@ class StepMachine:
 
     def _on_ticked(self, event: e.Ticked) -> None:
         self.shown.pause, self.shown.beats = event.pause, event.beats
+        if event.pause is not None:
+            self.step_times.skip()
         self._make_way()
         self._look_at_deadlines()
         self._show_progress()

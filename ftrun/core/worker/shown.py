@@ -19,7 +19,7 @@ class ShownActivity:
         self.beats = 0
         self._beats_shown = 0
         self._pause_shown: Pause | None = None
-        self._shown = Activity.STARTING
+        self._shown: Activity | None = Activity.STARTING
         self._ticked_at: float | None = None
 
     def tick(self, activity: Activity, since: float, now: float) -> list[tuple[Activity, float]]:
@@ -38,3 +38,7 @@ class ShownActivity:
     def reported(self, activity: Activity) -> None:
         """A report with this activity goes out, perhaps between two ticks, as a step ends."""
         self._shown, self._pause_shown, self._beats_shown = activity, self.pause, self.beats
+
+    def forget(self) -> None:
+        """The next tick reports the activity in any case."""
+        self._shown = None

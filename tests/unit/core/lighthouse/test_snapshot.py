@@ -21,7 +21,7 @@ B says started 4a
 0a 1a 2a 3a 4a: report 0/shared
 0a 1a 2a 3a 4a: built 1.1#1
 A says heartbeat 0a@4
-0a: progress 5
+0a: progress 5 step: 5 steps of 0.2 s
 """.splitlines()
 
 
@@ -54,7 +54,7 @@ def test_a_steady_job() -> None:
         "use_s": 1.0,
         "seconds": {"training": 1.0, "absent": 0.2},
         "host": "host-A",
-        "step_s": 0.0,
+        "step_s": 0.2,
         "own_s": None,
         "heal": None,
         "restarts_left": None,

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from ftrun.core.activity import Activity
-from ftrun.core.lighthouse.standstill import FACTOR, OUTSIDE_TIMES
+from ftrun.core.lighthouse.standstill import FACTOR, FIRST_TIMES, OUTSIDE_TIMES
 from tests.transcripts.replay import Replay
 
 LIMIT_S = 60.0
 
 
 def training(steps: int = 5, step_s: float = 1.0, limit_s: float = LIMIT_S) -> Replay:
-    """Three replicas that train, whose steps are known."""
+    """Three replicas that train: the last report has one step fewer than ``steps``."""
     replay = Replay()
     names = "0a 1a 2a"
     for line in (f"job replicas=3 hang={limit_s:g}", "start", "A attached", "+0.2"):
@@ -23,7 +23,7 @@ def training(steps: int = 5, step_s: float = 1.0, limit_s: float = LIMIT_S) -> R
     replay.line(f"{names}: built 1.1#1")
     for step in range(steps):
         replay.line(f"+{step_s}")
-        replay.line(f"{names}: progress {step} step")
+        replay.line(f"{names}: progress {step} step: {step} steps of {step_s} s")
     return replay
 
 
@@ -79,7 +79,7 @@ def test_a_slow_loop_has_ten_times_its_own_step() -> None:
 
 def test_between_two_steps_it_has_ten_times_as_long() -> None:
     replay = training()
-    replay.line("1a: progress 4 outside step")
+    replay.line("1a: progress 4 outside step: 4 steps of 1 s")
     replay.line("0a 2a: progress 4 waiting")
     assert passes(replay, OUTSIDE_TIMES * LIMIT_S - 1.0) == []
     (line,) = passes(replay, LIMIT_S)
@@ -106,17 +106,29 @@ def test_while_two_do_not_wait_nobody_is_replaced() -> None:
     assert passes(replay, 20 * LIMIT_S) == []
 
 
-def test_one_whose_steps_are_not_known_yet_is_left_alone() -> None:
-    replay = training(steps=2)
-    replay.line("0a 2a: progress 1 waiting")
-    assert passes(replay, 20 * LIMIT_S) == []
+@pytest.mark.parametrize("steps", [1, 2, 3])
+def test_before_it_has_timed_its_steps_it_has_ten_times_as_long(steps: int) -> None:
+    replay = training(steps)
+    replay.line(f"0a 2a: progress {steps - 1} waiting")
+    assert passes(replay, FIRST_TIMES * LIMIT_S - 1.0) == []
+    (line,) = passes(replay, LIMIT_S)
+    assert f"stands still in step {steps - 1}: the others have waited for it for" in line
+    assert ("it has made no step yet" in line) == (steps == 1)
+
+
+def test_one_report_suffices_because_it_times_its_steps_itself() -> None:
+    replay = training(steps=0)
+    replay.line("1a: progress 9 step: 9 steps of 0.1 s")
+    replay.line("0a 2a: progress 9 waiting")
+    assert passes(replay, LIMIT_S - 1.0) == []
+    assert len(passes(replay, 5.0)) == 1
 
 
 def test_a_new_step_ends_the_suspicion() -> None:
     replay = training()
     replay.line("0a 2a: progress 4 waiting")
     assert passes(replay, LIMIT_S - 1.0) == []
-    replay.line("1a: progress 5 step")
+    replay.line("1a: progress 5 step: 5 steps of 1 s")
     assert passes(replay, LIMIT_S - 1.0) == []
 
 
@@ -127,7 +139,7 @@ def test_members_that_give_up_and_try_again_still_wait_for_the_same_one() -> Non
     replay.line("0a: errored 1.1#1@4: no operation completed for 50 s")
     replay.line("0a 1a 2a: report 4/x interrupted=1.1#1 in=1.1#1")
     replay.line("0a 1a 2a: built 1.1#2")
-    replay.line("1a: progress 4 step")
+    replay.line("1a: progress 4 step: 4 steps of 1 s")
     replay.line("0a 2a: progress 4 waiting")
     assert len(passes(replay, 15.0)) == 1
 
@@ -166,3 +178,34 @@ def test_a_pause_that_others_wait_for_blames_nobody_and_counts_no_try() -> None:
     replay.line("0a: errored 1.1#1@4: no operation completed for 60 s")
     assert dict(forming._errors) == {}
     assert forming._tries == max(0, before - 1)
+
+
+def leaving(progress: str) -> tuple[Replay, list[str]]:
+    """Replica 1 is to leave after step 4, to which all have agreed."""
+    replay = training()
+    printed = replay.line("asks drain 1")
+    assert any("Prepare 1.2#1 [0a 2a]" in line for line in printed), printed
+    replay.line("0a 1a 2a: built 1.2#1")
+    replay.line("0a 1a 2a: promised 1.2#1@5")
+    return replay, replay.line(progress)
+
+
+def test_one_that_is_to_leave_and_stands_still_is_found_by_those_that_wait_for_its_step() -> None:
+    replay, _ = leaving("0a 2a: progress 4 waiting")
+    assert passes(replay, LIMIT_S - 1.0) == []
+    (line,) = passes(replay, 5.0)
+    assert " 1a" in line and "stands still in step 4: it was to leave after it" in line
+
+
+def test_those_that_have_come_to_the_step_of_a_switch_wait_for_the_one_that_has_not() -> None:
+    replay, _ = leaving("0a 2a: progress 5 no quorum")
+    assert passes(replay, LIMIT_S - 1.0) == []
+    assert len(passes(replay, 5.0)) == 1
+
+
+def test_one_that_does_not_leave_is_found_though_the_others_train_on() -> None:
+    replay, _ = leaving("0a 2a: inforce 1.2#1@5")
+    for step in range(5, 5 + int(LIMIT_S) - 2):
+        replay.line(f"0a 2a: progress {step} step: {step} steps of 1 s")
+        assert passes(replay, 1.0) == []
+    assert len(passes(replay, 5.0)) == 1

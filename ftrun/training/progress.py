@@ -20,13 +20,13 @@ POSITION_CHARS_MAX = 1024
 class WorkerProgress:
     """Makes the Progress messages of one worker.
 
-    ``batches``: the sum of contributors over all committed steps. ``position``: where the script
-    stands, for a replica that is to come there; of at most ``POSITION_CHARS_MAX`` characters.
+    ``batches``: the sum of contributors over all committed steps. ``position``: gives where
+    the script stands, in any thread; ``POSITION_CHARS_MAX`` characters of it are sent.
     """
 
     def __init__(self, machine: StepMachine) -> None:
         self.batches = 0
-        self.position = ""
+        self.position: Callable[[], str] = str
         self._marks = Marks()
         self._machine = machine
         self._scalars: dict[str, float] = {}  # replaced, never changed: other threads read it
@@ -41,13 +41,15 @@ class WorkerProgress:
         if len(self._scalars) > SCALARS_MAX:
             raise UserError(f"log() keeps {SCALARS_MAX} scalars at most")
 
-    def mark(self, settings: Callable[[], str], parameters: str, position: str) -> None:
+    def mark(
+        self, settings: Callable[[], str], parameters: str, position: Callable[[], str]
+    ) -> None:
         """Show what must be equal on all replicas after the step that was just committed.
 
         Args:
             settings: gives the text of the optimizers' settings, in any thread.
             parameters: a digest of the parameters; "" if none was made.
-            position: where the script stands.
+            position: gives where the script stands, in any thread.
         """
         self._marks.note(self._machine.state, settings, parameters, position)
 
@@ -69,7 +71,7 @@ class WorkerProgress:
             since_s,
             "" if pause is None else pause.name,
             self._machine.shown.beats,
-            self.position,
+            self.position()[:POSITION_CHARS_MAX],
             times.steps,
             times.median,
             times.longest,

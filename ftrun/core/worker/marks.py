@@ -26,11 +26,11 @@ class _Noted:
     state: StateId
     settings: Callable[[], str]
     parameters: str
-    position: str
+    position: Callable[[], str]
 
     def shown(self) -> Mark:
         """As a message has it."""
-        settings, position = self.settings()[:TEXT_CHARS_MAX], self.position[:TEXT_CHARS_MAX]
+        settings, position = self.settings()[:TEXT_CHARS_MAX], self.position()[:TEXT_CHARS_MAX]
         step, lineage = self.state.step, self.state.lineage
         return Mark(step, lineage, settings, self.parameters, position)
 
@@ -42,9 +42,13 @@ class Marks:
         self._newest: dict[int, _Noted] = {}  # by ``EVERY``; replaced, never changed
 
     def note(
-        self, state: StateId, settings: Callable[[], str], parameters: str, position: str = ""
+        self,
+        state: StateId,
+        settings: Callable[[], str],
+        parameters: str,
+        position: Callable[[], str] = str,
     ) -> None:
-        """The worker has committed up to ``state``. ``settings``: gives their text, when shown."""
+        """The worker has committed up to ``state``; the callables give texts when shown."""
         noted, newest = _Noted(state, settings, parameters, position), dict(self._newest)
         for every in EVERY:
             if state.step % every == 0:

@@ -23,6 +23,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from types import FrameType
 from typing import Any
 
 import torch
@@ -152,21 +153,22 @@ class Loop:
         if not self.models.wrapped:
             return
         self._end_replay()
-        here = stack()
+        frames = script_frames()
+        here = tuple(spot_of(frame) for frame in frames)
         wanted = self._joins_at()
         if wanted and digest(here) == wanted:
             self._join(here)
-        iterator.noted = self._note(here)
+        iterator.noted = self._note(here, frames)
         if iterator.is_training:
             self._noted = iterator.noted
         if iterator.is_training or not any(other.is_training for other in OPEN.all()):
             self._since_draw = 0
 
-    def _note(self, here: tuple[Spot, ...]) -> _Noted:
+    def _note(self, here: tuple[Spot, ...], frames: list[FrameType]) -> _Noted:
         functions = {spot.name for spot in here}
         if self._trial is not None:
             self._trial.look()
-        values = tuple(read_values(frame) for frame in script_frames())
+        values = tuple([read_values(frame) for frame in frames])
         exchanges = self.manager().exchanges.place()
         return _Noted(here, values, RANGES.current(functions), exchanges)
 
@@ -187,7 +189,7 @@ class Loop:
             return not self._has_followed
         draws = [iterator for iterator in OPEN.all() if iterator.is_training]
         if not draws:
-            self._noted = self._note(stack())
+            self._noted = self._note(stack(), script_frames())
         wanted = self._joins_at()
         if wanted and digest(stack()) == wanted:
             self._join(stack())
@@ -224,7 +226,7 @@ class Loop:
 
     def _show_place(self, manager: Manager) -> None:
         place = self._place
-        manager.progress.position = summary(place)
+        manager.progress.position = partial(summary, place)
         manager.exchanges.show_place(place.encode)
 
     def _start(self, manager: Manager, *, allow_heal: bool) -> Place | None:
@@ -281,7 +283,7 @@ class Loop:
         manager.progress.mark(
             partial(text_of, settings),
             digest_of(self._managed) if is_due else "",
-            f"{manager.progress.position}, step {self._commits} from there",
+            partial(_position, self._place, self._commits),
         )
 
     def _replay(self) -> None:
@@ -413,6 +415,11 @@ class Loop:
             told.say(
                 f"{self.lost} of {self.steps} steps were not committed: their batches are lost"
             )
+
+
+def _position(place: Place, commits: int) -> str:
+    """Where the script stands, ``commits`` steps after ``place``."""
+    return f"{summary(place)}, step {commits} from there"
 
 
 def _renew_random(replica_id: str, step: int) -> None:

@@ -47,6 +47,7 @@ class Models:
         self.wrapped: list[nn.Module] = []
         self.sites: list[str] = []
         self._parameters: set[int] = set()
+        self._steppers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._made: list[weakref.ref[nn.Module]] = []
         self._roots: list[nn.Module] | None = None
 
@@ -63,8 +64,13 @@ class Models:
 
     def has_parameter_of(self, optimizer: torch.optim.Optimizer) -> bool:
         """Whether the optimizer steps something that a DistributedDataParallel wraps."""
+        if optimizer in self._steppers:
+            return True
         groups = optimizer.param_groups
-        return any(id(p) in self._parameters for group in groups for p in group["params"])
+        found = any(id(p) in self._parameters for group in groups for p in group["params"])
+        if found:
+            self._steppers.add(optimizer)
+        return found
 
     def loose_roots(self) -> list[nn.Module]:
         """Modules with a state that no DistributedDataParallel wraps and no other one contains.

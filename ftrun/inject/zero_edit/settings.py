@@ -16,16 +16,16 @@ _NUMBERS = (int, float)
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """By the size of an element: a sum of integers is the same in every order."""
 
-Settings = tuple[tuple[str, tuple[tuple[str, Any], ...]], ...]
+Settings = list[tuple[str, list[tuple[str, Any]]]]
 
 
 def settings_of(optimizers: Sequence[Optimizer]) -> Settings:
-    """The numbers in all parameter groups, by name. It runs in every step."""
-    return tuple(
-        (type(optimizer).__name__, tuple(item for item in group.items() if _is_setting(item[1])))
+    """All parameter groups as they are now. It runs in every step, so it chooses nothing."""
+    return [
+        (type(optimizer).__name__, list(group.items()))
         for optimizer in optimizers
         for group in optimizer.param_groups
-    )
+    ]
 
 
 def _is_setting(value: Any) -> bool:
@@ -36,11 +36,12 @@ def _is_setting(value: Any) -> bool:
 
 
 def text_of(settings: Settings) -> str:
-    """For people, and for comparison: ``SGD lr 0.1, SGD momentum 0.9``."""
+    """The numbers in them, for people and for comparison: ``SGD lr 0.1, SGD momentum 0.9``."""
     return ", ".join(
         f"{name} {key} {'/'.join(map(repr, value)) if type(value) is tuple else repr(value)}"
         for name, group in settings
         for key, value in group
+        if _is_setting(value)
     )
 
 

@@ -18,7 +18,9 @@ from ftrun.agent.launch import SpawnerLaunch
 from ftrun.agent.plugins import PluginsLaunch, wants_plugins
 from ftrun.agent.watch import Watch, unwatched
 from ftrun.config.checks import check
+from ftrun.config.forms import in_form
 from ftrun.config.settings import RunSettings
+from ftrun.core.agent.events import EndAgent
 from ftrun.descriptors import allow_descriptors, descriptors_needed
 from ftrun.errors import ExitCode
 from ftrun.logs.marker import LogDirLock
@@ -56,6 +58,21 @@ def start_run(
 
         (print_json if as_json else print_plan)(settings, machine)
         return ExitCode.OK
+    ending = _run_in(settings, machine, launch, watch)
+    while ending.again is not None:  # twice at most (core/forms.py)
+        settings = in_form(settings, ending.again)
+        launch = SpawnerLaunch()
+        try:
+            ending = _run_in(settings, inspect_machine(settings, os.environ), launch, watch)
+        finally:
+            launch.end()
+    return ending.exit_code
+
+
+def _run_in(
+    settings: RunSettings, machine: Machine, launch: SpawnerLaunch, watch: Watch
+) -> EndAgent:
+    """Run the agent once, in the form that the settings have."""
     here, workers = machine.capacity, settings.workers_per_replica
     allow_descriptors(
         descriptors_needed(here, workers, settings.replicas, settings.standbys),
@@ -75,7 +92,7 @@ def _start(
     launch: SpawnerLaunch,
     watch: Watch,
     plugins: PluginsLaunch | None,
-) -> int:
+) -> EndAgent:
     check_own_address(machine.host)
     if settings.master_port:
         check_master_port(machine.host, settings.master_port)

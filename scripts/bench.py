@@ -25,6 +25,7 @@ from benchmarks import snapshot as snapshot_bench
 from benchmarks import standby as standby_bench
 from benchmarks import startup as startup_bench
 from benchmarks import step as step_bench
+from benchmarks import zero_edit as zero_edit_bench
 from benchmarks.results import Result, save, table
 from rich.console import Console
 
@@ -121,6 +122,12 @@ def snapshot(millions: float = 50.0, snapshots: int = 3, rounds: int = 2) -> Non
 
 
 @app.command()
+def zero_edit(starts: int = 6) -> None:
+    """A step of an unmodified script beside that of the explicit form."""
+    _show(zero_edit_bench.measure(starts))
+
+
+@app.command()
 def report() -> None:
     """Write docs/BENCHMARKS.md and its plots, from the results."""
     console.print(f"wrote {report_page.write(OUT, ROOT / 'docs')}")
@@ -151,7 +158,7 @@ def _whole() -> list[Callable[[], None]]:
     large = partial(lighthouse, groups=10_000, agents=1_250, deaths=4, torchft="")
     return [
         recovery, join, drain, step, profile, heal, heal_tls, lighthouse, large, goodput, startup,
-        standby, snapshot,
+        standby, snapshot, zero_edit,
     ]  # fmt: skip
 
 
@@ -169,6 +176,7 @@ def _shortened() -> list[Callable[[], None]]:
         partial(startup, repeats=4),
         partial(standby, rounds=1),
         partial(snapshot, rounds=1),
+        partial(zero_edit, starts=2),
     ]
 
 

@@ -67,6 +67,8 @@ def _problem(outcome: Outcome, calm: Outcome) -> str:
         return f"exit code {outcome.exit_code}"
     if not outcome.is_equal:
         return f"the replicas differ: {outcome.ends}"
+    if outcome.differences:
+        return outcome.differences[0]
     if outcome.counters != calm.counters:
         return f"counted {outcome.counters}, undisturbed {calm.counters}"
     return ""

@@ -15,8 +15,10 @@ from ftrun.agent.error_files import clear_error_file, error_path
 from ftrun.agent.file_timer import timer_path
 from ftrun.agent.process import StartWorker
 from ftrun.agent.workers import SOCKET_NAME
+from ftrun.config.forms import injection
 from ftrun.config.settings import RunSettings
 from ftrun.core.agent.events import StartReplica
+from ftrun.core.forms import AUTO, Form
 from ftrun.core.ids import WorkerKey
 from ftrun.logs.layout import log_path
 
@@ -49,6 +51,10 @@ class Assignments:
         timers = str(timer_path(os.environ, self._runtime_dir) or "")
         place = Place(key, start.restarts, port, devices, lighthouse, str(error_file), timers)
         script = settings.script.as_started()
+        injected = injection(settings)
+        explicit = {}
+        if injected == AUTO:
+            explicit = worker_environment(settings, machine, place, threads, Form.EXPLICIT.value)
         return StartWorker(
             key=key,
             target=script.target,
@@ -56,8 +62,9 @@ class Assignments:
             args=script.args,
             environment=worker_environment(settings, machine, place, threads),
             threads=threads,
-            inject=settings.inject,
+            inject=injected,
             torchft=settings.torchft,
+            explicit_environment=explicit,
             context=self._context(start, group_rank),
             standby=start.standbys[group_rank] if group_rank < len(start.standbys) else "",
             stdin=settings.reads_stdin(key),

@@ -139,5 +139,6 @@ def _run(setup: ChildSetup, assignment: dict[str, Any]) -> None:
             environment=assignment["environment"],
             inject=assignment["inject"],
             torchft=assignment["torchft"],
+            explicit_environment=assignment["explicit_environment"],
         )
     )

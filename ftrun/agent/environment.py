@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from ftrun.agent.devices import Machine
 from ftrun.agent.env_markers import OWNER_NAME
 from ftrun.agent.file_timer import FILE_VARIABLE
+from ftrun.config.forms import injection
 from ftrun.config.settings import RunSettings
+from ftrun.core.forms import AUTO, Form
 from ftrun.core.ids import WorkerKey
 
 SIGNALS_HANDLED = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
@@ -49,9 +51,13 @@ def threads_per_worker(settings: RunSettings, machine: Machine) -> int:
 
 
 def worker_environment(
-    settings: RunSettings, machine: Machine, place: Place, threads: int
+    settings: RunSettings, machine: Machine, place: Place, threads: int, injected: str = ""
 ) -> dict[str, str]:
-    """The variables of one worker, in addition to ftrun's own environment."""
+    """The variables of one worker, in addition to ftrun's own environment.
+
+    ``injected``: see config/forms.py; "": as the settings say.
+    """
+    injected = injected or injection(settings)
     rank, world = str(place.key.group_rank), str(settings.workers_per_replica)
     environment = {
         "RANK": rank,
@@ -85,7 +91,7 @@ def worker_environment(
         "FTRUN_INCARNATION": place.key.incarnation,
         OWNER_NAME: place.key.incarnation,
     }
-    if settings.inject == "ddp":
+    if injected in (AUTO, Form.DDP.value):
         environment.update(_one_world(settings, machine, place))
     if settings.as_torchrun:
         # Replica groups abort their own NCCL groups, so the variable is left to the user there.
@@ -101,7 +107,7 @@ def worker_environment(
         environment["NCCL_HOSTID"] = f"{settings.job_id}.{place.key}"
     if settings.device == "cpu":
         environment["CUDA_VISIBLE_DEVICES"] = ""
-    elif settings.inject == "ddp":
+    elif injected in (AUTO, Form.DDP.value):
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(dict.fromkeys(machine.devices))
     return environment
 

@@ -21,6 +21,7 @@ from ftrun.agent.shell import Agent
 from ftrun.agent.terminal import flush_python_streams
 from ftrun.agent.watch import Watch, unwatched
 from ftrun.config.settings import RunSettings
+from ftrun.core.agent.events import EndAgent
 from ftrun.errors import UserError
 
 TEMP_DIR_BYTES_MAX = 80
@@ -48,8 +49,8 @@ def run_agent(
     token_file: Path | None,
     launch: SpawnerLaunch,
     neighbours: Neighbours,
-) -> int:
-    """Run one agent to its end; returns the exit code.
+) -> EndAgent:
+    """Run one agent to its end.
 
     ``token_file``: holds the token already; None: the token is this job's alone, and is written to
     the job's own directory until the job ends.
@@ -89,7 +90,7 @@ async def _run(
     launch: SpawnerLaunch,
     neighbours: Neighbours,
     runtime_dir: Path,
-) -> int:
+) -> EndAgent:
     def announce(http: str) -> None:
         neighbours.announce(http, token_file)
 

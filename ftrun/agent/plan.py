@@ -17,6 +17,7 @@ from rich.table import Table
 from ftrun.agent.devices import DeviceSlices, Machine
 from ftrun.agent.environment import Place, threads_per_worker, worker_environment
 from ftrun.config.checks import relations
+from ftrun.config.forms import injection
 from ftrun.config.layers import DEFAULT
 from ftrun.config.options import OPTIONS
 from ftrun.config.settings import RunSettings
@@ -62,7 +63,7 @@ def _facts(settings: RunSettings, machine: Machine) -> Table:
         ("rebalancing", "to nodes that come late" if settings.rebalance else "never"),
         ("restarts", _restarts(settings)),
         *_times(settings),
-        ("injection", settings.inject),
+        ("injection", injection(settings)),
         ("data", _data(settings)),
         ("import torchft", _TORCHFT_WORDS[settings.torchft]),
         ("preload", ", ".join(settings.preload) or "torch"),

@@ -32,6 +32,9 @@ SPAWNER_STOP_S = 5.0
 class StartWorker:
     """One worker to start. ``context`` lacks the key and the token: the spawner adds them.
 
+    ``inject``: as config/forms.py has it; ``explicit_environment``: under ``auto``, the variables
+    of a script that turns out to be explicit.
+
     ``standby``: the standby that becomes this worker, if it still waits; else one is forked.
     ``stdin``: it reads ftrun's standard input; the others find theirs empty. ``cpus``: those it is
     bound to, none if it is not; ``memory_node``: the NUMA node that its memory should be on, or -1.
@@ -45,6 +48,7 @@ class StartWorker:
     threads: int
     inject: str
     torchft: str
+    explicit_environment: dict[str, str]
     context: dict[str, Any]
     standby: str = ""
     stdin: bool = False

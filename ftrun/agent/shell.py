@@ -44,6 +44,7 @@ from ftrun.core.agent.events import (
     EndAgent,
     Event,
     FailureReported,
+    FormWanted,
     HealthChecked,
     IncidentRecorded,
     Instruction,
@@ -83,6 +84,7 @@ from ftrun.core.agent.standby import StandbyRules
 from ftrun.core.agent.supervisor import Supervisor
 from ftrun.core.ids import WorkerKey
 from ftrun.core.messages import (
+    AnotherForm,
     AskReport,
     AskStacks,
     AssignSlots,
@@ -194,7 +196,7 @@ class Agent:
         self._typed_events = TypedEvents(settings.job_id, write)
         self._incidents = IncidentRecords(settings.job_log_dir, self._output.terminal.event_line)
 
-    async def run(self) -> int:
+    async def run(self) -> EndAgent:
         """Start all parts, and wait for the supervisor's ``EndAgent``."""
         self._loop.set_exception_handler(self._broken)
         catch_signals(self._signal_rules, self._signalled)
@@ -211,7 +213,7 @@ class Agent:
             self._lighthouse.start()
         self._connect()
         self._set_timer()
-        return (await self._done).exit_code
+        return await self._done
 
     async def close(self) -> None:
         """End all parts, so that no process is left (P1)."""
@@ -233,7 +235,7 @@ class Agent:
             await self._plugins.close()
         if self._line is not None:
             self._line.close()
-        if self._done.done():
+        if self._done.done() and self._done.result().again is None:
             self._console.end(self._done.result(), self._incidents, self._account)
         await self._loop.run_in_executor(None, self._output.close)
 
@@ -442,6 +444,8 @@ class Agent:
                 self._handle(LoopBeat(key, pause, limit_s))
             case NoManager(has_stepped):
                 self._handle(NoManagerMade(key, has_stepped))
+            case AnotherForm(form, reason):
+                self._handle(FormWanted(key, form, reason))
             case Progress():
                 self._link.note_progress(key, message)
                 self._handle(WorkerSent(key, message))

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 
 from ftrun.core.ids import WorkerKey
-from ftrun.core.messages import Beat, FailureReport, NoManager, WorkerHello
+from ftrun.core.messages import AnotherForm, Beat, FailureReport, NoManager, WorkerHello
 from ftrun.errors import ProtocolError
 from ftrun.protocol.auth import token_matches
 from ftrun.protocol.frames import FrameDecoder, encode_frame
@@ -42,7 +42,7 @@ class WorkerListener(Protocol):
         """The last connection of ``key`` is closed, and was not cut by us."""
 
     def worker_message(self, key: WorkerKey, message: Any) -> None:
-        """A message of FromWorker, a FailureReport, a NoManager or a Beat."""
+        """A message of FromWorker, a FailureReport, a NoManager, an AnotherForm or a Beat."""
 
 
 class WorkerServer:
@@ -184,7 +184,7 @@ class _Link(asyncio.Protocol):
             self._key = message.key
             return
         self._server.received(self._key, message)
-        if isinstance(message, (FailureReport, NoManager, Beat)):
+        if isinstance(message, (FailureReport, NoManager, AnotherForm, Beat)):
             # The worker waits for this end, so that its message arrives before its exit.
             self.close()
 

@@ -16,6 +16,7 @@ from typer.core import TyperGroup
 from ftrun.commands import run as running
 from ftrun.commands.certs import certs
 from ftrun.commands.chaos import chaos
+from ftrun.commands.check import check
 from ftrun.commands.doctor import doctor
 from ftrun.commands.explain import explain
 from ftrun.commands.lighthouse import lighthouse
@@ -98,6 +99,10 @@ app.command(help="Tell what failed in a job that runs here, or that has ended.")
 app.command(help="Write one HTML file about a job, for a mail or a colleague.")(report)
 app.command(help="Show the logs of a job's workers, also of one that has finished.")(logs)
 app.command(help="Check this machine before a job does: a verdict and a remedy each.")(doctor)
+app.command(
+    help="Try an unmodified script with a death: what heals, and what does not.",
+    context_settings={"allow_interspersed_args": False},
+)(check)
 app.command(help="Kill random workers of a running job now and then, to test a script.")(chaos)
 app.command(help="Write a development CA, and certificates for a lighthouse and its agents.")(certs)
 app.command(help="Let a replica, a node or the whole job leave in order; peers lose nothing.")(

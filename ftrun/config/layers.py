@@ -19,7 +19,7 @@ FILE_NAME = "ftrun.toml"
 FILE_BYTES_MAX = 1 << 20
 DEFAULT = "default"
 INHERITED = frozenset(
-    {
+    {"FTRUN_CHECK",
         "FTRUN_JOB_ID", "FTRUN_REPLICA_ID", "FTRUN_GROUP_RANK", "FTRUN_INCARNATION",
         "FTRUN_OWNER", "FTRUN_GUARD_ID",
     }

@@ -266,6 +266,21 @@ class HealProgress:
 
 
 @dataclass(frozen=True, slots=True)
+class Mark:
+    """What must be equal on all replicas that hold one state: ``step`` and ``lineage`` name it.
+
+    ``settings``: of the optimizers, for people too. ``parameters``: their digest; "": not of every
+    step. ``position``: where the script stands.
+    """
+
+    step: int
+    lineage: str
+    settings: str
+    parameters: str = ""
+    position: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
     """A worker's progress. Status and restart budgets use it. No answer; the newest one counts.
 
@@ -275,6 +290,7 @@ class Progress:
     many steps this process has timed itself; ``usual_s`` and ``longest_s``: how long its last ones
     took (step_times.py). ``step_s`` and ``own_s``: the time of the very last ones, and the part of
     it in which it did not wait for others (core/worker/pace.py). ``heal``: the one under way.
+    ``marks``: of its last steps, for comparison (core/worker/marks.py); of the oldest step first.
     """
 
     step: int
@@ -291,6 +307,7 @@ class Progress:
     step_s: float | None = None
     own_s: float | None = None
     heal: HealProgress | None = None
+    marks: tuple[Mark, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,6 +396,17 @@ class NoManager:
     """
 
     has_stepped: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AnotherForm:
+    """The script cannot run as it was started (core/forms.py).
+
+    ``form``: how it is to run instead. ``reason``: what it does, by file and line, for people.
+    """
+
+    form: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)

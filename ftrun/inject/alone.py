@@ -35,11 +35,10 @@ class Alone:
         self._steps = 0
         self._beat_at = 0.0
         self._pause = ""
-        self._hook: Any = None
         if "torch" in sys.modules:
             from torch.optim.optimizer import register_optimizer_step_post_hook
 
-            self._hook = register_optimizer_step_post_hook(self._stepped)
+            register_optimizer_step_post_hook(self._stepped)
         if here.hang_factor:
             pauses.listen(self._beat)
 
@@ -54,10 +53,8 @@ class Alone:
         self._steps += 1
         if self._steps == STEPS_REPORTED:
             self._send(has_stepped=True)
-        if not self._is_watched():
-            if self._steps >= STEPS_REPORTED:
-                self._hook.remove()
-        elif not self._pause:
+        # The hook stays: torch iterates over all hooks at this moment, so none may be removed.
+        if self._is_watched() and not self._pause:
             self._beat("", 0.0)
 
     def _is_watched(self) -> bool:

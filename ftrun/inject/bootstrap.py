@@ -22,11 +22,13 @@ import sys
 import traceback
 import types
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ftrun.config.script import TargetKind
+from ftrun.core.forms import AUTO, WATCHED, Form
+from ftrun.errors import UserError
 from ftrun.inject import rendezvous, stacks, stopping, torchft_names
 from ftrun.inject.alone import Alone
 from ftrun.inject.command import become, for_this_rank
@@ -48,13 +50,20 @@ OPENBLAS_SETTERS = (
 )
 _RUNPY = (runpy.__file__, "<frozen runpy>")
 _AROUND_THE_SCRIPT = (__file__, str(Path(__file__).with_name("function.py")), *_RUNPY)
+CARRYING = (AUTO, Form.DDP.value)
+"""The values of ``inject`` under which an unmodified script may heal."""
 EXIT_UNCAUGHT = 1
 EXIT_INTERRUPTED = 130
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerTask:
-    """One worker's identity and script. ``inject``: as of ``--inject``; ``torchft``: of its own."""
+    """One worker's identity and script.
+
+    ``inject``: as config/forms.py has it; ``torchft``: as of ``--torchft``.
+    ``explicit_environment``: under ``auto``, in place of ``environment`` if the script turns out to
+    use ftrun itself.
+    """
 
     context: WorkerContext
     target: str
@@ -63,6 +72,7 @@ class WorkerTask:
     environment: dict[str, str]
     inject: str = "explicit"
     torchft: str = "auto"
+    explicit_environment: dict[str, str] = field(default_factory=dict)
 
 
 def prepare(threads: int) -> None:
@@ -90,8 +100,8 @@ def run(task: WorkerTask) -> NoReturn:
     stacks.install(Path(task.context.socket_path).parent, task.context.key)
     sys.orig_argv = _as_started_alone(task)
     rendezvous.serve_elsewhere(int(os.environ.get("MASTER_PORT", "0")))
-    alone = Alone(task.context)
     loop = _carry(task)
+    alone = Alone(task.context)  # after it, because the first to see a step may begin again
     try:
         _run_target(task)
         if loop is not None:
@@ -106,7 +116,7 @@ def run(task: WorkerTask) -> NoReturn:
     except BaseException as error:  # noqa: BLE001
         # This is the top of the script's stack, so any exception ends here.
         stopping.script_has_ended()
-        _fail(task.context, error)
+        _fail(task.context, _refusal_of(error, loop))
     stopping.script_has_ended()
     alone.ends(well=True)
     sys.exit(0)
@@ -114,11 +124,17 @@ def run(task: WorkerTask) -> NoReturn:
 
 def _carry(task: WorkerTask) -> Loop | None:
     """Let an unmodified script heal, if that is asked for."""
-    if task.inject != "ddp" or task.kind is TargetKind.COMMAND:
+    if task.inject == WATCHED:
+        from ftrun.inject import zero_edit
+
+        zero_edit.watch(task.context)
+    if task.inject not in CARRYING or task.kind is TargetKind.COMMAND:
         return None
     from ftrun.inject import zero_edit
 
-    return zero_edit.install(task.context)
+    is_open = task.inject == AUTO
+    explicit = task.explicit_environment if is_open else None
+    return zero_edit.install(task.context, task.environment, explicit)
 
 
 def _renew_stdio() -> None:
@@ -216,7 +232,7 @@ def _run_script(task: WorkerTask) -> None:
 
 def _names_of(task: WorkerTask) -> dict[str, Any]:
     """Global names that the script's main module gets."""
-    if task.inject != "ddp":
+    if task.inject not in CARRYING:
         return {}
     from ftrun.inject.zero_edit.counting import NAMES
 
@@ -255,8 +271,20 @@ def _note_exit(here: WorkerContext, leaving: SystemExit) -> None:
         send_to_agent(here, report, FAILURE_TIMEOUT_S)
 
 
+def _refusal_of(error: BaseException, loop: Loop | None) -> BaseException:
+    """What the script's error comes to: a refusal, if it has met what is not offered."""
+    if loop is not None and isinstance(error, Exception):
+        try:
+            loop.raised(error)
+        except UserError as refused:
+            return refused
+    return error
+
+
 def _fail(here: WorkerContext, error: BaseException) -> NoReturn:
     context.mark_failed()
+    if getattr(error, "is_reported", False):  # Refused (zero_edit/refusals.py): the agent tells it
+        sys.exit(EXIT_UNCAUGHT)
     own = _script_frames(error.__traceback__)
     if isinstance(error, KeyboardInterrupt):
         _cut_handler(own)

@@ -328,8 +328,22 @@ class Scalar(_message.Message):
     value: float
     def __init__(self, name: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
 
+class Mark(_message.Message):
+    __slots__ = ("step", "lineage", "settings", "parameters", "position")
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    LINEAGE_FIELD_NUMBER: _ClassVar[int]
+    SETTINGS_FIELD_NUMBER: _ClassVar[int]
+    PARAMETERS_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    step: int
+    lineage: str
+    settings: str
+    parameters: str
+    position: str
+    def __init__(self, step: _Optional[int] = ..., lineage: _Optional[str] = ..., settings: _Optional[str] = ..., parameters: _Optional[str] = ..., position: _Optional[str] = ...) -> None: ...
+
 class Progress(_message.Message):
-    __slots__ = ("step", "batches", "phase", "scalars", "since_s", "pause", "beats", "steps", "usual_s", "longest_s", "position", "step_s", "own_s", "heal")
+    __slots__ = ("step", "batches", "phase", "scalars", "since_s", "pause", "beats", "steps", "usual_s", "longest_s", "position", "step_s", "own_s", "heal", "marks")
     STEP_FIELD_NUMBER: _ClassVar[int]
     BATCHES_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
@@ -344,6 +358,7 @@ class Progress(_message.Message):
     STEP_S_FIELD_NUMBER: _ClassVar[int]
     OWN_S_FIELD_NUMBER: _ClassVar[int]
     HEAL_FIELD_NUMBER: _ClassVar[int]
+    MARKS_FIELD_NUMBER: _ClassVar[int]
     step: int
     batches: int
     phase: str
@@ -358,7 +373,8 @@ class Progress(_message.Message):
     step_s: float
     own_s: float
     heal: HealProgress
-    def __init__(self, step: _Optional[int] = ..., batches: _Optional[int] = ..., phase: _Optional[str] = ..., scalars: _Optional[_Iterable[_Union[Scalar, _Mapping]]] = ..., since_s: _Optional[float] = ..., pause: _Optional[str] = ..., beats: _Optional[int] = ..., steps: _Optional[int] = ..., usual_s: _Optional[float] = ..., longest_s: _Optional[float] = ..., position: _Optional[str] = ..., step_s: _Optional[float] = ..., own_s: _Optional[float] = ..., heal: _Optional[_Union[HealProgress, _Mapping]] = ...) -> None: ...
+    marks: _containers.RepeatedCompositeFieldContainer[Mark]
+    def __init__(self, step: _Optional[int] = ..., batches: _Optional[int] = ..., phase: _Optional[str] = ..., scalars: _Optional[_Iterable[_Union[Scalar, _Mapping]]] = ..., since_s: _Optional[float] = ..., pause: _Optional[str] = ..., beats: _Optional[int] = ..., steps: _Optional[int] = ..., usual_s: _Optional[float] = ..., longest_s: _Optional[float] = ..., position: _Optional[str] = ..., step_s: _Optional[float] = ..., own_s: _Optional[float] = ..., heal: _Optional[_Union[HealProgress, _Mapping]] = ..., marks: _Optional[_Iterable[_Union[Mark, _Mapping]]] = ...) -> None: ...
 
 class HealProgress(_message.Message):
     __slots__ = ("done_bytes", "total_bytes")
@@ -403,6 +419,14 @@ class NoManager(_message.Message):
     HAS_STEPPED_FIELD_NUMBER: _ClassVar[int]
     has_stepped: bool
     def __init__(self, has_stepped: bool = ...) -> None: ...
+
+class AnotherForm(_message.Message):
+    __slots__ = ("form", "reason")
+    FORM_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    form: str
+    reason: str
+    def __init__(self, form: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Beat(_message.Message):
     __slots__ = ("pause", "limit_s")
@@ -893,7 +917,7 @@ class JournaledOperation(_message.Message):
     def __init__(self, number: _Optional[int] = ..., command: _Optional[str] = ..., replica_id: _Optional[str] = ..., group_rank: _Optional[int] = ..., node: _Optional[str] = ..., request_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., was_live: bool = ..., step: _Optional[int] = ..., has_ended: bool = ..., has_failed: bool = ..., text: _Optional[str] = ..., is_held: bool = ...) -> None: ...
 
 class Envelope(_message.Message):
-    __slots__ = ("interrupt", "new_quorum", "prepare", "propose_switch", "switch", "cancel", "ask_report", "roster", "report", "built", "build_failed", "promised", "refused", "in_force", "errored", "healed", "leaving", "progress", "present", "worker_hello", "failure_report", "lease", "leave_now", "no_manager", "beat", "hello", "worker_message", "replica_started", "replica_lost", "replica_finished", "heartbeat", "agent_leaving", "job_failed", "goodbye", "worker_stacks", "failure_evidence", "replica_given_up", "welcome", "assign_slots", "to_workers", "restart_replica", "heartbeat_ack", "notice", "end_job", "rejected", "stop_replica", "kill_workers", "ask_stacks", "drain_agent", "incident_record")
+    __slots__ = ("interrupt", "new_quorum", "prepare", "propose_switch", "switch", "cancel", "ask_report", "roster", "report", "built", "build_failed", "promised", "refused", "in_force", "errored", "healed", "leaving", "progress", "present", "worker_hello", "failure_report", "lease", "leave_now", "no_manager", "beat", "another_form", "hello", "worker_message", "replica_started", "replica_lost", "replica_finished", "heartbeat", "agent_leaving", "job_failed", "goodbye", "worker_stacks", "failure_evidence", "replica_given_up", "welcome", "assign_slots", "to_workers", "restart_replica", "heartbeat_ack", "notice", "end_job", "rejected", "stop_replica", "kill_workers", "ask_stacks", "drain_agent", "incident_record")
     INTERRUPT_FIELD_NUMBER: _ClassVar[int]
     NEW_QUORUM_FIELD_NUMBER: _ClassVar[int]
     PREPARE_FIELD_NUMBER: _ClassVar[int]
@@ -919,6 +943,7 @@ class Envelope(_message.Message):
     LEAVE_NOW_FIELD_NUMBER: _ClassVar[int]
     NO_MANAGER_FIELD_NUMBER: _ClassVar[int]
     BEAT_FIELD_NUMBER: _ClassVar[int]
+    ANOTHER_FORM_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
     WORKER_MESSAGE_FIELD_NUMBER: _ClassVar[int]
     REPLICA_STARTED_FIELD_NUMBER: _ClassVar[int]
@@ -969,6 +994,7 @@ class Envelope(_message.Message):
     leave_now: LeaveNow
     no_manager: NoManager
     beat: Beat
+    another_form: AnotherForm
     hello: Hello
     worker_message: WorkerMessage
     replica_started: ReplicaStarted
@@ -994,4 +1020,4 @@ class Envelope(_message.Message):
     ask_stacks: AskStacks
     drain_agent: DrainAgent
     incident_record: IncidentRecord
-    def __init__(self, interrupt: _Optional[_Union[Interrupt, _Mapping]] = ..., new_quorum: _Optional[_Union[NewQuorum, _Mapping]] = ..., prepare: _Optional[_Union[Prepare, _Mapping]] = ..., propose_switch: _Optional[_Union[ProposeSwitch, _Mapping]] = ..., switch: _Optional[_Union[Switch, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., ask_report: _Optional[_Union[AskReport, _Mapping]] = ..., roster: _Optional[_Union[Roster, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., built: _Optional[_Union[Built, _Mapping]] = ..., build_failed: _Optional[_Union[BuildFailed, _Mapping]] = ..., promised: _Optional[_Union[Promised, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., in_force: _Optional[_Union[InForce, _Mapping]] = ..., errored: _Optional[_Union[Errored, _Mapping]] = ..., healed: _Optional[_Union[Healed, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., present: _Optional[_Union[Present, _Mapping]] = ..., worker_hello: _Optional[_Union[WorkerHello, _Mapping]] = ..., failure_report: _Optional[_Union[FailureReport, _Mapping]] = ..., lease: _Optional[_Union[Lease, _Mapping]] = ..., leave_now: _Optional[_Union[LeaveNow, _Mapping]] = ..., no_manager: _Optional[_Union[NoManager, _Mapping]] = ..., beat: _Optional[_Union[Beat, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., worker_message: _Optional[_Union[WorkerMessage, _Mapping]] = ..., replica_started: _Optional[_Union[ReplicaStarted, _Mapping]] = ..., replica_lost: _Optional[_Union[ReplicaLost, _Mapping]] = ..., replica_finished: _Optional[_Union[ReplicaFinished, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., agent_leaving: _Optional[_Union[AgentLeaving, _Mapping]] = ..., job_failed: _Optional[_Union[JobFailed, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., worker_stacks: _Optional[_Union[WorkerStacks, _Mapping]] = ..., failure_evidence: _Optional[_Union[FailureEvidence, _Mapping]] = ..., replica_given_up: _Optional[_Union[ReplicaGivenUp, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., assign_slots: _Optional[_Union[AssignSlots, _Mapping]] = ..., to_workers: _Optional[_Union[ToWorkers, _Mapping]] = ..., restart_replica: _Optional[_Union[RestartReplica, _Mapping]] = ..., heartbeat_ack: _Optional[_Union[HeartbeatAck, _Mapping]] = ..., notice: _Optional[_Union[Notice, _Mapping]] = ..., end_job: _Optional[_Union[EndJob, _Mapping]] = ..., rejected: _Optional[_Union[Rejected, _Mapping]] = ..., stop_replica: _Optional[_Union[StopReplica, _Mapping]] = ..., kill_workers: _Optional[_Union[KillWorkers, _Mapping]] = ..., ask_stacks: _Optional[_Union[AskStacks, _Mapping]] = ..., drain_agent: _Optional[_Union[DrainAgent, _Mapping]] = ..., incident_record: _Optional[_Union[IncidentRecord, _Mapping]] = ...) -> None: ...
+    def __init__(self, interrupt: _Optional[_Union[Interrupt, _Mapping]] = ..., new_quorum: _Optional[_Union[NewQuorum, _Mapping]] = ..., prepare: _Optional[_Union[Prepare, _Mapping]] = ..., propose_switch: _Optional[_Union[ProposeSwitch, _Mapping]] = ..., switch: _Optional[_Union[Switch, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., ask_report: _Optional[_Union[AskReport, _Mapping]] = ..., roster: _Optional[_Union[Roster, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., built: _Optional[_Union[Built, _Mapping]] = ..., build_failed: _Optional[_Union[BuildFailed, _Mapping]] = ..., promised: _Optional[_Union[Promised, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., in_force: _Optional[_Union[InForce, _Mapping]] = ..., errored: _Optional[_Union[Errored, _Mapping]] = ..., healed: _Optional[_Union[Healed, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., present: _Optional[_Union[Present, _Mapping]] = ..., worker_hello: _Optional[_Union[WorkerHello, _Mapping]] = ..., failure_report: _Optional[_Union[FailureReport, _Mapping]] = ..., lease: _Optional[_Union[Lease, _Mapping]] = ..., leave_now: _Optional[_Union[LeaveNow, _Mapping]] = ..., no_manager: _Optional[_Union[NoManager, _Mapping]] = ..., beat: _Optional[_Union[Beat, _Mapping]] = ..., another_form: _Optional[_Union[AnotherForm, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., worker_message: _Optional[_Union[WorkerMessage, _Mapping]] = ..., replica_started: _Optional[_Union[ReplicaStarted, _Mapping]] = ..., replica_lost: _Optional[_Union[ReplicaLost, _Mapping]] = ..., replica_finished: _Optional[_Union[ReplicaFinished, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., agent_leaving: _Optional[_Union[AgentLeaving, _Mapping]] = ..., job_failed: _Optional[_Union[JobFailed, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., worker_stacks: _Optional[_Union[WorkerStacks, _Mapping]] = ..., failure_evidence: _Optional[_Union[FailureEvidence, _Mapping]] = ..., replica_given_up: _Optional[_Union[ReplicaGivenUp, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., assign_slots: _Optional[_Union[AssignSlots, _Mapping]] = ..., to_workers: _Optional[_Union[ToWorkers, _Mapping]] = ..., restart_replica: _Optional[_Union[RestartReplica, _Mapping]] = ..., heartbeat_ack: _Optional[_Union[HeartbeatAck, _Mapping]] = ..., notice: _Optional[_Union[Notice, _Mapping]] = ..., end_job: _Optional[_Union[EndJob, _Mapping]] = ..., rejected: _Optional[_Union[Rejected, _Mapping]] = ..., stop_replica: _Optional[_Union[StopReplica, _Mapping]] = ..., kill_workers: _Optional[_Union[KillWorkers, _Mapping]] = ..., ask_stacks: _Optional[_Union[AskStacks, _Mapping]] = ..., drain_agent: _Optional[_Union[DrainAgent, _Mapping]] = ..., incident_record: _Optional[_Union[IncidentRecord, _Mapping]] = ...) -> None: ...

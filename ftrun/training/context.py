@@ -73,7 +73,8 @@ class _Process:
 
     ``managed``: the worker whose Manager is open. ``had_manager``: there was one, open or closed.
     ``place``: of the last Manager, which may be closed.
-    ``leave``: see ``trains``. ``stop_signal``: what it was asked to stop with; 0: it was not.
+    ``leave``: see ``trains``. ``before_claim``: see there.
+    ``stop_signal``: what it was asked to stop with; 0: it was not.
     """
 
     context: WorkerContext | None = None
@@ -83,6 +84,7 @@ class _Process:
     place: Callable[[], Place] | None = None
     stop_signal: int = 0
     leave: Callable[[], None] | None = None
+    before_claim: Callable[[], None] | None = None
 
 
 def install(context: WorkerContext) -> None:
@@ -109,12 +111,19 @@ def require() -> WorkerContext:
     return _Process.context
 
 
+def before_claim(call: Callable[[], None]) -> None:
+    """Call this before each Manager of this process is made."""
+    _Process.before_claim = call
+
+
 def claim(key: WorkerKey) -> None:
     """Note that this worker has a Manager from now on.
 
     Raises:
         UserError: it has one already.
     """
+    if _Process.before_claim is not None:
+        _Process.before_claim()
     if _Process.managed == key:
         raise UserError(
             "this process has a Manager already: use that one (ftrun.manager() returns it), or "

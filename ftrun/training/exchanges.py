@@ -112,11 +112,8 @@ class Exchanges:
                 f"{BODY_BYTES_MAX} at most"
             )
         name = self._next() if index is None else self._numbered(index, step)
-        with self._engine.changed:
-            if self._kept.is_full:
-                raise UserError(
-                    f"{site}: the exchanges of the script's set-up take too much memory"
-                )
+        if self.is_full:
+            raise UserError(f"{site}: the exchanges of the script's set-up take too much memory")
         own = Contribution(self._context.replica_id, site, what, body)
         waits = _Waiting(name, own, clock.now() + timeout_s, timeout_s)
         if name.step == SET_UP:
@@ -137,6 +134,12 @@ class Exchanges:
         if judgement.unlike:
             log.warning("a replica is out of step: %s", judgement.unlike)
         return Exchanged(judgement.alike)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the exchanges before the first step take all the memory that they may."""
+        with self._engine.changed:
+            return self._kept.is_full
 
     def close(self) -> None:
         """Close all connections to peers."""

@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 
 SITE, WHAT, PARTING = "the end of the script", "finish", "leave"
 PARTING_TIMEOUT_S = 5.0
+PARTING_BEFORE_STEPS_S = 1.0
+"""No quorum shows then that a peer has left."""
 FINISH_INDEX, PART_INDEX = 999_999_997, 999_999_998
 """Fixed, because a replica that meets the others twice must meet one that came only now."""
 TRIES = 2
@@ -67,10 +69,20 @@ def linger(
         engine.feed(e.Decided(False, shared=True, reason="the script has ended"))
 
 
-def _part(exchanges: Exchanges) -> None:
+def part(exchanges: Exchanges, timeout_s: float) -> None:
+    """Stay at the end of a script that has trained nothing until no peer needs an answer."""
+    try:
+        exchanges.exchange(SITE, WHAT, b"", timeout_s, index=FINISH_INDEX)
+    except (PeerError, TimeoutError) as error:
+        log.warning("ends without the others: %s", error)
+    else:
+        _part(exchanges, PARTING_BEFORE_STEPS_S)
+
+
+def _part(exchanges: Exchanges, timeout_s: float = PARTING_TIMEOUT_S) -> None:
     """All are here, and each stays until all others know: then nobody waits for one that left."""
     try:
-        exchanges.exchange(SITE, PARTING, b"", PARTING_TIMEOUT_S, index=PART_INDEX)
+        exchanges.exchange(SITE, PARTING, b"", timeout_s, index=PART_INDEX)
     except (PeerError, TimeoutError, UserError) as error:
         log.debug("the others have left: %s", error)
 

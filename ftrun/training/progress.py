@@ -5,9 +5,12 @@ Not here: when it is sent (engine.py), and its display (status/).
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ftrun.core.activity import Activity
 from ftrun.core.messages import Progress
 from ftrun.core.worker.machine import StepMachine
+from ftrun.core.worker.marks import Marks
 from ftrun.errors import UserError
 
 SCALARS_MAX = 64
@@ -17,13 +20,14 @@ POSITION_CHARS_MAX = 1024
 class WorkerProgress:
     """Makes the Progress messages of one worker.
 
-    ``batches``: the sum of contributors over all committed steps. ``position``: where the script
-    stands, for a replica that is to come there; of at most ``POSITION_CHARS_MAX`` characters.
+    ``batches``: the sum of contributors over all committed steps. ``position``: gives where
+    the script stands, in any thread; ``POSITION_CHARS_MAX`` characters of it are sent.
     """
 
     def __init__(self, machine: StepMachine) -> None:
         self.batches = 0
-        self.position = ""
+        self.position: Callable[[], str] = str
+        self._marks = Marks()
         self._machine = machine
         self._scalars: dict[str, float] = {}  # replaced, never changed: other threads read it
 
@@ -42,6 +46,18 @@ class WorkerProgress:
         merged = self._scalars | {name: float(value) for name, value in scalars.items()}
         if len(merged) <= SCALARS_MAX:
             self._scalars = merged
+
+    def mark(
+        self, settings: Callable[[], str], parameters: str, position: Callable[[], str]
+    ) -> None:
+        """Show what must be equal on all replicas after the step that was just committed.
+
+        Args:
+            settings: gives the text of the optimizers' settings, in any thread.
+            parameters: a digest of the parameters; "" if none was made.
+            position: gives where the script stands, in any thread.
+        """
+        self._marks.note(self._machine.state, settings, parameters, position)
 
     def make(self, activity: Activity | None = None, since_s: float = 0.0) -> Progress:
         """The worker's progress now.
@@ -62,11 +78,12 @@ class WorkerProgress:
             since_s,
             "" if pause is None else pause.name,
             shown.beats,
-            self.position,
+            self.position()[:POSITION_CHARS_MAX],
             times.steps,
             times.median,
             times.longest,
             pace.step_s,
             pace.own_s,
             shown.heal if activity is Activity.HEALING else None,
+            self._marks.shown(),
         )

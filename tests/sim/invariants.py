@@ -91,6 +91,13 @@ class Invariants:
         text = f"{incarnation} is replaced as one that stands still, and it trains"
         require(incarnation in self.quorums.excused, "Q4", text)
 
+    def diverged(self, incarnation: str, reason: str) -> None:
+        """The lighthouse has a replica replaced because its state is not its peers' (Z2).
+
+        No simulated script diverges, because equal names of states are equal contents (S1).
+        """
+        raise Violation("Z2", f"{incarnation} {reason}, and it has not")
+
     def slot_ends(self, replica_id: str) -> None:
         """The slot's script has ended."""
         self.quorums.ended.add(replica_id)

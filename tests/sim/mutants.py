@@ -21,6 +21,7 @@ from ftrun.core.lighthouse import forming, succession, takeover
 from ftrun.core.lighthouse.attempts import AttemptCounter
 from ftrun.core.lighthouse.choice import Choice
 from ftrun.core.lighthouse.departed import DepartedMembers
+from ftrun.core.lighthouse.divergence import Divergence
 from ftrun.core.lighthouse.events import JournalState
 from ftrun.core.lighthouse.ledger import Ledger
 from ftrun.core.lighthouse.machine import Lighthouse
@@ -170,6 +171,13 @@ _rejoin = forming.Forming.rejoin
 _write = LighthouseProcess._journal
 _choose = succession.choose
 _member_reported = Membership._member_reported
+
+
+_knows_of = Divergence._of
+
+
+def _compares_other_steps(divergence: Divergence, mark: m.Mark) -> Any:
+    return _knows_of(divergence, replace(mark, step=mark.step // 10, lineage=""))
 
 
 def _ignores_lineage(group_states: Any) -> Choice | None:
@@ -328,6 +336,7 @@ MUTANTS: dict[str, Mutant] = {
     "vote ignored": Mutant(StepMachine, "_on_decided", _commits_without_the_vote, "C1"),
     "repair keeps old results": Mutant(OperationLedger, "start_again", _repairs_half, "C3"),
     "lineage ignored": Mutant(succession, "choose", _ignores_lineage, "S2"),
+    "states of other steps compared": Mutant(Divergence, "_of", _compares_other_steps, "Z2"),
     "majority before step": Mutant(succession, "choose", _prefers_the_majority, "Q3", _LOSSES),
     "results that stand forgotten": Mutant(
         succession, "group_state", _forgets_results_that_stand, "C1", _LOSSES

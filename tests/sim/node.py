@@ -435,6 +435,8 @@ class Agent(Actor):
             case m.RestartReplica(replica_id, incarnation, reason):
                 if reason.startswith("stands still"):
                     self.world.invariants.stood_still(incarnation)
+                if reason.startswith("has diverged"):
+                    self.world.invariants.diverged(incarnation, reason)
                 self.handle(s.RestartAsked(replica_id, incarnation, reason))
             case m.StopReplica(replica_id, incarnation, restart, at_boundary):
                 asked = s.ReplicaStopAsked(replica_id, incarnation, restart, at_boundary)

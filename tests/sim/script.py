@@ -242,6 +242,7 @@ class Script:
         if self._decide(outcome, enough):
             yield world.rng.uniform(0.0, 0.002)
             self._step_optimizer()
+            worker.marks.note(machine.state, lambda: "sound", f"{worker.content:x}")
             worker.streak += 1
         phase, since_s = machine.report_activity()
         worker.report(self._batch, phase, since_s)

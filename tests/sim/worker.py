@@ -16,6 +16,7 @@ from ftrun.core.ids import SHARED_LINEAGE, Attempt, StateId, Tag, WorkerKey, fre
 from ftrun.core.quorum import Endpoint, Quorum
 from ftrun.core.worker import events as e
 from ftrun.core.worker.machine import NOBODY_JOINS, StepMachine, StepPhase
+from ftrun.core.worker.marks import Marks
 from tests.sim import comparing
 from tests.sim.actor import OPERATION_TIMEOUT_S, QUORUM_TIMEOUT_S, Actor
 from tests.sim.freezes import Barred, enters
@@ -65,6 +66,7 @@ class Worker(Actor):
         self.reductions: list[Reduction] = []
         self._begun = 0
         self.registered = False
+        self.marks = Marks()
         self.streak = 0
         self._stop_requests = 0
         self._events: deque[e.Event] = deque()
@@ -289,6 +291,7 @@ class Worker(Actor):
                 steps=times.steps,
                 usual_s=times.median,
                 longest_s=times.longest,
+                marks=self.marks.shown(),
             )
         )
 

@@ -1,4 +1,4 @@
-"""Unmodified scripts under ``--inject ddp``, killed at named moments: what each one comes to.
+"""Unmodified scripts, killed at named moments: what each one comes to.
 
 A case passes if the job ends with 0, all replicas hold equal parameters and counters, and the
 counters are those of a run that nobody disturbs. Not here: the scripts (scripts/), the command that
@@ -56,6 +56,11 @@ class Outcome:
         return {name: value for name, value in end.items() if name != "digests"}
 
     @property
+    def differences(self) -> list[str]:
+        """What was found to differ between replicas while they trained."""
+        return re.findall(r"[Rr]eplica \d+ .*(?:has diverged|batches differ).*", self.output)
+
+    @property
     def joins(self) -> list[str]:
         """Where newcomers joined, in words."""
         return re.findall(r"replica \d+ joined at ([^;\n]*)", self.output)
@@ -77,7 +82,7 @@ def run(case: Case, directory: Path, *, python: str = sys.executable) -> Outcome
     script, *args = case.script, *case.args.split()
     finished = subprocess.run(
         [
-            *(python, "-m", "ftrun", "--replicas", str(REPLICAS), "--inject", "ddp", "--prefix"),
+            *(python, "-m", "ftrun", "--replicas", str(REPLICAS), "--prefix"),
             *("--log-dir", str(directory / "logs"), str(SCRIPTS / script), *args),
         ],
         cwd=directory,

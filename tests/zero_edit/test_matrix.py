@@ -14,6 +14,7 @@ def check(case: Case, directory: Path) -> None:
     outcome = run(case, directory)
     assert outcome.exit_code == 0, outcome.output
     assert outcome.is_equal, f"{outcome.ends}\n{outcome.output}"
+    assert not outcome.differences, outcome.output
     if "all" not in case.kills and case.kills.count("@") < 3:
         assert outcome.joins or "set-up" in case.kills, outcome.output
 

@@ -20,6 +20,7 @@ from ftrun.core.agent.signals import Reaction
 from ftrun.core.agent.slot_state import Outcome, SlotPhase
 from ftrun.core.agent.slot_table import NodeSlots
 from ftrun.core.agent.stopping import Stopping
+from ftrun.core.forms import Form
 from ftrun.core.messages import AgentLeaving, Goodbye
 
 ALL_FINISHED = "all replicas have finished"
@@ -134,6 +135,17 @@ class Ending:
                 self._stopping.report_lost(slot, slot.killed, killed=True)
                 self._stopping.kill(slot)
 
+    def begin_again(self, form: Form, reason: str) -> None:
+        """Kill every group: the run begins again in another form, with nothing of this one."""
+        if self.has_begun:
+            return
+        self._begin(0, reason, Outcome.STOPPED, again=form)
+        for slot in self._slots:
+            if slot.alive:
+                slot.killed = "was killed to begin again"
+                self._stopping.report_lost(slot, slot.killed, killed=True)
+                self._stopping.kill(slot)
+
     def spawner_lost(self, reason: str, exit_code: int) -> None:
         """The kernel kills the workers with their spawner; the shell sweeps the rest."""
         self._out.add(words.job_ends_here(reason))
@@ -189,10 +201,17 @@ class Ending:
             self.end_at = self._out.now + RECORDS_WAIT_S
         return self._out.now < self.end_at
 
-    def _begin(self, exit_code: int, reason: str, outcome: Outcome, kind: str = "") -> None:
+    def _begin(
+        self,
+        exit_code: int,
+        reason: str,
+        outcome: Outcome,
+        kind: str = "",
+        again: Form | None = None,
+    ) -> None:
         """Only the first cause counts: those that follow are its consequences."""
         if self._result is None:
-            self._result = EndAgent(exit_code, reason, kind)
+            self._result = EndAgent(exit_code, reason, kind, again)
             self.outcome = outcome
         for slot in self._slots:
             if slot.phase is SlotPhase.WAITING:

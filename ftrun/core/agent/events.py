@@ -9,6 +9,7 @@ import signal
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from ftrun.core.forms import Form
 from ftrun.core.ids import WorkerKey
 from ftrun.core.messages import (
     FailureEvidence,
@@ -63,6 +64,15 @@ class NoManagerMade:
 
     key: WorkerKey
     has_stepped: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FormWanted:
+    """A worker's script cannot run as it was started (core/forms.py)."""
+
+    key: WorkerKey
+    form: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,6 +279,7 @@ Event: TypeAlias = (
     | WorkerExited
     | FailureReported
     | NoManagerMade
+    | FormWanted
     | LoopBeat
     | ScriptTimerSet
     | ScriptTimerReleased
@@ -438,11 +449,15 @@ class ShowNotice:
 
 @dataclass(frozen=True, slots=True)
 class EndAgent:
-    """Nothing runs any more: exit. ``kind``: as in messages.JobFailed."""
+    """Nothing runs any more: exit. ``kind``: as in messages.JobFailed.
+
+    ``again``: the form in which the run begins again; None: it has ended.
+    """
 
     exit_code: int
     reason: str
     kind: str = ""
+    again: Form | None = None
 
 
 Instruction: TypeAlias = (

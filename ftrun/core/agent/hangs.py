@@ -28,6 +28,7 @@ from ftrun.core.agent.slot_state import SlotPhase, SlotState
 from ftrun.core.agent.slot_table import NodeSlots
 from ftrun.core.agent.stack_words import innermost
 from ftrun.core.agent.stopping import SIGKILL
+from ftrun.core.failure_kinds import DIVERGED
 from ftrun.core.ids import WorkerKey
 
 STACKS_WAIT_S = 2.0
@@ -109,7 +110,11 @@ class Hangs:
         slot = self._slots.of_incarnation(incarnation)
         if slot is not None and slot.phase is SlotPhase.RUNNING:
             why = f"was given up: {reason}"
-            self._give_up(slot, WorkerExited(incarnation, min(slot.alive), 0, -SIGKILL, why))
+            gone = WorkerExited(incarnation, min(slot.alive), 0, -SIGKILL, why)
+            if reason.startswith(DIVERGED):
+                self._fail(slot, gone)  # its stacks have nothing to do with it
+            else:
+                self._give_up(slot, gone)
 
     def stacks_taken(self, incarnation: str, stacks: tuple[tuple[int, str], ...]) -> None:
         """The stacks are here: the replica is killed now."""

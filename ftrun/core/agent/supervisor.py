@@ -42,6 +42,7 @@ from ftrun.core.agent.events import (
     DrainAsked,
     Event,
     FailureReported,
+    FormWanted,
     HealthChecked,
     IncidentRecorded,
     Instruction,
@@ -86,6 +87,7 @@ from ftrun.core.agent.slot_state import Outcome, SlotPhase, SlotState, SlotSumma
 from ftrun.core.agent.slot_table import NodeSlots
 from ftrun.core.agent.standby import StandbyPool
 from ftrun.core.agent.stopping import SIGKILL, Stopping
+from ftrun.core.forms import parse
 from ftrun.core.ids import WorkerKey, replica_order
 from ftrun.core.messages import (
     FailureEvidence,
@@ -153,6 +155,8 @@ class Supervisor:
                 self._failure_reported(key, report)
             case NoManagerMade(key, has_stepped):
                 self._no_manager_made(key, has_stepped)
+            case FormWanted():
+                self._form_wanted(event)
             case LoopBeat():
                 self._loop_beat(event)
             case ScriptTimerSet() | ScriptTimerReleased():
@@ -483,11 +487,30 @@ class Supervisor:
             # One that has ended well without a step ran apart for all of its life.
             since_s = 0.0 if has_stepped else self._out.now - slot.begun_at
             self._out.send(_runs_apart(slot, since_s))
-        if self._settings.replicas < 2 or self._without_manager:
+        if self._settings.replicas < 2 or self._without_manager or self.is_ending:
             return
         self._without_manager = True
         target, replicas = self._settings.target, self._settings.replicas
         self._out.add(words.apart(key.replica_id, target, replicas, has_stepped))
+
+    def _form_wanted(self, event: FormWanted) -> None:
+        """The run begins again in another form, where this agent alone can decide that.
+
+        One world of workers on several nodes is not what a replica group is: the job ends then.
+        """
+        slot = self._slots.of_incarnation(event.key.incarnation)
+        form = parse(event.form)
+        if slot is None or form is None or self.is_ending:
+            return
+        settings, who = self._settings, slot.replica_id
+        self._slots.note(self._out.now, slot, f"asks for the form {form.value}: {event.reason}")
+        if settings.alone:
+            self._out.add(words.begins_again(who, form, event.reason, settings.replicas))
+            self._ending.begin_again(form, event.reason)
+        else:
+            reason = words.cannot_begin_again(form, event.reason)
+            self._out.add(words.job_ends(who, reason))
+            self._ending.end_job(settings.unready_code, reason)
 
     def _loop_beat(self, beat: LoopBeat) -> None:
         slot = self._slots.of_incarnation(beat.key.incarnation)

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from ftrun.core.agent.events import ShowNotice, WorkerLife
 from ftrun.core.agent.failures import Failure, signal_name
 from ftrun.core.agent.imports import NOTICE_AFTER_S
+from ftrun.core.forms import Form
 from ftrun.core.messages import USAGE_CODE
 
 REMEDY_APART = (
@@ -109,6 +110,25 @@ def apart(replica_id: str, target: str, replicas: int, has_stepped: bool) -> Sho
         f"each {each} by itself. {REMEDY_APART}"
     )
     return _notice("apart", text, replica_id)
+
+
+def begins_again(replica_id: str, form: Form, reason: str, replicas: int) -> ShowNotice:
+    """The run begins again in another form."""
+    then = {
+        Form.ONE_WORLD: f"ftrun begins again as torchrun would: one world of {replicas} workers "
+        "that restarts as a whole",
+        Form.EXPLICIT: "ftrun begins again with each replica as a world of its own, as "
+        "--inject explicit does",
+        Form.DDP: "ftrun begins again with all replicas as one world, as --inject ddp does",
+    }
+    return _notice("again", f"{reason}. {then[form]}.", replica_id)
+
+
+def cannot_begin_again(form: Form, reason: str) -> str:
+    """Why a job on several nodes ends whose script needs another form."""
+    if form is not Form.ONE_WORLD:
+        return f"{reason}. Give --inject {form.value} on every node"
+    return f"{reason}; and one world of workers on several nodes is not offered"
 
 
 def stands_in(replica_id: str, places: Iterable[tuple[int, str]]) -> ShowNotice:

@@ -15,6 +15,7 @@ from typing import Any
 from ftrun.core import messages as m
 from ftrun.core.activity import FOR_PEERS, Activity
 from ftrun.core.ids import Attempt
+from ftrun.core.lighthouse.divergence import Divergence
 from ftrun.core.lighthouse.events import JournalState
 from ftrun.core.lighthouse.forming import Forming
 from ftrun.core.lighthouse.history import replicas
@@ -44,6 +45,7 @@ class Membership:
         self.losses = Losses(state, self.takeover)
         self.leaving = Leaving(state, self.losses)
         self.standstill = Standstill(state)
+        self.divergence = Divergence(state)
         self._handlers: dict[type, Callable[[Replica, int, Any], None]] = {
             m.Report: self._on_report,
             m.Built: self._on_built,
@@ -237,6 +239,7 @@ class Membership:
             replica.paused_at = self.state.now - word.since_s if is_pause else None
             self._note_stall(replica, word)
             self._note_too_few(replica, word)
+            self.divergence.note(replica, word)
         self._at_step(replica, word.step)
 
     def _note_stall(self, replica: Replica, word: m.Progress) -> None:
@@ -264,6 +267,7 @@ class Membership:
         if rank != 0 or quorum is None or healed.attempt != quorum.attempt:
             return
         replica.heals, replica.is_overtaken = False, True
+        replica.has_healed = replica.has_healed or healed.step > 0
         if healed.step == 0:
             return  # at step 0 nothing was lost: all take one replica's weights
         if len(quorum.newcomers) > HEALED_NOTICES_MAX:

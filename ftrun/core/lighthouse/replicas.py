@@ -29,9 +29,9 @@ class Replica:
     its address in messages to its agent. ``paused_at``: since when it is in an announced pause.
     ``heals``: it has joined a quorum whose state it does not hold yet. ``awaits_switch``: it is to
     join by a switch that is not complete. ``is_overtaken``: it has joined a quorum, that came to
-    stand, or it healed, since its last Progress. ``begun``: the last attempt whose first step its
-    main thread has begun. ``facts``: what its agent has measured of each worker, by group_rank,
-    with the time of the measurement.
+    stand, or it healed, since its last Progress. ``has_healed``: it came to a job that trained.
+    ``begun``: the last attempt whose first step its main thread has begun. ``facts``: what its
+    agent has measured of each worker, by group_rank, with the time of the measurement.
     """
 
     replica_id: str
@@ -51,6 +51,7 @@ class Replica:
     heals: bool = False
     awaits_switch: bool = False
     is_overtaken: bool = False
+    has_healed: bool = False
     facts: dict[int, tuple[float, WorkerFacts]] = field(default_factory=dict)
     target: RunningReplica = field(init=False)
     _member: Member | None = field(init=False, default=None, repr=False)

@@ -1,8 +1,9 @@
-"""An unmodified DistributedDataParallel script heals per step: ``--inject ddp``.
+"""An unmodified DistributedDataParallel script heals per step: ``--inject auto`` and ``ddp``.
 
 torch's own classes are patched in place before the script runs, so that modules that were loaded
 earlier see the patches too. Nothing else happens until the script makes its first
-DistributedDataParallel. Begin with ``loop.py``.
+DistributedDataParallel. Under ``auto`` the patches are removed again if the script turns out to use
+ftrun itself. Begin with ``loop.py``.
 
 | file | what it patches or keeps |
 |---|---|
@@ -15,8 +16,14 @@ DistributedDataParallel. Begin with ``loop.py``.
 | frames.py | the script's frames: where it stands, and its counters |
 | place.py | a replica's place in the script, as it heals |
 | carried.py | all state that heals |
+| trial.py | ``ftrun check``: what a worker does in a trial |
+| settings.py | what is compared of the optimizers, so that nothing diverges silently |
 | files.py | ``torch.save`` of one replica for all |
-| told.py | what is said, and what is refused |
+| told.py, charge.py | what is said; what ftrun has taken charge of |
+| attaching.py | under ``auto``: which form the script turns out to have |
+| variables.py | the environment of both forms, and who has read it |
+| refusals.py | what cannot be carried |
+| patches.py | what was patched, to be undone |
 | loop.py | boundaries, joins and the end |
 
 Not here: the Manager (training/), the protocol (core/).
@@ -27,21 +34,64 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ftrun.inject.zero_edit.loop import Loop
     from ftrun.training.context import WorkerContext
 
 
-def install(here: WorkerContext) -> Loop:
-    """Patch torch; call it once, before the script runs."""
-    from ftrun.inject.zero_edit import counting, files, loaders, world
-    from ftrun.inject.zero_edit.loop import Loop
+def install(
+    here: WorkerContext, environment: Mapping[str, str], explicit: Mapping[str, str] | None
+) -> Loop:
+    """Patch torch; call it once, before the script runs.
 
-    loop = Loop(here)
-    loop.models.install()
-    loop.stepping.install()
+    Args:
+        here: this worker.
+        environment: its variables.
+        explicit: those that hold if the script turns out to be explicit; None: it is taken.
+    """
+    from ftrun.inject.zero_edit import counting, files, loaders, refusals, world
+    from ftrun.inject.zero_edit.attaching import Attaching
+    from ftrun.inject.zero_edit.loop import Loop
+    from ftrun.inject.zero_edit.patches import Patches
+    from ftrun.inject.zero_edit.variables import Variables
+
+    loop, patches = Loop(here), Patches()
+    loop.models.install(patches)
+    loop.stepping.install(patches)
     loaders.Draws.before = loop.before_draw
-    loaders.install(loop.exactly_once.claim)
-    counting.install()
-    world.install(here, loop.exchange)
-    files.install()
+    loaders.install(patches, loop.exactly_once.claim)
+    counting.install(patches)
+    world.install(here, loop.exchange, patches)
+    files.install(patches)
+    if explicit is not None:
+
+        def undo() -> None:
+            patches.undo()
+            counting.forget()
+
+        refusals.may_begin_again(here)
+        variables = Variables(environment, explicit)
+        attaching = Attaching(variables, undo, lambda: loop.makes_manager)
+        loop.models.makes_ddp = attaching.makes_ddp
+        loop.on_raise = attaching.raised
+        attaching.install()
     return loop
+
+
+def watch(here: WorkerContext) -> None:
+    """Make sure that a script that has begun again as explicit makes a Manager."""
+    from ftrun.inject.zero_edit import refusals
+    from ftrun.inject.zero_edit.attaching import Attaching, Stage
+    from ftrun.inject.zero_edit.loop import Loop
+    from ftrun.inject.zero_edit.patches import Patches
+    from ftrun.inject.zero_edit.variables import Variables
+
+    loop, patches = Loop(here), Patches()
+    refusals.may_begin_again(here)
+    attaching = Attaching(Variables({}, {}), patches.undo, lambda: False)
+    attaching.stage = Stage.EXPLICIT
+    loop.models.makes_ddp = attaching.makes_ddp
+    loop.models.install(patches)
+    patches.undo()  # all but how a DistributedDataParallel is made
+    attaching.install()

@@ -14,10 +14,12 @@ from __future__ import annotations
 
 import builtins
 import importlib.machinery
+import sys
 from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 from ftrun.inject.zero_edit.frames import Spot, is_script, script_frames, spot_of
+from ftrun.inject.zero_edit.patches import Patches
 
 KNOWN_SEQUENCES = (list, tuple, dict, str, builtins.range, set, frozenset)
 SITES_MAX = 1024
@@ -160,7 +162,16 @@ class Counted:
 NAMES = {"range": Range, "enumerate": Enumerate}
 
 
-def install() -> None:
+def forget() -> None:
+    """Take our names out of the script's modules."""
+    for module in list(sys.modules.values()):
+        names = getattr(module, "__dict__", {})
+        for name, ours in NAMES.items():
+            if names.get(name) is ours:
+                del names[name]
+
+
+def install(patches: Patches) -> None:
     """Give each module of the script that is imported from now on our names."""
     loader: Any = importlib.machinery.SourceFileLoader
     plain = loader.exec_module
@@ -172,4 +183,4 @@ def install() -> None:
                 module.__dict__.setdefault(name, ours)
         plain(self, module)
 
-    loader.exec_module = exec_module
+    patches.put(loader, "exec_module", exec_module)

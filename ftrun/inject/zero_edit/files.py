@@ -13,8 +13,10 @@ from typing import Any
 
 import torch
 
+from ftrun.inject.zero_edit.patches import Patches
 
-def install() -> None:
+
+def install(patches: Patches) -> None:
     """Patch ``torch.save``."""
     plain = torch.save
 
@@ -32,5 +34,5 @@ def install() -> None:
             draft.unlink(missing_ok=True)
             raise
 
-    torch.save = save
-    torch.serialization.save = save
+    patches.put(torch, "save", save)
+    patches.put(torch.serialization, "save", save)

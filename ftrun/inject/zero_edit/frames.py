@@ -15,6 +15,7 @@ import sys
 import sysconfig
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
+from enum import Enum
 from functools import lru_cache
 from pathlib import Path
 from types import CodeType, FrameType
@@ -124,6 +125,23 @@ def _holds_values(kind: Any) -> bool:
     return torch is None or not issubclass(kind, torch.nn.Module)
 
 
+class _Kind(Enum):
+    """What may be found in a variable of one type."""
+
+    PLAIN = "plain"
+    INSIDE = "inside"
+    NOTHING = "nothing"
+
+
+@lru_cache(maxsize=4096)
+def _kind_of(kind: Any) -> _Kind:
+    if kind in PLAIN:
+        return _Kind.PLAIN
+    is_holder = kind is dict or _holds_values(cast(Hashable, kind))
+    return _Kind.INSIDE if is_holder else _Kind.NOTHING
+
+
+@lru_cache(maxsize=65_536)
 def is_own(name: str) -> bool:
     """Whether a variable of this name belongs to one rank, as ``is_world_process_zero`` does."""
     return _OWN.search(name) is not None
@@ -132,6 +150,13 @@ def is_own(name: str) -> bool:
 def _is_plain(value: Any) -> bool:
     kind = type(value)
     return kind in PLAIN and (kind is not str or len(value) <= TEXT_CHARS_MAX)
+
+
+def heals(values: dict[Any, Any]) -> bool:
+    """Whether a dict of the script has nothing but counters, so that it heals."""
+    return len(values) <= DICT_MAX and all(
+        type(key) is str and _is_plain(item) for key, item in values.items()
+    )
 
 
 def _places(frame: FrameType) -> Iterator[tuple[str, dict[Any, Any] | None, Any, Any]]:
@@ -144,13 +169,19 @@ def _places(frame: FrameType) -> Iterator[tuple[str, dict[Any, Any] | None, Any,
             continue
         if _is_plain(value):
             yield name, None, name, value
-        elif type(value) is dict:
-            if len(value) <= DICT_MAX:
-                for key, item in value.items():
-                    if type(key) is str and _is_plain(item):
-                        yield f"{name}[{key}]", value, key, item
-        elif _holds_values(cast(Hashable, type(value))) and hasattr(value, "__dict__"):
-            yield from _attributes(name, value)
+        else:
+            yield from _inside(name, value)
+
+
+def _inside(name: str, value: Any) -> Iterator[tuple[str, dict[Any, Any], Any, Any]]:
+    """The plain values in a dict, or in an object of the script's."""
+    if type(value) is dict:
+        if len(value) <= DICT_MAX:
+            for key, item in value.items():
+                if type(key) is str and _is_plain(item):
+                    yield f"{name}[{key}]", value, key, item
+    elif _holds_values(cast(Hashable, type(value))) and hasattr(value, "__dict__"):
+        yield from _attributes(name, value)
 
 
 def _attributes(name: str, holder: Any) -> Iterator[tuple[str, dict[Any, Any], Any, Any]]:
@@ -168,13 +199,21 @@ def _attributes(name: str, holder: Any) -> Iterator[tuple[str, dict[Any, Any], A
 
 
 def read_values(frame: FrameType) -> Values:
-    """The plain values that a frame reaches, by path."""
+    """The plain values that a frame reaches, by path. It runs at every draw."""
     found: Values = {}
-    for path, _, _, value in _places(frame):
+    for name, value in frame.f_locals.items():
+        kind = _kind_of(cast(Hashable, type(value)))
+        if kind is _Kind.NOTHING or name.startswith("__"):
+            continue
+        if kind is _Kind.PLAIN:
+            if not is_own(name) and _is_plain(value):
+                found[name] = value
+        else:
+            found.update(
+                (path, item) for path, _, _, item in _inside(name, value) if not is_own(path)
+            )
         if len(found) >= NAMES_MAX:
             break
-        if not is_own(path):
-            found[path] = value
     return found
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from ftrun.inject.zero_edit.counting import Jumps
 from ftrun.inject.zero_edit.frames import Spot, script_frames, spot_of
+from ftrun.inject.zero_edit.patches import Patches
 
 
 class Draws:
@@ -36,6 +37,11 @@ class OpenIterators:
         found = [(ref, it) for ref in self._open if (it := ref()) is not None and not it.has_ended]
         self._open = [ref for ref, _ in found]
         return [it for _, it in found]
+
+    def words(self) -> str:
+        """The loop that takes the batches, for people."""
+        loaders = [str(x.spot) for x in self.all() if x.is_fresh]
+        return f"the loader at {', '.join(loaders)}" if loaders else "a loop without a loader"
 
 
 OPEN = OpenIterators()
@@ -151,7 +157,7 @@ class LoaderIterator:
             self._inner._num_yielded += batches
 
 
-def install(claims: Callable[[Any], LoaderIterator | None]) -> None:
+def install(patches: Patches, claims: Callable[[Any], LoaderIterator | None]) -> None:
     """Hand out our iterators for those of every DataLoader.
 
     ``claims``: gives the iterator of a loader whose samples ftrun chooses (exactly_once.py).
@@ -170,4 +176,4 @@ def install(claims: Callable[[Any], LoaderIterator | None]) -> None:
             return claimed
         return LoaderIterator(self, plain(self), lambda: plain(self))
 
-    DataLoader.__iter__ = __iter__  # type: ignore[method-assign]
+    patches.put(DataLoader, "__iter__", __iter__)

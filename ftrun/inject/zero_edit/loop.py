@@ -20,13 +20,17 @@ Not here: what is patched (models.py, stepping.py, loaders.py, counting.py, worl
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
+from types import FrameType
 from typing import Any
 
 import torch
 
+from ftrun.core.worker.marks import PARAMETERS_EVERY
 from ftrun.errors import UserError
-from ftrun.inject.zero_edit import told
+from ftrun.inject.zero_edit import charge, told
 from ftrun.inject.zero_edit.carried import KEY, Carried
 from ftrun.inject.zero_edit.counting import RANGES
 from ftrun.inject.zero_edit.exactly_once import ExactIterator, ExactlyOnce
@@ -48,9 +52,13 @@ from ftrun.inject.zero_edit.place import (
     digest,
     summary,
 )
+from ftrun.inject.zero_edit.refusals import Refused, refuse
+from ftrun.inject.zero_edit.settings import digest_of, settings_of, text_of
 from ftrun.inject.zero_edit.stepping import Stepping
+from ftrun.inject.zero_edit.trial import trial_of
 from ftrun.training import injected
 from ftrun.training.context import WorkerContext
+from ftrun.training.lingering import part
 from ftrun.training.manager import Manager
 
 COUNTERS_TOLD_MAX = 12
@@ -72,11 +80,14 @@ class Loop:
 
     Attributes:
         in_step: a step is under way.
+        makes_manager: the Manager of this process is being made, for the script.
+        on_raise: called if the script fails before its first step.
         steps: that this process has ended; ``lost``: those of them that were not committed.
     """
 
     def __init__(self, here: WorkerContext) -> None:
-        self.in_step = False
+        self.in_step = self.makes_manager = False
+        self.on_raise: Callable[[BaseException], None] = lambda error: None
         self.steps = self.lost = 0
         self.models = Models(self.manager, self.before_forward)
         self.stepping = Stepping(
@@ -103,13 +114,18 @@ class Loop:
         self._since_draw = 0  # steps since the last draw
         self._commits = 0  # steps since ``_place``
         self._is_told = False
+        self._trial = trial_of(here.replica_id, here.restarts, here.replicas)
+        self._batches_of = ""
+        self._managed: list[torch.optim.Optimizer] = []
 
     # ------------------------------------------------------------ the Manager
 
     def manager(self) -> Manager:
         """The Manager of this process, made at the script's first need of its peers."""
         if self._manager is None:
+            self.makes_manager = True
             self._manager = injected.manager(use_async_quorum=False)
+            self.makes_manager = False
             self._manager.register_state_dict_fn(KEY, self._carried.load, self._carried.state)
             if self._manager.snapshots is not None:
                 self._manager.snapshots.position = lambda: self._place.encode()
@@ -117,7 +133,13 @@ class Loop:
 
     def exchange(self, site: str, what: str, body: bytes, timeout_s: float) -> dict[int, bytes]:
         """One collective of the script: the values of all that take part, by rank."""
-        found = self.manager().exchanges.exchange(site, what, body, timeout_s)
+        exchanges = self.manager().exchanges
+        if exchanges.is_full:
+            refuse(
+                f"{site}: {what}: the collectives before the first step take more memory than "
+                "ftrun keeps for replicas that come later"
+            )
+        found = exchanges.exchange(site, what, body, timeout_s)
         return {int(c.replica_id): c.body for c in found.contributions}
 
     def _joins_at(self) -> str:
@@ -154,11 +176,12 @@ class Loop:
         if not self.models.wrapped:
             return
         self._end_replay()
-        here = stack()
+        frames = script_frames()
+        here = tuple(spot_of(frame) for frame in frames)
         wanted = self._joins_at()
         if wanted and digest(here) == wanted:
             self._join(here)
-        iterator.noted = self._note(here)
+        iterator.noted = self._note(here, frames)
         if iterator.is_training:
             self._noted = iterator.noted
         if iterator.is_training or not any(other.is_training for other in OPEN.all()):
@@ -173,9 +196,11 @@ class Loop:
         elif self.in_step and iterator.is_fresh:
             iterator.refuse_several()
 
-    def _note(self, here: tuple[Spot, ...]) -> _Noted:
+    def _note(self, here: tuple[Spot, ...], frames: list[FrameType]) -> _Noted:
         functions = {spot.name for spot in here}
-        values = tuple(read_values(frame) for frame in script_frames())
+        if self._trial is not None:
+            self._trial.look()
+        values = tuple([read_values(frame) for frame in frames])
         exchanges = self.manager().exchanges.place()
         return _Noted(here, values, RANGES.current(functions), exchanges)
 
@@ -197,7 +222,7 @@ class Loop:
         self.exactly_once.expect()
         draws = [iterator for iterator in OPEN.all() if iterator.is_training]
         if not draws:
-            self._noted = self._note(stack())
+            self._noted = self._note(stack(), script_frames())
         wanted = self._joins_at()
         if wanted and digest(stack()) == wanted:
             self._join(stack())
@@ -224,7 +249,6 @@ class Loop:
         if is_joinable:
             self._place, self._commits = self._make_place(draws), 0
         manager = self.manager()
-        manager.progress.position = summary(self._place)
         if not self._has_stepped:
             self._take_charge(manager)
         loaded = self._start(manager, allow_heal=is_joinable)
@@ -232,7 +256,11 @@ class Loop:
             # It was out of the quorum for some steps.
             self._go_to(loaded, is_drawn=not any(x.begins_steps for x in draws))
             self._place = loaded
+        self._show_place(manager)
+
+    def _show_place(self, manager: Manager) -> None:
         place = self._place
+        manager.progress.position = partial(summary, place)
         manager.exchanges.show_place(place.encode)
 
     def _start(self, manager: Manager, *, allow_heal: bool) -> Place | None:
@@ -270,6 +298,10 @@ class Loop:
             self._outcome = self.manager().should_commit()
             self.in_step = False
             self.steps += 1
+            if self._outcome:
+                self._mark(self.manager())
+                if self._trial is not None:
+                    self._trial.committed(self.manager(), self._facts)
             self._since_draw += 1
             self._commits += 1
             self.lost += not self._outcome
@@ -279,6 +311,17 @@ class Loop:
 
     def _replays_left(self) -> int | None:
         return self._replays if self._has_followed else None
+
+    def _mark(self, manager: Manager) -> None:
+        """Note what must be equal on all replicas at this step: all have their averaged gradients,
+        and no optimizer has stepped yet."""
+        settings = settings_of(self._managed)
+        is_due = manager.current_step() % PARAMETERS_EVERY == 0
+        manager.progress.mark(
+            partial(text_of, settings),
+            digest_of(self._managed) if is_due else "",
+            partial(_position, self._place, self._commits),
+        )
 
     def _replay(self) -> None:
         """A step ends that this replica has gone through again: its result has healed already."""
@@ -309,7 +352,7 @@ class Loop:
         _renew_random(self._here.replica_id, manager.current_step())
         self._go_to(loaded, is_drawn=False)
         self._place = loaded
-        manager.exchanges.show_place(loaded.encode)
+        self._show_place(manager)
 
     def _go_to(self, place: Place, *, is_drawn: bool) -> None:
         """Set loops, counters and loaders. ``is_drawn``: this step's batch is drawn already."""
@@ -348,32 +391,16 @@ class Loop:
         for created in (self.stepping.optimizers, self.stepping.schedulers, self.stepping.scalers):
             created.keep()
         self.models.keep()
-        for optimizer in self.stepping.optimizers.all():
-            if self.models.has_parameter_of(optimizer):
-                manager.watch_optimizer(optimizer)
+        optimizers = self.stepping.optimizers.all()
+        self._managed = [x for x in optimizers if self.models.has_parameter_of(x)]
+        for optimizer in self._managed:
+            manager.watch_optimizer(optimizer)
+        self._batches_of = OPEN.words()
         if self._is_told:
             return
         self._is_told = True
         if self._here.replica_id == "0" and not self._joins_at():
-            told.say(self._charge())
-
-    def _charge(self) -> str:
-        optimizers = self.stepping.optimizers.all()
-        managed = [x for x in optimizers if self.models.has_parameter_of(x)]
-        loose = [x for x in optimizers if not self.models.has_parameter_of(x)]
-        parts = [
-            _names("DistributedDataParallel of", self.models.wrapped),
-            _names("other modules", self.models.loose_roots()),
-            _names("optimizers", managed),
-            _names("schedulers", self.stepping.schedulers.all()),
-            _names("scalers", [x for x in self.stepping.scalers.all() if x.is_enabled()]),
-        ]
-        loaders = [str(x.spot) for x in OPEN.all() if x.is_fresh]
-        loop = f"loader at {', '.join(loaders)}" if loaders else "a loop without a loader"
-        text = f"took charge of {'; '.join(filter(None, parts))}; batches of the {loop}"
-        if loose:
-            text += f". Not carried: {_names('optimizers of other parameters', loose)}"
-        return text
+            told.say(charge.line(self.models, self.stepping, self._batches_of))
 
     def _tell_joined(self, place: Place, changed: list[str]) -> None:
         more = len(changed) - COUNTERS_TOLD_MAX
@@ -382,9 +409,26 @@ class Loop:
             f"replica {self._here.replica_id} joined at {place.words()}"
             + (f"; set: {shown}" if shown else "")
         )
+        if self._trial is not None:
+            self._trial.joined, self._trial.set_to = place.words(), changed
+
+    def _facts(self) -> dict[str, Any]:
+        """For the report of a trial."""
+        carried, loose = charge.parts(self.models, self.stepping)
+        carried.append(f"batches of {self._batches_of}")
+        digest = digest_of(self._managed)
+        return {"parameters": digest, "lost": self.lost, "carried": carried, "loose": loose}
+
+    def raised(self, error: BaseException) -> None:
+        """The script has failed. Raises ``Refused`` if it is to begin again in another form."""
+        if self.steps == 0 and not isinstance(error, Refused):
+            self.on_raise(error)
 
     def ends(self) -> None:
         """The script has ended well: wait for replicas that must heal once more."""
+        if self._manager is not None and not self.models.wrapped:
+            part(self._manager.exchanges, self._here.quorum_timeout_s)
+            return
         if self._manager is None or not (self._has_stepped or self._joins_at()):
             return
         if not self._has_stepped:  # it has come to the end by a file that its predecessor wrote
@@ -397,20 +441,22 @@ class Loop:
         self._end_replay()
         if not self._has_followed:
             self._place = replace(self._place, has_finished=True, commits=self._commits)
-        self._manager.progress.position = summary(self._place)
-        self._manager.exchanges.show_place(self._place.encode)
+        self._show_place(self._manager)
         if not self._manager.linger():
             told.say(
                 f"replica {self._here.replica_id} ends although others have not come to the end"
             )
+        if self._trial is not None:
+            self._trial.write(self._facts())
         if self.lost:
             told.say(
                 f"{self.lost} of {self.steps} steps were not committed: their batches are lost"
             )
 
 
-def _names(what: str, found: list[Any]) -> str:
-    return f"{what} {', '.join(type(x).__name__ for x in found)}" if found else ""
+def _position(place: Place, commits: int) -> str:
+    """Where the script stands, ``commits`` steps after ``place``."""
+    return f"{summary(place)}, step {commits} from there"
 
 
 def _renew_random(replica_id: str, step: int) -> None:

@@ -17,8 +17,9 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as TorchDDP
 
-from ftrun.errors import UserError
 from ftrun.inject.zero_edit.frames import call_site
+from ftrun.inject.zero_edit.patches import Patches
+from ftrun.inject.zero_edit.refusals import refuse
 from ftrun.inject.zero_edit.world import World
 from ftrun.training.ddp import DistributedDataParallel
 from ftrun.training.manager import Manager
@@ -32,13 +33,21 @@ class Models:
     Args:
         manager: makes the Manager, at the first model.
         before_forward: called before a forward pass in training; False: the pass does not count.
+
+    Attributes:
+        wrapped, sites: what a DistributedDataParallel wraps, and where the script made that.
+        makes_ddp: called before the script makes a DistributedDataParallel; False: it is torch's
+            own, because the script is explicit.
     """
 
     def __init__(self, manager: Callable[[], Manager], before_forward: Callable[[], bool]) -> None:
+        self.makes_ddp: Callable[[], bool] = lambda: True
         self.manager = manager
         self.before_forward = before_forward
         self.wrapped: list[nn.Module] = []
+        self.sites: list[str] = []
         self._parameters: set[int] = set()
+        self._steppers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._made: list[weakref.ref[nn.Module]] = []
         self._roots: list[nn.Module] | None = None
 
@@ -50,12 +59,18 @@ class Models:
     def add(self, module: nn.Module) -> None:
         """A DistributedDataParallel wraps ``module``."""
         self.wrapped.append(module)
+        self.sites.append(call_site())
         self._parameters |= {id(parameter) for parameter in module.parameters()}
 
     def has_parameter_of(self, optimizer: torch.optim.Optimizer) -> bool:
         """Whether the optimizer steps something that a DistributedDataParallel wraps."""
+        if optimizer in self._steppers:
+            return True
         groups = optimizer.param_groups
-        return any(id(p) in self._parameters for group in groups for p in group["params"])
+        found = any(id(p) in self._parameters for group in groups for p in group["params"])
+        if found:
+            self._steppers.add(optimizer)
+        return found
 
     def loose_roots(self) -> list[nn.Module]:
         """Modules with a state that no DistributedDataParallel wraps and no other one contains.
@@ -79,25 +94,25 @@ class Models:
             found.append(module)
         return found
 
-    def install(self) -> None:
-        """Patch torch's classes."""
+    def install(self, patches: Patches) -> None:
+        """Patch torch's classes. How a DDP is made stays patched: see ``makes_ddp``."""
         _Charge.models = self
 
         def __new__(cls: type, *args: Any, **kwargs: Any) -> Any:
-            if cls is TorchDDP:
-                return nn.Module.__new__(ManagedModel)
-            if not issubclass(cls, DistributedDataParallel):
-                raise UserError(
+            if issubclass(cls, DistributedDataParallel) or not self.makes_ddp():
+                return nn.Module.__new__(cls)
+            if cls is not TorchDDP:
+                refuse(
                     f"{call_site()}: {cls.__name__} is a subclass of DistributedDataParallel, "
-                    "which --inject ddp cannot carry. Use torch's class itself, or ftrun's "
+                    "which ftrun cannot carry step by step. Use torch's class itself, or ftrun's "
                     "DistributedDataParallel(manager, …)"
                 )
-            return nn.Module.__new__(cls)
+            return nn.Module.__new__(ManagedModel)
 
         TorchDDP.__new__ = __new__  # type: ignore[method-assign]
-        self._note_modules()
+        self._note_modules(patches)
 
-    def _note_modules(self) -> None:
+    def _note_modules(self, patches: Patches) -> None:
         module: Any = nn.Module
         plain_init, plain_set = module.__init__, module.__setstate__
 
@@ -111,7 +126,8 @@ class Models:
             plain_set(made, state)
             self._note(made)
 
-        module.__init__, module.__setstate__ = __init__, __setstate__
+        patches.put(module, "__init__", __init__)
+        patches.put(module, "__setstate__", __setstate__)
 
     def _note(self, made: nn.Module) -> None:
         if len(self._made) < MODULES_MAX:
@@ -156,16 +172,16 @@ class ManagedModel(DistributedDataParallel):
 def _check_group(group: Any) -> None:
     if group.size() == torch.distributed.get_world_size():
         return
-    raise UserError(
-        f"{call_site()}: DistributedDataParallel over {group.size()} ranks: --inject ddp reduces "
-        "over all replicas. Leave process_group out"
+    refuse(
+        f"{call_site()}: DistributedDataParallel over {group.size()} ranks: ftrun reduces over all "
+        "replicas. Leave process_group out"
     )
 
 
 def _check_layers(module: nn.Module) -> None:
     for name, part in module.named_modules():
         if isinstance(part, nn.SyncBatchNorm):
-            raise UserError(
+            refuse(
                 f"{call_site()}: the layer {name or type(part).__name__} is a SyncBatchNorm, which "
-                "reduces inside the forward pass: --inject ddp cannot carry it. Use BatchNorm"
+                "reduces inside the forward pass: ftrun cannot carry it step by step. Use BatchNorm"
             )

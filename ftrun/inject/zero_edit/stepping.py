@@ -14,8 +14,9 @@ import torch
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from ftrun.errors import UserError
 from ftrun.inject.zero_edit.frames import call_site
+from ftrun.inject.zero_edit.patches import Patches
+from ftrun.inject.zero_edit.refusals import refuse
 
 
 class Created:
@@ -23,12 +24,18 @@ class Created:
 
     def __init__(self) -> None:
         self._found: list[weakref.ref[Any]] = []
+        self._sites: dict[int, str] = {}
         self._kept: list[Any] = []
 
     def add(self, made: Any) -> None:
         """The script has made one more; its own references decide whether it lives."""
         if not any(ref() is made for ref in self._found):
             self._found.append(weakref.ref(made))
+            self._sites[id(made)] = call_site()
+
+    def site_of(self, made: Any) -> str:
+        """``file:line`` where the script made it."""
+        return self._sites.get(id(made), "the script")
 
     def all(self) -> list[Any]:
         """Those that live."""
@@ -64,12 +71,13 @@ class Stepping:
         self._is_in_step = is_in_step
         self._depth = 0
 
-    def install(self) -> None:
+    def install(self, patches: Patches) -> None:
         """Patch torch's classes."""
-        _note_new(Optimizer, self.optimizers.add)
-        _note_new(LRScheduler, self._note_scheduler)
+        self._patches = patches
+        self._note_new(Optimizer, self.optimizers.add)
+        self._note_new(LRScheduler, self._note_scheduler)
         for kind in _schedulers_without_super():
-            _note_new(kind, self._note_scheduler)
+            self._note_new(kind, self._note_scheduler)
         self._patch_steps()
         self._patch_scaler()
 
@@ -88,7 +96,7 @@ class Stepping:
         def step(scheduler: Any, *args: Any, **kwargs: Any) -> Any:
             return None if self._is_replay() else plain(scheduler, *args, **kwargs)
 
-        kind.step = step
+        self._patches.put(kind, "step", step)
 
     def _patch_steps(self) -> None:
         """Wrap ``step`` of each optimizer class, where torch itself wraps it for its hooks."""
@@ -98,10 +106,9 @@ class Stepping:
             plain(optimizer)
             kind = type(optimizer)
             if getattr(kind.step, "ftrun_of", None) is not kind:
-                kind.step = self._wrapped(kind.step, kind)
+                self._patches.put(kind, "step", self._wrapped(kind.step, kind))
 
-        optimizer: Any = Optimizer
-        optimizer._patch_step_function = _patch_step_function
+        self._patches.put(Optimizer, "_patch_step_function", _patch_step_function)
 
     def _wrapped(self, plain: Callable[..., Any], kind: type) -> Callable[..., Any]:
         @functools.wraps(plain)
@@ -111,9 +118,9 @@ class Stepping:
                     plain(optimizer, closure, **kwargs) if closure else plain(optimizer, **kwargs)
                 )
             if isinstance(optimizer, torch.optim.LBFGS):
-                raise UserError(
-                    f"{call_site()}: LBFGS runs the model several times in one step, which "
-                    "--inject ddp cannot carry. Use another optimizer"
+                refuse(
+                    f"{call_site()}: LBFGS runs the model several times in one step, which ftrun "
+                    "cannot carry. Use another optimizer"
                 )
             loss = None
             if closure is not None:
@@ -132,7 +139,7 @@ class Stepping:
 
     def _patch_scaler(self) -> None:
         scaler: Any = torch.amp.GradScaler
-        _note_new(scaler, self.scalers.add)
+        self._note_new(scaler, self.scalers.add)
         plain, plain_update = scaler.step, scaler.update
 
         @functools.wraps(plain)
@@ -147,18 +154,18 @@ class Stepping:
             if not self._is_replay():
                 plain_update(own, *args, **kwargs)
 
-        scaler.step, scaler.update = step, update
+        self._patches.put(scaler, "step", step)
+        self._patches.put(scaler, "update", update)
 
+    def _note_new(self, kind: Any, note: Callable[[Any], None]) -> None:
+        plain = kind.__init__
 
-def _note_new(kind: Any, note: Callable[[Any], None]) -> None:
-    plain = kind.__init__
+        @functools.wraps(plain)
+        def __init__(made: Any, *args: Any, **kwargs: Any) -> None:
+            plain(made, *args, **kwargs)
+            note(made)
 
-    @functools.wraps(plain)
-    def __init__(made: Any, *args: Any, **kwargs: Any) -> None:
-        plain(made, *args, **kwargs)
-        note(made)
-
-    kind.__init__ = __init__
+        self._patches.put(kind, "__init__", __init__)
 
 
 def _schedulers_without_super() -> list[type]:

@@ -21,9 +21,10 @@ import torch.distributed as dist
 from torch.distributed import ReduceOp, distributed_c10d
 
 from ftrun.core.worker.exchange import BODY_BYTES_MAX
-from ftrun.errors import UserError
 from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.frames import call_site
+from ftrun.inject.zero_edit.patches import Patches
+from ftrun.inject.zero_edit.refusals import refuse
 from ftrun.training.context import WorkerContext
 from ftrun.training.exchanged_tensors import from_bytes, operation_name, reduced, to_bytes, words
 
@@ -31,8 +32,8 @@ BACKEND = "ftrun"
 DEFAULT_TIMEOUT = timedelta(minutes=30)
 """torch's own for Gloo."""
 REFUSED = (
-    "{site}: {what} across replicas is not offered under --inject ddp. Use all_reduce, all_gather, "
-    "broadcast or barrier, or run the script without --replicas: ftrun --nproc-per-node N"
+    "{site}: {what} across replicas is not offered to a script that heals step by step. Use "
+    "all_reduce, all_gather, broadcast or barrier there"
 )
 
 Exchange = Callable[[str, str, bytes, float], dict[int, bytes]]
@@ -73,10 +74,19 @@ class World(dist.ProcessGroup):
         self._own_rank, self._own_size = rank, size
         self._timeout_s = timeout.total_seconds()
         self._exchange = exchange
+        self._name = BACKEND
 
     def getBackendName(self) -> str:
         """The name of this backend in torch."""
         return BACKEND
+
+    @property
+    def group_name(self) -> Any:
+        """The name under which torch knows this group."""
+        return self._name
+
+    def _set_group_name(self, name: str) -> None:
+        self._name = name
 
     # ------------------------------------------------------------ the exchange
 
@@ -85,7 +95,7 @@ class World(dist.ProcessGroup):
         what = words(operation, tensor)
         site = call_site()
         if tensor.nbytes > BODY_BYTES_MAX:
-            raise UserError(
+            refuse(
                 f"{site}: {what}: an operation of the script itself takes {BODY_BYTES_MAX >> 20} "
                 "MiB at most across replicas; gradients go through DistributedDataParallel"
             )
@@ -155,7 +165,7 @@ class World(dist.ProcessGroup):
     # ------------------------------------------------------------ what is not offered
 
     def _refuse(self, what: str) -> Any:
-        raise UserError(REFUSED.format(site=call_site(), what=what))
+        refuse(REFUSED.format(site=call_site(), what=what))
 
     def scatter(self, *args: Any, **kwargs: Any) -> Any:
         return self._refuse("scatter")
@@ -188,13 +198,13 @@ class World(dist.ProcessGroup):
         """As ``shutdown``."""
 
 
-def install(here: WorkerContext, exchange: Exchange) -> None:
+def install(here: WorkerContext, exchange: Exchange, patches: Patches) -> None:
     """Let ``init_process_group`` make one world of all replicas."""
     rank, size = int(here.replica_id), here.replicas
 
     def make(store: Any, group_rank: int, group_size: int, timeout: timedelta) -> World:
         if group_size != size:
-            raise UserError(
+            refuse(
                 REFUSED.format(site=call_site(), what=f"new_group of {group_size} of {size} ranks")
             )
         return World(rank, size, timeout or DEFAULT_TIMEOUT, exchange)
@@ -218,8 +228,8 @@ def install(here: WorkerContext, exchange: Exchange) -> None:
             timeout=timeout or DEFAULT_TIMEOUT,
         )
 
-    dist.init_process_group = init_process_group
-    distributed_c10d.init_process_group = init_process_group
+    patches.put(dist, "init_process_group", init_process_group)
+    patches.put(distributed_c10d, "init_process_group", init_process_group)
     os.environ.setdefault("MASTER_ADDR", here.host)
 
 
@@ -236,7 +246,5 @@ def _reduced(found: torch.Tensor, op: Any) -> torch.Tensor:
     """All tensors as one, along the first dimension."""
     whole = reduced(found, op)
     if whole is None:
-        raise UserError(
-            REFUSED.format(site=call_site(), what=f"a reduction by {operation_name(op)}")
-        )
+        refuse(REFUSED.format(site=call_site(), what=f"a reduction by {operation_name(op)}"))
     return whole

@@ -21,6 +21,7 @@ from ftrun.core.agent.events import (
     EndAgent,
     Event,
     FailureReported,
+    FormWanted,
     HealthChecked,
     IncidentRecorded,
     Instruction,
@@ -65,6 +66,7 @@ from ftrun.core.agent.slot_state import Outcome, SlotPhase
 from ftrun.core.agent.standby import StandbyRules
 from ftrun.core.agent.stopping import SIGKILL
 from ftrun.core.agent.supervisor import Supervisor
+from ftrun.core.forms import Form
 from ftrun.core.ids import NO_ATTEMPT, StateId, WorkerKey
 from ftrun.core.messages import (
     AgentLeaving,
@@ -603,6 +605,55 @@ def test_groups_that_train_apart_are_told_once_and_in_the_report() -> None:
     assert agent.core.ran_apart
     agent.failure_reports("0")
     assert not agent.core.ran_apart  # it was made later
+
+
+def test_a_replica_that_has_diverged_is_killed_without_its_stacks() -> None:
+    agent = Agent(replicas=2)
+    agent.assign("0", "1")
+    first = agent.incarnations["1"]
+    out = agent.on(RestartAsked("1", first, "has diverged at step 7: its optimizer has lr 1"))
+    assert not [x for x in out if isinstance(x, TakeStacks)]
+    assert [x.number for x in out if isinstance(x, SignalReplica)] == [SIGKILL]
+    out = agent.exits("1", -SIGKILL)
+    assert "was given up: has diverged at step 7" in said(out)
+    assert starts(out) == [("1", 1)]
+
+
+# ---------------------------------------------------------------- another form
+
+
+@pytest.mark.parametrize("form", list(Form))
+def test_a_script_that_needs_another_form_begins_again(form: Form) -> None:
+    agent = Agent(replicas=2)
+    agent.assign("0", "1", is_at_start=True)
+    keys = [WorkerKey(slot, agent.incarnations[slot], 0) for slot in "01"]
+    out = agent.on(FormWanted(keys[0], form.value, "train.py:3: no"))
+    assert said(out).startswith("train.py:3: no. ftrun begins again ")
+    killed = [x.replica_id for x in out if isinstance(x, SignalReplica) and x.number == SIGKILL]
+    assert killed == ["0", "1"]
+    assert agent.on(FormWanted(keys[1], form.value, "train.py:3: no")) == []  # once
+    agent.exits("0", -SIGKILL)
+    out = agent.exits("1", -SIGKILL)
+    assert [x for x in out if isinstance(x, EndAgent)] == [EndAgent(0, "train.py:3: no", "", form)]
+
+
+def test_on_several_nodes_a_script_that_needs_another_form_ends_the_job() -> None:
+    agent = Agent(replicas=2, alone=False)
+    agent.assign("0", is_at_start=True)
+    key = WorkerKey("0", agent.incarnations["0"], 0)
+    out = agent.on(FormWanted(key, "world", "train.py:3: no"))
+    assert "one world of workers on several nodes is not offered" in said(out)
+    out = agent.exits("0", 1)
+    ending = next(x for x in out if isinstance(x, EndAgent))
+    assert (ending.exit_code, ending.again) == (2, None)
+
+
+def test_a_form_that_nobody_knows_changes_nothing() -> None:
+    agent = Agent(replicas=2)
+    agent.assign("0", is_at_start=True)
+    key = WorkerKey("0", agent.incarnations["0"], 0)
+    assert agent.on(FormWanted(key, "other", "no")) == []
+    assert agent.on(FormWanted(WorkerKey("0", "unknown", 0), "world", "no")) == []
 
 
 def test_one_group_needs_no_manager() -> None:

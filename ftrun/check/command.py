@@ -1,0 +1,103 @@
+"""Runs a trial of a script as an ordinary job of its own, and prints the verdict.
+
+Not here: what is said about the reports (verdict.py).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ftrun.check.verdict import Trial, lines_of
+
+VARIABLE, PLAN, REFUSED = "FTRUN_CHECK", "plan.json", "refused.json"
+"""As in inject/zero_edit/trial.py, which imports torch."""
+VICTIM = "1"
+END_S = 30.0
+
+
+def check_script(
+    words: Sequence[str], options: Sequence[str], replicas: int, steps: int, timeout_s: float
+) -> int:
+    """Try the script ``words``; the exit code: 0 if it heals, else 1.
+
+    Args:
+        words: the script with its arguments.
+        options: for ``ftrun run``.
+        replicas: how many; one of them dies once.
+        steps: the trial ends after so many, if the script does not end before.
+        timeout_s: the trial is ended then.
+    """
+    with tempfile.TemporaryDirectory(prefix="ftrun-check-") as name:
+        directory = Path(name)
+        plan = {"victim": VICTIM, "kill_at": max(1, steps // 3), "steps": steps}
+        (directory / PLAN).write_text(json.dumps(plan))
+        code, is_late = _run(words, options, replicas, directory, timeout_s)
+        refused = _read(directory / REFUSED)
+        reports = {
+            index: found
+            for index in range(replicas)
+            if (found := _read(directory / f"report-{index}.json")) is not None
+        }
+    trial = Trial(replicas, int(VICTIM), code, is_late, timeout_s, refused, reports)
+    lines, is_well = lines_of(trial)
+    for line in lines:
+        print(f"ftrun check: {line}")
+    return 0 if is_well else 1
+
+
+def _run(
+    words: Sequence[str],
+    options: Sequence[str],
+    replicas: int,
+    directory: Path,
+    timeout_s: float,
+) -> tuple[int, bool]:
+    """The run's exit code, and whether it was ended because it took too long."""
+    command = [sys.executable, "-m", "ftrun", "run", "--replicas", str(replicas), "--prefix"]
+    command += ["--log-dir", str(directory / "logs"), "--inject", "auto", *options, *words]
+    process = subprocess.Popen(
+        command,
+        env={**os.environ, VARIABLE: str(directory)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    )
+    late = threading.Event()
+
+    def end() -> None:
+        late.set()
+        process.send_signal(signal.SIGTERM)
+
+    timer = threading.Timer(timeout_s, end)
+    timer.start()
+    has_stopped = False
+    assert process.stdout is not None
+    for line in process.stdout:
+        print(line, end="", flush=True)
+        if not has_stopped and (directory / REFUSED).exists():
+            has_stopped = True  # the rest would only be the script under torchrun's rules
+            process.send_signal(signal.SIGTERM)
+    timer.cancel()
+    try:
+        return process.wait(END_S), late.is_set()
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait(), True
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        found = json.loads(path.read_text())
+    except FileNotFoundError:
+        return None
+    return found if isinstance(found, dict) else None

@@ -1,0 +1,37 @@
+"""The forms in which ftrun runs a script under ``--replicas``, and the way from one to another.
+
+A script under ``--inject auto`` begins *open*: its world is that of all replicas, and what it makes
+decides. Making torch's DistributedDataParallel takes it: it heals per step. Naming ftrun's own
+classes makes it explicit, in the same process. Where that is too late, or the script cannot be
+carried, the run ends all its workers and begins again in a fixed form. A script that begins again
+as explicit is still *watched*: it must make a Manager. No other form asks for one more, so a run
+begins again twice at most.
+
+Not here: what is observed (inject/zero_edit/attaching.py), what a form means for the settings
+(config/forms.py).
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+AUTO = "auto"
+"""``--inject`` of an open script."""
+WATCHED = "watched"
+"""Of one that has begun again as explicit. Nobody can give it."""
+
+
+class Form(Enum):
+    """``EXPLICIT``: the script makes its Manager itself. ``DDP``: it is unmodified, and heals.
+
+    ``ONE_WORLD``: one group of all workers, which restarts as a whole: as under torchrun.
+    """
+
+    EXPLICIT = "explicit"
+    DDP = "ddp"
+    ONE_WORLD = "world"
+
+
+def parse(text: str) -> Form | None:
+    """The form of this name; None: there is none."""
+    return next((form for form in Form if form.value == text), None)

@@ -1,0 +1,61 @@
+"""What a worker shows of its last steps, so that replicas that have grown apart are found. Pure.
+
+Progress goes out ten times a second at most, and each replica sends its own, so two of them rarely
+show the same step. So the newest step that 1, 10, 100 … divides is shown each: of these some are
+the same on all replicas. Not here: what is done about a difference (core/lighthouse/divergence.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ftrun.core.ids import StateId
+from ftrun.core.messages import Mark
+
+EVERY = (1000, 100, 10, 1)
+TEXT_CHARS_MAX = 400
+PARAMETERS_EVERY = 100
+"""The digest of the parameters takes a pass over all of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Noted:
+    """A mark whose text is not made yet."""
+
+    state: StateId
+    settings: Callable[[], str]
+    parameters: str
+    position: Callable[[], str]
+
+    def shown(self) -> Mark:
+        """As a message has it."""
+        settings, position = self.settings()[:TEXT_CHARS_MAX], self.position()[:TEXT_CHARS_MAX]
+        step, lineage = self.state.step, self.state.lineage
+        return Mark(step, lineage, settings, self.parameters, position)
+
+
+class Marks:
+    """The newest marks of one worker. Other threads may call ``shown``."""
+
+    def __init__(self) -> None:
+        self._newest: dict[int, _Noted] = {}  # by ``EVERY``; replaced, never changed
+
+    def note(
+        self,
+        state: StateId,
+        settings: Callable[[], str],
+        parameters: str,
+        position: Callable[[], str] = str,
+    ) -> None:
+        """The worker has committed up to ``state``; the callables give texts when shown."""
+        noted, newest = _Noted(state, settings, parameters, position), dict(self._newest)
+        for every in EVERY:
+            if state.step % every == 0:
+                newest[every] = noted
+        self._newest = newest
+
+    def shown(self) -> tuple[Mark, ...]:
+        """The marks, oldest first."""
+        by_step = {noted.state.step: noted for noted in self._newest.values()}
+        return tuple(by_step[step].shown() for step in sorted(by_step))

@@ -1,0 +1,178 @@
+"""Which form an open script turns out to have: by what it makes, never by its text.
+
+| stage \\ the script | makes torch's DDP | names ftrun's classes | steps, with neither |
+|---|---|---|---|
+| OPEN | TAKEN | EXPLICIT, or begins again | one world, if it has a process group |
+| TAKEN | carried | begins again as explicit | |
+| EXPLICIT | left alone | | begins again: as DDP, or as one world |
+| MANAGED | left alone | | left alone |
+
+A script names ``ftrun.Manager`` at its top, before it reads its rank: then everything is as if
+nothing had been patched. Where it comes too late for that, because it has read a variable or has
+made its process group, the run begins again (core/forms.py). MANAGED: its Manager is made.
+
+Not here: the forms' variables (variables.py), what is patched (__init__.py).
+"""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections.abc import Callable
+from enum import Enum
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+import ftrun
+from ftrun.core.forms import Form
+from ftrun.inject.zero_edit.frames import call_site, is_script
+from ftrun.inject.zero_edit.refusals import refuse, want
+from ftrun.inject.zero_edit.trial import note_refusal
+from ftrun.inject.zero_edit.variables import Variables
+from ftrun.training import context
+
+EXPLICIT_NAMES = frozenset(
+    {"CheckpointTransport", "DistributedDataParallel", "DistributedSampler", "GradScaler"}
+    | {"HTTPTransport", "ManagedProcessGroup", "Manager", "Optimizer", "OptimizerWrapper"}
+    | {"ProcessGroupGloo", "ProcessGroupNCCL", "PureDistributedDataParallel", "manager"}
+)
+"""Names of ``ftrun`` that only a script with a Manager uses."""
+_DISTRIBUTED = ("/torch/distributed/", "/ftrun/inject/zero_edit/world.py")
+STEPS_ALONE = 2
+"""A script may take one step before it makes a Manager or a DDP: optimizers get their state so."""
+
+
+class Stage(Enum):
+    """See the module's table."""
+
+    OPEN = "open"
+    TAKEN = "taken"
+    EXPLICIT = "explicit"
+    MANAGED = "managed"
+
+
+class Attaching:
+    """Watches an open script.
+
+    Args:
+        variables: the environment of both forms.
+        undo: removes all patches.
+        is_own: whether ftrun makes a Manager for the script at this moment.
+    """
+
+    def __init__(
+        self, variables: Variables, undo: Callable[[], None], is_own: Callable[[], bool]
+    ) -> None:
+        self.stage = Stage.OPEN
+        self._variables = variables
+        self._undo = undo
+        self._is_own = is_own
+        self._made_ddp_at = ""
+        self._steps = 0
+        self._plain_getattr = vars(ftrun)["__getattr__"]
+
+    def install(self) -> None:
+        """Begin to watch."""
+        names = vars(ftrun)
+        for name in EXPLICIT_NAMES & names.keys():
+            del names[name]  # else the script's import would find it without asking
+        names["__getattr__"] = self._look_up
+        context.before_claim(self._claimed)
+        register_optimizer_step_post_hook(self._stepped)
+
+    def raised(self, error: BaseException) -> None:
+        """The script has failed before its first step. Was it at something that is not offered?
+
+        The world of an open script is not all that torch.distributed is. If the error comes from
+        there, the script runs as under torchrun, where the same error is the script's own.
+
+        Raises:
+            Refused: it was.
+        """
+        is_open = self.stage in (Stage.OPEN, Stage.TAKEN)
+        if not (is_open and _has_group()):
+            return
+        frames = traceback.extract_tb(error.__traceback__)
+        if frames and any(part in frames[-1].filename for part in _DISTRIBUTED):
+            site = next((f for f in reversed(frames) if is_script(f.filename)), frames[0])
+            place = f"{os.path.basename(site.filename)}:{site.lineno}"
+            refuse(
+                f"{place}: {type(error).__name__} ({str(error)[:200]}) in torch.distributed, of "
+                "which ftrun offers only a part to a script that heals step by step"
+            )
+
+    # ------------------------------------------------------------ what the script does
+
+    def makes_ddp(self) -> bool:
+        """The script makes torch's DistributedDataParallel: whether ftrun takes it."""
+        match self.stage:
+            case Stage.OPEN:
+                self.stage = Stage.TAKEN
+                self._variables.stop_watching()
+            case Stage.EXPLICIT:
+                self._made_ddp_at = self._made_ddp_at or call_site()
+        return self.stage is Stage.TAKEN
+
+    def _look_up(self, name: str) -> Any:
+        if name in EXPLICIT_NAMES and self.stage in (Stage.OPEN, Stage.TAKEN):
+            self._is_explicit(f"ftrun.{name}")
+        return self._plain_getattr(name)
+
+    def _claimed(self) -> None:
+        """A Manager is being made."""
+        if self._is_own() or self.stage is Stage.MANAGED:
+            return
+        if self.stage is not Stage.EXPLICIT:
+            self._is_explicit("a Manager")
+        self.stage = Stage.MANAGED
+
+    def _stepped(self, *_: Any) -> None:
+        """An optimizer has stepped: is there neither a DDP that is taken nor a Manager?"""
+        self._steps += 1
+        if self._steps != STEPS_ALONE or self.stage in (Stage.TAKEN, Stage.MANAGED):
+            return
+        if self._made_ddp_at:
+            want(
+                Form.DDP,
+                f"{self._made_ddp_at}: this script names ftrun's classes, but trains torch's "
+                "DistributedDataParallel without a Manager",
+            )
+        if _has_group():
+            refuse(
+                f"{call_site()}: this script has a process group and steps an optimizer, but makes "
+                "neither torch's DistributedDataParallel nor an ftrun.Manager, so that ftrun "
+                "cannot carry it step by step"
+            )
+
+    def _is_explicit(self, what: str) -> None:
+        """The script uses ftrun itself.
+
+        Raises:
+            Refused: it has seen the other form already.
+        """
+        late = self._why_late()
+        if late:
+            want(Form.EXPLICIT, f"{call_site()}: {what} comes after {late}")
+        note_refusal(Form.EXPLICIT.value, f"{call_site()}: the script uses {what}")
+        self.stage = Stage.EXPLICIT
+        vars(ftrun)["__getattr__"] = self._plain_getattr
+        self._variables.become_explicit()
+        self._undo()
+
+    def _why_late(self) -> str:
+        if self.stage is Stage.TAKEN:
+            return "torch's DistributedDataParallel"
+        if _has_group():
+            return "the script's process group"
+        if self._variables.read_at:
+            return f"the script has read {self._variables.read_at}"
+        in_use = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        return "CUDA is in use" if in_use else ""
+
+
+def _has_group() -> bool:
+    """Whether the script has made its process group."""
+    return dist.is_available() and bool(dist.is_initialized())

@@ -1,0 +1,44 @@
+"""What ftrun has taken charge of in a script, and what not, with the lines that made it: in words.
+
+Not here: how it is carried (carried.py), what else is said (told.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ftrun.inject.zero_edit.models import Models
+from ftrun.inject.zero_edit.stepping import Stepping
+
+
+def line(models: Models, stepping: Stepping, loop: str) -> str:
+    """What ftrun has taken charge of, in one line. ``loop``: where the batches come from."""
+    carried, loose = parts(models, stepping)
+    text = f"took charge of {'; '.join(carried)}; batches of {loop}"
+    return text + (f". Not carried: {'; '.join(loose)}" if loose else "")
+
+
+def parts(models: Models, stepping: Stepping) -> tuple[list[str], list[str]]:
+    """What is carried, and what is not, each with the lines of the script that made it."""
+    optimizers = stepping.optimizers.all()
+    sites = dict(zip(map(id, models.wrapped), models.sites, strict=True))
+    managed = [x for x in optimizers if models.has_parameter_of(x)]
+    loose = [x for x in optimizers if not models.has_parameter_of(x)]
+    scalers = [x for x in stepping.scalers.all() if x.is_enabled()]
+    carried = [
+        _names("DistributedDataParallel of", models.wrapped, lambda x: sites[id(x)]),
+        _names("other modules", models.loose_roots()),
+        _names("optimizers", managed, stepping.optimizers.site_of),
+        _names("schedulers", stepping.schedulers.all(), stepping.schedulers.site_of),
+        _names("scalers", scalers, stepping.scalers.site_of),
+    ]
+    left = [_names("optimizers of other parameters", loose, stepping.optimizers.site_of)]
+    return [part for part in carried if part], [part for part in left if part]
+
+
+def _names(what: str, found: list[Any], site_of: Callable[[Any], str] | None = None) -> str:
+    if not found:
+        return ""
+    each = [type(x).__name__ + (f" ({site_of(x)})" if site_of is not None else "") for x in found]
+    return f"{what} {', '.join(each)}"

@@ -1,0 +1,65 @@
+"""What an unmodified script does that cannot be carried: refused, by file and line.
+
+Under ``--inject auto`` the run then begins again as torchrun would run the script (core/forms.py):
+the agent kills this process. Under ``--inject ddp`` the refusal is the script's error.
+
+Not here: what is refused (each module says it where it would have to carry it).
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import NoReturn
+
+from ftrun.core.forms import Form
+from ftrun.errors import UserError
+from ftrun.inject.report import FAILURE_TIMEOUT_S, send_to_agent
+from ftrun.inject.zero_edit.trial import note_refusal
+from ftrun.training.context import WorkerContext
+
+KILL_WAIT_S = 5.0
+"""The agent kills this process at once; on several nodes the job ends instead."""
+
+
+class Refused(UserError):
+    """The script cannot be carried. ``is_reported``: the agent knows, and begins again."""
+
+    def __init__(self, text: str, *, is_reported: bool) -> None:
+        super().__init__(text)
+        self.is_reported = is_reported
+
+
+class _Process:
+    """The worker that may ask for another form; None: its form is fixed."""
+
+    here: WorkerContext | None = None
+
+
+def may_begin_again(here: WorkerContext) -> None:
+    """A refusal in this process is sent to the agent, instead of failing the script."""
+    _Process.here = here
+
+
+def refuse(text: str) -> NoReturn:
+    """Refuse what the script does.
+
+    Raises:
+        Refused: always.
+    """
+    want(Form.ONE_WORLD, text)
+
+
+def want(form: Form, text: str) -> NoReturn:
+    """Ask the agent to begin again in ``form``, if this process may.
+
+    Raises:
+        Refused: always. The script may catch it, but the agent kills this process.
+    """
+    here = _Process.here
+    note_refusal(form.value, text)
+    if here is not None:
+        from ftrun.core.messages import AnotherForm
+
+        send_to_agent(here, AnotherForm(form.value, text), FAILURE_TIMEOUT_S)
+        threading.Event().wait(KILL_WAIT_S)  # the script must not go on, whatever it catches
+    raise Refused(text, is_reported=here is not None)

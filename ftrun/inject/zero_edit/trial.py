@@ -1,0 +1,132 @@
+"""``ftrun check`` in a worker: dies once, stops after some steps, and leaves a report of itself.
+
+The plan and the reports are files in a directory that an environment variable names. Not here: the
+run, and what is said about the reports (check/).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import torch
+
+from ftrun.inject.zero_edit.frames import Spot, heals, script_frames, spot_of
+
+if TYPE_CHECKING:
+    from ftrun.training.manager import Manager
+
+VARIABLE = "FTRUN_CHECK"
+PLAN, REFUSED = "plan.json", "refused.json"
+_SIZED = (list, set, deque, dict)
+NAMES_MAX = 64
+TOGETHER_STEPS = 10
+
+
+@dataclass(slots=True)
+class Trial:
+    """One worker's part in a trial.
+
+    ``kill_at``: the step at which ``victim`` dies in its first life. ``steps``: from there on the
+    trial ends when all replicas have contributed to ``TOGETHER_STEPS`` in a row.
+    """
+
+    directory: Path
+    replica_id: str
+    starts: int
+    victim: str
+    kill_at: int
+    steps: int
+    replicas: int
+    joined: str = ""
+    set_to: list[str] = field(default_factory=list)
+    _complete_for: int = 0
+    _first: dict[str, Any] = field(default_factory=dict)
+    _grows: dict[str, str] = field(default_factory=dict)
+
+    def committed(self, manager: Manager, facts: Callable[[], dict[str, Any]]) -> None:
+        """A step is committed: the victim dies here, and all end at the trial's last step.
+
+        All replicas count the same steps, so they end at the same one.
+        """
+        step = manager.current_step()
+        if self.replica_id == self.victim and not self.starts and step == self.kill_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        self._complete_for += 1
+        if manager.num_participants() < self.replicas:
+            self._complete_for = 0
+        if step >= self.steps and self._complete_for >= TOGETHER_STEPS:
+            self.write(facts())
+            self._leave()
+
+    def look(self) -> None:
+        """The script draws a batch: which of its containers have changed since the first one?"""
+        for frame in script_frames():
+            place = spot_of(frame)
+            for name, value in list(frame.f_locals.items()):
+                mark = _mark(value)
+                if name.startswith("__") or mark is None or len(self._first) > NAMES_MAX:
+                    continue
+                key = f"{Spot(place.name, 0)}:{name}"
+                if self._first.setdefault(key, mark) != mark:
+                    file = place.name.partition(":")[0]
+                    self._grows[key] = f"{name} ({type(value).__name__}, {file})"
+
+    def write(self, facts: dict[str, Any]) -> None:
+        """Leave the report."""
+        _write(
+            self.directory / f"report-{self.replica_id}.json",
+            {
+                "starts": self.starts,
+                "joined": self.joined,
+                "set": self.set_to,
+                "changes": sorted(set(self._grows.values())),
+                **facts,
+            },
+        )
+
+    def _leave(self) -> NoReturn:
+        """End this process where the script stands, whatever it would still do."""
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+
+
+def trial_of(replica_id: str, starts: int, replicas: int) -> Trial | None:
+    """The trial that this worker is a part of; None: there is none."""
+    named = os.environ.get(VARIABLE)
+    if not named:
+        return None
+    plan = json.loads((Path(named) / PLAN).read_text())
+    return Trial(
+        Path(named), replica_id, starts, plan["victim"], plan["kill_at"], plan["steps"], replicas
+    )
+
+
+def note_refusal(form: str, text: str) -> None:
+    """The script is not carried; the trial's command reads why."""
+    named = os.environ.get(VARIABLE)
+    if named:
+        _write(Path(named) / REFUSED, {"form": form, "reason": text})
+
+
+def _write(path: Path, facts: dict[str, Any]) -> None:
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft.write_text(json.dumps(facts))
+    os.replace(draft, path)
+
+
+def _mark(value: Any) -> Any:
+    """What changes when the script changes a container in place; None: it is none."""
+    if isinstance(value, torch.Tensor):
+        return ("tensor", value._version) if not value.requires_grad else None
+    if type(value) not in _SIZED or (type(value) is dict and heals(value)):
+        return None
+    return type(value).__name__, len(value)

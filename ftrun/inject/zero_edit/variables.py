@@ -1,0 +1,100 @@
+"""Whether the script has read a variable that means something else in another form.
+
+An open script begins with ``RANK`` and ``WORLD_SIZE`` of all replicas. If it turns out to be
+explicit, its own group's values hold instead, and one that was read before is wrong. Only reads by
+the script's own code count: it is Python's ``os.environ`` that is watched, not the C library's.
+
+Not here: what follows from it (attaching.py), the values (agent/environment.py).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from types import FrameType
+from typing import Any
+
+from ftrun.inject.zero_edit.frames import is_script
+
+_MAPPINGS = (os.__file__, "<frozen os>", "_collections_abc")
+
+
+class _Watched(dict[bytes, bytes]):
+    """The data of ``os.environ``, which notes who reads some of it."""
+
+    def __init__(self, data: dict[bytes, bytes], names: frozenset[bytes]) -> None:
+        super().__init__(data)
+        self.names = names
+        self.read_at = ""
+
+    def __getitem__(self, key: bytes) -> bytes:
+        if key in self.names and not self.read_at:
+            self.read_at = _reader(os.fsdecode(key))
+        return super().__getitem__(key)
+
+
+class Variables:
+    """The variables of an open script.
+
+    Args:
+        open_form, explicit: what a worker's environment has in each form.
+    """
+
+    def __init__(self, open_form: Mapping[str, str], explicit: Mapping[str, str]) -> None:
+        self._explicit = explicit
+        self._other = frozenset(
+            name
+            for name in open_form.keys() | explicit.keys()
+            if open_form.get(name) != explicit.get(name)
+        )
+        self._watched = self._watch()
+
+    @property
+    def read_at(self) -> str:
+        """The first read of a variable that differs, as ``RANK at train.py:3``; "": none."""
+        return self._watched.read_at if self._watched is not None else ""
+
+    def become_explicit(self) -> None:
+        """Set the values of the explicit form."""
+        self.stop_watching()
+        for name in self._other:
+            if name in self._explicit:
+                os.environ[name] = self._explicit[name]
+            else:
+                os.environ.pop(name, None)
+
+    def stop_watching(self) -> None:
+        """The form is found."""
+        if self._watched is not None:
+            self._replace(dict(self._watched))
+
+    def _watch(self) -> _Watched | None:
+        environ: Any = os.environ
+        data: dict[bytes, bytes] = getattr(environ, "_data", {})
+        if type(data) is not dict or getattr(os.environb, "_data", None) is not data:
+            return None  # another Python than those that are known: no read is seen
+        watched = _Watched(data, frozenset(os.fsencode(name) for name in self._other))
+        self._replace(watched)
+        return watched
+
+    def _replace(self, data: dict[bytes, bytes]) -> None:
+        environ: Any = os.environ
+        environb: Any = os.environb
+        environ._data = environb._data = data
+
+
+def _reader(name: str) -> str:
+    """The script's line that reads the variable; "": other code does."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and _is_mapping(frame.f_code.co_filename):
+        if frame.f_code.co_name == "__contains__":
+            return ""  # it is set in both forms
+        frame = frame.f_back
+    if frame is None or not is_script(frame.f_code.co_filename):
+        return ""
+    return f"{name} at {os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+
+
+def _is_mapping(file: str) -> bool:
+    return any(part in file for part in _MAPPINGS)

@@ -1,0 +1,72 @@
+"""What is said after a trial of ``ftrun check``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ftrun.check.verdict import Trial, lines_of
+
+
+def report(starts: int = 0, **changes: Any) -> dict[str, Any]:
+    own = {"starts": starts, "joined": "epoch 1" if starts else "", "set": [], "changes": []}
+    facts = {"parameters": "aa", "lost": 0, "carried": ["optimizers SGD (a.py:3)"], "loose": []}
+    return {**own, **facts, **changes}
+
+
+def trial(
+    reports: dict[int, dict[str, Any]], code: int = 0, refused: dict[str, str] | None = None
+) -> Trial:
+    return Trial(2, 1, code, False, 60.0, refused, reports)
+
+
+def test_a_script_that_heals() -> None:
+    lines, is_well = lines_of(
+        trial({0: report(changes=["history (list, a.py)"]), 1: report(1, set=["i 0→7"])})
+    )
+    assert is_well
+    assert lines == [
+        "carried: optimizers SGD (a.py:3)",
+        "replica 1 was killed, and joined at epoch 1",
+        "set there: i 0→7",
+        "not carried, and the script changes it: history (list, a.py)",
+        "not carried: random numbers; a newcomer draws with a seed of its own",
+        "ok: the script heals",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("reports", "code", "words"),
+    [
+        ({0: report(), 1: report(1, parameters="bb")}, 0, "the parameters differ at the end"),
+        ({0: report()}, 1, "replica 1 did not come to the end"),
+        ({0: report(), 1: report()}, 0, "before the trial could kill a replica"),
+        ({0: report(), 1: report(1, joined="")}, 0, "did not join its peers"),
+        ({0: report(lost=4), 1: report(1)}, 0, "4 steps were lost"),
+        ({0: report(), 1: report(1)}, 9, "the job ended with exit code 9"),
+    ],
+)
+def test_a_script_that_does_not(reports: dict[int, Any], code: int, words: str) -> None:
+    lines, is_well = lines_of(trial(reports, code))
+    assert not is_well
+    assert any(line.startswith("FAILED: ") and words in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("form", "words"), [("world", "one world, restarted"), ("explicit", "uses ftrun itself")]
+)
+def test_a_script_that_is_not_carried(form: str, words: str) -> None:
+    lines, is_well = lines_of(trial({}, 1, {"form": form, "reason": "a.py:3: no"}))
+    assert not is_well
+    assert lines[0] == "not carried: a.py:3: no"
+    assert words in lines[1]
+
+
+def test_a_trial_without_reports() -> None:
+    assert lines_of(trial({}))[0] == [
+        "the script has ended without a step of torch's DistributedDataParallel"
+    ]
+    assert "exit code 1" in lines_of(trial({}, 1))[0][0]
+    late = Trial(2, 1, 0, True, 60.0, None, {})
+    assert lines_of(late) == (["the trial did not end within 60 s (--timeout)"], False)

@@ -1,0 +1,57 @@
+"""In which form a script begins, and the settings of another one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ftrun.config.forms import in_form, injection
+from ftrun.config.script import Script, TargetKind
+from ftrun.config.settings import RunSettings
+from ftrun.core.forms import Form, parse
+from tests.unit.agent.test_environment import SETTINGS
+
+
+def settings(**changes: Any) -> RunSettings:
+    return replace(
+        SETTINGS, **{"inject": "auto", "replicas": 4, "workers_per_replica": 1, **changes}
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, "auto"),
+        ({"replicas": 1}, "explicit"),
+        ({"workers_per_replica": 2}, "explicit"),
+        ({"inject": "ddp", "replicas": 1}, "ddp"),
+        ({"inject": "off"}, "off"),
+        ({"script": Script("tool", TargetKind.COMMAND)}, "explicit"),
+        ({"script": Script("m.f", TargetKind.FUNCTION, ("d", ""))}, "explicit"),
+        ({"script": Script("a.py", TargetKind.FILE, (), "/usr/bin/python3")}, "explicit"),
+    ],
+)
+def test_only_several_replicas_of_one_worker_are_open(
+    changes: dict[str, Any], expected: str
+) -> None:
+    assert injection(settings(**changes)) == expected
+
+
+def test_one_world_is_one_group_of_all_workers() -> None:
+    found = in_form(settings(min_replicas=2, stdin="3.0"), Form.ONE_WORLD)
+    assert (found.replicas, found.min_replicas, found.workers_per_replica) == (1, 1, 4)
+    assert (found.inject, found.stdin) == ("explicit", "0.3")
+    assert injection(found) == "explicit"  # it never asks for another form
+
+
+@pytest.mark.parametrize(("form", "inject"), [(Form.EXPLICIT, "watched"), (Form.DDP, "ddp")])
+def test_the_other_forms_keep_the_replicas(form: Form, inject: str) -> None:
+    found = in_form(settings(), form)
+    assert found == settings(inject=inject)
+    assert injection(found) == inject
+
+
+def test_a_name_that_is_none() -> None:
+    assert parse("auto") is None

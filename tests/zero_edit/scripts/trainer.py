@@ -1,0 +1,51 @@
+"""Hugging Face's Trainer, with its own loop: a small GPT-2."""
+
+import moment
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
+
+
+class Numbers(torch.utils.data.Dataset):
+    def __len__(self):
+        return 192
+
+    def __getitem__(self, index):
+        numbers = torch.randint(0, 64, (16,), generator=torch.Generator().manual_seed(index))
+        return {"input_ids": numbers, "labels": numbers}
+
+
+class Moments(TrainerCallback):
+    def on_step_end(self, args, state, control, **kwargs):
+        moment.at(f"train {state.global_step}")
+
+
+def main():
+    torch.manual_seed(0)
+    size = {"vocab_size": 64, "n_positions": 16, "n_embd": 32, "n_layer": 2, "n_head": 2}
+    model = GPT2LMHeadModel(GPT2Config(**size))
+    arguments = TrainingArguments(
+        "out",
+        num_train_epochs=48,
+        per_device_train_batch_size=8,
+        logging_steps=5,
+        save_strategy="no",
+        lr_scheduler_type="cosine",
+        warmup_steps=4,
+        use_cpu=True,
+        report_to=[],
+        disable_tqdm=True,
+    )
+    trainer = Trainer(model=model, args=arguments, train_dataset=Numbers(), callbacks=[Moments()])
+    trainer.train()
+    schedule = trainer.lr_scheduler
+    moment.end(
+        {"model": model},
+        global_step=trainer.state.global_step,
+        epoch=trainer.state.epoch,
+        lr=schedule.get_last_lr(),
+        last=schedule.last_epoch,
+    )
+
+
+if __name__ == "__main__":
+    main()

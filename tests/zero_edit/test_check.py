@@ -1,0 +1,83 @@
+"""``ftrun check`` on real scripts."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.zero_edit.matrix import ROOT, SCRIPTS, STEP_S
+from tests.zero_edit.test_forms import EXPLICIT, NEITHER
+
+BY_RANK = """
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+dist.init_process_group("gloo")
+model = DistributedDataParallel(torch.nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1 + dist.get_rank())
+losses = []
+for step in range(10**6):
+    optimizer.zero_grad()
+    loss = model(torch.randn(8, 4)).pow(2).mean()
+    loss.backward()
+    optimizer.param_groups[0]["lr"] = 0.1 * (1 + dist.get_rank())
+    optimizer.step()
+    losses.append(loss.item())
+"""
+
+
+def check(directory: Path, *words: str) -> tuple[int, list[str]]:
+    """The exit code, and the lines of the verdict."""
+    found = subprocess.run(
+        [sys.executable, "-m", "ftrun", "check", "--steps", "18", *words],
+        cwd=directory,
+        env={
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "XDG_STATE_HOME": str(directory / "state"),
+            "TMPDIR": str(directory),
+            "FTRUN_TEST_DIR": str(directory),
+            "FTRUN_TEST_STEP_S": STEP_S,
+        },
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=240.0,
+        check=False,
+    )
+    mark = "ftrun check: "
+    lines = found.stdout.splitlines()
+    return found.returncode, [line.removeprefix(mark) for line in lines if line.startswith(mark)]
+
+
+def test_a_script_that_heals(tmp_path: Path) -> None:
+    code, lines = check(tmp_path, str(SCRIPTS / "full.py"), "--ema")
+    assert (code, lines[-1]) == (0, "ok: the script heals"), lines
+    text = "\n".join(lines)
+    assert "carried: DistributedDataParallel of Sequential (full.py:" in text
+    assert "carried: other modules AveragedModel" in text
+    assert "replica 1 was killed, and joined at " in text
+    assert "global_step 0→" in text
+
+
+def test_parameters_that_differ_at_the_end(tmp_path: Path) -> None:
+    (tmp_path / "rank.py").write_text(BY_RANK)
+    code, lines = check(tmp_path, "rank.py")
+    assert code == 1
+    assert lines[-1].startswith("FAILED: the parameters differ at the end (replica 0: "), lines
+    assert "not carried, and the script changes it: losses (list, rank.py)" in lines
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [(NEITHER, "this script has a process group"), (EXPLICIT, "the script uses ftrun.Manager")],
+    ids=["neither", "explicit"],
+)
+def test_a_script_that_is_not_carried(tmp_path: Path, script: str, words: str) -> None:
+    (tmp_path / "script.py").write_text(script)
+    code, lines = check(tmp_path, "script.py")
+    assert code == 1
+    assert lines[0].startswith("not carried: script.py:") and words in lines[0], lines

@@ -1,0 +1,165 @@
+"""The form that a script turns out to have under ``ftrun --replicas N``, on real processes."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.process.job import Job
+
+WORLD = """
+import os, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+"""
+MODEL = """
+torch.manual_seed(0)
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def step():
+    optimizer.zero_grad()
+    model(torch.randn(8, 4)).pow(2).mean().backward()
+"""
+END = """
+print("end", dist.get_rank(), "of", dist.get_world_size(), flush=True)
+dist.destroy_process_group()
+"""
+NEITHER = f"""{WORLD}{MODEL}
+for _ in range(5):
+    step()
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
+    optimizer.step()
+{END}"""
+SHARDED = f"""{WORLD}{MODEL}
+from torch.distributed.fsdp import fully_shard
+fully_shard(model)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(5):
+    step()
+    optimizer.step()
+{END}"""
+SYNCED = f"""{WORLD}{MODEL}
+from torch.nn.parallel import DistributedDataParallel
+model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.SyncBatchNorm(4))
+try:
+    model = DistributedDataParallel(model)
+except Exception as error:
+    print("not DDP:", type(error).__name__, flush=True)
+{END}"""
+NO_TRAINING = f"""{WORLD}
+value = torch.ones(1) * (dist.get_rank() + 1)
+dist.all_reduce(value)
+print("sum", value.item(), flush=True)
+{END}"""
+USES_FTRUN = """
+model = torch.nn.Linear(4, 1)
+manager = ftrun.manager(model.load_state_dict, model.state_dict)
+optimizer = ftrun.Optimizer(manager, torch.optim.SGD(model.parameters(), lr=0.1))
+network = ftrun.DistributedDataParallel(manager, model)
+while manager.current_step() < 5:
+    optimizer.zero_grad()
+    network(torch.randn(8, 4)).pow(2).mean().backward()
+    optimizer.step()
+print("explicit end: rank", rank, "of", os.environ["WORLD_SIZE"], flush=True)
+"""
+EXPLICIT = f"""
+import ftrun, os, torch
+ftrun.Manager
+rank = os.environ["RANK"]
+assert "range" not in globals() and torch.save.__module__ == "torch.serialization"
+assert "zero_edit" not in torch.nn.Module.__init__.__code__.co_filename
+assert "zero_edit" not in torch.optim.Optimizer.__init__.__code__.co_filename
+{USES_FTRUN}"""
+LATE = f"""
+import os, torch
+rank = os.environ["RANK"]
+import ftrun
+{USES_FTRUN}"""
+NAMED = f"""{WORLD}{MODEL}
+import os
+from ftrun import Manager
+from torch.nn.parallel import DistributedDataParallel
+model = DistributedDataParallel(model)
+for _ in range(5):
+    step()
+    optimizer.step()
+{END}"""
+BROKEN = f"""{WORLD}
+raise ValueError("mine")
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        (NEITHER, r"script\.py:\d+: this script has a process group and steps an optimizer, but"),
+        (SHARDED, r"script\.py:\d+: .*torch\.distributed"),
+    ],
+    ids=["neither", "sharded"],
+)
+def test_a_script_that_cannot_be_carried_is_one_world(
+    tmp_path: Path, script: str, reason: str
+) -> None:
+    with Job(tmp_path, script, "--replicas", "2") as job:
+        assert job.end() == 0
+        assert re.search(reason, job.output), job.output
+        assert job.output.count("ftrun begins again as torchrun would: one world of 2") == 1
+        ends = sorted(re.findall(r"\[0\.\d\] end (\d of \d)", job.output))
+        assert ends == ["0 of 2", "1 of 2"]
+
+
+def test_a_layer_that_cannot_be_carried_is_one_world_even_if_the_script_goes_on(
+    tmp_path: Path,
+) -> None:
+    with Job(tmp_path, SYNCED, "--replicas", "2") as job:
+        assert job.end() == 0
+        assert re.search(r"script\.py:\d+: the layer 1 is a SyncBatchNorm", job.output)
+        assert len(re.findall(r"\[0\.\d\] end \d of 2", job.output)) == 2
+
+
+def test_under_ddp_a_refusal_is_the_scripts_error(tmp_path: Path) -> None:
+    script = SYNCED.replace("except Exception", "except KeyError")
+    with Job(tmp_path, script, "--replicas", "2", "--inject", "ddp", "--max-restarts", "0") as job:
+        assert job.end() != 0
+        assert "is a SyncBatchNorm" in job.output
+        assert "begins again" not in job.output
+
+
+def test_collectives_without_training_are_one_world(tmp_path: Path) -> None:
+    with Job(tmp_path, NO_TRAINING, "--replicas", "3") as job:
+        assert job.end() == 0
+        assert re.findall(r"sum (\S+)", job.output) == ["6.0"] * 3
+        assert "begins again" not in job.output
+
+
+def test_a_script_that_names_ftrun_finds_nothing_patched(tmp_path: Path) -> None:
+    with Job(tmp_path, EXPLICIT, "--replicas", "2") as job:
+        assert job.end() == 0
+        assert job.output.count("explicit end: rank 0 of 1") == 2
+        assert "begins again" not in job.output
+
+
+def test_a_script_that_has_read_its_rank_before_begins_again(tmp_path: Path) -> None:
+    with Job(tmp_path, LATE, "--replicas", "2") as job:
+        assert job.end() == 0
+        assert re.search(r"ftrun\.manager comes after the script has read RANK at script\.py:3",
+                         job.output)  # fmt: skip
+        assert job.output.count("explicit end: rank 0 of 1") == 2
+
+
+def test_ddp_without_a_manager_is_taken_although_ftrun_is_named(tmp_path: Path) -> None:
+    with Job(tmp_path, NAMED, "--replicas", "2") as job:
+        assert job.end() == 0
+        assert "all replicas as one world, as --inject ddp does" in job.output
+        assert sorted(re.findall(r"end (\d of \d)", job.output)) == ["0 of 2", "1 of 2"]
+        assert "trains without a Manager" not in job.output
+        assert job.output.count("begins again") == 2  # it named ftrun too late, too
+
+
+def test_an_error_of_the_script_is_its_own(tmp_path: Path) -> None:
+    with Job(tmp_path, BROKEN, "--replicas", "2", "--max-restarts", "0") as job:
+        assert job.end() == 1
+        assert "ValueError: mine" in job.output
+        assert "begins again" not in job.output

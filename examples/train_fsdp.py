@@ -18,7 +18,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn import functional as F
 
-from ftrun import Manager, Optimizer, ProcessGroupGloo
+from ftrun import Manager, Optimizer, ProcessGroupGloo, replicate
 
 # ---------------------------------------------------------------- settings
 
@@ -74,19 +74,7 @@ manager = Manager(
     state_dict=lambda: {"model": model.state_dict(), "optimizer": adam.state_dict()},
 )
 optimizer = Optimizer(manager, adam)
-
-
-def average_across_groups() -> None:
-    """Average this worker's shards of the gradients with their counterparts in the other groups.
-
-    FSDP has averaged them inside the group by the end of backward. In one flat buffer, since many
-    small reductions would cost many round trips.
-    """
-    shards = [p.grad.to_local() for p in model.parameters()]
-    flat = torch.cat([shard.flatten() for shard in shards])
-    manager.allreduce(flat).wait()
-    for shard, averaged in zip(shards, flat.split([s.numel() for s in shards]), strict=True):
-        shard.copy_(averaged.view_as(shard))
+replicate(manager, model)  # averages the shards' gradients across the groups, in backward
 
 
 # ---------------------------------------------------------------- training
@@ -98,7 +86,6 @@ while manager.current_step() < STEPS:
     inputs, targets = batch(step, manager.participating_rank(), manager.num_participants())
     loss = F.cross_entropy(model(inputs), targets)
     loss.backward()
-    average_across_groups()
     optimizer.step()
     if step % LOG_EVERY == 0 and manager.participating_rank() == 0 and group_rank == 0:
         print(

@@ -18,18 +18,23 @@ if TYPE_CHECKING:
     from ftrun.training.context import stop_requested
     from ftrun.training.data import DistributedSampler
     from ftrun.training.ddp import DistributedDataParallel, PureDistributedDataParallel
+    from ftrun.training.elastic_loader import ElasticLoader
+    from ftrun.training.elastic_sampler import ElasticSampler
     from ftrun.training.injected import manager
     from ftrun.training.leaving import Interrupted
     from ftrun.training.managed_group import ManagedProcessGroup
     from ftrun.training.manager import Drained, Manager
     from ftrun.training.optim import GradScaler, Optimizer, OptimizerWrapper
     from ftrun.training.pauses import heartbeat, paused
+    from ftrun.training.sharded import replicate
 
 _HOMES = {
     "CheckpointTransport": "ftrun.checkpoint.transport",
     "DistributedDataParallel": "ftrun.training.ddp",
     "DistributedSampler": "ftrun.training.data",
     "Drained": "ftrun.training.manager",
+    "ElasticLoader": "ftrun.training.elastic_loader",
+    "ElasticSampler": "ftrun.training.elastic_sampler",
     "GradScaler": "ftrun.training.optim",
     "HTTPTransport": "ftrun.checkpoint.transport",
     "Interrupted": "ftrun.training.leaving",
@@ -46,6 +51,7 @@ _HOMES = {
     "launch": "ftrun.launching.api",
     "manager": "ftrun.training.injected",
     "paused": "ftrun.training.pauses",
+    "replicate": "ftrun.training.sharded",
     "stop_requested": "ftrun.training.context",
 }
 
@@ -54,6 +60,8 @@ __all__ = [
     "DistributedDataParallel",
     "DistributedSampler",
     "Drained",
+    "ElasticLoader",
+    "ElasticSampler",
     "GradScaler",
     "HTTPTransport",
     "Interrupted",
@@ -70,6 +78,7 @@ __all__ = [
     "launch",
     "manager",
     "paused",
+    "replicate",
     "stop_requested",
 ]
 

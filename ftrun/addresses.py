@@ -6,11 +6,15 @@ Not here: whether anything answers at an address (protocol/handshake.py, agent/d
 from __future__ import annotations
 
 import ipaddress
+import socket
 
 from ftrun.defaults import BIND
 from ftrun.errors import UserError
 
 PORT_MAX = 65535
+LOOPBACK = "127.0.0.1"
+_SOMEWHERE = ("192.0.2.1", 9)
+"""An address for documentation (RFC 5737): the interface that leads there is the one to the net."""
 
 
 def split_address(text: str) -> tuple[str, int]:
@@ -58,3 +62,13 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def own_host() -> str:
+    """The numeric address at which other machines reach this one; loopback without a network."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(_SOMEWHERE)  # a datagram socket: nothing is sent
+        except OSError:  # no interface leads anywhere
+            return LOOPBACK
+        return str(probe.getsockname()[0])

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 OTHER_COMMANDS = frozenset(
     {
         "lighthouse", "status", "explain", "chaos", "certs", "drain", "restart", "kill", "stack",
-        "ps", "logs", "doctor",
+        "ps", "logs", "doctor", "report",
     }
 )  # fmt: skip
 STARTS_NOTHING = frozenset(

@@ -1,44 +1,69 @@
 #!/usr/bin/env python
-"""Measures ``ftrun status`` on a terminal: its start, its CPU and memory, its answers to keys.
+"""Measures ``ftrun status`` on a terminal, and what a thousand replicas cost the lighthouse.
 
-    scripts/screen_cost.py [--seconds 30]
+    scripts/screen_cost.py [--seconds 30] [--only screen|lighthouse]
 
 A real lighthouse's web server serves the tests' documents to a real ``ftrun status`` on a terminal
 of its own (a pty that answers as a terminal does). Start: from exec to the first picture. CPU: of
 one core, over ``--seconds``, with ten replicas and with a thousand. Keys: until what they write.
+
+The lighthouse: its real core, with 125 scripted nodes of eight replicas. What it takes of a core to
+make a status, to take what the agents measure, and while a page in a headless Chromium watches (if
+there is one); ``ftrun status --json`` as a whole command.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import contextlib
 import fcntl
+import json
 import os
 import pty
 import select
 import signal
 import statistics
 import struct
+import subprocess
 import sys
 import tempfile
 import termios
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from ftrun.core.lighthouse.status import Status
-from ftrun.protocol.auth import new_token
+from ftrun.agent.resources import MEASURE_EVERY_S
+from ftrun.core import messages as m
+from ftrun.core.activity import Activity
+from ftrun.core.ids import StateId, WorkerKey
+from ftrun.core.lighthouse.machine import (
+    AgentAttached,
+    AgentSent,
+    JournalState,
+    Lighthouse,
+    LighthouseSettings,
+    SendToAgent,
+    TimerFired,
+)
+from ftrun.core.lighthouse.status import SCHEMA, Status
+from ftrun.core.quorum import Endpoint
+from ftrun.protocol.auth import bearer, new_token
+from ftrun.protocol.codec import decode, encode
 from tests.unit.status.documents import healthy, thousand
 from tests.unit.status.served_status import served
+from tests.web.browser import CHROMIUM, Browser
 
 ROOT = Path(__file__).resolve().parents[1]
 SHOWN = b"llama-1b-pretrain"
 STARTS = 7
 KEYS = 40
+NODES, REPLICAS = 125, 8
+SETTINGS = LighthouseSettings(assign_gather_s=0.0, join_gather_s=0.0)
 DEADLINE_S = 30.0
 ANSWERS = ((b"\x1b]11;?", b"\x1b]11;rgb:1111/1414/1a1a\x1b\\"), (b"\x1b[c", b"\x1b[?62;22c"))
 
@@ -148,14 +173,145 @@ def measure(make: str, seconds: float, directory: Path) -> None:
         terminal.close()
 
 
+# ---------------------------------------------------------------- the lighthouse
+
+
+class LargeJob:
+    """A lighthouse's core and the agents of ``NODES`` nodes, which train."""
+
+    def __init__(self) -> None:
+        self.core = Lighthouse(SETTINGS, JournalState(), 0.0)
+        self.core.handle(TimerFired(), 0.0)
+        spec = m.JobSpec(
+            "job", NODES * REPLICAS, 1, NODES * REPLICAS, 5.0, 3600.0, 60.0, nodes=NODES
+        )
+        hellos = [
+            m.Hello(f"n{node}", spec, REPLICAS, f"gpu-{node}", "h:1") for node in range(NODES)
+        ]
+        self.slots: dict[str, list[str]] = {}
+        for hello in hellos:
+            for instruction in self.core.handle(AgentAttached(hello.agent_id, hello), 0.0):
+                found = instruction.message if isinstance(instruction, SendToAgent) else None
+                if isinstance(found, m.AssignSlots) and isinstance(instruction, SendToAgent):
+                    self.slots[instruction.agent_id] = list(found.replica_ids)
+        endpoint = Endpoint("h", "h:1")
+        for agent_id, slots in self.slots.items():
+            started = [m.ReplicaStarted(slot, f"i{slot}", 0, 10) for slot in slots]
+            self.core.handle(AgentSent(agent_id, tuple(started)), 1.0)
+        self._from_workers(lambda slot: m.Report(StateId(0, "s"), endpoint))
+        quorum = self.core.state.quorum
+        assert quorum is not None and len(quorum.members) == NODES * REPLICAS
+        self._from_workers(lambda slot: m.Built(quorum.attempt))
+
+    def _from_workers(self, make: Callable[[str], m.FromWorker]) -> None:
+        for agent_id, slots in self.slots.items():
+            words = [m.WorkerMessage(WorkerKey(x, f"i{x}", 0), make(x)) for x in slots]
+            self.core.handle(AgentSent(agent_id, tuple(words)), 1.0)
+
+    def heartbeat(self, agent_id: str, step: int) -> m.Heartbeat:
+        """What an agent sends every few seconds: progress, and what it has measured."""
+        progress, facts = [], []
+        for slot in self.slots[agent_id]:
+            word = m.Progress(step, step, Activity.STEP, (("loss", 0.5),), step_s=0.3, own_s=0.2)
+            progress.append(m.ReplicaProgress(slot, f"i{slot}", word))
+            key = WorkerKey(slot, f"i{slot}", 0)
+            facts.append(
+                m.WorkerFacts(key, 812, "cuda:3", 1.0, 1 << 32, 1 << 35, 1 << 36, 0.9, 0.1)
+            )
+        return m.Heartbeat(tuple(progress), workers=tuple(facts))
+
+    def status(self) -> Status:
+        """As the lighthouse serves it."""
+        return {  # type: ignore[typeddict-item]
+            "schema": SCHEMA,
+            **self.core.snapshot(10.0),
+            "lighthouse": healthy(0)["lighthouse"],
+            "events": [],
+            "messages_received": {},
+        }
+
+
+def measure_lighthouse(seconds: float, directory: Path) -> None:
+    """A thousand replicas: the core's part, the command, the page."""
+    job = LargeJob()
+    batches = [(x, encode(job.heartbeat(x, 7))) for x in job.slots]
+    began = time.process_time()
+    for agent_id, data in batches:
+        job.core.handle(AgentSent(agent_id, (decode(data),)), 9.0)
+    took_s = time.process_time() - began
+    print(f"lighthouse: heartbeats with progress and facts of {NODES * REPLICAS} workers take "
+          f"{took_s * 1000:.0f} ms, {took_s / MEASURE_EVERY_S * 100:.2f} % of a core")  # fmt: skip
+    made = []
+    for _ in range(STARTS):
+        began = time.process_time()
+        data = json.dumps(job.status()).encode()
+        made.append(time.process_time() - began)
+    replica = job.status()["replicas"][500]
+    assert replica["workers"][0]["pid"] == 812 and replica["own_s"] == 0.2
+    print(f"lighthouse: a status takes {statistics.median(made) * 1000:.0f} ms, "
+          f"{len(data) / 1e6:.2f} MB")  # fmt: skip
+    token = new_token()
+    with served(job.status, token) as address:
+        measure_command(address, token, directory)
+        if CHROMIUM is None:
+            print("page: there is no Chromium here")
+        else:
+            asyncio.run(measure_page(address, token, seconds, directory))
+
+
+def measure_command(address: str, token: str, directory: Path) -> None:
+    """``ftrun status --json``, from its start to its end."""
+    token_file = directory / "token"
+    token_file.write_text(token)
+    token_file.chmod(0o600)
+    words = ["status", "--json", "--lighthouse", address, "--token-file", str(token_file)]
+    times = []
+    for _ in range(STARTS):
+        began = time.monotonic()
+        found = subprocess.run(
+            [sys.executable, "-m", "ftrun", *words],
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdout=subprocess.PIPE,
+            check=True,
+        )
+        times.append(time.monotonic() - began)
+        assert len(json.loads(found.stdout)["replicas"]) == NODES * REPLICAS
+    print(f"ftrun status --json: {statistics.median(times):.2f} s "
+          f"(of {STARTS}: {min(times):.2f} to {max(times):.2f})")  # fmt: skip
+
+
+async def measure_page(address: str, token: str, seconds: float, directory: Path) -> None:
+    """The page's memory and processor, and this process's, whose only work is to serve it."""
+    async with Browser(directory) as browser:
+        headers = {"Authorization": bearer(token)}
+        async with browser.client.post(f"http://{address}/links", headers=headers) as response:
+            code = (await response.json())["code"]
+        await browser.open(f"http://{address}/#code={code}")
+        await browser.until("document.querySelectorAll('#rows tr').length > 50")
+        before, process = await browser.metrics(), time.process_time()
+        began = time.monotonic()
+        await asyncio.sleep(seconds)
+        serving = (time.process_time() - process) / (time.monotonic() - began)
+        await browser.do("HeapProfiler.collectGarbage")
+        after = await browser.metrics()
+    busy, wall = (after[name] - before[name] for name in ("TaskDuration", "Timestamp"))
+    print(f"page: {after['JSHeapUsedSize'] / 1e6:.1f} MB, {busy / wall * 100:.1f} % of a core "
+          f"over {seconds:g} s")  # fmt: skip
+    print(f"lighthouse: {serving * 100:.1f} % of a core while a page watches")
+
+
 def main() -> None:
     """Measure both."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seconds", type=float, default=30.0)
+    parser.add_argument("--only", choices=("screen", "lighthouse"))
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
-        for make in ("healthy", "thousand"):
-            measure(make, options.seconds, Path(directory))
+        if options.only != "lighthouse":
+            for make in ("healthy", "thousand"):
+                measure(make, options.seconds, Path(directory))
+        if options.only != "screen":
+            measure_lighthouse(options.seconds, Path(directory))
 
 
 if __name__ == "__main__":

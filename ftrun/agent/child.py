@@ -138,5 +138,6 @@ def _run(setup: ChildSetup, assignment: dict[str, Any]) -> None:
             args=tuple(assignment["args"]),
             environment=assignment["environment"],
             inject=assignment["inject"],
+            torchft=assignment["torchft"],
         )
     )

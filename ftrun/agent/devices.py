@@ -245,6 +245,14 @@ class DeviceSlices:
         start = self._places[replica_id] * self._workers
         return self._devices[start : start + self._workers]
 
+    def device(self, replica_id: str, group_rank: int) -> str | None:
+        """The device of one of its workers, "" on a node without; None: the slot has none now."""
+        if not self._devices:
+            return ""
+        place = self._places.get(replica_id)
+        at = None if place is None else place * self._workers + group_rank
+        return self._devices[at] if at is not None and at < len(self._devices) else None
+
     def binding(self, replica_id: str, group_rank: int, machine: Machine) -> Binding | None:
         """The CPUs of one of its workers, once it has its devices; None: it is not bound."""
         if not machine.bindings:

@@ -121,6 +121,7 @@ class EmbeddedLighthouse:
             parent_pid=os.getpid(),
             bind=self._address.grpc,
             http=self._address.http,
+            log_dir=self._log_path.parent,
         )
         return {**os.environ, **added, GUARD_NAME: self._guard_id}
 

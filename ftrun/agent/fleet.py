@@ -30,6 +30,7 @@ from ftrun.agent.memory import MemoryWatch
 from ftrun.agent.plugins import NoPlaces, Plugins, has_logs_plugin
 from ftrun.agent.process import SpawnerProcess, StartWorker, sweeper
 from ftrun.agent.stacks import Target, take_stacks
+from ftrun.agent.worker_facts import WorkerProcess
 from ftrun.config.settings import RunSettings
 from ftrun.core.agent.events import Event, SpawnerReady, StartReplica, WorkerExited
 from ftrun.core.agent.stopping import SIGKILL
@@ -210,6 +211,14 @@ class Fleet:
     def workers(self) -> list[tuple[WorkerKey, int]]:
         """All workers whose end is not known yet, with their pids."""
         return self._groups.workers()
+
+    def processes(self) -> list[WorkerProcess]:
+        """The same, with the device of each; without those that end on devices given up."""
+        return [
+            WorkerProcess(key, pid, device)
+            for key, pid in self._groups.workers()
+            if (device := self._slices.device(key.replica_id, key.group_rank)) is not None
+        ]
 
     def knows(self, key: WorkerKey, pid: int) -> bool:
         """True if ``key`` is a worker that runs now, with this pid."""

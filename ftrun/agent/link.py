@@ -14,6 +14,7 @@ from typing import Protocol
 from ftrun import clock
 from ftrun.addresses import is_loopback
 from ftrun.core.activity import Activity
+from ftrun.core.agent.group_progress import GroupProgress
 from ftrun.core.agent.lease import LeaseRequests
 from ftrun.core.ids import WorkerKey
 from ftrun.core.messages import (
@@ -22,10 +23,15 @@ from ftrun.core.messages import (
     HeartbeatAck,
     Hello,
     JobSpec,
+    Leaving,
     Progress,
+    ReplicaFinished,
+    ReplicaLost,
     ReplicaProgress,
     ToAgent,
     Welcome,
+    WorkerFacts,
+    WorkerMessage,
 )
 from ftrun.protocol.rpc import Connected, ConnectionEvent, Disconnected, LighthouseConnection
 from ftrun.protocol.tls import PLAINTEXT, TlsFiles
@@ -48,7 +54,10 @@ class LinkListener(Protocol):
 
 
 class LighthouseLink:
-    """One stream, opened again whenever it breaks; a Hello first, every time."""
+    """One stream, opened again whenever it breaks; a Hello first, every time.
+
+    ``wants_glance``: the lighthouse's answers are to have the job in short.
+    """
 
     def __init__(
         self,
@@ -57,7 +66,10 @@ class LighthouseLink:
         token: str,
         spec: JobSpec,
         tls: TlsFiles = PLAINTEXT,
+        *,
+        wants_glance: bool = False,
     ) -> None:
+        self._wants_glance = wants_glance
         self._listener = listener
         self._hello = hello
         self._token = token
@@ -67,6 +79,8 @@ class LighthouseLink:
         self._connection: LighthouseConnection | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._progress: dict[tuple[str, bool], tuple[float, ReplicaProgress]] = {}
+        self._groups = GroupProgress()
+        self._facts: tuple[float, tuple[WorkerFacts, ...]] = 0.0, ()
         self._open = False
         self._address = ""
 
@@ -103,17 +117,29 @@ class LighthouseLink:
     def send(self, message: FromAgent) -> None:
         """Send if there is a stream; the next Hello makes up for a message that is not sent."""
         if self._open and self._connection is not None:
+            self._flush(_ended_in(message))
             self._connection.send(message)
+
+    def _flush(self, replica_id: str) -> None:
+        """Send what was kept of a replica that ends, because its last steps count."""
+        lines = self._take_progress(replica_id) if replica_id else ()
+        if lines and self._connection is not None:
+            self._connection.send(Heartbeat(lines, quiet=True))
 
     def note_progress(self, key: WorkerKey, progress: Progress) -> None:
         """Keep the newest progress of a group; the next heartbeat carries it.
 
         That it stood still is over when it is told, so it does not give way to what follows.
         """
+        self._groups.note(key, progress)
         if key.group_rank == 0:
             line = ReplicaProgress(key.replica_id, key.incarnation, progress)
             goes_on = progress.phase is not Activity.STOPPED
             self._progress[key.replica_id, goes_on] = (clock.now(), line)
+
+    def note_facts(self, facts: tuple[WorkerFacts, ...]) -> None:
+        """Keep what was measured of the workers just now; the next heartbeat carries it."""
+        self._facts = clock.now(), facts
 
     async def close(self) -> None:
         """Send what is queued and end; the connection bounds how long that takes."""
@@ -160,24 +186,44 @@ class LighthouseLink:
 
     def _beat_once(self, asks: bool) -> None:
         progress: tuple[ReplicaProgress, ...] = ()
+        facts: tuple[WorkerFacts, ...] = ()
         if self._requests.carries_progress(asks):
-            progress = self._take_progress()
-        heartbeat = Heartbeat(progress, quiet=not asks)
+            progress, facts = self._take_progress(), self._take_facts()
+        wants_glance = asks and self._wants_glance
+        heartbeat = Heartbeat(progress, not asks, facts, wants_glance)
         if asks:
             self._ask(heartbeat)
         else:
             self.send(heartbeat)
 
-    def _take_progress(self) -> tuple[ReplicaProgress, ...]:
-        """What was kept, oldest first; the time in which it was kept belongs to its phase."""
-        now, kept = clock.now(), sorted(self._progress.values(), key=itemgetter(0))
-        self._progress = {}
-        return tuple(
-            replace(line, progress=replace(line.progress, since_s=line.progress.since_s + now - at))
-            if line.progress.phase is not Activity.STOPPED
-            else line
-            for at, line in kept
-        )
+    def _take_progress(self, replica_id: str = "") -> tuple[ReplicaProgress, ...]:
+        """What was kept, oldest first; the time in which it was kept belongs to its phase.
+
+        ``replica_id``: of this replica; "": of all.
+        """
+        taken = [key for key in self._progress if replica_id in ("", key[0])]
+        now, kept = clock.now(), sorted(map(self._progress.pop, taken), key=itemgetter(0))
+        return tuple(self._as_of_now(line, now - at) for at, line in kept)
+
+    def _as_of_now(self, line: ReplicaProgress, age_s: float) -> ReplicaProgress:
+        progress = self._groups.whole(line.replica_id, line.incarnation, line.progress)
+        if progress.phase is not Activity.STOPPED:
+            progress = replace(progress, since_s=progress.since_s + age_s)
+        return replace(line, progress=progress)
+
+    def _take_facts(self) -> tuple[WorkerFacts, ...]:
+        (at, facts), self._facts = self._facts, (0.0, ())
+        age_s = clock.now() - at
+        return tuple(replace(one, age_s=age_s) for one in facts)
+
+
+def _ended_in(message: FromAgent) -> str:
+    """The replica whose end the message tells; "": of none."""
+    if isinstance(message, ReplicaFinished | ReplicaLost):
+        return message.replica_id
+    if isinstance(message, WorkerMessage) and isinstance(message.message, Leaving):
+        return message.key.replica_id
+    return ""
 
 
 def web_address(http: str, grpc: str) -> str | None:

@@ -80,6 +80,8 @@ def open_output(settings: RunSettings) -> Output:
         # A plugin has the options of the streams, and its answer shows each stream or does not.
         streams = replace(streams, redirected=OUT | ERR, teed=0, ranks=frozenset())
     terminal = Terminal(streams=streams, prefixes=settings.prefixes_lines)
+    if os.isatty(0):
+        terminal.reader = settings.stdin_worker()
     disk = DiskWriter(terminal.event_line)
     limit = settings.log_bytes_max
     directory = settings.job_log_dir
@@ -197,6 +199,7 @@ class WorkerLog:
         self._terminal.worker_bytes(rank, data, error=error, in_any_case=in_any_case)
         if in_any_case or self._terminal.wants_lines(rank, error=error):
             self._show(pipe, pipe.splitter.feed(data, clock.now()))
+            self._terminal.note_open_line(*self._name, is_open=pipe.splitter.is_in_line)
             self._tick_later(pipe)
         self._pause_if_full(fd, pipe)
         return True

@@ -89,6 +89,7 @@ class Nvml:
             int(memory.used),
             self._ecc_errors(handle),
             tuple(self._pids(handle)),
+            self._busy_share(handle),
         )
 
     def xids(self) -> list[tuple[int, int]]:
@@ -132,6 +133,12 @@ class Nvml:
         try:
             return int(nvml.nvmlDeviceGetTotalEccErrors(handle, kind, counter))
         except nvml.NVMLError:
+            return None
+
+    def _busy_share(self, handle: Any) -> float | None:
+        try:
+            return int(self._nvml.nvmlDeviceGetUtilizationRates(handle).gpu) / 100
+        except self._nvml.NVMLError:
             return None
 
     def _pids(self, handle: Any) -> Iterator[int]:

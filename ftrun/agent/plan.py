@@ -23,6 +23,11 @@ from ftrun.config.settings import RunSettings
 from ftrun.core.ids import WorkerKey
 
 SLOTS_SHOWN_MAX = 16
+_TORCHFT_WORDS = {
+    "auto": "ftrun's own modules, and a line says so",
+    "ftrun": "ftrun's own modules",
+    "real": "the installed package",
+}
 
 
 def print_plan(settings: RunSettings, machine: Machine) -> None:
@@ -58,6 +63,8 @@ def _facts(settings: RunSettings, machine: Machine) -> Table:
         ("restarts", _restarts(settings)),
         *_times(settings),
         ("injection", settings.inject),
+        ("data", _data(settings)),
+        ("import torchft", _TORCHFT_WORDS[settings.torchft]),
         ("preload", ", ".join(settings.preload) or "torch"),
         ("standbys", str(settings.standbys)),
         ("snapshots", _snapshots(settings)),
@@ -66,6 +73,11 @@ def _facts(settings: RunSettings, machine: Machine) -> Table:
     ):
         table.add_row(name, value)
     return table
+
+
+def _data(settings: RunSettings) -> str:
+    together = settings.global_batch
+    return settings.data + (f", {together} samples in each step" if together else "")
 
 
 def _bindings(settings: RunSettings, machine: Machine) -> Iterator[tuple[str, str]]:

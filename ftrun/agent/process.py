@@ -44,6 +44,7 @@ class StartWorker:
     environment: dict[str, str]
     threads: int
     inject: str
+    torchft: str
     context: dict[str, Any]
     standby: str = ""
     stdin: bool = False

@@ -1,7 +1,9 @@
-"""Reads the node's memory, the log directory's disk and its GPUs while a job runs.
+"""Reads the node's memory, the log directory's disk, its GPUs and its workers while a job runs.
 
 All reads are made in a thread, because a disk or a driver may not answer; then there is no further
-look. Not here: what is worth a word (core/agent/node_resources.py), the driver (nvml.py).
+look. Workers are measured every ``MEASURE_EVERY_S``, and shortly after one has started. Not here:
+what is worth a word (core/agent/node_resources.py), the driver (nvml.py), a worker's figures
+(worker_facts.py).
 """
 
 from __future__ import annotations
@@ -11,11 +13,13 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from ftrun import clock
 from ftrun.agent.nvml import GpuTable, NotReadable, open_gpus
+from ftrun.agent.worker_facts import WorkerMeter, WorkerProcess
 from ftrun.core.agent.events import ShowNotice
 from ftrun.core.agent.node_resources import (
     Gpu,
@@ -24,8 +28,12 @@ from ftrun.core.agent.node_resources import (
     still_used,
     waits_for_gpu,
 )
+from ftrun.core.messages import WorkerFacts
 
 LOOK_EVERY_S = 10.0
+MEASURE_EVERY_S = 5.0
+MEASURE_AFTER_S = 1.0
+"""Workers mostly start together: they are measured once, so long after the first of them."""
 GPU_WAIT_S = 20.0
 GPU_LOOK_S = 0.25
 SAY_AFTER_S = 1.0
@@ -33,6 +41,7 @@ MEMINFO = Path("/proc/meminfo")
 
 _T = TypeVar("_T")
 Show = Callable[[ShowNotice], None]
+Publish = Callable[[tuple[WorkerFacts, ...]], None]
 
 
 class ResourceWatch:
@@ -57,17 +66,26 @@ class ResourceWatch:
         self._used_before: dict[str, int] = {}
         self._loop = asyncio.get_running_loop()
         self._reading = threading.Lock()
-        self._looking: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._meter = WorkerMeter()
+        self._has_started = asyncio.Event()
 
-    def start(self) -> None:
-        """Begin to look."""
-        self._looking = self._loop.create_task(self._look_again_and_again())
+    def start(self, running: Callable[[], list[WorkerProcess]], publish: Publish) -> None:
+        """Begin to look. ``running``: the workers to measure; ``publish`` gets the figures."""
+        self._tasks = [
+            self._loop.create_task(self._look_again_and_again()),
+            self._loop.create_task(self._measure_again_and_again(running, publish)),
+        ]
+
+    def worker_started(self) -> None:
+        """A worker has started, and has not been measured yet."""
+        self._has_started.set()
 
     async def close(self) -> None:
         """Look no more. A read that does not end is left behind."""
-        if self._looking is not None:
-            self._looking.cancel()
-            await asyncio.gather(self._looking, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def look(self) -> None:
         """Read everything once, and show what has crossed a limit."""
@@ -110,6 +128,18 @@ class ResourceWatch:
             await self.look()
             await asyncio.sleep(LOOK_EVERY_S)
 
+    async def _measure_again_and_again(
+        self, running: Callable[[], list[WorkerProcess]], publish: Publish
+    ) -> None:
+        while True:
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._has_started.wait(), MEASURE_EVERY_S)
+                await asyncio.sleep(MEASURE_AFTER_S)
+            self._has_started.clear()
+            processes = running()
+            if processes:
+                publish(await self._in_thread(partial(self._measure, processes)))
+
     async def _in_thread(self, read: Callable[[], _T]) -> _T:
         """The result of ``read``, in a thread that does not keep the agent from its end."""
         done: asyncio.Future[_T] = self._loop.create_future()
@@ -133,6 +163,9 @@ class ResourceWatch:
         gpus = self._gpus()
         xids = self._table.xids() if self._table is not None else []
         return [*memory(), *disk(self._log_dir)], gpus, xids
+
+    def _measure(self, processes: list[WorkerProcess]) -> tuple[WorkerFacts, ...]:
+        return self._meter.measure(processes, self._gpus())
 
     def _gpus(self) -> list[Gpu]:
         if self._open_table is not None:

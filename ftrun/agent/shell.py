@@ -24,6 +24,7 @@ from ftrun.agent.fleet import Fleet
 from ftrun.agent.health import check_health
 from ftrun.agent.incidents import IncidentRecords, with_output
 from ftrun.agent.launch import SpawnerLaunch
+from ftrun.agent.line import Line
 from ftrun.agent.link import LighthouseLink, web_address
 from ftrun.agent.logs import open_output, start_keeping
 from ftrun.agent.plugins import Plugins, PluginsLaunch
@@ -31,6 +32,7 @@ from ftrun.agent.resources import ResourceWatch
 from ftrun.agent.signals import PreemptionFile, catch_signals
 from ftrun.agent.stacks import Target, take_stacks
 from ftrun.agent.typed_events import CONSOLE, TypedEvents
+from ftrun.agent.under_line import wants_line
 from ftrun.agent.watch import Watch, WorkerStarted, both, unwatched
 from ftrun.agent.workers import WorkerServer
 from ftrun.config.settings import RunSettings
@@ -88,6 +90,7 @@ from ftrun.core.messages import (
     DrainAgent,
     EndJob,
     FailureReport,
+    HeartbeatAck,
     Hello,
     IncidentRecord,
     JobAccount,
@@ -141,10 +144,19 @@ class Agent:
         self._timer = DeadlineTimer(lambda: self._handle(TimerFired()))
         self._output = open_output(settings)
         self._console = Console(settings, self._output.terminal, self._supervisor)
+        self._line: Line | None = None
+        if wants_line(settings):
+            own = (
+                min(settings.replicas, machine.capacity)
+                if settings.lighthouse
+                else settings.replicas
+            )
+            self._line = Line(self._output.terminal, settings.job_id, settings.replicas, own)
+            self._watch = both(watch, self._line.watch)
         self._plugins: Plugins | None = None
         if plugins is not None:
             self._plugins = Plugins(plugins, settings, self._output.terminal.event_line)
-            self._watch = both(watch, self._plugins.watch)
+            self._watch = both(self._watch, self._plugins.watch)
         self._resources = ResourceWatch(
             self._console.notice, settings.job_log_dir, has_gpus=bool(machine.devices)
         )
@@ -161,7 +173,14 @@ class Agent:
         )
         self._fleet.on_start = self._worker_started
         self._server = WorkerServer(self, token, runtime_dir)
-        self._link = LighthouseLink(self, self._hello, token, settings.spec(), settings.tls)
+        self._link = LighthouseLink(
+            self,
+            self._hello,
+            token,
+            settings.spec(),
+            settings.tls,
+            wants_glance=self._line is not None,
+        )
         self._lighthouse = self._embedded(token, runtime_dir)
         self._address = settings.lighthouse or ""
         self._runtime_dir = runtime_dir
@@ -184,8 +203,10 @@ class Agent:
         self._open_file_timer()
         await self._server.start()
         self._fleet.start()
+        if self._line is not None:
+            self._line.start()
         start_keeping(self._settings, self._output)
-        self._resources.start()
+        self._resources.start(self._fleet.processes, self._link.note_facts)
         if self._lighthouse is not None:
             self._lighthouse.start()
         self._connect()
@@ -210,6 +231,8 @@ class Agent:
             self._console.stuck(stuck)
         if self._plugins is not None:
             await self._plugins.close()
+        if self._line is not None:
+            self._line.close()
         if self._done.done():
             self._console.end(self._done.result(), self._incidents, self._account)
         await self._loop.run_in_executor(None, self._output.close)
@@ -385,6 +408,7 @@ class Agent:
 
     def _worker_started(self, key: WorkerKey, pid: int) -> None:
         self._watch(WorkerStarted(key, pid))
+        self._resources.worker_started()
         if self._file_timer is not None:
             self._file_timer.worker_started()
 
@@ -473,6 +497,8 @@ class Agent:
             self._link.send(with_output(evidence, self._settings.job_log_dir))
         for given_up in self._supervisor.given_up():
             self._link.send(given_up)
+        for heartbeat in self._supervisor.apart():
+            self._link.send(heartbeat)
 
     def link_message(self, message: ToAgent, asked_at: float | None) -> None:
         """Relay to workers first, because they may wait for a dead peer; then handle it."""
@@ -516,8 +542,11 @@ class Agent:
                 else:
                     self._epoch = epoch
                     self._welcomed(http)
+            case HeartbeatAck(glance):
+                if self._line is not None:  # it has no other meaning than ``LighthouseSent``
+                    self._line.note_glance(glance)
             case _:
-                pass  # A HeartbeatAck has no other meaning than ``LighthouseSent``.
+                pass
 
     def _welcomed(self, http: str) -> None:
         """Publish the HTTP address; an embedded lighthouse's is published already."""

@@ -9,7 +9,7 @@ to a file, or if it is that of the only worker and goes to a pipe, as it would b
 a slow disk or reader delays those workers.
 
 Not here: the workers' pipes (logs.py), files (copies.py, logs/disk.py), the agent's sentences
-(console.py).
+(console.py), the row under all of it (under_line.py).
 """
 
 from __future__ import annotations
@@ -23,10 +23,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from ftrun.agent.copies import Copies
+from ftrun.agent.under_line import Render, UnderLine
 from ftrun.config.streams import Streams
 
 QUEUE_BYTES_MAX = 8 << 20
 FLUSH_TIMEOUT_S = 2.0
+ERASE_TIMEOUT_S = 0.5
 READER_TIMEOUT_S = 3600.0
 """How long the end of the only worker's output waits for a reader that takes no byte."""
 WRITE_BYTES = 1 << 16
@@ -36,7 +38,8 @@ _COLOURS = (36, 33, 35, 32, 34, 96, 93, 95, 92, 94)
 class Terminal:
     """Standard output and standard error of ftrun.
 
-    ``copies``: takes the same lines to files.
+    ``copies``: takes the same lines to files. ``reader``: the replica and the rank of the worker
+    that reads from the terminal. ``last_event``: ftrun's own last line.
     """
 
     def __init__(
@@ -51,8 +54,13 @@ class Terminal:
         self.streams = Streams() if streams is None else streams
         self.prefixes = prefixes
         self.copies = copies
-        self.is_tty = os.isatty(out_fd) and "NO_COLOR" not in os.environ
+        self.is_tty = os.isatty(out_fd)
+        plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+        self.has_colours = self.is_tty and not plain
+        self.last_event = ""
+        self.reader: tuple[str, int] | None = None
         self._is_in_line = False
+        self._err_fd = err_fd
         self._error = _Writer(err_fd, is_lossless=_is_lossless(err_fd, prefixes))
         self._out = self._error
         if not _is_same_file(out_fd, err_fd):
@@ -93,16 +101,42 @@ class Terminal:
         if self.prefixes or not shown:
             return
         self._is_in_line = not data.endswith((b"\n", b"\r"))
+        self._hold_line(not data.endswith(b"\n"))
         self._writer(error=error).put(data, data.count(b"\n"))
 
     def event_line(self, text: str) -> None:
         """One line of ftrun's own, on stderr, because stdout is the script's."""
-        label = "\x1b[1mftrun:\x1b[0m" if self.is_tty else "ftrun:"
+        self.last_event = text
+        label = "\x1b[1mftrun:\x1b[0m" if self.has_colours else "ftrun:"
         if self._is_in_line and self.is_tty:
             label, self._is_in_line = f"\n{label}", False
         self._error.put(f"{label} {text}\n".encode(errors="replace"), 1)
         if self.copies is not None:
             self.copies.own_line(text)
+
+    def show_line(self, render: Render) -> None:
+        """Show a row under all other output from now on; standard error must be a terminal."""
+        self._error.line = UnderLine(self._err_fd, render)
+        self.refresh_line()
+
+    def refresh_line(self) -> None:
+        """The row, or the terminal's size, may be another one now."""
+        self._error.touch()
+
+    def pause_line(self, *, paused: bool) -> None:
+        """Erase the row, and return when it is erased; or draw it again."""
+        self._error.pause(paused=paused)
+
+    def note_open_line(self, replica_id: str, group_rank: int, *, is_open: bool) -> None:
+        """A worker has begun a line, and not ended it: a prompt, if it reads from the terminal."""
+        if (replica_id, group_rank) == self.reader:
+            self._hold_line(is_open)
+
+    def _hold_line(self, is_held: bool) -> None:
+        line = self._error.line
+        if line is not None and line.is_held != is_held:
+            line.is_held = is_held
+            self.refresh_line()
 
     def json_line(self, text: str) -> None:
         """One line for programs, on stderr, without a label."""
@@ -127,17 +161,22 @@ class Terminal:
         return self._error if error else self._out
 
     def _coloured(self, label: str, replica_id: str) -> str:
-        if not self.is_tty:
+        if not self.has_colours:
             return label
         colour = _COLOURS[sum(replica_id.encode()) % len(_COLOURS)]
         return f"\x1b[{colour}m{label.rstrip()}\x1b[0m" + label[len(label.rstrip()) :]
 
 
 class _Writer:
-    """A thread and its queue for one descriptor. ``is_lossless``: nothing may be left out."""
+    """A thread and its queue for one descriptor. ``is_lossless``: nothing may be left out.
+
+    ``line``: the row under what is written; None: there is none.
+    """
 
     def __init__(self, fd: int, *, is_lossless: bool) -> None:
+        self.line: UnderLine | None = None
         self._fd = fd
+        self._is_touched = self._is_writing = False
         self._is_lossless = is_lossless
         self._queue: deque[bytes] = deque()
         self.queued = 0
@@ -161,6 +200,27 @@ class _Writer:
             self._append(data)
             self._condition.notify_all()
 
+    def touch(self) -> None:
+        """Look at the row again."""
+        with self._condition:
+            self._is_touched = self.line is not None
+            self._condition.notify_all()
+
+    def pause(self, *, paused: bool) -> None:
+        """Erase the row and wait for that, but not long for a terminal that stands still."""
+        line = self.line
+        if line is None:
+            return
+        with self._condition:
+            line.is_paused = paused
+            self._is_touched = True
+            self._condition.notify_all()
+            if paused:
+                self._condition.wait_for(lambda: not self._is_drawn(), ERASE_TIMEOUT_S)
+
+    def _is_drawn(self) -> bool:
+        return self._is_writing or (self.line is not None and self.line.is_drawn)
+
     def when_room(self, callback: Callable[[], None]) -> bool:
         """True if the queue must not grow; then the call back comes once it is half empty."""
         with self._condition:
@@ -171,6 +231,7 @@ class _Writer:
 
     def close(self) -> None:
         """Write the queue for some seconds, or while a reader reads if nothing may be lost."""
+        self.pause(paused=True)
         with self._condition:
             self._is_closed = True
             self._condition.notify_all()
@@ -200,11 +261,15 @@ class _Writer:
     def _run(self) -> None:
         while True:
             with self._condition:
-                self._condition.wait_for(lambda: bool(self._queue) or self._is_closed)
-                if not self._queue:
+                self._condition.wait_for(
+                    lambda: bool(self._queue) or self._is_closed or self._is_touched
+                )
+                if not (self._queue or self._is_touched):
                     return
-                data = self._take()
-            _write(self._fd, data)
+                self._is_touched, self._is_writing = False, True
+                data = self._take() if self._queue else b""
+                shown = data if self.line is None else self.line.around(data)
+            _write(self._fd, shown)
             self._done(len(data))
 
     def _take(self) -> bytes:
@@ -220,6 +285,7 @@ class _Writer:
         with self._condition:
             self.queued -= size
             self._written += size
+            self._is_writing = False
             ready = self._waiting if self.queued <= QUEUE_BYTES_MAX // 2 else []
             if ready:
                 self._waiting = []

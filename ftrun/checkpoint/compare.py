@@ -15,6 +15,7 @@ from typing import TypeAlias
 
 from ftrun.checkpoint.format import Tree, pack
 from ftrun.checkpoint.leaves import LeafSpec
+from ftrun.checkpoint.meshes import shown
 from ftrun.errors import UserError
 
 Shapes: TypeAlias = dict[str, dict[str, LeafSpec]]
@@ -80,7 +81,8 @@ def _difference(own: LeafSpec | None, other: LeafSpec | None, there: str) -> str
     if other is None:
         return f"{_words(own)} here, missing {there}"
     if own.mesh != other.mesh:
-        return f"{own.mesh or 'not sharded'} here, {other.mesh or 'not sharded'} {there}"
+        ours, theirs = (shown(spec.mesh) or "not sharded" for spec in (own, other))
+        return f"{ours} here, {theirs} {there}"
     if own.shape != other.shape:
         return f"{_size(own)} here, {_size(other)} {there}"
     if own.dtype != other.dtype:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from ftrun.checkpoint.header import Header
-from ftrun.checkpoint.layout import Layout, allocate, digest_seed, sample
+from ftrun.checkpoint.layout import CHUNK_BYTES, Layout, allocate, digest_seed, sample
 from ftrun.checkpoint.leaves import Leaf, in_place
 from ftrun.checkpoint.stripes import Stripes
 from ftrun.core.ids import Tag
@@ -59,6 +59,11 @@ class Destination:
     stripes: Stripes
     seed: int
     overwritten: tuple[Overwritten, ...]
+
+    @property
+    def arrived_bytes(self) -> int:
+        """How much of the state has arrived, in whole chunks."""
+        return min(self.layout.nbytes, self.stripes.arrived_chunks * CHUNK_BYTES)
 
 
 class Arrivals:

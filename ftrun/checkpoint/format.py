@@ -82,7 +82,8 @@ def unpack(
         buffers: one uint8 tensor per leaf; the tree's tensors are views of these.
         mine: leaves of this process's own tree: a tensor takes its device from the leaf with the
             same path, and a DTensor its mesh. Without such a leaf (a fresh optimizer has no
-            moments) it takes them from one that is sharded alike.
+            moments) it takes them from one that is sharded alike. Without any leaf here, the
+            receiver holds nothing, and a DTensor's mesh is made by its description.
 
     Raises:
         ProtocolError: the structure is not one that ``pack`` makes.
@@ -91,7 +92,7 @@ def unpack(
     own = {leaf.spec.path: leaf for leaf in mine}
     alike = {leaf.spec.mesh: leaf for leaf in mine if leaf.spec.mesh}
     values = [
-        restore(spec, buffer, own.get(spec.path) or alike.get(spec.mesh))
+        restore(spec, buffer, own.get(spec.path) or alike.get(spec.mesh), makes_meshes=not mine)
         for spec, buffer in zip(specs, buffers, strict=True)
     ]
     return _Unpacker(values).node(structure, 0)

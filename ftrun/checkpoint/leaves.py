@@ -17,6 +17,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 
+from ftrun.checkpoint import meshes
 from ftrun.errors import ProtocolError, UserError
 
 DIMENSIONS_MAX = 64
@@ -85,8 +86,13 @@ def leaf_of(value: Any, parent: str, name: str) -> Leaf | None:
     return None
 
 
-def restore(spec: LeafSpec, buffer: torch.Tensor, mine: Leaf | None) -> Any:
-    """The object that ``spec`` describes, on the memory of ``buffer`` (uint8, of spec.nbytes)."""
+def restore(
+    spec: LeafSpec, buffer: torch.Tensor, mine: Leaf | None, makes_meshes: bool = False
+) -> Any:
+    """The object that ``spec`` describes, on the memory of ``buffer`` (uint8, of spec.nbytes).
+
+    ``makes_meshes``: a DTensor without ``mine`` gets a mesh that is made by its description.
+    """
     if spec.kind == "bytes":
         return buffer.numpy().tobytes()
     if spec.kind == "bytearray":
@@ -97,14 +103,16 @@ def restore(spec: LeafSpec, buffer: torch.Tensor, mine: Leaf | None) -> Any:
     if mine is not None and isinstance(mine.data, torch.Tensor) and mine.data.device.type != "cpu":
         tensor = tensor.to(mine.data.device)
     if spec.kind == "dtensor":
+        if mine is None and makes_meshes:
+            return meshes.rebuild(spec.mesh, tensor).requires_grad_(spec.requires_grad)
         return _sharded(spec, tensor, mine)
     if spec.kind == "param":
         return torch.nn.Parameter(tensor, requires_grad=spec.requires_grad)
     return tensor.requires_grad_(spec.requires_grad)
 
 
-def in_place(leaf: Leaf, spec: LeafSpec) -> torch.Tensor | None:
-    """The memory of ``leaf``, if a leaf of this ``spec`` can be written straight into it."""
+def in_place(leaf: Leaf, spec: LeafSpec, device: str = "cpu") -> torch.Tensor | None:
+    """The memory of ``leaf`` on ``device``, if a leaf of this ``spec`` can be written into it."""
     own, data = leaf.spec, leaf.data
     same = (own.dtype, own.shape, own.order, own.mesh) == (
         spec.dtype,
@@ -112,7 +120,7 @@ def in_place(leaf: Leaf, spec: LeafSpec) -> torch.Tensor | None:
         spec.order,
         spec.mesh,
     )
-    if not same or not isinstance(data, torch.Tensor) or data.device.type != "cpu":
+    if not same or not isinstance(data, torch.Tensor) or data.device.type != device:
         return None
     local = cast(torch.Tensor, local_of(leaf.value))
     aliased = data.untyped_storage().data_ptr() == local.untyped_storage().data_ptr()
@@ -124,7 +132,11 @@ def in_place(leaf: Leaf, spec: LeafSpec) -> torch.Tensor | None:
 
 def local_of(value: Any) -> Any:
     """This process's part of a DTensor; any other value itself."""
-    return value.detach().to_local() if _is_dtensor(value) else value
+    if not _is_dtensor(value):
+        return value
+    if value.device_mesh.get_coordinate() is None:  # a rank that is not in the mesh
+        return value._local_tensor.detach()
+    return value.detach().to_local()
 
 
 def _is_dtensor(value: Any) -> bool:
@@ -155,7 +167,7 @@ def _tensor_leaf(value: torch.Tensor, parent: str, name: str) -> Leaf | None:
         nbytes=data.numel(),
         order=order,
         requires_grad=value.requires_grad and value.is_leaf,
-        mesh=_mesh_words(value) if dtensor else "",
+        mesh=meshes.describe(value) if dtensor else "",
     )
     return Leaf(spec, data, value)
 
@@ -181,18 +193,13 @@ def _shaped(spec: LeafSpec, buffer: torch.Tensor) -> torch.Tensor:
     return permuted.permute(back)
 
 
-def _mesh_words(value: Any) -> str:
-    mesh = value.device_mesh
-    shape = "x".join(map(str, value.shape))
-    return f"{list(value.placements)} of {shape} on {tuple(mesh.shape)} {mesh.mesh_dim_names}"
-
-
 def _sharded(spec: LeafSpec, local: torch.Tensor, mine: Leaf | None) -> Any:
     if mine is None or mine.spec.mesh != spec.mesh:
-        here = "no DTensor" if mine is None else mine.spec.mesh or "no DTensor"
+        here = "no DTensor" if mine is None else meshes.shown(mine.spec.mesh) or "no DTensor"
         raise UserError(
-            f"state_dict key '{spec.path.removeprefix('.')}' is a DTensor ({spec.mesh}) at the "
-            f"donor and {here} here: replica groups must be sharded alike to heal from each other"
+            f"state_dict key '{spec.path.removeprefix('.')}' is a DTensor "
+            f"({meshes.shown(spec.mesh)}) at the donor and {here} here: replica groups must be "
+            "sharded alike to heal from each other"
         )
     from torch.distributed.tensor import DTensor
 

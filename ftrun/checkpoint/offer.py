@@ -88,6 +88,11 @@ class Offer:
         """The size of the state without its header."""
         return self._layout.nbytes
 
+    @property
+    def is_retired(self) -> bool:
+        """Whether ``retire`` was called: at most a copy is left."""
+        return self._retired
+
     def admit(self, receiver: str) -> bool:
         """Register a receiver; False if the offer was retired without it."""
         with self.gate.inside():
@@ -154,9 +159,10 @@ class Offer:
         with self.gate.closed():
             if self._retired:
                 return 0
-            copied = self._copy(copy_bytes_max) if self._outstanding() else 0
-            if not copied:
-                self._free()
+            is_wanted = self._outstanding()
+            copied = self._copy(copy_bytes_max) if is_wanted else 0
+            if not copied and not (is_wanted and self._layout.nbytes == 0):
+                self._free()  # a state without a leaf stays: its header says all
             self._retired = True
             self.generation += 1
             return copied

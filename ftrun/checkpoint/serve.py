@@ -81,6 +81,8 @@ class StateServer:
         certificate: the fingerprint by which receivers know this server; empty without TLS.
         look_up: answers questions about operations; may wait for the seconds it is given.
         exchanged: the same for questions about exchanges.
+        has_one_step: receivers of another step than the one on offer are refused at once, where
+            they would otherwise be asked to come again: a script decides what is on offer.
     """
 
     def __init__(self, host: str, token: str, *, tls: bool = False) -> None:
@@ -99,6 +101,7 @@ class StateServer:
         self._closed = False
         self.look_up: LookUp | None = None
         self.exchanged: Exchanged | None = None
+        self.has_one_step = False
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._listener = socket.create_server((host, 0), family=family, backlog=CONNECTIONS_MAX)
         self._listener.settimeout(SWEEP_INTERVAL_S)
@@ -270,6 +273,11 @@ class StateServer:
             offer, newest = self._offers.get(tag), self._newest
         if offer:
             return offer
+        other = self._offers.get(newest) if newest and self.has_one_step else None
+        if other is not None and not other.is_retired:
+            raise Refusal(
+                "400 Bad Request", f"serving step {other.tag.step} but got step {tag.step}"
+            )
         here = f"the newest state here is of {newest}" if newest else "no state was offered here"
         if newest is None or tag > newest:
             raise Refusal("409 Conflict", f"{tag} is not offered yet: {here}")

@@ -55,6 +55,11 @@ class Stripes:
         """Every chunk has come."""
         return self._missing == 0
 
+    @property
+    def arrived_chunks(self) -> int:
+        """How many chunks have come."""
+        return self._chunks - self._missing
+
     def lacking(self) -> list[tuple[int, int]]:
         """The chunks that have not come, as ranges (end exclusive), disjoint, in no order."""
         with self._changed:

@@ -12,10 +12,12 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Generic, TypeVar
 
+from ftrun import clock
+from ftrun.addresses import own_host
 from ftrun.checkpoint.heal import fetch
 from ftrun.checkpoint.serve import StateServer
 from ftrun.core.ids import NO_ATTEMPT, SHARED_LINEAGE, StateId, Tag
-from ftrun.errors import UserError
+from ftrun.errors import PeerError, UserError
 from ftrun.protocol.auth import new_token
 
 T = TypeVar("T")
@@ -56,14 +58,16 @@ class HTTPTransport(CheckpointTransport[T]):
     Args:
         timeout: how long ``shutdown`` waits for receivers at most.
         num_chunks: connections that a receiver opens at once; 0 leaves it to ftrun.
-        host: the numeric address to bind.
+        host: the numeric address to bind; None: that of the interface that leads to the network.
     """
 
-    def __init__(self, timeout: timedelta, num_chunks: int, host: str = "127.0.0.1") -> None:
+    def __init__(self, timeout: timedelta, num_chunks: int, host: str | None = None) -> None:
         self._timeout_s = timeout.total_seconds()
         self._streams = num_chunks or None
         self._token = new_token()
-        self._server = StateServer(host, self._token)
+        self._server = StateServer(host or own_host(), self._token)
+        self._server.has_one_step = True
+        self._state: T | None = None
         self._lock = threading.Lock()
         self._offered: Tag | None = None
 
@@ -83,15 +87,24 @@ class HTTPTransport(CheckpointTransport[T]):
         Raises:
             UserError: ``state_dict`` holds an object that cannot be carried.
         """
-        tag = _tag(step)
+        self._offer(step, state_dict, len(dst_ranks))
+
+    def allow_checkpoint(self, step: int) -> None:
+        """Serve the state that was last given to ``send_checkpoint`` as that of ``step``."""
+        self._offer(step, self._state, 0)
+
+    def _offer(self, step: int, state: T | None, receivers: int) -> None:
+        tag = tag_of(step)
         with self._lock:
-            self._server.offer(tag, StateId(step, SHARED_LINEAGE), state_dict, len(dst_ranks))
-            self._offered = tag
+            self._server.offer(tag, StateId(step, SHARED_LINEAGE), state, receivers)
+            if self._offered is not None and self._offered != tag:
+                self._server.withdraw(self._offered)
+            self._offered, self._state = tag, state
 
     def disallow_checkpoint(self) -> None:
         """See CheckpointTransport. Active receivers continue from a copy; nobody waits for them."""
         with self._lock:
-            tag = self._offered
+            tag, self._state = self._offered, None
         if tag is not None:
             self._server.retire(tag, COPY_BYTES_MAX)
 
@@ -105,7 +118,17 @@ class HTTPTransport(CheckpointTransport[T]):
         if not (slash and token):
             raise UserError(f"{metadata!r} is not what HTTPTransport.metadata() returns")
         seconds = timeout.total_seconds()
-        fetched = fetch([address], _tag(step), token, seconds, streams_per_donor=self._streams)
+        deadline = clock.now() + seconds
+        try:
+            fetched = fetch(
+                [address], tag_of(step), token, seconds, streams_per_donor=self._streams
+            )
+        except PeerError as error:
+            if clock.now() < deadline:
+                raise
+            raise PeerError(
+                f"the checkpoint of step {step} timed out after {seconds:g} s: {error}"
+            ) from error
         state: T = fetched.tree
         return state
 
@@ -118,5 +141,6 @@ class HTTPTransport(CheckpointTransport[T]):
         self._server.close()
 
 
-def _tag(step: int) -> Tag:
+def tag_of(step: int) -> Tag:
+    """The tag of the checkpoint of ``step``, of a transport that a script uses by itself."""
     return Tag(NO_ATTEMPT, step)

@@ -21,6 +21,7 @@ from ftrun.commands.explain import explain
 from ftrun.commands.lighthouse import lighthouse
 from ftrun.commands.logs import logs
 from ftrun.commands.operate import drain, kill, ps, restart, stack
+from ftrun.commands.report import report
 from ftrun.commands.status import status
 
 
@@ -94,6 +95,7 @@ app.command(
 app.command(help="Run a lighthouse by itself, for jobs of several nodes.")(lighthouse)
 app.command(help="Show a job live: its replicas, its steps, what failures cost.")(status)
 app.command(help="Tell what failed in a job that runs here, or that has ended.")(explain)
+app.command(help="Write one HTML file about a job, for a mail or a colleague.")(report)
 app.command(help="Show the logs of a job's workers, also of one that has finished.")(logs)
 app.command(help="Check this machine before a job does: a verdict and a remedy each.")(doctor)
 app.command(help="Kill random workers of a running job now and then, to test a script.")(chaos)

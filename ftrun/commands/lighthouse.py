@@ -43,6 +43,27 @@ def lighthouse(
         list[str] | None,
         typer.Option(metavar="NAME", help="Further host name in HTTP requests; may be repeated."),
     ] = None,
+    torchft_bind: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[ROOM=]HOST:PORT",
+            help="Address for torchft's own clients, which have no token (off by default); may be "
+            "repeated, one room for each job.",
+        ),
+    ] = None,
+    torchft_min_replicas: Annotated[
+        int, typer.Option(metavar="N", help="The smallest quorum of torchft's replicas.")
+    ] = 1,
+    torchft_join_timeout: Annotated[
+        float,
+        typer.Option(
+            metavar="S", help="Seconds that torchft's first joiner waits for others that live."
+        ),
+    ] = 60.0,
+    torchft_heartbeat_timeout: Annotated[
+        float,
+        typer.Option(metavar="S", help="Seconds without a heartbeat: torchft's replica is dead."),
+    ] = 5.0,
     insecure_plaintext: Annotated[
         bool,
         typer.Option(
@@ -55,8 +76,9 @@ def lighthouse(
 
     load_grpc_quietly()
     from ftrun import descriptors
+    from ftrun.core.torchft_quorum.records import QuorumSettings
     from ftrun.lighthouse.main import run_lighthouse
-    from ftrun.lighthouse.settings import STANDALONE, ServiceSettings
+    from ftrun.lighthouse.settings import STANDALONE, ServiceSettings, TorchftSettings
     from ftrun.protocol.auth import default_token_path, load_or_create_token, state_home
     from ftrun.protocol.tls import TlsFiles
 
@@ -69,6 +91,12 @@ def lighthouse(
         allowed_hosts=tuple(allow_host or ()),
         insecure_plaintext=insecure_plaintext,
         core=STANDALONE,
+        torchft=TorchftSettings(
+            binds=tuple(torchft_bind or ()),
+            quorum=QuorumSettings(
+                torchft_min_replicas, torchft_join_timeout, torchft_heartbeat_timeout
+            ),
+        ),
     )
     descriptors.allow_descriptors(descriptors.LIGHTHOUSE, "A lighthouse")
     raise typer.Exit(run_lighthouse(settings))

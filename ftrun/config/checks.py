@@ -24,6 +24,8 @@ HANG_FACTOR_MIN = 2.0
 HANG_FACTOR_MAX = 1e6
 DEVICES = ("auto", "cpu", "cuda")
 INJECT_MODES = ("explicit", "ddp", "off")
+DATA_MODES = ("as-written", "exactly-once")
+TORCHFT_MODES = ("auto", "ftrun", "real")
 EVENT_LOG_HANDLERS = ("null", "console")
 """Handlers of ftrun's own; all others are torch's, which need a process with torch."""
 OWN_LOGS = (None, "default")
@@ -170,6 +172,25 @@ def _check_meeting(settings: RunSettings) -> None:
         )
 
 
+def _check_data(settings: RunSettings) -> None:
+    if settings.data not in DATA_MODES:
+        raise UserError(f"--data {settings.data!r}: give one of {', '.join(DATA_MODES)}.")
+    if settings.data == "exactly-once" and settings.inject in ("explicit", "off"):
+        raise UserError(
+            f"--data exactly-once with --inject {settings.inject}: a script with a Manager chooses "
+            "its samples itself, with ftrun.ElasticSampler. Nothing was started."
+        )
+    if settings.global_batch is None:
+        return
+    if settings.global_batch < 1:
+        raise UserError(f"--global-batch {settings.global_batch}: give 1 or more samples.")
+    if settings.inject in ("ddp", "off"):
+        raise UserError(
+            f"--global-batch with --inject {settings.inject}: an unmodified script has the batches "
+            "that it has written down. Use ftrun.ElasticSampler in the script. Nothing was started."
+        )
+
+
 def _check_names(settings: RunSettings) -> None:
     if not _JOB_ID.fullmatch(settings.job_id):
         raise UserError(
@@ -180,6 +201,9 @@ def _check_names(settings: RunSettings) -> None:
         raise UserError(f"--device {settings.device!r}: give one of {', '.join(DEVICES)}.")
     if settings.inject not in INJECT_MODES:
         raise UserError(f"--inject {settings.inject!r}: give one of {', '.join(INJECT_MODES)}.")
+    _check_data(settings)
+    if settings.torchft not in TORCHFT_MODES:
+        raise UserError(f"--torchft {settings.torchft!r}: give one of {', '.join(TORCHFT_MODES)}.")
     if settings.inject == "ddp" and settings.workers_per_replica > 1:
         raise UserError(
             f"--inject ddp with {settings.workers_per_replica} workers per replica: an unmodified "

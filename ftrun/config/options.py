@@ -194,6 +194,10 @@ _OWN: tuple[Option, ...] = (
         default_words="on for several workers",
     ),
     _option(
+        "--status-line/--no-status-line", bool,
+        "On a terminal, show a line with the job's state under the output.", default=True,
+    ),
+    _option(
         "--json-exit", bool, "Print why the run has ended, as a last line of JSON.", default=False,
     ),
     _option(
@@ -215,6 +219,12 @@ _OWN: tuple[Option, ...] = (
     _option("--device", str, "Device to train on.", "auto|cpu|cuda", default="auto"),
     _option("--inject", str, "How ftrun attaches to the script.", "explicit|ddp|off",
             default="explicit"),
+    _option("--data", str, "Whose choice the samples of an unmodified script are.",
+            "as-written|exactly-once", default="as-written"),
+    _option("--global-batch", int, "Samples of all replicas in a step, for ftrun.ElasticSampler.",
+            "G", default_words="as many as the replicas that train bring"),
+    _option("--torchft", str, "What `import torchft` gives the script.", "auto|ftrun|real",
+            default="auto"),
     _option("--stdin", str, "The worker that reads ftrun's standard input.", "REPLICA.RANK",
             default_words="0.0 in a job of one replica, else none"),
     _option("--preload", str, "Modules to import once, before forking workers.", "MODULES",
@@ -307,7 +317,8 @@ COMMAND_ONLY: tuple[Option, ...] = (
 """About the command itself: neither settings, nor variables, nor keys of ftrun.toml."""
 
 SECTIONS: dict[str, tuple[str, ...]] = {
-    "Script": ("module", "no_python", "run_path", "inject", "preload", "stdin"),
+    "Script": ("module", "no_python", "run_path", "inject", "torchft", "data", "global_batch",
+               "preload", "stdin"),
     "Size": ("replicas", "workers_per_replica", "nproc_per_node", "min_replicas", "standbys",
              "device"),
     "Nodes": ("nodes", "lighthouse", "job_id", "rebalance", "token_file", "tls_cert", "tls_key",
@@ -316,7 +327,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
                            "isolation_limit_s", "lighthouse_timeout_s", "hang_timeout_s", "grace_s",
                            "signals_to_handle"),
     "Snapshots": ("snapshot", "snapshot_every", "snapshot_keep", "resume"),
-    "Output": ("prefix", "log_dir", "redirects", "tee", "local_ranks_filter",
+    "Output": ("prefix", "status_line", "log_dir", "redirects", "tee", "local_ranks_filter",
                "duplicate_stdout_filters", "duplicate_stderr_filters", "logs_specs",
                "event_log_handler"),
     "As under torchrun": ("nnodes", "node_rank", "standalone", "master_addr", "master_port",

@@ -63,6 +63,7 @@ class RunSettings:
     grace_s: float
     device: str
     inject: str
+    torchft: str
     preload: tuple[str, ...]
     standbys: int
     log_dir: Path
@@ -90,12 +91,15 @@ class RunSettings:
     json_exit: bool = False
     stdin: str | None = None
     prefix: bool | None = None
+    status_line: bool = True
     signals_to_handle: str | None = None
     preempt_signal: str | None = None
     preempt_file: Path | None = None
     log_keep: str = ""
     log_max_size: str = ""
     merged_log: bool = False
+    data: str = "as-written"
+    global_batch: int | None = None
     snapshot: Path | None = None
     snapshot_every: str = "5m"
     snapshot_keep: int = SNAPSHOTS_KEPT
@@ -176,11 +180,13 @@ class RunSettings:
 
     def reads_stdin(self, key: WorkerKey) -> bool:
         """Whether this worker reads ftrun's standard input."""
-        default = "0.0" if self.replicas == 1 else None
-        wanted = self.stdin or default
-        if wanted is not None and "." not in wanted:
-            wanted += ".0"
-        return f"{key.replica_id}.{key.group_rank}" == wanted
+        return (key.replica_id, key.group_rank) == self.stdin_worker()
+
+    def stdin_worker(self) -> tuple[str, int] | None:
+        """The replica and rank that read ftrun's standard input; None: nobody does."""
+        wanted = self.stdin or ("0.0" if self.replicas == 1 else "")
+        replica_id, _, rank = wanted.partition(".")
+        return (replica_id, int(rank or 0)) if replica_id else None
 
     def lighthouse_address(self) -> tuple[str, int]:
         """Host and port of ``lighthouse``, which must not be None."""

@@ -1,8 +1,9 @@
 """The activity of a worker's main thread, as its step machine sees it: for status and lost time.
 
 A worker reports its activity when it changes, at most once a second, with its duration until then.
-So others see which worker waits for which, and whose time is lost. Not here: what follows from it
-(core/lighthouse/waits.py for the lighthouse, core/agent/slot_state.py for an agent's account).
+(That a script has no Manager is reported by its agent.) So others see which worker waits for which,
+and whose time is lost. Not here: what follows from it (core/lighthouse/waits.py for the lighthouse,
+core/agent/slot_state.py for an agent's account).
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ class Activity(Enum):
     STOPPED = "stood still"
     LEFT = "left"
     PAUSED = "paused"
+    APART = "apart"
 
 
 STANDING_STILL = frozenset({Activity.QUORUM, Activity.WAITING, Activity.TOO_FEW, Activity.STOPPED})
@@ -49,5 +51,13 @@ STANDING_STILL = frozenset({Activity.QUORUM, Activity.WAITING, Activity.TOO_FEW,
 FOR_PEERS = frozenset({Activity.WAITING, Activity.JOINING})
 """It waits in a reduction. JOINING: in its first one, and it has the state that it heals to."""
 
-NOT_ITS_OWN = frozenset({Activity.STARTING, Activity.QUORUM, Activity.HEALING, Activity.JOINING})
+NOT_ITS_OWN = frozenset(
+    {
+        Activity.STARTING,
+        Activity.QUORUM,
+        Activity.HEALING,
+        Activity.JOINING,
+        Activity.APART,
+    }
+)
 """The phases in which the replica may not have trained up to the step of its Progress."""

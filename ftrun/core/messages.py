@@ -258,6 +258,14 @@ class Leaving:
 
 
 @dataclass(frozen=True, slots=True)
+class HealProgress:
+    """The part of a state that has arrived. ``total_bytes`` None: no donor has said it yet."""
+
+    done_bytes: int
+    total_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
     """A worker's progress. Status and restart budgets use it. No answer; the newest one counts.
 
@@ -265,7 +273,8 @@ class Progress:
     ``pause``: the name of the announced pause that it is in. ``beats``: how often the script has
     called ``ftrun.heartbeat()``. ``position``: where its script stands, for people. ``steps``: how
     many steps this process has timed itself; ``usual_s`` and ``longest_s``: how long its last ones
-    took (step_times.py).
+    took (step_times.py). ``step_s`` and ``own_s``: the time of the very last ones, and the part of
+    it in which it did not wait for others (core/worker/pace.py). ``heal``: the one under way.
     """
 
     step: int
@@ -279,6 +288,9 @@ class Progress:
     steps: int = 0
     usual_s: float = 0.0
     longest_s: float = 0.0
+    step_s: float | None = None
+    own_s: float | None = None
+    heal: HealProgress | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -553,14 +565,36 @@ class ReplicaProgress:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerFacts:
+    """What the agent measures of one worker's process; None: not known, or there is no such thing.
+
+    ``device``: "cpu" or "cuda:3". ``cpu_share``: of one core. GPU figures are of the device, all
+    processes together. ``age_s``: since this was measured.
+    """
+
+    key: WorkerKey
+    pid: int
+    device: str
+    cpu_share: float | None = None
+    rss_bytes: int | None = None
+    gpu_memory_bytes: int | None = None
+    gpu_memory_total_bytes: int | None = None
+    gpu_share: float | None = None
+    age_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Heartbeat:
     """The agent is alive; ``progress`` lists only replicas whose step or phase has changed.
 
-    ``quiet``: no HeartbeatAck is wanted (the rule is in core/agent/lease.py).
+    ``quiet``: no HeartbeatAck is wanted (the rule is in core/agent/lease.py). ``workers``: what was
+    measured since the last Heartbeat; mostly nothing. ``wants_glance``: the answer is to have one.
     """
 
     progress: tuple[ReplicaProgress, ...] = ()
     quiet: bool = False
+    workers: tuple[WorkerFacts, ...] = ()
+    wants_glance: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -711,8 +745,23 @@ class DrainAgent:
 
 
 @dataclass(frozen=True, slots=True)
+class JobGlance:
+    """The job in short, for the terminal of an agent. ``live``: replicas that train together.
+
+    ``steps_per_s``: of the last half minute; None: no step yet.
+    """
+
+    step: int
+    live: int
+    lost_s: float
+    steps_per_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class HeartbeatAck:
     """The answer to a Heartbeat that is not quiet: the lighthouse lives and knows this agent."""
+
+    glance: JobGlance | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ftrun.config.script import TargetKind
-from ftrun.inject import rendezvous, stacks, stopping
+from ftrun.inject import rendezvous, stacks, stopping, torchft_names
 from ftrun.inject.alone import Alone
 from ftrun.inject.command import become, for_this_rank
 from ftrun.inject.report import FAILURE_TIMEOUT_S, send_to_agent
@@ -54,7 +54,7 @@ EXIT_INTERRUPTED = 130
 
 @dataclass(frozen=True, slots=True)
 class WorkerTask:
-    """One worker's identity and script. ``inject``: as of ``--inject``."""
+    """One worker's identity and script. ``inject``: as of ``--inject``; ``torchft``: of its own."""
 
     context: WorkerContext
     target: str
@@ -62,6 +62,7 @@ class WorkerTask:
     args: tuple[str, ...]
     environment: dict[str, str]
     inject: str = "explicit"
+    torchft: str = "auto"
 
 
 def prepare(threads: int) -> None:
@@ -83,6 +84,7 @@ def run(task: WorkerTask) -> NoReturn:
     os.environ.update(task.environment)
     if task.inject != "off":
         context.install(task.context)
+        torchft_names.install(task.torchft, task.context)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     stopping.install()
     stacks.install(Path(task.context.socket_path).parent, task.context.key)

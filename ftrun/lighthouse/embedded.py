@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ftrun import linux
-from ftrun.protocol.embedding import BIND, HTTP, STATE_DIR, TOKEN_FD
+from ftrun.protocol.embedding import BIND, HTTP, LOG_DIR, STATE_DIR, TOKEN_FD
 
 TOKEN_BYTES_MAX = 4096
 
@@ -27,6 +27,7 @@ class Embedding:
     bind: str
     http: str
     token: str = field(repr=False)
+    log_dir: Path | None = None
 
 
 def take_embedding(environ: Mapping[str, str]) -> Embedding:
@@ -38,7 +39,8 @@ def take_embedding(environ: Mapping[str, str]) -> Embedding:
     fd = int(environ[TOKEN_FD])
     with os.fdopen(fd, "rb") as pipe:
         token = pipe.read(TOKEN_BYTES_MAX).decode("ascii").strip()
-    return Embedding(Path(environ[STATE_DIR]), environ[BIND], environ[HTTP], token)
+    log_dir = Path(environ[LOG_DIR]) if environ.get(LOG_DIR) else None
+    return Embedding(Path(environ[STATE_DIR]), environ[BIND], environ[HTTP], token, log_dir)
 
 
 def tie_to_parent(parent_pid: int) -> None:

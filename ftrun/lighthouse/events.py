@@ -27,6 +27,7 @@ WRITE_S = 5.0
 WHOLE_REPLICAS_MAX = 64
 HEARTBEAT = b": alive\n\n"
 
+_NOT_ON_THE_PAGE = frozenset({"messages_received", "torchft"})
 _LEFT_OUT = frozenset({"seconds", "incarnation", "agent_id", "batches", "scalars"})
 _LEFT_OUT_OF_MANY = _LEFT_OUT | {"workers", "last_event"}
 
@@ -56,7 +57,7 @@ class Snapshots:
 def page_status(status: Status) -> dict[str, Any]:
     """The status without what the page does not show; of many replicas less of each."""
     left_out = _LEFT_OUT if len(status["replicas"]) <= WHOLE_REPLICAS_MAX else _LEFT_OUT_OF_MANY
-    shown: dict[str, Any] = {k: v for k, v in status.items() if k != "messages_received"}
+    shown: dict[str, Any] = {k: v for k, v in status.items() if k not in _NOT_ON_THE_PAGE}
     shown["replicas"] = [_without(replica, left_out) for replica in status["replicas"]]
     return shown
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ftrun import clock
 from ftrun.core.lighthouse.events import JournalState
@@ -29,13 +29,18 @@ from ftrun.core.lighthouse.status import Status
 from ftrun.errors import ExitCode, FtrunError, UserError
 from ftrun.lighthouse.account_file import ACCOUNT_FILE, AccountFile
 from ftrun.lighthouse.embedded import Embedding
+from ftrun.lighthouse.event_file import EventFile
 from ftrun.lighthouse.incident_file import INCIDENTS_FILE, IncidentFile
 from ftrun.lighthouse.journal import JournalFile
+from ftrun.lighthouse.occurrences import ACCOUNT_INTERVAL_S
 from ftrun.lighthouse.server import MembershipServer, listen
 from ftrun.lighthouse.settings import EMBEDDED, ServiceSettings
 from ftrun.lighthouse.shell import Shell
 from ftrun.lighthouse.status import full_status
 from ftrun.protocol.embedding import ServiceAddress, publish_address, withdraw_address
+
+if TYPE_CHECKING:
+    from ftrun.lighthouse.torchft import TorchftService
 
 JOURNAL_FILE = "journal"
 LOCK_FILE = "lock"
@@ -73,6 +78,7 @@ def run_embedded(embedding: Embedding) -> int:
         bind=embedding.bind,
         http=embedding.http,
         core=EMBEDDED,
+        log_dir=embedding.log_dir,
     )
     try:
         return run_lighthouse(settings, log.info)
@@ -92,11 +98,15 @@ async def _run(settings: ServiceSettings, announce: Callable[[str], None]) -> in
         record = journal.load() or _no_journal()
         account = AccountFile(settings.state_dir / ACCOUNT_FILE)
         core = Lighthouse(rules, record, clock.now(), account.load())
+        torchft = _torchft(settings)
         incidents = IncidentFile(settings.state_dir / INCIDENTS_FILE)
-        shell = Shell(core, journal, incidents, account)
+        directories = [settings.state_dir, *([settings.log_dir] if settings.log_dir else [])]
+        shell = Shell(core, journal, incidents, account, EventFile(directories))
         stopping = _stop_on_signals()
         shell.start()
         await server.start(shell)
+        if torchft is not None:
+            await torchft.start()
         _collect_seldom()
         address = ServiceAddress(
             grpc=f"{grpc_host}:{grpc_port}",
@@ -105,12 +115,28 @@ async def _run(settings: ServiceSettings, announce: Callable[[str], None]) -> in
         )
         publish_address(settings.state_dir, address)
         announce(_hello_line(settings, address))
+        if torchft is not None:
+            announce(_torchft_line(torchft))
         try:
-            return await _until_stopped(settings, shell, journal, listener, stopping)
+            return await _until_stopped(settings, shell, journal, listener, stopping, torchft)
         finally:
             shell.stop()
             await server.stop()
+            if torchft is not None:
+                await torchft.stop()
             withdraw_address(settings.state_dir)
+
+
+def _torchft(settings: ServiceSettings) -> TorchftService | None:
+    """The lighthouse for torchft's clients with its ports bound; None: it is off.
+
+    Imported here because hardly any lighthouse needs it.
+    """
+    if not settings.torchft.binds:
+        return None
+    from ftrun.lighthouse.torchft import TorchftService
+
+    return TorchftService(settings.torchft, settings.state_dir, _no_journal().epoch)
 
 
 def _collect_seldom() -> None:
@@ -129,24 +155,38 @@ async def _until_stopped(
     journal: JournalFile,
     listener: socket.socket,
     stopping: asyncio.Event,
+    torchft: TorchftService | None,
 ) -> int:
     started = clock.now()
 
     def status() -> Status:
-        return full_status(shell, journal, clock.now() - started)
+        found = torchft.status() if torchft is not None else None
+        return full_status(shell, journal, clock.now() - started, found)
 
     web = await _start_web(settings, status, shell, listener)
+    keeping = asyncio.ensure_future(_keep_account(shell))
     stopped = asyncio.ensure_future(stopping.wait())
-    ends: list[asyncio.Future[Any]] = [stopped, shell.failed]
+    failed = [shell.failed, *([] if torchft is None else [torchft.failed])]
+    ends: list[asyncio.Future[Any]] = [stopped, *failed]
     try:
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-        if shell.failed.done():
-            return _explain(shell.failed.exception())
+        for end in failed:
+            if end.done():
+                return _explain(end.exception())
         log.info("the lighthouse stops; training goes on without it")
         return ExitCode.OK
     finally:
         stopped.cancel()
+        keeping.cancel()
         await web.stop()
+
+
+async def _keep_account(shell: Shell) -> None:
+    """Have the account in ``events.jsonl``, so long as somebody takes part in the job."""
+    while True:
+        await asyncio.sleep(ACCOUNT_INTERVAL_S)
+        if shell.agents:
+            shell.occurrences.account(clock.now())
 
 
 async def _start_web(
@@ -158,7 +198,8 @@ async def _start_web(
     """
     loop = asyncio.get_running_loop()
     web = await loop.run_in_executor(None, importlib.import_module, "ftrun.lighthouse.web")
-    server = web.WebServer(status, settings, shell, shell.incidents)
+    totals = shell.occurrences.totals
+    server = web.WebServer(status, settings, shell, shell.incidents, totals)
     await server.start(listener)
     return server
 
@@ -226,4 +267,13 @@ def _hello_line(settings: ServiceSettings, address: ServiceAddress) -> str:
     return (
         f"lighthouse ready: agents {address.grpc}, status {scheme}://{address.http}/status, "
         f"state in {settings.state_dir}"
+    )
+
+
+def _torchft_line(torchft: TorchftService) -> str:
+    """The address for torchft's clients, and what they do without."""
+    address = torchft.addresses[0]
+    return (
+        f"for torchft's own clients: TORCHFT_LIGHTHOUSE=http://{address} (their protocol has no "
+        f"token: {', '.join(torchft.addresses)} must be out of strangers' reach)"
     )

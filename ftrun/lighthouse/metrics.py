@@ -1,6 +1,8 @@
-"""The status as Prometheus metrics.
+"""The status as Prometheus metrics; docs/METRICS.md has their meaning.
 
-Not here: counting; all values come from the status.
+Counters begin anew with each lighthouse, but for those of the account, which outlive it. The sets
+of label values are bounded: replicas, uses, kinds of failures and of changes. Not here: counting
+(the status, occurrences.py).
 """
 
 from __future__ import annotations
@@ -9,38 +11,49 @@ import math
 from collections.abc import Iterable, Iterator
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
 from ftrun.core.lighthouse.status import ReplicaStatus, Status
+from ftrun.lighthouse.occurrences import SECONDS, Histogram, Totals
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 SCALARS_MAX = 32
 """The most values of ``manager.log`` that are shown of a replica."""
 
 
-def render_metrics(status: Status) -> bytes:
+def render_metrics(status: Status, totals: Totals) -> bytes:
     """The text that Prometheus scrapes."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_StatusCollector(status))
+    registry.register(_StatusCollector(status, totals))
     return generate_latest(registry)
 
 
 class _StatusCollector(Collector):
     """One status, as metrics."""
 
-    def __init__(self, status: Status) -> None:
-        self._status = status
+    def __init__(self, status: Status, totals: Totals) -> None:
+        self._status, self._totals = status, totals
 
     def collect(self) -> Iterable[Metric]:
         yield from _service(self._status)
         yield from _job(self._status)
+        yield from _account(self._status)
+        yield from _totals(self._totals)
         yield from _replicas(self._status["replicas"])
 
 
 def _service(status: Status) -> Iterator[Metric]:
     service = status["lighthouse"]
+    build = GaugeMetricFamily("ftrun_build_info", "1; which ftrun this is.", labels=["version"])
+    build.add_metric([service["version"]], 1)
+    yield build
     yield _gauge("uptime_seconds", "Since this lighthouse was started.", service["uptime_s"])
     yield _gauge("epoch", "Rises at every start of a lighthouse.", status["epoch"])
     yield _gauge("agents_attached", "Agents with a stream.", service["agents_attached"])
@@ -68,6 +81,51 @@ def _job(status: Status) -> Iterator[Metric]:
     yield _gauge("quorum_members_live", "Replicas in the quorum that are not lost.", len(live))
     yield _gauge("step", "The highest step known.", status["step"])
     yield _counter("restarts", "Restarts of replica groups.", status["restarts"])
+
+
+def _account(status: Status) -> Iterator[Metric]:
+    account, rate, quorum = status["account"], status["rate"], status["quorum"]
+    spent = CounterMetricFamily(
+        "ftrun_time_seconds", "Replica-seconds of the job by their use.", labels=["phase"]
+    )
+    for use, seconds in account["seconds"].items():
+        spent.add_metric([use], seconds)
+    yield spent
+    yield _counter("committed_steps", "Steps that were committed.", account["steps"])
+    yield _counter(
+        "lost_seconds", "Replica-seconds in which replicas could not train.", account["lost_s"]
+    )
+    if account["goodput"] is not None:
+        text = "The share of training in all replica-seconds that count."
+        yield _gauge("goodput_ratio", text, account["goodput"])
+    if rate["now"] is not None:
+        yield _gauge("steps_per_second", "Over the last half minute.", rate["now"])
+    if quorum is not None:
+        yield _gauge("quorum_age_seconds", "Since the quorum came.", quorum["age_s"])
+    open_count = sum(incident["is_open"] for incident in status["incidents"])
+    yield _gauge("incidents_open", "Failures that are not over.", open_count)
+    waits = GaugeMetricFamily("ftrun_waiting", "1 while the job waits.", labels=["for"])
+    if status["waiting"] is not None:
+        waits.add_metric([status["waiting"]["for"]], 1)
+    yield waits
+
+
+def _totals(totals: Totals) -> Iterator[Metric]:
+    failures = CounterMetricFamily("ftrun_failures", "Incidents by first cause.", labels=["kind"])
+    for kind, count in sorted(totals.failures.items()):
+        failures.add_metric([kind], count)
+    changes = CounterMetricFamily(
+        "ftrun_membership_changes", "Changes of membership.", labels=["kind"]
+    )
+    for kind, count in sorted(totals.changes.items()):
+        changes.add_metric([kind], count)
+    yield from (failures, changes)
+    yield _counter("heal_bytes", "Bytes of state that healing workers read.", totals.heal_bytes)
+    yield _histogram(
+        "recovery", "From a failure until its replica trained again.", totals.recoveries
+    )
+    yield _histogram("heal", "Heals of a replica's first rank.", totals.heals)
+    yield _histogram("membership_change", "Changes of membership.", totals.change_times)
 
 
 def _replicas(replicas: list[ReplicaStatus]) -> Iterator[Metric]:
@@ -98,3 +156,10 @@ def _gauge(name: str, text: str, value: float) -> Metric:
 
 def _counter(name: str, text: str, value: float) -> Metric:
     return CounterMetricFamily(f"ftrun_{name}", text, value=value)
+
+
+def _histogram(name: str, text: str, found: Histogram) -> Metric:
+    bounds = [*(f"{bound:g}" for bound in SECONDS), "+Inf"]
+    buckets = [(bound, sum(found.counts[: i + 1])) for i, bound in enumerate(bounds)]
+    full = f"ftrun_{name}_seconds"
+    return HistogramMetricFamily(full, text, buckets=buckets, sum_value=found.total_s)

@@ -10,18 +10,19 @@ import contextlib
 import logging
 import socket
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 import grpc
 import grpc.aio
 
-from ftrun import clock
 from ftrun.addresses import join_address
 from ftrun.core.agent.imports import LIMIT_S
 from ftrun.core.messages import FromAgent, Hello
 from ftrun.errors import ProtocolError, UserError
 from ftrun.lighthouse.settings import ServiceSettings
 from ftrun.lighthouse.shell import Session, Shell
+from ftrun.protocol.grpc_port import GrpcPort
 from ftrun.protocol.rpc import (
     ACCEPTED,
     SERVER_OPTIONS,
@@ -35,12 +36,8 @@ from ftrun.protocol.streams import StreamCodec
 # spawner has imported torch: minutes later on a cold disk. Its token is already checked by then.
 HELLO_TIMEOUT_S = LIMIT_S + 60.0
 FLUSH_TIMEOUT_S = 1.0
-STOP_GRACE_S = 0.5
 STREAMS_MAX = 16_384
 BACKLOG = 128
-REPLACE_TIMEOUT_S = 30.0
-REPLACE_PAUSE_S = 0.02
-RETIRED_S_MAX = 365 * 86400.0
 
 log = logging.getLogger(__name__)
 
@@ -51,10 +48,8 @@ class MembershipServer:
     def __init__(self, settings: ServiceSettings) -> None:
         self._settings = settings
         self._shell: Shell | None = None
-        self._server = self._make()
-        self._address = ""
-        self._replacing: asyncio.Task[None] | None = None
-        self._retired: set[asyncio.Task[None]] = set()
+        credentials = partial(settings.tls.server_credentials, grpc) if settings.tls else None
+        self._port = GrpcPort(self._make, credentials)
 
     def bind(self) -> tuple[str, int]:
         """Bind the port; returns host and port.
@@ -63,29 +58,16 @@ class MembershipServer:
             UserError: the port is taken, or the host is not one of this machine.
         """
         host, port = self._settings.grpc_address()
-        # gRPC reports a bad port in its own words on stderr, so the port is tried first.
-        listen(host, port, "--bind").close()
-        address = join_address(host, port)
-        try:
-            port = self._add_port(address)
-            self._address = join_address(host, port)
-            return host, port
-        except RuntimeError as error:
-            raise UserError(
-                f"--bind {address}: {error}. The lighthouse was not started."
-            ) from error
+        return host, bind_port(self._port, host, port, "--bind")
 
     async def start(self, shell: Shell) -> None:
         """Accept agents."""
         self._shell = shell
-        await self._start()
+        await self._port.start()
 
     async def stop(self) -> None:
         """Send what is queued, end all streams and release the port."""
-        for task in (self._replacing, *self._retired):
-            if task is not None:
-                task.cancel()
-        await self._server.stop(STOP_GRACE_S)
+        await self._port.stop()
 
     def _make(self) -> grpc.aio.Server:
         server = grpc.aio.server(
@@ -95,44 +77,6 @@ class MembershipServer:
         )
         server.add_generic_rpc_handlers((membership_service(self._attach),))
         return server
-
-    # A call whose path is no UTF-8 ends the loop in which grpc.aio accepts calls, before the token
-    # is checked (found by fuzzing; grpcio 1.85). The server's streams live on, so another server
-    # takes the port, and no attached agent notices.
-
-    async def _start(self) -> None:
-        before = asyncio.all_tasks()
-        await self._server.start()
-        for task in asyncio.all_tasks() - before:
-            task.add_done_callback(self._accepting_ended)
-
-    def _accepting_ended(self, task: asyncio.Task[Any]) -> None:
-        if not task.cancelled() and isinstance(task.exception(), UnicodeDecodeError):
-            log.warning("a call that cannot be read has ended a gRPC server; the next one serves")
-            self._replacing = asyncio.ensure_future(self._replace())
-
-    async def _replace(self) -> None:
-        retired = asyncio.ensure_future(_outlive_streams(self._server))
-        self._retired.add(retired)
-        retired.add_done_callback(self._retired.discard)
-        deadline = clock.now() + REPLACE_TIMEOUT_S
-        while True:
-            self._server = self._make()
-            try:
-                self._add_port(self._address)
-                break
-            except RuntimeError:
-                # The old server releases the port at some later moment, without a signal.
-                if clock.now() > deadline:
-                    log.error("no gRPC server can take %s again: agents stay away", self._address)
-                    return
-                await asyncio.sleep(REPLACE_PAUSE_S)
-        await self._start()
-
-    def _add_port(self, address: str) -> int:
-        if not self._settings.tls:
-            return self._server.add_insecure_port(address)
-        return self._server.add_secure_port(address, self._settings.tls.server_credentials(grpc))
 
     async def _attach(self, requests: AsyncIterator[bytes], context: Any) -> None:
         """One agent's stream, from its Hello to its end."""
@@ -157,6 +101,21 @@ class MembershipServer:
             end_call(context, grpc.StatusCode.ABORTED, reason)
 
 
+def bind_port(served: GrpcPort, host: str, port: int, option: str) -> int:
+    """Bind a gRPC port; returns its number. ``option``: that names the address.
+
+    Raises:
+        UserError: the port is taken, or the host is not one of this machine.
+    """
+    # gRPC reports a bad port in its own words on stderr, so the port is tried first.
+    listen(host, port, option).close()
+    try:
+        return served.bind(host, port)
+    except RuntimeError as error:
+        address = join_address(host, port)
+        raise UserError(f"{option} {address}: {error}. The lighthouse was not started.") from error
+
+
 def listen(host: str, port: int, option: str) -> socket.socket:
     """A socket that listens on a port.
 
@@ -173,12 +132,6 @@ def listen(host: str, port: int, option: str) -> socket.socket:
             f"{option} {host}:{port}: {why.lower()}. The lighthouse was not started. "
             "Give another address, or port 0 for any."
         ) from error
-
-
-async def _outlive_streams(server: grpc.aio.Server) -> None:
-    """Keep a server that accepts no more calls until its last stream has ended."""
-    with contextlib.suppress(UnicodeDecodeError):
-        await server.stop(RETIRED_S_MAX)
 
 
 async def _opening(requests: AsyncIterator[bytes], codec: StreamCodec) -> list[Any] | str:

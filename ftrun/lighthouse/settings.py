@@ -5,15 +5,19 @@ Not here: the core's timeouts (``LighthouseSettings``), the spelling of the opti
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ftrun.addresses import is_loopback, parse_address
 from ftrun.config.settings import check_writable
 from ftrun.core.lighthouse.events import LighthouseSettings
+from ftrun.core.torchft_quorum.records import DEFAULT_ROOM, REPLICAS_MAX, QuorumSettings
 from ftrun.defaults import BIND
 from ftrun.errors import UserError
 from ftrun.protocol.tls import PLAINTEXT, TlsFiles
+
+ROOM_CHARS_MAX = 128
 
 EMBEDDED = LighthouseSettings(assign_gather_s=0.0)
 """An embedded lighthouse has one agent and waits for no other."""
@@ -23,14 +27,67 @@ STANDALONE = LighthouseSettings(assign_gather_s=3.0)
 job seldom start within a fraction of a second, and the first agent would get all slots."""
 
 
+TORCHFT_BIND = "--torchft-bind"
+
+
+@dataclass(frozen=True, slots=True)
+class TorchftSettings:
+    """torchft's lighthouse. ``binds``: ``HOST:PORT`` or ``ROOM=HOST:PORT``; none: it is off."""
+
+    binds: tuple[str, ...] = ()
+    quorum: QuorumSettings = field(default_factory=QuorumSettings)
+
+    def addresses(self) -> list[tuple[str, str, int]]:
+        """Room, host and port of each address.
+
+        Raises:
+            UserError: one has another form.
+        """
+        found = []
+        for bind in self.binds:
+            room, is_named, address = bind.rpartition("=")
+            if is_named and not (room and room.isprintable() and len(room) <= ROOM_CHARS_MAX):
+                raise UserError(
+                    f"{TORCHFT_BIND} {bind!r}: a room has a name of 1 to {ROOM_CHARS_MAX} "
+                    f"characters. For example: {TORCHFT_BIND} my-job=127.0.0.1:29520."
+                )
+            found.append((room or DEFAULT_ROOM, *parse_address(address, TORCHFT_BIND)))
+        return found
+
+    def check(self) -> None:
+        """Check the numbers.
+
+        Raises:
+            UserError: the first that is wrong, or they are for nothing.
+        """
+        if not self.binds and self.quorum != QuorumSettings():
+            raise UserError(
+                f"The --torchft options have no effect without {TORCHFT_BIND}: the lighthouse was "
+                f"not started. Give {TORCHFT_BIND} HOST:PORT, or leave them out."
+            )
+        if not 1 <= self.quorum.min_replicas <= REPLICAS_MAX:
+            raise UserError(
+                f"--torchft-min-replicas is {self.quorum.min_replicas}, and must be between 1 and "
+                f"{REPLICAS_MAX}."
+            )
+        for option, value in (
+            ("--torchft-join-timeout", self.quorum.join_timeout_s),
+            ("--torchft-heartbeat-timeout", self.quorum.heartbeat_timeout_s),
+        ):
+            if not (math.isfinite(value) and value > 0):
+                raise UserError(f"{option} is {value:g}, and must be a number of seconds above 0.")
+
+
 @dataclass(frozen=True, slots=True)
 class ServiceSettings:
     """One lighthouse service.
 
+    ``torchft``: the lighthouse for torchft's own clients.
     ``bind``: gRPC address; port 0 = any. ``http``: address of the web server; None: the port after
     ``bind``'s (any, if that is 0). ``tls``: if it has a CA, both ports require a certificate.
     ``insecure_plaintext``: allows another address than loopback without TLS.
-    ``allowed_hosts``: further host names in requests to the web server.
+    ``allowed_hosts``: further host names in requests to the web server. ``log_dir``: of the job, if
+    an agent runs this lighthouse.
     """
 
     state_dir: Path
@@ -38,9 +95,11 @@ class ServiceSettings:
     bind: str = BIND
     http: str | None = None
     tls: TlsFiles = PLAINTEXT
+    torchft: TorchftSettings = field(default_factory=TorchftSettings)
     insecure_plaintext: bool = False
     allowed_hosts: tuple[str, ...] = ()
     core: LighthouseSettings = field(default_factory=LighthouseSettings)
+    log_dir: Path | None = None
 
     def grpc_address(self) -> tuple[str, int]:
         """Host and port for agents."""
@@ -66,6 +125,9 @@ class ServiceSettings:
         for option, (host, _) in (("--bind", self.grpc_address()), ("--http", self.http_address())):
             if not is_loopback(host):
                 self._check_exposed(option, host)
+        self.torchft.check()
+        for _, host, _ in self.torchft.addresses():
+            self._check_torchft(host)
         if not self.token:
             raise UserError("A lighthouse needs a token: give --token-file FILE.")
         self.tls.check_server()
@@ -82,4 +144,13 @@ class ServiceSettings:
                 f"{option} {host} can be reached from other machines and there is no TLS: the "
                 "lighthouse was not started. Give --tls-cert and --tls-key, or, in a network that "
                 "you trust, --insecure-plaintext."
+            )
+
+    def _check_torchft(self, host: str) -> None:
+        """torchft's protocol has no token and no TLS: other addresses need the user's word."""
+        if not is_loopback(host) and not self.insecure_plaintext:
+            raise UserError(
+                f"{TORCHFT_BIND} {host} can be reached from other machines, and torchft's protocol "
+                "has no token and no TLS: the lighthouse was not started. In a network in which "
+                "you trust everybody, give --insecure-plaintext; it holds for this port too."
             )

@@ -37,12 +37,14 @@ from ftrun.core.lighthouse.events import (
 )
 from ftrun.core.lighthouse.machine import Lighthouse
 from ftrun.core.lighthouse.status import MembershipStatus
-from ftrun.core.messages import FromAgent, Hello, Notice, WorkerMessage
+from ftrun.core.messages import FromAgent, Healed, Hello, Notice, WorkerMessage
 from ftrun.errors import assert_never
 from ftrun.lighthouse.account_file import AccountFile
+from ftrun.lighthouse.event_file import EventFile
 from ftrun.lighthouse.event_log import EventLog
 from ftrun.lighthouse.incident_file import IncidentFile
 from ftrun.lighthouse.journal import JournalFile
+from ftrun.lighthouse.occurrences import Occurrences
 from ftrun.protocol.broadcast import Broadcast
 from ftrun.protocol.send_queue import SendQueue
 from ftrun.protocol.streams import StreamCodec
@@ -100,11 +102,13 @@ class Shell:
         journal: JournalFile,
         incidents: IncidentFile | None = None,
         account: AccountFile | None = None,
+        events: EventFile | None = None,
     ) -> None:
         self._core = core
         self._journal = journal
         self._incidents = incidents if incidents is not None else IncidentFile()
         self._account = account if account is not None else AccountFile()
+        self.occurrences = Occurrences(core, events)
         core.incidents.take_over(self._incidents.earlier(clock.wall()))
         self._sessions: dict[str, Session] = {}
         self._timer = DeadlineTimer(partial(self._feed, TimerFired()), TIMER_DELAY_MIN_S)
@@ -142,6 +146,8 @@ class Shell:
             for message in messages:
                 received = message.message if type(message) is WorkerMessage else message
                 self._received[type(received).__name__] += 1
+                if type(message) is WorkerMessage and type(message.message) is Healed:
+                    self.occurrences.healed(message.message, message.key.group_rank)
             self._feed(AgentSent(session.agent_id, messages))
 
     def detached(self, session: Session, reason: str) -> None:
@@ -184,6 +190,7 @@ class Shell:
     def stop(self) -> None:
         """Keep the account, forget the timer and end all sessions."""
         self._timer.close()
+        self.occurrences.account(clock.now(), with_bands=True)
         last = self._core.account.record(clock.now())
         if last is not None:
             self._account.write(last.document)
@@ -196,6 +203,7 @@ class Shell:
         try:
             for instruction in self._core.handle(event, clock.now()):
                 self._carry_out(instruction)
+            self.occurrences.looked(clock.now())
             self._timer.set(self._core.next_deadline())
         except Exception as error:  # noqa: BLE001 - the shell's edge: the service ends with it.
             self.failed.set_exception(error)
@@ -234,6 +242,7 @@ class Shell:
         dates["written"] = now.isoformat(timespec="milliseconds")
         document = {**instruction.document, **dates}
         self._incidents.write(document)
+        self.occurrences.incident(document)
         record = replace(instruction.record, document=json.dumps(document))
         for agent_id in instruction.agents:
             self._send(SendToAgent(agent_id, record))
@@ -242,6 +251,7 @@ class Shell:
         message = instruction.message
         if isinstance(message, Notice) and self.event_log.note(message):
             log.info("%s: %s", message.kind, message.text)
+            self.occurrences.notice(message)
         session = self._sessions.get(instruction.agent_id)
         if session is not None:
             session.put(self._broadcast.encode(message, session.codec.memory))

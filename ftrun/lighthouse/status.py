@@ -11,12 +11,15 @@ from importlib.metadata import version
 
 from ftrun import clock
 from ftrun.core.lighthouse.status import SCHEMA, Status
+from ftrun.core.torchft_quorum.status import TorchftStatus
 from ftrun.lighthouse.journal import JournalFile
 from ftrun.lighthouse.shell import Shell
 
 
-def full_status(shell: Shell, journal: JournalFile, uptime_s: float) -> Status:
-    """The status now, as plain JSON."""
+def full_status(
+    shell: Shell, journal: JournalFile, uptime_s: float, torchft: TorchftStatus | None = None
+) -> Status:
+    """The status now, as plain JSON. ``torchft``: None: no port for torchft's clients is open."""
     now = clock.now()
     membership, log = shell.snapshot(now), shell.event_log
     for replica in membership["replicas"]:
@@ -35,4 +38,5 @@ def full_status(shell: Shell, journal: JournalFile, uptime_s: float) -> Status:
         **membership,
         "events": log.events(now),
         "messages_received": shell.messages_received(),
+        "torchft": torchft,
     }

@@ -23,11 +23,13 @@ from ftrun.core.lighthouse.status import Status
 from ftrun.lighthouse.events import add_events
 from ftrun.lighthouse.guard import add_headers, guard
 from ftrun.lighthouse.metrics import CONTENT_TYPE, render_metrics
+from ftrun.lighthouse.occurrences import Totals
 from ftrun.lighthouse.openapi import openapi
 from ftrun.lighthouse.operations import OperationSource, add_routes
 from ftrun.lighthouse.page_routes import add_page
 from ftrun.lighthouse.sessions import Sessions
 from ftrun.lighthouse.settings import ServiceSettings
+from ftrun.protocol.http2_refusal import PREFACE, Http2Refusal, is_http2
 
 SHUTDOWN_TIMEOUT_S = 0.5
 KEEPALIVE_TIMEOUT_S = 15.0
@@ -36,6 +38,12 @@ SWEEP_INTERVAL_S = 5.0
 HANDSHAKE_TIMEOUT_S = 10.0
 CONNECTIONS_MAX = 256
 BODY_BYTES_MAX = 64 * 1024
+
+NO_GRPC = (
+    "this is the HTTP port of an ftrun lighthouse, for people and scrapers; agents come to that "
+    "of --bind. torchft's own clients need one of their own: ftrun lighthouse --torchft-bind "
+    "HOST:PORT, and TORCHFT_LIGHTHOUSE=http://HOST:PORT"
+)
 
 StatusSource = Callable[[], Status]
 IncidentSource = Callable[[], list[dict[str, Any]]]
@@ -50,9 +58,10 @@ class WebServer:
         settings: ServiceSettings,
         operations: OperationSource,
         incidents: IncidentSource = list,
+        totals: Totals | None = None,
     ) -> None:
         self._runner = web.AppRunner(
-            build_app(status, settings, operations, incidents),
+            build_app(status, settings, operations, incidents, totals),
             access_log=None,
             logger=_silent(),
             shutdown_timeout=SHUTDOWN_TIMEOUT_S,
@@ -87,7 +96,9 @@ class WebServer:
         """The protocol of a new connection, or a refusal if there are too many."""
         server = self._runner.server
         assert server is not None
-        return _Refused() if len(server.connections) >= CONNECTIONS_MAX else server()
+        if len(server.connections) >= CONNECTIONS_MAX:
+            return _Refused()
+        return _FirstBytes(server())
 
     def _sweep(self) -> None:
         """Close connections that are too old.
@@ -113,6 +124,53 @@ def _silent() -> logging.Logger:
     return logger
 
 
+class _FirstBytes(asyncio.Protocol):
+    """Tells a gRPC client that has come to the wrong port so; hands all others to aiohttp.
+
+    aiohttp's handler knows the connection from its beginning, so it is counted and swept there.
+    """
+
+    def __init__(self, handler: asyncio.Protocol) -> None:
+        self._handler = handler
+        self._transport: asyncio.Transport | None = None
+        self._data = b""
+        self._refusal: Http2Refusal | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._handler.connection_made(transport)
+
+    def data_received(self, data: bytes) -> None:
+        assert self._transport is not None
+        if self._refusal is not None:
+            return self._refuse(self._refusal, data)
+        self._data += data
+        found = is_http2(self._data)
+        if found:
+            self._refusal = Http2Refusal(NO_GRPC)
+            self._transport.write(self._refusal.begin())
+            self._refuse(self._refusal, self._data[len(PREFACE) :])
+        elif found is False:
+            self._transport.set_protocol(self._handler)
+            self._handler.data_received(self._data)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._handler.connection_lost(error)
+
+    def pause_writing(self) -> None:
+        self._handler.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._handler.resume_writing()
+
+    def _refuse(self, refusal: Http2Refusal, data: bytes) -> None:
+        assert self._transport is not None
+        self._transport.write(refusal.feed(data))
+        if refusal.is_over:
+            self._transport.close()
+
+
 class _Refused(asyncio.Protocol):
     """Closes a connection at once: there are too many."""
 
@@ -125,8 +183,10 @@ def build_app(
     settings: ServiceSettings,
     operations: OperationSource,
     incidents: IncidentSource = list,
+    totals: Totals | None = None,
 ) -> web.Application:
     """The routes, behind the guard."""
+    counted = totals if totals is not None else Totals()
 
     async def healthz(request: web.Request) -> web.Response:
         return web.json_response({"ok": True})
@@ -138,7 +198,8 @@ def build_app(
         return web.json_response({"incidents": incidents()})
 
     async def metrics(request: web.Request) -> web.Response:
-        return web.Response(body=render_metrics(status()), headers={"Content-Type": CONTENT_TYPE})
+        body = render_metrics(status(), counted)
+        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE})
 
     async def document(request: web.Request) -> web.Response:
         return web.json_response(openapi(version("ftrun")))

@@ -17,7 +17,7 @@ WORKER_DIR = re.compile(r"replica_(?P<replica>[^/]+)/rank_(?P<rank>\d+)")
 ATTEMPT_LOG = re.compile(r"(?P<attempt>\d+)(\.old)?\.log")
 OWN_FILES = re.compile(
     r"ftrun-job\.json|exit\.json|lighthouse\.log|(merged|filtered_stdout|filtered_stderr)[^/]*\.log"
-    r"|errors/[^/]+\.json|incidents/\d+\.json"
+    r"|events(\.old)?\.jsonl|errors/[^/]+\.json|incidents/\d+\.json"
     r"|replica_[^/]+/rank_\d+/\d+\.[^/]*(log|index|json|txt)"
 )
 """Every file that ftrun writes below a job's log directory; nothing else is ever removed."""

@@ -6,19 +6,28 @@ build, abort or release (training/groups.py).
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-import torch
-import torch.distributed as dist
-from torch.distributed import ReduceOp, Work
+from torch.distributed import DistNetworkError, ReduceOp, Work
 
 from ftrun import clock
 from ftrun.errors import Bug, PeerError
-from ftrun.process_groups.built import DEFAULT_TIMEOUT, AbortSignal, BuiltGroup, Tensors
+from ftrun.process_groups.built import (
+    DEFAULT_TIMEOUT,
+    AbortSignal,
+    BuiltGroup,
+    FinishedWork,
+    listed,
+)
+from ftrun.process_groups.handles import ReconfigureOptions, meet
+from ftrun.process_groups.reconfigurable import ReconfigurableGroup
 from ftrun.process_groups.sockets import local_address
 from ftrun.process_groups.solo import SoloGroup
+
+LINGER_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +47,7 @@ class Place:
         return timedelta(seconds=max(self.deadline - clock.now(), 0.001))
 
 
-class ProcessGroup(dist.ProcessGroup):
+class ProcessGroup(ReconfigurableGroup):
     """A factory of groups; also a torch process group, whose collectives go to the group in use.
 
     To write one for another backend, subclass it and ``BuiltGroup`` (built.py). The contract:
@@ -69,7 +78,7 @@ class ProcessGroup(dist.ProcessGroup):
     caller_waits = True
 
     def __init__(self, timeout: timedelta = DEFAULT_TIMEOUT) -> None:
-        super().__init__(0, 1)  # type: ignore[call-arg]  # torch's stub lacks this overload.
+        super().__init__(0, 1)
         self.timeout = timeout
         self._built: BuiltGroup | None = None
 
@@ -129,15 +138,34 @@ class ProcessGroup(dist.ProcessGroup):
         ``store_addr`` is ``host:port`` or ``host:port/prefix``.
         """
         address, _, path = store_addr.partition("/")
-        built = self.build(
-            address,
-            path or prefix,
-            rank,
-            world_size,
-            local_address(address),
-            self.timeout.total_seconds(),
-        )
-        self.use(built)
+        self._connect_alone(address, path or prefix, rank, world_size, self.timeout)
+
+    def reconfigure(self, opts: ReconfigureOptions) -> Work:
+        """Build and use a group of the ranks whose handles ``opts`` has, without a Manager.
+
+        Raises:
+            DistNetworkError: they are not connected by the deadline: the group's own, or that of
+                ``opts`` if it is sooner.
+            ValueError: the handles cannot be used.
+        """
+        meeting = meet(opts, self._handle_id())
+        address, _, prefix = meeting.store_addr.partition("/")
+        timeout = min(self.timeout, opts.timeout or self.timeout)
+        self.shutdown()
+        deadline = clock.now() + timeout.total_seconds()
+        try:
+            self._connect_alone(address, prefix, meeting.rank, meeting.world_size, timeout)
+        except PeerError as error:
+            late = clock.now() >= deadline
+            why = f"timeout after {timeout.total_seconds() * 1000:g}ms: " if late else ""
+            raise DistNetworkError(f"{why}{error}") from error
+        return FinishedWork()
+
+    def _connect_alone(
+        self, address: str, prefix: str, rank: int, world_size: int, timeout: timedelta
+    ) -> None:
+        host, timeout_s = local_address(address), timeout.total_seconds()
+        self.use(self.build(address, prefix, rank, world_size, host, timeout_s))
 
     def use(self, built: BuiltGroup | None) -> BuiltGroup | None:
         """Let collectives go to ``built``; returns the group in use before."""
@@ -151,7 +179,10 @@ class ProcessGroup(dist.ProcessGroup):
             Bug: no group is in use yet.
         """
         if self._built is None:
-            raise Bug(f"{type(self).__name__} was used before a quorum was formed")
+            raise Bug(
+                f"{type(self).__name__}: process group not initialized: it was used before a "
+                "quorum was formed, or after its end"
+            )
         return self._built
 
     def size(self) -> int:
@@ -166,52 +197,79 @@ class ProcessGroup(dist.ProcessGroup):
         """The name of this backend in torch."""
         return "ftrun"
 
-    def abort(self) -> None:
+    def abort(self, errored: bool = True) -> None:
         """Abort the group in use, if there is one."""
         if self._built is not None:
             self._built.abort()
 
     def shutdown(self) -> None:
-        """Abort and release the group in use, if there is one."""
+        """Release the group in use, if there is one; its connections end ``LINGER_S`` later.
+
+        A collective that has ended here may not have ended at the peers, who would lose it. Use
+        ``abort`` to wake waiters at once.
+        """
         built = self.use(None)
         if built is not None:
-            built.shutdown()
+            closing = threading.Timer(LINGER_S, built.shutdown)
+            closing.daemon = True
+            closing.start()
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """Set the deadline of collectives, for groups built from now on."""
+        """Set the deadline of collectives, in the group in use and in those built from now on."""
         self.timeout = timeout
+        if self._built is not None:
+            self._built.set_timeout(timeout)
 
     def allreduce(self, tensors: Any, opts: Any = ReduceOp.SUM) -> Work:  # type: ignore[override]
         """See BuiltGroup.allreduce."""
-        return self.current().allreduce(_listed(tensors), opts)
+        return self.current().allreduce(listed(tensors), opts)
 
-    def allreduce_coalesced(self, tensors: Any, *options: Any) -> Work:
+    def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Work:
         """See BuiltGroup.allreduce_coalesced."""
-        return self.current().allreduce_coalesced(tensors, *options)
+        return self.current().allreduce_coalesced(tensors, *_given(opts))
 
-    def broadcast(self, tensors: Any, opts: Any = 0) -> Work:  # type: ignore[override]
+    def broadcast(self, tensor_list: Any, opts: Any = 0) -> Work:  # type: ignore[override]
         """See BuiltGroup.broadcast."""
-        return self.current().broadcast(_listed(tensors), opts)
+        return self.current().broadcast(listed(tensor_list), opts)
 
-    def broadcast_one(self, tensor: torch.Tensor, root: int) -> Work:
-        """Broadcast a single tensor."""
-        return self.current().broadcast([tensor], root)
-
-    def allgather(self, output_tensors: Any, input_tensors: Any, *options: Any) -> Work:
+    def allgather(self, output_tensors: Any, input_tensor: Any, opts: Any = None) -> Work:
         """See BuiltGroup.allgather."""
-        return self.current().allgather(output_tensors, input_tensors, *options)
+        return self.current().allgather(output_tensors, input_tensor, *_given(opts))
 
-    def reduce_scatter(self, output_tensors: Any, input_tensors: Any, *options: Any) -> Work:
+    def allgather_into_tensor_coalesced(
+        self, output_tensors: Any, input_tensors: Any, opts: Any = None
+    ) -> Work:
+        """See BuiltGroup.allgather_into_tensor_coalesced."""
+        current = self.current()
+        return current.allgather_into_tensor_coalesced(output_tensors, input_tensors, *_given(opts))
+
+    def reduce_scatter(self, output_tensors: Any, input_tensors: Any, opts: Any = None) -> Work:  # type: ignore[override]
         """See BuiltGroup.reduce_scatter."""
-        return self.current().reduce_scatter(output_tensors, input_tensors, *options)
+        return self.current().reduce_scatter(output_tensors, input_tensors, *_given(opts))
 
-    def alltoall_base(self, *arguments: Any) -> Work:
+    def reduce_scatter_tensor_coalesced(
+        self, output_tensors: Any, input_tensors: Any, opts: Any = None
+    ) -> Work:
+        """See BuiltGroup.reduce_scatter_tensor_coalesced."""
+        current = self.current()
+        return current.reduce_scatter_tensor_coalesced(output_tensors, input_tensors, *_given(opts))
+
+    def alltoall_base(
+        self,
+        output_buffer: Any,
+        input_buffer: Any,
+        output_split_sizes: Any,
+        input_split_sizes: Any,
+        opts: Any = None,
+    ) -> Work:
         """See BuiltGroup.alltoall_base."""
-        return self.current().alltoall_base(*arguments)
+        return self.current().alltoall_base(
+            output_buffer, input_buffer, output_split_sizes, input_split_sizes, *_given(opts)
+        )
 
-    def barrier(self, *options: Any) -> Work:
+    def barrier(self, opts: Any = None) -> Work:
         """See BuiltGroup.barrier."""
-        return self.current().barrier(*options)
+        return self.current().barrier(*_given(opts))
 
     def send(self, tensors: Any, dst_rank: int, tag: int = 0) -> Work:
         """See BuiltGroup.send."""
@@ -222,5 +280,5 @@ class ProcessGroup(dist.ProcessGroup):
         return self.current().recv(tensors, src_rank, tag)
 
 
-def _listed(tensors: Any) -> Tensors:
-    return [tensors] if isinstance(tensors, torch.Tensor) else tensors
+def _given(opts: Any) -> tuple[Any, ...]:
+    return () if opts is None else (opts,)

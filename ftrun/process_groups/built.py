@@ -95,6 +95,12 @@ class BuiltGroup:
         """True once the group was aborted or shut down: every further collective fails."""
         return self._signal.triggered
 
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Set the deadline of later collectives, where the backend can change it."""
+        native = self._native
+        if native is not None and hasattr(native, "_set_default_timeout"):
+            native._set_default_timeout(timeout)
+
     def abort(self) -> None:
         """Wake every waiter with an error. From any thread, idempotent, milliseconds."""
         self._signal.trigger()
@@ -137,6 +143,26 @@ class BuiltGroup:
         """Gather each rank's input in every rank's outputs."""
         return self._issue("allgather", [list(o) for o in outputs], list(inputs), *options)
 
+    def allgather_into_tensor_coalesced(
+        self, outputs: Tensors, inputs: Tensors, *options: Any
+    ) -> Work:
+        """Gather several tensors, each into one tensor."""
+        works = []
+        for output, tensor in zip(outputs, inputs, strict=True):
+            parts = list(output.view(self.world_size, *tensor.shape).unbind(0))
+            works.append(self.allgather([parts], [tensor], *options))
+        return JoinedWork(works, list(outputs))
+
+    def reduce_scatter_tensor_coalesced(
+        self, outputs: Tensors, inputs: Tensors, *options: Any
+    ) -> Work:
+        """Reduce several tensors, each rank keeping its part of each."""
+        works = [
+            self._issue("_reduce_scatter_base", output, parts, *options)
+            for output, parts in zip(outputs, inputs, strict=True)
+        ]
+        return JoinedWork(works, list(outputs))
+
     def reduce_scatter(self, outputs: Tensors, inputs: Sequence[Tensors], *options: Any) -> Work:
         """Reduce, each rank keeping its part."""
         return self._issue("reduce_scatter", list(outputs), [list(i) for i in inputs], *options)
@@ -175,18 +201,18 @@ class BuiltGroup:
 
 
 class FinishedWork(Work):
-    """A Work that has ended already, with tensors or with an error."""
+    """A Work that has ended already, with ``result`` (as a rule a list of tensors) or an error."""
 
-    def __init__(self, tensors: Tensors = (), error: Exception | None = None) -> None:
+    def __init__(self, result: object = None, error: Exception | None = None) -> None:
         super().__init__()
         self._error = error
         self._future: torch.futures.Future[Any] = torch.futures.Future()
         if error is None:
-            self._future.set_result(list(tensors))
+            self._future.set_result(result)
         else:
             self._future.set_exception(error)
 
-    def wait(self, timeout: timedelta = DEFAULT_TIMEOUT) -> bool:
+    def wait(self, timeout: timedelta | None = None) -> bool:
         """Return at once, or raise the error."""
         if self._error is not None:
             raise self._error
@@ -203,3 +229,35 @@ class FinishedWork(Work):
     def get_future(self) -> torch.futures.Future[Any]:
         """The completed future."""
         return self._future
+
+
+class JoinedWork(Work):
+    """Several Works as one; the result is ``tensors``."""
+
+    def __init__(self, works: Sequence[Work], tensors: Any) -> None:
+        super().__init__()
+        self._works = works
+        self._tensors = tensors
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Wait for all."""
+        return all([work.wait() if timeout is None else work.wait(timeout) for work in self._works])
+
+    def is_completed(self) -> bool:
+        """Whether all have ended."""
+        return all(work.is_completed() for work in self._works)
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        """A future that has the tensors once all have ended, or the first error."""
+        futures = [work.get_future() for work in self._works]
+        return torch.futures.collect_all(futures).then(self._value)
+
+    def _value(self, done: torch.futures.Future[Any]) -> Any:
+        for future in done.value():
+            future.value()
+        return self._tensors
+
+
+def listed(tensors: torch.Tensor | Tensors) -> Tensors:
+    """``tensors`` as a list, also where it is one tensor."""
+    return [tensors] if isinstance(tensors, torch.Tensor) else tensors

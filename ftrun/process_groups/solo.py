@@ -40,6 +40,18 @@ class SoloGroup(BuiltGroup):
             output[0].copy_(tensor)
         return self._done(inputs)
 
+    def allgather_into_tensor_coalesced(
+        self, outputs: Tensors, inputs: Tensors, *options: Any
+    ) -> Work:
+        for output, tensor in zip(outputs, inputs, strict=False):  # torch allows more outputs
+            output.copy_(tensor.view_as(output))
+        return self._done(outputs)
+
+    def reduce_scatter_tensor_coalesced(
+        self, outputs: Tensors, inputs: Tensors, *options: Any
+    ) -> Work:
+        return self.allgather_into_tensor_coalesced(outputs, inputs)
+
     def reduce_scatter(self, outputs: Tensors, inputs: Sequence[Tensors], *options: Any) -> Work:
         for output, parts in zip(outputs, inputs, strict=True):
             output.copy_(parts[0])
@@ -65,4 +77,4 @@ class SoloGroup(BuiltGroup):
     def _done(self, tensors: Tensors) -> Work:
         if self.aborted:
             return FinishedWork(error=GroupAborted("the process group was aborted"))
-        return FinishedWork(tensors)
+        return FinishedWork(list(tensors))

@@ -19,6 +19,7 @@ from pathlib import Path
 STATE_DIR = "FTRUN_LIGHTHOUSE_STATE_DIR"
 BIND = "FTRUN_LIGHTHOUSE_BIND"
 HTTP = "FTRUN_LIGHTHOUSE_HTTP"
+LOG_DIR = "FTRUN_LIGHTHOUSE_LOG_DIR"
 TOKEN_FD = "FTRUN_LIGHTHOUSE_TOKEN_FD"
 PARENT_PID = "FTRUN_LIGHTHOUSE_PARENT_PID"
 
@@ -36,10 +37,20 @@ class ServiceAddress:
 
 
 def child_environment(
-    state_dir: Path, token_fd: int, *, parent_pid: int, bind: str = ANY_PORT, http: str = ANY_PORT
+    state_dir: Path,
+    token_fd: int,
+    *,
+    parent_pid: int,
+    bind: str = ANY_PORT,
+    http: str = ANY_PORT,
+    log_dir: Path | None = None,
 ) -> dict[str, str]:
-    """Variables that the agent adds to the environment of ``python -m ftrun.lighthouse``."""
+    """Variables that the agent adds to the environment of ``python -m ftrun.lighthouse``.
+
+    ``log_dir``: of the job, where ``events.jsonl`` is written too.
+    """
     return {
+        LOG_DIR: "" if log_dir is None else str(log_dir.absolute()),
         STATE_DIR: str(state_dir),
         BIND: bind,
         HTTP: http,

@@ -329,7 +329,7 @@ class Scalar(_message.Message):
     def __init__(self, name: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
 
 class Progress(_message.Message):
-    __slots__ = ("step", "batches", "phase", "scalars", "since_s", "pause", "beats", "steps", "usual_s", "longest_s", "position")
+    __slots__ = ("step", "batches", "phase", "scalars", "since_s", "pause", "beats", "steps", "usual_s", "longest_s", "position", "step_s", "own_s", "heal")
     STEP_FIELD_NUMBER: _ClassVar[int]
     BATCHES_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
@@ -341,6 +341,9 @@ class Progress(_message.Message):
     USUAL_S_FIELD_NUMBER: _ClassVar[int]
     LONGEST_S_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
+    STEP_S_FIELD_NUMBER: _ClassVar[int]
+    OWN_S_FIELD_NUMBER: _ClassVar[int]
+    HEAL_FIELD_NUMBER: _ClassVar[int]
     step: int
     batches: int
     phase: str
@@ -352,7 +355,18 @@ class Progress(_message.Message):
     usual_s: float
     longest_s: float
     position: str
-    def __init__(self, step: _Optional[int] = ..., batches: _Optional[int] = ..., phase: _Optional[str] = ..., scalars: _Optional[_Iterable[_Union[Scalar, _Mapping]]] = ..., since_s: _Optional[float] = ..., pause: _Optional[str] = ..., beats: _Optional[int] = ..., steps: _Optional[int] = ..., usual_s: _Optional[float] = ..., longest_s: _Optional[float] = ..., position: _Optional[str] = ...) -> None: ...
+    step_s: float
+    own_s: float
+    heal: HealProgress
+    def __init__(self, step: _Optional[int] = ..., batches: _Optional[int] = ..., phase: _Optional[str] = ..., scalars: _Optional[_Iterable[_Union[Scalar, _Mapping]]] = ..., since_s: _Optional[float] = ..., pause: _Optional[str] = ..., beats: _Optional[int] = ..., steps: _Optional[int] = ..., usual_s: _Optional[float] = ..., longest_s: _Optional[float] = ..., position: _Optional[str] = ..., step_s: _Optional[float] = ..., own_s: _Optional[float] = ..., heal: _Optional[_Union[HealProgress, _Mapping]] = ...) -> None: ...
+
+class HealProgress(_message.Message):
+    __slots__ = ("done_bytes", "total_bytes")
+    DONE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
+    done_bytes: int
+    total_bytes: int
+    def __init__(self, done_bytes: _Optional[int] = ..., total_bytes: _Optional[int] = ...) -> None: ...
 
 class Present(_message.Message):
     __slots__ = ("endpoint",)
@@ -577,12 +591,38 @@ class ReplicaProgress(_message.Message):
     def __init__(self, replica_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
-    __slots__ = ("progress", "quiet")
+    __slots__ = ("progress", "quiet", "workers", "wants_glance")
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
     QUIET_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    WANTS_GLANCE_FIELD_NUMBER: _ClassVar[int]
     progress: _containers.RepeatedCompositeFieldContainer[ReplicaProgress]
     quiet: bool
-    def __init__(self, progress: _Optional[_Iterable[_Union[ReplicaProgress, _Mapping]]] = ..., quiet: bool = ...) -> None: ...
+    workers: _containers.RepeatedCompositeFieldContainer[WorkerFacts]
+    wants_glance: bool
+    def __init__(self, progress: _Optional[_Iterable[_Union[ReplicaProgress, _Mapping]]] = ..., quiet: bool = ..., workers: _Optional[_Iterable[_Union[WorkerFacts, _Mapping]]] = ..., wants_glance: bool = ...) -> None: ...
+
+class WorkerFacts(_message.Message):
+    __slots__ = ("key", "pid", "device", "cpu_share", "rss_bytes", "gpu_memory_bytes", "gpu_memory_total_bytes", "gpu_share", "age_s")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    CPU_SHARE_FIELD_NUMBER: _ClassVar[int]
+    RSS_BYTES_FIELD_NUMBER: _ClassVar[int]
+    GPU_MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    GPU_MEMORY_TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
+    GPU_SHARE_FIELD_NUMBER: _ClassVar[int]
+    AGE_S_FIELD_NUMBER: _ClassVar[int]
+    key: WorkerKey
+    pid: int
+    device: str
+    cpu_share: float
+    rss_bytes: int
+    gpu_memory_bytes: int
+    gpu_memory_total_bytes: int
+    gpu_share: float
+    age_s: float
+    def __init__(self, key: _Optional[_Union[WorkerKey, _Mapping]] = ..., pid: _Optional[int] = ..., device: _Optional[str] = ..., cpu_share: _Optional[float] = ..., rss_bytes: _Optional[int] = ..., gpu_memory_bytes: _Optional[int] = ..., gpu_memory_total_bytes: _Optional[int] = ..., gpu_share: _Optional[float] = ..., age_s: _Optional[float] = ...) -> None: ...
 
 class AgentLeaving(_message.Message):
     __slots__ = ("reason", "running")
@@ -717,8 +757,22 @@ class DrainAgent(_message.Message):
     def __init__(self, reason: _Optional[str] = ...) -> None: ...
 
 class HeartbeatAck(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("glance",)
+    GLANCE_FIELD_NUMBER: _ClassVar[int]
+    glance: JobGlance
+    def __init__(self, glance: _Optional[_Union[JobGlance, _Mapping]] = ...) -> None: ...
+
+class JobGlance(_message.Message):
+    __slots__ = ("step", "live", "lost_s", "steps_per_s")
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    LIVE_FIELD_NUMBER: _ClassVar[int]
+    LOST_S_FIELD_NUMBER: _ClassVar[int]
+    STEPS_PER_S_FIELD_NUMBER: _ClassVar[int]
+    step: int
+    live: int
+    lost_s: float
+    steps_per_s: float
+    def __init__(self, step: _Optional[int] = ..., live: _Optional[int] = ..., lost_s: _Optional[float] = ..., steps_per_s: _Optional[float] = ...) -> None: ...
 
 class Notice(_message.Message):
     __slots__ = ("kind", "replica_ids", "text")

@@ -32,6 +32,14 @@ from ftrun.protocol.tls import PLAINTEXT, TlsFiles
 SERVICE = ftrun_pb2.DESCRIPTOR.services_by_name["Membership"].full_name
 ATTACH = f"/{SERVICE}/Attach"
 
+TORCHFT_PATHS = "/torchft."
+TORCHFT_EXPLANATION = (
+    "this is the port of an ftrun lighthouse for ftrun's own agents, and no torchft lighthouse. "
+    "Either start the script with ftrun in place of torchrun, or give torchft a port of its own: "
+    "ftrun lighthouse --torchft-bind HOST:PORT, and TORCHFT_LIGHTHOUSE=http://HOST:PORT"
+)
+"""What a client of torchft is told, because its lighthouse has the same default port as ours."""
+
 ACCEPTED = (("ftrun-accepts", "1"),)
 """The metadata by which a lighthouse accepts a stream: the token is right, send Hello."""
 
@@ -339,6 +347,8 @@ class TokenInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  #
         self._token = token
         refusal: Any = grpc.stream_stream_rpc_method_handler(_refuse)
         self._refusal: grpc.RpcMethodHandler[Any, Any] = refusal
+        explanation: Any = grpc.stream_stream_rpc_method_handler(_explain_to_torchft)
+        self._explanation: grpc.RpcMethodHandler[Any, Any] = explanation
 
     async def intercept_service(
         self,
@@ -353,11 +363,16 @@ class TokenInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  #
             for key, value in handler_call_details.invocation_metadata or ()
         ):
             return await continuation(handler_call_details)
-        return self._refusal
+        method = handler_call_details.method
+        return self._explanation if method.startswith(TORCHFT_PATHS) else self._refusal
 
 
 async def _refuse(requests: AsyncIterator[bytes], context: Any) -> None:
     end_call(context, grpc.StatusCode.UNAUTHENTICATED, "the job's token is missing or wrong")
+
+
+async def _explain_to_torchft(requests: AsyncIterator[bytes], context: Any) -> None:
+    end_call(context, grpc.StatusCode.UNIMPLEMENTED, TORCHFT_EXPLANATION)
 
 
 def end_call(context: Any, code: grpc.StatusCode, details: str) -> None:

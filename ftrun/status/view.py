@@ -23,6 +23,15 @@ from ftrun.core.lighthouse.status import (
     Status,
     WaitStatus,
 )
+from ftrun.core.torchft_quorum.status import TorchftRoomStatus
+from ftrun.status.torchft import (
+    COLUMNS,
+    RIGHT,
+    left_out,
+    replica_cells,
+    replica_state,
+    room_words,
+)
 from ftrun.status.words import age, counted, duration, plain, ranges
 
 WIDE_COLUMNS = 130
@@ -45,6 +54,9 @@ REPLICA_STYLES = {
     "finished": "dim",
     "drained": "dim",
 }
+
+
+TORCHFT_STYLES = {"member": "green", "joins": "yellow", "silent": "red"}
 
 
 def render(status: Status) -> RenderableType:
@@ -76,6 +88,11 @@ class _Picture:
         if status["history"]:
             yield Text()
             yield _history(status["history"], wide)
+        torchft = status.get("torchft")
+        for room in torchft["rooms"] if torchft is not None else ():
+            yield Text()
+            yield Text(room_words(room), style="bold")
+            yield _torchft_replicas(room)
 
 
 def _flow(facts: Iterable[Text], columns: int) -> Text:
@@ -223,6 +240,18 @@ def _history(changes: list[ChangeStatus], wide: bool) -> Table:
             _members(change["members"], wide),
             _cell(change["reason"]),
         )
+    return table
+
+
+def _torchft_replicas(room: TorchftRoomStatus) -> Table:
+    table = _table(COLUMNS[:-1], RIGHT, COLUMNS[-1], wide=False)
+    for replica in room["replicas"]:
+        style = TORCHFT_STYLES.get(replica_state(replica), "")
+        cells = [Text(cell) for cell in replica_cells(replica)]
+        cells[1].stylize(style)
+        table.add_row(*cells)
+    if left_out(room):
+        table.add_row(Text(left_out(room), style="dim"))
     return table
 
 

@@ -25,9 +25,10 @@ class WorkerContext:
     ``host``: the numeric address on which peers reach this worker. ``socket_path``: the agent's
     Unix socket. ``device``: "cpu" or "cuda". ``heal_tls``: states are served and fetched with TLS.
     ``restarts``: earlier starts of this slot. ``hang_factor``: above 0 the agent wants to know that
-    the loop goes on, also without a Manager. ``script``, ``inject``: what runs, for snapshots.
-    ``snapshot_dir``: where snapshots go; empty: none are taken. ``resume_dir``: where the first one
-    to go on from is, if none is in ``snapshot_dir``.
+    the loop goes on, also without a Manager. ``global_batch``: samples of all replicas in one step.
+    ``data``: who chooses the samples of an unmodified script. ``script``, ``inject``: what runs,
+    for snapshots. ``snapshot_dir``: where they go; empty: none are taken. ``resume_dir``: where the
+    first one to go on from is, if none is in ``snapshot_dir``.
     """
 
     job_id: str
@@ -46,6 +47,8 @@ class WorkerContext:
     isolation_limit_s: float = defaults.ISOLATION_LIMIT_S
     restarts: int = 0
     hang_factor: float = 0.0
+    global_batch: int | None = None
+    data: str = "as-written"
     script: str = ""
     inject: str = "explicit"
     snapshot_dir: str = ""

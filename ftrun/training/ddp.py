@@ -175,7 +175,7 @@ class PureDistributedDataParallel(nn.Module):
     def _note_gradient(self, parameter: Tensor) -> None:
         if self._syncs and not self._queued:
             self._queued = True
-            _at_end_of_backward(self._reduce_all)
+            at_end_of_backward(self._reduce_all)
 
     def _reduce_all(self) -> None:
         self._queued = False
@@ -264,7 +264,7 @@ class _Buckets(ProcessGroup):
         if self._is_static:
             self._manager.await_buckets()
         else:
-            _at_end_of_backward(self._manager.await_buckets)
+            at_end_of_backward(self._manager.await_buckets)
 
     def _heal_afterwards(self) -> None:
         if self._manager.is_healing():
@@ -317,13 +317,14 @@ class _UsesWork(Work):
         self._average.copy_(self.uses).div_(divided_by)
 
 
-def _at_end_of_backward(callback: Callable[[], None]) -> None:
+def at_end_of_backward(callback: Callable[[], None]) -> None:
+    """Call back when the backward pass under way has ended, after what was asked for before."""
     Variable._execution_engine.queue_callback(callback)
 
 
 def _after_the_reducer(callback: Callable[[], None]) -> None:
     """Call back two rounds later: the reducer's own callback, which waits, lies between."""
-    _at_end_of_backward(lambda: _at_end_of_backward(callback))
+    at_end_of_backward(lambda: at_end_of_backward(callback))
 
 
 def _no_buffer_broadcast() -> dict[str, bool]:

@@ -87,7 +87,12 @@ class Engine:
         self._link = AgentLink(context, self._on_message, self._on_link_lost)
         self._comparing = Comparing(context, self.feed, self._is_current)
         healing.connect(
-            self.feed, self.die, self._may_overwrite, self._look_up, self._answer_exchange
+            self.feed,
+            self.die,
+            self._may_overwrite,
+            self._look_up,
+            self._answer_exchange,
+            lambda: self.machine.in_force,
         )
         self._carry_out: dict[type, Callable[[Any], None]] = {
             e.Send: lambda i: self._link.send(i.message),
@@ -281,6 +286,7 @@ class Engine:
         own = quorum.index(key.replica_id, key.incarnation)
         self.in_flight.divisor = len(ranks)
         self.in_flight.rank = ranks.index(own) if own in ranks else None
+        self.in_flight.contributors = tuple(quorum.members[rank].replica_id for rank in ranks)
 
     def _is_current(self, question: Question) -> bool:
         """Whether an answer to ``question`` would still be of use. From any thread."""
@@ -333,10 +339,13 @@ class Engine:
             if isinstance(message, m.AskReport) and self.machine.asks_for_peers:
                 self.feed(e.PeersAsked())  # a lighthouse has come back, and knows of no question
             return  # what is said to all workers is of no use before the first Report
+        began = clock.now()
         if message is not None:
             self.feed(message)
-        self.feed(e.Ticked(pauses.current(), pauses.beats()))
+        heal = self._healing.progress()
         with self.changed:
+            waited_s = clock.now() - began
+            self.feed(e.Ticked(pauses.current(), pauses.beats(), heal, waited_s))
             self._flush_progress()
 
     def _on_link_lost(self, error: PeerError) -> None:

@@ -80,7 +80,14 @@ class Exchanges:
     # ------------------------------------------------------------ the script's side
 
     def exchange(
-        self, site: str, what: str, body: bytes, timeout_s: float, *, index: int | None = None
+        self,
+        site: str,
+        what: str,
+        body: bytes,
+        timeout_s: float,
+        *,
+        index: int | None = None,
+        step: int | None = None,
     ) -> Exchanged:
         """Give ``body`` and get what all members of the quorum give at the same place.
 
@@ -93,6 +100,7 @@ class Exchanges:
             body: at most 16 MiB.
             timeout_s: deadline for all answers.
             index: a number of one's own; None: the next one since the last commit.
+            step: with ``index``: the step that comes next; None: the one after the last commit.
 
         Raises:
             UserError: ``body`` is too large, or this replica is out of step with its peers.
@@ -103,7 +111,7 @@ class Exchanges:
                 f"{site}: {what} has {len(body)} bytes, and an exchange between replicas takes "
                 f"{BODY_BYTES_MAX} at most"
             )
-        name = self._next() if index is None else ExchangeName(self._at_step(), index)
+        name = self._next() if index is None else self._numbered(index, step)
         with self._engine.changed:
             if self._kept.is_full:
                 raise UserError(
@@ -146,6 +154,16 @@ class Exchanges:
         self.index += 1
         return name
 
+    def _numbered(self, index: int, step: int | None) -> ExchangeName:
+        at = self._at_step()
+        return ExchangeName(at if step is None or at == SET_UP else step, index)
+
+    def step_begun(self, step: int) -> None:
+        """Managed groups exchange under the name of ``step`` from now on."""
+        with self._engine.changed:
+            self._kept.step_begun(step)
+            self._engine.changed.notify_all()
+
     def place(self) -> int:
         """How many exchanges there were since the last commit."""
         return self.index if self._at_step() == self._at else 0
@@ -175,13 +193,15 @@ class Exchanges:
                 del self._places[min(self._places)]
             self._engine.changed.notify_all()
 
-    def ask_place(self, timeout_s: float) -> str | None:
+    def ask_place(self, timeout_s: float, step: int | None = None) -> str | None:
         """The place of the replicas that this one has healed from; None: nobody answers.
+
+        ``step``: the place at which they began it; None: the step under way, or the next one.
 
         It is one donor's answer, because values that nobody reduces differ between replicas.
         """
         machine, deadline = self._engine.machine, clock.now() + timeout_s
-        name = ExchangeName(machine.position, PLACE_INDEX)
+        name = ExchangeName(machine.position if step is None else step, PLACE_INDEX)
         while clock.now() < deadline:
             quorum = machine.in_force
             if quorum is None:

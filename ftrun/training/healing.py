@@ -30,10 +30,12 @@ from ftrun.checkpoint.heal import FetchedState, fetch
 from ftrun.checkpoint.leaves import Leaf, local_of
 from ftrun.checkpoint.serve import Exchanged, LookUp, StateServer
 from ftrun.core.ids import Tag
+from ftrun.core.messages import HealProgress
 from ftrun.core.quorum import Endpoint, Quorum
 from ftrun.core.worker.events import Event, HealFailed, LoadState, OfferState, StateLoaded
 from ftrun.errors import PeerError, UserError
 from ftrun.training.context import WorkerContext
+from ftrun.training.script_transport import ScriptTransport, donor, receivers
 
 log = logging.getLogger(__name__)
 
@@ -42,19 +44,28 @@ JOIN_TIMEOUT_S = 30.0
 LoadFn = Callable[[Any], None]
 StateFn = Callable[[], Any]
 COPY_BYTES_MAX = 64 << 30
-USER, OWN = "user", "torchft"
+USER, OWN, TRANSPORT = "user", "torchft", "transport"
 
 
 class Healing:
     """State functions by key, the server that peers heal from, and the fetch under way."""
 
     def __init__(
-        self, context: WorkerContext, own_state: StateFn, timeout_s: float, in_place: bool = True
+        self,
+        context: WorkerContext,
+        own_state: StateFn,
+        timeout_s: float,
+        in_place: bool = True,
+        transport: ScriptTransport | None = None,
     ) -> None:
         self.fetched: FetchedState | None = None
         self.applying = threading.Lock()
         """Held while a state is applied: meanwhile no other state begins to be written over it."""
-        self._in_place = in_place
+        self._in_place = in_place and transport is None
+        self._transport = transport
+        self._needs_training_thread = False
+        self._training_thread = threading.get_ident()
+        self._seen: dict[str, Any] = {}  # the state in the training thread, where that is needed
         self._optimizers: list[torch.optim.Optimizer] = []
         self._arrivals = Arrivals()
         self._fetching: threading.Thread | None = None
@@ -86,6 +97,7 @@ class Healing:
         may_overwrite: Callable[[Tag], bool],
         look_up: LookUp,
         exchanged: Exchanged,
+        in_force: Callable[[], Quorum | None],
     ) -> None:
         """Connect with the engine: called once, before any other thread comes here.
 
@@ -94,12 +106,18 @@ class Healing:
             die: takes what the script's own functions raise in another thread.
             may_overwrite: asked before the script's own memory is written to.
             look_up: answers peers' questions about operations; ``exchanged``: about exchanges.
+            in_force: the quorum in force.
         """
         self._feed, self._die, self._may_overwrite = feed, die, may_overwrite
         self._server.look_up, self._server.exchanged = look_up, exchanged
+        self._in_force = in_force
 
-    def register(self, key: str, load: LoadFn, state: StateFn) -> None:
+    def register(
+        self, key: str, load: LoadFn, state: StateFn, on_training_thread: bool = False
+    ) -> None:
         """Add the state functions of ``key``.
+
+        ``on_training_thread``: ``state`` is called there only, between two steps.
 
         They are not called before the first step, because many scripts make the Manager first, and
         then the model that the functions use.
@@ -109,9 +127,14 @@ class Healing:
         """
         if key in self._functions:
             raise UserError(f"state functions for {key!r} are registered twice: use another key")
-        if self._has_begun:
+        if self._has_begun and self._transport is None:
             validate({key: state()})
         self._functions[key] = (load, state)
+        self._needs_training_thread = self._needs_training_thread or on_training_thread
+
+    def read_on_training_thread(self) -> None:
+        """All state functions are called there only, because they change what a pass computes."""
+        self._needs_training_thread = True
 
     def begin(self) -> None:
         """Check, at the first step, that all registered state can be carried.
@@ -119,9 +142,15 @@ class Healing:
         Raises:
             UserError: some cannot; key and path are named.
         """
-        if not self._has_begun:
-            validate({key: state() for key, (_, state) in self._functions.items()})
-            self._has_begun = True
+        if self._has_begun:
+            return
+        self._training_thread = threading.get_ident()
+        self._seen = {key: state() for key, (_, state) in self._functions.items()}
+        if self._transport is None:
+            validate(self._seen)
+        if not self._needs_training_thread:
+            self._seen = {}
+        self._has_begun = True
 
     def watch_buffers(self, module: torch.nn.Module) -> None:
         """Give peers a copy of the module's buffers, because its forward pass changes them."""
@@ -139,7 +168,9 @@ class Healing:
         return tuple(self._functions)
 
     def tree(self) -> dict[str, Any]:
-        """All state as one tree."""
+        """All state as one tree; as last seen, where only the training thread may ask for it."""
+        if self._needs_training_thread and threading.get_ident() != self._training_thread:
+            return {USER: dict(self._seen), OWN: self._own_state()}
         user = {key: state() for key, (_, state) in self._functions.items()}
         return {USER: user, OWN: self._own_state()}
 
@@ -184,6 +215,8 @@ class Healing:
         with self._lock:
             self._offer, self._offer_waits = None, False
             self._server.retire(tag, COPY_BYTES_MAX)
+            if self._transport is not None:
+                self._transport.end()
 
     def forward_may_run(self) -> None:
         """From now on the main thread may be in a forward pass, which changes buffers (S3)."""
@@ -199,6 +232,11 @@ class Healing:
         if self._offer_waits:
             self._serve_or_die()
         self._in_forward = may_resume
+
+    def quorum_stands(self) -> None:
+        """In the training thread, before its forward pass: what only it may read is served now."""
+        if self._needs_training_thread and self._offer_waits:
+            self._serve_or_die()
 
     def allow_read(self, allowed: bool) -> None:
         """Whether the script allows to read its state now; it is in no forward pass at this call.
@@ -223,13 +261,33 @@ class Healing:
         order = self._offer
         if order is None or not self._offer_waits or not self._readable or self.is_unread:
             return
+        if self._needs_training_thread and threading.get_ident() != self._training_thread:
+            return  # see quorum_stands
         self._offer_waits = False
+        tree = self.tree()
+        if self._needs_training_thread:
+            self._seen = tree[USER]
         buffers = {buffer.data_ptr() for buffer in self._buffers}
-        self._server.offer(order.tag, order.state, self.tree(), order.receivers, copied=buffers)
+        if self._transport is not None:
+            tree = self._send(self._transport, order.tag.step, tree)
+        self._server.offer(order.tag, order.state, tree, order.receivers, copied=buffers)
+
+    def _send(self, transport: ScriptTransport, step: int, tree: dict[str, Any]) -> dict[str, Any]:
+        """Let the script's transport send ``tree``; returns what ftrun serves instead."""
+        quorum, key = self._in_force(), self._context.key
+        if quorum is not None:
+            transport.send(receivers(quorum, key.replica_id), step, tree)
+        return {USER: {}, OWN: tree[OWN], TRANSPORT: transport.metadata()}
 
     def load(self, order: LoadState) -> None:
         """Fetch a state in the background; StateLoaded or HealFailed follows."""
         endpoints = self._donors(order.quorum)
+        if self._transport is not None:
+            key = self._context.key
+            rank = order.quorum.index(key.replica_id, key.incarnation)
+            assert rank is not None, "heals in a quorum that it is not in"
+            own = donor(order.quorum, rank)
+            endpoints = {own: endpoints[own]}
         donors = {endpoint.heal: donor for donor, endpoint in endpoints.items()}
         shown = {endpoint.heal: endpoint.heal_certificate for endpoint in endpoints.values()}
         fetching = _Fetch(order, donors, shown if self._context.heal_tls else None)
@@ -243,10 +301,22 @@ class Healing:
             )
         thread.start()
 
+    def progress(self) -> HealProgress | None:
+        """How much of a state has arrived that is not applied yet; None: none is on its way.
+
+        From any thread, and without the lock: ``retire`` may keep that for as long as it copies.
+        """
+        fetching, to = self._fetching, self._arrivals.destination
+        if self.fetched is None and (fetching is None or not fetching.is_alive()):
+            return None
+        return HealProgress(0) if to is None else HealProgress(to.arrived_bytes, to.layout.nbytes)
+
     def close(self) -> None:
         """Stop serving and fetching."""
         self._cancel.set()
         self._server.close()
+        if self._transport is not None:
+            self._transport.close()
 
     def _load(self, order: _Fetch, before: threading.Thread | None) -> None:
         if before is not None:
@@ -257,13 +327,15 @@ class Healing:
                 order.tag,
                 self._context.token,
                 self._timeout_s,
-                mine=self.tree(),
+                mine=self.tree() if self._transport is None else None,
                 cancel=order.cancel,
                 expected=order.load.quorum.state,
                 overwrite=self._overwrite(order),
                 arrivals=self._arrivals,
                 certificates=order.certificates,
             )
+            if self._transport is not None:
+                fetched = self._receive(self._transport, order, fetched)
         except PeerError as error:
             if not order.cancel.is_set():
                 log.warning("heal for %s failed: %s", order.tag, error)
@@ -279,6 +351,22 @@ class Healing:
             donors = tuple(order.donors[d] for d in fetched.donors)
             self.fetched = replace(fetched, donors=donors)
         self._feed(StateLoaded(order.tag, fetched.state_id))
+
+    def _receive(
+        self, transport: ScriptTransport, order: _Fetch, small: FetchedState
+    ) -> FetchedState:
+        """The state that the donor's transport sends; ``small`` says how to reach it.
+
+        Raises:
+            PeerError: it could not be received.
+        """
+        [replica_id] = order.donors.values()
+        rank = [m.replica_id for m in order.load.quorum.members].index(replica_id)
+        metadata = small.tree.get(TRANSPORT)
+        if not isinstance(metadata, str):
+            raise PeerError(f"replica {replica_id} has no checkpoint_transport, and this one has")
+        tree = transport.receive(rank, metadata, order.tag.step)
+        return replace(small, tree={**tree, OWN: small.tree[OWN]})
 
     def _overwrite(self, order: _Fetch) -> Overwrite | None:
         """Which of the script's memory may be written to, and when; None: none."""

@@ -50,6 +50,8 @@ class InFlight:
         reductions: in order of issue; the machine knows them by their place here.
         divisor: number of contributors to this step.
         rank: this worker's place among the contributors; None: its input does not count.
+        contributors: the replica_ids of the contributors, in order.
+        weight: the factor for what this worker adds to an average; 1.0 without an ElasticSampler.
         error: the reason for which reductions of this step were released without a result.
         issues_batched: the main thread is issuing a batched reduction, and awaits it later.
         ready: calls that complete futures; they run outside the engine's lock.
@@ -67,6 +69,8 @@ class InFlight:
         self.reductions: list[Reduction] = []
         self.divisor = 0
         self.rank: int | None = None
+        self.contributors: tuple[str, ...] = ()
+        self.weight: Callable[[], float] = lambda: 1.0
         self.error: Exception | None = None
         self.issues_batched = False
         self.ready: deque[Callable[[], None]] = deque()
@@ -150,6 +154,8 @@ class InFlight:
             reduction.add_nothing()
         else:
             reduction.divide_by(self.divisor)
+            if reduction.average:
+                reduction.weigh(self.weight())
         if group.world_size == 1:
             self._note(e.OperationCompleted(tag.attempt, index))
             return

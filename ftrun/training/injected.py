@@ -42,6 +42,8 @@ def manager(
     if _Process.manager is None:
         context = current()
         smallest = context.min_replicas if context is not None else 1
+        if context is not None and context.global_batch is not None:
+            arguments.setdefault("repair", "discard")  # a step must not count fewer samples
         _Process.manager = Manager(
             _process_group(context.device if context is not None else "cpu"),
             load_state_dict,

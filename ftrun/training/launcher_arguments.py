@@ -7,11 +7,33 @@ its author expects one. Not here: the arguments that the Manager keeps (manager.
 from __future__ import annotations
 
 import logging
+import os
+from datetime import timedelta
 
 from ftrun.errors import UserError
 from ftrun.training.context import WorkerContext
 
 log = logging.getLogger(__name__)
+
+TIMEOUT_SEC_ENV = "TORCHFT_TIMEOUT_SEC"
+QUORUM_TIMEOUT_SEC_ENV = "TORCHFT_QUORUM_TIMEOUT_SEC"
+CONNECT_TIMEOUT_SEC_ENV = "TORCHFT_CONNECT_TIMEOUT_SEC"
+QUORUM_RETRIES_ENV = "TORCHFT_QUORUM_RETRIES"
+MANAGER_PORT_ENV = "TORCHFT_MANAGER_PORT"
+
+
+def seconds_of(variable: str, given: timedelta) -> float:
+    """A timeout of the Manager in seconds: that of ``variable``, if it is set.
+
+    Raises:
+        UserError: the variable holds no whole number of seconds.
+    """
+    text = os.environ.get(variable)
+    if text is None:
+        return given.total_seconds()
+    if not text.isdecimal() or int(text) == 0:
+        raise UserError(f"{variable}={text!r}: give whole seconds, 1 or more, or unset it")
+    return float(int(text))
 
 
 def refuse_contradictions(context: WorkerContext, rank: int | None, world_size: int | None) -> None:
@@ -36,9 +58,10 @@ def refuse_contradictions(context: WorkerContext, rank: int | None, world_size: 
 def show_unused(context: WorkerContext, **given: object) -> None:
     """Show which of these arguments are given and have no effect; ``None`` and 0: not given."""
     names = [name for name, value in given.items() if value is not None and value != 0]
+    names += [v for v in (QUORUM_RETRIES_ENV, MANAGER_PORT_ENV) if os.environ.get(v, "0") != "0"]
     if names and context.group_rank == 0:
         log.warning(
             "Manager: %s: no effect under ftrun, because the launcher decides about addresses, "
-            "names and heartbeats, and states heal by ftrun's own transfer.",
+            "heartbeats and how often a quorum is asked for.",
             ", ".join(names),
         )

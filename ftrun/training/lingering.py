@@ -76,24 +76,37 @@ def _part(exchanges: Exchanges) -> None:
 
 
 def _meet(engine: Engine, machine: StepMachine, flow: StepFlow, deadline: float) -> bool:
-    """Stand at the step until all contribute to it; False at the deadline."""
-    for _ in range(TRIES):
+    """Stand at the step until all contribute to it; False at the deadline.
+
+    One that joins during the wait adds zeros in the step of its quorum, unless it heals before its
+    forward pass. So the step is begun once more when all are members.
+    """
+    tries, was_full = 0, False
+    while True:
         flow.begin(False, max(1.0, deadline - clock.now()))
         engine.finish_results()  # no forward pass runs: peers may read the state
-        if _are_all_here(machine):
+        if _are_all_here(machine) or (was_full and _is_full(machine)):
             return True
+        tries += 1
+        if tries > TRIES:
+            engine.note_progress(at_once=True)
+            try:
+                left_s = max(0.0, deadline - clock.now())
+                engine.wait_until(lambda: _is_full(machine), left_s, "the other replicas")
+            except TimeoutError:
+                return False
+            if _are_all_here(machine):
+                return True
+            was_full = True
         engine.feed(e.Decided(False, shared=True, reason="replicas are missing"))
-    flow.begin(False, max(1.0, deadline - clock.now()))
-    engine.finish_results()
-    engine.note_progress(at_once=True)
-    try:
-        engine.wait_until(
-            lambda: _are_all_here(machine), max(0.0, deadline - clock.now()), "the other replicas"
-        )
-    except TimeoutError:
-        return False
-    return True
 
 
 def _are_all_here(machine: StepMachine) -> bool:
     return machine.fate is Fate.OPEN and machine.is_enough
+
+
+def _is_full(machine: StepMachine) -> bool:
+    """All that are wanted are members, whether they count in this try or not."""
+    quorum = machine.in_force
+    is_open = machine.fate is Fate.OPEN and quorum is not None
+    return is_open and quorum is not None and len(quorum.members) >= machine.contributors_min

@@ -1,6 +1,6 @@
 """The Manager: what a training script calls. torchft's names and arguments, ftrun's protocol.
 
-A script written for torchft moves by changing the import.
+A script written for torchft runs as it is (torchft/).
 
 Not here: any decision (core/worker/machine.py), the flow of a step (step_flow.py), threads
 (engine.py).
@@ -12,18 +12,22 @@ import atexit
 import os
 from datetime import timedelta
 from enum import Enum
-from typing import Any
+from typing import Any, Protocol
 
 import torch
+import torch.distributed as dist
 from torch.distributed import ReduceOp, Work
 
 from ftrun.core.ids import SHARED_LINEAGE, StateId, fresh_lineage
 from ftrun.core.messages import LeaveReason, Roster
 from ftrun.core.worker import events as e
 from ftrun.core.worker.machine import StepMachine
-from ftrun.errors import UserError
+from ftrun.errors import PeerError, UserError
+from ftrun.process_groups.adapted import adapt
 from ftrun.process_groups.base import ProcessGroup
+from ftrun.training.between_steps import BetweenSteps, Given
 from ftrun.training.context import (
+    WorkerContext,
     claim,
     has_failed,
     knows_place,
@@ -33,16 +37,27 @@ from ftrun.training.context import (
     trains,
 )
 from ftrun.training.engine import Engine
+from ftrun.training.event_loggers import EventLoggers
+from ftrun.training.exchanged_tensors import AVERAGE_OF_INTEGERS
 from ftrun.training.exchanges import Exchanges
 from ftrun.training.futures import BoundedFuture
 from ftrun.training.healing import Healing, LoadFn, StateFn
-from ftrun.training.launcher_arguments import refuse_contradictions, show_unused
+from ftrun.training.launcher_arguments import (
+    CONNECT_TIMEOUT_SEC_ENV,
+    QUORUM_TIMEOUT_SEC_ENV,
+    TIMEOUT_SEC_ENV,
+    refuse_contradictions,
+    seconds_of,
+    show_unused,
+)
 from ftrun.training.leaving import Drained, Leaving
 from ftrun.training.lingering import linger
 from ftrun.training.progress import WorkerProgress
 from ftrun.training.reductions import ManagedWork, Reduction, Restore
 from ftrun.training.resuming import Resuming
+from ftrun.training.script_transport import own_transport
 from ftrun.training.snapshots import Snapshots
+from ftrun.training.step_errors import ExceptionWithTraceback
 from ftrun.training.step_flow import StepFlow, StepLimits
 from ftrun.training.vote import GroupVote
 
@@ -50,6 +65,8 @@ __all__ = ["Drained", "Manager", "WorldSizeMode"]
 
 DEFAULT_TIMEOUT = timedelta(seconds=60)
 DEFAULT_KEY = "default"
+SAMPLER_KEY = "elastic_sampler"
+LATER_KEY = "set_state_dict_fns"
 
 
 class WorldSizeMode(Enum):
@@ -63,19 +80,40 @@ class WorldSizeMode(Enum):
     FIXED_WITH_SPARES = 1
 
 
+class Sampled(Protocol):
+    """What gives out the samples of a Manager's steps (elastic_sampler.py)."""
+
+    def heal(self, state: dict[str, Any]) -> None:
+        """Take the peers' position."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position, for peers."""
+
+    def weight(self) -> float:
+        """The factor for what this worker adds to an average, by its samples."""
+
+    def before_reduction(self) -> None:
+        """Check, before a reduction, that its gradients are of the samples of this step."""
+
+    def committed(self, contributors: tuple[str, ...]) -> None:
+        """The step is committed, with these contributors."""
+
+
 class Manager:
     """One worker's part in a job that survives the death of others, step by step.
 
     Args:
         pg: the process group across replica groups; ftrun builds one group per quorum with it.
+            One of ftrun's, or a torchft wrapper of such a group (process_groups/adapted.py).
         load_state_dict, state_dict: the script's state, for healing; first called at the first
             ``start_quorum``. ``register_state_dict_fn`` adds more.
         min_replica_size: a step with fewer contributors is not committed.
         use_async_quorum: a newcomer heals during its first forward and backward pass and adds
             zeros; False: it heals before its forward pass and counts at once.
-        timeout: deadline of an operation, and of a heal.
-        quorum_timeout: deadline of a quorum in ``start_quorum``.
-        connect_timeout: deadline for the workers of this replica group to connect, and of a vote.
+        timeout: deadline of an operation, and of a heal. TORCHFT_TIMEOUT_SEC counts more.
+        quorum_timeout: deadline of a quorum in ``start_quorum``; TORCHFT_QUORUM_TIMEOUT_SEC.
+        connect_timeout: deadline for the workers of this replica group to connect, and of a vote;
+            TORCHFT_CONNECT_TIMEOUT_SEC.
         world_size_mode: DYNAMIC, or FIXED_WITH_SPARES (``min_replica_size`` contributors).
         init_sync: False promises that all replicas start with equal weights.
         max_retries: steps in a row that may fail before ``should_commit`` raises.
@@ -85,17 +123,21 @@ class Manager:
             it computes its first pass, which does not count; False: into new memory, which costs a
             copy of the state and time.
         rank, world_size: as the launcher gives them; others are refused.
-        store_addr, store_port, lighthouse_addr, replica_id, port, hostname, heartbeat_interval,
-            checkpoint_transport, quorum_retries: no effect under ftrun, and a warning tells so.
+        replica_id: the script's name of this replica group, in the records of event_loggers.py.
+        checkpoint_transport: a script's own class carries the states of heals; ftrun's own transfer
+            does in place of an HTTPTransport or PGTransport, and needs no choice.
+        store_addr, store_port, lighthouse_addr, port, hostname, heartbeat_interval, quorum_retries:
+            no effect under ftrun, and a warning tells so.
 
     Raises:
         UserError: not started by ftrun, or an argument contradicts the launcher.
+        ValueError: ``pg`` cannot be reconfigured.
         PeerError: the agent cannot be reached.
     """
 
     def __init__(
         self,
-        pg: ProcessGroup,
+        pg: dist.ProcessGroup,
         load_state_dict: LoadFn | None = None,
         state_dict: StateFn | None = None,
         min_replica_size: int = 1,
@@ -121,6 +163,7 @@ class Manager:
         repair: str = "reissue",
         heal_in_place: bool = True,
     ) -> None:
+        factory = adapt(pg)
         self._context = context = require()
         refuse_contradictions(context, rank, world_size)
         show_unused(
@@ -128,11 +171,9 @@ class Manager:
             store_addr=store_addr,
             store_port=store_port,
             lighthouse_addr=lighthouse_addr,
-            replica_id=replica_id,
             port=port,
             hostname=hostname,
             heartbeat_interval=heartbeat_interval,
-            checkpoint_transport=checkpoint_transport,
             quorum_retries=quorum_retries,
         )
         self.use_async_quorum = use_async_quorum
@@ -141,11 +182,13 @@ class Manager:
         if (load_state_dict is None) != (state_dict is None):
             raise UserError("give both load_state_dict and state_dict, or neither")
         spares = world_size_mode == WorldSizeMode.FIXED_WITH_SPARES
-        self._timeout_s = timeout.total_seconds()
-        quorum_timeout_s = quorum_timeout.total_seconds()
+        self._timeout_s = seconds_of(TIMEOUT_SEC_ENV, timeout)
+        quorum_timeout_s = seconds_of(QUORUM_TIMEOUT_SEC_ENV, quorum_timeout)
         self._keeps_inputs = repair == "reissue"
+        self._sampler: Sampled | None = None
         self._pid = os.getpid()
-        self._healing = Healing(context, self.state_dict, self._timeout_s, in_place=heal_in_place)
+        transport = own_transport(checkpoint_transport, self._timeout_s)
+        self._healing = Healing(context, self.state_dict, self._timeout_s, heal_in_place, transport)
         if load_state_dict is not None and state_dict is not None:
             self.register_state_dict_fn(DEFAULT_KEY, load_state_dict, state_dict)
         lineage = fresh_lineage(context.key.incarnation) if init_sync else SHARED_LINEAGE
@@ -160,6 +203,7 @@ class Manager:
             contributors_min=min_replica_size,
             operation_timeout_s=self._timeout_s,
             quorum_timeout_s=quorum_timeout_s,
+            is_known_when_issued=factory.caller_waits,
         )
         self._progress = WorkerProgress(self._machine)
         limits = StepLimits(
@@ -170,7 +214,12 @@ class Manager:
             max(quorum_timeout_s, context.quorum_timeout_s),
             max_retries,
         )
-        self._connect(pg, connect_timeout.total_seconds(), limits)
+        self._pg = factory
+        self._events = EventLoggers(
+            context.job_id, replica_id or context.replica_id, context.group_rank
+        )
+        self._error: ExceptionWithTraceback | None = None
+        self._connect(factory, seconds_of(CONNECT_TIMEOUT_SEC_ENV, connect_timeout), limits)
 
     def _connect(self, pg: ProcessGroup, timeout_s: float, limits: StepLimits) -> None:
         context = self._context
@@ -199,6 +248,7 @@ class Manager:
             self._snapshots,
         )
         self._exchanges = Exchanges(context, self._engine)
+        self._between = BetweenSteps(self._machine, self._exchanges, self._timeout_s)
         self._engine.start()
         atexit.register(self.shutdown)
 
@@ -215,15 +265,29 @@ class Manager:
     # ------------------------------------------------------------ state
 
     def register_state_dict_fn(
-        self, key: str, load_state_dict: LoadFn, state_dict: StateFn
+        self,
+        key: str,
+        load_state_dict: LoadFn,
+        state_dict: StateFn,
+        state_dict_on_training_thread: bool = False,
     ) -> None:
         """Add state that heals with this replica, under a key of its own.
+
+        ``state_dict_on_training_thread``: ``state_dict`` is called by the thread that trains alone,
+        between two steps; for states that must not be read beside a forward pass (FSDP2).
 
         Raises:
             UserError: the key is taken; or, after the first step has begun, the state holds what
                 cannot be carried (named by path).
         """
-        self._healing.register(key, load_state_dict, state_dict)
+        self._healing.register(key, load_state_dict, state_dict, state_dict_on_training_thread)
+
+    def read_state_on_training_thread(self) -> None:
+        """Call all state functions in the thread that trains, between two steps only.
+
+        For state whose reading changes the model: FSDP2's ``state_dict`` reshards it.
+        """
+        self._healing.read_on_training_thread()
 
     def watch_buffers(self, module: torch.nn.Module) -> None:
         """Give peers that heal the module's buffers as they are between two forward passes.
@@ -239,9 +303,33 @@ class Manager:
         """
         self._healing.watch_optimizer(optimizer)
 
+    def watch_sampler(self, sampler: Sampled, *, repairs: bool) -> None:
+        """Let ``sampler`` weigh this worker's gradients, follow the commits, and heal.
+
+        An ElasticSampler calls this by itself. ``repairs``: its batches allow to repair a step.
+
+        Raises:
+            UserError: there is one already; or a step would be repaired that must not be.
+        """
+        if self._sampler is not None:
+            raise UserError(
+                "this Manager has an ElasticSampler already: only one dataset can be gone through "
+                "once, the training set. Read others with plain loaders"
+            )
+        if self._keeps_inputs and not repairs:
+            raise UserError(
+                "a global batch must not shrink when a replica dies, so the step is computed "
+                'again: make the Manager with repair="discard" (ftrun.manager() does so under '
+                "--global-batch)"
+            )
+        self.register_state_dict_fn(SAMPLER_KEY, sampler.heal, sampler.state_dict)
+        self._sampler = sampler
+        self._engine.in_flight.weight = sampler.weight
+        self._flow.committed = sampler.committed
+
     def set_state_dict_fns(self, load_state_dict: LoadFn, state_dict: StateFn) -> None:
-        """torchft's older name for ``register_state_dict_fn`` with the default key."""
-        self.register_state_dict_fn(DEFAULT_KEY, load_state_dict, state_dict)
+        """torchft's older name for ``register_state_dict_fn``; beside the constructor's own."""
+        self.register_state_dict_fn(LATER_KEY, load_state_dict, state_dict)
 
     def allow_state_dict_read(self) -> None:
         """Allow peers to read the state again."""
@@ -279,17 +367,43 @@ class Manager:
                 cannot be carried.
             Drained: this replica was asked to leave and has left.
         """
+        timeout_s = timeout.total_seconds() if timeout else None
+        self._begin(shrink_only or not allow_heal, timeout_s)
+
+    def begin_for_draw(self) -> None:
+        """Begin a step because its batch is drawn now; ``start_quorum`` then goes on with it.
+
+        Raises:
+            TimeoutError, UserError, Drained: as ``start_quorum``.
+        """
+        self._begin(False, None, for_draw=True)
+
+    def _begin(
+        self, freeze_membership: bool, timeout_s: float | None, *, for_draw: bool = False
+    ) -> None:
         self._engine.raise_fatal()
         if self._leaving.closed:
             raise UserError("this Manager has left the job: it begins no further step")
         if not self._machine.begun:
+            if self._context.global_batch is not None and self._sampler is None:
+                raise UserError(
+                    f"--global-batch {self._context.global_batch}: this script has made no "
+                    "ftrun.ElasticSampler before its first step, which alone can keep to it "
+                    "(docs/DATA.md)"
+                )
             self._healing.begin()
             trains(self._leaving.at_once)
-        timeout_s = timeout.total_seconds() if timeout else None
-        if not self._flow.begin(shrink_only or not allow_heal, timeout_s):
-            if self._snapshots is not None and allow_heal:
+        before, begun = self._machine.state, self._machine.begun
+        if not self._flow.begin(freeze_membership, timeout_s, for_draw=for_draw):
+            if self._snapshots is not None and not freeze_membership:
                 self._snapshots.at_end()
             self._leaving.raise_drained()
+        if self._machine.begun == begun:
+            return  # begun already, because its batch was drawn
+        self._between.step_begun(self._machine.healing or self._machine.state != before)
+        quorum = self._machine.in_force
+        if quorum is not None:
+            self._events.step_begins(quorum.attempt.quorum_id, self._machine.position)
 
     @property
     def stop_requested(self) -> bool:
@@ -311,8 +425,10 @@ class Manager:
 
         Raises:
             UserError: ``should_quantize``, which ftrun does not offer on this device.
-            ValueError: a reduction that cannot be managed.
+            ValueError: a reduction that cannot be managed, or an average of integers.
         """
+        if reduce_op == ReduceOp.AVG and not tensor.is_floating_point():
+            raise ValueError(AVERAGE_OF_INTEGERS)
         if should_quantize:
             raise UserError("allreduce(should_quantize=True) is not offered: pass False")
         reduction = Reduction(tensor, reduce_op, keep=self._keeps_inputs)
@@ -346,6 +462,8 @@ class Manager:
         self._engine.raise_fatal()
         if not self._machine.in_step:
             raise UserError("an operation outside a step: call start_quorum() (zero_grad()) first")
+        if self._sampler is not None:
+            self._sampler.before_reduction()
         self._engine.issue(reduction)
         return reduction.future
 
@@ -357,7 +475,10 @@ class Manager:
             TimeoutError: the results did not come within ``timeout``.
             UserError: no step is under way.
         """
-        return self._flow.decide(timeout.total_seconds() if timeout else None)
+        step = self._machine.position
+        committed = self._flow.decide(timeout.total_seconds() if timeout else None)
+        self._events.decided(step, committed, self._flow.errored())
+        return committed
 
     def any_in_group(self, flag: bool) -> bool:
         """Whether ``flag`` is true on any rank of this replica group; all ranks must call it."""
@@ -372,6 +493,50 @@ class Manager:
         self._flow.heal_after_backward()
 
     # ------------------------------------------------------------ outside a step
+
+    @property
+    def here(self) -> WorkerContext:
+        """The launcher's description of this worker."""
+        return self._context
+
+    @property
+    def in_step(self) -> bool:
+        """Whether a step is under way: from ``start_quorum`` to ``should_commit``."""
+        return self._machine.in_step
+
+    @property
+    def pg(self) -> ProcessGroup:
+        """The process group across replica groups; its collectives go to the quorum in force."""
+        return self._pg
+
+    @property
+    def _use_async_quorum(self) -> bool:
+        """torchft's name, which local SGD of scripts reads."""
+        return self.use_async_quorum
+
+    def count_exchanges(self) -> None:
+        """A group of this Manager (managed_group.py) will exchange: peers must know how often."""
+        self._between.begin_to_count()
+
+    def exchange(self, site: str, what: str, body: bytes) -> list[Given] | None:
+        """Give ``body`` to all members of the quorum, and get theirs; in the order of the slots.
+
+        Returns:
+            None if a member did not come to this place in time: ``errored`` says so.
+
+        Raises:
+            UserError: ``body`` has more than 16 MiB, or this replica is out of step.
+        """
+        self._engine.raise_fatal()
+        try:
+            return self._between.exchange(site, what, body, self._counts)
+        except (PeerError, TimeoutError) as error:
+            self.report_error(error)
+            return None
+
+    @property
+    def _counts(self) -> bool:
+        return self.is_participating() or not self._machine.begun
 
     @property
     def exchanges(self) -> Exchanges:
@@ -417,13 +582,17 @@ class Manager:
 
     # ------------------------------------------------------------ errors
 
-    def report_error(self, error: Exception) -> None:
-        """Forbid to commit the step under way, because of ``error``."""
-        self._flow.report_error(error)
+    def report_error(self, e: Exception) -> None:
+        """Forbid to commit the step under way, because of ``e``."""
+        self._flow.report_error(e)
 
-    def errored(self) -> Exception | None:
-        """The first error of the step under way."""
-        return self._flow.errored()
+    def errored(self) -> ExceptionWithTraceback | None:
+        """The first error of the step under way; its ``original_exception`` is what was raised."""
+        error = self._flow.errored()
+        if error is None or (self._error and self._error.original_exception is error):
+            return None if error is None else self._error
+        self._error = ExceptionWithTraceback(error)
+        return self._error
 
     def wrap_future(
         self,
@@ -458,7 +627,19 @@ class Manager:
 
     def is_participating(self) -> bool:
         """Whether this replica's gradients count in this step."""
-        return self._engine.in_flight.rank is not None
+        in_flight = self._engine.in_flight
+        return in_flight.rank is not None and in_flight.weight() > 0.0
+
+    def contributors(self) -> tuple[str, ...]:
+        """The ids of the replicas that contribute to this step, in order."""
+        return self._engine.in_flight.contributors
+
+    def step_under_way(self) -> int | None:
+        """The number of the step under way in this process, committed or not; None: there is none.
+
+        Another number than ``current_step``: a step that is computed again has a new one.
+        """
+        return self._machine.begun if self._machine.in_step else None
 
     def is_healing(self) -> bool:
         """Whether this replica lacks its peers' state."""

@@ -51,7 +51,8 @@ class WorkerProgress:
         if activity is None:
             activity, since_s = self._machine.report_activity()
         scalars = tuple(self._scalars.items())
-        pause = self._machine.shown.pause
+        shown, pace = self._machine.shown, self._machine.pace
+        pause = shown.pause
         times = self._machine.step_times
         return Progress(
             self._machine.position,
@@ -60,9 +61,12 @@ class WorkerProgress:
             scalars,
             since_s,
             "" if pause is None else pause.name,
-            self._machine.shown.beats,
+            shown.beats,
             self.position,
             times.steps,
             times.median,
             times.longest,
+            pace.step_s,
+            pace.own_s,
+            shown.heal if activity is Activity.HEALING else None,
         )

@@ -92,6 +92,13 @@ class Reduction:
         if self._divided_by is not None and self._divided_by != divisor:
             self.restore(divisor)
 
+    def weigh(self, weight: float) -> None:
+        """Before launch: multiply an average's input, because replicas have unlike batches."""
+        if weight == 0.0:
+            self.add_nothing()
+        elif weight != 1.0 and (self.data.is_floating_point() or self.data.is_complex()):
+            self.data.mul_(weight)
+
     def add_nothing(self) -> None:
         """Make the input neutral, for a spare or a healing rank, which does not count (C4)."""
         self.data.fill_(self._neutral)

@@ -84,9 +84,17 @@ class StepFlow:
         self._failures = 0  # in a row
         self._commits = 0  # since the start or the last heal
         self._error: Exception | None = None
+        self._drawn = -1  # the step that began because its batch was drawn, as ``machine.begun``
+        self.committed: Callable[[tuple[str, ...]], None] = lambda contributors: None
+        """Called with the replica_ids of the contributors when a step is committed."""
 
-    def begin(self, freeze_membership: bool, timeout_s: float | None) -> bool:
+    def begin(
+        self, freeze_membership: bool, timeout_s: float | None, *, for_draw: bool = False
+    ) -> bool:
         """Begin a step, unless one is under way in which nothing has happened yet.
+
+        ``for_draw``: because its batch is drawn now; a newcomer heals first. Until such a step is
+        decided no other one begins, because the batch belongs to it.
 
         Returns:
             False if this replica has left instead.
@@ -96,7 +104,10 @@ class StepFlow:
         """
         engine, machine = self._engine, self._machine
         self._error = None
-        if engine.is_fresh:
+        if engine.is_fresh or self._awaits_backward:
+            if for_draw:
+                self._drawn = machine.begun
+                self.heal_after_backward()
             return True
         if timeout_s is None:
             limits = self._limits
@@ -114,10 +125,14 @@ class StepFlow:
                 break
             if self._resuming.load_now():
                 break
+        self._healing.quorum_stands()
         if machine.heals_first:
             self._heal(lambda: not machine.may_issue)
         elif self._snapshots is not None and not (freeze_membership or machine.healing):
             self._snapshots.at_boundary()  # where nobody may join, nobody could go on either
+        if for_draw:
+            self._drawn = machine.begun
+            self.heal_after_backward()  # whose the samples are, and whether any are left, heals
         return True
 
     def _await_step(self, freeze_membership: bool, timeout_s: float) -> None:
@@ -130,8 +145,14 @@ class StepFlow:
                 lambda: machine.in_step or machine.phase is StepPhase.LEFT, timeout_s, "a quorum"
             )
 
+    @property
+    def _awaits_backward(self) -> bool:
+        """A step is under way whose batch was drawn and not used yet."""
+        is_drawn = self._machine.in_step and self._machine.begun == self._drawn
+        return is_drawn and not self._engine.in_flight.reductions
+
     def heal_after_backward(self) -> None:
-        """Heal a replica whose backward pass has ended, and which lacks its peers' state."""
+        """Heal a replica that lacks its peers' state: outside of a forward or backward pass."""
         machine = self._machine
         while machine.healing and machine.in_step and machine.fate is not Fate.VOID:
             self._heal(lambda: machine.fate is Fate.VOID)
@@ -194,6 +215,7 @@ class StepFlow:
         if committed:
             self._failures = 0
             self._progress.batches += self._engine.in_flight.divisor
+            self.committed(self._engine.in_flight.contributors)
             self._commits += 1
             self._engine.note_progress(at_once=self._commits <= FIRST_COMMITS)
             return True

@@ -1,6 +1,7 @@
 """Whole servers, fed with damaged bytes over real sockets: they must live, answer, and stay small.
 
-Not here: how each is fed (feeding.py, lighthouses.py, hosted.py), readers (targets.py).
+Not here: how each is fed (feeding.py, lighthouses.py, torchft_lighthouse.py, hosted.py), readers
+(targets.py).
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from pathlib import Path
 from tests.fuzz.feeding import Server
 from tests.fuzz.hosted import HOSTED, HostedBytes
 from tests.fuzz.lighthouses import LighthouseBytes, LighthouseHttp, LighthouseMessages
+from tests.fuzz.torchft_lighthouse import TorchftLighthouse
 
 
 def servers(directory: Path) -> list[Server]:
@@ -18,5 +20,6 @@ def servers(directory: Path) -> list[Server]:
         *(LighthouseMessages(directory, known) for known in (True, False)),
         *(LighthouseBytes(directory, known) for known in (True, False)),
         *(LighthouseHttp(directory, known) for known in (True, False)),
+        TorchftLighthouse(directory),
         *(HostedBytes(directory, kind, known) for kind in HOSTED for known in (True, False)),
     ]

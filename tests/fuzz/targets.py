@@ -43,8 +43,10 @@ from ftrun.protocol.codec import MESSAGE_CLASSES, decode, encode
 from ftrun.protocol.frames import FrameDecoder, encode_frame, read_frame
 from ftrun.protocol.records import RecordCodec
 from ftrun.protocol.streams import StreamCodec, take_batch
+from tests.fuzz import torchft_targets as torchft
 from tests.fuzz.mutations import mutate, mutate_json, sample
 
+NotAccepted = torchft.NotAccepted
 TOKEN = "5a" * 32
 LEAF_BYTES_MAX = 1 << 20
 SAMPLES_PER_CLASS = 4
@@ -74,9 +76,25 @@ class Target:
         """True: accepted; False: refused by a declared error. Anything else is raised."""
         try:
             self.parse(data)
-        except (*self.refusals, Refused):
+        except (*self.refusals, Refused, NotAccepted):
             return False
         return True
+
+
+def _of_torchft(place: Path) -> list[Target]:
+    """What torchft's clients send; theirs is the only port without a token."""
+    requests, files = partial(mutate, corpus=torchft.requests()), torchft.files(place)
+    protocol = (ProtocolError,)
+    read_file = partial(torchft.read_file, place)
+    return [
+        Target("torchft's quorum request", torchft.read_request, protocol, requests),
+        Target("torchft's file", read_file, (), partial(mutate, corpus=files)),
+        Target("torchft's record", read_file, (), torchft.sealed_file),
+        Target(
+            "HTTP/2 on the HTTP port", torchft.read_http2, (),
+            partial(mutate, corpus=torchft.HTTP2),
+        ),
+    ]  # fmt: skip
 
 
 def targets(directory: Path | None = None) -> list[Target]:
@@ -103,6 +121,7 @@ def targets(directory: Path | None = None) -> list[Target]:
         Target("journal record", partial(_journal, place / "k"), protocol, _sealed_journal),
         Target("state header, bytes", _state, protocol, partial(mutate, corpus=[_header()])),
         Target("state header, JSON", _state, protocol, partial(_json_header, header)),
+        *_of_torchft(place),
         Target("HTTP head of a heal", _head, protocol, partial(mutate, corpus=heads)),
         Target("request of a heal", _request, (ProtocolError, Refusal), _proved_request),
         Target("challenge of a donor", _challenge, protocol, partial(mutate, corpus=challenges)),

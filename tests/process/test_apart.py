@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.process.job import Job
+from tests.process.test_operators import command
 
 TRAINS_APART = """
 import torch, signal
@@ -44,6 +46,12 @@ def test_groups_that_train_apart_are_said_to_while_they_do(tmp_path: Path) -> No
     with Job(tmp_path, TRAINS_APART, "--replicas", "2") as job:
         job.expect("trained", 2)
         job.expect(r"script\.py trains without a Manager: its 2 replica groups are supervised, and")
+
+        def uses() -> list[str]:
+            code, text = command(tmp_path, "status", "job", "--json")
+            return [x["use"] for x in json.loads(text)["replicas"]] if code == 0 else []
+
+        job.until(lambda: uses() == ["running", "running"], "in the account")
         job.signal(signal.SIGTERM)
         assert job.end() == 75
         assert_said_once_and_in_the_summary(job)

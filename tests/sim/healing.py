@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ftrun.core.data.plan import DataPosition
 from ftrun.core.ids import StateId, Tag
 from ftrun.core.quorum import Quorum
 from ftrun.core.worker import events as e
@@ -30,6 +31,10 @@ class Offer:
     finished: set[int] = field(default_factory=set)
     retired: bool = False
     copy: int | None = None
+    position: DataPosition = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.position = self.donor.position
 
     @property
     def content(self) -> int | None:
@@ -52,6 +57,7 @@ class Fetched:
     state: StateId
     content: int
     donor: str
+    position: DataPosition
 
 
 class Fetch:
@@ -137,7 +143,8 @@ class Fetch:
             return
         offer.finished.add(self.number)
         whole = content if content == first_half else worker.mix(content, first_half)
-        worker.fetched = Fetched(self.tag, offer.state, whole, offer.donor.key.replica_id)
+        donor = offer.donor.key.replica_id
+        worker.fetched = Fetched(self.tag, offer.state, whole, donor, offer.position)
         worker.feed(e.StateLoaded(self.tag, offer.state))
 
     def _fail(self, reason: str) -> None:

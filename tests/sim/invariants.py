@@ -100,6 +100,10 @@ class Invariants:
         self.quorums.left.add(key)
         self.promises.forgets(key)
 
+    def gives_away(self, living: Sequence[str], heard: Sequence[str]) -> None:
+        """A slot is assigned: its incarnations on nodes that nobody hears are given up rightly."""
+        self._succeeded.update(set(living) - set(heard))
+
     def starts(self, replica_id: str, living: Sequence[str], heard: Sequence[str]) -> None:
         """An agent starts a slot with ``living`` incarnations, ``heard`` at connected agents (Q4).
 

@@ -159,6 +159,10 @@ class LighthouseProcess(Actor):
         elif isinstance(message, m.Notice) and message.kind == "moving":
             for incarnation in world.living(message.replica_ids[0], heard=True):
                 world.invariants.excuse(incarnation, "it was asked to leave")
+        elif isinstance(message, m.AssignSlots):
+            for replica_id in message.replica_ids:
+                heard = world.living(replica_id, heard=True)
+                world.invariants.gives_away(world.living(replica_id), heard)
         elif isinstance(message, m.StopReplica):
             world.invariants.excuse(message.incarnation, "it was asked to leave")
         elif isinstance(message, m.RestartReplica):

@@ -16,6 +16,7 @@ from ftrun.core import ids
 from ftrun.core import messages as m
 from ftrun.core.agent.evidence import Unconfirmed
 from ftrun.core.agent.hang_watch import Silence
+from ftrun.core.data.plan import DataPlan, DataPosition
 from ftrun.core.lighthouse import forming, succession, takeover
 from ftrun.core.lighthouse.attempts import AttemptCounter
 from ftrun.core.lighthouse.choice import Choice
@@ -143,6 +144,23 @@ def _nobody(*_: Any) -> tuple[str, ...]:
 
 def _any_is_enough(votes: Any) -> bool:
     return any(flag for _, _, flag in votes.values())
+
+
+# ---------------------------------------------------------------- the samples' bugs
+
+_after, _slices = DataPlan.after, DataPlan.slices
+
+
+def _loses_what_the_dead_had(
+    self: DataPlan, position: DataPosition, contributors: Any
+) -> DataPosition:
+    after = _after(self, position, range(self.slots))
+    return replace(after, counted=tuple(sorted(contributors)))
+
+
+def _slices_by_rank(self: DataPlan, position: DataPosition, contributors: Any) -> Any:
+    counted = tuple(sorted(contributors)) or position.counted
+    return _slices(self, replace(position, counted=counted), contributors)
 
 
 # ---------------------------------------------------------------- the lighthouse's bugs
@@ -353,5 +371,9 @@ MUTANTS: dict[str, Mutant] = {
     "a failure is told twice": Mutant(
         Unconfirmed, "recorded", _forgets_the_number, "CHECK", _FILES_LOST
     ),
+    "samples of the dead are lost": Mutant(
+        DataPlan, "after", _loses_what_the_dead_had, "D2", _LOSSES
+    ),
+    "slices follow the quorum": Mutant(DataPlan, "slices", _slices_by_rank, "D1", _LOSSES),
     "lineage without its tag": Mutant(ids, "extend_lineage", _chains_steps_only, "S1", _LOSSES),
 }

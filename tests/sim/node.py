@@ -394,8 +394,8 @@ class Agent(Actor):
         )
         for worker in self.workers.values():
             worker.from_agent.send(m.AskReport())
-        for given_up in supervisor.given_up():
-            self.stream.up.send(given_up)
+        for message in (*supervisor.given_up(), *supervisor.apart()):
+            self.stream.up.send(message)
 
     def _refused(self) -> None:
         self._failures += 1

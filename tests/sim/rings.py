@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ftrun.core.data.spans import Spans
 from ftrun.core.ids import Attempt, Tag, WorkerKey
 from ftrun.core.quorum import Quorum
 from ftrun.core.worker import events as e
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 class Contribution:
     """One member's part in one reduction. ``base``: the content it was computed from.
 
+    ``drawn``: the samples it was computed from.
+
     ``counts`` is False for zeros: a healing rank, a spare.
     """
 
@@ -38,6 +41,7 @@ class Contribution:
     value: int
     counts: bool
     shape: Shape = USUAL
+    drawn: Spans = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +60,17 @@ class Result:
 class Reduction:
     """One operation of a worker's step. ``final``: the result handed out, and its divisor."""
 
-    def __init__(self, batched: bool, closes: bool, base: int, value: int, shape: Shape) -> None:
+    def __init__(
+        self,
+        batched: bool,
+        closes: bool,
+        base: int,
+        value: int,
+        shape: Shape,
+        drawn: Spans = (),
+    ) -> None:
         self.shape = shape
+        self.drawn = drawn
         self.batched = batched
         self.closes = closes
         self.base = base

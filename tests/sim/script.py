@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ftrun.core import messages as m
+from ftrun.core.agent.events import NoManagerMade
+from ftrun.core.data.spans import Spans
 from ftrun.core.worker import events as e
 from ftrun.core.worker.comparison import Shape
 from ftrun.core.worker.machine import StepPhase
@@ -50,6 +52,7 @@ class Script:
         self._waiting_since = 0.0
         self._waking = False
         self._batch = 0
+        self._drawn: Spans = ()
         self.stands = False
         self.mistake: list[Shape] | None = None  # the operations of its pass, if they are wrong
         self._missed = False
@@ -143,12 +146,16 @@ class Script:
         worker, job, rng = self._worker, self._world.job, self._world.rng
         machine = worker.machine
         yield rng.uniform(0.02, 0.2)
+        if self._world.is_apart:
+            worker.agent.handle(NoManagerMade(worker.key, True))
+            yield rng.uniform(0.02, 2.0)
         while job.steps is None or machine.state.step < job.steps:
             yield from self._start_quorum()
             if machine.phase is StepPhase.LEFT:
                 self._exit(DRAINED_STATUS)
                 return
             base = worker.content
+            self._drawn = worker.draw()
             self._batch += 1
             yield job.step_s * rng.uniform(0.3, 0.5)
             yield from self._backward(base)
@@ -204,7 +211,7 @@ class Script:
             batched = job.batched and number <= last_held
             closes = batched and number == last_held
             value = worker.mix(base, int(worker.key.incarnation, 16), self._batch, number)
-            worker.issue(Reduction(batched, closes, base, value, shape))
+            worker.issue(Reduction(batched, closes, base, value, shape, self._drawn))
             if job.waits_each and not job.batched:
                 yield self._released(number)
         yield Until(
@@ -270,6 +277,8 @@ class Script:
             world.invariants.committed(
                 worker.key, tag, before, machine.state, finals, divisor, worker.content
             )
+            parts = results[0].final[0].parts if results and results[0].final else ()
+            world.samples.committed(worker.key, before, machine.state, parts)
             if machine.isolated:  # its vote is void: it commits nothing more
                 world.invariants.isolated(worker.key)
             world.note(worker.name, "commits", (tag, machine.state))
@@ -285,7 +294,10 @@ class Script:
             assert final is not None
             numbers += [final[0].total, final[1]]
         worker.content = worker.mix(*numbers)
+        if worker.reductions:
+            worker.position = self._world.plan.after(worker.position, worker.slots)
         self._world.invariants.holds(worker.key, state, worker.content)
+        self._world.samples.holds(worker.key, state, worker.position)
 
     def _heal(self) -> Generator[Wait, None, None]:
         worker, machine = self._worker, self._worker.machine
@@ -298,8 +310,9 @@ class Script:
             return
         fetched, worker.fetched = worker.fetched, None
         yield self._world.rng.uniform(0.0, 0.01)
-        worker.content = fetched.content
+        worker.content, worker.position = fetched.content, fetched.position
         self._world.invariants.heals(worker.key)
         worker.feed(e.StateApplied((fetched.donor,), 1, 0.001))
         if not machine.healing:
             self._world.invariants.holds(worker.key, machine.state, worker.content)
+            self._world.samples.holds(worker.key, machine.state, worker.position)

@@ -12,6 +12,7 @@ from ftrun.core.ids import Attempt, StateId, Tag, WorkerKey, pack_quorum_id
 from ftrun.core.quorum import Member, Quorum
 from tests.sim.invariants import Invariants, Violation
 from tests.sim.rings import Contribution, Result
+from tests.sim.samples import SampleRules, plan_of
 
 A = WorkerKey("0", "aa", 0)
 B = WorkerKey("1", "bb", 0)
@@ -264,3 +265,56 @@ def test_a_rank_that_is_late_for_one_try_forgets_no_vote_of_the_next() -> None:
     rules.decided(mate, tag, False, repeats=True)
     rules.voted(mate, tag, True)
     rules.decided(mate, tag, True)
+
+
+START, NEXT = StateId(0, "x"), StateId(1, "y")
+
+
+def parts(*drawn: tuple[WorkerKey, int, int]) -> list[Contribution]:
+    tag = Tag(attempt(1), 0)
+    return [
+        Contribution(key, tag, 0, 7, 1, counts=True, drawn=((first, stop),))
+        for key, first, stop in drawn
+    ]
+
+
+def trains_a_sample_twice(rules: SampleRules) -> None:
+    rules.committed(A, START, NEXT, parts((A, 0, 4), (B, 3, 7)))
+
+
+def trains_what_an_earlier_step_has_trained(rules: SampleRules) -> None:
+    rules.committed(A, START, NEXT, parts((A, 0, 4)))
+    rules.committed(A, NEXT, StateId(2, "z"), parts((A, 3, 4)))
+
+
+def draws_what_was_trained(rules: SampleRules) -> None:
+    rules.committed(A, START, NEXT, parts((A, 0, 4)))
+    rules.drew(B, NEXT, ((2, 6),))
+
+
+def commits_one_state_from_unlike_samples(rules: SampleRules) -> None:
+    rules.committed(A, START, NEXT, parts((A, 0, 4), (B, 4, 8)))
+    rules.committed(B, START, NEXT, parts((B, 4, 8)))
+
+
+@pytest.mark.parametrize(
+    "history",
+    [
+        trains_a_sample_twice,
+        trains_what_an_earlier_step_has_trained,
+        draws_what_was_trained,
+        commits_one_state_from_unlike_samples,
+    ],
+)
+def test_d1_can_fail(history: Callable[[SampleRules], None]) -> None:
+    with pytest.raises(Violation, match="D1"):
+        history(SampleRules(plan_of(3, repairs=True)))
+
+
+def test_d2_can_fail() -> None:
+    plan = plan_of(3, repairs=True)
+    rules = SampleRules(plan)
+    rules.committed(A, START, NEXT, parts((A, 0, 4), (C, 8, 12)))
+    rules.holds(A, NEXT, plan.after(plan.start(), (0, 2)))
+    with pytest.raises(Violation, match="D2"):
+        rules.holds(B, NEXT, plan.after(plan.start(), (0, 1, 2)))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ftrun.core import messages as m
 from ftrun.core.activity import Activity
+from ftrun.core.data.spans import Spans
 from ftrun.core.ids import SHARED_LINEAGE, Attempt, StateId, Tag, WorkerKey, fresh_lineage
 from ftrun.core.quorum import Endpoint, Quorum
 from ftrun.core.worker import events as e
@@ -59,6 +60,8 @@ class Worker(Actor):
         self.error = ""
         self.divisor = 0
         self.rank: int | None = None
+        self.slots: tuple[int, ...] = ()
+        self.position = world.plan.start()
         self.reductions: list[Reduction] = []
         self._begun = 0
         self.registered = False
@@ -352,7 +355,14 @@ class Worker(Actor):
         self.world.invariants.reduces(self.key, tag)
         counts = self.rank is not None
         part = Contribution(
-            self.key, tag, index, reduction.base, reduction.value, counts, reduction.shape
+            self.key,
+            tag,
+            index,
+            reduction.base,
+            reduction.value,
+            counts,
+            reduction.shape,
+            reduction.drawn,
         )
         if end.size == 1:
             reduction.buffer = Result(tag.attempt, (part,))
@@ -385,6 +395,15 @@ class Worker(Actor):
         own = quorum.index(self.key.replica_id, self.key.incarnation)
         self.divisor = len(ranks)
         self.rank = ranks.index(own) if own in ranks else None
+        self.slots = tuple(int(quorum.members[rank].replica_id) for rank in ranks)
+
+    def draw(self) -> Spans:
+        """The samples of the step that begins, as training/elastic_sampler.py."""
+        slices = self.world.plan.slices(self.position, self.slots)
+        drawn = slices.get(int(self.key.replica_id), ())
+        if self.rank is not None:
+            self.world.samples.drew(self.key, self.machine.state, drawn)
+        return drawn
 
     def _begin_step(self) -> None:
         """Forget the last step at once, as training/engine.py does: the script may stand still."""

@@ -44,6 +44,7 @@ from tests.sim.lighthouse import LighthouseProcess
 from tests.sim.node import Agent, Host
 from tests.sim.records import Records
 from tests.sim.rings import Rings
+from tests.sim.samples import SampleRules, plan_of
 from tests.sim.shapes import Shapes
 from tests.sim.story import line
 from tests.sim.worker import Worker
@@ -62,6 +63,8 @@ PLENTY = 1000
 """Restarts that no schedule spends."""
 SHORT_BUDGET_SEEDS = (8, 22, 26)
 """Modulo 32: agents that give replicas up. Chosen so that every older seed stays what it was."""
+APART_SEEDS = (16, 20, 37)
+"""Modulo 64, from 1000 on: scripts whose optimizers step before they make their Manager."""
 
 Entry = tuple[float, int, Actor | None, Callable[..., None], tuple[Any, ...]]
 
@@ -168,6 +171,8 @@ class World:
             self.job.min_replicas,
             self.job.contributors_max,
         )
+        self.plan = plan_of(self.job.replicas, repairs=self.job.repair)
+        self.samples = SampleRules(self.plan)
         # A replica that is right must be able to commit alone: no other repeats its step.
         self.shapes = Shapes.draw(seed, may_err=self.job.min_replicas == 1)
         self.freezes = Freezes.draw(random.Random(f"{seed}/holds"))
@@ -201,6 +206,7 @@ class World:
         self.max_restarts = PLENTY
         if seed % 32 in SHORT_BUDGET_SEEDS and not focus:
             self.max_restarts = random.Random(f"{seed}/budget").choice((0, 1, 2))
+        self.is_apart = seed >= 1000 and seed % 64 in APART_SEEDS and not focus
         self.standstill_limit_s = STANDSTILL_LIMIT_S if may_stand else 0.0
 
     # ------------------------------------------------------------ time

@@ -16,8 +16,8 @@ DOCUMENTS = (
 NAME = re.compile(r"(?<![\w./$~<-])((?:[\w-]+/)*[\w-]+\.(?:py|proto)|(?:[a-z_]+/)+)(?![\w/<$.*{])")
 FUNCTIONS = re.compile(r"`((?:[\w-]+/)*[\w-]+\.py): ([^`]+)`")
 """In documents: a file of ftrun/, and functions, methods or classes in it."""
-NOT_OURS = {"train.py", "utils.py", "threading.py"}
-"""The reader's own script in examples of commands, what CONTRIBUTING forbids, and Python's."""
+NOT_OURS = {"train.py", "utils.py", "threading.py", "train_ddp.py", "train_diloco.py"}
+"""The reader's own script, what CONTRIBUTING forbids, Python's, and two scripts of torchft."""
 
 
 def paths() -> set[str]:

@@ -122,4 +122,5 @@ def job_status(replicas: int = 4, job_id: str = "job", text: str = "SIGKILL") ->
         "outcome": None,
         "events": [],
         "messages_received": {},
+        "torchft": None,
     }  # fmt: skip

@@ -47,6 +47,7 @@ class Gpu:
 
     ``ecc_errors``: memory errors that could not be corrected, since the driver was loaded; None:
     the GPU does not count them. ``pids``: processes that use it, if they are visible from here.
+    ``busy_share``: of the last moments in which it computed; None: it does not tell.
     """
 
     index: int
@@ -56,6 +57,7 @@ class Gpu:
     used_bytes: int
     ecc_errors: int | None = None
     pids: tuple[int, ...] = ()
+    busy_share: float | None = None
 
     def is_called(self, device: str) -> bool:
         """Whether ``device`` of CUDA_VISIBLE_DEVICES is this one: an index or part of a UUID."""

@@ -80,18 +80,17 @@ class SlotState:
     a message, so there is a Manager. ``left``: the group_ranks that left at a boundary. ``lost``:
     the loss of this incarnation is reported. ``killed``: how, if the group did not end when asked.
     ``has_trained``: the slot was in a quorum once. ``steps_alone``: an optimizer steps, and there
-    is no Manager; ``has_stepped``: the same of this incarnation. ``lost_at``: since when the slot
-    cannot train; None while it can. ``hang_watch``, ``loop_watch``, ``script_timers``: watch this
-    incarnation's workers. ``ends``: how its workers have ended so far, if badly.
-    ``is_failing``: it has failed, and is judged when all of its workers have ended. ``hung``:
-    it is given up when its stacks are taken, or at ``stacks_at``. ``restart_in_s``,
-    ``outcome_ahead``: what follows when all workers of a failed
-    group have ended. ``given_up``: it is not started again, and the lighthouse decides what
-    follows. ``has_failed``: this incarnation has, so the node's health is checked before the next;
-    ``is_checked``, ``is_healthy``: it is asked for, or found good (health.py).
-    ``asked_with``: the signal that its scripts were asked to stop with. ``leaves``: what people
-    have asked of this incarnation; None: nothing. ``killed_on_request``: workers that people have
-    killed.
+    is no Manager; ``has_stepped``: the same of this incarnation, which was started at ``begun_at``.
+    ``lost_at``: since when the slot cannot train; None while it can. ``hang_watch``,
+    ``loop_watch``, ``script_timers``: watch this incarnation's workers. ``ends``: how its workers
+    have ended so far, if badly. ``is_failing``: it has failed, and is judged when all of its
+    workers have ended. ``hung``: it is given up when its stacks are taken, or at ``stacks_at``.
+    ``restart_in_s``, ``outcome_ahead``: what follows when all workers of a failed group have ended.
+    ``given_up``: it is not started again, and the lighthouse decides what follows. ``has_failed``:
+    this incarnation has, so the node's health is checked before the next; ``is_checked``,
+    ``is_healthy``: it is asked for, or found good (health.py). ``asked_with``: the signal that its
+    scripts were asked to stop with. ``leaves``: what people have asked of this incarnation; None:
+    nothing. ``killed_on_request``: workers that people have killed.
     ``forgotten``: the slot is another agent's as soon as the processes here have ended.
     """
 
@@ -120,6 +119,7 @@ class SlotState:
     hung: WorkerExited | None = None
     stacks_at: float | None = None
     has_stepped: bool = False
+    begun_at: float = 0.0
     given_up: ReplicaGivenUp | None = None
     has_failed: bool = False
     is_checked: bool = False
@@ -194,6 +194,11 @@ class SlotState:
         The step of the last progress would not do, because the worker may have gone on since.
         """
         return failure.step is not None or (self.budget.step is None and not self.has_stepped)
+
+    @property
+    def is_apart(self) -> bool:
+        """True while its script trains without a Manager."""
+        return self.phase is SlotPhase.RUNNING and self.has_stepped and not self.has_manager
 
     @property
     def has_left(self) -> bool:

@@ -34,7 +34,7 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ftrun.core.activity import NOT_ITS_OWN
+from ftrun.core.activity import NOT_ITS_OWN, Activity
 from ftrun.core.agent import words
 from ftrun.core.agent.ending import Ending
 from ftrun.core.agent.events import (
@@ -92,6 +92,7 @@ from ftrun.core.messages import (
     FailureReport,
     FromWorker,
     Healed,
+    Heartbeat,
     InForce,
     Lease,
     LeaveReason,
@@ -100,6 +101,7 @@ from ftrun.core.messages import (
     Progress,
     ReplicaFinished,
     ReplicaGivenUp,
+    ReplicaProgress,
     ReplicaStarted,
     RunningReplica,
 )
@@ -231,6 +233,10 @@ class Supervisor:
         """For a Hello: the highest number of an incident that a lighthouse has sent."""
         return self._unconfirmed.last_number
 
+    def apart(self) -> tuple[Heartbeat, ...]:
+        """After a Hello: the replicas of which no worker has a Manager to report with."""
+        return tuple(_runs_apart(slot) for slot in self._slots if slot.is_apart)
+
     def given_up(self) -> tuple[ReplicaGivenUp, ...]:
         """After a Welcome: replicas of which a new lighthouse may not know that they stay away."""
         return tuple(slot.given_up for slot in self._slots if slot.given_up is not None)
@@ -327,6 +333,7 @@ class Supervisor:
         text = f"{self._settings.agent_id}|{slot.replica_id}|{self._starts}"
         incarnation = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
         settings = self._settings
+        slot.begun_at = self._out.now
         slot.begin(
             incarnation,
             settings.workers_per_replica,
@@ -472,6 +479,10 @@ class Supervisor:
         if slot is not None and has_stepped:
             slot.steps_alone = slot.has_stepped = True
             slot.goes_on(self._out.now)
+        if slot is not None and not slot.has_manager:
+            # One that has ended well without a step ran apart for all of its life.
+            since_s = 0.0 if has_stepped else self._out.now - slot.begun_at
+            self._out.send(_runs_apart(slot, since_s))
         if self._settings.replicas < 2 or self._without_manager:
             return
         self._without_manager = True
@@ -592,3 +603,9 @@ def _as_asked(slot: SlotState, status: int) -> bool:
 
 def _due(at: float | None, now: float) -> bool:
     return at is not None and at <= now
+
+
+def _runs_apart(slot: SlotState, since_s: float = 0.0) -> Heartbeat:
+    """What its workers, without a Manager, cannot report; ``since_s``: for so long."""
+    progress = Progress(0, 0, Activity.APART, since_s=since_s)
+    return Heartbeat((ReplicaProgress(slot.replica_id, slot.incarnation, progress),), quiet=True)

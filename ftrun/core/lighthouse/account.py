@@ -48,6 +48,8 @@ SAVE_EVERY_SLOT_S = 0.01
 """A job of very many replicas is written less often: its record is long."""
 SLOTS_TOLD_MAX = 256
 AGE_MAX_S = 86400.0
+NOT_THERE = frozenset({Use.ABSENT, Use.STARTING})
+"""What a slot is booked as before its agent has come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +140,8 @@ class Account:
     def save(self) -> SaveAccount | None:
         """What is to be written now, if it is due: seldom, at the end, and never in a repair."""
         state = self._state
-        is_calm = self._is_closed or state.phase in STANDS
+        has_none = self.stood_at is None and state.phase is Phase.EMPTY  # so none is broken
+        is_calm = self._is_closed or state.phase in STANDS or has_none
         if not self.is_open or state.now < self._save_at or not is_calm:
             return None
         self._save_at = state.now + SAVE_EVERY_S + SAVE_EVERY_SLOT_S * len(self.ledger.books)
@@ -272,9 +275,9 @@ class Account:
     def _book_slot(self, slot: Slot, situation: Situation) -> None:
         name = slot.replica_id
         replica = self._state.replicas.at(name)
-        if name in self._formers and not self._is_known_again(name, replica):
-            return
         use = use_of(self._state, slot, situation)
+        if name in self._formers and not self._is_known_again(name, replica, use):
+            return
         book = self.ledger.books[name]
         progress = replica.progress if replica is not None else None
         is_news = progress is not None and progress is not self._seen.get(name)
@@ -299,21 +302,31 @@ class Account:
         is_of_step = use is Use.TRAINING and since <= book.since
         return now if replica.is_overtaken or is_of_step else since
 
-    def _is_known_again(self, name: str, replica: Replica | None) -> bool:
-        """Book the time without a lighthouse, as soon as it is known what the slot did then."""
+    def _is_known_again(self, name: str, replica: Replica | None, use: Use) -> bool:
+        """Book the time without a lighthouse, as soon as it is known what the slot did then.
+
+        ``use``: what it does now, by what is known without that. A script without a Manager ran on
+        without a quorum, so there is no takeover that waits for its agent.
+        """
         former, state = self._formers[name], self._state
         is_same = replica is not None and replica.incarnation == former.incarnation
         if is_same and replica is not None:
+            at, ledger = self._restored_at, self.ledger
+            if replica.is_apart:
+                self._advance()
+                ledger.rebook(name, at, {Use.ABSENT}, Use.RUNNING)
+                del self._formers[name]
+                return True
             if not replica.is_known(state.workers):
                 return False
             self._advance()
-            at, ledger = self._restored_at, self.ledger
             step = max(report.state.step for report in replica.reports.values())
-            use, until = former.use_since(step, replica.is_in_quorum(), at)
-            ledger.rebook(name, at, {Use.ABSENT}, use)
+            did, until = former.use_since(step, replica.is_in_quorum(), at)
+            ledger.rebook(name, at, {Use.ABSENT}, did)
             if until is not None:
-                ledger.rebook(name, until, {use}, Use.NO_QUORUM)
-        elif replica is None and state.phase is Phase.TAKEOVER:
+                ledger.rebook(name, until, {did}, Use.NO_QUORUM)
+        may_come = former.use is Use.RUNNING and use in NOT_THERE
+        if replica is None and (may_come or state.phase is Phase.TAKEOVER):
             return False
         del self._formers[name]
         return True

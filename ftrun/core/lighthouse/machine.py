@@ -42,6 +42,7 @@ from ftrun.core.lighthouse.events import (
     TimerFired,
 )
 from ftrun.core.lighthouse.giving_up import GivingUp
+from ftrun.core.lighthouse.glance import Glances
 from ftrun.core.lighthouse.incidents import ANOTHER_JOB, Incidents
 from ftrun.core.lighthouse.membership import Membership
 from ftrun.core.lighthouse.next_job import NextJob, refusal
@@ -106,6 +107,7 @@ class Lighthouse:
         self.agents = Agents(self.state)
         self.incidents = Incidents(self.state)
         self.account = Account(self.state, self.incidents, account)
+        self.glances = Glances(self.state, self.account)
         self.state.account_of_job = self.account.of_job
         self.incidents.cost_s = self.account.cost_s
         self.membership.losses.on_given_up = self.incidents.given_up
@@ -336,7 +338,7 @@ class Lighthouse:
         losses = [m.Loss(r.replica_id, r.incarnation, where) for r in mine]
         for loss in losses:
             self.state.record(loss.replica_id, loss)
-        if losses and not (is_dead or is_back):
+        if losses and not (is_dead or is_back) and state.outcome is None:  # else all go home
             self.incidents.node_lost(agent, losses)
         self.membership.losses.lose(losses, is_dead=is_dead)
 
@@ -397,13 +399,23 @@ class Lighthouse:
 
     def _on_heartbeat(self, agent: Agent, heartbeat: m.Heartbeat) -> None:
         if not heartbeat.quiet:
-            self.state.outbox.to_agent(agent.agent_id, m.HeartbeatAck())
+            glance = self.glances.now() if heartbeat.wants_glance else None
+            self.state.outbox.to_agent(agent.agent_id, m.HeartbeatAck(glance))
         for line in heartbeat.progress:
             replica = self.state.replicas.find(line.replica_id, line.incarnation)
             if replica is not None and replica.agent_id == agent.agent_id:
                 self._on_progress(replica, line.progress)
                 if agent.failures and line.progress.phase not in NOT_ITS_OWN:
                     self.aside.progressed(agent, line.progress.step)
+        for facts in heartbeat.workers:
+            self._on_facts(agent, facts)
+
+    def _on_facts(self, agent: Agent, facts: m.WorkerFacts) -> None:
+        key = facts.key
+        replica = self.state.replicas.find(key.replica_id, key.incarnation)
+        is_its_own = replica is not None and replica.agent_id == agent.agent_id
+        if replica is not None and is_its_own and key.group_rank < self.state.workers:
+            replica.facts[key.group_rank] = (self.state.now - facts.age_s, facts)
 
     def _on_progress(self, replica: Replica, progress: m.Progress) -> None:
         name = replica.replica_id

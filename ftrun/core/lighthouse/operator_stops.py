@@ -66,7 +66,9 @@ class StopOrders:
         """It was in no quorum, as turned out (a takeover), and its agent waits for a boundary."""
         name, incarnation = slot.replica_id, operation.incarnation
         waits = self._asked.get(name) == (incarnation, True) and slot.dead != incarnation
-        if waits and slot.agent_id in self._state.outbox.agents:
+        sent_to = self._sent_to.get(name)
+        has_moved = sent_to is not None and sent_to.agent_id != slot.agent_id
+        if waits and not has_moved and slot.agent_id in self._state.outbox.agents:
             self.send_stop(slot.agent_id, m.StopReplica(name, incarnation, True))
 
     def leaves(self, operation: Operation, replica: Replica | None) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from ftrun.core.activity import Activity
 from ftrun.core.ids import NO_ATTEMPT, Attempt, StateId, replica_order
 from ftrun.core.lighthouse.choice import group_state
-from ftrun.core.messages import LeaveReason, Progress, Report, RunningReplica
+from ftrun.core.messages import LeaveReason, Progress, Report, RunningReplica, WorkerFacts
 from ftrun.core.quorum import Endpoint, Member
 
 BEFORE_A_QUORUM = frozenset({Activity.STARTING, Activity.QUORUM})
@@ -29,8 +29,9 @@ class Replica:
     its address in messages to its agent. ``paused_at``: since when it is in an announced pause.
     ``heals``: it has joined a quorum whose state it does not hold yet. ``awaits_switch``: it is to
     join by a switch that is not complete. ``is_overtaken``: it has joined a quorum, that came to
-    stand, or it healed, since its last Progress.
-    ``begun``: the last attempt whose first step its main thread has begun.
+    stand, or it healed, since its last Progress. ``begun``: the last attempt whose first step its
+    main thread has begun. ``facts``: what its agent has measured of each worker, by group_rank,
+    with the time of the measurement.
     """
 
     replica_id: str
@@ -50,6 +51,7 @@ class Replica:
     heals: bool = False
     awaits_switch: bool = False
     is_overtaken: bool = False
+    facts: dict[int, tuple[float, WorkerFacts]] = field(default_factory=dict)
     target: RunningReplica = field(init=False)
     _member: Member | None = field(init=False, default=None, repr=False)
 
@@ -67,6 +69,11 @@ class Replica:
     def is_known(self, workers_per_replica: int) -> bool:
         """Whether all its workers have reported."""
         return len(self.reports) == workers_per_replica
+
+    @property
+    def is_apart(self) -> bool:
+        """Its script runs without a Manager, as far as its agent knows."""
+        return self.progress is not None and self.progress.phase is Activity.APART
 
     def joins(self, must_heal: bool, by_switch: bool = False) -> None:
         """It becomes a member of a quorum. ``must_heal``: it does not hold the quorum's state."""

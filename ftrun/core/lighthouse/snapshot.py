@@ -26,13 +26,16 @@ from ftrun.core.lighthouse.replicas import Replica
 from ftrun.core.lighthouse.slots import Slot
 from ftrun.core.lighthouse.state import MembershipState
 from ftrun.core.lighthouse.status import (
+    HealStatus,
     IncidentStatus,
     JobStatus,
     MembershipStatus,
     OutcomeStatus,
     QuorumStatus,
     ReplicaStatus,
+    WorkerStatus,
 )
+from ftrun.core.lighthouse.uses import Use
 from ftrun.core.lighthouse.waits import Wait
 from ftrun.core.quorum import Quorum
 
@@ -127,7 +130,6 @@ def _replica(facts: Facts, slot: Slot, now: float) -> ReplicaStatus:
     replica = state.replicas.at(slot.replica_id)
     book = account.book(slot.replica_id)
     agent = facts.agents.get(slot.agent_id)
-    step_s = replica.usual_step_s if replica is not None else None
     progress = replica.progress if replica is not None else None
     return {
         "replica_id": slot.replica_id,
@@ -136,12 +138,12 @@ def _replica(facts: Facts, slot: Slot, now: float) -> ReplicaStatus:
         "use_s": use_age_s(account, book, now),
         "seconds": slot_seconds(account, book, now),
         "host": agent.host if agent is not None else None,
-        "step_s": None if step_s is None else round(step_s, 6),
-        "own_s": None,
-        "heal": None,
+        "step_s": _seconds(progress.step_s) if progress is not None else None,
+        "own_s": _seconds(progress.own_s) if progress is not None else None,
+        "heal": _heal(progress, book.use),
         "restarts_left": slot.restarts_left,
         "is_hung": slot.replica_id == facts.hung,
-        "workers": [],
+        "workers": _workers(replica, now) if replica is not None else [],
         "incarnation": replica.incarnation if replica is not None else None,
         "agent_id": slot.agent_id or None,
         "restarts": slot.restarts,
@@ -156,6 +158,39 @@ def _replica(facts: Facts, slot: Slot, now: float) -> ReplicaStatus:
         "scalars": _scalars(progress.scalars) if progress is not None else {},
         "last_event": None,  # lighthouse/status.py fills it
     }
+
+
+def _seconds(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 6)
+
+
+def _heal(progress: m.Progress | None, use: Use) -> HealStatus | None:
+    """The heal that is under way; a last report of one that has ended does not count."""
+    if progress is None or progress.heal is None or use is not Use.HEALING:
+        return None
+    return {"done_bytes": progress.heal.done_bytes, "total_bytes": progress.heal.total_bytes}
+
+
+def _workers(replica: Replica, now: float) -> list[WorkerStatus]:
+    return [
+        {
+            "group_rank": rank,
+            "pid": facts.pid,
+            "device": facts.device,
+            "cpu_share": _share(facts.cpu_share),
+            "rss_bytes": facts.rss_bytes,
+            "gpu_memory_bytes": facts.gpu_memory_bytes,
+            "gpu_memory_total_bytes": facts.gpu_memory_total_bytes,
+            "gpu_share": _share(facts.gpu_share),
+            "age_s": round(now - at, 3),
+        }
+        for rank, (at, facts) in sorted(replica.facts.items())
+    ]
+
+
+def _share(share: float | None) -> float | None:
+    """None also for NaN and infinity, which JSON lacks."""
+    return round(share, 4) if share is not None and math.isfinite(share) else None
 
 
 def _restart_in_s(slot: Slot, replica: Replica | None, now: float) -> float | None:

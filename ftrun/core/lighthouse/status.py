@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TypedDict
 
+from ftrun.core.torchft_quorum.status import TorchftStatus
+
 
 class LighthouseStatus(TypedDict):
     """The lighthouse's process and its journal."""
@@ -64,7 +66,7 @@ class WorkerStatus(TypedDict):
     """One worker's process, as its agent measures it; None: not known, or the machine lacks it.
 
     ``device``: "cpu" or for example "cuda:0". ``cpu_share``: of one core, 1.0 is one core in full.
-    ``gpu_share``: of the device's time, all processes together. ``age_s``: since the measurement.
+    The GPU's figures are of the device, all processes together. ``age_s``: since the measurement.
     """
 
     group_rank: int
@@ -89,8 +91,8 @@ class ReplicaStatus(TypedDict):
     """One slot of the job. ``scalars``: what the script logged; None is NaN or infinite.
 
     ``use``: what its time is booked as (uses.py: Use), for ``use_s`` seconds so far; ``seconds``
-    by use since the job began, without the uses that have none. ``step_s``: the mean time of its
-    last steps; ``own_s``: the part of it that the replica did not wait for its peers.
+    by use since the job began, without the uses that have none. ``step_s``: the median time of its
+    last steps; ``own_s``: the part of it in which the replica did not wait for its peers.
     ``last_event``: the last notice that names the replica. ``restart_in_s``: until it is started
     again, in the phase "backoff". ``restarts_left``: of its budget, when it was started last; None:
     not known. ``is_hung``: it stands still while it should not, and is about to be replaced.
@@ -252,13 +254,14 @@ SCHEMA = "ftrun.status/1"
 class Status(MembershipStatus):
     """The whole status. ``messages_received``: how many of each kind, since the start.
 
-    ``schema``: ``SCHEMA``.
+    ``schema``: ``SCHEMA``. ``torchft``: None: no port for torchft's own clients is open.
     """
 
     schema: str
     lighthouse: LighthouseStatus
     events: list[NoticeStatus]
     messages_received: dict[str, int]
+    torchft: TorchftStatus | None
 
 
 class StackStatus(TypedDict):

@@ -45,12 +45,16 @@ class Use(Enum):
     ABSENT = "absent"
     DRAINED = "drained"
     FINISHED = "finished"
+    RUNNING = "running"
 
     __hash__ = object.__hash__  # an Enum's own is slow, and the books look uses up all the time
 
 
-NOT_COUNTED = frozenset({Use.DRAINED, Use.FINISHED})
-"""A replica that was asked to leave, or whose script has ended, owes the job nothing."""
+NOT_COUNTED = frozenset({Use.DRAINED, Use.FINISHED, Use.RUNNING})
+"""A replica that was asked to leave, or whose script has ended, owes the job nothing.
+
+Whether a script without a Manager trains is not known.
+"""
 LOST = frozenset(Use) - NOT_COUNTED - {Use.TRAINING, Use.OUTSIDE}
 """The replica should train and cannot."""
 GOES_ON = frozenset({Use.TRAINING, Use.OUTSIDE})
@@ -69,6 +73,7 @@ _BY_ACTIVITY = MappingProxyType(
         Activity.STOPPED: Use.TRAINING,  # it is over when it is reported (account.py)
         Activity.LEFT: Use.FINISHED,
         Activity.PAUSED: Use.OUTSIDE,
+        Activity.APART: Use.RUNNING,
     }
 )
 _BUSY = frozenset({Activity.OUTSIDE, Activity.PAUSED})
@@ -104,7 +109,7 @@ def use_of(state: MembershipState, slot: Slot, now: Situation) -> Use:
     if now is Situation.TAKEOVER:
         return _in_takeover(state, replica)
     if slot.replica_id not in state.live:
-        return Use.NO_QUORUM if replica.is_known(state.workers) else Use.STARTING
+        return Use.NO_QUORUM if replica.is_known(state.workers) else _before_its_reports(replica)
     if now is Situation.STANDS:
         return _of_member(replica)
     progress = replica.progress
@@ -125,8 +130,12 @@ def _without_replica(slot: Slot) -> Use:
 def _in_takeover(state: MembershipState, replica: Replica) -> Use:
     """The lighthouse decides nothing yet, and the quorums of its last life train on."""
     if not replica.is_known(state.workers):
-        return Use.STARTING
+        return _before_its_reports(replica)
     return _of_member(replica) if replica.is_in_quorum() else Use.NO_QUORUM
+
+
+def _before_its_reports(replica: Replica) -> Use:
+    return Use.RUNNING if replica.is_apart else Use.STARTING
 
 
 def _of_member(replica: Replica) -> Use:

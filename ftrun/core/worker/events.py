@@ -15,6 +15,7 @@ from ftrun.core.messages import (
     AskReport,
     Cancel,
     FromWorker,
+    HealProgress,
     Interrupt,
     Lease,
     LeaveNow,
@@ -183,11 +184,14 @@ class Ticked:
     """Time has passed: deadlines are checked.
 
     ``pause``: the announced pause that the script is in. ``beats``: how often it has called
-    ``ftrun.heartbeat()``.
+    ``ftrun.heartbeat()``. ``heal``: how much of a state that it heals to has arrived. ``waited_s``:
+    how long this thread has waited for its turn, because another one was at work.
     """
 
     pause: Pause | None = None
     beats: int = 0
+    heal: HealProgress | None = None
+    waited_s: float = 0.0
 
 
 Event: TypeAlias = (

@@ -15,6 +15,9 @@ was complete before.
 A contribution carries its call site, operation and shape. If they differ under one name, the
 replicas are out of step, and the exchange says who stands where (E2).
 
+A worker that lacks the count of the step it has joined (its heal was interrupted) gives nothing
+there. From its next step on it answers without a contribution of its own, so that nobody waits.
+
 Not here: sockets, waiting, tensors (training/exchanges.py); a worker's quorums (machine.py).
 """
 
@@ -27,6 +30,8 @@ from ftrun.core.ids import NO_ATTEMPT, Attempt, replica_order
 
 SET_UP = -1
 """``ExchangeName.step`` before the first step."""
+MANAGED_FROM = 500_000_000
+"""The numbers from here on are those of managed groups, which name the step that was begun last."""
 STEPS_KEPT = 4
 KEPT_BYTES_MAX = 256 << 20
 BODY_BYTES_MAX = 16 << 20
@@ -119,6 +124,7 @@ class Kept:
         self._own_id = replica_id
         self._kept: dict[ExchangeName, dict[str, Contribution]] = {}
         self._nbytes = 0
+        self._begun = SET_UP
 
     def give(self, name: ExchangeName, own: Contribution) -> Contribution:
         """Keep what this worker gives; what a predecessor of this slot has given stays instead."""
@@ -139,10 +145,15 @@ class Kept:
         kept = self._kept.get(name, {})
         return [kept[replica_id] for replica_id in sorted(kept, key=replica_order)]
 
+    def step_begun(self, step: int) -> None:
+        """This worker has begun ``step``: under managed names of earlier ones it gives no more."""
+        self._begun = step
+
     def answer(self, name: ExchangeName) -> list[Contribution] | None:
         """The answer to a peer; None: this worker has not come to this exchange yet."""
         found = self.under(name)
-        return found if any(c.replica_id == self._own_id for c in found) else None
+        has_passed = name.index >= MANAGED_FROM and SET_UP < name.step < self._begun
+        return found if has_passed or any(c.replica_id == self._own_id for c in found) else None
 
     @property
     def is_full(self) -> bool:

@@ -61,6 +61,7 @@ from ftrun.core.worker import events as e
 from ftrun.core.worker.comparison import Comparisons, Entry, Question
 from ftrun.core.worker.heal import HealState
 from ftrun.core.worker.lease import WorkerLease
+from ftrun.core.worker.pace import Pace
 from ftrun.core.worker.quorums import Pending, Quorums
 from ftrun.core.worker.shown import ShownActivity
 from ftrun.core.worker.under_way import Fate, StepUnderWay
@@ -98,6 +99,7 @@ class StepMachine:
         contributors_min: with fewer, no replica commits, and the step is repeated.
         operation_timeout_s: seconds after which an outstanding operation is an error.
         quorum_timeout_s: seconds that a step waits for the next quorum's verdict.
+        is_known_when_issued: see ``Pace``.
     """
 
     def __init__(
@@ -113,6 +115,7 @@ class StepMachine:
         contributors_min: int = 1,
         operation_timeout_s: float = 60.0,
         quorum_timeout_s: float = 60.0,
+        is_known_when_issued: bool = True,
     ) -> None:
         self.key = key
         self.endpoint = endpoint
@@ -138,6 +141,7 @@ class StepMachine:
         self._between_since = 0.0  # the start of the phase between steps
         self.shown = ShownActivity()
         self.step_times = StepTimes()
+        self.pace = Pace(is_known_when_issued=is_known_when_issued)
         self._now = 0.0
         self._out: list[e.Instruction] = []
         self._story: deque[tuple[float, object]] = deque(maxlen=STORY_LINES_MAX)
@@ -406,6 +410,7 @@ class StepMachine:
         self._quorums.at_boundary(event.freeze_membership)
         self._between_steps = StepPhase.WAITING
         self._between_since = self._now
+        self.pace.waits(self._now)
         self._advance()
 
     def _advance(self) -> None:
@@ -472,6 +477,7 @@ class StepMachine:
         self._step.is_enough = self.is_enough
         self.step_times.reached(number, self._now)
         self.begun += 1
+        self.pace.goes_on(self._now)
         self._between_steps = StepPhase.IDLE
         if is_first:
             self._announce(quorum, tag)
@@ -494,6 +500,7 @@ class StepMachine:
     def _on_vote_started(self, event: e.VoteStarted) -> None:
         if self._step is not None:
             self._step.vote()
+            self.pace.waits(self._now)
             self._watch_mates(self._step)
 
     def _watch_mates(self, step: StepUnderWay) -> None:
@@ -527,6 +534,9 @@ class StepMachine:
         if commits:
             self._heal.commit(step.tag)
             self.step_times.reached(step.tag.step + 1, self._now)
+            self.pace.committed(self._now)
+        else:
+            self.pace.skip()
         self._step = None
         self._comparisons.end(step.comparison, committed=commits)
         self._between_since = self._now
@@ -567,6 +577,10 @@ class StepMachine:
         step.operations.issue(event.batched, event.closes)
         step.comparison.add(event.shape)
         step.touched_at = self._now
+        if event.batched and not event.closes:
+            self.pace.works()
+        else:
+            self.pace.waits(self._now)
         if step.fate is Fate.STANDS:
             self._void(
                 step, "an operation was issued after an interrupt at which all were complete"
@@ -584,6 +598,8 @@ class StepMachine:
         step.comparison.end()
         if step.fate is Fate.OPEN:
             self._let_out(step)
+            if step.is_awaited:
+                self.pace.waits(self._now)
             if step.is_awaited and step.deadline is None:
                 step.deadline = self._now + self._operation_timeout_s
 
@@ -609,6 +625,7 @@ class StepMachine:
             self._let_out(step)
             if not step.is_awaited:
                 step.deadline = None
+                self.pace.goes_on(self._now)
 
     def _on_operation_completed(self, event: e.OperationCompleted) -> None:
         step = self._step
@@ -621,6 +638,8 @@ class StepMachine:
         step.touched_at = self._now
         is_left = step.is_awaited
         step.deadline = self._now + self._operation_timeout_s if is_left else None
+        if not step.operations.outstanding:
+            self.pace.goes_on(self._now)
         ready = step.operations.take_ready()
         if ready:
             self._out.append(e.HandOut(ready))
@@ -657,6 +676,8 @@ class StepMachine:
         if not self._heal.apply(self.tag):
             return
         self.step_times.skip()
+        self.pace.skip()
+        self.shown.heal = None
         attempt, number = self.tag.attempt, self.state.step
         self._send(m.Healed(attempt, number, event.donors, event.nbytes, event.duration_s))
 
@@ -693,6 +714,7 @@ class StepMachine:
         """Give up every attempt up to and including ``attempt``."""
         self.step_times.skip()
         self._abort_groups(self._quorums.give_up(attempt))
+        self.pace.skip()
         step = self._step
         if step is not None:
             if not step.fate.awaits_quorum:
@@ -919,16 +941,17 @@ class StepMachine:
             self._send(self.report())  # if the stream never broke, nobody asks for it
 
     def _on_ticked(self, event: e.Ticked) -> None:
-        self.shown.pause, self.shown.beats = event.pause, event.beats
+        self.shown.pause, self.shown.beats, self.shown.heal = event.pause, event.beats, event.heal
         if event.pause is not None:
             self.step_times.skip()
+            self.pace.skip()
         self._make_way()
         self._look_at_deadlines()
-        self._show_progress()
+        self._show_progress(event.waited_s)
 
-    def _show_progress(self) -> None:
+    def _show_progress(self, waited_s: float) -> None:
         """Report the main thread's activity if it has changed since the last report."""
-        shown = self.shown.tick(*self.activity(), self._now)
+        shown = self.shown.tick(*self.activity(), self._now, waited_s)
         self._out += [e.ShowProgress(activity, lasted_s) for activity, lasted_s in shown]
 
     def report_activity(self) -> tuple[Activity, float]:

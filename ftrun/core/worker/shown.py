@@ -6,31 +6,45 @@ Not here: what the activity is (machine.py), what follows from it (core/activity
 from __future__ import annotations
 
 from ftrun.core.activity import STOOD_STILL_S, Activity, Pause
+from ftrun.core.messages import HealProgress
+
+HEAL_EVERY_S = 0.5
+"""Ticks come once a second, and with each message: their number must not depend on messages."""
 
 
 class ShownActivity:
     """Reports changes only; a gap between two ticks is reported as a time in which nothing ran.
 
-    ``pause``, ``beats``: what the script has announced at the last tick (events.py).
+    ``pause``, ``beats``: what the script has announced at the last tick (events.py). ``heal``: what
+    had arrived then. A heal that goes on is reported at most every ``HEAL_EVERY_S``.
     """
 
     def __init__(self) -> None:
         self.pause: Pause | None = None
         self.beats = 0
+        self.heal: HealProgress | None = None
+        self._heal_shown: HealProgress | None = None
+        self._heal_shown_at = -HEAL_EVERY_S
         self._beats_shown = 0
         self._pause_shown: Pause | None = None
         self._shown: Activity | None = Activity.STARTING
         self._ticked_at: float | None = None
 
-    def tick(self, activity: Activity, since: float, now: float) -> list[tuple[Activity, float]]:
-        """The activities to report, each with its length so far in seconds."""
+    def tick(
+        self, activity: Activity, since: float, now: float, waited_s: float = 0.0
+    ) -> list[tuple[Activity, float]]:
+        """The activities to report, each with its length so far in seconds.
+
+        ``waited_s``: of the time since the last tick, so long the process was at work all the same.
+        """
         found = []
         before, self._ticked_at = self._ticked_at, now
-        if before is not None and now - before >= STOOD_STILL_S:
+        if before is not None and now - before - waited_s >= STOOD_STILL_S:
             self._shown = Activity.STOPPED
-            found.append((Activity.STOPPED, now - before))
+            found.append((Activity.STOPPED, now - before - waited_s))
         is_new = activity is not self._shown or self.pause != self._pause_shown
-        if is_new or self.beats != self._beats_shown:
+        if is_new or self.beats != self._beats_shown or self._heal_goes_on(activity, now):
+            self._heal_shown_at = now
             self.reported(activity)
             found.append((activity, now - since))
         return found
@@ -38,7 +52,12 @@ class ShownActivity:
     def reported(self, activity: Activity) -> None:
         """A report with this activity goes out, perhaps between two ticks, as a step ends."""
         self._shown, self._pause_shown, self._beats_shown = activity, self.pause, self.beats
+        self._heal_shown = self.heal
 
     def forget(self) -> None:
         """The next tick reports the activity in any case."""
         self._shown = None
+
+    def _heal_goes_on(self, activity: Activity, now: float) -> bool:
+        is_more = activity is Activity.HEALING and self.heal != self._heal_shown
+        return is_more and now - self._heal_shown_at >= HEAL_EVERY_S

@@ -10,6 +10,7 @@ DistributedDataParallel. Begin with ``loop.py``.
 | models.py | DistributedDataParallel; the modules that no DDP wraps |
 | stepping.py | optimizers, schedulers, GradScaler |
 | loaders.py | DataLoader iterators, with their cursor |
+| exactly_once.py | the loader of training batches, under ``--data exactly-once`` |
 | counting.py | ``range`` and ``enumerate`` of the script's modules, which can be set |
 | frames.py | the script's frames: where it stands, and its counters |
 | place.py | a replica's place in the script, as it heals |
@@ -39,7 +40,7 @@ def install(here: WorkerContext) -> Loop:
     loop.models.install()
     loop.stepping.install()
     loaders.Draws.before = loop.before_draw
-    loaders.install()
+    loaders.install(loop.exactly_once.claim)
     counting.install()
     world.install(here, loop.exchange)
     files.install()

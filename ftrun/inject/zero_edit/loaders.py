@@ -51,8 +51,11 @@ class LoaderIterator:
         is_training: it gives the batches of training steps.
         lead: the batches drawn at its first training step, because some loops draw ahead.
         began_at: ``drawn`` when it was set last.
+        begins_steps: a step begins at each draw, not at the forward pass after it.
         noted: the script at its last draw (loop.py).
     """
+
+    begins_steps = False
 
     def __init__(self, loader: Any, inner: Iterator[Any], make: Callable[[], Iterator[Any]]):
         frames = script_frames()
@@ -90,7 +93,7 @@ class LoaderIterator:
         if self.has_ended:
             raise StopIteration
         try:
-            batch = next(self._inner)
+            batch = self._take()
         except StopIteration:
             self.has_ended = True
             raise
@@ -98,6 +101,9 @@ class LoaderIterator:
             self.drawn += 1
         self.is_fresh = True
         return batch
+
+    def _take(self) -> Any:
+        return next(self._inner)
 
     def go_to(self, epoch: int | None, drawn: int) -> None:
         """Let the next batch be number ``drawn`` (from 0) of ``epoch``; nothing else is loaded.
@@ -145,13 +151,23 @@ class LoaderIterator:
             self._inner._num_yielded += batches
 
 
-def install() -> None:
-    """Hand out our iterators for those of every DataLoader."""
+def install(claims: Callable[[Any], LoaderIterator | None]) -> None:
+    """Hand out our iterators for those of every DataLoader.
+
+    ``claims``: gives the iterator of a loader whose samples ftrun chooses (exactly_once.py).
+    """
     from torch.utils.data import DataLoader
+
+    from ftrun.training.elastic_loader import ElasticLoader
 
     plain = DataLoader.__iter__
 
     def __iter__(self: Any) -> Any:
+        if isinstance(self, ElasticLoader):
+            return plain(self)
+        claimed = claims(self)
+        if claimed is not None:
+            return claimed
         return LoaderIterator(self, plain(self), lambda: plain(self))
 
     DataLoader.__iter__ = __iter__  # type: ignore[method-assign]

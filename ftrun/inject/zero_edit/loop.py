@@ -29,6 +29,7 @@ from ftrun.errors import UserError
 from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.carried import KEY, Carried
 from ftrun.inject.zero_edit.counting import RANGES
+from ftrun.inject.zero_edit.exactly_once import ExactIterator, ExactlyOnce
 from ftrun.inject.zero_edit.frames import (
     Spot,
     Values,
@@ -83,6 +84,9 @@ class Loop:
             self.commit,
             lambda: self.in_step,
             lambda: self._replays > 0 or self._is_replayed,
+        )
+        self.exactly_once = ExactlyOnce(
+            here.data, self.manager, lambda: bool(self.models.wrapped), self._replays_left
         )
         self._here = here
         self._manager: Manager | None = None
@@ -159,6 +163,15 @@ class Loop:
             self._noted = iterator.noted
         if iterator.is_training or not any(other.is_training for other in OPEN.all()):
             self._since_draw = 0
+        if isinstance(iterator, ExactIterator) and not self._has_followed:
+            self._begin_at_draw(iterator)
+
+    def _begin_at_draw(self, iterator: ExactIterator) -> None:
+        """Whose the samples are is known in their step only."""
+        if not self.in_step and not iterator.is_over:
+            self._begin([iterator])
+        elif self.in_step and iterator.is_fresh:
+            iterator.refuse_several()
 
     def _note(self, here: tuple[Spot, ...]) -> _Noted:
         functions = {spot.name for spot in here}
@@ -181,6 +194,7 @@ class Loop:
                 self._noted = iterator.noted
         if self.in_step or self._has_followed:
             return not self._has_followed
+        self.exactly_once.expect()
         draws = [iterator for iterator in OPEN.all() if iterator.is_training]
         if not draws:
             self._noted = self._note(stack())
@@ -215,7 +229,8 @@ class Loop:
             self._take_charge(manager)
         loaded = self._start(manager, allow_heal=is_joinable)
         if loaded is not None and loaded != self._place:
-            self._go_to(loaded, is_drawn=True)  # it was out of the quorum for some steps
+            # It was out of the quorum for some steps.
+            self._go_to(loaded, is_drawn=not any(x.begins_steps for x in draws))
             self._place = loaded
         place = self._place
         manager.exchanges.show_place(place.encode)
@@ -261,6 +276,9 @@ class Loop:
             for iterator in OPEN.all():
                 iterator.is_fresh = False
         return self._outcome
+
+    def _replays_left(self) -> int | None:
+        return self._replays if self._has_followed else None
 
     def _replay(self) -> None:
         """A step ends that this replica has gone through again: its result has healed already."""

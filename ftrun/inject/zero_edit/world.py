@@ -25,6 +25,7 @@ from ftrun.errors import UserError
 from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.frames import call_site
 from ftrun.training.context import WorkerContext
+from ftrun.training.exchanged_tensors import from_bytes, operation_name, reduced, to_bytes, words
 
 BACKEND = "ftrun"
 DEFAULT_TIMEOUT = timedelta(minutes=30)
@@ -81,23 +82,24 @@ class World(dist.ProcessGroup):
 
     def _all(self, tensor: torch.Tensor, operation: str) -> dict[int, torch.Tensor]:
         """The tensors of all that take part, by rank."""
-        sizes = "x".join(map(str, tensor.shape)) or "scalar"
-        what = f"{operation} of {str(tensor.dtype).removeprefix('torch.')} {sizes}"
+        what = words(operation, tensor)
         site = call_site()
         if tensor.nbytes > BODY_BYTES_MAX:
             raise UserError(
                 f"{site}: {what}: an operation of the script itself takes {BODY_BYTES_MAX >> 20} "
                 "MiB at most across replicas; gradients go through DistributedDataParallel"
             )
-        found = self._exchange(site, what, _to_bytes(tensor), self._timeout_s)
-        return {rank: _from_bytes(body, tensor) for rank, body in found.items()}
+        found = self._exchange(site, what, to_bytes(tensor), self._timeout_s)
+        return {rank: from_bytes(body, tensor) for rank, body in found.items()}
 
     # ------------------------------------------------------------ collectives
 
     def allreduce(self, tensors: Any, opts: Any = None) -> Any:  # type: ignore[override]
         op = getattr(opts, "reduceOp", opts) or ReduceOp.SUM
         for tensor in _listed(tensors):
-            found = torch.stack(list(self._all(tensor, f"all_reduce {_op_name(op)}").values()))
+            found = torch.stack(
+                list(self._all(tensor, f"all_reduce {operation_name(op)}").values())
+            )
             tensor.copy_(_reduced(found, op))
         return _Done(tensors)
 
@@ -230,46 +232,11 @@ def _listed(tensors: Any) -> list[torch.Tensor]:
     return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
 
 
-def _to_bytes(tensor: torch.Tensor) -> bytes:
-    flat = tensor.detach().cpu().contiguous().view(-1)
-    return bytes(flat.view(torch.uint8).numpy().tobytes()) if flat.numel() else b""
-
-
-def _from_bytes(body: bytes, like: torch.Tensor) -> torch.Tensor:
-    if not body:
-        return torch.empty_like(like)
-    flat = torch.frombuffer(bytearray(body), dtype=like.dtype)
-    return flat.view(like.shape).to(like.device)
-
-
-OPERATIONS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "PREMUL_SUM")
-
-
-def _op_name(op: Any) -> str:
-    return next((name.lower() for name in OPERATIONS if op == getattr(ReduceOp, name)), "?")
-
-
 def _reduced(found: torch.Tensor, op: Any) -> torch.Tensor:
     """All tensors as one, along the first dimension."""
-    if op == ReduceOp.SUM:
-        return found.sum(0).to(found.dtype)
-    if op == ReduceOp.AVG:  # of integers as NCCL does
-        floats = found.is_floating_point() or found.is_complex()
-        count = found.shape[0]
-        whole = found.sum(0).div(count, rounding_mode="trunc") if not floats else None
-        return found.mean(0) if whole is None else whole.to(found.dtype)
-    if op == ReduceOp.MAX:
-        return found.amax(0)
-    if op == ReduceOp.MIN:
-        return found.amin(0)
-    if op == ReduceOp.PRODUCT:
-        return found.prod(0).to(found.dtype)
-    bitwise = {
-        ReduceOp.BAND: torch.bitwise_and,
-        ReduceOp.BOR: torch.bitwise_or,
-        ReduceOp.BXOR: torch.bitwise_xor,
-    }
-    combine = bitwise.get(op)
-    if combine is None:
-        raise UserError(REFUSED.format(site=call_site(), what=f"a reduction by {_op_name(op)}"))
-    return functools.reduce(combine, found.unbind(0))
+    whole = reduced(found, op)
+    if whole is None:
+        raise UserError(
+            REFUSED.format(site=call_site(), what=f"a reduction by {operation_name(op)}")
+        )
+    return whole

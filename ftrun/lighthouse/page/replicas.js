@@ -22,9 +22,10 @@ export function showReplicas(status) {
   // A column without a single figure would only take room.
   rows.parentElement.classList.toggle("no-shares", !folds && status.replicas.every((r) => r.own_s === null));
   rows.parentElement.classList.toggle("no-devices", !folds && status.replicas.every((r) => !(r.workers || []).length));
-  const sick = status.replicas.filter((r) => !["training", "finished"].includes(r.use)).length;
+  const sick = status.replicas.filter((r) => !["training", "running", "finished"].includes(r.use)).length;
   setText(document.getElementById("replicas-readout"),
-    sick ? `${words.number(sick)} of ${words.number(status.replicas.length)} not training` : `all ${words.number(status.replicas.length)} train`);
+    sick ? `${words.number(sick)} of ${words.number(status.replicas.length)} not training`
+      : `all ${words.number(status.replicas.length)} ${status.replicas.some((r) => r.use === "running") ? "run" : "train"}`);
 }
 
 function folded(replicas) {

@@ -3,11 +3,11 @@
 /** The uses of a replica's time, in the order of the bands (docs/ACCOUNT.md). */
 export const USES = [
   "training", "outside", "waiting", "repairing", "healing", "starting",
-  "backoff", "no quorum", "stopped", "absent", "drained", "finished",
+  "backoff", "no quorum", "stopped", "absent", "running", "drained", "finished",
 ];
 const SENSES = {
   outside: "outside a step", waiting: "waiting for a peer", backoff: "restarting",
-  "no quorum": "without a quorum", stopped: "standing still",
+  "no quorum": "without a quorum", stopped: "standing still", running: "running, steps unknown",
 };
 const SHORT_S = 60, HOUR_S = 3600, DAY_S = 86400, KIBI = 1024;
 

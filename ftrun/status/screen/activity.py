@@ -15,13 +15,13 @@ HUNG, ABSENT, STOPPED, BACKOFF, NO_QUORUM, HEALING, REPAIRING, STARTING, WAITING
     "hung", "absent", "stopped", "backoff", "no quorum", "healing", "repairing", "starting",
     "waiting",
 )  # fmt: skip
-PAUSED, OUTSIDE, DRAINING, TRAINING, DRAINED, FINISHED = (
-    "paused", "outside", "draining", "training", "drained", "finished",
+PAUSED, OUTSIDE, DRAINING, TRAINING, RUNNING, DRAINED, FINISHED = (
+    "paused", "outside", "draining", "training", "running", "drained", "finished",
 )  # fmt: skip
 
 ORDER = (
     HUNG, ABSENT, STOPPED, BACKOFF, NO_QUORUM, HEALING, REPAIRING, STARTING, WAITING, PAUSED,
-    OUTSIDE, DRAINING, TRAINING, DRAINED, FINISHED,
+    OUTSIDE, DRAINING, TRAINING, RUNNING, DRAINED, FINISHED,
 )  # fmt: skip
 """The most urgent first: the order of the groups when replicas are folded by state."""
 
@@ -32,12 +32,13 @@ _LOOKS = {
     HUNG: ("✖", BAD), ABSENT: ("✖", BAD), STOPPED: ("✖", BAD), BACKOFF: ("○", BAD),
     NO_QUORUM: ("○", CARE), HEALING: ("◐", CARE), REPAIRING: ("◐", CARE), STARTING: ("◌", CARE),
     WAITING: ("◌", NOTE), PAUSED: ("‖", NOTE), OUTSIDE: ("‖", NOTE), DRAINING: ("◌", NOTE),
-    TRAINING: ("●", GOOD), DRAINED: ("·", DIM), FINISHED: ("·", DIM),
+    TRAINING: ("●", GOOD), RUNNING: ("●", NOTE), DRAINED: ("·", DIM), FINISHED: ("·", DIM),
 }  # fmt: skip
 _BY_USE = {
     "training": TRAINING, "outside": OUTSIDE, "waiting": WAITING, "repairing": REPAIRING,
     "healing": HEALING, "starting": STARTING, "backoff": BACKOFF, "no quorum": NO_QUORUM,
     "stopped": STOPPED, "absent": ABSENT, "drained": DRAINED, "finished": FINISHED,
+    "running": RUNNING,
 }  # fmt: skip
 
 

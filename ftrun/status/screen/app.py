@@ -25,6 +25,7 @@ from ftrun.status.screen.main import MainScreen
 from ftrun.status.screen.pages import DetailPage, LogPage, Page, Question, TextPage
 from ftrun.status.screen.palette import DARK, LIGHT, NAMES, TERMINAL, themes
 from ftrun.status.screen.requests import Order, Requests
+from ftrun.status.screen.torchft import TorchftPage
 from ftrun.status.screen.waiting import ChoiceScreen, WaitScreen
 from ftrun.status.source import Picture, State
 from ftrun.status.words import plain
@@ -38,6 +39,10 @@ _QUESTIONS = {
     "step.",
     "kill": "Kill {} now, by SIGKILL? It counts as a failure and is healed as any other.",
 }
+
+
+_Updated = MainScreen | DetailPage | TorchftPage | ChoiceScreen | WaitScreen
+"""The screens that show each new picture."""
 
 
 class Doors(Protocol):
@@ -129,7 +134,9 @@ class StatusApp(App[int]):
 
     def _show(self) -> None:
         for screen in self.screen_stack:
-            if isinstance(screen, MainScreen | DetailPage | ChoiceScreen | WaitScreen):
+            if isinstance(
+                screen, MainScreen | DetailPage | TorchftPage | ChoiceScreen | WaitScreen
+            ):
                 screen.on_picture()
 
     def _tick(self) -> None:
@@ -213,6 +220,10 @@ class StatusApp(App[int]):
             self._requests.operate(order, self.tell, self._ended)
 
         self.push_screen(Question(question, command, send))
+
+    def show_torchft(self) -> None:
+        """The page of torchft's replicas."""
+        self.push_screen(TorchftPage())
 
     def explain(self, replica_id: str | None, number: int | None) -> None:
         """The record of an incident."""

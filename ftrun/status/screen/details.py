@@ -29,7 +29,7 @@ from ftrun.status.words import age, duration, plain
 TREND_CELLS = 32
 BAR_CELLS = 24
 SCALARS_MAX = 64
-_TRAINS = {"training": GOOD, "outside": NOTE, "drained": DIM, "finished": DIM}
+_TRAINS = {"training": GOOD, "outside": NOTE, "drained": DIM, "finished": DIM, "running": NOTE}
 
 
 def find(status: Status, replica_id: str) -> ReplicaStatus | None:

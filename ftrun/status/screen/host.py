@@ -42,6 +42,9 @@ class Host(Protocol):
     def operate(self, command: str, replica_id: str, rank: int | None) -> None:
         """Ask the lighthouse, after a question unless it only looks."""
 
+    def show_torchft(self) -> None:
+        """The page of torchft's replicas."""
+
     def explain(self, replica_id: str | None, number: int | None) -> None:
         """The record of an incident."""
 

@@ -41,6 +41,8 @@ MAIN = (
     Hint("?", "help", "help", 1),
     Hint("q", "quit", "quit", 0),
 )
+TORCHFT = Hint("T", "torchft", "torchft", 3)
+"""Only where the lighthouse serves torchft's clients."""
 PAGE = (
     Hint("esc", "back", "back", 0),
     Hint("↑↓", "scroll", "", 1),
@@ -66,6 +68,11 @@ LOG = (
 )
 CHOICE = (Hint("↵", "show this job", "open", 0), Hint("q", "quit", "quit", 1))
 WAIT = (Hint("q", "quit", "quit", 0),)
+
+
+def main_hints(has_torchft: bool) -> tuple[Hint, ...]:
+    """The keys of the main screen."""
+    return (*MAIN[:-2], TORCHFT, *MAIN[-2:]) if has_torchft else MAIN
 
 
 def key_line(hints: Sequence[Hint], cells: int) -> Line:
@@ -97,6 +104,7 @@ HELP = (
     ("l", "the worker's log as it grows"),
     ("s", "the Python stacks of all its threads; it goes on meanwhile"),
     ("e", "explain: the record of the chosen or of the last incident"),
+    ("T", "torchft's replicas, where the lighthouse serves them (--torchft-bind)"),
     ("t", "dark, light, or the terminal's own colours"),
     ("Act, after a question", ""),
     ("d", "drain: the replica leaves at a boundary, and its peers lose no step"),

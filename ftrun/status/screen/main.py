@@ -55,6 +55,7 @@ class MainScreen(Screen[None]):
         Binding("r", "restart", show=False),
         Binding("K", "kill", show=False),
         Binding("e", "explain", show=False),
+        Binding("T", "torchft", show=False),
     ]
 
     def __init__(self) -> None:
@@ -115,7 +116,8 @@ class MainScreen(Screen[None]):
         self.query_one("#head", Lines).show(head)
         self.query_one("#rule", Lines).show([self._rule(status, cells)])
         self.query_one("#tabs", Lines).show([self._tabs(status, cells)])
-        self.query_one("#keys", Lines).show([keys.key_line(keys.MAIN, cells)])
+        hints = keys.main_hints(status.get("torchft") is not None)
+        self.query_one("#keys", Lines).show([keys.key_line(hints, cells)])
         self._show_replicas(status)
         self._show_below(status)
 
@@ -156,6 +158,8 @@ class MainScreen(Screen[None]):
             return COLUMNS[column].cell(rows[row], sight, cells)
 
         empty = "no replica is found by this filter" if self.view.words else "no replica yet"
+        if status.get("torchft") is not None and not status["job"]["job_id"]:
+            empty = "no job of ftrun's; T: torchft's replicas"
         found = Contents(COLUMNS, [row.key for row in rows], cell, empty)
         self.query_one("#replicas", Sheet).show(found)
 
@@ -353,6 +357,10 @@ class MainScreen(Screen[None]):
             replica_id in found["replicas"] for found in status["incidents"]
         )
         self._host.explain(replica_id if has_one else None, None)
+
+    def action_torchft(self) -> None:
+        """torchft's replicas."""
+        self._host.show_torchft()
 
     def _operate(self, command: str) -> None:
         row = self._chosen()

@@ -5,11 +5,28 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from ftrun import clock
 from ftrun.agent.link import LighthouseLink, web_address
-from ftrun.core.messages import Hello, JobSpec, ToAgent
+from ftrun.core.activity import Activity
+from ftrun.core.ids import WorkerKey
+from ftrun.core.messages import (
+    FromAgent,
+    Heartbeat,
+    Hello,
+    JobSpec,
+    LeaveReason,
+    Leaving,
+    Progress,
+    ReplicaFinished,
+    RunningReplica,
+    ToAgent,
+    WorkerFacts,
+    WorkerMessage,
+)
 from ftrun.protocol.auth import new_token
 from ftrun.protocol.rpc import Disconnected
 from tests.unit.lighthouse.lighthouse_process import LighthouseProcess
@@ -57,6 +74,37 @@ def test_few_heartbeats_ask_and_all_that_do_are_answered(tmp_path: Path) -> None
     assert heard > len(asked_at) - 1  # a Hello asked as well
 
 
+def test_a_heartbeat_carries_what_was_measured_once_and_the_progress_of_the_whole_group(
+    tmp_path: Path,
+) -> None:
+    started = RunningReplica("0", "a")
+
+    async def main(lighthouse: LighthouseProcess) -> list[dict[str, Any]]:
+        patient = replace(SPEC, heartbeat_timeout_s=DEADLINE_S, workers_per_replica=2)
+        hello = Hello("node", patient, 8, "h", "s", (started,))
+        link = LighthouseLink(Listener(answers=0), lambda: hello, lighthouse.token, SPEC)
+        link.start([lighthouse.grpc])
+        keys = [WorkerKey("0", "a", rank) for rank in (0, 1)]
+        progress = Progress(0, 0, Activity.STARTING, step_s=0.5, own_s=0.25)
+        link.note_progress(keys[0], progress)
+        link.note_progress(keys[1], replace(progress, own_s=0.5))
+        link.note_facts(tuple(WorkerFacts(key, 812 + key.group_rank, "cpu") for key in keys))
+        deadline = clock.now() + DEADLINE_S
+        while clock.now() < deadline:
+            (replica,) = lighthouse.status()["replicas"] or [{"workers": []}]
+            if replica["workers"]:
+                break
+            await asyncio.sleep(0.05)
+        await link.close()
+        return [replica]
+
+    with LighthouseProcess(tmp_path, new_token()) as lighthouse:
+        (replica,) = asyncio.run(main(lighthouse))
+    assert [worker["pid"] for worker in replica["workers"]] == [812, 813]
+    assert 0.0 <= replica["workers"][0]["age_s"] < DEADLINE_S
+    assert (replica["step_s"], replica["own_s"]) == (0.5, 0.5)
+
+
 @pytest.mark.parametrize(
     ("bound", "reached", "asked_at"),
     [
@@ -71,3 +119,35 @@ def test_few_heartbeats_ask_and_all_that_do_are_answered(tmp_path: Path) -> None
 )
 def test_the_lighthouse_says_where(bound: str, reached: str, asked_at: str | None) -> None:
     assert web_address(bound, reached) == asked_at
+
+
+class Sent:
+    """A connection that keeps what is sent."""
+
+    def __init__(self) -> None:
+        self.messages: list[FromAgent] = []
+
+    def send(self, message: FromAgent) -> bool:
+        self.messages.append(message)
+        return True
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        ReplicaFinished("1", "a"),
+        WorkerMessage(WorkerKey("1", "a", 0), Leaving(LeaveReason.FINISHED)),
+    ],
+)
+def test_the_last_steps_of_a_replica_go_before_its_end(end: FromAgent) -> None:
+    link = LighthouseLink(Listener(0), lambda: None, "token", SPEC)
+    sent = Sent()
+    link._connection, link._open = sent, True  # type: ignore[assignment]
+    for replica_id in ("0", "1"):
+        link.note_progress(WorkerKey(replica_id, "a", 0), Progress(7, 7, Activity.STEP))
+    link.send(end)
+    first, second = sent.messages
+    assert second is end
+    assert isinstance(first, Heartbeat) and first.quiet
+    assert [(line.replica_id, line.progress.step) for line in first.progress] == [("1", 7)]
+    assert [line.replica_id for line in link._take_progress()] == ["0"]  # the next heartbeat's

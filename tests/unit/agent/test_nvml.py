@@ -77,6 +77,9 @@ class Pynvml:
     def nvmlDeviceGetComputeRunningProcesses(self, handle: str) -> list[SimpleNamespace]:
         return [SimpleNamespace(pid=7)]
 
+    def nvmlDeviceGetUtilizationRates(self, handle: str) -> SimpleNamespace:
+        return SimpleNamespace(gpu=75, memory=20)
+
     def nvmlEventSetCreate(self) -> str:
         return "set"
 
@@ -108,15 +111,19 @@ def opened(monkeypatch: pytest.MonkeyPatch, double: Pynvml) -> Nvml:
 def test_a_gpu_is_read_in_full_and_a_lost_one_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     table = opened(monkeypatch, Pynvml())
     assert table.count() == 2
-    assert table.gpu(0) == Gpu(0, "Card 9000", "GPU-00", 80 * GIB, GIB, 3, (7,))
+    assert table.gpu(0) == Gpu(0, "Card 9000", "GPU-00", 80 * GIB, GIB, 3, (7,), 0.75)
     with pytest.raises(NotReadable, match="GPU is lost"):
         table.gpu(1)
 
 
 def test_what_a_driver_does_not_support_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    double = Pynvml("nvmlDeviceGetTotalEccErrors", "nvmlDeviceGetComputeRunningProcesses")
+    double = Pynvml(
+        "nvmlDeviceGetTotalEccErrors",
+        "nvmlDeviceGetComputeRunningProcesses",
+        "nvmlDeviceGetUtilizationRates",
+    )
     gpu = opened(monkeypatch, double).gpu(0)
-    assert (gpu.ecc_errors, gpu.pids, gpu.used_bytes) == (None, (), GIB)
+    assert (gpu.ecc_errors, gpu.pids, gpu.busy_share, gpu.used_bytes) == (None, (), None, GIB)
     assert opened(monkeypatch, Pynvml("nvmlDeviceGetCount")).count() == 0
     for lacking in ("nvmlEventSetCreate", "nvmlDeviceRegisterEvents", "nvmlEventSetWait_v2"):
         assert opened(monkeypatch, Pynvml(lacking)).xids() == []

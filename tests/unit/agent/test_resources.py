@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,8 +12,11 @@ import pytest
 from ftrun.agent import resources
 from ftrun.agent.nvml import GpuTable, NotReadable
 from ftrun.agent.resources import ResourceWatch, disk, memory
+from ftrun.agent.worker_facts import WorkerProcess
 from ftrun.core.agent.events import ShowNotice
 from ftrun.core.agent.node_resources import GIB, Gpu, NodeResources, Resource
+from ftrun.core.ids import WorkerKey
+from ftrun.core.messages import WorkerFacts
 
 CARD = Gpu(0, "Card 9000", "GPU-00", 80 * GIB, 1 << 20, ecc_errors=0)
 
@@ -160,3 +164,38 @@ def test_what_cannot_be_read_is_left_out(tmp_path: Path) -> None:
     assert memory(tmp_path / "meminfo") == []
     assert memory(tmp_path / "missing") == []
     assert disk(tmp_path / "missing") == []
+
+
+def test_workers_are_measured_shortly_after_a_start_and_then_again_and_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resources, "MEASURE_EVERY_S", 600.0)
+    monkeypatch.setattr(resources, "MEASURE_AFTER_S", 0.01)
+    key = WorkerKey("0", "a", 0)
+    running: list[WorkerProcess] = []
+
+    async def main() -> list[WorkerFacts]:
+        found: asyncio.Queue[tuple[WorkerFacts, ...]] = asyncio.Queue()
+        looks = ResourceWatch(
+            lambda notice: None,
+            tmp_path,
+            has_gpus=True,
+            open_table=lambda: Table([replace(CARD, busy_share=0.5)]),
+        )
+        looks.start(lambda: running, found.put_nowait)
+        looks.worker_started()  # it has ended before it is measured
+        await asyncio.sleep(0.1)
+        assert found.empty()
+        running.append(WorkerProcess(key, os.getpid(), "0"))
+        looks.worker_started()
+        (first,) = await asyncio.wait_for(found.get(), 60.0)
+        monkeypatch.setattr(resources, "MEASURE_EVERY_S", 0.05)
+        looks.worker_started()
+        again = [(await asyncio.wait_for(found.get(), 60.0))[0] for _ in range(3)]
+        await looks.close()
+        return [first, *again]
+
+    facts = asyncio.run(main())
+    assert {one.pid for one in facts} == {os.getpid()}
+    assert {(one.device, one.gpu_share) for one in facts} == {("cuda:0", 0.5)}
+    assert all(one.rss_bytes for one in facts)

@@ -9,11 +9,12 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
+from ftrun.checkpoint import meshes
 from ftrun.checkpoint.format import pack, unpack
 from ftrun.checkpoint.leaves import in_place
-from ftrun.errors import UserError
+from ftrun.errors import ProtocolError, UserError
 
 
 @pytest.fixture(scope="module")
@@ -73,3 +74,22 @@ def test_a_shard_is_written_in_place(mesh: DeviceMesh) -> None:
     memory = in_place(leaf, leaf.spec)
     assert memory is not None
     assert memory.data_ptr() == mine.to_local().data_ptr()
+
+
+def test_a_receiver_that_holds_nothing_makes_the_mesh(mesh: DeviceMesh) -> None:
+    """As torchft's transports do; it has no process groups, since only the local part came."""
+    for placement in (Shard(1), Replicate(), Partial("sum")):
+        donor = DTensor.from_local(torch.randn(4, 6), mesh, [placement], run_check=False)
+        healed = carried({"w": donor}, {})["w"]
+        assert healed._spec == donor._spec
+        assert torch.equal(healed.to_local(), donor.to_local())
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", '[["odd"],[2],[1],"cpu",[1],null,null]', '[[],[2],[1],"cpu",[9,9,99999],null,null]'],
+    ids=["no text", "nothing", "a placement", "a mesh"],
+)
+def test_what_describes_no_mesh_is_refused(text: str) -> None:
+    with pytest.raises(ProtocolError, match="a DTensor cannot be made"):
+        meshes.rebuild(text, torch.ones(2))

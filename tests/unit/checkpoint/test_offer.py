@@ -61,6 +61,14 @@ def test_a_limited_copy_goes_on_from_where_the_receiver_is() -> None:
     assert found == [False, False, True, False]
 
 
+def test_a_state_without_a_tensor_is_there_for_a_receiver_that_is_late() -> None:
+    offer = make(expected=1)
+    assert offer.retire(1 << 30) == 0
+    assert offer.admit("late")
+    offer.finish("late")
+    assert not offer.admit("one more")
+
+
 def test_a_copy_is_freed_when_the_last_receiver_is_done() -> None:
     offer = make(torch.ones(9, dtype=torch.uint8), expected=2)
     offer.admit("a")

@@ -46,6 +46,16 @@ def test_every_chunk_comes_exactly_once_however_streams_fail(seed: int) -> None:
     assert Counter(came) == Counter(range(chunks))
 
 
+def test_what_has_arrived_is_counted() -> None:
+    pool = Stripes(STRIPE_CHUNKS + 1)
+    stripe = pool.claim("a", nothing)
+    assert stripe is not None
+    for arrived in range(1, STRIPE_CHUNKS + 1):
+        pool.arrived(stripe)
+        assert pool.arrived_chunks == arrived
+    assert not pool.complete
+
+
 def test_an_idle_stream_takes_half_of_the_longest_stripe() -> None:
     pool = Stripes(STRIPE_CHUNKS)
     first = pool.claim("a", nothing)

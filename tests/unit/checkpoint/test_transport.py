@@ -49,8 +49,12 @@ def test_a_receiver_that_is_late_gets_the_state_of_the_step_it_asked_for(pair: A
 def test_other_steps_and_other_tokens_are_refused(pair: Any) -> None:
     sender, receiver = pair
     sender.send_checkpoint([1], 4, {"w": torch.ones(1)}, TIMEOUT)
+    with pytest.raises(PeerError, match="serving step 4 but got step 5"):  # at once
+        receiver.recv_checkpoint(0, sender.metadata(), 5, TIMEOUT)
+    sender.disallow_checkpoint()
     with pytest.raises(PeerError, match="not offered yet"):
         receiver.recv_checkpoint(0, sender.metadata(), 5, SHORT)
+    sender.send_checkpoint([1], 4, {"w": torch.ones(1)}, TIMEOUT)
     with pytest.raises(PeerError, match="401"):
         receiver.recv_checkpoint(0, f"{sender.address()}/{'0' * 64}", 4, TIMEOUT)
     for metadata in (sender.address(), f"{sender.address()}/"):

@@ -15,7 +15,8 @@ from ftrun.core.lighthouse.events import JournaledOperation, JournalState
 from ftrun.core.messages import EndJob, JobSpec
 from ftrun.core.quorum import Endpoint, Member, Quorum
 from ftrun.errors import UserError
-from ftrun.lighthouse.journal import CORRUPT_MAX, JournalFile
+from ftrun.lighthouse.journal import JournalFile
+from ftrun.lighthouse.sealed_file import CORRUPT_MAX
 
 QUORUM = Quorum(
     Attempt(pack_quorum_id(3, 7), 2),

@@ -32,6 +32,7 @@ from ftrun.core.quorum import Endpoint
 from ftrun.lighthouse import web
 from ftrun.lighthouse.guard import CONTENT_SECURITY_POLICY, OPEN_ROUTES, own_names
 from ftrun.lighthouse.metrics import render_metrics
+from ftrun.lighthouse.occurrences import Totals
 from ftrun.lighthouse.openapi import openapi
 from ftrun.lighthouse.settings import ServiceSettings
 from ftrun.lighthouse.web import WebServer, build_app
@@ -70,6 +71,7 @@ def status() -> Status:
         **core.snapshot(2.0),
         "events": [],
         "messages_received": {"Report": 1},
+        "torchft": None,
     }
 
 
@@ -169,7 +171,7 @@ def test_any_scalar_can_be_scraped(value: float | None) -> None:
     facts["replicas"][0]["scalars"] = {'we"ird\n\\name': value}
     (family,) = [
         family
-        for family in text_string_to_metric_families(render_metrics(facts).decode())
+        for family in text_string_to_metric_families(render_metrics(facts, Totals()).decode())
         if family.name == "ftrun_replica_scalar"
     ]
     assert family.samples[0].labels["name"] == 'we"ird\n\\name'

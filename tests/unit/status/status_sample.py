@@ -191,6 +191,7 @@ _SAMPLE: Status = {
     "outcome": None,
     "events": [],
     "messages_received": {"Report": 2},
+    "torchft": None,
 }
 
 

@@ -247,9 +247,8 @@ class Job:
         arguments.setdefault("state_dict", lambda: {"weight": tensor})
         limit = timedelta(seconds=DEADLINE_S)
         arguments.setdefault("timeout", limit)
-        manager = Manager(
-            ProcessGroupGloo(limit), quorum_timeout=limit, connect_timeout=limit, **arguments
-        )
+        pg = arguments.pop("pg", None) or ProcessGroupGloo(limit)
+        manager = Manager(pg, quorum_timeout=limit, connect_timeout=limit, **arguments)
         self.managers[replica_id] = manager
         self.weights[replica_id] = tensor
         return manager

@@ -40,6 +40,7 @@ class Replica:
         self.network = DistributedDataParallel(self.manager, self.model)
         self.optimizer = OptimizerWrapper(self.manager, self.inner)
         self.overwritten: list[set[str]] = []
+        self.arrived: list[m.HealProgress] = []
         self._apply = self.manager._healing.apply
         self.manager._healing.apply = self.apply  # type: ignore[method-assign]
         self.before_applied: Callable[[], None] = lambda: None
@@ -59,6 +60,9 @@ class Replica:
     def apply(self) -> str | None:
         fetched = self.manager._healing.fetched
         assert fetched is not None
+        heal = self.manager._healing.progress()
+        assert heal is not None
+        self.arrived.append(heal)
         self.overwritten.append({leaf.path for leaf in fetched.overwritten})
         self.before_applied()
         return self._apply()
@@ -92,6 +96,10 @@ def test_what_the_optimizer_steps_is_read_into_its_own_memory(tmp_path: Path) ->
         replicas = {slot: Replica(both, slot) for slot in "01"}
         train(both, replicas, 2)
     [paths] = replicas["1"].overwritten
+    [(done, total)] = [(heal.done_bytes, heal.total_bytes) for heal in replicas["1"].arrived]
+    assert done == total
+    assert total is not None and total > 3 * WIDTH * WIDTH * 4  # the weights and their moments
+    assert all(replica.manager._healing.progress() is None for replica in replicas.values())
     assert {path.removeprefix(".user.default.").split(".")[0] for path in paths} == {
         "model",
         "optim",

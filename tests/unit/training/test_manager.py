@@ -7,15 +7,18 @@ import threading
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch.distributed import ReduceOp
 
+from ftrun import clock
 from ftrun.core.activity import Activity
 from ftrun.core.messages import Built, Healed, LeaveReason, Leaving, Progress
 from ftrun.errors import Bug, UserError
+from ftrun.process_groups import ProcessGroupGloo
 from ftrun.training import context, engine
 from ftrun.training.context import WorkerContext
 from ftrun.training.manager import Manager, WorldSizeMode
@@ -64,7 +67,8 @@ def test_steps_average_and_count(pair: Job) -> None:
         (ReduceOp.MAX, torch.float64, 3),
         (ReduceOp.MIN, torch.float32, 2),
         (ReduceOp.PRODUCT, torch.bfloat16, 6),
-        (ReduceOp.AVG, torch.int64, 2),
+        (ReduceOp.AVG, torch.bfloat16, 2.5),
+        (ReduceOp.SUM, torch.int64, 5),
         (ReduceOp.SUM, torch.int32, 5),
         (ReduceOp.MAX, torch.uint8, 3),
         (ReduceOp.BAND, torch.int64, 2),
@@ -249,7 +253,9 @@ def test_a_wrapped_future_has_a_deadline(alone: Manager) -> None:
     alone.start_quorum()
     never: torch.futures.Future[int] = torch.futures.Future()
     assert alone.wrap_future(never, 5, SHORT).wait() == 5
-    assert isinstance(alone.errored(), TimeoutError)
+    error = alone.errored()
+    assert error is not None and isinstance(error.original_exception, TimeoutError)
+    assert alone.errored() is error
     never.set_result(1)  # too late: nothing happens
     assert not alone.should_commit()
 
@@ -262,7 +268,8 @@ def test_waiting_for_a_reduction_has_a_deadline(pair: Job) -> None:
         work = manager.allreduce(torch.ones(1))
         if slot == "0":
             assert work.wait(SHORT) is False
-            assert isinstance(manager.errored(), TimeoutError)
+            error = manager.errored()
+            assert error is not None and isinstance(error.original_exception, TimeoutError)
             gate.set()
         outcome = manager.should_commit()
         if slot == "0":
@@ -451,6 +458,7 @@ def test_registered_state_travels_under_its_key(tmp_path: Path) -> None:
                 lambda state, name=slot: loaded.update({name: state}),
                 lambda name=slot: {"n": int(name) + 5},
             )
+            manager.set_state_dict_fns(lambda _: None, dict)  # beside the constructor's own
             with pytest.raises(UserError, match="twice"):
                 manager.set_state_dict_fns(lambda _: None, dict)
         assert both.step() == [True, True]
@@ -630,7 +638,7 @@ def test_a_process_has_one_manager(tmp_path: Path) -> None:
 def test_without_an_agent_there_is_no_manager(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(context._Process, "context", None)
     with pytest.raises(UserError, match="ftrun --replicas"):
-        Manager(None)  # type: ignore[arg-type]
+        Manager(ProcessGroupGloo())
 
 
 def test_a_forked_child_does_not_speak_for_its_parent(pair: Job) -> None:
@@ -784,6 +792,44 @@ def test_an_argument_without_an_effect_is_shown(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with job(tmp_path, 1) as single:
-        single.add("0", hostname="here", port=0, checkpoint_transport=object())
+        single.add("0", hostname="here", port=0, quorum_retries=2)
     (line,) = [x.getMessage() for x in caplog.records if "no effect" in x.getMessage()]
-    assert line.startswith("Manager: hostname, checkpoint_transport: no effect under ftrun")
+    assert line.startswith("Manager: hostname, quorum_retries: no effect under ftrun")
+
+
+class SlowLock:
+    """An engine's lock that each thread waits ten seconds for, on a clock of its own."""
+
+    def __init__(self, lock: Any, now: list[float]) -> None:
+        self._lock, self._now, self._depth = lock, now, 0
+
+    def __enter__(self) -> None:
+        self._lock.__enter__()
+        self._now[0] += 0.0 if self._depth else 10.0
+        self._depth += 1
+
+    def __exit__(self, *error: object) -> None:
+        self._depth -= 1
+        self._lock.__exit__(*error)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._lock, name)
+
+
+def test_a_link_that_waits_for_the_main_thread_does_not_stand_still(
+    alone: Manager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The main thread keeps the lock while it copies its state for a peer."""
+    alone.start_quorum()
+    assert alone.should_commit()
+    running, now, sent = alone._engine, [clock.now()], list[Any]()
+    monkeypatch.setattr(running, "changed", SlowLock(running.changed, now))
+    monkeypatch.setattr(running._link, "send", sent.append)
+    monkeypatch.setattr(engine, "clock", SimpleNamespace(now=lambda: now[0]))
+    for _ in range(3):
+        running._on_message(None)
+        now[0] += 1.0
+    assert [x.phase for x in sent if isinstance(x, Progress) and x.phase is Activity.STOPPED] == []
+    now[0] += 10.0
+    running._on_message(None)
+    assert Activity.STOPPED in [x.phase for x in sent if isinstance(x, Progress)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -71,6 +72,7 @@ from ftrun.core.messages import (
     FailureReport,
     Goodbye,
     Healed,
+    Heartbeat,
     InForce,
     JobFailed,
     Lease,
@@ -608,6 +610,28 @@ def test_one_group_needs_no_manager() -> None:
     agent.assign("0", is_at_start=True)
     assert said(agent.on(NoManagerMade(WorkerKey("0", agent.incarnations["0"], 0), True))) == ""
     assert not agent.core.ran_apart
+
+
+def apart(out: Iterable[Any]) -> list[tuple[str, float]]:
+    """Which replicas are reported as running without a Manager, and since when."""
+    heartbeats = [x.message if isinstance(x, SendToLighthouse) else x for x in out]
+    lines = [line for x in heartbeats if isinstance(x, Heartbeat) for line in x.progress]
+    assert all(line.progress.phase is Activity.APART for line in lines)
+    return [(line.replica_id, line.progress.since_s) for line in lines]
+
+
+def test_the_lighthouse_is_told_that_a_script_has_no_manager_and_a_new_one_again() -> None:
+    agent = Agent(replicas=3)
+    agent.assign("0", "1", "2", is_at_start=True)
+    agent.now += 5.0
+    keys = [WorkerKey(slot, agent.incarnations[slot], 0) for slot in "012"]
+    assert apart(agent.on(NoManagerMade(keys[0], True))) == [("0", 0.0)]
+    assert apart(agent.on(NoManagerMade(keys[1], False))) == [("1", 5.0)]
+    assert apart(agent.core.apart()) == [("0", 0.0)]
+    agent.says("0", Leaving(LeaveReason.FINISHED))  # it has made one after all
+    assert agent.core.apart() == ()
+    agent.says("2", Leaving(LeaveReason.FINISHED))
+    assert apart(agent.on(NoManagerMade(keys[2], True))) == []
 
 
 def test_one_that_trains_without_a_manager_has_lost_what_its_restart_took() -> None:

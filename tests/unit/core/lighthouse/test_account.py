@@ -401,3 +401,44 @@ def test_the_record_is_written_seldom_and_never_while_a_quorum_is_broken() -> No
     job.wait(10.0)
     job.progress("0", 100)
     assert job.core.state.phase is not Phase.STEADY and job.saved is None
+
+
+def test_a_script_without_a_manager_runs_and_owes_nothing() -> None:
+    job = BookedJob()
+    for name in "01":
+        job.start(name)
+    job.wait(3.0)
+    job.progress("0", 0, Activity.APART)
+    job.wait(4.0)
+    job.progress("1", 0, Activity.APART, since_s=7.0)  # it has ended well, without a step
+    job.send("1", m.ReplicaFinished("1", "i1"))
+    assert job.seconds("0") == {"starting": 3.0, "running": 4.0}
+    assert job.seconds("1") == {"running": 7.0}
+    account = job.status()["account"]
+    assert (account["goodput"], account["lost_s"]) == (None, 0.0)
+
+
+def test_a_script_that_makes_its_manager_late_is_like_any_other_from_then_on() -> None:
+    job = BookedJob()
+    for name in "01":
+        job.start(name)
+        job.progress(name, 0, Activity.APART)
+    job.wait(2.0)
+    job.form()
+    job.wait(1.0)
+    assert job.seconds("0") == {"running": 2.0, "training": 1.0}
+
+
+def test_a_script_without_a_manager_ran_on_without_a_lighthouse() -> None:
+    job = BookedJob()
+    for name in "01":
+        job.start(name)
+        job.progress(name, 0, Activity.APART)
+    job.wait(10.0)
+    job.progress("0", 0, Activity.APART)
+    job.restart_lighthouse(4.0)
+    for name in "01":
+        job.attach(name, m.RunningReplica(name, f"i{name}"))
+    job.wait(1.0)
+    job.progress("0", 0, Activity.APART)
+    assert job.seconds("0") == {"running": 15.0}

@@ -10,7 +10,7 @@ import pytest
 
 from ftrun.core import failure_kinds as kinds
 from ftrun.core import messages as m
-from ftrun.core.lighthouse.events import EarlierIncident
+from ftrun.core.lighthouse.events import EarlierIncident, SaveIncident
 from ftrun.core.lighthouse.incident_reading import incident_of
 from ftrun.core.lighthouse.incident_record import document
 from ftrun.core.lighthouse.machine import (
@@ -50,7 +50,7 @@ class Restarted(Job):
     def _feed(self, event: Any) -> None:
         out = self.core.handle(event, self.now)
         self.journal = [self.journal, *(x.record for x in out if isinstance(x, Journal))][-1]
-        self.saved += [x for x in out if hasattr(x, "document")]
+        self.saved += [x for x in out if isinstance(x, SaveIncident)]
         self.core.check()
 
     def back(self, name: str = "0", incident: int = 0) -> None:

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
+from dataclasses import replace
 from typing import Any
 
+from ftrun.core import messages as m
+from ftrun.core.activity import Activity
+from ftrun.core.ids import WorkerKey
+from ftrun.core.lighthouse.events import AgentSent
 from tests.transcripts.replay import Replay
 
 LINES = """\
@@ -54,7 +60,7 @@ def test_a_steady_job() -> None:
         "use_s": 1.0,
         "seconds": {"training": 1.0, "absent": 0.2},
         "host": "host-A",
-        "step_s": 0.2,
+        "step_s": None,
         "own_s": None,
         "heal": None,
         "restarts_left": None,
@@ -77,6 +83,51 @@ def test_a_steady_job() -> None:
     assert formed["kind"] == "form"
     assert formed["duration_s"] == 0.0
     assert picture["outcome"] is None
+
+
+def told(*lines: str, heartbeat: m.Heartbeat, agent: str = "A") -> list[dict[str, Any]]:
+    """The replicas after these lines and this heartbeat, by way of JSON, a second later."""
+    replay = Replay()
+    for line in (*LINES, *lines):
+        replay.line(line)
+    assert replay.lighthouse is not None
+    replay.lighthouse.handle(AgentSent(agent, (heartbeat,)), replay.now)
+    picture = json.loads(json.dumps(replay.lighthouse.snapshot(replay.now + 1.0), allow_nan=False))
+    found: list[dict[str, Any]] = picture["replicas"]
+    return found
+
+
+def test_a_workers_facts_are_those_that_its_own_agent_measured_last() -> None:
+    facts = m.WorkerFacts(WorkerKey("0", "a", 0), 812, "cuda:3", 0.5, 1 << 30, 7, 80, 0.25, 2.0)
+    others = replace(facts, key=WorkerKey("1", "a", 0), cpu_share=math.nan, gpu_share=math.inf)
+    unknown = [WorkerKey("0", "z", 0), WorkerKey("0", "a", 1), WorkerKey("9", "a", 0)]
+    strange = [replace(facts, key=key) for key in unknown]
+    first, second, third, *_ = told(heartbeat=m.Heartbeat(workers=(facts, others, *strange)))
+    assert first["workers"] == [
+        {
+            "group_rank": 0,
+            "pid": 812,
+            "device": "cuda:3",
+            "cpu_share": 0.5,
+            "rss_bytes": 1 << 30,
+            "gpu_memory_bytes": 7,
+            "gpu_memory_total_bytes": 80,
+            "gpu_share": 0.25,
+            "age_s": 3.0,
+        }
+    ]
+    assert second["workers"][0]["cpu_share"] is second["workers"][0]["gpu_share"] is None
+    assert third["workers"] == []
+    assert told(heartbeat=m.Heartbeat(workers=(facts,)), agent="B")[0]["workers"] == []
+
+
+def test_a_heal_is_shown_while_it_heals() -> None:
+    healing = m.Progress(6, 5, Activity.HEALING, heal=m.HealProgress(3, 12))
+    heartbeat = m.Heartbeat((m.ReplicaProgress("0", "a", healing),))
+    assert told(heartbeat=heartbeat)[0]["heal"] == {"done_bytes": 3, "total_bytes": 12}
+    trains = replace(healing, phase=Activity.STEP, step_s=0.5, own_s=0.25)
+    first = told(heartbeat=m.Heartbeat((m.ReplicaProgress("0", "a", trains),)))[0]
+    assert (first["heal"], first["step_s"], first["own_s"]) == (None, 0.5, 0.25)
 
 
 def test_every_replica_says_where_it_is() -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from ftrun.core.ids import Attempt
 from ftrun.core.worker.exchange import (
+    MANAGED_FROM,
     SET_UP,
     STEPS_KEPT,
     Contribution,
@@ -73,6 +74,18 @@ def test_an_answer_needs_the_own_value() -> None:
     assert kept.answer(NAME) is None
     kept.give(NAME, value_of("1"))
     assert [c.replica_id for c in kept.answer(NAME) or ()] == ["0", "1"]
+
+
+def test_who_has_passed_a_managed_name_gives_nothing_there_and_holds_up_nobody() -> None:
+    kept, name = Kept("1"), ExchangeName(4, MANAGED_FROM)
+    kept.step_begun(4)
+    assert kept.answer(name) is None, "it may still come there"
+    kept.step_begun(5)
+    assert kept.answer(name) == []
+    kept.add(name, [value_of("0")])
+    assert kept.answer(name) == [value_of("0")], "what it has heard of, it passes on"
+    assert kept.answer(NAME) is None, "other names count the commits"
+    assert kept.answer(ExchangeName(SET_UP, MANAGED_FROM)) is None
 
 
 def test_old_steps_are_dropped_and_the_set_up_is_not() -> None:

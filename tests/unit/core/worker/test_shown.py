@@ -26,3 +26,13 @@ def test_what_was_reported_between_two_ticks_is_not_repeated() -> None:
     shown.pause, shown.beats = Pause("eval", 5.0), 1
     shown.reported(Activity.PAUSED)
     assert shown.tick(Activity.PAUSED, 5.0, 6.0) == []
+
+
+def test_a_tick_that_had_to_wait_for_a_copy_of_the_state_did_not_stand_still() -> None:
+    shown = ShownActivity()
+    shown.tick(Activity.STEP, 4.0, 5.0)
+    assert shown.tick(Activity.STEP, 4.0, 15.0, waited_s=9.0) == []
+    assert shown.tick(Activity.STEP, 4.0, 25.0, waited_s=4.0) == [
+        (Activity.STOPPED, 6.0),
+        (Activity.STEP, 21.0),
+    ]

@@ -1,0 +1,82 @@
+"""The line under the output, as it lives: its ticks, and Ctrl-Z.
+
+Not here: its facts (job_view.py), its words (status_line.py), its row on the terminal
+(under_line.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+
+from ftrun.agent.job_view import JobView
+from ftrun.agent.status_line import LineFacts, StatusLine
+from ftrun.agent.terminal import Terminal
+from ftrun.agent.watch import WorkerStarted
+from ftrun.core.agent.events import Event, Instruction
+from ftrun.core.messages import JobGlance
+
+TICK_S = 0.5
+
+
+class Line:
+    """Shows the line from ``start`` to ``close``.
+
+    ``own``: how many of the job's ``replicas`` this node is to run.
+    """
+
+    def __init__(self, terminal: Terminal, job_id: str, replicas: int, own: int) -> None:
+        self._terminal = terminal
+        self._view = JobView(job_id, replicas, own)
+        encoding = (getattr(sys.stderr, "encoding", None) or "").lower()
+        self._words = StatusLine(
+            colours=terminal.has_colours, utf8=encoding.replace("-", "").startswith("utf8")
+        )
+        self._facts = LineFacts(job_id)
+        self._row: tuple[LineFacts, int, bytes] | None = None
+        self._loop = asyncio.get_running_loop()
+        self._ticking: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Begin to show it."""
+        self._loop.add_signal_handler(signal.SIGTSTP, self._stop_here)
+        self._terminal.show_line(self._render)
+        self._tick()
+
+    def close(self) -> None:
+        """Erase it; ftrun's last lines follow."""
+        if self._ticking is not None:
+            self._ticking.cancel()
+            self._loop.remove_signal_handler(signal.SIGTSTP)
+        self._terminal.pause_line(paused=True)
+
+    def watch(self, fact: Event | Instruction | WorkerStarted) -> None:
+        """Note a fact of the agent (watch.py)."""
+        self._view.watch(fact)
+
+    def note_glance(self, glance: JobGlance | None) -> None:
+        """The lighthouse has answered."""
+        if glance is not None:
+            self._view.note_glance(glance)
+
+    def _tick(self) -> None:
+        self._facts = self._view.facts(self._terminal.last_event)
+        self._terminal.refresh_line()
+        self._ticking = self._loop.call_later(TICK_S, self._tick)
+
+    def _render(self, columns: int) -> bytes:
+        """The row; in the terminal's thread, which asks with every write."""
+        facts = self._facts
+        if self._row is None or self._row[:2] != (facts, columns):
+            self._row = facts, columns, self._words.render(facts, columns)
+        return self._row[2]
+
+    def _stop_here(self) -> None:
+        """Ctrl-Z: the shell finds a clean row, and the line comes back with ``fg``."""
+        self._terminal.pause_line(paused=True)
+        self._loop.remove_signal_handler(signal.SIGTSTP)
+        os.kill(os.getpid(), signal.SIGTSTP)  # it returns when ftrun goes on
+        self._loop.add_signal_handler(signal.SIGTSTP, self._stop_here)
+        self._terminal.pause_line(paused=False)

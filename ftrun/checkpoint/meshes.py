@@ -1,0 +1,100 @@
+"""A DTensor's place in its mesh, as text that goes with its leaf, and back.
+
+Two DTensors are sharded alike if their texts are equal. A receiver that holds no such tensor (a
+script's own transport fetches into nothing) makes the mesh by the text; it has no process groups,
+because only the local part was sent.
+
+Not here: the local part's bytes (leaves.py).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import torch
+
+from ftrun.errors import ProtocolError
+
+RANKS_MAX = 1 << 20
+
+
+def describe(value: Any) -> str:
+    """The text of a DTensor: placements, shape and stride of the whole, device, ranks, names."""
+    mesh = value.device_mesh
+    ranks = mesh.mesh.reshape(-1).tolist()
+    in_order = ranks == list(range(len(ranks)))
+    parts = [
+        [_words_of(placement) for placement in value.placements],
+        list(value.shape),
+        list(value.stride()),
+        mesh.device_type,
+        list(mesh.mesh.shape),
+        None if in_order else ranks,
+        list(mesh.mesh_dim_names) if mesh.mesh_dim_names else None,
+    ]
+    return json.dumps(parts, separators=(",", ":"))
+
+
+def shown(text: str) -> str:
+    """The text for people; any other text as it is."""
+    try:
+        placements, shape, _, device, mesh, _, names = json.loads(text)
+        sizes = "x".join(map(str, shape))
+        return f"{placements} of {sizes} on {device} {tuple(mesh)} {names or ''}".rstrip()
+    except (ValueError, TypeError):
+        return text
+
+
+def rebuild(text: str, local: torch.Tensor) -> Any:
+    """The DTensor that ``text`` describes, around this process's part of it.
+
+    Raises:
+        ProtocolError: the text describes none, or a placement that cannot be made from text.
+    """
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import DTensor
+    from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
+
+    try:
+        words, shape, stride, device, mesh_shape, ranks, names = json.loads(text)
+        size = math.prod(mesh_shape)
+        if size > RANKS_MAX:
+            raise ValueError(f"a mesh of {size} ranks")
+        tensor = torch.tensor(list(range(size)) if ranks is None else ranks, dtype=torch.int)
+        mesh = DeviceMesh(
+            str(device),
+            tensor.view(mesh_shape),
+            mesh_dim_names=None if names is None else tuple(map(str, names)),
+            _init_backend=False,
+        )
+        # Not by from_local, which empties the part of a rank that is not in the mesh.
+        meta = TensorMeta(torch.Size(shape), tuple(stride), local.dtype)
+        spec = DTensorSpec(mesh, tuple(_placement(word) for word in words), tensor_meta=meta)
+        build: Any = DTensor
+        return build(local, spec, requires_grad=False)
+    except (ValueError, TypeError, LookupError, RuntimeError) as error:
+        raise ProtocolError(f"a DTensor cannot be made of {text[:200]!r}: {error}") from error
+
+
+def _words_of(placement: Any) -> str:
+    name = type(placement).__name__
+    if name == "Shard":
+        return f"shard {placement.dim}"
+    if name == "Replicate":
+        return "replicate"
+    return f"partial {placement.reduce_op}" if name == "Partial" else repr(placement)
+
+
+def _placement(word: str) -> Any:
+    from torch.distributed.tensor import Partial, Replicate, Shard
+
+    kind, _, argument = word.partition(" ")
+    if kind == "shard":
+        return Shard(int(argument))
+    if kind == "partial":
+        return Partial(argument)
+    if kind == "replicate":
+        return Replicate()
+    raise ValueError(f"no placement that can be made from text: {word!r}")

@@ -1,0 +1,152 @@
+"""One room: the replica groups of one torchft job, their heartbeats, and its last quorum.
+
+A replica group joins by a call that waits. A second call of the same group replaces what the first
+one told; both get the answer. A call whose client has gone does not count any more, which is
+stricter than torchft, whose next quorum would have the group in it.
+
+The quorum id rises if the members' names are not the last quorum's, or if a member reports commit
+failures. Not here: when a quorum stands (rules.py), several rooms (machine.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ftrun.core.torchft_quorum.records import (
+    REPLICAS_MAX,
+    Answer,
+    QuorumMember,
+    QuorumSettings,
+    RoomRecord,
+    TorchftQuorum,
+)
+from ftrun.core.torchft_quorum.rules import Joiner, Verdict, decide
+
+NOBODY = Verdict(None, "no replica has joined")
+
+
+class Room:
+    """The tables of one room. ``quorum`` is the last one; None: none since this lighthouse began.
+
+    ``changed``: the last quorum has another id than the one before.
+    """
+
+    def __init__(self, settings: QuorumSettings, record: RoomRecord, now: float) -> None:
+        self._settings = settings
+        self.quorum_id = record.quorum_id
+        self.last: tuple[str, ...] | None = record.replica_ids or None
+        self.quorum: TorchftQuorum | None = None
+        self.quorum_at: float | None = None
+        self.touched_at = now
+        self.verdict = NOBODY
+        self._heartbeats: dict[str, float] = {}  # oldest first
+        self._joiners: dict[str, Joiner] = {}
+        self._calls: dict[int, QuorumMember] = {}
+        # The members of the quorum before a restart have the heartbeat timeout to show themselves:
+        # the first of them that joins must not become a quorum of its own.
+        for name in record.replica_ids:
+            self._heartbeats[name] = now
+
+    @property
+    def record(self) -> RoomRecord:
+        """What is kept on disk."""
+        return RoomRecord(self.quorum_id, self.last or ())
+
+    @property
+    def calls(self) -> dict[int, QuorumMember]:
+        """The calls that wait, and the member that each describes."""
+        return self._calls
+
+    @property
+    def joiners(self) -> dict[str, Joiner]:
+        """The replica groups that wait, by name."""
+        return self._joiners
+
+    def heartbeats(self, now: float) -> dict[str, float]:
+        """The healthy replica groups, and when each was last seen."""
+        self._forget_silent(now)
+        return self._heartbeats
+
+    def is_idle(self, now: float) -> bool:
+        """True if nobody waits or lives in it."""
+        return not self._calls and not self.heartbeats(now)
+
+    def has_place(self, replica_id: str, now: float) -> bool:
+        """False if the table is full of others."""
+        heartbeats = self.heartbeats(now)
+        return replica_id in heartbeats or len(heartbeats) < REPLICAS_MAX
+
+    def heartbeat(self, replica_id: str, now: float) -> list[Answer]:
+        """Note that it lives. Only one that waits, and was given up, can complete a quorum."""
+        self._forget_silent(now)
+        was_healthy = self._heartbeats.pop(replica_id, None) is not None
+        self._heartbeats[replica_id] = now
+        self.touched_at = now
+        return [] if was_healthy or replica_id not in self._joiners else self.form(now)
+
+    def join(self, call: int, member: QuorumMember, now: float) -> list[Answer]:
+        """A call that waits for the next quorum."""
+        self._heartbeats.pop(member.replica_id, None)
+        self._heartbeats[member.replica_id] = now
+        self.touched_at = now
+        self._calls[call] = member
+        self._joiners[member.replica_id] = Joiner(member, now)
+        return self.form(now)
+
+    def leave(self, call: int, now: float) -> list[Answer]:
+        """A client waits no more; the others may be a quorum without its wish to shrink."""
+        member = self._calls.pop(call)
+        others = [x for x in self._calls.values() if x.replica_id == member.replica_id]
+        if not others:
+            self._joiners.pop(member.replica_id, None)
+        elif self._joiners[member.replica_id].member is member:
+            since = self._joiners[member.replica_id].since
+            self._joiners[member.replica_id] = Joiner(others[-1], since)
+        return self.form(now)
+
+    def form(self, now: float) -> list[Answer]:
+        """The answers of a quorum, if the joiners are one now.
+
+        Those that a shrinking quorum leaves out may be the next one: each round has fewer joiners.
+        """
+        self._forget_silent(now)
+        answers: list[Answer] = []
+        self.verdict = NOBODY
+        while self._joiners:
+            healthy = self._heartbeats.keys()
+            self.verdict = decide(self._joiners, healthy, self.last, self._settings, now)
+            if self.verdict.members is None:
+                break
+            answers += self._stand(self.verdict.members, now)
+        return answers
+
+    def next_deadline(self) -> float | None:
+        """When the joiners may be a quorum though nothing more arrives."""
+        if not self._joiners:
+            return None
+        oldest = next(iter(self._heartbeats.values()), None)
+        expiry = None if oldest is None else oldest + self._settings.heartbeat_timeout_s
+        return min((at for at in (expiry, self.verdict.until) if at is not None), default=None)
+
+    def _stand(self, members: tuple[QuorumMember, ...], now: float) -> Iterator[Answer]:
+        names = tuple(member.replica_id for member in members)
+        if names != self.last or any(member.commit_failures > 0 for member in members):
+            self.quorum_id += 1
+        self.last = names
+        self.quorum = TorchftQuorum(self.quorum_id, members)
+        self.quorum_at = now
+        answered = [call for call, member in self._calls.items() if member.replica_id in names]
+        for call in answered:
+            del self._calls[call]
+            yield Answer(call, self.quorum)
+        # Who was left out waits for the next quorum as if it joined now.
+        waiting = {member.replica_id: member for member in self._calls.values()}
+        self._joiners = {name: Joiner(member, now) for name, member in waiting.items()}
+
+    def _forget_silent(self, now: float) -> None:
+        timeout_s = self._settings.heartbeat_timeout_s
+        while self._heartbeats:
+            name, at = next(iter(self._heartbeats.items()))
+            if now - at < timeout_s:
+                return
+            del self._heartbeats[name]

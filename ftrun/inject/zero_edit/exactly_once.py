@@ -1,0 +1,170 @@
+"""``--data exactly-once``: the samples of the script's training loader are ftrun's choice.
+
+The first loader that shuffles and is iterated after the model was wrapped gives the training
+batches: its sampler (torch's DistributedSampler, or the loader's own for ``shuffle=True``) is
+replaced by an ElasticSampler. All other loaders are as written. A step begins when its batch is
+drawn.
+
+Not here: whose the samples are (core/data/plan.py), loaders as written (loaders.py).
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from torch.utils.data import BatchSampler, RandomSampler
+from torch.utils.data.distributed import DistributedSampler
+
+from ftrun.errors import UserError
+from ftrun.inject.zero_edit import told
+from ftrun.inject.zero_edit.counting import Jumps
+from ftrun.inject.zero_edit.frames import call_site
+from ftrun.inject.zero_edit.loaders import LoaderIterator
+from ftrun.training.elastic_loader import ElasticLoader
+from ftrun.training.elastic_sampler import Drawing, ElasticSampler
+from ftrun.training.manager import Manager
+
+MODE = "exactly-once"
+CARRIED = (
+    "num_workers",
+    "collate_fn",
+    "pin_memory",
+    "timeout",
+    "worker_init_fn",
+    "prefetch_factor",
+)
+"""The arguments of the script's loader that its replacement has too."""
+REMEDY = "Use --data as-written, or ftrun.ElasticSampler with a Manager (docs/DATA.md)"
+
+
+class ExactlyOnce:
+    """Finds the training loader and replaces what it reads.
+
+    Args:
+        mode: as of ``--data``.
+        manager: makes the Manager at the first need of it.
+        has_model: whether the script has wrapped its model.
+        replays: how many batches a replica that has come to its peers' end goes through again;
+            None: it has not come there.
+    """
+
+    def __init__(
+        self,
+        mode: str,
+        manager: Callable[[], Manager],
+        has_model: Callable[[], bool],
+        replays: Callable[[], int | None],
+    ) -> None:
+        self.is_on = mode == MODE
+        self.replays = replays
+        self._manager = manager
+        self._has_model = has_model
+        self._claimed: weakref.ref[Any] | None = None
+        self.loader: ElasticLoader | None = None
+        self.sampler: ElasticSampler | None = None
+
+    def claim(self, loader: Any) -> LoaderIterator | None:
+        """The iterator of the training loader; None: it is another one.
+
+        Raises:
+            UserError: its batches cannot be replaced.
+        """
+        if not self.is_on or not self._has_model() or not _shuffles(loader):
+            return None
+        if self.loader is None:
+            self._replace(loader)
+        elif self._claimed is not None and self._claimed() is not loader:
+            told.once(f"{call_site()}: this loader shuffles too; its samples are as written")
+            return None
+        return ExactIterator(loader, self)
+
+    def expect(self) -> None:
+        """A step begins at a forward pass: its batch came from no loader of ours.
+
+        Raises:
+            UserError: always, if each sample is to be trained once.
+        """
+        if self.is_on:
+            raise UserError(
+                f"{call_site()}: a training step whose batch comes from no loader that shuffles, "
+                f"or of another loader than the first one: --data exactly-once cannot count its "
+                f"samples. {REMEDY}"
+            )
+
+    def _replace(self, loader: Any) -> None:
+        if type(loader.batch_sampler) is not BatchSampler:
+            kind = type(loader.batch_sampler).__name__
+            raise UserError(
+                f"{call_site()}: the batches of this loader come from {kind}: --data exactly-once "
+                f"cannot replace it. {REMEDY}"
+            )
+        if loader.drop_last:
+            told.once(f"{call_site()}: drop_last is not kept: --data exactly-once drops nothing")
+        seed = getattr(loader.sampler, "seed", 0)
+        self.sampler = ElasticSampler(
+            self._manager(), loader.dataset, loader.batch_size, seed=seed if seed else 0
+        )
+        given = {name: getattr(loader, name) for name in CARRIED}
+        self.loader = ElasticLoader(loader.dataset, self.sampler, **given)
+        self._claimed = weakref.ref(loader)
+
+
+def _shuffles(loader: Any) -> bool:
+    sampler = loader.sampler
+    if isinstance(sampler, DistributedSampler):
+        return bool(sampler.shuffle)
+    return isinstance(sampler, RandomSampler) and not sampler.replacement
+
+
+class ExactIterator(LoaderIterator):
+    """Gives the training batches of one epoch."""
+
+    begins_steps = True
+
+    def __init__(self, loader: Any, exact: ExactlyOnce) -> None:
+        super().__init__(loader, iter(()), lambda: iter(()))
+        assert exact.sampler is not None and exact.loader is not None
+        self._exact, self._sampler_of, self._loads = exact, exact.sampler, exact.loader
+        self._drawing = Drawing(exact.sampler)
+        self.is_training = True
+
+    @property
+    def is_over(self) -> bool:
+        """Whether its epoch has ended."""
+        return self._drawing.is_over
+
+    def __len__(self) -> int:
+        return len(self._sampler_of)
+
+    def _take(self) -> Any:
+        replays = self._exact.replays()
+        batch = self._drawing.next() if replays is None else None
+        if batch is not None:
+            return self._loads.load(batch)
+        if not replays:
+            raise StopIteration
+        dataset: Any = self._loads.dataset
+        count = min(self.loader.batch_size, len(dataset))
+        return self.loader.collate_fn([dataset[index] for index in range(count)])
+
+    def go_to(self, epoch: int | None, drawn: int) -> None:
+        """Count from batch ``drawn`` on; the samples follow from what has healed."""
+        if epoch is not None and epoch != self.epoch:
+            self._set_epoch(epoch)
+        Jumps.total += drawn - self.drawn
+        self.drawn = self.began_at = drawn
+        self._drawing = Drawing(self._sampler_of)
+
+    def refuse_several(self) -> None:
+        """A second batch is drawn in one step.
+
+        Raises:
+            UserError: always.
+        """
+        raise UserError(
+            f"{call_site()}: the script draws a batch before the step of the last one has ended "
+            "(accumulated gradients, or a loop that draws ahead): --data exactly-once needs one "
+            f"batch in each step. {REMEDY}"
+        )

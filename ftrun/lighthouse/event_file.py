@@ -1,0 +1,66 @@
+"""``events.jsonl``: what has happened to a job, one JSON object a line, oldest first.
+
+Nothing depends on it: a full disk costs lines, which are counted, and one warning. A file that
+reaches its limit becomes ``events.old.jsonl``, so that a job of weeks keeps its last two halves.
+docs/EVENTS.md has the fields. Not here: which events there are (occurrences.py).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ftrun import clock
+
+EVENTS_FILE = "events.jsonl"
+SCHEMA = "ftrun.event/1"
+FILE_BYTES_MAX = 16 * 1024 * 1024
+
+log = logging.getLogger(__name__)
+
+
+class EventFile:
+    """Appends to ``events.jsonl`` in each of these directories.
+
+    A line is in the file when ``write`` returns, so a killed lighthouse leaves whole lines but for
+    the last one; readers skip a line that is no JSON.
+    """
+
+    def __init__(self, directories: Iterable[Path] = (), limit_bytes: int = FILE_BYTES_MAX) -> None:
+        self._paths = list(dict.fromkeys(path / EVENTS_FILE for path in directories))
+        self._limit_bytes = limit_bytes
+        self._unwritten = 0
+
+    def write(self, kind: str, facts: Mapping[str, Any]) -> None:
+        """Add one event with the present date."""
+        if not self._paths:
+            return
+        time = clock.wall().isoformat(timespec="milliseconds")
+        event: dict[str, Any] = {"schema": SCHEMA, "time": time, "event": kind, **facts}
+        if self._unwritten:
+            event["unwritten"] = self._unwritten
+        line = json.dumps(event, separators=(",", ":"), allow_nan=False) + "\n"
+        data = line.encode()
+        written = [self._append(path, data) for path in self._paths]
+        if all(written):
+            self._unwritten = 0
+        else:
+            self._unwritten += 1
+
+    def _append(self, path: Path, data: bytes) -> bool:
+        try:
+            with open(path, "ab") as file:
+                is_full = file.tell() + len(data) > self._limit_bytes
+                if not is_full:
+                    file.write(data)
+            if is_full:
+                path.replace(path.with_name("events.old.jsonl"))
+                path.write_bytes(data)
+        except OSError as error:
+            if not self._unwritten:
+                log.warning("%s cannot be written, and lacks events until it can: %s", path, error)
+            return False
+        return True

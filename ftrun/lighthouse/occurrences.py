@@ -1,0 +1,150 @@
+"""What happens to the job, as it is written to ``events.jsonl`` and counted for the metrics.
+
+All of it follows from what the core tells the shell: notices, incidents, changes of membership, the
+account. docs/EVENTS.md has each event's fields. Not here: the file (event_file.py), the names of
+the metrics (metrics.py).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ftrun.core.lighthouse.account_status import account_status, rate_status
+from ftrun.core.lighthouse.history import Change
+from ftrun.core.lighthouse.machine import Lighthouse
+from ftrun.core.messages import Healed, Notice
+from ftrun.lighthouse.event_file import EventFile
+
+ACCOUNT_INTERVAL_S = 10.0
+"""How often the account is written, so long as agents are attached."""
+SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+"""Upper bounds of the histograms' buckets."""
+
+
+@dataclass(slots=True)
+class Histogram:
+    """Counts of durations up to each bound of ``SECONDS``, and above the last one."""
+
+    counts: list[int] = field(default_factory=lambda: [0] * (len(SECONDS) + 1))
+    total_s: float = 0.0
+
+    def add(self, seconds: float) -> None:
+        """One more duration."""
+        self.counts[bisect_left(SECONDS, seconds)] += 1
+        self.total_s += seconds
+
+
+@dataclass(slots=True)
+class Totals:
+    """What is counted since this lighthouse began; the sets of names are bounded by the core's.
+
+    ``recoveries``: from a failure until its replica trained again. ``heals``: how long each took.
+    """
+
+    failures: Counter[str] = field(default_factory=Counter)
+    changes: Counter[str] = field(default_factory=Counter)
+    heal_bytes: int = 0
+    recoveries: Histogram = field(default_factory=Histogram)
+    heals: Histogram = field(default_factory=Histogram)
+    change_times: Histogram = field(default_factory=Histogram)
+
+
+class Occurrences:
+    """Notes what happens; the shell calls it, in the order of events."""
+
+    def __init__(self, core: Lighthouse, file: EventFile | None = None) -> None:
+        self.totals = Totals()
+        self._core = core
+        self._file = file if file is not None else EventFile()
+        self._last_change: Change | None = None
+        self._last_incident = 0
+        self._open: set[int] = set()  # incidents that are not over
+        self._job_id = ""
+        self._has_ended = False
+
+    def looked(self, now: float) -> None:
+        """An event was handled: note a job, changes that are complete, and its end."""
+        state = self._core.state
+        if state.spec.job_id != self._job_id:
+            self._job_id, self._has_ended = state.spec.job_id, False
+            self._file.write("job", self._job())
+        for change in self._complete(state.history.changes):
+            view = change.view(now)
+            self.totals.changes[change.kind] += 1
+            self.totals.change_times.add(view["duration_s"])
+            self._file.write("change", {k: v for k, v in view.items() if k != "under_way"})
+        if state.outcome is not None and not self._has_ended:
+            self._has_ended = True
+            outcome = {"exit_code": state.outcome.exit_code, "reason": state.outcome.reason}
+            self._file.write("ended", outcome)
+            self.account(now, with_bands=True)  # nobody may wait for this lighthouse's end
+
+    def notice(self, notice: Notice) -> None:
+        """The core tells people something."""
+        facts = {"kind": notice.kind, "replicas": list(notice.replica_ids), "text": notice.text}
+        self._file.write("notice", facts)
+
+    def incident(self, document: dict[str, Any]) -> None:
+        """An incident is open, or over."""
+        first, number = document["first_cause"], document["number"]
+        if number > self._last_incident:
+            self._last_incident = number
+            self._open.add(number)
+            self.totals.failures[first["kind"]] += 1
+        back_s = first["back_after_s"]
+        if not document["is_open"] and number in self._open:
+            self._open.discard(number)
+            if back_s is not None:
+                self.totals.recoveries.add(back_s)
+        facts = {name: document[name] for name in ("number", "is_open", "step", "verdict", "cost")}
+        facts["replica"], facts["host"] = first["replica_id"], first["host"]
+        facts |= {name: first[name] for name in ("kind", "cause", "back_after_s", "healed")}
+        facts["began"] = document["time"]
+        self._file.write("incident", facts)
+
+    def healed(self, healed: Healed, group_rank: int) -> None:
+        """A worker has its peers' state."""
+        self.totals.heal_bytes += healed.nbytes
+        if group_rank == 0:
+            self.totals.heals.add(healed.duration_s)
+
+    def account(self, now: float, *, with_bands: bool = False) -> None:
+        """The account, where the job stands and how fast it is.
+
+        ``with_bands``: also over time, at the lighthouse's end.
+        """
+        if not self._core.account.is_open:
+            return
+        state, account = self._core.state, dict(account_status(self._core.account, now))
+        if not with_bands:
+            del account["bands"]
+        rate = rate_status(self._core.account, now)
+        facts = {"step": state.step_max, "members": len(state.live), "rate": rate}
+        self._file.write("account", {**facts, **account})
+
+    def _job(self) -> dict[str, Any]:
+        spec = self._core.state.spec
+        return {
+            "job_id": spec.job_id,
+            "replicas": spec.replicas,
+            "workers_per_replica": spec.workers_per_replica,
+            "min_replicas": spec.min_replicas,
+            "nodes": spec.nodes,
+            "epoch": self._core.state.attempts.epoch,
+        }
+
+    def _complete(self, changes: Sequence[Change]) -> list[Change]:
+        """The changes that have ended since the last look, oldest first."""
+        found: list[Change] = []
+        for change in reversed(changes):
+            if change is self._last_change:
+                break
+            if change.ended_at is not None:
+                found.append(change)
+        if found:
+            self._last_change = found[0]
+        return found[::-1]

@@ -1,0 +1,95 @@
+"""A small file that is whole at any moment: a magic line, a digest and a payload.
+
+A new one is written under another name, fsynced and renamed, so a reader finds the old payload or
+the new one, never half of one. Not here: what is in it (journal.py, torchft.py).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+from ftrun.errors import ProtocolError, UserError
+
+DIGEST_BYTES = 16
+CORRUPT_MAX = 100
+"""The number of corrupt files kept; beyond it the last one is replaced."""
+
+
+class SealedFile:
+    """One such file. ``what``: its name in errors. One process at a time."""
+
+    def __init__(self, path: Path, magic: bytes, what: str, bytes_max: int) -> None:
+        self.path = path
+        self._magic = magic
+        self._what = what
+        self._bytes_max = bytes_max
+
+    def read(self) -> bytes | None:
+        """The payload that was written last; None: there is no file.
+
+        Raises:
+            ProtocolError: the file is corrupt.
+            UserError: the file exists but cannot be read.
+        """
+        try:
+            with open(self.path, "rb") as file:
+                data = file.read(self._bytes_max + 1024)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise UserError(
+                f"The {self._what} {self.path} cannot be read: {error.strerror}. "
+                "The lighthouse was not started. Give another --state-dir, or mend this one."
+            ) from error
+        return self._unwrap(data)
+
+    def write(self, payload: bytes) -> None:
+        """Replace the payload; it is durably on disk when this returns.
+
+        Raises:
+            OSError: it could not be written; the old payload stays.
+        """
+        draft = self.path.with_suffix(".draft")
+        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(fd, "wb") as file:
+            file.write(self._magic + _digest(payload) + payload)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(draft, self.path)
+        _fsync_directory(self.path.parent)
+
+    def keep_aside(self) -> Path:
+        """Rename a corrupt file, for people to look at; returns its new name."""
+        aside = self.path.with_name(f"{self.path.name}.corrupt-{self._next_number()}")
+        os.replace(self.path, aside)
+        return aside
+
+    def _next_number(self) -> int:
+        for number in range(1, CORRUPT_MAX):
+            if not self.path.with_name(f"{self.path.name}.corrupt-{number}").exists():
+                return number
+        return CORRUPT_MAX
+
+    def _unwrap(self, data: bytes) -> bytes:
+        start = len(self._magic) + DIGEST_BYTES
+        if not data.startswith(self._magic):
+            raise ProtocolError(f"it does not begin as a {self._what} does")
+        payload = data[start:]
+        if len(data) < start or data[len(self._magic) : start] != _digest(payload):
+            raise ProtocolError("its checksum is wrong")
+        return payload
+
+
+def _digest(payload: bytes) -> bytes:
+    return hashlib.blake2b(payload, digest_size=DIGEST_BYTES).digest()
+
+
+def _fsync_directory(path: Path) -> None:
+    """Make the rename itself durable."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,147 @@
+"""Groups of other classes, made fit for a Manager: ftrun builds one while another is in use.
+
+A Manager wants a factory (base.py). A wrapper around such a factory, a wrapper that makes its group
+in ``_create_pg`` and a dummy can be used as one. A class whose ``reconfigure`` replaces its only
+group cannot, because a step that is under way on that group would be lost.
+
+Not here: the wrappers (wrappers.py), when to build (training/groups.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed import ReduceOp, Work
+
+from ftrun.errors import UserError
+from ftrun.process_groups.base import Place, ProcessGroup
+from ftrun.process_groups.built import AbortSignal, BuiltGroup, Tensors
+from ftrun.process_groups.handles import store_client
+from ftrun.process_groups.wrappers import ProcessGroupDummy, ProcessGroupWrapper
+
+
+def adapt(pg: dist.ProcessGroup) -> ProcessGroup:
+    """``pg`` as a factory of groups.
+
+    Raises:
+        ValueError: ``pg`` cannot be reconfigured at all.
+        UserError: it can, but not while its present group is in use.
+    """
+    if isinstance(pg, ProcessGroup):
+        return pg
+    if not getattr(pg, "supports_reconfigure", False):
+        raise ValueError(
+            f"a {type(pg).__name__} cannot be reconfigured: give the Manager a ProcessGroupGloo or "
+            "a ProcessGroupNCCL of ftrun"
+        )
+    if isinstance(pg, ProcessGroupDummy):
+        return _DummyFactory(pg)
+    if isinstance(pg, ProcessGroupWrapper):
+        if pg._inner() is not None:
+            return _WrappedFactory(pg, adapt(pg.parent))
+        if type(pg)._create_pg is not ProcessGroupWrapper._create_pg:
+            return _CreatingFactory(pg)
+    raise UserError(
+        f"Manager(pg={type(pg).__name__}): ftrun connects with the next replicas while the present "
+        "group is in use, so a class that replaces its group in reconfigure() cannot be used. Give "
+        "ProcessGroupGloo, ProcessGroupNCCL, or a ProcessGroupWrapper with _create_pg"
+    )
+
+
+class _Passing(BuiltGroup):
+    """A built group whose all-reduces go through the script's own object."""
+
+    def __init__(
+        self, inner: BuiltGroup, signal: AbortSignal, allreduce: Callable[[Any, Any], Work]
+    ) -> None:
+        super().__init__(inner.rank, inner.world_size, inner, signal)
+        self._allreduce = allreduce
+
+    def allreduce(self, tensors: Tensors, op: Any = ReduceOp.SUM) -> Work:
+        options = dist.AllreduceOptions()
+        options.reduceOp = op
+        return self._allreduce(list(tensors), options)
+
+    def threads_sleep(self) -> bool | None:
+        inner: BuiltGroup = self._native
+        return inner.threads_sleep()
+
+    def shutdown(self) -> None:
+        inner, self._native = self._native, None
+        self._signal.trigger()
+        if inner is not None:
+            inner.shutdown()
+
+
+class _WrappedFactory(ProcessGroup):
+    """A wrapper around a factory: what is built is the factory's, what is called the wrapper's."""
+
+    def __init__(self, wrapper: ProcessGroupWrapper, factory: ProcessGroup) -> None:
+        super().__init__(factory.timeout)
+        self._wrapper = wrapper
+        self._factory = factory
+        self.caller_waits = False  # a Work of the wrapper may know nothing but its future
+
+    def getBackendName(self) -> str:
+        return self._factory.getBackendName()
+
+    def build(
+        self,
+        store_addr: str,
+        prefix: str,
+        rank: int,
+        world_size: int,
+        host: str,
+        timeout_s: float,
+        signal: AbortSignal | None = None,
+    ) -> BuiltGroup:
+        signal = signal or AbortSignal()
+        place = store_addr, prefix, rank, world_size, host, timeout_s
+        return _Passing(self._factory.build(*place, signal), signal, self._wrapper.allreduce)
+
+    def use(self, built: BuiltGroup | None) -> BuiltGroup | None:
+        self._factory.use(built._native if isinstance(built, _Passing) else None)
+        return super().use(built)
+
+
+class _CreatingFactory(ProcessGroup):
+    """A wrapper that makes its group in ``_create_pg``."""
+
+    def __init__(self, wrapper: ProcessGroupWrapper) -> None:
+        super().__init__(wrapper._timeout)
+        self._wrapper = wrapper
+        self.caller_waits = False
+
+    def getBackendName(self) -> str:
+        return "ftrun-custom"
+
+    def _connect(self, place: Place) -> BuiltGroup:
+        timeout: timedelta = place.remaining()
+        store = store_client(f"{place.store_addr}/ftrun/{place.prefix}", timeout)
+        native = self._wrapper._create_pg(store, place.rank, place.world_size)
+        built = BuiltGroup(place.rank, place.world_size, native, place.signal)
+        if hasattr(native, "abort"):
+            place.signal.subscribe(native.abort)
+        return _Passing(built, place.signal, self._wrapper.allreduce)
+
+    def use(self, built: BuiltGroup | None) -> BuiltGroup | None:
+        inner = built._native if isinstance(built, _Passing) else None
+        self._wrapper._pg = inner._native if inner is not None else None
+        return super().use(built)
+
+
+class _DummyFactory(ProcessGroup):
+    """A dummy for any number of ranks: nothing is sent, and tensors stay as they are."""
+
+    def __init__(self, dummy: ProcessGroupDummy) -> None:
+        super().__init__()
+        self._dummy = dummy
+
+    def getBackendName(self) -> str:
+        return self._dummy.getBackendName()
+
+    def _connect(self, place: Place) -> BuiltGroup:
+        return BuiltGroup(place.rank, place.world_size, self._dummy, place.signal)

@@ -1,0 +1,206 @@
+"""A torch process group whose ranks can be changed: torchft's class of that name.
+
+It adds to torch's class: handles by which ranks find each other (handles.py), ``reconfigure``, and
+``register``, by which functional collectives and DeviceMesh find the group by its name.
+
+Not here: how a group connects (base.py and its backends), the wrappers (wrappers.py).
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import Work
+
+from ftrun.process_groups.handles import HandleStore, ReconfigureOptions
+
+REGISTER_TIMEOUT = timedelta(seconds=60)
+
+
+class ReconfigurableGroup(dist.ProcessGroup):
+    """The base of all groups that a Manager takes; collectives are the subclass's."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._registered_name: str | None = None
+        self._handles = HandleStore()
+        self._replica_id: str | None = None
+        self._group_rank: int | None = None
+        self._group_world_size: int | None = None
+        self._global_rank: int | None = None
+
+    # ------------------------------------------------------------ other ranks
+
+    @property
+    def supports_reconfigure(self) -> bool:
+        """True: ``reconfigure`` may be called again and again."""
+        return True
+
+    def set_rank_info(
+        self,
+        replica_id: str,
+        group_rank: int,
+        group_world_size: int,
+        global_rank: int | None = None,
+    ) -> None:
+        """Name this process: by its replica group, its place in there, its place in the job."""
+        self._replica_id = replica_id
+        self._group_rank = group_rank
+        self._group_world_size = group_world_size
+        self._global_rank = global_rank
+
+    def _handle_id(self) -> str:
+        return self._handles.handle_id
+
+    def get_reconfigure_handle(self) -> str:
+        """This process's handle; the first call begins to serve a store."""
+        return self._handles.handle(self._global_rank)
+
+    def reconfigure(self, opts: ReconfigureOptions) -> Work:
+        """Connect with the ranks whose ordered handles ``opts`` has; returns when connected.
+
+        Raises:
+            RuntimeError: not all ranks have come by the deadline.
+            ValueError: ``opts`` cannot be used.
+        """
+        raise NotImplementedError(f"{type(self).__name__} cannot be reconfigured")
+
+    def errored(self) -> Exception | None:
+        """An error for which the group must be reconfigured; None: there is none."""
+        return None
+
+    def abort(self, errored: bool = True) -> None:
+        """Make all collectives under way fail."""
+
+    def shutdown(self) -> None:
+        """Close all connections."""
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Set the deadline of later collectives."""
+        raise NotImplementedError(f"{type(self).__name__} has no timeout to set")
+
+    # ------------------------------------------------------------ its name in torch
+
+    def getBackendName(self) -> str:
+        """The name of this backend in torch."""
+        raise NotImplementedError(f"{type(self).__name__} has no name")
+
+    def size(self) -> int:
+        """The number of ranks."""
+        raise NotImplementedError(f"{type(self).__name__} has no size")
+
+    def register(self, name: str) -> ReconfigurableGroup:
+        """Let functional collectives and DeviceMesh find this group by a name; call it once.
+
+        torch sees a group of one rank there, because a world that changes its size has no place in
+        a mesh. The default process group must be initialized.
+        """
+        backend = self._register(name)
+        registered = dist.new_group(
+            ranks=[dist.get_rank()],
+            backend=backend,
+            group_desc=backend,
+            timeout=REGISTER_TIMEOUT,
+        )
+        assert isinstance(registered, ReconfigurableGroup)
+        return registered
+
+    def _register(self, name: str) -> str:
+        backend = f"{self.getBackendName()}:{name}"
+        devices = ["cpu"]
+        if torch.cuda.is_available():
+            devices.append("cuda")
+        elif torch.xpu.is_available():
+            devices.append("xpu")
+        dist.Backend.register_backend(backend, lambda *place: self, devices=devices)
+        return backend
+
+    def unregister(self) -> None:
+        """Take the name back."""
+        dist.destroy_process_group(self)
+
+    @property
+    def group_name(self) -> str:  # type: ignore[override]
+        """The name under which torch knows this group.
+
+        Raises:
+            ValueError: it is not registered.
+        """
+        if self._registered_name is None:
+            raise ValueError("this process group has no name: call register() first")
+        return self._registered_name
+
+    def _set_group_name(self, name: str) -> None:
+        self._registered_name = name
+
+    # ------------------------------------------------------------ collectives
+
+    def allgather(self, output_tensors: Any, input_tensor: Any, opts: Any) -> Work:  # type: ignore[override]
+        """Gather each rank's tensors in every rank's lists."""
+        return self._lacks("allgather")
+
+    def allgather_into_tensor_coalesced(  # type: ignore[override]
+        self, output_tensors: Any, input_tensors: Any, opts: Any
+    ) -> Work:
+        """Gather several tensors, each into one tensor."""
+        return self._lacks("allgather_into_tensor_coalesced")
+
+    def allreduce(self, tensors: Any, opts: Any) -> Work:  # type: ignore[override]
+        """Reduce in place."""
+        return self._lacks("allreduce")
+
+    def allreduce_coalesced(self, tensors: Any, opts: Any) -> Work:  # type: ignore[override]
+        """Reduce several tensors in one collective, in place."""
+        return self._lacks("allreduce_coalesced")
+
+    def alltoall_base(  # type: ignore[override]
+        self,
+        output_buffer: Any,
+        input_buffer: Any,
+        output_split_sizes: Any,
+        input_split_sizes: Any,
+        opts: Any,
+    ) -> Work:
+        """Exchange parts of one tensor."""
+        return self._lacks("alltoall_base")
+
+    def barrier(self, opts: Any) -> Work:  # type: ignore[override]
+        """Complete when every rank has called it."""
+        return self._lacks("barrier")
+
+    def broadcast(self, tensor_list: Any, opts: Any) -> Work:  # type: ignore[override]
+        """Send the root's tensors to all."""
+        return self._lacks("broadcast")
+
+    def broadcast_one(self, tensor: torch.Tensor, root: int) -> Work:
+        """Broadcast a single tensor."""
+        options = dist.BroadcastOptions()
+        options.rootRank = root
+        return self.broadcast([tensor], options)
+
+    def recv(self, tensors: Any, src_rank: int, tag: int) -> Work:
+        """Receive tensors from one rank."""
+        return self._lacks("recv")
+
+    def reduce_scatter(self, output_tensors: Any, input_tensors: Any, opts: Any) -> Work:  # type: ignore[override]
+        """Reduce, each rank keeping its part."""
+        return self._lacks("reduce_scatter")
+
+    def reduce_scatter_tensor_coalesced(  # type: ignore[override]
+        self, output_tensors: Any, input_tensors: Any, opts: Any
+    ) -> Work:
+        """Reduce several tensors, each rank keeping its part of each."""
+        return self._lacks("reduce_scatter_tensor_coalesced")
+
+    def send(self, tensors: Any, dst_rank: int, tag: int) -> Work:
+        """Send tensors to one rank."""
+        return self._lacks("send")
+
+    def _lacks(self, name: str) -> Work:
+        raise NotImplementedError(f"{type(self).__name__} does not support {name}")
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"

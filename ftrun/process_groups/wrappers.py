@@ -1,0 +1,393 @@
+"""Groups around another group: torchft's names, for scripts and for tests of scripts.
+
+``ProcessGroupWrapper`` passes everything on to ``parent``: another group, or one that a subclass
+makes in ``_create_pg``. The others swallow errors, inject them, or do nothing at all.
+
+Not here: which of them a Manager can use (adapted.py).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import Store
+from torch.distributed import Work
+
+from ftrun.process_groups.built import DEFAULT_TIMEOUT, FinishedWork
+from ftrun.process_groups.handles import ReconfigureOptions, meet, store_client
+from ftrun.process_groups.reconfigurable import ReconfigurableGroup
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class ProcessGroupWrapper(ReconfigurableGroup):
+    """Passes collectives on to ``parent``.
+
+    A subclass that has no group to wrap makes one in ``_create_pg``, at each ``reconfigure``.
+
+    Args:
+        timeout: deadline for the store in which the ranks meet.
+        pg: the group to wrap; None: ``_create_pg`` makes it.
+    """
+
+    def __init__(
+        self, timeout: timedelta = DEFAULT_TIMEOUT, pg: dist.ProcessGroup | None = None
+    ) -> None:
+        super().__init__(0, 1)
+        self._pg = pg
+        self._timeout = timeout
+        self._rank: int | None = None
+        self._uuid: int | None = None
+        self._global_ranks: list[int] | None = None
+
+    # ------------------------------------------------------------ for subclasses
+
+    def _create_pg(self, store: Store, rank: int, world_size: int) -> dist.ProcessGroup:
+        """Connect with the other ranks; blocks until all have come."""
+        raise NotImplementedError(f"{type(self).__name__} wraps no group and makes none")
+
+    def _wrap_work(self, work: Work, opts: object) -> Work:
+        """The Work that a caller gets."""
+        return work
+
+    def _opts_hook(self, opts: T) -> T:
+        """The options that the wrapped group gets."""
+        return opts
+
+    @contextmanager
+    def _run_context(self) -> Iterator[None]:
+        """Around each call of the wrapped group."""
+        yield
+
+    # ------------------------------------------------------------ the group inside
+
+    @property
+    def parent(self) -> dist.ProcessGroup:
+        """The group that does the work.
+
+        Raises:
+            AssertionError: there is none yet.
+        """
+        assert self._pg is not None, "process group not initialized"
+        return self._pg
+
+    def _inner(self) -> ReconfigurableGroup | None:
+        return self._pg if isinstance(self._pg, ReconfigurableGroup) else None
+
+    def _handle_id(self) -> str:
+        inner = self._inner()
+        return super()._handle_id() if inner is None else inner._handle_id()
+
+    def get_reconfigure_handle(self) -> str:
+        inner = self._inner()
+        return super().get_reconfigure_handle() if inner is None else inner.get_reconfigure_handle()
+
+    def set_rank_info(
+        self,
+        replica_id: str,
+        group_rank: int,
+        group_world_size: int,
+        global_rank: int | None = None,
+    ) -> None:
+        super().set_rank_info(replica_id, group_rank, group_world_size, global_rank)
+        inner = self._inner()
+        if inner is not None:
+            inner.set_rank_info(replica_id, group_rank, group_world_size, global_rank)
+
+    def reconfigure(self, opts: ReconfigureOptions) -> Work:
+        inner = self._inner()
+        if inner is not None:
+            return inner.reconfigure(opts)
+        meeting = meet(opts, self._handle_id())
+        self._rank, self._uuid = meeting.rank, meeting.uuid
+        self._global_ranks = meeting.global_ranks
+        self.abort(errored=False)
+        store = store_client(meeting.store_addr, self._timeout)
+        self._pg = self._create_pg(store, meeting.rank, meeting.world_size)
+        return FinishedWork()
+
+    def abort(self, errored: bool = True) -> None:
+        pg, made_here = self._pg, self._inner() is None
+        if pg is None:
+            return
+        if hasattr(pg, "abort"):
+            pg.abort()
+        if made_here:
+            self._pg = None
+
+    def shutdown(self) -> None:
+        inner = self._inner()
+        if inner is not None:
+            inner.shutdown()
+        else:
+            self._pg = None
+
+    def errored(self) -> Exception | None:
+        inner = self._inner()
+        return None if inner is None else inner.errored()
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        self._timeout = timeout
+        inner = self._inner()
+        if inner is not None:
+            inner.set_timeout(timeout)
+
+    def getBackendName(self) -> str:
+        inner = self._inner()
+        return super().getBackendName() if inner is None else inner.getBackendName()
+
+    def size(self) -> int:
+        return self.parent.size()
+
+    def rank(self) -> int:
+        return self.parent.rank()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(pg={self._pg})"
+
+    # ------------------------------------------------------------ collectives
+
+    def _pass_on(self, name: str, *arguments: Any, opts: Any = None) -> Work:
+        given = () if opts is None else (self._opts_hook(opts),)
+        with self._run_context():
+            work: Work = getattr(self.parent, name)(*arguments, *given)
+            return self._wrap_work(work, opts)
+
+    def allgather(self, output_tensors: Any, input_tensor: Any, opts: Any = None) -> Work:
+        return self._pass_on("allgather", output_tensors, input_tensor, opts=opts)
+
+    def allgather_into_tensor_coalesced(
+        self, output_tensors: Any, input_tensors: Any, opts: Any = None
+    ) -> Work:
+        name = "allgather_into_tensor_coalesced"
+        return self._pass_on(name, output_tensors, input_tensors, opts=opts)
+
+    def allreduce(self, tensors: Any, opts: Any = None) -> Work:  # type: ignore[override]
+        return self._pass_on("allreduce", tensors, opts=opts)
+
+    def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Work:
+        return self._pass_on("allreduce_coalesced", tensors, opts=opts)
+
+    def alltoall_base(
+        self,
+        output_buffer: Any,
+        input_buffer: Any,
+        output_split_sizes: Any,
+        input_split_sizes: Any,
+        opts: Any = None,
+    ) -> Work:
+        sizes = output_split_sizes, input_split_sizes
+        return self._pass_on("alltoall_base", output_buffer, input_buffer, *sizes, opts=opts)
+
+    def barrier(self, opts: Any = None) -> Work:
+        return self._pass_on("barrier", opts=opts)
+
+    def broadcast(self, tensor_list: Any, opts: Any = None) -> Work:  # type: ignore[override]
+        return self._pass_on("broadcast", tensor_list, opts=opts)
+
+    def recv(self, tensors: Any, src_rank: int, tag: int) -> Work:
+        return self._pass_on("recv", tensors, src_rank, tag)
+
+    def reduce_scatter(self, output_tensors: Any, input_tensors: Any, opts: Any = None) -> Work:  # type: ignore[override]
+        return self._pass_on("reduce_scatter", output_tensors, input_tensors, opts=opts)
+
+    def reduce_scatter_tensor_coalesced(
+        self, output_tensors: Any, input_tensors: Any, opts: Any = None
+    ) -> Work:
+        name = "reduce_scatter_tensor_coalesced"
+        return self._pass_on(name, output_tensors, input_tensors, opts=opts)
+
+    def send(self, tensors: Any, dst_rank: int, tag: int) -> Work:
+        return self._pass_on("send", tensors, dst_rank, tag)
+
+
+class ErrorSwallowingProcessGroupWrapper(ProcessGroupWrapper):
+    """An all-reduce that fails yields its input; later ones do nothing until ``reconfigure``.
+
+    For model code that has no place to handle an error. ``error`` tells.
+    """
+
+    def __init__(self, pg: dist.ProcessGroup) -> None:
+        super().__init__(pg=pg)
+        self._error: Exception | None = None
+
+    def reconfigure(self, opts: ReconfigureOptions) -> Work:
+        self._error = None
+        return super().reconfigure(opts)
+
+    def report_error(self, e: Exception) -> None:
+        """Skip all-reduces from now on, because of ``e``."""
+        log.error("an all-reduce failed, so later ones are skipped: %s", e)
+        self._error = e
+
+    def error(self) -> Exception | None:
+        """The error for which all-reduces are skipped."""
+        return self._error
+
+    def allreduce(self, tensors: Any, opts: Any = None) -> Work:  # type: ignore[override]
+        if self._error is not None:
+            return FinishedWork(tensors)
+        try:
+            return SwallowingWork(self, super().allreduce(tensors, opts), tensors)
+        except Exception as error:  # noqa: BLE001  # whatever the wrapped group raises
+            self.report_error(error)
+            return FinishedWork(tensors)
+
+
+class SwallowingWork(Work):
+    """A Work that reports the error of ``work`` and yields ``default`` instead."""
+
+    def __init__(self, pg: ErrorSwallowingProcessGroupWrapper, work: Work, default: object) -> None:
+        super().__init__()
+        self._pg = pg
+        self._work = work
+        self._default = default
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Wait for the end, with or without an error."""
+        try:
+            self._work.wait() if timeout is None else self._work.wait(timeout)
+        except Exception as error:  # noqa: BLE001
+            self._pg.report_error(error)
+        return True
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        """A future that never fails."""
+        return self._work.get_future().then(self._value)
+
+    def _value(self, future: torch.futures.Future[Any]) -> Any:
+        try:
+            return future.value()
+        except Exception as error:  # noqa: BLE001
+            self._pg.report_error(error)
+            return self._default
+
+
+class FakeProcessGroupWrapper(ProcessGroupWrapper):
+    """Lets an all-reduce fail on demand, for tests of scripts."""
+
+    def __init__(self, pg: dist.ProcessGroup) -> None:
+        super().__init__(pg=pg)
+        self._future_error: Exception | None = None
+
+    def reconfigure(self, opts: ReconfigureOptions) -> Work:
+        self._future_error = None
+        return super().reconfigure(opts)
+
+    def report_future_error(self, e: Exception) -> None:
+        """Let the next all-reduce fail with ``e``."""
+        self._future_error = e
+
+    def allreduce(self, tensors: Any, opts: Any = None) -> Work:  # type: ignore[override]
+        work = super().allreduce(tensors, opts)
+        error, self._future_error = self._future_error, None
+        return work if error is None else _FailsAfter(work, error)
+
+
+class _FailsAfter(Work):
+    """``work``, but it ends with ``error``."""
+
+    def __init__(self, work: Work, error: Exception) -> None:
+        super().__init__()
+        self._work = work
+        self._error = error
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        self._work.wait() if timeout is None else self._work.wait(timeout)
+        raise self._error
+
+    def is_completed(self) -> bool:
+        return self._work.is_completed()
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        return self._work.get_future().then(self._fail)
+
+    def _fail(self, future: torch.futures.Future[Any]) -> Any:
+        raise self._error
+
+
+class ProcessGroupDummy(ReconfigurableGroup):
+    """A group of one that leaves all tensors as they are.
+
+    For DistributedDataParallel's own collectives where a comm hook does the work, and for tests.
+
+    Attributes:
+        reconfigure_count: how often ``reconfigure`` was called.
+    """
+
+    def __init__(self, rank: int, world: int) -> None:
+        assert rank == 0 and world == 1, "a dummy group has one rank"
+        super().__init__(rank, world)
+        self.reconfigure_count = 0
+
+    def reconfigure(self, opts: ReconfigureOptions) -> Work:
+        self.reconfigure_count += 1
+        return FinishedWork()
+
+    def allgather(self, output_tensors: Any, input_tensor: Any, opts: Any = None) -> Work:
+        _copy(output_tensors[0], input_tensor)
+        return FinishedWork(output_tensors)
+
+    def allgather_into_tensor_coalesced(
+        self, output_tensors: Any, input_tensors: Any, opts: Any = None
+    ) -> Work:
+        _copy(output_tensors, input_tensors)
+        return FinishedWork(output_tensors)
+
+    def allreduce(self, tensors: Any, opts: Any = None) -> Work:  # type: ignore[override]
+        return FinishedWork(tensors)
+
+    def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Work:
+        return FinishedWork(tensors)
+
+    def alltoall_base(
+        self,
+        output_buffer: Any,
+        input_buffer: Any,
+        output_split_sizes: Any,
+        input_split_sizes: Any,
+        opts: Any = None,
+    ) -> Work:
+        output_buffer.copy_(input_buffer)
+        return FinishedWork([output_buffer])
+
+    def barrier(self, opts: Any = None) -> Work:
+        return FinishedWork()
+
+    def broadcast(self, tensor_list: Any, opts: Any = None) -> Work:  # type: ignore[override]
+        return FinishedWork(tensor_list)
+
+    def recv(self, tensors: Any, src_rank: int, tag: int) -> Work:
+        return FinishedWork()
+
+    def reduce_scatter(self, output_tensors: Any, input_tensors: Any, opts: Any = None) -> Work:  # type: ignore[override]
+        _copy(output_tensors, input_tensors[0])
+        return FinishedWork(output_tensors)
+
+    def reduce_scatter_tensor_coalesced(
+        self, output_tensors: Any, input_tensors: Any, opts: Any = None
+    ) -> Work:
+        _copy(output_tensors, input_tensors)
+        return FinishedWork(output_tensors)
+
+    def send(self, tensors: Any, dst_rank: int, tag: int) -> Work:
+        return FinishedWork()
+
+    def size(self) -> int:
+        return 1
+
+    def getBackendName(self) -> str:
+        return "ftrun-dummy"
+
+
+def _copy(outputs: Any, inputs: Any) -> None:
+    for output, tensor in zip(outputs, inputs, strict=False):  # torch allows more outputs
+        output.copy_(tensor)

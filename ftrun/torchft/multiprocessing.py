@@ -1,0 +1,43 @@
+"""torchft.multiprocessing: a pipe whose receiver does not wait for ever."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from multiprocessing.connection import Connection
+
+
+class _MonitoredPipe:
+    """One end of a ``multiprocessing`` pipe, whose ``recv`` has a deadline.
+
+    For scripts that use torchft's. What a pipe carries is pickled by ``multiprocessing``, so its
+    other end must be a process of the same program; ftrun itself uses none.
+    """
+
+    def __init__(self, pipe: Connection) -> None:
+        self._pipe = pipe
+
+    def send(self, obj: object) -> None:
+        """Send one object."""
+        self._pipe.send(obj)
+
+    def recv(self, timeout: float | timedelta) -> object:
+        """Receive one object; an exception that was sent is raised.
+
+        Raises:
+            TimeoutError: nothing has come within ``timeout`` (seconds, or a timedelta).
+        """
+        seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+        if not self._pipe.poll(seconds):
+            raise TimeoutError(f"pipe.recv() timed out after {seconds} seconds")
+        received: object = self._pipe.recv()
+        if isinstance(received, Exception):
+            raise received
+        return received
+
+    def close(self) -> None:
+        """Close this end."""
+        self._pipe.close()
+
+    def closed(self) -> bool:
+        """Whether this end is closed."""
+        return self._pipe.closed

@@ -1,0 +1,30 @@
+"""torchft.otel: where the loggers ``torchft_quorums``, ``_commits`` and ``_errors`` go.
+
+ftrun writes to these loggers as torchft does. It brings no OpenTelemetry exporter of its own: with
+TORCHFT_USE_OTEL it says so, and any handler that a script adds to the loggers gets the records.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+
+TORCHFT_OTEL_RESOURCE_ATTRIBUTES_JSON = "TORCHFT_OTEL_RESOURCE_ATTRIBUTES_JSON"
+USE_OTEL = "TORCHFT_USE_OTEL"
+
+log = logging.getLogger(__name__)
+
+
+def setup_logger(name: str) -> None:
+    """Nothing without TORCHFT_USE_OTEL; with it, a warning that no exporter is attached."""
+    if os.environ.get(USE_OTEL, "false") != "false":
+        log.warning(
+            "%s: ftrun attaches no OpenTelemetry exporter to the logger %r. Add a handler of "
+            "opentelemetry-sdk to it, or read ftrun's own metrics (docs/STATUS.md)",
+            USE_OTEL,
+            name,
+        )
+
+
+def shutdown() -> None:
+    """Nothing: there is no exporter to flush."""

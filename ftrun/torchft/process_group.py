@@ -1,0 +1,167 @@
+"""torchft.process_group: groups that can be reconfigured, and groups around them.
+
+ftrun's own ProcessGroupGloo and ProcessGroupNCCL bear torchft's names here, and so do the wrappers.
+A backend that this machine lacks can be imported, and says so when it is constructed.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
+
+from ftrun.errors import UserError
+from ftrun.process_groups.child_group import ProcessGroupBaby, ProcessGroupBabyGloo
+from ftrun.process_groups.gloo import ProcessGroupGloo
+from ftrun.process_groups.handles import ReconfigureOptions, meet, split_store_address
+from ftrun.process_groups.nccl import ProcessGroupNCCL
+from ftrun.process_groups.reconfigurable import ReconfigurableGroup as ProcessGroup
+from ftrun.process_groups.wrappers import (
+    ErrorSwallowingProcessGroupWrapper,
+    FakeProcessGroupWrapper,
+    ProcessGroupDummy,
+    ProcessGroupWrapper,
+    SwallowingWork,
+)
+from ftrun.torchft.futures import context_timeout, stream_timeout
+from ftrun.torchft.multiprocessing import _MonitoredPipe
+from ftrun.torchft.utils import get_stream_context, record_event, synchronize
+from ftrun.torchft.work import _DummyWork
+from ftrun.training.managed_group import ManagedProcessGroup
+
+if TYPE_CHECKING:
+    import torch.distributed as dist
+
+__all__ = [
+    "ErrorSwallowingProcessGroupWrapper",
+    "FakeProcessGroupWrapper",
+    "ManagedProcessGroup",
+    "ProcessGroup",
+    "ProcessGroupBaby",
+    "ProcessGroupBabyGloo",
+    "ProcessGroupBabyNCCL",
+    "ProcessGroupBabyXCCL",
+    "ProcessGroupDummy",
+    "ProcessGroupGloo",
+    "ProcessGroupNCCL",
+    "ProcessGroupWrapper",
+    "ProcessGroupXCCL",
+    "ReconfigureOptions",
+    "_DummyWork",
+    "_MonitoredPipe",
+    "context_timeout",
+    "create_store_client",
+    "get_stream_context",
+    "reconfigure_with_store",
+    "record_event",
+    "stream_timeout",
+    "synchronize",
+    "trigger_nccl_fr_trace_through_pipe",
+]
+
+TORCH_NCCL_DEBUG_INFO_PIPE_FILE_ENV_VAR = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
+TORCHFT_TRIGGER_FR_ON_ABORT = "TORCHFT_TRIGGER_FR_ON_ABORT"
+
+DEFAULT_TIMEOUT = timedelta(seconds=60)
+
+_ErrorSwallowingWork = SwallowingWork
+_rendezvous = meet
+
+
+def create_store_client(store_addr: str, timeout: timedelta) -> Store:
+    """A client of the TCPStore at ``host:port/prefix``, whose keys all have that prefix."""
+    host, port, prefix = split_store_address(store_addr)
+    store = TCPStore(
+        host_name=host, port=port, is_master=False, wait_for_workers=False, timeout=timeout
+    )
+    return PrefixStore(prefix, store)
+
+
+def reconfigure_with_store(
+    pg: dist.ProcessGroup,
+    store_addr: str,
+    rank: int,
+    world_size: int,
+    timeout: timedelta = DEFAULT_TIMEOUT,
+) -> None:
+    """Connect ``pg`` with the ranks that meet at a store, without a Manager.
+
+    Args:
+        pg: the group to reconfigure.
+        store_addr: ``host:port/prefix``; a prefix of its own for each call.
+        rank: of this process.
+        world_size: the number of ranks.
+        timeout: for the handles of all ranks, and for the connections.
+
+    Raises:
+        RuntimeError: the ranks did not come in time.
+    """
+    group: Any = pg
+    store = create_store_client(store_addr, timeout)
+    store.set(f"handle/{rank}", group.get_reconfigure_handle())
+    if rank == 0:
+        store.set("uuid", str(uuid.uuid4().int >> 65))  # fits in 63 bits
+    keys = ["uuid", *(f"handle/{peer}" for peer in range(world_size))]
+    store.wait(keys, timeout)
+    number, *handles = store.multi_get(keys)
+    options = ReconfigureOptions()
+    options.uuid = int(number)
+    options.handles = [handle.decode() for handle in handles]
+    options.timeout = timeout
+    group.reconfigure(options).wait()
+
+
+def trigger_nccl_fr_trace_through_pipe(rank: int) -> bool:
+    """Ask NCCL's flight recorder of ``rank`` for a trace; False: it listens at no pipe."""
+    prefix = os.environ.get(TORCH_NCCL_DEBUG_INFO_PIPE_FILE_ENV_VAR, "")
+    if not prefix:
+        return False
+    with open(f"{prefix}{rank}.pipe", "w") as pipe:
+        pipe.write("1\n")
+    return True
+
+
+def _refuse(name: str, needs: str) -> None:
+    raise UserError(
+        f"{name} needs {needs}, which this machine or ftrun lacks. Nothing was connected; use "
+        "ProcessGroupNCCL on CUDA devices and ProcessGroupGloo elsewhere"
+    )
+
+
+class ProcessGroupXCCL(ProcessGroupWrapper):
+    """Intel's collectives: can be imported, and refuses to be constructed.
+
+    Raises:
+        UserError: ftrun has no groups for Intel's devices.
+    """
+
+    def __init__(self, timeout: timedelta = DEFAULT_TIMEOUT) -> None:
+        _refuse(type(self).__name__, "an Intel XPU and XCCL")
+        super().__init__(timeout)
+
+
+class ProcessGroupBabyNCCL(ProcessGroupBaby):
+    """NCCL in a process of its own: can be imported, and refuses to be constructed.
+
+    Raises:
+        UserError: ftrun has no NCCL groups in a process of their own.
+    """
+
+    def __init__(self, timeout: float | timedelta = 60.0) -> None:
+        _refuse(type(self).__name__, "NCCL in a process of its own")
+        super().__init__(timeout)
+
+
+class ProcessGroupBabyXCCL(ProcessGroupBaby):
+    """XCCL in a process of its own: can be imported, and refuses to be constructed.
+
+    Raises:
+        UserError: ftrun has no groups for Intel's devices.
+    """
+
+    def __init__(self, timeout: float | timedelta = 60.0) -> None:
+        _refuse(type(self).__name__, "an Intel XPU and XCCL")
+        super().__init__(timeout)

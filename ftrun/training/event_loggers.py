@@ -1,0 +1,49 @@
+"""The loggers ``torchft_quorums``, ``torchft_commits`` and ``torchft_errors``: facts as ``extra``.
+
+A handler that a script attaches to them gets a record whose attributes say what happened: at each
+new quorum, each decision about a step, each step with an error. They cost nothing where nobody
+listens at level INFO.
+
+Not here: the log lines for people, ``ftrun status``.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+
+QUORUMS, COMMITS, ERRORS = (
+    logging.getLogger(f"torchft_{name}") for name in ("quorums", "commits", "errors")
+)
+
+
+class EventLoggers:
+    """The records of one Manager.
+
+    Args:
+        job_id: of ftrun; JOB_ID in the environment counts more, as with torchft.
+        replica_id: the script's own name for this replica group, or the slot.
+        group_rank: of this worker.
+    """
+
+    def __init__(self, job_id: str, replica_id: str, group_rank: int) -> None:
+        job = os.environ.get("JOB_ID", job_id)
+        self._facts = {"job_id": job, "replica_id": replica_id, "rank": group_rank}
+        self._quorum_id = -1
+
+    def step_begins(self, quorum_id: int, step: int) -> None:
+        """A step begins; a record if its quorum is another one than the last step's."""
+        if quorum_id != self._quorum_id:
+            self._quorum_id = quorum_id
+            facts = {**self._facts, "quorum_id": quorum_id, "step": step}
+            QUORUMS.info("quorum %d from step %d on", quorum_id, step, extra=facts)
+
+    def decided(self, step: int, committed: bool, error: Exception | None) -> None:
+        """The step was committed or not; ``error``: why not."""
+        if not COMMITS.isEnabledFor(logging.INFO) and error is None:
+            return
+        facts = {**self._facts, "quorum_id": self._quorum_id, "step": step}
+        words = "committed" if committed else "not committed"
+        COMMITS.info("step %d: %s", step, words, extra={**facts, "commit_result": committed})
+        if error is not None:
+            ERRORS.info("step %d: %s", step, error, extra={**facts, "error": str(error)})

@@ -1,0 +1,64 @@
+"""Tensors in named exchanges: as bytes, back again, and reduced.
+
+Not here: the exchange (exchanges.py), who takes part (core/worker/exchange.py).
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+from torch.distributed import ReduceOp
+
+AVERAGE_OF_INTEGERS = "average reduce op is only supported for floating point tensors"
+OPERATIONS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "PREMUL_SUM")
+
+
+def to_bytes(tensor: torch.Tensor) -> bytes:
+    """The elements of ``tensor`` in order."""
+    flat = tensor.detach().cpu().contiguous().view(-1)
+    return bytes(flat.view(torch.uint8).numpy().tobytes()) if flat.numel() else b""
+
+
+def from_bytes(body: bytes, like: torch.Tensor) -> torch.Tensor:
+    """A tensor like ``like``, with the elements that ``to_bytes`` has written."""
+    if not body:
+        return torch.empty_like(like)
+    flat = torch.frombuffer(bytearray(body), dtype=like.dtype)
+    return flat.view(like.shape).to(like.device)
+
+
+def words(operation: str, tensor: torch.Tensor) -> str:
+    """An operation for people and for comparison: ``all_reduce sum of float32 2x3``."""
+    sizes = "x".join(map(str, tensor.shape)) or "scalar"
+    return f"{operation} of {str(tensor.dtype).removeprefix('torch.')} {sizes}"
+
+
+def operation_name(op: Any) -> str:
+    """A ReduceOp's name."""
+    return next((name.lower() for name in OPERATIONS if op == getattr(ReduceOp, name)), "?")
+
+
+def reduced(found: torch.Tensor, op: Any) -> torch.Tensor | None:
+    """All tensors as one, along the first dimension; None: ``op`` is not known."""
+    if op == ReduceOp.SUM:
+        return found.sum(0).to(found.dtype)
+    if op == ReduceOp.AVG:  # of integers as NCCL does
+        floats = found.is_floating_point() or found.is_complex()
+        count = found.shape[0]
+        whole = found.sum(0).div(count, rounding_mode="trunc") if not floats else None
+        return found.mean(0) if whole is None else whole.to(found.dtype)
+    if op == ReduceOp.MAX:
+        return found.amax(0)
+    if op == ReduceOp.MIN:
+        return found.amin(0)
+    if op == ReduceOp.PRODUCT:
+        return found.prod(0).to(found.dtype)
+    bitwise = {
+        ReduceOp.BAND: torch.bitwise_and,
+        ReduceOp.BOR: torch.bitwise_or,
+        ReduceOp.BXOR: torch.bitwise_xor,
+    }
+    combine = bitwise.get(op)
+    return None if combine is None else functools.reduce(combine, found.unbind(0))

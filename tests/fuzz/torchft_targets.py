@@ -1,0 +1,106 @@
+"""What torchft's clients send, and what is kept for them: readers of bytes, as functions.
+
+Not here: ftrun's own readers (targets.py).
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from random import Random
+
+from google.protobuf.message import DecodeError
+
+from ftrun.core.torchft_quorum.machine import TorchftRooms
+from ftrun.core.torchft_quorum.records import (
+    DEFAULT_ROOM,
+    CallEnded,
+    Joined,
+    QuorumSettings,
+    RoomRecord,
+    RoomsRecord,
+)
+from ftrun.core.torchft_quorum.status import torchft_status
+from ftrun.lighthouse.torchft import FILE, MAGIC, RoomsFile
+from ftrun.protocol.http2_refusal import PREFACE, Http2Refusal, is_http2
+from ftrun.torchft_wire import torchft_pb2 as wire
+from ftrun.torchft_wire.records import member_of
+
+HTTP2 = [
+    PREFACE
+    + b"\0\0\0\4\0\0\0\0\0"
+    + b"\0\0\4\x08\0\0\0\0\0\0\0\xff\xff"
+    + b"\0\0\3\1\4\0\0\0\1abc",
+    PREFACE + b"\0\0\6\4\0\0\0\0\0\0\4\0\1\0\0" + b"\0\0\0\4\1\0\0\0\0" + b"\0\0\1\1\5\0\0\0\3a",
+    b"GET /status HTTP/1.1\r\n\r\n",
+]
+
+
+class NotAccepted(Exception):
+    """The reader refused the bytes by its answer."""
+
+
+def requests() -> list[bytes]:
+    """Valid requests."""
+    members = [
+        wire.QuorumMember(replica_id="a:1"),
+        wire.QuorumMember(
+            replica_id="train_0:uuid", address="http://h:1", store_address="h:2", step=7,
+            world_size=2, shrink_only=True, data='{"x": 1}', commit_failures=1,
+            reconfigure_handles=["p", "q"],
+        ),
+    ]  # fmt: skip
+    found = [wire.LighthouseQuorumRequest(requester=member) for member in members]
+    return [request.SerializeToString() for request in found]
+
+
+def read_request(data: bytes) -> None:
+    """From the bytes to the rooms, their record and their status."""
+    try:
+        request = wire.LighthouseQuorumRequest.FromString(data)
+    except DecodeError as error:
+        raise NotAccepted from error
+    if not request.HasField("requester"):
+        raise NotAccepted
+    rooms = TorchftRooms(QuorumSettings())
+    rooms.handle(Joined(1, DEFAULT_ROOM, member_of(request.requester)), 1.0)
+    assert RoomsRecord.of(json.loads(json.dumps(rooms.record().document()))) == rooms.record()
+    json.dumps(torchft_status([], rooms.rooms, 2.0))
+    rooms.handle(CallEnded(1), 3.0)
+
+
+def files(place: Path) -> list[bytes]:
+    """Valid files."""
+    found = []
+    for record in (RoomsRecord(), RoomsRecord({"x": RoomRecord(5, ("a", "b"))}, 3)):
+        RoomsFile(place / FILE).write(record)
+        found.append((place / FILE).read_bytes())
+    return found
+
+
+def sealed_file(rng: Random) -> bytes:
+    """A file whose digest is right and whose content need not be."""
+    from ftrun.lighthouse.sealed_file import _digest
+    from tests.fuzz.mutations import mutate_json
+
+    document = RoomsRecord({"x": RoomRecord(5, ("a",)), "y": RoomRecord(7, ())}, 3).document()
+    payload = json.dumps(mutate_json(rng, document)).encode("utf-8", "replace")
+    return MAGIC + _digest(payload) + payload
+
+
+def read_file(place: Path, data: bytes) -> None:
+    """Load it, as a lighthouse does that is started."""
+    (place / FILE).write_bytes(data)
+    if RoomsFile(place / FILE).load() is None:
+        raise NotAccepted
+
+
+def read_http2(data: bytes) -> None:
+    """The port for HTTP/1.1, if it is HTTP/2; bounded in what it keeps and says."""
+    if not is_http2(data):
+        raise NotAccepted
+    refusal = Http2Refusal("words")
+    answer = refusal.feed(data[len(PREFACE) :])
+    assert len(answer) <= 9 * (len(data) + 64)
+    if not refusal.is_over:
+        raise NotAccepted

@@ -1,0 +1,82 @@
+"""A second lighthouse of torchft's, as dumb as can be: no pruning, no short cuts, all from scratch.
+
+It follows the list of rules line by line, keeps every heartbeat for ever, and looks at everything
+after every event. Not here: what it is compared with.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ftrun.core.torchft_quorum.records import QuorumMember, QuorumSettings
+
+
+@dataclass
+class DumbLighthouse:
+    """One room. ``answers``: of each call that has one, quorum id and names."""
+
+    settings: QuorumSettings
+    heartbeats: dict[str, float] = field(default_factory=dict)
+    calls: list[tuple[int, QuorumMember, float]] = field(default_factory=list)
+    last: list[str] | None = None
+    quorum_id: int = 0
+    answers: dict[int, tuple[int, tuple[str, ...]]] = field(default_factory=dict)
+
+    def heartbeat(self, name: str, now: float) -> None:
+        """A heartbeat."""
+        self.heartbeats[name] = now
+        self.look(now)
+
+    def join(self, call: int, member: QuorumMember, now: float) -> None:
+        """A call."""
+        self.heartbeats[member.replica_id] = now
+        self.calls.append((call, member, now))
+        self.look(now)
+
+    def leave(self, call: int, now: float) -> None:
+        """A call ends."""
+        self.calls = [x for x in self.calls if x[0] != call]
+        self.look(now)
+
+    def look(self, now: float) -> None:
+        """Is there a quorum?"""
+        timeout_s = self.settings.heartbeat_timeout_s
+        healthy = [name for name, at in self.heartbeats.items() if now - at < timeout_s]
+        joined: dict[str, tuple[QuorumMember, float]] = {}
+        for _, member, since in self.calls:
+            if member.replica_id in healthy:
+                joined[member.replica_id] = (member, since)
+        members = self._decide(joined, healthy, now)
+        if not members:
+            return
+        names = [member.replica_id for member in members]
+        if names != self.last or max(member.commit_failures for member in members) > 0:
+            self.quorum_id += 1
+        self.last = names
+        waiting = []
+        for call, member, _ in self.calls:
+            if member.replica_id in names:
+                self.answers[call] = (self.quorum_id, tuple(names))
+            else:
+                waiting.append((call, member, now))
+        self.calls = waiting
+
+    def _decide(
+        self, joined: dict[str, tuple[QuorumMember, float]], healthy: list[str], now: float
+    ) -> list[QuorumMember] | None:
+        if not joined:
+            return None
+        members = [joined[name][0] for name in sorted(joined)]
+        if self.last is not None:
+            if any(member.shrink_only for member in members):
+                members = [member for member in members if member.replica_id in self.last]
+            if all(name in joined for name in self.last):
+                return members
+        if len(joined) < self.settings.min_replicas:
+            return None
+        if len(joined) <= len(healthy) // 2:
+            return None
+        first = min(since for _, since in joined.values())
+        if len(joined) < len(healthy) and now - first < self.settings.join_timeout_s:
+            return None
+        return members

@@ -1,0 +1,59 @@
+"""torchft's clients at our other ports are told where they are. Here they are gRPC's own."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import grpc
+import pytest
+
+from ftrun.protocol.auth import new_token
+from ftrun.torchft_wire import torchft_pb2 as wire
+from tests.unit.lighthouse.lighthouse_process import LighthouseProcess
+
+HEARTBEAT = "/torchft.LighthouseService/Heartbeat"
+TIMEOUT_S = 60.0
+
+
+def heartbeat(address: str, path: str = HEARTBEAT) -> grpc.RpcError:
+    with grpc.insecure_channel(address) as channel:
+        call = channel.unary_unary(
+            path,
+            wire.LighthouseHeartbeatRequest.SerializeToString,
+            wire.LighthouseHeartbeatResponse.FromString,
+        )
+        with pytest.raises(grpc.RpcError) as caught:
+            call(wire.LighthouseHeartbeatRequest(replica_id="a"), timeout=TIMEOUT_S)
+        return caught.value
+
+
+def test_both_ports_say_what_they_are(tmp_path: Path) -> None:
+    with LighthouseProcess(tmp_path, new_token()) as lighthouse:
+        for address, words in ((lighthouse.grpc, "own agents"), (lighthouse.http, "HTTP port")):
+            error = heartbeat(address)
+            assert error.code() is grpc.StatusCode.UNIMPLEMENTED
+            assert words in error.details() and "--torchft-bind HOST:PORT" in error.details()
+        # Other strangers learn nothing.
+        error = heartbeat(lighthouse.grpc, "/ftrun.Membership/Attach")
+        assert error.code() is grpc.StatusCode.UNAUTHENTICATED
+        assert lighthouse.status()["torchft"] is None
+
+
+@pytest.mark.slow
+def test_a_client_that_says_nothing_more_is_closed(tmp_path: Path) -> None:
+    """The preface alone holds a connection no longer than any other request."""
+
+    async def main() -> None:
+        with LighthouseProcess(tmp_path, new_token()) as lighthouse:
+            host, port = lighthouse.http.split(":")
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writer.write(b"PRI * HTTP/2.0\r\n")
+            await writer.drain()
+            writer.write(b"\r\nSM\r\n\r\n")
+            assert await reader.readexactly(9) == b"\0\0\0\4\0\0\0\0\0"
+            assert await asyncio.wait_for(reader.read(), 2 * TIMEOUT_S) == b""
+            writer.close()
+            await writer.wait_closed()
+
+    asyncio.run(asyncio.wait_for(main(), 5 * TIMEOUT_S))

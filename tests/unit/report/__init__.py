@@ -1,0 +1,1 @@
+"""The report of a job, from its events."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -51,6 +51,10 @@ def answer(says_so: bool = False) -> None:
         sys.meta_path.insert(0, _Finder(says_so))
 
 
+ON_IMPORT: list[Callable[[], None]] = []
+"""Called when the script first imports torchft, before it has any name of it."""
+
+
 class _Finder(MetaPathFinder):
     """Finds ``torchft`` and its submodules in ``ftrun.torchft``."""
 
@@ -72,6 +76,8 @@ class _Finder(MetaPathFinder):
 
     def say_so(self) -> None:
         """Say whose modules these are, once."""
+        while ON_IMPORT:
+            ON_IMPORT.pop()()
         if self._says_so:
             self._says_so = False
             print(LINE, file=sys.__stderr__, flush=True)

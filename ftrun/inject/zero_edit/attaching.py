@@ -28,6 +28,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import ftrun
 from ftrun.core.forms import Form
+from ftrun.inject import torchft_names
 from ftrun.inject.zero_edit.frames import call_site, is_script
 from ftrun.inject.zero_edit.refusals import refuse, want
 from ftrun.inject.zero_edit.trial import note_refusal
@@ -38,6 +39,7 @@ EXPLICIT_NAMES = frozenset(
     {"CheckpointTransport", "DistributedDataParallel", "DistributedSampler", "GradScaler"}
     | {"HTTPTransport", "ManagedProcessGroup", "Manager", "Optimizer", "OptimizerWrapper"}
     | {"ProcessGroupGloo", "ProcessGroupNCCL", "PureDistributedDataParallel", "manager"}
+    | {"ElasticLoader", "ElasticSampler", "replicate"}
 )
 """Names of ``ftrun`` that only a script with a Manager uses."""
 _DISTRIBUTED = ("/torch/distributed/", "/ftrun/inject/zero_edit/world.py")
@@ -81,6 +83,7 @@ class Attaching:
             del names[name]  # else the script's import would find it without asking
         names["__getattr__"] = self._look_up
         context.before_claim(self._claimed)
+        torchft_names.ON_IMPORT.append(self._imports_torchft)
         register_optimizer_step_post_hook(self._stepped)
 
     def raised(self, error: BaseException) -> None:
@@ -120,6 +123,10 @@ class Attaching:
         if name in EXPLICIT_NAMES and self.stage in (Stage.OPEN, Stage.TAKEN):
             self._is_explicit(f"ftrun.{name}")
         return self._plain_getattr(name)
+
+    def _imports_torchft(self) -> None:
+        if self.stage in (Stage.OPEN, Stage.TAKEN):
+            self._is_explicit("torchft")
 
     def _claimed(self) -> None:
         """A Manager is being made."""

@@ -6,12 +6,15 @@ Not here: fetching (status/source.py), the screens (main.py, pages.py, waiting.p
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar, Protocol
 
 from textual.app import App
 from textual.binding import Binding, BindingType
+from textual.events import Resize
+from textual.geometry import Size
 
 from ftrun import clock
 from ftrun.core.lighthouse.status import OperationStatus
@@ -141,12 +144,22 @@ class StatusApp(App[int]):
 
     def _tick(self) -> None:
         """Ages go on while no picture comes; a notice ends."""
+        self._look_at_size()
         now = clock.now()
         if self.notice and now >= self._notice_until:
             self.notice = ""
             self._show()
         elif self.picture.state in (State.GONE, State.REFUSED):
             self._show()
+
+    def _look_at_size(self) -> None:
+        """Tell the screen its size again, if the word of a resize did not come to it."""
+        stdout = sys.__stdout__
+        if self.is_headless or stdout is None or not stdout.isatty():
+            return
+        size = Size(*os.get_terminal_size(stdout.fileno()))
+        if size not in (self.size, Size(0, 0)) or self.screen.size != self.size:
+            self.post_message(Resize(size, size))
 
     def tell(self, words: str) -> None:
         """Show a notice for a while."""

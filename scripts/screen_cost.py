@@ -8,8 +8,8 @@ of its own (a pty that answers as a terminal does). Start: from exec to the firs
 one core, over ``--seconds``, with ten replicas and with a thousand. Keys: until what they write.
 
 The lighthouse: its real core, with 125 scripted nodes of eight replicas. What it takes of a core to
-make a status, to take what the agents measure, and while a page in a headless Chromium watches (if
-there is one); ``ftrun status --json`` as a whole command.
+make a status, a scrape of its metrics and an event, to take what the agents measure, and while a
+page in a headless Chromium watches (if there is one); ``ftrun status --json`` as a whole command.
 """
 
 from __future__ import annotations
@@ -52,6 +52,9 @@ from ftrun.core.lighthouse.machine import (
 )
 from ftrun.core.lighthouse.status import SCHEMA, Status
 from ftrun.core.quorum import Endpoint
+from ftrun.lighthouse.event_file import EVENTS_FILE, EventFile
+from ftrun.lighthouse.metrics import render_metrics
+from ftrun.lighthouse.occurrences import Totals
 from ftrun.protocol.auth import bearer, new_token
 from ftrun.protocol.codec import decode, encode
 from tests.unit.status.documents import healthy, thousand
@@ -61,6 +64,7 @@ from tests.web.browser import CHROMIUM, Browser
 ROOT = Path(__file__).resolve().parents[1]
 SHOWN = b"llama-1b-pretrain"
 STARTS = 7
+EVENTS = 200
 KEYS = 40
 NODES, REPLICAS = 125, 8
 SETTINGS = LighthouseSettings(assign_gather_s=0.0, join_gather_s=0.0)
@@ -250,6 +254,7 @@ def measure_lighthouse(seconds: float, directory: Path) -> None:
     assert replica["workers"][0]["pid"] == 812 and replica["own_s"] == 0.2
     print(f"lighthouse: a status takes {statistics.median(made) * 1000:.0f} ms, "
           f"{len(data) / 1e6:.2f} MB")  # fmt: skip
+    measure_metrics(job, directory)
     token = new_token()
     with served(job.status, token) as address:
         measure_command(address, token, directory)
@@ -257,6 +262,24 @@ def measure_lighthouse(seconds: float, directory: Path) -> None:
             print("page: there is no Chromium here")
         else:
             asyncio.run(measure_page(address, token, seconds, directory))
+
+
+def measure_metrics(job: LargeJob, directory: Path) -> None:
+    """What one scrape takes, and what one event takes, of a thousand replicas."""
+    status, scrapes = job.status(), []
+    for _ in range(STARTS):
+        began = time.process_time()
+        text = render_metrics(status, Totals())
+        scrapes.append(time.process_time() - began)
+    file = EventFile([directory])
+    facts = {"kind": "formed", "replicas": [str(n) for n in range(NODES * REPLICAS)], "text": "x"}
+    began = time.process_time()
+    for _ in range(EVENTS):
+        file.write("notice", facts)
+    event_s = (time.process_time() - began) / EVENTS
+    print(f"metrics: a scrape takes {statistics.median(scrapes) * 1000:.0f} ms besides the status, "
+          f"{len(text) / 1e6:.2f} MB; an event that names all replicas {event_s * 1000:.2f} ms, "
+          f"{(directory / EVENTS_FILE).stat().st_size / EVENTS / 1e3:.1f} kB")  # fmt: skip
 
 
 def measure_command(address: str, token: str, directory: Path) -> None:

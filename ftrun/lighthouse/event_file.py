@@ -30,28 +30,21 @@ class EventFile:
     """
 
     def __init__(self, directories: Iterable[Path] = (), limit_bytes: int = FILE_BYTES_MAX) -> None:
-        self._paths = list(dict.fromkeys(path / EVENTS_FILE for path in directories))
+        paths = dict.fromkeys(path / EVENTS_FILE for path in directories)
+        self._unwritten = dict.fromkeys(paths, 0)  # events that each file lacks since its last one
         self._limit_bytes = limit_bytes
-        self._unwritten = 0
 
     def write(self, kind: str, facts: Mapping[str, Any]) -> None:
         """Add one event with the present date."""
-        if not self._paths:
-            return
         time = clock.wall().isoformat(timespec="milliseconds")
         event: dict[str, Any] = {"schema": SCHEMA, "time": time, "event": kind, **facts}
-        if self._unwritten:
-            event["unwritten"] = self._unwritten
-        line = json.dumps(event, separators=(",", ":"), allow_nan=False) + "\n"
-        data = line.encode()
-        written = [self._append(path, data) for path in self._paths]
-        if all(written):
-            self._unwritten = 0
-        else:
-            self._unwritten += 1
+        for path, lacks in self._unwritten.items():
+            is_written = self._append(path, event | ({"unwritten": lacks} if lacks else {}))
+            self._unwritten[path] = 0 if is_written else lacks + 1
 
-    def _append(self, path: Path, data: bytes) -> bool:
+    def _append(self, path: Path, event: Mapping[str, Any]) -> bool:
         try:
+            data = (json.dumps(event, separators=(",", ":"), allow_nan=False) + "\n").encode()
             with open(path, "ab") as file:
                 is_full = file.tell() + len(data) > self._limit_bytes
                 if not is_full:
@@ -59,8 +52,8 @@ class EventFile:
             if is_full:
                 path.replace(path.with_name("events.old.jsonl"))
                 path.write_bytes(data)
-        except OSError as error:
-            if not self._unwritten:
+        except (OSError, ValueError) as error:  # ValueError: a number that JSON does not have
+            if not self._unwritten[path]:
                 log.warning("%s cannot be written, and lacks events until it can: %s", path, error)
             return False
         return True

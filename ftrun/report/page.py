@@ -175,7 +175,9 @@ def _failures(story: Story) -> str:
         return "<h2>Failures</h2><p>Nothing has failed.</p>"
     rows = []
     for kind, records in kinds:
-        backs = [r["back_after_s"] for r in records if isinstance(r.get("back_after_s"), float)]
+        backs = [
+            r["back_after_s"] for r in records if isinstance(r.get("back_after_s"), int | float)
+        ]
         costs = [r.get("cost") or {} for r in records]
         rows.append(
             [

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 SCHEMA = "ftrun.event/1"
@@ -20,7 +20,7 @@ Record = dict[str, Any]
 
 @dataclass(slots=True)
 class Story:
-    """What the events tell. Times are seconds since ``began``.
+    """What the events tell. Times are seconds since ``began``: the account's beginning.
 
     ``job``: its last ``job`` event; ``account``: its last one; ``bands``: of the last account that
     has them. ``points``: time and step of each account; ``sizes``: time and members of each quorum.
@@ -77,7 +77,26 @@ def read_story(lines: Iterable[str], job_id: str) -> Story | None:
     if story is not None:
         story.unread = unread
         del story.changes[:-CHANGES_MAX]
+        _count_from_the_account(story)
     return story
+
+
+def _count_from_the_account(story: Story) -> None:
+    """The account began before the first event: when the first agent was started."""
+    _, when = _event(json.dumps(story.account)) if story.account else (None, None)
+    wall_s = story.account.get("wall_s")
+    if when is None or not isinstance(wall_s, int | float):
+        return
+    began = when - timedelta(seconds=wall_s)
+    earlier_s = (story.began - began).total_seconds()
+    if earlier_s <= 0:
+        return  # the log lost its beginning
+    story.began = began
+    story.last_s += earlier_s
+    story.points = [(at + earlier_s, value) for at, value in story.points]
+    story.sizes = [(at + earlier_s, value) for at, value in story.sizes]
+    story.changes = [(at + earlier_s, change) for at, change in story.changes]
+    story.incidents = {n: (at + earlier_s, x) for n, (at, x) in story.incidents.items()}
 
 
 def _event(line: str) -> tuple[Record | None, datetime | None]:

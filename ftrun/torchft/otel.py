@@ -20,7 +20,7 @@ def setup_logger(name: str) -> None:
     if os.environ.get(USE_OTEL, "false") != "false":
         log.warning(
             "%s: ftrun attaches no OpenTelemetry exporter to the logger %r. Add a handler of "
-            "opentelemetry-sdk to it, or read ftrun's own metrics (docs/STATUS.md)",
+            "opentelemetry-sdk to it, or read ftrun's own metrics (docs/METRICS.md)",
             USE_OTEL,
             name,
         )

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ftrun import clock
+from ftrun.snapshots.directory import snapshots
 from tests.process.job import Job
 
 SCRIPTS = Path(__file__).resolve().parent / "scripts"
@@ -92,14 +93,20 @@ class Runs:
             ends = tuple(re.findall(r"\] finished (.*)", job.output))
             return Outcome(code, ends, job.output)
 
-    def kill(self, replicas: int, after_s: float) -> tuple[float, int, dict[int, float]]:
+    def kill(
+        self, replicas: int, after_s: float, *, with_snapshot: bool = False
+    ) -> tuple[float, int, dict[int, float]]:
         """A run that is killed as a whole ``after_s`` after its first step.
+
+        ``with_snapshot``: after the first step and the first snapshot, however slow the machine is.
 
         Returns:
             When it was killed, its last step, and when each step was committed.
         """
         with self.start(replicas) as job:
             job.expect(r"from step \d+ on")
+            if with_snapshot:
+                job.until(lambda: bool(snapshots(self.snapshots)), "a snapshot")
             threading.Event().wait(after_s)  # the moment of the kill is what is tried
             kill_everything(job)
             now = clock.now()
@@ -133,7 +140,13 @@ def began_at(output: str) -> int:
 
 
 def kill_often(
-    runs: Runs, replicas: int, kills: int, seed: int, longest_s: float
+    runs: Runs,
+    replicas: int,
+    kills: int,
+    seed: int,
+    longest_s: float,
+    *,
+    with_snapshot: bool = False,
 ) -> tuple[list[Kill], Outcome]:
     """Kill everything ``kills`` times at random moments, each time in a run that goes on.
 
@@ -146,7 +159,7 @@ def kill_often(
     begun: dict[int, float] = {}
     for _ in range(kills):
         after_s = draw.uniform(0.0, longest_s)
-        now, step, times = runs.kill(replicas, after_s)
+        now, step, times = runs.kill(replicas, after_s, with_snapshot=with_snapshot)
         first = min(times, default=None)
         if pending is not None and first is not None:
             found.append(_lost(pending, first))

@@ -23,7 +23,7 @@ def calm(tmp_path: Path, kind: str, steps: int, replicas: int = 2) -> Outcome:
 @pytest.mark.parametrize("kind", KINDS)
 def test_killed_twice(tmp_path: Path, kind: str) -> None:
     runs = Runs(tmp_path, kind, every_s=3.0)
-    kills, last = kill_often(runs, 2, kills=2, seed=11, longest_s=12.0)
+    kills, last = kill_often(runs, 2, kills=2, seed=11, longest_s=6.0, with_snapshot=True)
     assert last.exit_code == 0 and last.end == calm(tmp_path, kind, runs.steps).end, last.output
     assert kills and max(kill.lost_s for kill in kills) <= 3.0 + MARGIN_S, kills
     assert max(kill.resumed_at for kill in kills) > 0, kills

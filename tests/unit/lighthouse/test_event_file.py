@@ -51,3 +51,23 @@ def test_what_cannot_be_written_is_counted_and_told_once(
     first, second = lines(directory / EVENTS_FILE)
     assert (first["number"], first["unwritten"]) == (3, 3)
     assert "unwritten" not in second
+
+
+def test_each_file_has_its_own_count(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    file = EventFile([tmp_path / "a", tmp_path / "b"])
+    for number in range(3):
+        file.write("notice", {"number": number})
+    (tmp_path / "b").mkdir()
+    file.write("notice", {"number": 3})
+    assert not any("unwritten" in event for event in lines(tmp_path / "a" / EVENTS_FILE))
+    (event,) = lines(tmp_path / "b" / EVENTS_FILE)
+    assert (event["number"], event["unwritten"]) == (3, 3)
+
+
+def test_a_number_that_json_lacks_loses_its_event_alone(tmp_path: Path) -> None:
+    file = EventFile([tmp_path])
+    file.write("account", {"goodput": float("nan")})
+    file.write("notice", {"number": 1})
+    (event,) = lines(tmp_path / EVENTS_FILE)
+    assert (event["number"], event["unwritten"]) == (1, 1)

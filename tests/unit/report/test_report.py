@@ -60,7 +60,11 @@ def test_another_job_of_the_same_lighthouse_is_left_out() -> None:
     lines.append(incident(1, 10.0, 1.0))
     story = read_story(lines, "a")
     assert story is not None
-    assert (story.incidents, story.account["step"], story.last_s) == ({}, 4, 3.0)
+    assert (story.incidents, story.account["step"], story.last_s) == (
+        {},
+        4,
+        8.0,
+    )  # since the account began
     assert read_story(lines, "d") is None
 
 

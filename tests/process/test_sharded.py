@@ -72,7 +72,7 @@ print("digest", hashlib.sha256(b"".join(p.numpy().tobytes() for p in whole)).hex
 
 
 @pytest.mark.parametrize("keeps_unsharded", [False, True])
-def test_groups_of_two_lose_no_step(tmp_path: Path, keeps_unsharded: bool) -> None:
+def test_groups_of_two_go_on_and_heal(tmp_path: Path, keeps_unsharded: bool) -> None:
     script = SCRIPT.replace(
         "reshard_after_forward=KEEPS", f"reshard_after_forward={not keeps_unsharded}"
     )
@@ -88,7 +88,8 @@ def test_groups_of_two_lose_no_step(tmp_path: Path, keeps_unsharded: bool) -> No
         assert len(digests) == 6 and len(set(digests)) == 1, output
         for replica in (0, 2):
             found = re.findall(rf"^\[{replica}\.0\] step (\d+)$", output, re.MULTILINE)
-            assert [int(step) for step in found] == list(range(1, 41)), output
+            assert [int(step) for step in dict.fromkeys(found)] == list(range(1, 41)), output
+            assert len(found) <= 41, output  # the step of the death may be computed once more
         assert job.left() == []
 
 

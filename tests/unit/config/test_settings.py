@@ -82,7 +82,10 @@ def test_bad_replicas_are_explained(text: str, minimum: int | None, message: str
         ({"device": "tpu"}, "--device 'tpu'"),
         ({"inject": "magic"}, "--inject 'magic'"),
         ({"data": "twice"}, "--data 'twice': give one of as-written, exactly-once"),
-        ({"data": "exactly-once"}, "--data exactly-once with --inject explicit"),
+        (
+            {"data": "exactly-once", "inject": "explicit"},
+            "--data exactly-once with --inject explicit",
+        ),
         ({"global_batch": 0}, "--global-batch 0"),
         ({"global_batch": 8, "inject": "ddp"}, "--global-batch with --inject ddp"),
         ({"preload": ("a b",)}, "--preload 'a b'"),

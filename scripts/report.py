@@ -25,22 +25,8 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from tests.process.job import Job  # noqa: E402
+from tests.process.test_events import SCRIPT  # noqa: E402
 
-SCRIPT = """
-import ftrun, torch, time
-from pathlib import Path
-model = torch.nn.Linear(4, 1)
-manager = ftrun.manager()
-ddp = ftrun.DistributedDataParallel(manager, model)
-inner = torch.optim.SGD(model.parameters(), 0.1)
-manager.register_state_dict_fn("model", model.load_state_dict, model.state_dict)
-optimizer = ftrun.Optimizer(manager, inner)
-while not Path("over").exists():
-    optimizer.zero_grad()
-    ddp(torch.ones(1, 4)).sum().backward()
-    optimizer.step()
-    time.sleep(0.02)
-"""
 KILLS = 10
 REPLICAS = 4
 

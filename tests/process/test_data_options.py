@@ -1,4 +1,4 @@
-"""``--data exactly-once`` and ``--global-batch`` are honoured or refused, whatever the script is."""
+"""``--data exactly-once`` and ``--global-batch`` are honoured or refused by every script."""
 
 from __future__ import annotations
 

@@ -19,8 +19,8 @@ class LoaderPlace:
     """One open iterator of a loader that gives training batches.
 
     ``spot``: where the script began to iterate; ``number``: which of those open there, from 0.
-    ``epoch``: of its sampler; None: the sampler has none. ``drawn``: the batches taken before the
-    one that the next step trains on.
+    ``epoch``: of its sampler; None: the sampler has none. ``drawn``: the number of
+    the first batch that the next step trains on.
     """
 
     spot: Spot
@@ -33,13 +33,16 @@ class LoaderPlace:
 class Place:
     """Where the script stands at the boundary of a step.
 
-    ``stack``: the script's frames at its last draw, innermost first. ``counters``: for each of
-    them the plain values that have changed since the first step. ``ranges``: the number that each
+    ``stack``: the script's frames at the first draw since the last step, innermost first.
+    ``counters``: for each of them the plain values that have changed since the first step.
+    ``entry``: the frames at which the loader's first batch was drawn, where a newcomer joins.
+    ``ranges``: the number that each
     ``range`` loop around has taken last. ``exchanges``: since the last commit. ``has_finished``:
     the script has come to its end, ``commits`` steps after this place.
     """
 
     stack: tuple[Spot, ...] = ()
+    entry: tuple[Spot, ...] = ()
     loaders: tuple[LoaderPlace, ...] = ()
     ranges: tuple[tuple[Spot, int], ...] = ()
     counters: tuple[Values, ...] = field(default=(), hash=False)
@@ -52,6 +55,7 @@ class Place:
         return json.dumps(
             {
                 "stack": [_spot(spot) for spot in self.stack],
+                "entry": [_spot(spot) for spot in self.entry],
                 "loaders": [[_spot(x.spot), x.number, x.epoch, x.drawn] for x in self.loaders],
                 "ranges": [[_spot(spot), number] for spot, number in self.ranges],
                 "counters": list(self.counters),
@@ -67,6 +71,7 @@ class Place:
         known = json.loads(text)
         return Place(
             stack=tuple(Spot(*spot) for spot in known["stack"]),
+            entry=tuple(Spot(*spot) for spot in known["entry"]),
             loaders=tuple(
                 LoaderPlace(Spot(*spot), number, epoch, drawn)
                 for spot, number, epoch, drawn in known["loaders"]

@@ -1,5 +1,7 @@
 """Hugging Face's Trainer, with its own loop: a small GPT-2."""
 
+import sys
+
 import moment
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
@@ -34,6 +36,7 @@ def main():
         use_cpu=True,
         report_to=[],
         disable_tqdm=True,
+        gradient_accumulation_steps=int(sys.argv[1]) if sys.argv[1:] else 1,
     )
     trainer = Trainer(model=model, args=arguments, train_dataset=Numbers(), callbacks=[Moments()])
     trainer.train()

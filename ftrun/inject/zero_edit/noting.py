@@ -1,0 +1,131 @@
+"""The script at its draws: what the place of a step is made of.
+
+The place of a step is where the script stood at the first draw since the step before: a newcomer
+that is set to it there draws all batches of the step, however many these are. It joins where its
+own loop draws for the first time, because a loop that draws ahead holds wrong batches afterwards.
+
+Not here: when a step begins, and how a newcomer is set to a place (loop.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import FrameType
+
+from ftrun.inject.zero_edit.counting import RANGES
+from ftrun.inject.zero_edit.frames import Spot, Values, read_values, script_frames, spot_of
+from ftrun.inject.zero_edit.loaders import OPEN, LoaderIterator
+from ftrun.inject.zero_edit.place import LoaderPlace, Place, changed_since
+
+PHASE_STEPS = 64
+"""A script that has drawn its batches from a loader, and not for so many steps, trains in another
+phase, without a loader."""
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """The script at one draw. ``order``: of the draws; ``exchanges``: since the last commit."""
+
+    order: int = 0
+    stack: tuple[Spot, ...] = ()
+    values: tuple[Values, ...] = ()
+    ranges: tuple[tuple[Spot, int], ...] = ()
+    exchanges: int = 0
+
+
+class Noting:
+    """Notes the script's draws.
+
+    Args:
+        exchanges: how many exchanges there were since the last commit.
+    """
+
+    def __init__(self, exchanges: Callable[[], int]) -> None:
+        self._exchanges = exchanges
+        self._order = 0
+        self._steps_without = 0  # steps since the last draw of a training batch
+        self._has_drawn = self._has_place = False
+
+    def draw(
+        self, iterator: LoaderIterator, here: tuple[Spot, ...], frames: list[FrameType]
+    ) -> None:
+        """A loader is asked for a batch."""
+        iterator.entry = iterator.entry or here
+        if iterator.noted is None:
+            iterator.noted = self._note(here, frames)
+
+    def note(self) -> Noted:
+        """The script where it stands."""
+        frames = script_frames()
+        return self._note(tuple([spot_of(frame) for frame in frames]), frames)
+
+    def _note(self, here: tuple[Spot, ...], frames: list[FrameType]) -> Noted:
+        self._order += 1
+        values = tuple([read_values(frame) for frame in frames])
+        ranges = RANGES.current({spot.name for spot in here})
+        return Noted(self._order, here, values, ranges, self._exchanges())
+
+    def evaluation(self) -> None:
+        """A model is evaluated: what was drawn lately was not for training."""
+        for iterator in OPEN.all():
+            if not iterator.is_training:
+                iterator.is_fresh = False
+
+    def training(self) -> list[LoaderIterator]:
+        """A forward pass in training: the iterators that give its batches, by their first draws.
+
+        Those without a draw since the last step come last.
+        """
+        self._mark_training()
+        found = [iterator for iterator in OPEN.all() if iterator.is_training]
+        for iterator in found:
+            iterator.cursor.begin()
+            OPEN.learn(iterator)
+            if iterator.is_fresh:
+                self._has_drawn, self._steps_without = True, 0
+        return sorted(found, key=lambda x: (x.noted is None, x.noted.order if x.noted else 0))
+
+    def _mark_training(self) -> None:
+        """Find out whose batches the forward pass has got: of those that were drawn since the step
+        before, and of those that have ended only if there is no doubt."""
+        fresh = [iterator for iterator in OPEN.all() if iterator.is_fresh]
+        for iterator in fresh:
+            iterator.is_training |= not iterator.cursor.has_ended or OPEN.has_learned(iterator)
+        if not any(iterator.is_training for iterator in fresh):
+            ended = [iterator for iterator in fresh if iterator.noted is not None]
+            for iterator in sorted(ended, key=lambda x: x.noted.order)[-1:]:
+                iterator.is_training = True
+
+    def commit(self) -> None:
+        """A step has ended."""
+        self._steps_without += 1
+        OPEN.commit()
+        for iterator in OPEN.all():
+            iterator.is_fresh, iterator.noted = False, None
+            iterator.cursor.commit()
+
+    def place(
+        self, draws: Sequence[LoaderIterator], noted: Noted, first: Sequence[Values]
+    ) -> Place | None:
+        """The place of a step; None: peers cannot be set to it, so they join at a later one.
+
+        Args:
+            draws: the iterators of training batches, as ``training`` gives them.
+            noted: the script at the first draw of them, or where it stands if there is none.
+            first: its values at its first step.
+        """
+        if draws:
+            firsts = [iterator.cursor.begin() for iterator in draws]
+            is_unclear = draws[0].noted is None or None in firsts
+        else:
+            is_unclear = self._has_drawn and self._steps_without < PHASE_STEPS
+        if is_unclear and self._has_place:
+            return None
+        self._has_place = True
+        loaders = tuple(
+            LoaderPlace(x.spot, x.number, x.epoch, x.cursor.begin() or 0) for x in draws
+        )
+        entry = (draws[0].entry if draws else ()) or noted.stack
+        counters = changed_since(first, noted.values)
+        return Place(noted.stack, entry, loaders, noted.ranges, counters, noted.exchanges)

@@ -14,7 +14,7 @@ import re
 import sys
 import sysconfig
 from collections.abc import Hashable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from enum import Enum
 from functools import lru_cache
 from pathlib import Path
@@ -34,6 +34,8 @@ DEPTH_MAX = 64
 NAMES_MAX = 512
 DICT_MAX = 64
 TEXT_CHARS_MAX = 1024
+OBJECTS_DEEP = 2
+NESTED_MAX = 8
 
 _OWN = re.compile(r"rank|process_zero|main_process|is_main|is_master|is_lead|hostname|^pid$|device")
 _FTRUN = str(Path(__file__).resolve().parents[2])
@@ -162,7 +164,8 @@ def heals(values: dict[Any, Any]) -> bool:
 def _places(frame: FrameType) -> Iterator[tuple[str, dict[Any, Any] | None, Any, Any]]:
     """Path, container (None: a local variable), key and value of all plain values of a frame.
 
-    Also values in its dicts, and in the attributes of objects of the script's classes, two deep.
+    Also values in its dicts, and in the attributes of objects of the script's classes, two deep
+    (records in records are one object: Lightning keeps its counters so).
     """
     for name, value in list(frame.f_locals.items()):
         if name.startswith("__"):
@@ -184,7 +187,10 @@ def _inside(name: str, value: Any) -> Iterator[tuple[str, dict[Any, Any], Any, A
         yield from _attributes(name, value)
 
 
-def _attributes(name: str, holder: Any) -> Iterator[tuple[str, dict[Any, Any], Any, Any]]:
+def _attributes(
+    name: str, holder: Any, objects: int = OBJECTS_DEEP, nested: int = NESTED_MAX
+) -> Iterator[tuple[str, dict[Any, Any], Any, Any]]:
+    """The plain values of an object, and of those in it. Records in records are one object."""
     for key, item in list(vars(holder).items()):
         if _is_plain(item):
             yield f"{name}.{key}", vars(holder), key, item
@@ -193,9 +199,9 @@ def _attributes(name: str, holder: Any) -> Iterator[tuple[str, dict[Any, Any], A
             and _holds_values(cast(Hashable, type(item)))
             and hasattr(item, "__dict__")
         ):
-            for inner, value in list(vars(item).items()):
-                if _is_plain(value):
-                    yield f"{name}.{key}.{inner}", vars(item), inner, value
+            left = objects - (not is_dataclass(item))
+            if left and nested:
+                yield from _attributes(f"{name}.{key}", item, left, nested - 1)
 
 
 def read_values(frame: FrameType) -> Values:

@@ -46,7 +46,7 @@ from ftrun.inject.zero_edit.frames import (
 )
 from ftrun.inject.zero_edit.loaders import OPEN, LoaderIterator
 from ftrun.inject.zero_edit.models import Models
-from ftrun.inject.zero_edit.noting import Noting
+from ftrun.inject.zero_edit.noting import Noting, matched
 from ftrun.inject.zero_edit.place import Place, digest, summary
 from ftrun.inject.zero_edit.refusals import Refused, refuse
 from ftrun.inject.zero_edit.settings import digest_of, settings_of, text_of
@@ -165,7 +165,7 @@ class Loop:
         here = tuple(spot_of(frame) for frame in frames)
         wanted = self._joins_at()
         if wanted and digest(here) == wanted:
-            self._join(here)
+            self._join(here, iterator)
         if self._trial is not None:
             self._trial.look()
         self._noting.draw(iterator, here, frames)
@@ -193,7 +193,7 @@ class Loop:
         self.exactly_once.expect()
         wanted = self._joins_at()
         if wanted and digest(stack()) == wanted:
-            self._join(stack())
+            self._join(stack(), None)
             return not self._has_followed
         if wanted:
             self._stands_elsewhere()
@@ -223,7 +223,8 @@ class Loop:
         loaded = self._start(manager, allow_heal=place is not None)
         if loaded is not None and loaded != self._place:
             # It was out of the quorum for some steps.
-            self._go_to(loaded, is_drawn=not any(x.begins_steps for x in draws))
+            is_drawn = not any(x.begins_steps for x in draws)
+            self._go_to(loaded, draws[0] if draws else None, is_drawn=is_drawn)
             self._place = loaded
         self._show_place(manager)
 
@@ -301,8 +302,8 @@ class Loop:
     def _note_loaded(self) -> None:
         self._has_loaded = True
 
-    def _join(self, here: tuple[Spot, ...]) -> None:
-        """Join the peers, and go to their place."""
+    def _join(self, here: tuple[Spot, ...], iterator: LoaderIterator | None) -> None:
+        """Join the peers, and go to their place. ``iterator``: is asked for its next batch."""
         manager = self.manager()
         self._first_values = tuple(read_values(frame) for frame in script_frames())
         self._take_charge(manager)
@@ -310,12 +311,17 @@ class Loop:
         if loaded is None:
             return  # the peers have gone: nobody to heal from, so it begins at the beginning
         _renew_random(self._here.replica_id, manager.current_step())
-        self._go_to(loaded, is_drawn=False)
+        self._go_to(loaded, iterator, is_drawn=False)
         self._place = loaded
         self._show_place(manager)
 
-    def _go_to(self, place: Place, *, is_drawn: bool) -> None:
-        """Set loops, counters and loaders. ``is_drawn``: this step's batch is drawn already."""
+    def _go_to(self, place: Place, first: LoaderIterator | None, *, is_drawn: bool) -> None:
+        """Set loops, counters and loaders.
+
+        Args:
+            first: the iterator of this step's first draw.
+            is_drawn: this step's batches are drawn already.
+        """
         problems = [
             f"its loop at {spot} does not come to {number}"
             for spot, number in place.ranges
@@ -325,11 +331,9 @@ class Loop:
         if place.has_finished:
             self._has_followed, self._replays = True, max(1, place.commits)
             self._carried.keep()
-        for iterator in OPEN.all():
-            for loader in place.loaders:
-                if (loader.spot, loader.number) == (iterator.spot, iterator.number):
-                    set_to = iterator.move_to if is_drawn else iterator.go_to
-                    set_to(loader.epoch, loader.drawn)
+        for loader, iterator in matched(place.loaders, first):
+            set_to = iterator.move_to if is_drawn else iterator.go_to
+            set_to(loader.epoch, loader.drawn)
         self.manager().exchanges.set_place(place.exchanges, behind=self._replays)
         self._tell_joined(place, changed)
         if problems:

@@ -9,7 +9,7 @@ Not here: when a step begins, and how a newcomer is set to a place (loop.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import FrameType
 
@@ -129,3 +129,23 @@ class Noting:
         entry = (draws[0].entry if draws else ()) or noted.stack
         counters = changed_since(first, noted.values)
         return Place(noted.stack, entry, loaders, noted.ranges, counters, noted.exchanges)
+
+
+def matched(
+    loaders: Sequence[LoaderPlace], first: LoaderIterator | None
+) -> Iterator[tuple[LoaderPlace, LoaderIterator]]:
+    """The iterators of this replica that are to go to its peers' places.
+
+    The first one is that of the step's first draw. How many other iterators are open at the same
+    line may differ, because a newcomer has not evaluated yet: so the others are counted from it.
+    """
+    if not loaders:
+        return
+    known = {(x.spot, x.number): x for x in OPEN.all() if x is not first}
+    for index, loader in enumerate(loaders):
+        number = loader.number
+        if first is not None and loader.spot == first.spot:
+            number += first.number - loaders[0].number
+        found = first if first is not None and not index else known.get((loader.spot, number))
+        if found is not None:
+            yield loader, found

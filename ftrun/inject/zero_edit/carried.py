@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from ftrun.errors import UserError
+from ftrun.inject.zero_edit.frameworks import Frameworks
 from ftrun.inject.zero_edit.models import Models
 from ftrun.inject.zero_edit.stepping import Stepping
 
@@ -25,7 +26,7 @@ class Carried:
     """The script's state functions for the Manager.
 
     Args:
-        models, stepping: what the script has made.
+        models, stepping: what the script has made; ``frameworks``: what runs its loop.
         loaded: called when the peers' state has been loaded.
     """
 
@@ -33,10 +34,12 @@ class Carried:
         self,
         models: Models,
         stepping: Stepping,
+        frameworks: Frameworks,
         loaded: Callable[[], None],
     ) -> None:
         self._models = models
         self._stepping = stepping
+        self._frameworks = frameworks
         self._loaded = loaded
         self._kept: dict[str, Any] | None = None
         self._is_over = False
@@ -48,6 +51,7 @@ class Carried:
             "optimizers": self._stepping.optimizers.all(),
             "schedulers": self._stepping.schedulers.all(),
             "scalers": [x for x in self._stepping.scalers.all() if x.is_enabled()],
+            "callbacks": self._frameworks.parts(),
         }
 
     def state(self) -> dict[str, Any]:

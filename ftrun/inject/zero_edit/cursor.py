@@ -80,5 +80,6 @@ class Cursor:
         """Whether it has ended, and all its batches were trained on."""
         if not self.has_ended or self._at_commit is None:
             return False
-        batches = self.drawn - 1
-        return self.held is None or self._at_commit - self.held >= batches
+        if self.held is None:
+            return self._at_commit == self.drawn  # a step was committed since
+        return self._at_commit - self.held >= self.drawn - 1

@@ -149,15 +149,21 @@ def is_own(name: str) -> bool:
     return _OWN.search(name) is not None
 
 
-def _is_plain(value: Any) -> bool:
+def is_plain(value: Any) -> bool:
+    """Whether a value may be a counter."""
     kind = type(value)
     return kind in PLAIN and (kind is not str or len(value) <= TEXT_CHARS_MAX)
+
+
+def plain_values(values: dict[str, Any]) -> Values:
+    """The plain values among an object's attributes that do not belong to one rank."""
+    return {name: value for name, value in values.items() if is_plain(value) and not is_own(name)}
 
 
 def heals(values: dict[Any, Any]) -> bool:
     """Whether a dict of the script has nothing but counters, so that it heals."""
     return len(values) <= DICT_MAX and all(
-        type(key) is str and _is_plain(item) for key, item in values.items()
+        type(key) is str and is_plain(item) for key, item in values.items()
     )
 
 
@@ -170,7 +176,7 @@ def _places(frame: FrameType) -> Iterator[tuple[str, dict[Any, Any] | None, Any,
     for name, value in list(frame.f_locals.items()):
         if name.startswith("__"):
             continue
-        if _is_plain(value):
+        if is_plain(value):
             yield name, None, name, value
         else:
             yield from _inside(name, value)
@@ -181,7 +187,7 @@ def _inside(name: str, value: Any) -> Iterator[tuple[str, dict[Any, Any], Any, A
     if type(value) is dict:
         if len(value) <= DICT_MAX:
             for key, item in value.items():
-                if type(key) is str and _is_plain(item):
+                if type(key) is str and is_plain(item):
                     yield f"{name}[{key}]", value, key, item
     elif _holds_values(cast(Hashable, type(value))) and hasattr(value, "__dict__"):
         yield from _attributes(name, value)
@@ -192,7 +198,7 @@ def _attributes(
 ) -> Iterator[tuple[str, dict[Any, Any], Any, Any]]:
     """The plain values of an object, and of those in it. Records in records are one object."""
     for key, item in list(vars(holder).items()):
-        if _is_plain(item):
+        if is_plain(item):
             yield f"{name}.{key}", vars(holder), key, item
         elif (
             item is not holder
@@ -212,7 +218,7 @@ def read_values(frame: FrameType) -> Values:
         if kind is _Kind.NOTHING or name.startswith("__"):
             continue
         if kind is _Kind.PLAIN:
-            if not is_own(name) and _is_plain(value):
+            if not is_own(name) and is_plain(value):
                 found[name] = value
         else:
             found.update(
@@ -237,18 +243,19 @@ def write_values(frame: FrameType, values: Values) -> list[str]:
             is_local = True
         else:
             container[key] = new
-        changed.append(f"{path} {_short(value)}→{_short(new)}")
+        changed.append(f"{path} {short(value)}→{short(new)}")
     for path in values:  # a variable that this replica has not set yet
         if path.isidentifier() and path not in known:
             known[path] = values[path]
             is_local = True
-            changed.append(f"{path} →{_short(values[path])}")
+            changed.append(f"{path} →{short(values[path])}")
     if is_local:
         _write_back(frame)
     return changed
 
 
-def _short(value: Any) -> str:
+def short(value: Any) -> str:
+    """A value, for people."""
     text = repr(value)
     return text if len(text) <= 40 else text[:37] + "..."
 

@@ -38,12 +38,12 @@ from ftrun.inject.zero_edit.exactly_once import ExactIterator, ExactlyOnce
 from ftrun.inject.zero_edit.frames import (
     Spot,
     Values,
-    read_values,
     script_frames,
     spot_of,
     stack,
     write_values,
 )
+from ftrun.inject.zero_edit.frameworks import Frameworks
 from ftrun.inject.zero_edit.loaders import OPEN, LoaderIterator
 from ftrun.inject.zero_edit.models import Models
 from ftrun.inject.zero_edit.noting import Noting, matched
@@ -75,7 +75,8 @@ class Loop:
         self.in_step = self.makes_manager = False
         self.on_raise: Callable[[BaseException], None] = lambda error: None
         self.steps = self.lost = 0
-        self._noting = Noting(lambda: self.manager().exchanges.place())
+        self._frameworks = Frameworks()
+        self._noting = Noting(self._frameworks, lambda: self.manager().exchanges.place())
         self.models = Models(self.manager, self.before_forward, self._noting.evaluation)
         self.stepping = Stepping(
             self.models.has_parameter_of,
@@ -88,7 +89,7 @@ class Loop:
         )
         self._here = here
         self._manager: Manager | None = None
-        self._carried = Carried(self.models, self.stepping, self._note_loaded)
+        self._carried = Carried(self.models, self.stepping, self._frameworks, self._note_loaded)
         self._replays = 0  # steps to go through again, because the peers have finished
         self._has_followed = False  # it has joined peers that have finished
         self._first_values: tuple[Values, ...] | None = None
@@ -305,7 +306,7 @@ class Loop:
     def _join(self, here: tuple[Spot, ...], iterator: LoaderIterator | None) -> None:
         """Join the peers, and go to their place. ``iterator``: is asked for its next batch."""
         manager = self.manager()
-        self._first_values = tuple(read_values(frame) for frame in script_frames())
+        self._first_values = self._noting.note().values
         self._take_charge(manager)
         loaded = self._start(manager, allow_heal=True)
         if loaded is None:
@@ -334,6 +335,8 @@ class Loop:
         for loader, iterator in matched(place.loaders, first):
             set_to = iterator.move_to if is_drawn else iterator.go_to
             set_to(loader.epoch, loader.drawn)
+            iterator.cursor.held = loader.held
+        self._noting.has_place = True
         self.manager().exchanges.set_place(place.exchanges, behind=self._replays)
         self._tell_joined(place, changed)
         if problems:
@@ -346,6 +349,8 @@ class Loop:
             values = by_name.pop(spot_of(frame).name, None)
             if values:
                 changed += write_values(frame, values)
+        for values in place.counters[len(place.stack) :]:
+            changed += self._frameworks.write(values)
         return changed
 
     # ------------------------------------------------------------ the beginning and the end

@@ -15,6 +15,7 @@ from types import FrameType
 
 from ftrun.inject.zero_edit.counting import RANGES
 from ftrun.inject.zero_edit.frames import Spot, Values, read_values, script_frames, spot_of
+from ftrun.inject.zero_edit.frameworks import Frameworks
 from ftrun.inject.zero_edit.loaders import OPEN, LoaderIterator
 from ftrun.inject.zero_edit.place import LoaderPlace, Place, changed_since
 
@@ -37,15 +38,20 @@ class Noted:
 class Noting:
     """Notes the script's draws.
 
+    Attributes:
+        has_place: this replica has shown its peers a place, or has joined them at one.
+
     Args:
+        frameworks: what runs the script's loop; its values come after those of all frames.
         exchanges: how many exchanges there were since the last commit.
     """
 
-    def __init__(self, exchanges: Callable[[], int]) -> None:
+    def __init__(self, frameworks: Frameworks, exchanges: Callable[[], int]) -> None:
+        self._frameworks = frameworks
         self._exchanges = exchanges
         self._order = 0
         self._steps_without = 0  # steps since the last draw of a training batch
-        self._has_drawn = self._has_place = False
+        self._has_drawn = self.has_place = False
 
     def draw(
         self, iterator: LoaderIterator, here: tuple[Spot, ...], frames: list[FrameType]
@@ -62,7 +68,8 @@ class Noting:
 
     def _note(self, here: tuple[Spot, ...], frames: list[FrameType]) -> Noted:
         self._order += 1
-        values = tuple([read_values(frame) for frame in frames])
+        self._frameworks.look(frames)
+        values = (*[read_values(frame) for frame in frames], self._frameworks.values())
         ranges = RANGES.current({spot.name for spot in here})
         return Noted(self._order, here, values, ranges, self._exchanges())
 
@@ -120,11 +127,12 @@ class Noting:
             is_unclear = draws[0].noted is None or None in firsts
         else:
             is_unclear = self._has_drawn and self._steps_without < PHASE_STEPS
-        if is_unclear and self._has_place:
+        if is_unclear and self.has_place:
             return None
-        self._has_place = True
+        self.has_place = True
         loaders = tuple(
-            LoaderPlace(x.spot, x.number, x.epoch, x.cursor.begin() or 0) for x in draws
+            LoaderPlace(x.spot, x.number, x.epoch, x.cursor.begin() or 0, x.cursor.held)
+            for x in draws
         )
         entry = (draws[0].entry if draws else ()) or noted.stack
         counters = changed_since(first, noted.values)

@@ -19,14 +19,15 @@ class LoaderPlace:
     """One open iterator of a loader that gives training batches.
 
     ``spot``: where the script began to iterate; ``number``: which of those open there, from 0.
-    ``epoch``: of its sampler; None: the sampler has none. ``drawn``: the number of
-    the first batch that the next step trains on.
+    ``epoch``: of its sampler; None: the sampler has none. ``drawn``: the number of the first batch
+    that the next step trains on. ``held``: how far the loop draws ahead (cursor.py).
     """
 
     spot: Spot
     number: int
     epoch: int | None
     drawn: int
+    held: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,8 @@ class Place:
     """Where the script stands at the boundary of a step.
 
     ``stack``: the script's frames at the first draw since the last step, innermost first.
-    ``counters``: for each of them the plain values that have changed since the first step.
+    ``counters``: for each of them the plain values that have changed since the first step, and then
+    those of a framework.
     ``entry``: the frames at which the loader's first batch was drawn, where a newcomer joins.
     ``ranges``: the number that each
     ``range`` loop around has taken last. ``exchanges``: since the last commit. ``has_finished``:
@@ -56,7 +58,9 @@ class Place:
             {
                 "stack": [_spot(spot) for spot in self.stack],
                 "entry": [_spot(spot) for spot in self.entry],
-                "loaders": [[_spot(x.spot), x.number, x.epoch, x.drawn] for x in self.loaders],
+                "loaders": [
+                    [_spot(x.spot), x.number, x.epoch, x.drawn, x.held] for x in self.loaders
+                ],
                 "ranges": [[_spot(spot), number] for spot, number in self.ranges],
                 "counters": list(self.counters),
                 "exchanges": self.exchanges,
@@ -72,10 +76,7 @@ class Place:
         return Place(
             stack=tuple(Spot(*spot) for spot in known["stack"]),
             entry=tuple(Spot(*spot) for spot in known["entry"]),
-            loaders=tuple(
-                LoaderPlace(Spot(*spot), number, epoch, drawn)
-                for spot, number, epoch, drawn in known["loaders"]
-            ),
+            loaders=tuple(LoaderPlace(Spot(*spot), *more) for spot, *more in known["loaders"]),
             ranges=tuple((Spot(*spot), number) for spot, number in known["ranges"]),
             counters=tuple(known["counters"]),
             exchanges=known["exchanges"],

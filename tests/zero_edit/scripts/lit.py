@@ -1,20 +1,25 @@
-"""Lightning's Trainer with its own loop: validation, and a learning rate for each step."""
+"""Lightning's Trainer with its own loop: validation, early stopping, the best models."""
+
+import os
 
 import lightning
 import moment
 import torch
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from torch.utils.data import DataLoader, TensorDataset
 
 
 class Line(lightning.LightningModule):
     def __init__(self):
         super().__init__()
+        self.batches = 0
         self.net = torch.nn.Sequential(
             torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1)
         )
 
     def training_step(self, batch, index):
         moment.at(f"train {self.global_step}")
+        self.batches += 1
         x, y = batch
         loss = torch.nn.functional.mse_loss(self.net(x), y)
         self.log("loss", loss, sync_dist=True)
@@ -35,19 +40,25 @@ def main():
     torch.manual_seed(0)
     x = torch.randn(384, 8)
     data = TensorDataset(x, x @ torch.randn(8, 1))
+    best = ModelCheckpoint(dirpath="best", monitor="score", save_top_k=2)
+    stop = EarlyStopping(monitor="score", patience=50)
     trainer = lightning.Trainer(
         accelerator="cpu",
-        devices=2,
+        devices=int(os.environ["WORLD_SIZE"]),
         strategy="ddp",
         max_epochs=12,
         enable_progress_bar=False,
         logger=False,
         log_every_n_steps=5,
+        callbacks=[best, stop],
     )
     model = Line()
     trainer.fit(model, DataLoader(data, 8, shuffle=True), DataLoader(data, 32))
     moment.end(
         {"model": model},
+        {"best": str(best.best_model_score), "models": sorted(best.best_k_models)},
+        batches=model.batches,
+        waited=stop.wait_count,
         global_step=trainer.global_step,
         epoch=trainer.current_epoch,
         lr=trainer.optimizers[0].param_groups[0]["lr"],

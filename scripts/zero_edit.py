@@ -1,8 +1,11 @@
 #!/usr/bin/env python3
-"""Run unmodified scripts under ``--inject ddp``, kill their replicas, and print what came out.
+"""Run unmodified scripts under ``ftrun --replicas``, kill their replicas, and print what came out.
 
     scripts/zero_edit.py                 # the whole matrix, some minutes
     scripts/zero_edit.py --write-docs    # and put its table into docs/ZERO_EDIT.md
+    scripts/zero_edit.py --only lit.py   # some of it
+
+Scripts on transformers, accelerate and lightning are rows where these are installed.
 
 Exit code 1 if a case fails. Not here: the cases and their scripts (tests/zero_edit/).
 """
@@ -10,16 +13,18 @@ Exit code 1 if a case fails. Not here: the cases and their scripts (tests/zero_e
 from __future__ import annotations
 
 import argparse
+import statistics
 import subprocess
 import sys
 import tempfile
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tests.zero_edit.matrix import CASES, REPLICAS, Case, Outcome, run  # noqa: E402
+from tests.zero_edit.matrix import CASES, FRAMEWORKS, Case, Outcome, has, run  # noqa: E402
 
 BEGIN, END = "<!-- matrix: begin -->", "<!-- matrix: end -->"
 
@@ -28,14 +33,18 @@ def main() -> int:
     """Run all cases; the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--write-docs", action="store_true")
+    parser.add_argument("--only", default="", help="cases whose words contain this")
     options = parser.parse_args()
     calm: dict[tuple[str, str], Outcome] = {}
     rows: dict[tuple[str, str], list[tuple[Case, str, Outcome]]] = defaultdict(list)
     failed = 0
-    for case in CASES:
+    cases = [case for case in (*CASES, *FRAMEWORKS) if options.only in str(case)]
+    for needs in sorted({case.needs for case in cases if not has(case.needs)}):
+        print(f"{needs} is not installed: its cases are left out", flush=True)
+    for case in [case for case in cases if has(case.needs)]:
         key = (case.script, case.args)
         if key not in calm:
-            calm[key] = _run(Case(case.script, case.args))
+            calm[key] = _run(replace(case, kills=""))
         outcome = _run(case)
         why = _problem(outcome, calm[key])
         failed += bool(why)
@@ -76,14 +85,24 @@ def _problem(outcome: Outcome, calm: Outcome) -> str:
 
 def _table(rows: dict[tuple[str, str], list[tuple[Case, str, Outcome]]]) -> str:
     lines = [
-        f"| script ({REPLICAS} replicas) | cases | equal, counters as undisturbed | steps lost |",
-        "|---|---|---|---|",
+        "| script | replicas | cases | equal, counters as undisturbed | steps lost | kill to healed |",
+        "|---|---|---|---|---|---|",
     ]
     for (script, args), cases in rows.items():
         good = sum(not why for _, why, _ in cases)
         lost = max(outcome.lost for _, _, outcome in cases)
-        lines.append(f"| `{script} {args}` | {len(cases)} | {good} | at most {lost} |")
+        back = [seconds for _, _, outcome in cases for seconds in outcome.back_after_s]
+        lines.append(
+            f"| `{script} {args}`".replace(" `", "`") + f" | {cases[0][0].replicas} | {len(cases)} "
+            f"| {good} | at most {lost} | {_span(back)} |"
+        )
     return "\n".join(lines)
+
+
+def _span(seconds: list[float]) -> str:
+    if not seconds:
+        return ""
+    return f"{statistics.median(seconds):.1f} s, at most {max(seconds):.1f} s"
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Sequence
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -25,57 +25,71 @@ _TRANSFORMERS = "transformers.trainer"
 _LIGHTNING = ("lightning.pytorch.loops", "pytorch_lightning.loops")
 
 
-class Part(Protocol):
-    """Something whose state heals."""
+class Part:
+    """Something whose state heals: as it was at the place that this replica shows its peers."""
+
+    def __init__(self, owner: Any) -> None:
+        self._owner = owner
+        self._at_place: Any = None
+
+    def capture(self) -> None:
+        """This replica shows its peers the place where it stands."""
+        self._at_place = self._read()
 
     def state_dict(self) -> dict[str, Any]:
         """The state."""
+        return self._encode(self._read() if self._at_place is None else self._at_place)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take the state of a peer."""
+        for name, value in state.items():
+            setattr(self._owner, name, value)
+
+    def _read(self) -> Any:
+        raise NotImplementedError
+
+    def _encode(self, found: Any) -> dict[str, Any]:
+        return dict(found)
 
 
-class _Stateful:
+class _Stateful(Part):
     """A callback of Lightning: its state with tensors as numbers, because those of a replica that
     has just begun differ in number and shape."""
 
-    def __init__(self, callback: Any) -> None:
-        self._callback = callback
+    def _read(self) -> Any:
+        return _copied(self._owner.state_dict())
 
-    def state_dict(self) -> dict[str, Any]:
-        return {"state": _packed(self._callback.state_dict())}
+    def _encode(self, found: Any) -> dict[str, Any]:
+        return {"state": _packed(found)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take the state of a peer."""
         known = _unpacked(state["state"])
         if known:
-            self._callback.load_state_dict(known)
+            self._owner.load_state_dict(known)
 
 
-class _Exported:
+class _Exported(Part):
     """A callback of transformers that gives its state for checkpoints."""
 
-    def __init__(self, callback: Any) -> None:
-        self._callback = callback
-
-    def state_dict(self) -> dict[str, Any]:
-        return dict(self._callback.state()["attributes"])
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        for name, value in state.items():
-            setattr(self._callback, name, value)
+    def _read(self) -> Any:
+        return dict(self._owner.state()["attributes"])
 
 
-class _History:
+class _History(Part):
     """What transformers' Trainer has logged: the next checkpoint of rank 0 has all of it."""
 
-    def __init__(self, trainer: Any) -> None:
-        self._trainer = trainer
+    def _read(self) -> Any:
+        entries = self._owner.state.log_history
+        return entries, len(entries)  # it only grows, and this is read in each step
 
-    def state_dict(self) -> dict[str, Any]:
-        return {"log_history": list(self._trainer.state.log_history)}
+    def _encode(self, found: Any) -> dict[str, Any]:
+        entries, count = found
+        return {"log_history": entries[:count]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._trainer.state.log_history = list(state["log_history"])
+        """Take the state of a peer."""
+        self._owner.state.log_history = list(state["log_history"])
 
 
 class Frameworks:
@@ -94,6 +108,11 @@ class Frameworks:
             own = frame.f_locals.get("self")
             if own is not None and self._take(own):
                 return
+
+    def capture(self) -> None:
+        """Peers heal to the state of now: this replica shows them the place where it stands."""
+        for part in self._parts:
+            part.capture()
 
     def parts(self) -> list[Part]:
         """What has a state of its own."""
@@ -140,6 +159,11 @@ class Frameworks:
         for index, callback in enumerate(_first(callbacks)):
             self._holders[f"{type(callback).__name__}[{index}]"] = callback
         return True
+
+
+def _copied(value: Any) -> Any:
+    """Without copies of tensors: callbacks replace them."""
+    return {k: _copied(v) for k, v in value.items()} if isinstance(value, dict) else value
 
 
 def _packed(value: Any) -> Any:

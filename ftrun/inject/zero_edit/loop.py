@@ -218,6 +218,7 @@ class Loop:
         place = self._noting.place(draws, noted, self._first_values)
         if place is not None:
             self._place, self._commits = place, 0
+            self._frameworks.capture()
         manager = self.manager()
         if not self._has_stepped:
             self._take_charge(manager)
@@ -314,6 +315,7 @@ class Loop:
         _renew_random(self._here.replica_id, manager.current_step())
         self._go_to(loaded, iterator, is_drawn=False)
         self._place = loaded
+        self._frameworks.capture()
         self._show_place(manager)
 
     def _go_to(self, place: Place, first: LoaderIterator | None, *, is_drawn: bool) -> None:

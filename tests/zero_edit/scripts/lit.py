@@ -1,5 +1,6 @@
 """Lightning's Trainer with its own loop: validation, early stopping, the best models."""
 
+import argparse
 import os
 
 import lightning
@@ -37,6 +38,9 @@ class Line(lightning.LightningModule):
 
 
 def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--accum", type=int, default=1)
+    options = parser.parse_args()
     torch.manual_seed(0)
     x = torch.randn(384, 8)
     data = TensorDataset(x, x @ torch.randn(8, 1))
@@ -51,14 +55,19 @@ def main():
         logger=False,
         log_every_n_steps=5,
         callbacks=[best, stop],
+        accumulate_grad_batches=options.accum,
     )
     model = Line()
     trainer.fit(model, DataLoader(data, 8, shuffle=True), DataLoader(data, 32))
+    moment.at("the end")
     moment.end(
         {"model": model},
-        {"best": str(best.best_model_score), "models": sorted(best.best_k_models)},
+        {
+            "best": str(best.best_model_score),
+            "models": sorted(best.best_k_models),
+            "waited": stop.wait_count,
+        },
         batches=model.batches,
-        waited=stop.wait_count,
         global_step=trainer.global_step,
         epoch=trainer.current_epoch,
         lr=trainer.optimizers[0].param_groups[0]["lr"],

@@ -1,6 +1,6 @@
 """Hugging Face's Trainer, with its own loop: a small GPT-2."""
 
-import sys
+import argparse
 
 import moment
 import torch
@@ -36,6 +36,9 @@ class Moments(TrainerCallback):
 
 
 def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--accum", type=int, default=1)
+    options = parser.parse_args()
     torch.manual_seed(0)
     size = {"vocab_size": 64, "n_positions": 16, "n_embd": 32, "n_layer": 2, "n_head": 2}
     model = GPT2LMHeadModel(GPT2Config(**size))
@@ -53,7 +56,7 @@ def main():
         use_cpu=True,
         report_to=[],
         disable_tqdm=True,
-        gradient_accumulation_steps=int(sys.argv[1]) if sys.argv[1:] else 1,
+        gradient_accumulation_steps=options.accum,
     )
     moments, stop = Moments(), EarlyStoppingCallback(early_stopping_patience=50)
     trainer = Trainer(
@@ -64,6 +67,7 @@ def main():
         callbacks=[moments, stop],
     )
     trainer.train()
+    moment.at("the end")
     schedule = trainer.lr_scheduler
     moment.end(
         {"model": model},

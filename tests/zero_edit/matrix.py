@@ -29,7 +29,8 @@ ALL = ("0", "1", "2")
 class Case:
     """One script, its arguments, and who is killed when (``RANK@MOMENT``).
 
-    ``needs``: the package that the script imports beside torch.
+    ``needs``: the package that the script imports beside torch. ``late``: the rank of a replica
+    that takes its time to begin again.
     """
 
     script: str
@@ -37,9 +38,12 @@ class Case:
     kills: str = ""
     needs: str = ""
     replicas: int = REPLICAS
+    late: str = ""
 
     def __str__(self) -> str:
-        return f"{self.script} {self.args}".strip() + (f": {self.kills}" if self.kills else "")
+        late = f", {self.late} back late" if self.late else ""
+        kills = f": {self.kills}{late}" if self.kills else ""
+        return f"{self.script} {self.args}".strip() + kills
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +109,7 @@ def run(case: Case, directory: Path, *, python: str = sys.executable) -> Outcome
             "TMPDIR": str(directory),
             "FTRUN_TEST_DIR": str(directory),
             "FTRUN_TEST_KILLS": case.kills,
+            "FTRUN_TEST_LATE": case.late,
             "FTRUN_TEST_STEP_S": STEP_S,
         },
         stdin=subprocess.DEVNULL,
@@ -150,6 +155,7 @@ QUICK = (
     Case("loops.py", "resume", "0@train 2 2"),
     Case("loops.py", "ahead", "1@train 7"),
     Case("loops.py", "last", "0@train 8"),
+    Case("loops.py", "two", "0@the end,2@the end", late="2"),
     Case("full.py", "", "1@the end"),
 )
 """A part of the matrix for every change."""
@@ -162,6 +168,7 @@ CASES: tuple[Case, ...] = (
     *_at("loops.py", "while", "train 2", "train 20", "the end"),
     *_at("loops.py", "range", "train 2", "train 20", "the end"),
     *_at("loops.py", "two", "train 2", "train 20", "the end"),
+    Case("loops.py", "two", "0@the end,2@the end", late="2"),
     *_at("loops.py", "resume", "train 0 1", "train 2 2", "train 3 3", "the end"),
     *_at("loops.py", "ahead", "train 2", "train 20", "the end"),
     *_at("loops.py", "last", "train 20"),

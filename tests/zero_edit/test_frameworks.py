@@ -1,6 +1,7 @@
 """Scripts on frameworks heal as they are; each case needs its package.
 
-pip install transformers accelerate lightning && pytest -m slow -rs tests/zero_edit/test_frameworks.py
+pip install transformers accelerate lightning
+pytest -m slow -rs tests/zero_edit/test_frameworks.py
 """
 
 from __future__ import annotations

@@ -172,6 +172,8 @@ CASES: tuple[Case, ...] = (
     *_at("loops.py", "resume", "train 0 1", "train 2 2", "train 3 3", "the end"),
     *_at("loops.py", "ahead", "train 2", "train 20", "the end"),
     *_at("loops.py", "last", "train 20"),
+    *_at("loops.py", "prefetch", "train 2", "train 20"),
+    *_at("loops.py", "early", "train 2", "train 20"),
 )
 
 

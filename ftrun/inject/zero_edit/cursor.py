@@ -33,6 +33,8 @@ class Cursor:
     has_ended: bool = False
     _set_to: int = 0
     _before_first_step: int = 0
+    _at_begin: int = 0
+    _since_begin: int = 0  # the draws in the middle of the last step
     _at_commit: int | None = None  # None: no step was committed since it was made, or set
     _has_begun: bool = False
     _is_learned: bool = False  # False: ``held`` is what another iterator of this loop has shown
@@ -45,19 +47,23 @@ class Cursor:
         """
         if self._has_begun:
             return self.first
-        self._has_begun = True
+        self._has_begun, self._at_begin = True, self.drawn
         if self._at_commit is None:
             self._before_first_step = self.drawn - self._set_to
             self.first = self._set_to
             return self.first
         drawn = self.drawn - self._at_commit
-        if drawn and not self._is_learned and not self.has_ended:  # a last group may be smaller
+        is_stride = drawn > 0 or self._since_begin > 0
+        if is_stride and not (self._is_learned or self.has_ended):  # a last group may be smaller
             self.held, self._is_learned = max(0, self._before_first_step - drawn), True
         self.first = None if self.held is None else self._at_commit - self.held
         return self.first
 
     def commit(self) -> None:
         """A step has ended."""
+        if self._at_commit is None and not self._has_begun:
+            return  # its first batch was drawn for the next step
+        self._since_begin = self.drawn - self._at_begin
         self._at_commit, self._has_begun = self.drawn, False
 
     def set_to(self, batch: int) -> None:
@@ -65,6 +71,14 @@ class Cursor:
         self.drawn = self._set_to = batch
         self.first, self._at_commit, self._is_learned = batch, None, False
         self.has_ended = self._has_begun = False
+        self._since_begin = 0
+
+    @property
+    def is_drawn_early(self) -> bool:
+        """The batch of the step under way was drawn in the middle of the step before."""
+        if self._at_commit is None:
+            return self.drawn > self._set_to
+        return self.drawn == self._at_commit and self._since_begin > 0 and bool(self.held)
 
     @property
     def ahead(self) -> int:

@@ -46,7 +46,7 @@ from ftrun.inject.zero_edit.frames import (
 from ftrun.inject.zero_edit.frameworks import Frameworks
 from ftrun.inject.zero_edit.loaders import OPEN, LoaderIterator
 from ftrun.inject.zero_edit.models import Models
-from ftrun.inject.zero_edit.noting import Noting, matched
+from ftrun.inject.zero_edit.noting import Noted, Noting, matched
 from ftrun.inject.zero_edit.place import Place, digest, summary
 from ftrun.inject.zero_edit.refusals import Refused, refuse
 from ftrun.inject.zero_edit.settings import digest_of, settings_of, text_of
@@ -92,9 +92,10 @@ class Loop:
         self._carried = Carried(self.models, self.stepping, self._frameworks, self._note_loaded)
         self._replays = 0  # steps to go through again, because the peers have finished
         self._has_followed = False  # it has joined peers that have finished
-        self._first_values: tuple[Values, ...] | None = None
+        self._first: Noted | None = None
         self._place = Place()
         self._peers_at: Place | None = None  # before this replica has joined them
+        self._begun_with: tuple[tuple[str, Values], ...] = ()
         self._has_loaded = False
         self._has_stepped = self._is_replayed = False
         self._outcome = True
@@ -189,6 +190,7 @@ class Loop:
             False if the pass does not count, because the peers have finished.
         """
         draws = self._noting.training()
+        self._set_begun_with()
         if self.in_step or self._has_followed:
             return not self._has_followed
         self.exactly_once.expect()
@@ -213,9 +215,8 @@ class Loop:
     def _begin(self, draws: list[LoaderIterator]) -> None:
         """Begin a step at the place of the last draw."""
         noted = (draws[0].noted if draws else None) or self._noting.note()
-        if self._first_values is None:
-            self._first_values = noted.values
-        place = self._noting.place(draws, noted, self._first_values)
+        self._first = self._first or noted
+        place = self._noting.place(draws, noted, self._first)
         if place is not None:
             self._place, self._commits = place, 0
             self._frameworks.capture()
@@ -307,7 +308,7 @@ class Loop:
     def _join(self, here: tuple[Spot, ...], iterator: LoaderIterator | None) -> None:
         """Join the peers, and go to their place. ``iterator``: is asked for its next batch."""
         manager = self.manager()
-        self._first_values = self._noting.note().values
+        self._first = self._noting.note()
         self._take_charge(manager)
         loaded = self._start(manager, allow_heal=True)
         if loaded is None:
@@ -331,6 +332,7 @@ class Loop:
             if not RANGES.set(spot, number)
         ]
         changed = self._set_counters(place)
+        self._begun_with = () if is_drawn else place.begun_with
         if place.has_finished:
             self._has_followed, self._replays = True, max(1, place.commits)
             self._carried.keep()
@@ -354,6 +356,12 @@ class Loop:
         for values in place.counters[len(place.stack) :]:
             changed += self._frameworks.write(values)
         return changed
+
+    def _set_begun_with(self) -> None:
+        """The newcomer's first step begins: the script has set counters on its way here."""
+        values, self._begun_with = dict(self._begun_with), ()
+        for frame in script_frames() if values else ():
+            write_values(frame, values.pop(spot_of(frame).name, {}))
 
     # ------------------------------------------------------------ the beginning and the end
 

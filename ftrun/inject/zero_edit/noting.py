@@ -19,6 +19,7 @@ from ftrun.inject.zero_edit.frameworks import Frameworks
 from ftrun.inject.zero_edit.loaders import OPEN, LoaderIterator
 from ftrun.inject.zero_edit.place import LoaderPlace, Place, changed_since
 
+ENTRIES_MAX = 256
 PHASE_STEPS = 64
 """A script that has drawn its batches from a loader, and not for so many steps, trains in another
 phase, without a loader."""
@@ -52,6 +53,7 @@ class Noting:
         self._order = 0
         self._steps_without = 0  # steps since the last draw of a training batch
         self._has_drawn = self.has_place = False
+        self._entries: dict[tuple[str, ...], tuple[Spot, ...]] = {}
 
     def draw(
         self, iterator: LoaderIterator, here: tuple[Spot, ...], frames: list[FrameType]
@@ -107,24 +109,26 @@ class Noting:
     def commit(self) -> None:
         """A step has ended."""
         self._steps_without += 1
-        OPEN.commit()
+        trained = [iterator.loader for iterator in OPEN.all() if iterator.is_training]
         for iterator in OPEN.all():
-            iterator.is_fresh, iterator.noted = False, None
+            is_next = not iterator.is_training and any(iterator.loader is x for x in trained)
+            iterator.is_fresh &= is_next  # its first batch was drawn early, for the next step
+            iterator.noted = None
             iterator.cursor.commit()
+        OPEN.commit()
 
-    def place(
-        self, draws: Sequence[LoaderIterator], noted: Noted, first: Sequence[Values]
-    ) -> Place | None:
+    def place(self, draws: Sequence[LoaderIterator], noted: Noted, first: Noted) -> Place | None:
         """The place of a step; None: peers cannot be set to it, so they join at a later one.
 
         Args:
             draws: the iterators of training batches, as ``training`` gives them.
             noted: the script at the first draw of them, or where it stands if there is none.
-            first: its values at its first step.
+            first: the script at its first step.
         """
         if draws:
             firsts = [iterator.cursor.begin() for iterator in draws]
-            is_unclear = draws[0].noted is None or None in firsts
+            is_late = draws[0].noted is None and not draws[0].cursor.is_drawn_early
+            is_unclear = is_late or None in firsts
         else:
             is_unclear = self._has_drawn and self._steps_without < PHASE_STEPS
         if is_unclear and self.has_place:
@@ -134,9 +138,38 @@ class Noting:
             LoaderPlace(x.spot, x.number, x.epoch, x.cursor.begin() or 0, x.cursor.held)
             for x in draws
         )
-        entry = (draws[0].entry if draws else ()) or noted.stack
-        counters = changed_since(first, noted.values)
-        return Place(noted.stack, entry, loaders, noted.ranges, counters, noted.exchanges)
+        entry = self._entry(draws[0]) if draws else noted.stack
+        entry = entry or noted.stack
+        counters = changed_since(first.values, noted.values)
+        begun_with = self._changed_here(first) if entry != noted.stack else ()
+        return Place(
+            noted.stack, entry, loaders, noted.ranges, counters, begun_with, noted.exchanges
+        )
+
+    def _entry(self, iterator: LoaderIterator) -> tuple[Spot, ...]:
+        """Where a newcomer, which begins with another iterator, draws for the first time.
+
+        A loop that draws early has its later iterators in the middle of a step, at other lines.
+        """
+        if not iterator.entry:
+            return ()
+        names = tuple(spot.name for spot in iterator.entry)
+        is_early = iterator.noted is None and iterator.cursor.is_drawn_early
+        if not is_early or names not in self._entries:
+            if len(self._entries) < ENTRIES_MAX:
+                self._entries.setdefault(names, iterator.entry)
+            return iterator.entry
+        return self._entries[names]
+
+    def _changed_here(self, first: Noted) -> tuple[tuple[str, Values], ...]:
+        """Of each function on the stack the values that have changed since the first step."""
+        here, names = self.note(), [spot.name for spot in first.stack]
+        found = []
+        for spot, values in zip(here.stack, here.values, strict=False):
+            if spot.name in names:
+                before = first.values[names.index(spot.name)]
+                found.append((spot.name, changed_since([before], [values])[0]))
+        return tuple(found)
 
 
 def matched(

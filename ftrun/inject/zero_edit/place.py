@@ -36,7 +36,8 @@ class Place:
 
     ``stack``: the script's frames at the first draw since the last step, innermost first.
     ``counters``: for each of them the plain values that have changed since the first step, and then
-    those of a framework.
+    those of a framework. ``begun_with``: the same, by function, where the step has begun, if the
+    newcomer comes by other lines on its way there.
     ``entry``: the frames at which the loader's first batch was drawn, where a newcomer joins.
     ``ranges``: the number that each
     ``range`` loop around has taken last. ``exchanges``: since the last commit. ``has_finished``:
@@ -48,6 +49,7 @@ class Place:
     loaders: tuple[LoaderPlace, ...] = ()
     ranges: tuple[tuple[Spot, int], ...] = ()
     counters: tuple[Values, ...] = field(default=(), hash=False)
+    begun_with: tuple[tuple[str, Values], ...] = field(default=(), hash=False)
     exchanges: int = 0
     has_finished: bool = False
     commits: int = 0
@@ -63,6 +65,7 @@ class Place:
                 ],
                 "ranges": [[_spot(spot), number] for spot, number in self.ranges],
                 "counters": list(self.counters),
+                "begun_with": list(self.begun_with),
                 "exchanges": self.exchanges,
                 "has_finished": self.has_finished,
                 "commits": self.commits,
@@ -79,6 +82,7 @@ class Place:
             loaders=tuple(LoaderPlace(Spot(*spot), *more) for spot, *more in known["loaders"]),
             ranges=tuple((Spot(*spot), number) for spot, number in known["ranges"]),
             counters=tuple(known["counters"]),
+            begun_with=tuple((name, values) for name, values in known["begun_with"]),
             exchanges=known["exchanges"],
             has_finished=known["has_finished"],
             commits=known["commits"],

@@ -1,7 +1,8 @@
 """Kills this worker at a named moment of a script, once in a job: what the matrix is made of.
 
 ``FTRUN_TEST_KILLS``: ``RANK@NAME`` with commas between. ``FTRUN_TEST_DIR``: keeps what was done.
-``FTRUN_TEST_LATE``: the rank that is slow to begin once more. ``FTRUN_TEST_STEP_S``: how long a moment of training takes, because real steps take their time too.
+``FTRUN_TEST_LATE``: the rank that is slow to begin once more. ``FTRUN_TEST_STEP_S``: how long a
+moment of training takes, because real steps take their time too.
 """
 
 import hashlib
@@ -11,16 +12,15 @@ import signal
 import time
 from pathlib import Path
 
-
 LATE_S = 2.0
 
 
 def _begin_late() -> None:
     """A replica that takes long to begin comes back when the others wait for it."""
-    rank = os.environ.get("RANK")
-    if rank is not None and rank == os.environ.get("FTRUN_TEST_LATE"):
-        if list(Path(os.environ["FTRUN_TEST_DIR"]).glob(f"{rank}@*")):
-            time.sleep(LATE_S)
+    rank = os.environ.get("RANK", "")
+    was_killed = any(Path(os.environ.get("FTRUN_TEST_DIR", ".")).glob(f"{rank}@*"))
+    if was_killed and rank == os.environ.get("FTRUN_TEST_LATE"):
+        time.sleep(LATE_S)
 
 
 def at(name: str) -> None:

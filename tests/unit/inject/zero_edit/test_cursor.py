@@ -90,12 +90,29 @@ def test_accumulated_gradients(ahead: type) -> None:
     assert accumulating(ahead(drawn), drawn.cursor, 4) == [(0, 0), (4, 4), (8, 8)]
 
 
+def test_a_batch_that_is_drawn_in_the_step_before() -> None:
+    drawn = Drawn(6)
+    cursor = drawn.cursor
+    next(drawn)
+    for number in range(5):
+        assert cursor.begin() == number
+        assert cursor.is_drawn_early
+        next(drawn)
+        cursor.commit()
+    following = Drawn(6)
+    next(following)
+    following.cursor.commit()  # of the last epoch's last step
+    assert following.cursor.is_drawn_early
+    assert following.cursor.begin() == 0
+
+
 def test_several_steps_with_one_batch() -> None:
     drawn = Drawn(3)
     for batch in drawn:
         assert drawn.cursor.begin() == batch
         drawn.cursor.commit()
         drawn.cursor.begin()
+        assert not drawn.cursor.is_drawn_early
         drawn.cursor.commit()
 
 

@@ -41,7 +41,7 @@ def step(noting: Noting) -> Place | None:
     """A forward pass in training, and its step."""
     draws = noting.training()
     noted = (draws[0].noted if draws else None) or noting.note()
-    place = noting.place(draws, noted, noted.values)
+    place = noting.place(draws, noted, noted)
     noting.commit()
     return place
 

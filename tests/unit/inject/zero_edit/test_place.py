@@ -14,6 +14,7 @@ PLACE = Place(
     loaders=(LoaderPlace(AT, 0, 3, 17),),
     ranges=((Spot("train.py:main", 79), 3),),
     counters=({"step": 76, "best": float("inf"), "name": "ä", "none": None}, {}),
+    begun_with=(("train.py:main", {"step": 77}),),
     exchanges=2,
     has_finished=True,
     commits=1,

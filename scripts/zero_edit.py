@@ -1,8 +1,11 @@
 #!/usr/bin/env python3
-"""Run unmodified scripts under ``--inject ddp``, kill their replicas, and print what came out.
+"""Run unmodified scripts under ``ftrun --replicas``, kill their replicas, and print what came out.
 
     scripts/zero_edit.py                 # the whole matrix, some minutes
     scripts/zero_edit.py --write-docs    # and put its table into docs/ZERO_EDIT.md
+    scripts/zero_edit.py --only lit.py   # some of it
+
+Scripts on transformers, accelerate and lightning are rows where these are installed.
 
 Exit code 1 if a case fails. Not here: the cases and their scripts (tests/zero_edit/).
 """
@@ -10,16 +13,19 @@ Exit code 1 if a case fails. Not here: the cases and their scripts (tests/zero_e
 from __future__ import annotations
 
 import argparse
+import statistics
 import subprocess
 import sys
 import tempfile
 from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tests.zero_edit.matrix import CASES, REPLICAS, Case, Outcome, run  # noqa: E402
+from tests.zero_edit.matrix import CASES, FRAMEWORKS, Case, Outcome, has, run  # noqa: E402
 
 BEGIN, END = "<!-- matrix: begin -->", "<!-- matrix: end -->"
 
@@ -28,21 +34,25 @@ def main() -> int:
     """Run all cases; the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--write-docs", action="store_true")
+    parser.add_argument("--only", default="", help="cases whose words contain this")
+    parser.add_argument("--jobs", type=int, default=1, help="cases at a time")
     options = parser.parse_args()
-    calm: dict[tuple[str, str], Outcome] = {}
+    cases = [case for case in (*CASES, *FRAMEWORKS) if options.only in str(case)]
+    for needs in sorted({case.needs for case in cases if not has(case.needs)}):
+        print(f"{needs} is not installed: its cases are left out", flush=True)
+    cases = [case for case in cases if has(case.needs)]
+    undisturbed = {_shape(case): replace(case, kills="", late="") for case in cases}
     rows: dict[tuple[str, str], list[tuple[Case, str, Outcome]]] = defaultdict(list)
     failed = 0
-    for case in CASES:
-        key = (case.script, case.args)
-        if key not in calm:
-            calm[key] = _run(Case(case.script, case.args))
-        outcome = _run(case)
-        why = _problem(outcome, calm[key])
-        failed += bool(why)
-        rows[key].append((case, why, outcome))
-        print(f"{'FAILED' if why else 'ok':6} {case}{': ' if why else ''}{why}", flush=True)
-        if why:
-            print(outcome.output[-3000:], flush=True)
+    with ThreadPoolExecutor(options.jobs) as pool:
+        calm = dict(zip(undisturbed, pool.map(_run, undisturbed.values()), strict=True))
+        for case, outcome in zip(cases, pool.map(_run, cases), strict=True):
+            why = _problem(outcome, calm[_shape(case)])
+            failed += bool(why)
+            rows[_shape(case)].append((case, why, outcome))
+            print(f"{'FAILED' if why else 'ok':6} {case}{': ' if why else ''}{why}", flush=True)
+            if why:
+                print(outcome.output[-3000:], flush=True)
     table = _table(rows)
     print(table)
     if options.write_docs:
@@ -51,6 +61,10 @@ def main() -> int:
         before, after = text.partition(BEGIN)[0], text.partition(END)[2]
         path.write_text(f"{before}{BEGIN}\n{table}\n{END}{after}")
     return 1 if failed else 0
+
+
+def _shape(case: Case) -> tuple[str, str]:
+    return case.script, case.args
 
 
 def _run(case: Case) -> Outcome:
@@ -76,14 +90,25 @@ def _problem(outcome: Outcome, calm: Outcome) -> str:
 
 def _table(rows: dict[tuple[str, str], list[tuple[Case, str, Outcome]]]) -> str:
     lines = [
-        f"| script ({REPLICAS} replicas) | cases | equal, counters as undisturbed | steps lost |",
-        "|---|---|---|---|",
+        "| script | replicas | cases | equal, counters as undisturbed | steps lost "
+        "| kill to healed, median and most |",
+        "|---|---|---|---|---|---|",
     ]
     for (script, args), cases in rows.items():
         good = sum(not why for _, why, _ in cases)
         lost = max(outcome.lost for _, _, outcome in cases)
-        lines.append(f"| `{script} {args}` | {len(cases)} | {good} | at most {lost} |")
+        back = [seconds for _, _, outcome in cases for seconds in outcome.back_after_s]
+        lines.append(
+            f"| `{script} {args}`".replace(" `", "`") + f" | {cases[0][0].replicas} | {len(cases)} "
+            f"| {good} | at most {lost} | {_span(back)} |"
+        )
     return "\n".join(lines)
+
+
+def _span(seconds: list[float]) -> str:
+    if not seconds:
+        return ""
+    return f"{statistics.median(seconds):.1f} s, {max(seconds):.1f} s"
 
 
 if __name__ == "__main__":

@@ -30,8 +30,6 @@ PARTING_BEFORE_STEPS_S = 1.0
 """No quorum shows then that a peer has left."""
 FINISH_INDEX, PART_INDEX = 999_999_997, 999_999_998
 """Fixed, because a replica that meets the others twice must meet one that came only now."""
-TRIES = 2
-"""The second try of a step with too few contributors lets others join (Activity.TOO_FEW)."""
 
 
 def linger(
@@ -91,26 +89,33 @@ def _meet(engine: Engine, machine: StepMachine, flow: StepFlow, deadline: float)
     """Stand at the step until all contribute to it; False at the deadline.
 
     One that joins during the wait adds zeros in the step of its quorum, unless it heals before its
-    forward pass. So the step is begun once more when all are members.
+    forward pass. So the step is begun once more when all are members. Under each quorum it is
+    begun until the lighthouse can be told that too few contribute, because it lets others join
+    at a step that nobody commits only then.
     """
-    tries, was_full = 0, False
-    while True:
+    was_full = False
+    while clock.now() < deadline:
         flow.begin(False, max(1.0, deadline - clock.now()))
         engine.finish_results()  # no forward pass runs: peers may read the state
         if _are_all_here(machine) or (was_full and _is_full(machine)):
             return True
-        tries += 1
-        if tries > TRIES:
+        if machine.is_stuck:
             engine.note_progress(at_once=True)
             try:
                 left_s = max(0.0, deadline - clock.now())
-                engine.wait_until(lambda: _is_full(machine), left_s, "the other replicas")
+                engine.wait_until(lambda: _is_another(machine), left_s, "the other replicas")
             except TimeoutError:
                 return False
             if _are_all_here(machine):
                 return True
-            was_full = True
+            was_full = _is_full(machine)
         engine.feed(e.Decided(False, shared=True, reason="replicas are missing"))
+    return False
+
+
+def _is_another(machine: StepMachine) -> bool:
+    """Another quorum is in force than the one in which too few contribute."""
+    return machine.fate is Fate.OPEN and (_is_full(machine) or not machine.is_stuck)
 
 
 def _are_all_here(machine: StepMachine) -> bool:

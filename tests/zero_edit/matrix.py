@@ -7,11 +7,13 @@ prints the table (scripts/zero_edit.py at the root).
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,29 +27,43 @@ ALL = ("0", "1", "2")
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One script, its arguments, and who is killed when (``RANK@MOMENT``)."""
+    """One script, its arguments, and who is killed when (``RANK@MOMENT``).
+
+    ``needs``: the package that the script imports beside torch. ``late``: the rank of a replica
+    that takes its time to begin again.
+    """
 
     script: str
     args: str = ""
     kills: str = ""
+    needs: str = ""
+    replicas: int = REPLICAS
+    late: str = ""
 
     def __str__(self) -> str:
-        return f"{self.script} {self.args}".strip() + (f": {self.kills}" if self.kills else "")
+        late = f", {self.late} back late" if self.late else ""
+        kills = f": {self.kills}{late}" if self.kills else ""
+        return f"{self.script} {self.args}".strip() + kills
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """``ends``: what each replica has written at its end, by rank."""
+    """``ends``: what each replica has written at its end, by rank.
+
+    ``back_after_s``: the seconds from each death until its replacement had healed.
+    """
 
     exit_code: int
     ends: dict[str, dict[str, object]]
     output: str
+    replicas: int = REPLICAS
+    back_after_s: tuple[float, ...] = ()
 
     @property
     def is_equal(self) -> bool:
         """Whether all replicas have come to the same."""
         found = list(self.ends.values())
-        return len(found) == REPLICAS and all(end == found[0] for end in found)
+        return len(found) == self.replicas and all(end == found[0] for end in found)
 
     @property
     def counters(self) -> dict[str, object]:
@@ -82,7 +98,7 @@ def run(case: Case, directory: Path, *, python: str = sys.executable) -> Outcome
     script, *args = case.script, *case.args.split()
     finished = subprocess.run(
         [
-            *(python, "-m", "ftrun", "--replicas", str(REPLICAS), "--prefix"),
+            *(python, "-m", "ftrun", "--replicas", str(case.replicas), "--prefix"),
             *("--log-dir", str(directory / "logs"), str(SCRIPTS / script), *args),
         ],
         cwd=directory,
@@ -93,6 +109,7 @@ def run(case: Case, directory: Path, *, python: str = sys.executable) -> Outcome
             "TMPDIR": str(directory),
             "FTRUN_TEST_DIR": str(directory),
             "FTRUN_TEST_KILLS": case.kills,
+            "FTRUN_TEST_LATE": case.late,
             "FTRUN_TEST_STEP_S": STEP_S,
         },
         stdin=subprocess.DEVNULL,
@@ -103,10 +120,21 @@ def run(case: Case, directory: Path, *, python: str = sys.executable) -> Outcome
     )
     ends = {
         rank: json.loads(path.read_text())
-        for rank in ALL
+        for rank in map(str, range(case.replicas))
         if (path := directory / f"end-{rank}.json").exists()
     }
-    return Outcome(finished.returncode, ends, finished.stdout + finished.stderr)
+    back = tuple(_back_after(directory / "logs"))
+    output = finished.stdout + finished.stderr
+    return Outcome(finished.returncode, ends, output, case.replicas, back)
+
+
+def _back_after(logs: Path) -> Iterator[float]:
+    """From the job's events: how long each replica that died was away."""
+    for path in logs.glob("*/events.jsonl"):
+        for line in path.read_text().splitlines():
+            event = json.loads(line)
+            if event["event"] == "incident" and not event["is_open"] and event["back_after_s"]:
+                yield event["back_after_s"]
 
 
 def _at(script: str, args: str, *moments: str) -> list[Case]:
@@ -125,6 +153,9 @@ QUICK = (
     Case("full.py", "--ema --accum 2", "1@evaluation 1"),
     Case("loops.py", "while", "1@train 12"),
     Case("loops.py", "resume", "0@train 2 2"),
+    Case("loops.py", "ahead", "1@train 7"),
+    Case("loops.py", "last", "0@train 8"),
+    Case("loops.py", "two", "0@the end,2@the end", late="2"),
     Case("full.py", "", "1@the end"),
 )
 """A part of the matrix for every change."""
@@ -137,5 +168,33 @@ CASES: tuple[Case, ...] = (
     *_at("loops.py", "while", "train 2", "train 20", "the end"),
     *_at("loops.py", "range", "train 2", "train 20", "the end"),
     *_at("loops.py", "two", "train 2", "train 20", "the end"),
+    Case("loops.py", "two", "0@the end,2@the end", late="2"),
     *_at("loops.py", "resume", "train 0 1", "train 2 2", "train 3 3", "the end"),
+    *_at("loops.py", "ahead", "train 2", "train 20", "the end"),
+    *_at("loops.py", "last", "train 20"),
+    *_at("loops.py", "prefetch", "train 2", "train 20"),
+    *_at("loops.py", "early", "train 2", "train 20"),
 )
+
+
+def _framework(needs: str, script: str, args: str, early: int, late: int) -> list[Case]:
+    """Each slot, both in turn, both at once, and one that has come to the end."""
+    kills = (f"1@train {early}", f"0@train {early}", f"0@train {early},1@train {late}")
+    more = (f"0@train {late},1@train {late}", "0@the end", "1@the end")
+    return [Case(script, args, kill, needs, 2) for kill in (*kills, *more)]
+
+
+FRAMEWORKS: tuple[Case, ...] = (
+    *_framework("transformers", "trainer.py", "", 20, 120),
+    *_framework("transformers", "trainer.py", "--accum 5", 4, 38),
+    *_framework("accelerate", "accelerated.py", "", 40, 220),
+    *_framework("lightning", "lit.py", "", 20, 150),
+    *_framework("lightning", "lit.py", "--accum 5", 20, 38),
+    Case("lit.py", "", "0@evaluation 2", "lightning", 2),
+)
+"""For environments that have the packages."""
+
+
+def has(needs: str) -> bool:
+    """Whether a case's package is installed."""
+    return not needs or importlib.util.find_spec(needs) is not None

@@ -382,7 +382,7 @@ class StepMachine:
             local_step_index=self.begun + (step is None),
             repairable=can_repair,
             freezes_membership=self._quorums.freezes_membership,
-            too_few=self._is_stuck,
+            too_few=self.is_stuck,
         )
 
     def check(self) -> None:
@@ -964,7 +964,7 @@ class StepMachine:
         return activity, max(0.0, self._now - since)
 
     @property
-    def _is_stuck(self) -> bool:
+    def is_stuck(self) -> bool:
         """Too few contributed twice: newcomers count in the second try, so a third cannot help."""
         return self._too_few > 1
 
@@ -973,7 +973,7 @@ class StepMachine:
         step = self._step
         if self.shown.pause is not None and self.phase is not StepPhase.LEFT:
             return Activity.PAUSED, self.shown.pause.since
-        if self._is_stuck and self.in_force is not None:
+        if self.is_stuck and self.in_force is not None:
             return Activity.TOO_FEW, self._too_few_since
         if step is None:
             return self._activity_between()

@@ -10,11 +10,12 @@ ftrun itself. Begin with ``loop.py``.
 | world.py | ``torch.distributed``: one world of all replicas, whose collectives are exchanges |
 | models.py | DistributedDataParallel; the modules that no DDP wraps |
 | stepping.py | optimizers, schedulers, GradScaler |
-| loaders.py | DataLoader iterators, with their cursor |
+| loaders.py, cursor.py | DataLoader iterators; which of their batches a step trains on |
 | exactly_once.py | the loader of training batches, under ``--data exactly-once`` |
 | counting.py | ``range`` and ``enumerate`` of the script's modules, which can be set |
 | frames.py | the script's frames: where it stands, and its counters |
-| place.py | a replica's place in the script, as it heals |
+| place.py, noting.py | a replica's place in the script, as it heals; what it is made of |
+| frameworks.py | what Hugging Face's Trainer and Lightning keep beside their loops |
 | carried.py | all state that heals |
 | trial.py | ``ftrun check``: what a worker does in a trial |
 | settings.py | what is compared of the optimizers, so that nothing diverges silently |

@@ -13,10 +13,14 @@ from typing import Any
 import torch
 
 from ftrun.errors import UserError
+from ftrun.inject.zero_edit.frameworks import Frameworks
 from ftrun.inject.zero_edit.models import Models
 from ftrun.inject.zero_edit.stepping import Stepping
 
 KEY = "script"
+CALLBACKS = "callbacks"
+"""Unlike all else their state is that of the place, not of the step: a replica that goes through
+its peers' last steps again goes through theirs too."""
 _PLAIN = (int, float, bool, str, bytes, type(None), torch.Tensor)
 DEPTH_MAX = 32
 
@@ -25,7 +29,7 @@ class Carried:
     """The script's state functions for the Manager.
 
     Args:
-        models, stepping: what the script has made.
+        models, stepping: what the script has made; ``frameworks``: what runs its loop.
         loaded: called when the peers' state has been loaded.
     """
 
@@ -33,10 +37,12 @@ class Carried:
         self,
         models: Models,
         stepping: Stepping,
+        frameworks: Frameworks,
         loaded: Callable[[], None],
     ) -> None:
         self._models = models
         self._stepping = stepping
+        self._frameworks = frameworks
         self._loaded = loaded
         self._kept: dict[str, Any] | None = None
         self._is_over = False
@@ -48,6 +54,7 @@ class Carried:
             "optimizers": self._stepping.optimizers.all(),
             "schedulers": self._stepping.schedulers.all(),
             "scalers": [x for x in self._stepping.scalers.all() if x.is_enabled()],
+            CALLBACKS: self._frameworks.parts(),
         }
 
     def state(self) -> dict[str, Any]:
@@ -65,7 +72,7 @@ class Carried:
         """Take the state that was remembered, if there is one."""
         kept, self._kept = self._kept, None
         if kept is not None:
-            self._apply(kept)
+            self._apply({**kept, CALLBACKS: []})
 
     def is_over(self) -> None:
         """The script has ended, and what it made may be gone: the state has nowhere to go."""
@@ -84,6 +91,8 @@ class Carried:
     def _apply(self, tree: dict[str, Any]) -> None:
         for name, parts in self._parts().items():
             given = tree[name]
+            if name == CALLBACKS and not given:
+                continue
             if len(given) != len(parts):
                 raise UserError(
                     f"the script has made {len(parts)} {name} here and {len(given)} in the "

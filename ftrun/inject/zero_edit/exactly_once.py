@@ -124,11 +124,16 @@ class ExactIterator(LoaderIterator):
     begins_steps = True
 
     def __init__(self, loader: Any, exact: ExactlyOnce) -> None:
-        super().__init__(loader, iter(()), lambda: iter(()))
+        super().__init__(loader, lambda: iter(()))
         assert exact.sampler is not None and exact.loader is not None
         self._exact, self._sampler_of, self._loads = exact, exact.sampler, exact.loader
         self._drawing = Drawing(exact.sampler)
         self.is_training = True
+
+    @property
+    def is_done(self) -> bool:
+        """A step has one batch of it, so it is done when it has ended."""
+        return self.cursor.has_ended
 
     @property
     def is_over(self) -> bool:
@@ -149,12 +154,12 @@ class ExactIterator(LoaderIterator):
         count = min(self.loader.batch_size, len(dataset))
         return self.loader.collate_fn([dataset[index] for index in range(count)])
 
-    def go_to(self, epoch: int | None, drawn: int) -> None:
-        """Count from batch ``drawn`` on; the samples follow from what has healed."""
-        if epoch is not None and epoch != self.epoch:
+    def _seek(self, epoch: int | None, batch: int) -> None:
+        """Count from ``batch`` on; the samples follow from what has healed."""
+        if epoch is not None:
             self._set_epoch(epoch)
-        Jumps.total += drawn - self.drawn
-        self.drawn = self.began_at = drawn
+        self.epoch = epoch
+        Jumps.total += batch - self.cursor.drawn
         self._drawing = Drawing(self._sampler_of)
 
     def refuse_several(self) -> None:

@@ -14,7 +14,7 @@ import re
 import sys
 import sysconfig
 from collections.abc import Hashable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from enum import Enum
 from functools import lru_cache
 from pathlib import Path
@@ -34,6 +34,8 @@ DEPTH_MAX = 64
 NAMES_MAX = 512
 DICT_MAX = 64
 TEXT_CHARS_MAX = 1024
+OBJECTS_DEEP = 2
+NESTED_MAX = 8
 
 _OWN = re.compile(r"rank|process_zero|main_process|is_main|is_master|is_lead|hostname|^pid$|device")
 _FTRUN = str(Path(__file__).resolve().parents[2])
@@ -147,27 +149,34 @@ def is_own(name: str) -> bool:
     return _OWN.search(name) is not None
 
 
-def _is_plain(value: Any) -> bool:
+def is_plain(value: Any) -> bool:
+    """Whether a value may be a counter."""
     kind = type(value)
     return kind in PLAIN and (kind is not str or len(value) <= TEXT_CHARS_MAX)
+
+
+def plain_values(values: dict[str, Any]) -> Values:
+    """The plain values among an object's attributes that do not belong to one rank."""
+    return {name: value for name, value in values.items() if is_plain(value) and not is_own(name)}
 
 
 def heals(values: dict[Any, Any]) -> bool:
     """Whether a dict of the script has nothing but counters, so that it heals."""
     return len(values) <= DICT_MAX and all(
-        type(key) is str and _is_plain(item) for key, item in values.items()
+        type(key) is str and is_plain(item) for key, item in values.items()
     )
 
 
 def _places(frame: FrameType) -> Iterator[tuple[str, dict[Any, Any] | None, Any, Any]]:
     """Path, container (None: a local variable), key and value of all plain values of a frame.
 
-    Also values in its dicts, and in the attributes of objects of the script's classes, two deep.
+    Also values in its dicts, and in the attributes of objects of the script's classes, two deep
+    (records in records are one object: Lightning keeps its counters so).
     """
     for name, value in list(frame.f_locals.items()):
         if name.startswith("__"):
             continue
-        if _is_plain(value):
+        if is_plain(value):
             yield name, None, name, value
         else:
             yield from _inside(name, value)
@@ -178,24 +187,27 @@ def _inside(name: str, value: Any) -> Iterator[tuple[str, dict[Any, Any], Any, A
     if type(value) is dict:
         if len(value) <= DICT_MAX:
             for key, item in value.items():
-                if type(key) is str and _is_plain(item):
+                if type(key) is str and is_plain(item):
                     yield f"{name}[{key}]", value, key, item
     elif _holds_values(cast(Hashable, type(value))) and hasattr(value, "__dict__"):
         yield from _attributes(name, value)
 
 
-def _attributes(name: str, holder: Any) -> Iterator[tuple[str, dict[Any, Any], Any, Any]]:
+def _attributes(
+    name: str, holder: Any, objects: int = OBJECTS_DEEP, nested: int = NESTED_MAX
+) -> Iterator[tuple[str, dict[Any, Any], Any, Any]]:
+    """The plain values of an object, and of those in it. Records in records are one object."""
     for key, item in list(vars(holder).items()):
-        if _is_plain(item):
+        if is_plain(item):
             yield f"{name}.{key}", vars(holder), key, item
         elif (
             item is not holder
             and _holds_values(cast(Hashable, type(item)))
             and hasattr(item, "__dict__")
         ):
-            for inner, value in list(vars(item).items()):
-                if _is_plain(value):
-                    yield f"{name}.{key}.{inner}", vars(item), inner, value
+            left = objects - (not is_dataclass(item))
+            if left and nested:
+                yield from _attributes(f"{name}.{key}", item, left, nested - 1)
 
 
 def read_values(frame: FrameType) -> Values:
@@ -206,7 +218,7 @@ def read_values(frame: FrameType) -> Values:
         if kind is _Kind.NOTHING or name.startswith("__"):
             continue
         if kind is _Kind.PLAIN:
-            if not is_own(name) and _is_plain(value):
+            if not is_own(name) and is_plain(value):
                 found[name] = value
         else:
             found.update(
@@ -231,18 +243,19 @@ def write_values(frame: FrameType, values: Values) -> list[str]:
             is_local = True
         else:
             container[key] = new
-        changed.append(f"{path} {_short(value)}→{_short(new)}")
+        changed.append(f"{path} {short(value)}→{short(new)}")
     for path in values:  # a variable that this replica has not set yet
         if path.isidentifier() and path not in known:
             known[path] = values[path]
             is_local = True
-            changed.append(f"{path} →{_short(values[path])}")
+            changed.append(f"{path} →{short(values[path])}")
     if is_local:
         _write_back(frame)
     return changed
 
 
-def _short(value: Any) -> str:
+def short(value: Any) -> str:
+    """A value, for people."""
     text = repr(value)
     return text if len(text) <= 40 else text[:37] + "..."
 

@@ -6,12 +6,17 @@ Not here: which iterator gives training batches, and where it is to be set (loop
 from __future__ import annotations
 
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from ftrun.inject.zero_edit.counting import Jumps
+from ftrun.inject.zero_edit.cursor import Cursor
 from ftrun.inject.zero_edit.frames import Spot, script_frames, spot_of
 from ftrun.inject.zero_edit.patches import Patches
+
+LOOPS_MAX = 1024
+ENDED_MAX = 16
 
 
 class Draws:
@@ -25,18 +30,40 @@ class OpenIterators:
 
     def __init__(self) -> None:
         self._open: list[weakref.ref[LoaderIterator]] = []
+        self._held: dict[tuple[Spot, int], int | None] = {}
+        self._ended: deque[LoaderIterator] = deque(maxlen=ENDED_MAX)
 
     def add(self, iterator: LoaderIterator) -> None:
         """The script begins to iterate. Its number counts those open at the same place."""
-        here = [other for other in self.all() if other.spot == iterator.spot]
-        iterator.number = len(here)
+        iterator.number = len(
+            [x for x in self.all() if x.spot == iterator.spot and not x.cursor.has_ended]
+        )
+        iterator.cursor.held = self._held.get((iterator.spot, iterator.number))
         self._open.append(weakref.ref(iterator))
 
     def all(self) -> list[LoaderIterator]:
-        """Those that are in use and have not ended."""
-        found = [(ref, it) for ref in self._open if (it := ref()) is not None and not it.has_ended]
+        """Those that live and have not ended, or whose last batches are not trained on yet."""
+        found = [(ref, it) for ref in self._open if (it := ref()) is not None and not it.is_done]
         self._open = [ref for ref, _ in found]
         return [it for _, it in found]
+
+    def learn(self, iterator: LoaderIterator) -> None:
+        """Remember that the loop at this place trains, and how far it draws ahead."""
+        key = (iterator.spot, iterator.number)
+        if key in self._held or len(self._held) < LOOPS_MAX:
+            self._held[key] = iterator.cursor.held
+
+    def has_learned(self, iterator: LoaderIterator) -> bool:
+        """Whether the loop at this place is known to train."""
+        return (iterator.spot, iterator.number) in self._held
+
+    def end(self, iterator: LoaderIterator) -> None:
+        """Keep an iterator that has ended: the script has dropped it, but not its last batches."""
+        self._ended.append(iterator)
+
+    def commit(self) -> None:
+        """A step has ended: the script has no batches left of iterators that it has dropped."""
+        self._ended.clear()
 
     def words(self) -> str:
         """The loop that takes the batches, for people."""
@@ -52,31 +79,41 @@ class LoaderIterator:
 
     Attributes:
         spot: where the script began to iterate.
-        drawn: the batches taken so far.
+        cursor: which batch comes next, and which one the step trains on.
         is_fresh: it has given a batch since the last training step.
         is_training: it gives the batches of training steps.
-        lead: the batches drawn at its first training step, because some loops draw ahead.
-        began_at: ``drawn`` when it was set last.
         begins_steps: a step begins at each draw, not at the forward pass after it.
-        noted: the script at its last draw (loop.py).
+        epoch: of its sampler, when its first batch was drawn: some samplers count on by themselves.
+        entry: the script's frames at the first draw.
+        noted: the script at the first draw since the last step (noting.py).
     """
 
     begins_steps = False
 
-    def __init__(self, loader: Any, inner: Iterator[Any], make: Callable[[], Iterator[Any]]):
+    def __init__(self, loader: Any, make: Callable[[], Iterator[Any]]) -> None:
         frames = script_frames()
         self.spot = spot_of(frames[0]) if frames else Spot("?", 0)
         self.loader = loader
-        self.number = self.drawn = self.lead = self.began_at = 0
+        self.number = 0
+        self.cursor = Cursor()
+        self.epoch = self._read_epoch()
+        self.entry: tuple[Spot, ...] = ()
         self.noted: Any = None
-        self.is_fresh = self.is_training = self.has_ended = False
-        self._inner = inner
+        self.is_fresh = self.is_training = False
+        self._inner = make()
         self._make = make
         OPEN.add(self)
 
     @property
-    def epoch(self) -> int | None:
-        """The epoch of its sampler."""
+    def is_done(self) -> bool:
+        """Whether it has no more batches for a training step."""
+        if not self.cursor.has_ended:
+            return False
+        if self.is_training:
+            return self.cursor.is_over
+        return not self.is_fresh
+
+    def _read_epoch(self) -> int | None:
         epoch = getattr(self._sampler, "epoch", None)
         return epoch if type(epoch) is int else None
 
@@ -96,35 +133,47 @@ class LoaderIterator:
 
     def __next__(self) -> Any:
         Draws.before(self)
-        if self.has_ended:
+        cursor = self.cursor
+        if cursor.has_ended:
             raise StopIteration
+        if not cursor.drawn and not hasattr(self._inner, "_send_idx"):
+            self.epoch = self._read_epoch()  # workers of the loader draw their indices earlier
         try:
             batch = self._take()
         except StopIteration:
-            self.has_ended = True
+            cursor.has_ended = True
+            OPEN.end(self)
             raise
         finally:
-            self.drawn += 1
+            cursor.drawn += 1
         self.is_fresh = True
         return batch
 
     def _take(self) -> Any:
         return next(self._inner)
 
-    def go_to(self, epoch: int | None, drawn: int) -> None:
-        """Let the next batch be number ``drawn`` (from 0) of ``epoch``; nothing else is loaded.
+    def go_to(self, epoch: int | None, batch: int) -> None:
+        """Let the next draw give number ``batch`` (from 0) of ``epoch``; nothing else is loaded.
 
         A sampler whose epoch differs draws its order anew.
         """
-        if epoch is not None and epoch != self.epoch:
-            self._set_epoch(epoch)
-            self._inner, self.drawn = self._make(), 0
-        elif drawn < self.drawn:
-            self._inner, self.drawn = self._make(), 0
-        ahead = drawn - self.drawn
-        Jumps.total += ahead
-        self._skip(ahead)
-        self.drawn = self.began_at = drawn
+        self._seek(epoch, batch)
+        self.cursor.set_to(batch)
+
+    def move_to(self, epoch: int | None, batch: int) -> None:
+        """The step under way, whose batches are drawn, began with number ``batch`` of ``epoch``."""
+        self._seek(epoch, batch + self.cursor.ahead)
+        self.cursor.move(batch)
+
+    def _seek(self, epoch: int | None, batch: int) -> None:
+        drawn = self.cursor.drawn
+        if batch < drawn or (epoch is not None and epoch != self.epoch):
+            if epoch is not None:
+                self._set_epoch(epoch)
+            self._inner, drawn = self._make(), 0
+        self.epoch = epoch
+        Jumps.total += batch - drawn
+        self._skip(batch - drawn)
 
     def _set_epoch(self, epoch: int) -> None:
         sampler = self._sampler
@@ -174,6 +223,6 @@ def install(patches: Patches, claims: Callable[[Any], LoaderIterator | None]) ->
         claimed = claims(self)
         if claimed is not None:
             return claimed
-        return LoaderIterator(self, plain(self), lambda: plain(self))
+        return LoaderIterator(self, lambda: plain(self))
 
     patches.put(DataLoader, "__iter__", __iter__)

@@ -1,29 +1,30 @@
 """The script's training loop: boundaries of steps, a newcomer's way to its peers' place, the end.
 
-Theory of operation. Each draw from a loader notes where the script stands: its frames, the plain
-values in them, its ``range`` loops. The first forward pass in training after a commit begins a step
-(``start_quorum``); the first ``optimizer.step()`` decides it. The *place* of a step is that of the
-last draw before it, and heals with the rest of the state.
+Theory of operation. The first draw from a loader after a step notes where the script stands: its
+frames, the plain values in them, its ``range`` loops. The first forward pass in training after a
+commit begins a step (``start_quorum``); the first ``optimizer.step()`` decides it. The *place* of a
+step is that of the first draw since the step before, and heals with the rest of the state.
 
 A newcomer runs the script from its beginning, with the peers' results of all exchanges of the
-set-up. At the first draw at which its stack equals the one at which its peers draw their training
-batches, it joins: the state heals first, then loops, loaders and counters are set to the peers'
-place, and the draw yields the batch that they train on. So no epoch is run twice. A loop that draws
-from no loader is joined at the forward pass, in the same way.
+set-up. At the first draw at which its stack equals the one at which its peers' loader gave its
+first batch, it joins: the state heals first, then loops, loaders and counters are set to the peers'
+place, and the draw yields the first batch that they train on. So no epoch is run twice, and a loop
+that draws ahead (cursor.py) draws its next ones by itself. A loop that draws from no loader is
+joined at the forward pass, in the same way.
 
-A loop with several steps between two draws (two models) lets replicas join only at the first of
-them. At the end a replica lingers until all others have come to it (training/lingering.py).
+Replicas join only at steps with a draw: a loop may take several between two draws (two models). At
+the end a replica lingers until all others have come to it (training/lingering.py).
 
-Not here: what is patched (models.py, stepping.py, loaders.py, counting.py, world.py).
+Not here: what is patched (models.py, stepping.py, loaders.py, counting.py, world.py), what a place
+is made of (noting.py).
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from types import FrameType
 from typing import Any
 
 import torch
@@ -37,21 +38,16 @@ from ftrun.inject.zero_edit.exactly_once import ExactIterator, ExactlyOnce
 from ftrun.inject.zero_edit.frames import (
     Spot,
     Values,
-    read_values,
     script_frames,
     spot_of,
     stack,
     write_values,
 )
+from ftrun.inject.zero_edit.frameworks import Frameworks
 from ftrun.inject.zero_edit.loaders import OPEN, LoaderIterator
 from ftrun.inject.zero_edit.models import Models
-from ftrun.inject.zero_edit.place import (
-    LoaderPlace,
-    Place,
-    changed_since,
-    digest,
-    summary,
-)
+from ftrun.inject.zero_edit.noting import Noted, Noting, matched
+from ftrun.inject.zero_edit.place import Place, digest, summary
 from ftrun.inject.zero_edit.refusals import Refused, refuse
 from ftrun.inject.zero_edit.settings import digest_of, settings_of, text_of
 from ftrun.inject.zero_edit.stepping import Stepping
@@ -63,16 +59,6 @@ from ftrun.training.manager import Manager
 
 COUNTERS_TOLD_MAX = 12
 PLACE_TIMEOUT_S = 5.0
-
-
-@dataclass(slots=True)
-class _Noted:
-    """The script at a draw; ``exchanges``: since the last commit."""
-
-    stack: tuple[Spot, ...] = ()
-    values: tuple[Values, ...] = ()
-    ranges: tuple[tuple[Spot, int], ...] = ()
-    exchanges: int = 0
 
 
 class Loop:
@@ -89,7 +75,9 @@ class Loop:
         self.in_step = self.makes_manager = False
         self.on_raise: Callable[[BaseException], None] = lambda error: None
         self.steps = self.lost = 0
-        self.models = Models(self.manager, self.before_forward)
+        self._frameworks = Frameworks()
+        self._noting = Noting(self._frameworks, lambda: self.manager().exchanges.place())
+        self.models = Models(self.manager, self.before_forward, self._noting.evaluation)
         self.stepping = Stepping(
             self.models.has_parameter_of,
             self.commit,
@@ -101,17 +89,16 @@ class Loop:
         )
         self._here = here
         self._manager: Manager | None = None
-        self._carried = Carried(self.models, self.stepping, self._note_loaded)
-        self._noted = _Noted()  # at the last draw of a training batch
+        self._carried = Carried(self.models, self.stepping, self._frameworks, self._note_loaded)
         self._replays = 0  # steps to go through again, because the peers have finished
         self._has_followed = False  # it has joined peers that have finished
-        self._first_values: tuple[Values, ...] | None = None
+        self._first: Noted | None = None
         self._place = Place()
         self._peers_at: Place | None = None  # before this replica has joined them
+        self._begun_with: tuple[tuple[str, Values], ...] = ()
         self._has_loaded = False
         self._has_stepped = self._is_replayed = False
         self._outcome = True
-        self._since_draw = 0  # steps since the last draw
         self._commits = 0  # steps since ``_place``
         self._is_told = False
         self._trial = trial_of(here.replica_id, here.restarts, here.replicas)
@@ -150,7 +137,7 @@ class Loop:
             limit_s = self._here.quorum_timeout_s
             text = self.manager().exchanges.peek_place(limit_s)
             self._peers_at = self._snapshot_place() if text is None else Place.decode(text)
-        return digest(self._peers_at.stack) if self._peers_at.stack else ""
+        return digest(self._peers_at.entry) if self._peers_at.entry else ""
 
     def _snapshot_place(self) -> Place:
         """Where the snapshot stands that the job goes on from, if no peer trains."""
@@ -180,12 +167,10 @@ class Loop:
         here = tuple(spot_of(frame) for frame in frames)
         wanted = self._joins_at()
         if wanted and digest(here) == wanted:
-            self._join(here)
-        iterator.noted = self._note(here, frames)
-        if iterator.is_training:
-            self._noted = iterator.noted
-        if iterator.is_training or not any(other.is_training for other in OPEN.all()):
-            self._since_draw = 0
+            self._join(here, iterator)
+        if self._trial is not None:
+            self._trial.look()
+        self._noting.draw(iterator, here, frames)
         if isinstance(iterator, ExactIterator) and not self._has_followed:
             self._begin_at_draw(iterator)
 
@@ -196,14 +181,6 @@ class Loop:
         elif self.in_step and iterator.is_fresh:
             iterator.refuse_several()
 
-    def _note(self, here: tuple[Spot, ...], frames: list[FrameType]) -> _Noted:
-        functions = {spot.name for spot in here}
-        if self._trial is not None:
-            self._trial.look()
-        values = tuple([read_values(frame) for frame in frames])
-        exchanges = self.manager().exchanges.place()
-        return _Noted(here, values, RANGES.current(functions), exchanges)
-
     # ------------------------------------------------------------ steps
 
     def before_forward(self) -> bool:
@@ -212,20 +189,14 @@ class Loop:
         Returns:
             False if the pass does not count, because the peers have finished.
         """
-        for iterator in OPEN.all():
-            if iterator.is_fresh and not iterator.is_training:
-                iterator.is_training = True
-                iterator.lead = max(iterator.drawn - iterator.began_at, 1)
-                self._noted = iterator.noted
+        draws = self._noting.training()
+        self._set_begun_with()
         if self.in_step or self._has_followed:
             return not self._has_followed
         self.exactly_once.expect()
-        draws = [iterator for iterator in OPEN.all() if iterator.is_training]
-        if not draws:
-            self._noted = self._note(stack(), script_frames())
         wanted = self._joins_at()
         if wanted and digest(stack()) == wanted:
-            self._join(stack())
+            self._join(stack(), None)
             return not self._has_followed
         if wanted:
             self._stands_elsewhere()
@@ -243,18 +214,20 @@ class Loop:
 
     def _begin(self, draws: list[LoaderIterator]) -> None:
         """Begin a step at the place of the last draw."""
-        if self._first_values is None:
-            self._first_values = self._noted.values
-        is_joinable = self._since_draw == 0 or not draws
-        if is_joinable:
-            self._place, self._commits = self._make_place(draws), 0
+        noted = (draws[0].noted if draws else None) or self._noting.note()
+        self._first = self._first or noted
+        place = self._noting.place(draws, noted, self._first)
+        if place is not None:
+            self._place, self._commits = place, 0
+            self._frameworks.capture()
         manager = self.manager()
         if not self._has_stepped:
             self._take_charge(manager)
-        loaded = self._start(manager, allow_heal=is_joinable)
+        loaded = self._start(manager, allow_heal=place is not None)
         if loaded is not None and loaded != self._place:
             # It was out of the quorum for some steps.
-            self._go_to(loaded, is_drawn=not any(x.begins_steps for x in draws))
+            is_drawn = not any(x.begins_steps for x in draws)
+            self._go_to(loaded, draws[0] if draws else None, is_drawn=is_drawn)
             self._place = loaded
         self._show_place(manager)
 
@@ -282,13 +255,6 @@ class Loop:
         self._has_stepped = self.in_step = True
         return place
 
-    def _make_place(self, draws: list[LoaderIterator]) -> Place:
-        assert self._first_values is not None
-        loaders = tuple(LoaderPlace(x.spot, x.number, x.epoch, x.drawn - x.lead) for x in draws)
-        counters = changed_since(self._first_values, self._noted.values)
-        noted = self._noted
-        return Place(noted.stack, loaders, noted.ranges, counters, noted.exchanges)
-
     def commit(self) -> bool:
         """The first optimizer steps: whether it may. Further ones of the same step follow it."""
         if self._has_followed:
@@ -302,11 +268,9 @@ class Loop:
                 self._mark(self.manager())
                 if self._trial is not None:
                     self._trial.committed(self.manager(), self._facts)
-            self._since_draw += 1
             self._commits += 1
             self.lost += not self._outcome
-            for iterator in OPEN.all():
-                iterator.is_fresh = False
+            self._noting.commit()
         return self._outcome
 
     def _replays_left(self) -> int | None:
@@ -341,35 +305,42 @@ class Loop:
     def _note_loaded(self) -> None:
         self._has_loaded = True
 
-    def _join(self, here: tuple[Spot, ...]) -> None:
-        """Join the peers, and go to their place."""
+    def _join(self, here: tuple[Spot, ...], iterator: LoaderIterator | None) -> None:
+        """Join the peers, and go to their place. ``iterator``: is asked for its next batch."""
         manager = self.manager()
-        self._first_values = tuple(read_values(frame) for frame in script_frames())
+        self._first = self._noting.note()
         self._take_charge(manager)
         loaded = self._start(manager, allow_heal=True)
         if loaded is None:
             return  # the peers have gone: nobody to heal from, so it begins at the beginning
         _renew_random(self._here.replica_id, manager.current_step())
-        self._go_to(loaded, is_drawn=False)
+        self._go_to(loaded, iterator, is_drawn=False)
         self._place = loaded
+        self._frameworks.capture()
         self._show_place(manager)
 
-    def _go_to(self, place: Place, *, is_drawn: bool) -> None:
-        """Set loops, counters and loaders. ``is_drawn``: this step's batch is drawn already."""
+    def _go_to(self, place: Place, first: LoaderIterator | None, *, is_drawn: bool) -> None:
+        """Set loops, counters and loaders.
+
+        Args:
+            first: the iterator of this step's first draw.
+            is_drawn: this step's batches are drawn already.
+        """
         problems = [
             f"its loop at {spot} does not come to {number}"
             for spot, number in place.ranges
             if not RANGES.set(spot, number)
         ]
         changed = self._set_counters(place)
+        self._begun_with = () if is_drawn else place.begun_with
         if place.has_finished:
             self._has_followed, self._replays = True, max(1, place.commits)
             self._carried.keep()
-        for iterator in OPEN.all():
-            for loader in place.loaders:
-                if (loader.spot, loader.number) == (iterator.spot, iterator.number):
-                    ahead = max(iterator.lead, 1) if is_drawn else 0
-                    iterator.go_to(loader.epoch, loader.drawn + ahead)
+        for loader, iterator in matched(place.loaders, first):
+            set_to = iterator.move_to if is_drawn else iterator.go_to
+            set_to(loader.epoch, loader.drawn)
+            iterator.cursor.held = loader.held
+        self._noting.has_place = True
         self.manager().exchanges.set_place(place.exchanges, behind=self._replays)
         self._tell_joined(place, changed)
         if problems:
@@ -382,7 +353,15 @@ class Loop:
             values = by_name.pop(spot_of(frame).name, None)
             if values:
                 changed += write_values(frame, values)
+        for values in place.counters[len(place.stack) :]:
+            changed += self._frameworks.write(values)
         return changed
+
+    def _set_begun_with(self) -> None:
+        """The newcomer's first step begins: the script has set counters on its way here."""
+        values, self._begun_with = dict(self._begun_with), ()
+        for frame in script_frames() if values else ():
+            write_values(frame, values.pop(spot_of(frame).name, {}))
 
     # ------------------------------------------------------------ the beginning and the end
 

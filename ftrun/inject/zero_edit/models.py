@@ -33,6 +33,7 @@ class Models:
     Args:
         manager: makes the Manager, at the first model.
         before_forward: called before a forward pass in training; False: the pass does not count.
+        before_evaluation: called before a forward pass of a model in evaluation mode.
 
     Attributes:
         wrapped, sites: what a DistributedDataParallel wraps, and where the script made that.
@@ -40,10 +41,16 @@ class Models:
             own, because the script is explicit.
     """
 
-    def __init__(self, manager: Callable[[], Manager], before_forward: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        manager: Callable[[], Manager],
+        before_forward: Callable[[], bool],
+        before_evaluation: Callable[[], None],
+    ) -> None:
         self.makes_ddp: Callable[[], bool] = lambda: True
         self.manager = manager
         self.before_forward = before_forward
+        self.before_evaluation = before_evaluation
         self.wrapped: list[nn.Module] = []
         self.sites: list[str] = []
         self._parameters: set[int] = set()
@@ -163,8 +170,10 @@ class ManagedModel(DistributedDataParallel):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the model; in training the first one after a commit begins a step."""
         models = _Charge.models
-        trains = torch.is_grad_enabled() and (self.training or self.module.training)
-        if trains and models is not None and not models.before_forward():
+        is_training = self.training or self.module.training
+        if models is not None and not is_training:
+            models.before_evaluation()
+        elif models is not None and torch.is_grad_enabled() and not models.before_forward():
             return self.module(*args, **kwargs)
         return super().forward(*args, **kwargs)
 

@@ -19,30 +19,37 @@ class LoaderPlace:
     """One open iterator of a loader that gives training batches.
 
     ``spot``: where the script began to iterate; ``number``: which of those open there, from 0.
-    ``epoch``: of its sampler; None: the sampler has none. ``drawn``: the batches taken before the
-    one that the next step trains on.
+    ``epoch``: of its sampler; None: the sampler has none. ``drawn``: the number of the first batch
+    that the next step trains on. ``held``: how far the loop draws ahead (cursor.py).
     """
 
     spot: Spot
     number: int
     epoch: int | None
     drawn: int
+    held: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where the script stands at the boundary of a step.
 
-    ``stack``: the script's frames at its last draw, innermost first. ``counters``: for each of
-    them the plain values that have changed since the first step. ``ranges``: the number that each
+    ``stack``: the script's frames at the first draw since the last step, innermost first.
+    ``counters``: for each of them the plain values that have changed since the first step, and then
+    those of a framework. ``begun_with``: the same, by function, where the step has begun, if the
+    newcomer comes by other lines on its way there.
+    ``entry``: the frames at which the loader's first batch was drawn, where a newcomer joins.
+    ``ranges``: the number that each
     ``range`` loop around has taken last. ``exchanges``: since the last commit. ``has_finished``:
     the script has come to its end, ``commits`` steps after this place.
     """
 
     stack: tuple[Spot, ...] = ()
+    entry: tuple[Spot, ...] = ()
     loaders: tuple[LoaderPlace, ...] = ()
     ranges: tuple[tuple[Spot, int], ...] = ()
     counters: tuple[Values, ...] = field(default=(), hash=False)
+    begun_with: tuple[tuple[str, Values], ...] = field(default=(), hash=False)
     exchanges: int = 0
     has_finished: bool = False
     commits: int = 0
@@ -52,9 +59,13 @@ class Place:
         return json.dumps(
             {
                 "stack": [_spot(spot) for spot in self.stack],
-                "loaders": [[_spot(x.spot), x.number, x.epoch, x.drawn] for x in self.loaders],
+                "entry": [_spot(spot) for spot in self.entry],
+                "loaders": [
+                    [_spot(x.spot), x.number, x.epoch, x.drawn, x.held] for x in self.loaders
+                ],
                 "ranges": [[_spot(spot), number] for spot, number in self.ranges],
                 "counters": list(self.counters),
+                "begun_with": list(self.begun_with),
                 "exchanges": self.exchanges,
                 "has_finished": self.has_finished,
                 "commits": self.commits,
@@ -67,12 +78,11 @@ class Place:
         known = json.loads(text)
         return Place(
             stack=tuple(Spot(*spot) for spot in known["stack"]),
-            loaders=tuple(
-                LoaderPlace(Spot(*spot), number, epoch, drawn)
-                for spot, number, epoch, drawn in known["loaders"]
-            ),
+            entry=tuple(Spot(*spot) for spot in known["entry"]),
+            loaders=tuple(LoaderPlace(Spot(*spot), *more) for spot, *more in known["loaders"]),
             ranges=tuple((Spot(*spot), number) for spot, number in known["ranges"]),
             counters=tuple(known["counters"]),
+            begun_with=tuple((name, values) for name, values in known["begun_with"]),
             exchanges=known["exchanges"],
             has_finished=known["has_finished"],
             commits=known["commits"],

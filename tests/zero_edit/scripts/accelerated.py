@@ -29,6 +29,7 @@ def main():
                 schedule.step()
                 optimizer.zero_grad()
             steps += 1
+    moment.at("the end")
     moment.end(
         {"model": accelerator.unwrap_model(model)},
         steps=steps,

@@ -1,8 +1,10 @@
 """Loops of other shapes: without a loader, over a range, two models, a resume without set_epoch."""
 
 import argparse
+import contextlib
 import math
 import os
+from functools import partial
 from pathlib import Path
 
 import moment
@@ -118,7 +120,123 @@ def resume(rank):
     return {"model": model.module}, {"epoch": epoch}
 
 
-SHAPES = {"while": while_loop, "range": range_loop, "two": two_models, "resume": resume}
+def one_ahead(loader):
+    """accelerate's shape: the loop knows its last batch, because it draws one ahead."""
+    batches = iter(loader)
+    now = next(batches)
+    for following in batches:
+        yield now
+        now = following
+    yield now
+
+
+def look_ahead(rank, size, epochs):
+    """Hugging Face's shape: a collective after the draws, a group of batches for each step."""
+    x, y = data(rank)
+    set_ = TensorDataset(x, y)
+    loader = DataLoader(set_, size, sampler=DistributedSampler(set_))
+    model = DDP(small())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    steps = samples = 0
+    for epoch in range(epochs):
+        loader.sampler.set_epoch(epoch)
+        batches = one_ahead(loader)
+        for _ in range((len(loader) + 2) // 3):
+            group = [batch for _, batch in zip(range(3), batches, strict=False)]
+            moment.at(f"train {steps}")
+            count = torch.tensor(sum(len(bx) for bx, _ in group))
+            dist.all_reduce(count)
+            optimizer.zero_grad()
+            for index, (bx, by) in enumerate(group):
+                with contextlib.nullcontext() if index + 1 == len(group) else model.no_sync():
+                    loss = nn.functional.mse_loss(model(bx), by, reduction="sum")
+                    (loss * dist.get_world_size() / count).backward()
+            optimizer.step()
+            steps += 1
+            samples += sum(len(bx) for bx, _ in group)
+            if steps % 5 == 0:
+                dist.all_reduce(loss.detach().clone())
+    return {"model": model.module}, {"epoch": epoch, "steps": steps, "samples": samples}
+
+
+class Prefetcher:
+    """NVIDIA's shape: the next batch is on its way while the model trains on this one."""
+
+    def __init__(self, loader):
+        self.batches = iter(loader)
+        self.load()
+
+    def load(self):
+        self.batch = next(self.batches, None)
+
+    def next(self):
+        batch = self.batch
+        self.load()
+        return batch
+
+
+def prefetch(rank):
+    x, y = data(rank)
+    set_ = TensorDataset(x, y)
+    loader = DataLoader(set_, 4, sampler=DistributedSampler(set_))
+    model = DDP(small())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    steps = total = 0
+    for epoch in range(5):
+        loader.sampler.set_epoch(epoch)
+        batches = Prefetcher(loader)
+        i = 0
+        batch = batches.next()
+        while batch is not None:
+            moment.at(f"train {steps}")
+            nn.functional.mse_loss(model(batch[0]), batch[1]).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            i += 1
+            steps += 1
+            total += i
+            batch = batches.next()
+    return {"model": model.module}, {"steps": steps, "total": total, "epoch": epoch}
+
+
+def early(rank):
+    """nanoGPT's other shape: the next batch is drawn between the forward pass and its step."""
+    x, y = data(rank)
+    set_ = TensorDataset(x, y)
+    loader = DataLoader(set_, 4, sampler=DistributedSampler(set_))
+    model = DDP(small())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    steps = epoch = 0
+    batches = iter(loader)
+    bx, by = next(batches)
+    while steps < 40:
+        moment.at(f"train {steps}")
+        loss = nn.functional.mse_loss(model(bx), by)
+        try:
+            bx, by = next(batches)
+        except StopIteration:
+            epoch += 1
+            loader.sampler.set_epoch(epoch)
+            batches = iter(loader)
+            bx, by = next(batches)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        steps += 1
+    return {"model": model.module}, {"steps": steps, "epoch": epoch}
+
+
+SHAPES = {
+    "while": while_loop,
+    "range": range_loop,
+    "two": two_models,
+    "resume": resume,
+    "prefetch": prefetch,
+    "early": early,
+}
+SHAPES["ahead"] = partial(look_ahead, size=4, epochs=14)
+SHAPES["last"] = partial(look_ahead, size=32, epochs=40)
+"""Each epoch of ``last`` has one batch, so that the loader has ended at every step."""
 
 
 def main():

@@ -145,6 +145,6 @@ def test_a_newcomer_counts_from_the_batch_of_its_peers() -> None:
     iterator = script.exact.claim(shuffled())
     assert isinstance(iterator, ExactIterator)
     iterator.go_to(2, 7)
-    assert (iterator.drawn, iterator.epoch, len(iterator)) == (7, 2, 5)
+    assert (iterator.cursor.drawn, iterator.epoch, len(iterator)) == (7, 2, 5)
     next(iterator)
-    assert iterator.drawn == 8
+    assert iterator.cursor.drawn == 8

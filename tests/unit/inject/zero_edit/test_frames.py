@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,36 @@ def test_values_of_a_frame() -> None:
     assert found["holder.inner.steps"] == 3
     assert "holder.rank" not in found
     assert (count, name, best, text, table[3]) == (4, "x", 0.5, None, 4)
+
+
+@dataclass
+class Total:
+    ready: int = 0
+
+
+@dataclass
+class Progress:
+    """As Lightning's records: records in records."""
+
+    total: Total = field(default_factory=Total)
+
+
+class Inner:
+    def __init__(self) -> None:
+        self.progress, self.deeper = Progress(), Counters()
+
+
+class Outer:
+    def __init__(self) -> None:
+        self.progress, self.inner = Progress(), Inner()
+
+
+def test_records_in_records_are_one_object() -> None:
+    loop = Outer()
+    found = read_values(sys._getframe())
+    assert found == {"loop.progress.total.ready": 0, "loop.inner.progress.total.ready": 0}
+    assert write_values(sys._getframe(), {"loop.inner.progress.total.ready": 4})
+    assert loop.inner.progress.total.ready == 4
 
 
 def test_values_are_written() -> None:

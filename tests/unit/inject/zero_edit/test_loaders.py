@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -28,7 +29,7 @@ def iterator_of(loader: Any) -> LoaderIterator:
     def make() -> Iterator[Any]:
         return DataLoader.__iter__(loader)
 
-    return LoaderIterator(loader, make(), make)
+    return LoaderIterator(loader, make)
 
 
 def batches(iterator: Any) -> list[list[int]]:
@@ -52,7 +53,7 @@ def test_it_goes_back() -> None:
     next(iterator), next(iterator), next(iterator)
     iterator.go_to(None, 1)
     assert next(iterator).tolist() == list(range(8, 16))
-    assert iterator.drawn == 2
+    assert iterator.cursor.drawn == 2
 
 
 def test_it_goes_to_another_epoch() -> None:
@@ -75,6 +76,57 @@ def test_open_iterators() -> None:
     assert [it.number for it in made] == [0, 1]
     assert all(it in OPEN.all() for it in made)
     batches(made[0])
+    assert made[0] in OPEN.all()  # its last batch may wait for its step
+    made[0].is_fresh = False
     assert made[0] not in OPEN.all()
     assert len(made[1]) == 5
     assert isinstance(next(made[1]), torch.Tensor)
+
+
+def test_an_iterator_that_the_script_has_dropped_lives_until_its_last_batch_is_trained_on() -> None:
+    made = iterator_of(DataLoader(Numbers(), 8))
+    batches(made)
+    ended = weakref.ref(made)
+    del made
+    assert ended() in OPEN.all()
+    OPEN.commit()
+    assert ended() is None
+
+
+def test_a_loop_is_known_again() -> None:
+    loader = DataLoader(Numbers(), 8)
+    for held in (None, 1):
+        made = iterator_of(loader)
+        assert made.cursor.held == held
+        made.cursor.held = 1
+        OPEN.learn(made)
+        assert OPEN.has_learned(made)
+        del made
+
+
+class CountsOn(DistributedSampler[int]):
+    """accelerate's sampler: it sets its next epoch itself, when its indices are drawn."""
+
+    def __iter__(self) -> Iterator[int]:
+        yield from super().__iter__()
+        self.epoch += 1
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_sampler_that_counts_on(workers: int) -> None:
+    numbers = Numbers()
+    sampler: Any = CountsOn(numbers, num_replicas=2, rank=1, seed=3)
+    loader = DataLoader(numbers, 4, sampler=sampler, num_workers=workers)
+    iterator = iterator_of(loader)
+    first = batches(iterator)
+    assert (iterator.epoch, sampler.epoch) == (0, 1)
+    iterator.go_to(0, 2)
+    assert batches(iterator) == first[2:]
+
+
+def test_the_step_under_way_is_moved() -> None:
+    made = iterator_of(DataLoader(Numbers(), 8))
+    next(made), next(made)
+    made.cursor.begin()
+    made.move_to(None, 2)  # the script holds two batches, of which one is trained on in this step
+    assert next(made).tolist() == list(range(32, 40))

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ftrun.inject.zero_edit.frames import Spot
 from ftrun.inject.zero_edit.place import LoaderPlace, Place, changed_since, digest, summary
 
 AT = Spot("train.py:epoch", 41)
 PLACE = Place(
+    entry=(AT,),
     stack=(AT, Spot("train.py:main", 80)),
     loaders=(LoaderPlace(AT, 0, 3, 17),),
     ranges=((Spot("train.py:main", 79), 3),),
     counters=({"step": 76, "best": float("inf"), "name": "ä", "none": None}, {}),
+    begun_with=(("train.py:main", {"step": 77}),),
     exchanges=2,
     has_finished=True,
     commits=1,
@@ -24,7 +28,7 @@ def test_a_place_can_be_read_again() -> None:
 
 def test_words() -> None:
     assert PLACE.words() == "the end of the script"
-    going = Place(PLACE.stack, PLACE.loaders, PLACE.ranges)
+    going = replace(PLACE, has_finished=False)
     assert going.words() == (
         "3 of the loop at train.py:79, epoch 3, batch 17 of the loader at train.py:41"
     )
@@ -45,7 +49,7 @@ def test_only_what_has_changed_is_carried() -> None:
 
 
 def test_a_place_among_another_number_of_replicas_is_behind_as_many_samples() -> None:
-    going = Place(PLACE.stack, (LoaderPlace(AT, 0, 3, 31), LoaderPlace(AT, 1, None, 0)))
+    going = replace(PLACE, loaders=(LoaderPlace(AT, 0, 3, 31), LoaderPlace(AT, 1, None, 0)))
     assert going.among(2, 2) is going
     assert [x.drawn for x in going.among(2, 3).loaders] == [20, 0]  # 62 batches: 20 x 3, and 2
     assert [x.drawn for x in going.among(3, 1).loaders] == [93, 0]

@@ -1,0 +1,192 @@
+"""What Hugging Face's Trainer and Lightning keep beside their loops: callbacks, a module's values.
+
+The counters of their loops are found on the stack (frames.py). Callbacks are in lists that no frame
+names: a replica without their state stops early, or saves a best model, when its peers do not. A
+trainer is known by its own loop on the stack. Nothing of the frameworks is imported or patched.
+
+Not here: the loops themselves (LOOP_PACKAGES in frames.py), the rest of the state (carried.py).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from types import FrameType
+from typing import Any
+
+import torch
+
+from ftrun.inject.zero_edit.frames import Values, is_plain, plain_values, short
+
+CALLBACKS_MAX = 64
+NUMBERS_MAX = 1024
+_TENSOR = "ftrun.tensor"
+_TRANSFORMERS = "transformers.trainer"
+_LIGHTNING = ("lightning.pytorch.loops", "pytorch_lightning.loops")
+
+
+class Part:
+    """Something whose state heals: as it was at the place that this replica shows its peers."""
+
+    def __init__(self, owner: Any) -> None:
+        self._owner = owner
+        self._at_place: Any = None
+
+    def capture(self) -> None:
+        """This replica shows its peers the place where it stands."""
+        self._at_place = self._read()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state."""
+        return self._encode(self._read() if self._at_place is None else self._at_place)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take the state of a peer."""
+        for name, value in state.items():
+            setattr(self._owner, name, value)
+
+    def _read(self) -> Any:
+        raise NotImplementedError
+
+    def _encode(self, found: Any) -> dict[str, Any]:
+        return dict(found)
+
+
+class _Stateful(Part):
+    """A callback of Lightning: its state with tensors as numbers, because those of a replica that
+    has just begun differ in number and shape."""
+
+    def _read(self) -> Any:
+        return _copied(self._owner.state_dict())
+
+    def _encode(self, found: Any) -> dict[str, Any]:
+        return {"state": _packed(found)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take the state of a peer."""
+        known = _unpacked(state["state"])
+        if known:
+            self._owner.load_state_dict(known)
+
+
+class _Exported(Part):
+    """A callback of transformers that gives its state for checkpoints."""
+
+    def _read(self) -> Any:
+        return dict(self._owner.state()["attributes"])
+
+
+class _History(Part):
+    """What transformers' Trainer has logged: the next checkpoint of rank 0 has all of it."""
+
+    def _read(self) -> Any:
+        entries = self._owner.state.log_history
+        return entries, len(entries)  # it only grows, and this is read in each step
+
+    def _encode(self, found: Any) -> dict[str, Any]:
+        entries, count = found
+        return {"log_history": entries[:count]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take the state of a peer."""
+        self._owner.state.log_history = list(state["log_history"])
+
+
+class Frameworks:
+    """The trainer of this process, if a framework runs the script's loop."""
+
+    def __init__(self) -> None:
+        self._holders: dict[str, Any] = {}
+        self._parts: list[Part] = []
+        self._trainer: Any = None
+
+    def look(self, frames: Sequence[FrameType]) -> None:
+        """Find the trainer on the stack."""
+        if self._trainer is not None or not _are_loaded():
+            return
+        for frame in frames:
+            own = frame.f_locals.get("self")
+            if own is not None and self._take(own):
+                return
+
+    def capture(self) -> None:
+        """Peers heal to the state of now: this replica shows them the place where it stands."""
+        for part in self._parts:
+            part.capture()
+
+    def parts(self) -> list[Part]:
+        """What has a state of its own."""
+        return self._parts
+
+    def values(self) -> Values:
+        """The plain values of callbacks and of Lightning's module, by path."""
+        found: Values = {}
+        for path, holder in self._holders.items():
+            found.update(
+                (f"{path}.{name}", value) for name, value in plain_values(vars(holder)).items()
+            )
+        return found
+
+    def write(self, values: Values) -> list[str]:
+        """Set plain values; returns what was changed, as ``name a→b``."""
+        changed = []
+        for path, new in values.items():
+            holder, _, name = path.rpartition(".")
+            if holder not in self._holders:
+                continue
+            known = vars(self._holders[holder])
+            value = known.get(name)
+            if is_plain(value) and (new != value or type(new) is not type(value)):
+                known[name] = new
+                changed.append(f"{path} {short(value)}→{short(new)}")
+        return changed
+
+    def _take(self, own: Any) -> bool:
+        """Whether ``own`` is a trainer, or a loop of one."""
+        modules = [kind.__module__ for kind in type(own).__mro__]
+        if _TRANSFORMERS in modules and hasattr(own, "callback_handler"):
+            self._trainer = own
+            callbacks = own.callback_handler.callbacks
+            self._parts = [_Exported(x) for x in _first(callbacks) if hasattr(x, "state")]
+            self._parts.append(_History(own))
+        elif any(x.startswith(_LIGHTNING) for x in modules) and hasattr(own, "trainer"):
+            self._trainer = own.trainer
+            callbacks = self._trainer.callbacks
+            self._parts = [_Stateful(x) for x in _first(callbacks)]
+            self._holders["module"] = self._trainer.lightning_module
+        else:
+            return False
+        for index, callback in enumerate(_first(callbacks)):
+            self._holders[f"{type(callback).__name__}[{index}]"] = callback
+        return True
+
+
+def _copied(value: Any) -> Any:
+    """Without copies of tensors: callbacks replace them."""
+    return {k: _copied(v) for k, v in value.items()} if isinstance(value, dict) else value
+
+
+def _packed(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _packed(item) for key, item in value.items()}
+    if isinstance(value, torch.Tensor) and value.numel() <= NUMBERS_MAX:
+        kind = str(value.dtype).removeprefix("torch.")
+        return {_TENSOR: [kind, list(value.shape), value.flatten().tolist()]}
+    return value
+
+
+def _unpacked(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    if list(value) != [_TENSOR]:
+        return {key: _unpacked(item) for key, item in value.items()}
+    kind, shape, numbers = value[_TENSOR]
+    return torch.tensor(numbers, dtype=getattr(torch, kind)).reshape(shape)
+
+
+def _are_loaded() -> bool:
+    return any(name in sys.modules for name in (_TRANSFORMERS, *_LIGHTNING))
+
+
+def _first(callbacks: Iterable[Any]) -> list[Any]:
+    return list(callbacks)[:CALLBACKS_MAX]

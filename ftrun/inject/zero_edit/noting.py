@@ -1,0 +1,192 @@
+"""The script at its draws: what the place of a step is made of.
+
+The place of a step is where the script stood at the first draw since the step before: a newcomer
+that is set to it there draws all batches of the step, however many these are. It joins where its
+own loop draws for the first time, because a loop that draws ahead holds wrong batches afterwards.
+
+Not here: when a step begins, and how a newcomer is set to a place (loop.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from types import FrameType
+
+from ftrun.inject.zero_edit.counting import RANGES
+from ftrun.inject.zero_edit.frames import Spot, Values, read_values, script_frames, spot_of
+from ftrun.inject.zero_edit.frameworks import Frameworks
+from ftrun.inject.zero_edit.loaders import OPEN, LoaderIterator
+from ftrun.inject.zero_edit.place import LoaderPlace, Place, changed_since
+
+ENTRIES_MAX = 256
+PHASE_STEPS = 64
+"""A script that has drawn its batches from a loader, and not for so many steps, trains in another
+phase, without a loader."""
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """The script at one draw. ``order``: of the draws; ``exchanges``: since the last commit."""
+
+    order: int = 0
+    stack: tuple[Spot, ...] = ()
+    values: tuple[Values, ...] = ()
+    ranges: tuple[tuple[Spot, int], ...] = ()
+    exchanges: int = 0
+
+
+class Noting:
+    """Notes the script's draws.
+
+    Attributes:
+        has_place: this replica has shown its peers a place, or has joined them at one.
+
+    Args:
+        frameworks: what runs the script's loop; its values come after those of all frames.
+        exchanges: how many exchanges there were since the last commit.
+    """
+
+    def __init__(self, frameworks: Frameworks, exchanges: Callable[[], int]) -> None:
+        self._frameworks = frameworks
+        self._exchanges = exchanges
+        self._order = 0
+        self._steps_without = 0  # steps since the last draw of a training batch
+        self._has_drawn = self.has_place = False
+        self._entries: dict[tuple[str, ...], tuple[Spot, ...]] = {}
+
+    def draw(
+        self, iterator: LoaderIterator, here: tuple[Spot, ...], frames: list[FrameType]
+    ) -> None:
+        """A loader is asked for a batch."""
+        iterator.entry = iterator.entry or here
+        if iterator.noted is None:
+            iterator.noted = self._note(here, frames)
+
+    def note(self) -> Noted:
+        """The script where it stands."""
+        frames = script_frames()
+        return self._note(tuple([spot_of(frame) for frame in frames]), frames)
+
+    def _note(self, here: tuple[Spot, ...], frames: list[FrameType]) -> Noted:
+        self._order += 1
+        self._frameworks.look(frames)
+        values = (*[read_values(frame) for frame in frames], self._frameworks.values())
+        ranges = RANGES.current({spot.name for spot in here})
+        return Noted(self._order, here, values, ranges, self._exchanges())
+
+    def evaluation(self) -> None:
+        """A model is evaluated: what was drawn lately was not for training."""
+        for iterator in OPEN.all():
+            if not iterator.is_training:
+                iterator.is_fresh = False
+
+    def training(self) -> list[LoaderIterator]:
+        """A forward pass in training: the iterators that give its batches, by their first draws.
+
+        Those without a draw since the last step come last.
+        """
+        self._mark_training()
+        found = [iterator for iterator in OPEN.all() if iterator.is_training]
+        for iterator in found:
+            iterator.cursor.begin()
+            OPEN.learn(iterator)
+            if iterator.is_fresh:
+                self._has_drawn, self._steps_without = True, 0
+        return sorted(found, key=lambda x: (x.noted is None, x.noted.order if x.noted else 0))
+
+    def _mark_training(self) -> None:
+        """Find out whose batches the forward pass has got: of those that were drawn since the step
+        before, and of those that have ended only if there is no doubt."""
+        fresh = [iterator for iterator in OPEN.all() if iterator.is_fresh]
+        for iterator in fresh:
+            iterator.is_training |= not iterator.cursor.has_ended or OPEN.has_learned(iterator)
+        if not any(iterator.is_training for iterator in fresh):
+            ended = [iterator for iterator in fresh if iterator.noted is not None]
+            for iterator in sorted(ended, key=lambda x: x.noted.order)[-1:]:
+                iterator.is_training = True
+
+    def commit(self) -> None:
+        """A step has ended."""
+        self._steps_without += 1
+        trained = [iterator.loader for iterator in OPEN.all() if iterator.is_training]
+        for iterator in OPEN.all():
+            is_next = not iterator.is_training and any(iterator.loader is x for x in trained)
+            iterator.is_fresh &= is_next  # its first batch was drawn early, for the next step
+            iterator.noted = None
+            iterator.cursor.commit()
+        OPEN.commit()
+
+    def place(self, draws: Sequence[LoaderIterator], noted: Noted, first: Noted) -> Place | None:
+        """The place of a step; None: peers cannot be set to it, so they join at a later one.
+
+        Args:
+            draws: the iterators of training batches, as ``training`` gives them.
+            noted: the script at the first draw of them, or where it stands if there is none.
+            first: the script at its first step.
+        """
+        if draws:
+            firsts = [iterator.cursor.begin() for iterator in draws]
+            is_late = draws[0].noted is None and not draws[0].cursor.is_drawn_early
+            is_unclear = is_late or None in firsts
+        else:
+            is_unclear = self._has_drawn and self._steps_without < PHASE_STEPS
+        if is_unclear and self.has_place:
+            return None
+        self.has_place = True
+        loaders = tuple(
+            LoaderPlace(x.spot, x.number, x.epoch, x.cursor.begin() or 0, x.cursor.held)
+            for x in draws
+        )
+        entry = self._entry(draws[0]) if draws else noted.stack
+        entry = entry or noted.stack
+        counters = changed_since(first.values, noted.values)
+        begun_with = self._changed_here(first) if entry != noted.stack else ()
+        return Place(
+            noted.stack, entry, loaders, noted.ranges, counters, begun_with, noted.exchanges
+        )
+
+    def _entry(self, iterator: LoaderIterator) -> tuple[Spot, ...]:
+        """Where a newcomer, which begins with another iterator, draws for the first time.
+
+        A loop that draws early has its later iterators in the middle of a step, at other lines.
+        """
+        if not iterator.entry:
+            return ()
+        names = tuple(spot.name for spot in iterator.entry)
+        is_early = iterator.noted is None and iterator.cursor.is_drawn_early
+        if not is_early or names not in self._entries:
+            if len(self._entries) < ENTRIES_MAX:
+                self._entries.setdefault(names, iterator.entry)
+            return iterator.entry
+        return self._entries[names]
+
+    def _changed_here(self, first: Noted) -> tuple[tuple[str, Values], ...]:
+        """Of each function on the stack the values that have changed since the first step."""
+        here, names = self.note(), [spot.name for spot in first.stack]
+        found = []
+        for spot, values in zip(here.stack, here.values, strict=False):
+            if spot.name in names:
+                before = first.values[names.index(spot.name)]
+                found.append((spot.name, changed_since([before], [values])[0]))
+        return tuple(found)
+
+
+def matched(
+    loaders: Sequence[LoaderPlace], first: LoaderIterator | None
+) -> Iterator[tuple[LoaderPlace, LoaderIterator]]:
+    """The iterators of this replica that are to go to its peers' places.
+
+    The first one is that of the step's first draw. How many other iterators are open at the same
+    line may differ, because a newcomer has not evaluated yet: so the others are counted from it.
+    """
+    if not loaders:
+        return
+    known = {(x.spot, x.number): x for x in OPEN.all() if x is not first}
+    for index, loader in enumerate(loaders):
+        number = loader.number
+        if first is not None and loader.spot == first.spot:
+            number += first.number - loaders[0].number
+        found = first if first is not None and not index else known.get((loader.spot, number))
+        if found is not None:
+            yield loader, found

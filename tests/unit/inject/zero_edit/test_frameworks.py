@@ -1,0 +1,135 @@
+"""What a framework's trainer keeps beside its loop heals, as it was at the place."""
+
+from __future__ import annotations
+
+import sys
+from types import FrameType, ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from ftrun.inject.zero_edit.frameworks import Frameworks, _packed, _unpacked
+
+
+class Trainer:
+    """As transformers' one: callbacks in a list that no frame names."""
+
+    def __init__(self, *callbacks: Any) -> None:
+        self.callback_handler = SimpleNamespace(callbacks=list(callbacks))
+        self.state = SimpleNamespace(log_history=[])
+
+    def train(self) -> FrameType:
+        return sys._getframe()
+
+
+class Patience:
+    """A callback that exports its state."""
+
+    def __init__(self) -> None:
+        self.waited = 0
+
+    def state(self) -> dict[str, Any]:
+        return {"args": {}, "attributes": {"waited": self.waited}}
+
+
+class Counts:
+    def __init__(self) -> None:
+        self.seen, self.rank, self.table = 0, 1, torch.zeros(2)
+
+
+class Loop:
+    """As a loop of Lightning."""
+
+    def __init__(self, *callbacks: Any) -> None:
+        module = SimpleNamespace(batches=0)
+        self.trainer = SimpleNamespace(callbacks=list(callbacks), lightning_module=module)
+
+    def advance(self) -> FrameType:
+        return sys._getframe()
+
+
+class Best:
+    """As ModelCheckpoint."""
+
+    def __init__(self) -> None:
+        self.models: dict[str, torch.Tensor] = {}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"models": self.models}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.models = state["models"]
+
+
+@pytest.fixture(autouse=True)
+def loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    for kind, name in ((Trainer, "transformers.trainer"), (Loop, "lightning.pytorch.loops")):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+        monkeypatch.setattr(kind, "__module__", name)
+
+
+def found(frame: FrameType) -> Frameworks:
+    made = Frameworks()
+    made.look([sys._getframe(), frame])
+    return made
+
+
+def test_other_scripts_have_no_trainer() -> None:
+    nothing = found(sys._getframe())
+    assert not nothing.parts() and not nothing.values()
+
+
+def test_callbacks_of_transformers_heal() -> None:
+    old, new = Trainer(Patience(), Counts()), Trainer(Patience(), Counts())
+    donor, newcomer = found(old.train()), found(new.train())
+    old.callback_handler.callbacks[0].waited = 3
+    old.state.log_history.append({"loss": 0.5})
+    for given, taken in zip(donor.parts(), newcomer.parts(), strict=True):
+        taken.load_state_dict(given.state_dict())
+    assert new.callback_handler.callbacks[0].waited == 3
+    assert new.state.log_history == [{"loss": 0.5}]
+    new.state.log_history.append({"loss": 0.4})
+    assert len(old.state.log_history) == 1
+
+
+def test_plain_values_of_callbacks_are_counters() -> None:
+    old, new = Trainer(Patience(), Counts()), Trainer(Patience(), Counts())
+    donor, newcomer = found(old.train()), found(new.train())
+    old.callback_handler.callbacks[1].seen = 7
+    assert donor.values() == {"Patience[0].waited": 0, "Counts[1].seen": 7}
+    assert newcomer.write(donor.values()) == ["Counts[1].seen 0→7"]
+    assert new.callback_handler.callbacks[1].seen == 7
+    assert not newcomer.write({"Counts[1].table": 4, "Gone[2].seen": 1})
+
+
+def test_peers_take_the_state_of_the_place() -> None:
+    trainer = Trainer(Patience())
+    donor = found(trainer.train())
+    donor.capture()
+    trainer.callback_handler.callbacks[0].waited = 1
+    trainer.state.log_history.append({"loss": 0.5})
+    assert [part.state_dict() for part in donor.parts()] == [{"waited": 0}, {"log_history": []}]
+
+
+def test_callbacks_of_lightning_heal_also_where_the_newcomer_has_none_of_their_tensors() -> None:
+    old, new = Loop(Best()), Loop(Best())
+    donor, newcomer = found(old.advance()), found(new.advance())
+    old.trainer.callbacks[0].models["a.ckpt"] = torch.tensor(0.25)
+    old.trainer.lightning_module.batches = 9
+    donor.capture()
+    old.trainer.callbacks[0].models["b.ckpt"] = torch.tensor(0.125)
+    state = donor.parts()[0].state_dict()
+    assert "tensor" not in str(type(state["state"]["models"]["a.ckpt"]))
+    newcomer.parts()[0].load_state_dict(state)
+    assert new.trainer.callbacks[0].models == {"a.ckpt": torch.tensor(0.25)}
+    assert newcomer.write(donor.values()) == ["module.batches 0→9"]
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.int64, torch.bool, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(), (0,), (2, 3)])
+def test_small_tensors_travel_as_numbers(kind: torch.dtype, shape: tuple[int, ...]) -> None:
+    tensor = torch.ones(shape).to(kind)
+    back = _unpacked(_packed({"x": {"y": tensor}, "z": 1}))
+    assert back["z"] == 1 and back["x"]["y"].dtype == kind
+    assert back["x"]["y"].shape == tensor.shape and bool((back["x"]["y"] == tensor).all())

@@ -1,0 +1,101 @@
+"""Which iterators give training batches, and where a newcomer is set to."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from torch.utils.data import DataLoader
+
+from ftrun.inject.zero_edit.frames import Spot, script_frames, spot_of
+from ftrun.inject.zero_edit.frameworks import Frameworks
+from ftrun.inject.zero_edit.loaders import OPEN, Draws, LoaderIterator
+from ftrun.inject.zero_edit.noting import PHASE_STEPS, Noting, matched
+from ftrun.inject.zero_edit.place import LoaderPlace, Place
+
+
+@pytest.fixture
+def noting(monkeypatch: pytest.MonkeyPatch) -> Iterator[Noting]:
+    gc.collect()
+    monkeypatch.setattr(OPEN, "_held", {})
+    made = Noting(Frameworks(), lambda: 0)
+
+    def before(iterator: LoaderIterator) -> None:
+        frames = script_frames()
+        made.draw(iterator, tuple(spot_of(frame) for frame in frames), frames)
+        frames.clear()  # this frame is among them, and would live on with its iterator
+
+    monkeypatch.setattr(Draws, "before", staticmethod(before))
+    yield made
+    OPEN.commit()
+
+
+def iterator_of(count: int) -> LoaderIterator:
+    loader: Any = DataLoader(list(range(count)), 1)
+    return LoaderIterator(loader, lambda: DataLoader.__iter__(loader))
+
+
+def step(noting: Noting) -> Place | None:
+    """A forward pass in training, and its step."""
+    draws = noting.training()
+    noted = (draws[0].noted if draws else None) or noting.note()
+    place = noting.place(draws, noted, noted)
+    noting.commit()
+    return place
+
+
+def test_each_step_has_the_place_of_its_first_draw(noting: Noting) -> None:
+    batches = iterator_of(6)
+    for number in range(3):
+        next(batches), next(batches)
+        place = step(noting)
+        assert place is not None
+        assert [x.drawn for x in place.loaders] == [2 * number]
+        assert place.entry == batches.entry
+
+
+def test_a_second_step_with_the_same_batch_has_no_place(noting: Noting) -> None:
+    batches = iterator_of(3)
+    next(batches)
+    assert step(noting) is not None
+    assert step(noting) is None
+    next(batches)
+    assert step(noting) is not None
+
+
+def test_batches_for_an_evaluation_are_not_for_training(noting: Noting) -> None:
+    checks, batches = iterator_of(6), iterator_of(6)
+    next(checks)
+    noting.evaluation()
+    next(batches)
+    assert noting.training() == [batches]
+
+
+def test_of_loaders_that_have_ended_the_last_one_gave_the_batch(noting: Noting) -> None:
+    early, late = iterator_of(1), iterator_of(1)
+    assert len(list(early)) == len(list(late)) == 1
+    assert noting.training() == [late]
+    noting.commit()
+    assert noting.training() == []
+
+
+def test_a_loop_that_draws_seldom_is_joined_where_it_draws(noting: Noting) -> None:
+    batches = iterator_of(1)
+    next(batches)
+    assert step(noting) is not None
+    del batches
+    places = [step(noting) for _ in range(PHASE_STEPS + 1)]
+    assert places[:-2] == [None] * (PHASE_STEPS - 1)
+    assert places[-1] is not None and not places[-1].loaders
+
+
+def test_a_newcomers_loaders_are_counted_from_the_one_it_draws_from(noting: Noting) -> None:
+    checks, first, second = iterator_of(4), iterator_of(4), iterator_of(4)
+    assert [x.number for x in (checks, first, second)] == [0, 1, 2]
+    peers = [LoaderPlace(first.spot, number, None, 5 + number) for number in (0, 1)]
+    elsewhere = LoaderPlace(Spot("other.py:main", 3), 0, None, 1)
+    assert list(matched([*peers, elsewhere], first)) == [(peers[0], first), (peers[1], second)]
+    assert list(matched(peers, None)) == [(peers[0], checks), (peers[1], first)]
+    assert list(matched([], first)) == []

@@ -53,7 +53,7 @@ class DiLoCo(InnerSteps):
             TORCHFT_USE_BUCKETIZATION=True does the same.
         bucket_cap_mb: MiB of a bucket; None: 1,024. A larger parameter has a bucket of its own.
         should_quantize: send 8 bits for each value (see ``Manager.allreduce``).
-        fragment_sync_delay: inner steps from *reduce* to *step*, meanwhile reductions are under way.
+        fragment_sync_delay: inner steps from *reduce* to *step*, while reductions are under way.
         fragment_update_alpha: share of the local weights in the model after an outer step.
 
     Raises:

@@ -81,9 +81,7 @@ class Fragment:
         )
 
     def _memory_for(self, local: torch.Tensor) -> torch.Tensor:
-        memory = torch.empty_like(
-            local, device=self._settings.backup_device, requires_grad=False
-        )
+        memory = torch.empty_like(local, device=self._settings.backup_device, requires_grad=False)
         on_host = memory.device.type == "cpu" and torch.accelerator.is_available()
         return memory.pin_memory() if on_host and self._settings.pin_memory else memory
 
@@ -167,7 +165,7 @@ class Fragment:
         for names in self._buckets():
             flat = torch.cat([self._grads[name].reshape(-1) for name in names])
             flats.append(flat)
-            parts = flat.split([self._grads[name].numel() for name in names])
+            parts = torch.split(flat, [self._grads[name].numel() for name in names])
             for name, part in zip(names, parts, strict=True):
                 self._grads[name] = part.view(self._grads[name].shape)
         return flats
@@ -199,7 +197,7 @@ class Fragment:
             if average is None:
                 continue
             if isinstance(parameter, DTensor):
-                parameter.grad = DTensor.from_local(  # type: ignore[no-untyped-call]
+                parameter.grad = DTensor.from_local(
                     average,
                     parameter.device_mesh,
                     parameter.placements,

@@ -161,14 +161,14 @@ class InFlight:
             return
         attempt = tag.attempt
         try:
-            work = group.allreduce([reduction.data], reduction.op)
+            work = reduction.launch(group)
         except (RuntimeError, TypeError, ValueError) as error:
             if group.aborted or isinstance(error, DistError):
                 self._note(e.OperationFailed(attempt, index, str(error)[:REASON_CHARS_MAX]))
             else:
                 self._die(error)  # the script's mistake, which it would repeat
             return
-        if self._caller_waits:
+        if self._caller_waits and reduction.writes_early:
             self._works.append(work)
             if is_awaited:
                 self._batch.append((attempt, index, work))

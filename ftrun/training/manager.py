@@ -56,6 +56,7 @@ from ftrun.training.launcher_arguments import (
 from ftrun.training.leaving import Drained, Leaving
 from ftrun.training.lingering import linger
 from ftrun.training.progress import WorkerProgress
+from ftrun.training.quantized_reductions import QuantizedReduction, quantized_kind
 from ftrun.training.reductions import ManagedWork, Reduction, Restore
 from ftrun.training.resuming import Resuming
 from ftrun.training.script_transport import own_transport
@@ -429,22 +430,31 @@ class Manager:
         """Do nothing: ``start_quorum`` has waited for the quorum of this step already."""
 
     def allreduce(
-        self, tensor: torch.Tensor, should_quantize: bool = False, reduce_op: Any = ReduceOp.AVG
+        self,
+        tensor: torch.Tensor,
+        should_quantize: bool | str = False,
+        reduce_op: Any = ReduceOp.AVG,
     ) -> Work:
         """Reduce ``tensor`` in place over the contributors; AVG divides by their number.
 
         Never raises for a peer's failure: ``errored`` reports it, and the step is not committed.
 
+        ``should_quantize``: send 8 bits for each value: "int8" (True means this one) or "fp8". All
+        replicas get the same result, whose error process_groups/quantized.py bounds.
+
         Raises:
-            UserError: ``should_quantize``, which ftrun does not offer on this device.
+            UserError: ``should_quantize`` names no kind, or the group is NCCL's.
             ValueError: a reduction that cannot be managed, or an average of integers.
         """
         if reduce_op == ReduceOp.AVG and not tensor.is_floating_point():
             raise ValueError(AVERAGE_OF_INTEGERS)
-        if should_quantize:
-            raise UserError("allreduce(should_quantize=True) is not offered: pass False")
         batch = self._batch
-        reduction = Reduction(tensor, reduce_op, keep=self._keeps_inputs, batched=batch is not None)
+        batched = batch is not None
+        if should_quantize:
+            kind = quantized_kind(should_quantize)
+            reduction: Reduction = QuantizedReduction(tensor, reduce_op, kind, batched=batched)
+        else:
+            reduction = Reduction(tensor, reduce_op, keep=self._keeps_inputs, batched=batched)
         if batch is None:
             self._issue(reduction)
         else:

@@ -17,6 +17,7 @@ from torch.distributed import ReduceOp, Work
 
 from ftrun.core.worker.comparison import Shape
 from ftrun.errors import UserError
+from ftrun.process_groups.built import BuiltGroup
 
 Restore = Callable[[int], None]
 """Writes the local input, divided by a number, into a tensor again."""
@@ -56,6 +57,9 @@ class Reduction:
         closes: the last reduction of its batch.
         awaited: the training thread awaits its batch (DDP's buckets), and so computes nothing then.
     """
+
+    writes_early = True
+    """Its tensor is written to while it is under way, not only when it is handed out."""
 
     def __init__(
         self,
@@ -114,6 +118,10 @@ class Reduction:
     def add_nothing(self) -> None:
         """Make the input neutral, for a spare or a healing rank, which does not count (C4)."""
         self.data.fill_(self._neutral)
+
+    def launch(self, group: BuiltGroup) -> Work:
+        """Send it on its way."""
+        return group.allreduce([self.data], self.op)
 
     def claim(self) -> bool:
         """Claim the right to complete the future; False: it is taken. Under the engine's lock."""

@@ -57,6 +57,7 @@ class QuantizedMessages:
         tag = FIRST_TAG + (2 * self._started) % TAGS
         self._started += 1
         work = _ByMessages(self._group, tensor, factor, codec, tag)
+        work.send_rows()
         self._queue.put(work)
         return work
 
@@ -86,7 +87,7 @@ class QuantizedMessages:
 
 
 class _ByMessages(QuantizedWork):
-    """One all-reduce; its rows are encoded, and on their way, when it has been made."""
+    """One all-reduce; its rows are encoded when it has been made."""
 
     def __init__(
         self, group: BuiltGroup, tensor: torch.Tensor, factor: float, codec: Codec, tag: int
@@ -102,11 +103,22 @@ class _ByMessages(QuantizedWork):
         super().__init__(torch.empty_like(self._sent))
         peers = [peer for peer in range(size) if peer != group.rank]
         self._peers = [*peers[group.rank :], *peers[: group.rank]]  # not all to one at once
-        self._sending = [group.send([self._sent[p]], p, tag) for p in self._peers]
-        self._receiving = [group.recv([self._received[p]], p, tag) for p in self._peers]
+        self._sending: list[Work] = []
+        self._receiving: list[Work] = []
+
+    def send_rows(self) -> None:
+        """Send each owner its part. Messages raise at once where a connection is broken."""
+        group, tag = self._group, self._tag
+        try:
+            self._sending = [group.send([self._sent[p]], p, tag) for p in self._peers]
+            self._receiving = [group.recv([self._received[p]], p, tag) for p in self._peers]
+        except RuntimeError as error:
+            self.fail(error)
 
     def send_sums(self) -> bool:
         """Wait for the peers' rows of this rank's part, and send their sum; False: it failed."""
+        if self.future.done():
+            return False
         group, tag = self._group, self._tag + 1
         try:
             _wait(self._receiving)
@@ -133,7 +145,9 @@ class _ByMessages(QuantizedWork):
         self.future.set_result([])
 
     def fail(self, error: Exception) -> None:
-        """End it with ``error``."""
+        """End it with ``error``, unless it has ended."""
+        if self.future.done():
+            return
         self._drop()
         failure: Any = RuntimeError(f"a quantised all-reduce: {error}")
         self.future.set_exception(failure)

@@ -166,3 +166,12 @@ def test_an_abort_ends_one_that_waits_for_a_peer() -> None:
         assert late.is_completed()
         with pytest.raises(Exception, match="aborted"):
             late.wait()
+
+
+def test_a_broken_connection_is_an_error_of_the_work() -> None:
+    with groups(2) as pair:
+        pair.ranks[1].current().abort()
+        built, codec = pair.ranks[0].current(), CODECS["int8"]
+        for _ in range(100):  # the end of a connection may be noticed at the first, or later
+            with pytest.raises(RuntimeError, match="a quantised all-reduce: "):
+                built.allreduce_quantized(torch.ones(1000), 1.0, codec).wait()

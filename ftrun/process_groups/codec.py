@@ -17,6 +17,7 @@ bytes to whom (quantized.py, quantized_messages.py).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -47,8 +48,7 @@ class Codec:
         return encoded
 
     def _encode_block(self, values: torch.Tensor, encoded: torch.Tensor) -> None:
-        low, high = torch.aminmax(values, dim=1, keepdim=True)
-        magnitude = torch.maximum(high, -low)
+        magnitude = values.abs().amax(dim=1, keepdim=True)
         scale = magnitude / self.largest
         factor = torch.where(magnitude >= SMALLEST, self.largest / magnitude, 0.0)
         scaled = (values * factor).nan_to_num_(0.0, 0.0, 0.0)  # their scale makes the row NaN
@@ -63,13 +63,33 @@ class Codec:
         out = torch.empty(
             (encoded.shape[0], ROW_VALUES), dtype=torch.float32, device=encoded.device
         )
+        for block, values in self._decoded(encoded):
+            out[block] = values
+        return out
+
+    def add(self, encoded: torch.Tensor, total: torch.Tensor) -> None:
+        """Add encoded rows to ``total``, rows of float32."""
+        for block, values in self._decoded(encoded):
+            total[block] += values
+
+    def write(self, encoded: torch.Tensor, tensor: torch.Tensor) -> None:
+        """Write encoded rows that were made of ``tensor``'s values by ``rows_of`` back into it."""
+        if not tensor.is_contiguous():
+            write_rows(self.decode(encoded), tensor)
+            return
+        flat = tensor.view(-1)
+        for block, values in self._decoded(encoded):
+            part = flat[block.start * ROW_VALUES : block.stop * ROW_VALUES]
+            part.copy_(values.view(-1)[: part.numel()])
+
+    def _decoded(self, encoded: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]:
+        """The values, some rows at a time."""
         for first in range(0, encoded.shape[0], BLOCK_ROWS):
             block = slice(first, first + BLOCK_ROWS)
             part = encoded[block]
             scale = part[:, :SCALE_BYTES].contiguous().view(torch.float32)
             numbers = part[:, SCALE_BYTES:].contiguous().view(self.dtype)
-            torch.mul(numbers.to(torch.float32), scale, out=out[block])
-        return out
+            yield block, numbers.to(torch.float32).mul_(scale)
 
 
 CODECS = {

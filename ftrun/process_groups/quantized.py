@@ -142,9 +142,10 @@ def add_up(
     own: torch.Tensor, received: Sequence[torch.Tensor], rank: int, codec: Codec
 ) -> torch.Tensor:
     """The sum of this rank's rows and those of its peers, in the order of the ranks."""
-    total = torch.zeros_like(own)
+    total = own.clone()
     for peer, encoded in enumerate(received):
-        total += own if peer == rank else codec.decode(encoded)
+        if peer != rank:
+            codec.add(encoded, total)
     return total
 
 

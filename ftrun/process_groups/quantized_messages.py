@@ -97,7 +97,7 @@ class _ByMessages(QuantizedWork):
         if factor != 1.0:
             rows = rows * factor
         self._group, self._codec, self._tag = group, codec, tag
-        self._own = rows.view(size, -1, rows.shape[1])[group.rank].to("cpu", copy=True)
+        self._own = rows.view(size, -1, rows.shape[1])[group.rank].to("cpu")
         self._sent = codec.encode(rows).to("cpu").view(size, -1, ROW_BYTES)
         self._received = torch.empty_like(self._sent)
         super().__init__(torch.empty_like(self._sent))

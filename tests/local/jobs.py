@@ -23,9 +23,9 @@ class Outcome:
     """What a job has come to.
 
     ``within``: kills while a step of the Manager was under way in the victim. ``lost``: outer steps
-    that a process did not commit. ``compared``: outer steps after which at least two processes had
-    weights to compare; ``unlike``: of these, the steps at which they differed. ``ends``: the last
-    words of all replicas.
+    that were not committed, of all processes together. ``compared``: outer steps after which at
+    least two processes had weights to compare; ``unlike``: of these, the steps at which they
+    differed. ``ends``: the last words of all replicas.
     """
 
     exit_code: int
@@ -53,11 +53,14 @@ def run(directory: Path, form: str, kills: int, seed: int, replicas: int = 2) ->
         output = job.output
     died = [path.read_text().split() for path in directory.glob("died.*")]
     digests: dict[tuple[int, str], list[str]] = defaultdict(list)
+    lost = 0
     for path in directory.glob("digests.*"):
         found = {}
+        not_committed = "0"
         for line in path.read_text().split("\n")[:-1]:
-            step, lineage, digest = line.split()
+            step, lineage, digest, not_committed = line.split()
             found[int(step), lineage] = digest  # a step that was not committed leaves the state
+        lost += int(not_committed)
         for state, digest in found.items():
             digests[state].append(digest)
     several = {state: found for state, found in digests.items() if len(found) > 1}
@@ -65,7 +68,7 @@ def run(directory: Path, form: str, kills: int, seed: int, replicas: int = 2) ->
         exit_code,
         kills=len(died),
         within=sum(words[3] == "1" for words in died),
-        lost=sum(int(lost) for lost in re.findall(r"LOST (\d+)", output)),
+        lost=lost,
         steps=max(step for step, _ in digests),
         compared=len(several),
         unlike=tuple(step for (step, _), found in several.items() if len(set(found)) > 1),

@@ -126,7 +126,7 @@ with local:
             continue
         state = manager.state_dict()
         with results.open("a") as file:
-            file.write(f"{state['step']} {state['lineage']} {digest()}\n")
+            file.write(f"{state['step']} {state['lineage']} {digest()} {Decisions.lost}\n")
         together = together + 1 if manager.num_participants() == REPLICAS else 0
         all_killed = len(glob.glob("died.*")) == KILLS
         if all_killed and together == STEPS_BETWEEN and not os.path.exists("end"):
@@ -137,4 +137,3 @@ with local:
         if os.path.exists("end") and state["step"] >= int(Path("end").read_text()):
             break
 print(f"END step {state['step']} weights {digest()}", flush=True)
-print(f"LOST {Decisions.lost}", flush=True)

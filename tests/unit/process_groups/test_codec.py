@@ -80,6 +80,22 @@ def test_rows_go_back_to_where_they_came_from(
     assert torch.equal(back, tensor.to(torch.float32).to(dtype))
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("is_dense", [True, False], ids=["dense", "transposed"])
+def test_decoding_to_where_it_belongs(kind: str, dtype: torch.dtype, is_dense: bool) -> None:
+    codec, wide = CODECS[kind], torch.randn((130, 8100)).to(dtype)  # more than a block, and a tail
+    tensor = wide if is_dense else wide.t()
+    encoded = codec.encode(rows_of(tensor, 3))
+    expected, found = torch.zeros_like(tensor), torch.zeros_like(tensor)
+    write_rows(codec.decode(encoded), expected)
+    codec.write(encoded, found)
+    assert torch.equal(found, expected)
+    total = codec.decode(encoded)
+    codec.add(encoded, total)
+    assert torch.equal(total, codec.decode(encoded) * 2)
+
+
 def test_more_rows_than_a_block() -> None:
     values = random_rows(1, 4096 * 2 + 3, 0, 0)
     codec = CODECS["int8"]

@@ -18,7 +18,6 @@ from ftrun.errors import PeerError
 
 if TYPE_CHECKING:
     from ftrun.process_groups.codec import Codec
-    from ftrun.process_groups.quantized_messages import QuantizedMessages
 
 Tensors = Sequence[torch.Tensor]
 DEFAULT_TIMEOUT = timedelta(seconds=60)
@@ -89,7 +88,6 @@ class BuiltGroup:
         self.world_size = world_size
         self._native = native
         self._signal = signal
-        self._messages: QuantizedMessages | None = None
 
     def size(self) -> int:
         """The number of ranks."""
@@ -133,13 +131,14 @@ class BuiltGroup:
         return self._issue("allreduce", list(tensors), op)
 
     def allreduce_quantized(self, tensor: torch.Tensor, factor: float, codec: Codec) -> Work:
-        """Add up ``tensor`` times ``factor`` in 8 bits: a QuantizedWork, or an error in a Work."""
-        if self._messages is None:
-            # By name, because that module needs this one.
-            from ftrun.process_groups.quantized_messages import QuantizedMessages
+        """Add up ``tensor`` times ``factor`` in 8 bits: a QuantizedWork, or an error in a Work.
 
-            self._messages = QuantizedMessages(self, self._signal)
-        return self._messages.allreduce(tensor, factor, codec)
+        Raises:
+            ValueError: this group offers none.
+        """
+        raise ValueError(
+            f"{type(self).__name__} offers no quantised reductions: pass should_quantize=False"
+        )
 
     def allreduce_coalesced(self, tensors: Tensors, *options: Any) -> Work:
         """Reduce several tensors of one dtype in one collective, in place."""

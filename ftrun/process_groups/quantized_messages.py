@@ -36,6 +36,17 @@ UNDER_WAY_MAX = 8
 """All-reduces whose sums are sent before the thread waits for the sums of the first of them."""
 
 
+class MessageGroup(BuiltGroup):
+    """A group whose messages have tags, so that it can reduce in the background."""
+
+    _messages: QuantizedMessages | None = None
+
+    def allreduce_quantized(self, tensor: torch.Tensor, factor: float, codec: Codec) -> Work:
+        if self._messages is None:
+            self._messages = QuantizedMessages(self, self._signal)
+        return self._messages.allreduce(tensor, factor, codec)
+
+
 class QuantizedMessages:
     """The quantised all-reduces of one group. All ranks must start the same in the same order."""
 

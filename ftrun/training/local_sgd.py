@@ -42,7 +42,7 @@ class InnerSteps:
         self._local_optimizer = optimizer
         self._local_step = 0
         self._hooks: list[RemovableHandle] = []
-        manager.heal_from_one_donor()
+        manager.train_locally()
 
     def __enter__(self) -> Any:
         optimizer = self._local_optimizer

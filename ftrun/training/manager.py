@@ -294,12 +294,13 @@ class Manager:
         """
         self._healing.read_on_training_thread()
 
-    def heal_from_one_donor(self) -> None:
-        """Take all of a newcomer's state from one donor, because the replicas' states differ.
+    def train_locally(self) -> None:
+        """The replicas train by themselves between two steps (LocalSGD, DiLoCo).
 
-        For local training (LocalSGD, DiLoCo): replicas have weights of their own between two
-        reductions, and optimizers of their own.
+        So that time is booked as training. A newcomer takes all of its state from one donor,
+        because the states of two do not belong together.
         """
+        self._machine.trains_between_steps = True
         self._healing.from_one_donor()
 
     def watch_buffers(self, module: torch.nn.Module) -> None:

@@ -97,8 +97,8 @@ def reductions(manager: Manager) -> Iterator[float]:
         began = time.monotonic()
         manager.allreduce(tensor, should_quantize=kind).wait()
         took_s = time.monotonic() - began
-        assert manager.should_commit()
-        yield took_s
+        if manager.should_commit():  # torchft's first step heals, and may not be committed
+            yield took_s
 
 
 def main() -> None:

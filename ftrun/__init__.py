@@ -18,10 +18,12 @@ if TYPE_CHECKING:
     from ftrun.training.context import stop_requested
     from ftrun.training.data import DistributedSampler
     from ftrun.training.ddp import DistributedDataParallel, PureDistributedDataParallel
+    from ftrun.training.diloco import DiLoCo
     from ftrun.training.elastic_loader import ElasticLoader
     from ftrun.training.elastic_sampler import ElasticSampler
     from ftrun.training.injected import manager
     from ftrun.training.leaving import Interrupted
+    from ftrun.training.local_sgd import LocalSGD
     from ftrun.training.managed_group import ManagedProcessGroup
     from ftrun.training.manager import Drained, Manager
     from ftrun.training.optim import GradScaler, Optimizer, OptimizerWrapper
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "CheckpointTransport": "ftrun.checkpoint.transport",
+    "DiLoCo": "ftrun.training.diloco",
     "DistributedDataParallel": "ftrun.training.ddp",
     "DistributedSampler": "ftrun.training.data",
     "Drained": "ftrun.training.manager",
@@ -39,6 +42,7 @@ _HOMES = {
     "HTTPTransport": "ftrun.checkpoint.transport",
     "Interrupted": "ftrun.training.leaving",
     "LaunchError": "ftrun.errors",
+    "LocalSGD": "ftrun.training.local_sgd",
     "ManagedProcessGroup": "ftrun.training.managed_group",
     "Manager": "ftrun.training.manager",
     "Optimizer": "ftrun.training.optim",
@@ -57,6 +61,7 @@ _HOMES = {
 
 __all__ = [
     "CheckpointTransport",
+    "DiLoCo",
     "DistributedDataParallel",
     "DistributedSampler",
     "Drained",
@@ -66,6 +71,7 @@ __all__ = [
     "HTTPTransport",
     "Interrupted",
     "LaunchError",
+    "LocalSGD",
     "ManagedProcessGroup",
     "Manager",
     "Optimizer",

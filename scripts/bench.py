@@ -19,6 +19,7 @@ from benchmarks import goodput as goodput_bench
 from benchmarks import heal as heal_bench
 from benchmarks import join as join_bench
 from benchmarks import lighthouse as lighthouse_bench
+from benchmarks import local as local_bench
 from benchmarks import recovery as recovery_bench
 from benchmarks import report as report_page
 from benchmarks import snapshot as snapshot_bench
@@ -128,6 +129,12 @@ def zero_edit(starts: int = 6) -> None:
 
 
 @app.command()
+def local(starts: int = 2, steps: int = 8) -> None:
+    """Outer steps of DiLoCo and quantised all-reduces: bytes and times, also at 1 Gbit/s."""
+    _show(local_bench.measure(starts, steps))
+
+
+@app.command()
 def report() -> None:
     """Write docs/BENCHMARKS.md and its plots, from the results."""
     console.print(f"wrote {report_page.write(OUT, ROOT / 'docs')}")
@@ -158,7 +165,7 @@ def _whole() -> list[Callable[[], None]]:
     large = partial(lighthouse, groups=10_000, agents=1_250, deaths=4, torchft="")
     return [
         recovery, join, drain, step, profile, heal, heal_tls, lighthouse, large, goodput, startup,
-        standby, snapshot, zero_edit,
+        standby, snapshot, zero_edit, local,
     ]  # fmt: skip
 
 
@@ -177,6 +184,7 @@ def _shortened() -> list[Callable[[], None]]:
         partial(standby, rounds=1),
         partial(snapshot, rounds=1),
         partial(zero_edit, starts=2),
+        partial(local, starts=1, steps=3),
     ]
 
 

@@ -29,7 +29,8 @@ class _TestFiles(MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if not name.startswith("torchft.") or not name.endswith(TESTS):
+        is_shared = name.startswith("torchft._test.")
+        if not is_shared and not (name.startswith("torchft.") and name.endswith(TESTS)):
             return None
         file = self._package.joinpath(*name.split(".")[1:])
         if file.is_dir():

@@ -20,6 +20,7 @@ from ftrun.errors import UserError
 from ftrun.process_groups.base import Place, ProcessGroup
 from ftrun.process_groups.built import AbortSignal, BuiltGroup, Tensors
 from ftrun.process_groups.handles import store_client
+from ftrun.process_groups.quantized_messages import MessageGroup
 from ftrun.process_groups.wrappers import ProcessGroupDummy, ProcessGroupWrapper
 
 
@@ -51,7 +52,7 @@ def adapt(pg: dist.ProcessGroup) -> ProcessGroup:
     )
 
 
-class _Passing(BuiltGroup):
+class _Passing(MessageGroup):
     """A built group whose all-reduces go through the script's own object."""
 
     def __init__(

@@ -8,13 +8,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed import ReduceOp, Work
 
 from ftrun.errors import PeerError
+
+if TYPE_CHECKING:
+    from ftrun.process_groups.codec import Codec
 
 Tensors = Sequence[torch.Tensor]
 DEFAULT_TIMEOUT = timedelta(seconds=60)
@@ -127,6 +130,16 @@ class BuiltGroup:
             op = options
         return self._issue("allreduce", list(tensors), op)
 
+    def allreduce_quantized(self, tensor: torch.Tensor, factor: float, codec: Codec) -> Work:
+        """Add up ``tensor`` times ``factor`` in 8 bits: a QuantizedWork, or an error in a Work.
+
+        Raises:
+            ValueError: this group offers none.
+        """
+        raise ValueError(
+            f"{type(self).__name__} offers no quantised reductions: pass should_quantize=False"
+        )
+
     def allreduce_coalesced(self, tensors: Tensors, *options: Any) -> Work:
         """Reduce several tensors of one dtype in one collective, in place."""
         return self._issue("allreduce_coalesced", list(tensors), *options)
@@ -229,6 +242,32 @@ class FinishedWork(Work):
     def get_future(self) -> torch.futures.Future[Any]:
         """The completed future."""
         return self._future
+
+
+class QuantizedWork(Work):
+    """A quantised all-reduce; once it has ended, ``sums`` has the encoded sums of all rows."""
+
+    def __init__(self, sums: torch.Tensor) -> None:
+        super().__init__()
+        self.sums = sums
+        self.future: torch.futures.Future[Any] = torch.futures.Future()
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Wait for the end; the deadline is the group's.
+
+        Raises:
+            RuntimeError: it failed.
+        """
+        self.future.wait()
+        return True
+
+    def is_completed(self) -> bool:
+        """Whether it has ended."""
+        return self.future.done()
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        """A future that ends with it."""
+        return self.future
 
 
 class JoinedWork(Work):

@@ -30,6 +30,7 @@ from ftrun.process_groups import child_messages as messages
 from ftrun.process_groups.base import Place, ProcessGroup
 from ftrun.process_groups.built import AbortSignal, BuiltGroup, FinishedWork, GroupAborted, Tensors
 from ftrun.process_groups.handles import ReconfigureOptions
+from ftrun.process_groups.quantized_messages import MessageGroup
 
 START_TIMEOUT_S = 60.0
 BUILDING = -1
@@ -195,7 +196,7 @@ class _ChildEnd:
         self._host.kill(self._number)
 
 
-class ChildGroup(BuiltGroup):
+class ChildGroup(MessageGroup):
     """One group in a child. Its collectives end with the child at the latest.
 
     A thread reads what the child reports. It ends a collective that is late, and the child.

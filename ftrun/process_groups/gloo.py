@@ -25,6 +25,7 @@ import torch.distributed as dist
 from ftrun.errors import PeerError
 from ftrun.process_groups.base import Place, ProcessGroup
 from ftrun.process_groups.built import DEFAULT_TIMEOUT, AbortSignal, BuiltGroup
+from ftrun.process_groups.quantized_messages import MessageGroup
 from ftrun.process_groups.rendezvous import RankRecord, Rendezvous
 from ftrun.process_groups.sockets import is_listening, shut_down_connections
 from ftrun.process_groups.writers import all_sleep, foreign_threads
@@ -67,7 +68,7 @@ class ProcessGroupGloo(ProcessGroup):
         )
 
 
-class GlooGroup(BuiltGroup):
+class GlooGroup(MessageGroup):
     """One quorum's Gloo connections."""
 
     def __init__(

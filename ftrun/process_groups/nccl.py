@@ -22,7 +22,15 @@ from torch.futures import Future
 from ftrun import clock
 from ftrun.errors import PeerError, UserError
 from ftrun.process_groups.base import Place, ProcessGroup
-from ftrun.process_groups.built import DEFAULT_TIMEOUT, AbortSignal, BuiltGroup, Tensors
+from ftrun.process_groups.built import (
+    DEFAULT_TIMEOUT,
+    AbortSignal,
+    BuiltGroup,
+    QuantizedWork,
+    Tensors,
+)
+from ftrun.process_groups.codec import ROW_VALUES, Codec, rows_of
+from ftrun.process_groups.quantized import gather_sums
 from ftrun.process_groups.store import StoreClient, split_address
 
 
@@ -74,6 +82,17 @@ class NCCLGroup(BuiltGroup):
 
     def allreduce(self, tensors: Tensors, op: Any = dist.ReduceOp.SUM) -> Work:
         return self._watcher.watch(super().allreduce(tensors, op), tensors)
+
+    def allreduce_quantized(self, tensor: torch.Tensor, factor: float, codec: Codec) -> Work:
+        """In the order of the stream, so that each collective meets its counterpart."""
+        if self.aborted:
+            return super().allreduce([tensor])  # which has the error
+        rows = rows_of(tensor, self.world_size).view(self.world_size, -1, ROW_VALUES)
+        sums, gathering = gather_sums(rows if factor == 1.0 else rows * factor, self, codec)
+        result = QuantizedWork(sums)
+        done: Any = self._watcher.watch(gathering, [sums]).get_future()
+        done.add_done_callback(lambda ended: _pass_on(ended, result.future))
+        return result
 
     def shutdown(self) -> None:
         super().shutdown()
@@ -136,6 +155,16 @@ class HostWork(Work):
     def get_future(self) -> Future[Any]:
         """The future, which completes when the GPU is done."""
         return self._future
+
+
+def _pass_on(ended: Future[Any], future: Future[Any]) -> None:
+    try:
+        ended.value()
+    except (RuntimeError, PeerError) as error:
+        failure: Any = error
+        future.set_exception(failure)
+    else:
+        future.set_result([])
 
 
 def _native_class() -> Any:

@@ -143,13 +143,14 @@ class Engine:
                 operation is compared first, later calls raise the error.
         """
         with self.changed:
-            self._healing.forward_over(reduction.batched and not reduction.closes)
+            over = reduction.closes and reduction.awaited
+            self._healing.forward_over(may_resume=reduction.batched and not over)
             self.in_flight.reductions.append(reduction)
             issued = e.OperationIssued(reduction.batched, reduction.closes, reduction.shape)
             self._events.append(issued)
-            self.in_flight.issues_batched = reduction.batched
+            self.in_flight.issues_awaited = reduction.awaited
             self._drain()
-            self.in_flight.issues_batched = False
+            self.in_flight.issues_awaited = False
         if self.in_flight.ready:
             self.in_flight.run_ready()
         self.raise_fatal()

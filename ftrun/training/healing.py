@@ -63,6 +63,7 @@ class Healing:
         """Held while a state is applied: meanwhile no other state begins to be written over it."""
         self._in_place = in_place and transport is None
         self._transport = transport
+        self._one_donor = False
         self._needs_training_thread = False
         self._training_thread = threading.get_ident()
         self._seen: dict[str, Any] = {}  # the state in the training thread, where that is needed
@@ -135,6 +136,10 @@ class Healing:
     def read_on_training_thread(self) -> None:
         """All state functions are called there only, because they change what a pass computes."""
         self._needs_training_thread = True
+
+    def from_one_donor(self) -> None:
+        """Heal from one donor alone, because the states of two do not belong together."""
+        self._one_donor = True
 
     def begin(self) -> None:
         """Check, at the first step, that all registered state can be carried.
@@ -282,7 +287,7 @@ class Healing:
     def load(self, order: LoadState) -> None:
         """Fetch a state in the background; StateLoaded or HealFailed follows."""
         endpoints = self._donors(order.quorum)
-        if self._transport is not None:
+        if self._transport is not None or self._one_donor:
             key = self._context.key
             rank = order.quorum.index(key.replica_id, key.incarnation)
             assert rank is not None, "heals in a quorum that it is not in"

@@ -53,7 +53,7 @@ class InFlight:
         contributors: the replica_ids of the contributors, in order.
         weight: the factor for what this worker adds to an average; 1.0 without an ElasticSampler.
         error: the reason for which reductions of this step were released without a result.
-        issues_batched: the main thread is issuing a batched reduction, and awaits it later.
+        issues_awaited: the main thread is issuing a reduction that it awaits later.
         ready: calls that complete futures; they run outside the engine's lock.
     """
 
@@ -72,7 +72,7 @@ class InFlight:
         self.contributors: tuple[str, ...] = ()
         self.weight: Callable[[], float] = lambda: 1.0
         self.error: Exception | None = None
-        self.issues_batched = False
+        self.issues_awaited = False
         self.ready: deque[Callable[[], None]] = deque()
         self._machine = machine
         self._groups = groups
@@ -115,7 +115,7 @@ class InFlight:
     def launch(self, first: int, stop: int) -> None:
         """Launch the reductions from ``first`` on, before ``stop``, in order."""
         for index in range(first, stop):
-            is_awaited = self.issues_batched and index == len(self.reductions) - 1
+            is_awaited = self.issues_awaited and index == len(self.reductions) - 1
             self._launch(index, self.reductions[index], is_awaited)
 
     def restore_inputs(self) -> None:
@@ -161,14 +161,14 @@ class InFlight:
             return
         attempt = tag.attempt
         try:
-            work = group.allreduce([reduction.data], reduction.op)
+            work = reduction.launch(group)
         except (RuntimeError, TypeError, ValueError) as error:
             if group.aborted or isinstance(error, DistError):
                 self._note(e.OperationFailed(attempt, index, str(error)[:REASON_CHARS_MAX]))
             else:
                 self._die(error)  # the script's mistake, which it would repeat
             return
-        if self._caller_waits:
+        if self._caller_waits and reduction.writes_early:
             self._works.append(work)
             if is_awaited:
                 self._batch.append((attempt, index, work))

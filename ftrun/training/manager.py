@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import atexit
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from enum import Enum
 from typing import Any, Protocol
@@ -25,6 +27,7 @@ from ftrun.core.worker.machine import StepMachine
 from ftrun.errors import PeerError, UserError
 from ftrun.process_groups.adapted import adapt
 from ftrun.process_groups.base import ProcessGroup
+from ftrun.training.batch import Batch
 from ftrun.training.between_steps import BetweenSteps, Given
 from ftrun.training.context import (
     WorkerContext,
@@ -53,6 +56,7 @@ from ftrun.training.launcher_arguments import (
 from ftrun.training.leaving import Drained, Leaving
 from ftrun.training.lingering import linger
 from ftrun.training.progress import WorkerProgress
+from ftrun.training.quantized_reductions import QuantizedReduction, quantized_kind
 from ftrun.training.reductions import ManagedWork, Reduction, Restore
 from ftrun.training.resuming import Resuming
 from ftrun.training.script_transport import own_transport
@@ -186,6 +190,7 @@ class Manager:
         quorum_timeout_s = seconds_of(QUORUM_TIMEOUT_SEC_ENV, quorum_timeout)
         self._keeps_inputs = repair == "reissue"
         self._sampler: Sampled | None = None
+        self._batch: Batch | None = None
         self._pid = os.getpid()
         transport = own_transport(checkpoint_transport, self._timeout_s)
         self._healing = Healing(context, self.state_dict, self._timeout_s, heal_in_place, transport)
@@ -288,6 +293,15 @@ class Manager:
         For state whose reading changes the model: FSDP2's ``state_dict`` reshards it.
         """
         self._healing.read_on_training_thread()
+
+    def train_locally(self) -> None:
+        """The replicas train by themselves between two steps (LocalSGD, DiLoCo).
+
+        So that time is booked as training. A newcomer takes all of its state from one donor,
+        because the states of two do not belong together.
+        """
+        self._machine.trains_between_steps = True
+        self._healing.from_one_donor()
 
     def watch_buffers(self, module: torch.nn.Module) -> None:
         """Give peers that heal the module's buffers as they are between two forward passes.
@@ -422,23 +436,57 @@ class Manager:
         """Do nothing: ``start_quorum`` has waited for the quorum of this step already."""
 
     def allreduce(
-        self, tensor: torch.Tensor, should_quantize: bool = False, reduce_op: Any = ReduceOp.AVG
+        self,
+        tensor: torch.Tensor,
+        should_quantize: bool | str = False,
+        reduce_op: Any = ReduceOp.AVG,
     ) -> Work:
         """Reduce ``tensor`` in place over the contributors; AVG divides by their number.
 
         Never raises for a peer's failure: ``errored`` reports it, and the step is not committed.
 
+        ``should_quantize``: send 8 bits for each value: "int8" (True means this one) or "fp8". All
+        replicas get the same result, whose error process_groups/quantized.py bounds.
+
         Raises:
-            UserError: ``should_quantize``, which ftrun does not offer on this device.
+            UserError: ``should_quantize`` names no kind, or the group is NCCL's.
             ValueError: a reduction that cannot be managed, or an average of integers.
         """
         if reduce_op == ReduceOp.AVG and not tensor.is_floating_point():
             raise ValueError(AVERAGE_OF_INTEGERS)
+        batch = self._batch
+        batched = batch is not None
         if should_quantize:
-            raise UserError("allreduce(should_quantize=True) is not offered: pass False")
-        reduction = Reduction(tensor, reduce_op, keep=self._keeps_inputs)
-        self._issue(reduction)
-        return ManagedWork(reduction, self.report_error)
+            kind = quantized_kind(should_quantize)
+            reduction: Reduction = QuantizedReduction(tensor, reduce_op, kind, batched=batched)
+        else:
+            reduction = Reduction(tensor, reduce_op, keep=self._keeps_inputs, batched=batched)
+        if batch is None:
+            self._issue(reduction)
+        else:
+            batch.add(reduction)
+        return ManagedWork(reduction, self.report_error, batch)
+
+    @contextmanager
+    def batch(self) -> Iterator[None]:
+        """The reductions of this block get their results together, when the last one has its own.
+
+        A death before that costs nothing: all of them are reduced again among the survivors.
+        (Without a batch results come one by one, and a step in which one has come cannot be
+        repaired.) They go out at once; wait for them after the block.
+
+        Raises:
+            UserError: a batch is open already, or no step is under way.
+        """
+        self._require_step()
+        if self._batch is not None:
+            raise UserError("a batch of reductions is open: end its block before the next one")
+        self._batch = batch = Batch(self._issue)
+        try:
+            yield
+        finally:
+            self._batch = None
+            batch.close()
 
     def allreduce_bucket(
         self,
@@ -455,8 +503,9 @@ class Manager:
         """
         keep = self._keeps_inputs
         bucket = Reduction(
-            buffer, ReduceOp.AVG, restore, divided_by, keep, batched=True, closes=is_last
-        )
+            buffer, ReduceOp.AVG, restore, divided_by, keep,
+            batched=True, closes=is_last, awaited=True,
+        )  # fmt: skip
         return self._issue(bucket)
 
     def await_buckets(self) -> None:
@@ -464,13 +513,16 @@ class Manager:
         self._engine.in_flight.await_batch()
 
     def _issue(self, reduction: Reduction) -> torch.futures.Future[torch.Tensor]:
-        self._engine.raise_fatal()
-        if not self._machine.in_step:
-            raise UserError("an operation outside a step: call start_quorum() (zero_grad()) first")
+        self._require_step()
         if self._sampler is not None:
             self._sampler.before_reduction()
         self._engine.issue(reduction)
         return reduction.future
+
+    def _require_step(self) -> None:
+        self._engine.raise_fatal()
+        if not self._machine.in_step:
+            raise UserError("an operation outside a step: call start_quorum() (zero_grad()) first")
 
     def should_commit(self, timeout: timedelta | None = None) -> bool:
         """Whether the optimizer may step. The same answer on all ranks of a replica group (C1).
@@ -478,8 +530,10 @@ class Manager:
         Raises:
             RuntimeError: more than ``max_retries`` steps in a row were not committed.
             TimeoutError: the results did not come within ``timeout``.
-            UserError: no step is under way.
+            UserError: no step is under way, or a batch is open.
         """
+        if self._batch is not None:
+            raise UserError("should_commit() in a batch of reductions: end its block first")
         step = self._machine.position
         committed = self._flow.decide(timeout.total_seconds() if timeout else None)
         self._events.decided(step, committed, self._flow.errored())

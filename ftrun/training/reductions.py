@@ -10,12 +10,14 @@ import math
 import threading
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch.distributed import ReduceOp, Work
 
 from ftrun.core.worker.comparison import Shape
+from ftrun.errors import UserError
+from ftrun.process_groups.built import BuiltGroup
 
 Restore = Callable[[int], None]
 """Writes the local input, divided by a number, into a tensor again."""
@@ -33,6 +35,14 @@ NAMES = {
 """Names of operations: for people, and equal in all processes."""
 
 
+class OpenBatch(Protocol):
+    """The batch of a reduction, while it is open and after."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether more reductions may follow in it."""
+
+
 class Reduction:
     """A tensor on its way through an all-reduce.
 
@@ -45,7 +55,11 @@ class Reduction:
         keep: without ``restore``, keep a copy of the input for a repair.
         batched: handed out with its batch only (DDP's buckets).
         closes: the last reduction of its batch.
+        awaited: the training thread awaits its batch (DDP's buckets), and so computes nothing then.
     """
+
+    writes_early = True
+    """Its tensor is written to while it is under way, not only when it is handed out."""
 
     def __init__(
         self,
@@ -57,6 +71,7 @@ class Reduction:
         *,
         batched: bool = False,
         closes: bool = False,
+        awaited: bool = False,
     ) -> None:
         if tensor.layout != torch.strided or not _is_dense(tensor):
             raise ValueError("only a dense tensor can be reduced in place: pass .contiguous()")
@@ -66,6 +81,7 @@ class Reduction:
         self.op = ReduceOp.SUM if self.average else op
         self.batched = batched
         self.closes = closes
+        self.awaited = awaited
         devices: list[int | str | torch.device] | None = [tensor.device] if tensor.is_cuda else None
         self.future: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=devices)
         self.is_claimed = False
@@ -102,6 +118,10 @@ class Reduction:
     def add_nothing(self) -> None:
         """Make the input neutral, for a spare or a healing rank, which does not count (C4)."""
         self.data.fill_(self._neutral)
+
+    def launch(self, group: BuiltGroup) -> Work:
+        """Send it on its way."""
+        return group.allreduce([self.data], self.op)
 
     def claim(self) -> bool:
         """Claim the right to complete the future; False: it is taken. Under the engine's lock."""
@@ -207,17 +227,28 @@ class ManagedWork(Work):
     An error is in ``Manager.errored()`` and makes ``should_commit`` return False.
     """
 
-    def __init__(self, reduction: Reduction, report: Callable[[Exception], None]) -> None:
+    def __init__(
+        self,
+        reduction: Reduction,
+        report: Callable[[Exception], None],
+        batch: OpenBatch | None = None,
+    ) -> None:
         super().__init__()
         self._reduction = reduction
         self._report = report
+        self._batch = batch
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Wait for the result, and for the callbacks chained on its future until now.
 
         The step machine's deadlines bound the wait. If ``timeout`` passes, it returns False, and
         that is an error of the step.
+
+        Raises:
+            UserError: its batch is still open, so the wait would have no end.
         """
+        if self._batch is not None and self._batch.is_open:
+            raise UserError("a reduction has its result after its batch: wait after the block")
         if self._reduction.wait(timeout.total_seconds() if timeout else None):
             return True
         self._report(TimeoutError(f"a reduction took longer than {timeout}"))

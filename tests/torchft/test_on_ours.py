@@ -1,4 +1,4 @@
-"""torchft's own tests of its lighthouse and Manager, with our coordination classes beneath them."""
+"""torchft's own tests with a part of ours in it: coordination classes beneath, local SGD above."""
 
 from __future__ import annotations
 
@@ -22,11 +22,23 @@ NOT_SURE = ("skip_init_sync",)
 where 3 of 18 runs failed, three at a time."""
 
 
-@pytest.mark.parametrize("name", ["coordination_test", "lighthouse_test", "manager_integ_test"])
-def test_torchfts_own_tests_pass_on_our_classes(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "plugin"),
+    [
+        ("coordination_test", "on_ours"),
+        ("lighthouse_test", "on_ours"),
+        ("manager_integ_test", "on_ours"),
+        ("local_sgd_test", "local_on_theirs"),
+        ("local_sgd_integ_test", "local_on_theirs"),
+    ],
+    ids=lambda word: word.removesuffix("_test"),
+)
+def test_torchfts_own_tests_pass_with_a_part_of_ours(
+    name: str, plugin: str, tmp_path: Path
+) -> None:
     found = importlib.util.find_spec("torchft")
     assert found is not None and found.origin is not None
-    options = ["-q", "-p", "tests.torchft.on_ours", "-p", "no:cacheprovider", "-c", os.devnull]
+    options = ["-q", "-p", f"tests.torchft.{plugin}", "-p", "no:cacheprovider", "-c", os.devnull]
     options += ["-k", " and ".join(f"not {word}" for word in NOT_SURE)]
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     quiet = {"RUST_LOG": "off", "PYTHONWARNINGS": "ignore"}

@@ -124,6 +124,7 @@ class StepMachine:
         self.has_reported = False  # nothing is sent before the Report of the first step
         self.asks_for_peers = False
         self.begun = 0  # steps, also those that were not committed
+        self.trains_between_steps = False  # by itself: DiLoCo's inner steps, for example
         self._quorums = Quorums(key)
         self._step: StepUnderWay | None = None
         self._comparisons = Comparisons(key)
@@ -995,7 +996,7 @@ class StepMachine:
             return Activity.QUORUM, since
         if not self.begun:
             return Activity.STARTING, since
-        is_long = self._now - since >= LONG_S
+        is_long = self._now - since >= LONG_S and not self.trains_between_steps
         return Activity.OUTSIDE if is_long else Activity.STEP, since
 
     def _look_at_deadlines(self) -> None:

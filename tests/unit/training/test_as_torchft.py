@@ -63,6 +63,7 @@ def test_other_groups_carry_a_job(tmp_path: Path, kind: str) -> None:
         for slot, pg in groups.items():
             both.add(slot, pg=pg)
         assert both.step() == [True, True]
+        assert both.run(_reduce_quantised) == [True, True]
         if kind == "wrapped":
             groups["1"].report_future_error(RuntimeError("injected"))
         else:
@@ -71,6 +72,17 @@ def test_other_groups_carry_a_job(tmp_path: Path, kind: str) -> None:
         assert both.step() == [True, True]
         assert torch.equal(both.weights["0"], both.weights["1"])
         assert both.managers["0"].errored() is None
+
+
+def _reduce_quantised(slot: str, manager: Manager) -> bool:
+    manager.start_quorum()
+    tensors = [torch.full((1000,), float(slot)), torch.full((3,), float(slot))]
+    works = [manager.allreduce(tensor, should_quantize=True) for tensor in tensors]
+    return (
+        all(work.wait() for work in works)
+        and manager.should_commit()
+        and all(torch.equal(tensor, torch.full_like(tensor, 0.5)) for tensor in tensors)
+    )
 
 
 def test_reported_errors_have_their_original(tmp_path: Path) -> None:

@@ -175,17 +175,79 @@ def test_what_the_backend_refuses_is_raised(pair: Job) -> None:
     pair.run(reduce)
 
 
-def test_quantizing_and_operations_outside_a_step_are_refused(alone: Manager) -> None:
+def test_operations_outside_a_step_are_refused(alone: Manager) -> None:
     with pytest.raises(UserError, match="outside a step"):
         alone.allreduce(torch.ones(1))
     with pytest.raises(UserError, match="outside a step"):
         alone.should_commit()
+    with pytest.raises(UserError, match="outside a step"), alone.batch():
+        raise AssertionError("not reached")
     alone.start_quorum()
-    with pytest.raises(UserError, match="should_quantize"):
-        alone.allreduce(torch.ones(1), should_quantize=True)
     assert alone.should_commit()
     with pytest.raises(UserError, match="outside a step"):
         alone.should_commit()
+
+
+@pytest.mark.parametrize("kind", [True, "int8", "fp8"])
+def test_a_quantised_mean_is_equal_on_all_and_within_its_bound(pair: Job, kind: bool | str) -> None:
+    def reduce(slot: str, manager: Manager) -> torch.Tensor:
+        manager.start_quorum()
+        tensor = torch.linspace(-1, 1, 1000) * (int(slot) + 1)
+        assert manager.allreduce(tensor, should_quantize=kind).wait()
+        assert manager.should_commit()
+        return tensor
+
+    first, second = pair.run(reduce)
+    assert torch.equal(first, second)
+    error = (first - torch.linspace(-1, 1, 1000) * 1.5).abs().max()
+    assert 0 < error <= 1.5 / (7 if kind == "fp8" else 126)
+
+
+def test_what_cannot_be_quantised_is_said_at_once(alone: Manager) -> None:
+    alone.start_quorum()
+    with pytest.raises(UserError, match="choose True, 'int8' or 'fp8'"):
+        alone.allreduce(torch.ones(1), should_quantize="int4")
+    with pytest.raises(ValueError, match="only AVG and SUM"):
+        alone.allreduce(torch.ones(1), should_quantize=True, reduce_op=ReduceOp.MAX)
+    with pytest.raises(ValueError, match="cannot be quantised"):
+        alone.allreduce(torch.ones(1).long(), should_quantize=True, reduce_op=ReduceOp.SUM)
+    exact = torch.rand(1000)
+    alone.allreduce(whole := exact.clone(), should_quantize=True).wait()
+    assert torch.equal(whole, exact)  # nothing is sent, so nothing is quantised
+    assert alone.should_commit()
+
+
+def test_a_batch_gets_its_results_when_its_last_reduction_has_one(pair: Job) -> None:
+    def reduce(slot: str, manager: Manager) -> list[float]:
+        manager.start_quorum()
+        tensors = [torch.full((2,), float(slot) + i) for i in range(3)]
+        with manager.batch():
+            works = [manager.allreduce(t, should_quantize=i == 1) for i, t in enumerate(tensors)]
+            with pytest.raises(UserError, match="wait after the block"):
+                works[0].wait()
+            with pytest.raises(UserError, match="a batch of reductions is open"), manager.batch():
+                raise AssertionError("not reached")
+            with pytest.raises(UserError, match="end its block"):
+                manager.should_commit()
+        for work in works:
+            work.wait()
+        assert manager.should_commit()
+        return [t[0].item() for t in tensors]
+
+    for found in pair.run(reduce):
+        assert found == pytest.approx([0.5, 1.5, 2.5], abs=0.02)
+
+
+def test_an_error_in_a_batch_leaves_no_peer_waiting(pair: Job) -> None:
+    def reduce(slot: str, manager: Manager) -> bool:
+        manager.start_quorum()
+        with pytest.raises(KeyError), manager.batch():
+            work = manager.allreduce(torch.ones(2))
+            raise KeyError("of the script")
+        work.wait()
+        return manager.should_commit()
+
+    assert pair.run(reduce) == [True, True]
 
 
 def test_a_step_may_be_begun_twice(pair: Job) -> None:

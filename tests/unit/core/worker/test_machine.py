@@ -8,6 +8,7 @@ from __future__ import annotations
 import pytest
 
 from ftrun.core import messages as m
+from ftrun.core.activity import LONG_S, Activity
 from ftrun.core.ids import Tag
 from ftrun.core.quorum import Quorum
 from ftrun.core.worker import events as e
@@ -233,6 +234,19 @@ def test_the_facts_of_a_step() -> None:
     assert machine.state == state_of("6/A+1.5#1") and machine.position == 6
     assert machine.place == (6, False)
     assert machine.tag is None and machine.reduced is None
+
+
+@pytest.mark.parametrize("locally", [False, True], ids=["evaluates", "trains locally"])
+def test_a_long_time_between_two_steps_is_outside_unless_the_script_trains_in_it(
+    locally: bool,
+) -> None:
+    machine = situation("committed")
+    machine.trains_between_steps = locally
+    since = machine.activity()[1]
+    machine.handle(e.Ticked(), since + LONG_S / 2)
+    assert machine.activity() == (Activity.STEP, since)
+    machine.handle(e.Ticked(), since + LONG_S)
+    assert machine.activity() == (Activity.STEP if locally else Activity.OUTSIDE, since)
 
 
 def test_heals_first_at_step_0_and_where_it_is_asked_for() -> None:

@@ -1,0 +1,174 @@
+"""A quantised all-reduce in the background, by messages between the ranks of one group.
+
+The parts are those of quantized.py. An owner's part follows when its peers' messages have come, at
+another moment on each rank, so a collective there would meet another one of its peer's. Messages
+with tags of their own meet only their counterparts. A thread of the group waits for them: it adds
+up, and sends the sums. It never touches the script's tensors, so an abort need not wait for it.
+
+Not here: what is done with the result (training/quantized_reductions.py).
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections import deque
+from typing import Any
+
+import torch
+from torch.distributed import Work
+
+from ftrun.errors import PeerError
+from ftrun.process_groups.built import (
+    AbortSignal,
+    BuiltGroup,
+    FinishedWork,
+    GroupAborted,
+    QuantizedWork,
+)
+from ftrun.process_groups.codec import ROW_BYTES, Codec, rows_of
+from ftrun.process_groups.quantized import add_up
+
+FIRST_TAG = 1 << 30
+"""Lower tags are the script's, for its own messages on the same connections."""
+TAGS = 1 << 30
+UNDER_WAY_MAX = 8
+"""All-reduces whose sums are sent before the thread waits for the sums of the first of them."""
+
+
+class MessageGroup(BuiltGroup):
+    """A group whose messages have tags, so that it can reduce in the background."""
+
+    _messages: QuantizedMessages | None = None
+
+    def allreduce_quantized(self, tensor: torch.Tensor, factor: float, codec: Codec) -> Work:
+        if self._messages is None:
+            self._messages = QuantizedMessages(self, self._signal)
+        return self._messages.allreduce(tensor, factor, codec)
+
+
+class QuantizedMessages:
+    """The quantised all-reduces of one group. All ranks must start the same in the same order."""
+
+    def __init__(self, group: BuiltGroup, signal: AbortSignal) -> None:
+        self._group = group
+        self._signal = signal
+        self._started = 0
+        self._queue: queue.SimpleQueue[_ByMessages | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def allreduce(self, tensor: torch.Tensor, factor: float, codec: Codec) -> Work:
+        """Begin to add up ``tensor`` times ``factor``; a QuantizedWork, or an error in a Work."""
+        if self._signal.triggered:
+            return FinishedWork(error=GroupAborted("the process group was aborted"))
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="ftrun-quantized", daemon=True)
+            self._thread.start()
+            self._signal.subscribe(lambda: self._queue.put(None))
+        tag = FIRST_TAG + (2 * self._started) % TAGS
+        self._started += 1
+        work = _ByMessages(self._group, tensor, factor, codec, tag)
+        work.send_rows()
+        self._queue.put(work)
+        return work
+
+    def _run(self) -> None:
+        waiting: deque[_ByMessages] = deque()
+        while not self._signal.triggered:
+            try:
+                work = self._queue.get(block=not waiting)
+            except queue.Empty:
+                waiting.popleft().finish()
+                continue
+            if work is None:
+                break
+            if work.send_sums():
+                waiting.append(work)
+            if len(waiting) >= UNDER_WAY_MAX:
+                waiting.popleft().finish()
+        self._fail_all(waiting)
+
+    def _fail_all(self, waiting: deque[_ByMessages]) -> None:
+        while not self._queue.empty():
+            work = self._queue.get()
+            if work is not None:
+                waiting.append(work)
+        for work in waiting:
+            work.fail(GroupAborted("the process group was aborted"))
+
+
+class _ByMessages(QuantizedWork):
+    """One all-reduce; its rows are encoded when it has been made."""
+
+    def __init__(
+        self, group: BuiltGroup, tensor: torch.Tensor, factor: float, codec: Codec, tag: int
+    ) -> None:
+        size = group.world_size
+        rows = rows_of(tensor, size)
+        if factor != 1.0:
+            rows = rows * factor
+        self._group, self._codec, self._tag = group, codec, tag
+        self._own = rows.view(size, -1, rows.shape[1])[group.rank].to("cpu")
+        self._sent = codec.encode(rows).to("cpu").view(size, -1, ROW_BYTES)
+        self._received = torch.empty_like(self._sent)
+        super().__init__(torch.empty_like(self._sent))
+        peers = [peer for peer in range(size) if peer != group.rank]
+        self._peers = [*peers[group.rank :], *peers[: group.rank]]  # not all to one at once
+        self._sending: list[Work] = []
+        self._receiving: list[Work] = []
+
+    def send_rows(self) -> None:
+        """Send each owner its part. Messages raise at once where a connection is broken."""
+        group, tag = self._group, self._tag
+        try:
+            self._sending = [group.send([self._sent[p]], p, tag) for p in self._peers]
+            self._receiving = [group.recv([self._received[p]], p, tag) for p in self._peers]
+        except RuntimeError as error:
+            self.fail(error)
+
+    def send_sums(self) -> bool:
+        """Wait for the peers' rows of this rank's part, and send their sum; False: it failed."""
+        if self.future.done():
+            return False
+        group, tag = self._group, self._tag + 1
+        try:
+            _wait(self._receiving)
+            parts = list(self._received.unbind(0))
+            total = add_up(self._own, parts, group.rank, self._codec)
+            self.sums[group.rank] = self._codec.encode(total)
+            own = self.sums[group.rank]
+            self._sending += [group.send([own], peer, tag) for peer in self._peers]
+            self._receiving = [group.recv([self.sums[p]], p, tag) for p in self._peers]
+        except (RuntimeError, ValueError, PeerError, TimeoutError) as error:
+            self.fail(error)
+            return False
+        return True
+
+    def finish(self) -> None:
+        """Wait for the peers' sums; it has ended then."""
+        try:
+            _wait(self._receiving)
+            _wait(self._sending)
+        except (RuntimeError, ValueError, PeerError, TimeoutError) as error:
+            self.fail(error)
+            return
+        self._drop()
+        self.future.set_result([])
+
+    def fail(self, error: Exception) -> None:
+        """End it with ``error``, unless it has ended."""
+        if self.future.done():
+            return
+        self._drop()
+        failure: Any = RuntimeError(f"a quantised all-reduce: {error}")
+        self.future.set_exception(failure)
+
+    def _drop(self) -> None:
+        """Free the memory that no message uses any more."""
+        self._sending, self._receiving = [], []
+        del self._own, self._sent, self._received
+
+
+def _wait(works: list[Work]) -> None:
+    for work in works:
+        work.wait()

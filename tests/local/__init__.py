@@ -1,0 +1,1 @@
+"""LocalSGD and DiLoCo in real jobs whose workers are killed at random moments."""

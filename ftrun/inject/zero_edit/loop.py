@@ -102,6 +102,8 @@ class Loop:
         self._commits = 0  # steps since ``_place``
         self._is_told = False
         self._trial = trial_of(here.replica_id, here.restarts, here.replicas)
+        if self._trial is not None:
+            self._noting.look = self._trial.look
         self._batches_of = ""
         self._managed: list[torch.optim.Optimizer] = []
 
@@ -168,8 +170,6 @@ class Loop:
         wanted = self._joins_at()
         if wanted and digest(here) == wanted:
             self._join(here, iterator)
-        if self._trial is not None:
-            self._trial.look()
         self._noting.draw(iterator, here, frames)
         if isinstance(iterator, ExactIterator) and not self._has_followed:
             self._begin_at_draw(iterator)

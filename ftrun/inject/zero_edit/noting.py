@@ -40,6 +40,7 @@ class Noting:
     """Notes the script's draws.
 
     Attributes:
+        look: called whenever the script is noted.
         has_place: this replica has shown its peers a place, or has joined them at one.
 
     Args:
@@ -50,6 +51,7 @@ class Noting:
     def __init__(self, frameworks: Frameworks, exchanges: Callable[[], int]) -> None:
         self._frameworks = frameworks
         self._exchanges = exchanges
+        self.look: Callable[[], None] = lambda: None
         self._order = 0
         self._steps_without = 0  # steps since the last draw of a training batch
         self._has_drawn = self.has_place = False
@@ -69,6 +71,7 @@ class Noting:
         return self._note(tuple([spot_of(frame) for frame in frames]), frames)
 
     def _note(self, here: tuple[Spot, ...], frames: list[FrameType]) -> Noted:
+        self.look()
         self._order += 1
         self._frameworks.look(frames)
         values = (*[read_values(frame) for frame in frames], self._frameworks.values())

@@ -32,6 +32,7 @@ from ftrun.process_groups.quantized import add_up
 FIRST_TAG = 1 << 30
 """Lower tags are the script's, for its own messages on the same connections."""
 TAGS = 1 << 30
+JOIN_TIMEOUT_S = 2.0
 PIECE_VALUES = 1 << 20
 UNDER_WAY_MAX = 8
 """Pieces whose sums are sent before the thread waits for the sums of the first of them."""
@@ -46,6 +47,11 @@ class MessageGroup(BuiltGroup):
         if self._messages is None:
             self._messages = QuantizedMessages(self, self._signal)
         return self._messages.allreduce(tensor, factor, codec)
+
+    def shutdown(self) -> None:
+        super().shutdown()
+        if self._messages is not None:
+            self._messages.join()
 
 
 class QuantizedMessages:
@@ -78,6 +84,12 @@ class QuantizedMessages:
             piece.send_rows()
             self._queue.put(piece)
         return whole
+
+    def join(self) -> None:
+        """After the abort: wait for the thread, because it must not outlive the interpreter."""
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(JOIN_TIMEOUT_S)
 
     def _run(self) -> None:
         waiting: deque[_Piece] = deque()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -167,6 +168,18 @@ def test_an_abort_ends_one_that_waits_for_a_peer() -> None:
         assert late.is_completed()
         with pytest.raises(Exception, match="aborted"):
             late.wait()
+
+
+def test_the_thread_ends_with_its_group() -> None:
+    def threads() -> list[str]:
+        return [t.name for t in threading.enumerate() if t.name == "ftrun-quantized"]
+
+    before = len(threads())
+    with groups(2) as pair:
+        built = pair.ranks[0].current()
+        work = built.allreduce_quantized(torch.ones(1000), 1.0, CODECS["int8"])
+        assert len(threads()) == before + 1
+    assert work.is_completed() and len(threads()) == before
 
 
 def test_a_broken_connection_is_an_error_of_the_work() -> None:

@@ -75,6 +75,8 @@ class _Passing(MessageGroup):
         self._signal.trigger()
         if inner is not None:
             inner.shutdown()
+        if self._messages is not None:
+            self._messages.join()
 
 
 class _WrappedFactory(ProcessGroup):

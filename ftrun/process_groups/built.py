@@ -245,12 +245,25 @@ class FinishedWork(Work):
 
 
 class QuantizedWork(Work):
-    """A quantised all-reduce; once it has ended, ``sums`` has the encoded sums of all rows."""
+    """A quantised all-reduce (codec.py).
 
-    def __init__(self, sums: torch.Tensor) -> None:
+    ``sums``: the encoded sums of each piece of ``values`` values, once it has ended.
+    """
+
+    def __init__(self, sums: list[torch.Tensor], values: int) -> None:
         super().__init__()
         self.sums = sums
+        self.values = values
         self.future: torch.futures.Future[Any] = torch.futures.Future()
+
+    def write(self, codec: Codec, tensor: torch.Tensor) -> None:
+        """Decode the sums to ``tensor``, which is like the one that was reduced."""
+        if len(self.sums) == 1:
+            codec.write(self.sums[0].to(tensor.device), tensor)
+            return
+        pieces = torch.split(tensor.view(-1), self.values)
+        for sums, piece in zip(self.sums, pieces, strict=True):
+            codec.write(sums.to(tensor.device), piece)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Wait for the end; the deadline is the group's.

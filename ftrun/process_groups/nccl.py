@@ -29,7 +29,7 @@ from ftrun.process_groups.built import (
     QuantizedWork,
     Tensors,
 )
-from ftrun.process_groups.codec import ROW_VALUES, Codec, rows_of
+from ftrun.process_groups.codec import ROW_BYTES, ROW_VALUES, Codec, rows_of
 from ftrun.process_groups.quantized import gather_sums
 from ftrun.process_groups.store import StoreClient, split_address
 
@@ -89,7 +89,7 @@ class NCCLGroup(BuiltGroup):
             return super().allreduce([tensor])  # which has the error
         rows = rows_of(tensor, self.world_size).view(self.world_size, -1, ROW_VALUES)
         sums, gathering = gather_sums(rows if factor == 1.0 else rows * factor, self, codec)
-        result = QuantizedWork(sums)
+        result = QuantizedWork([sums.view(-1, ROW_BYTES)], tensor.numel())
         done: Any = self._watcher.watch(gathering, [sums]).get_future()
         done.add_done_callback(lambda ended: _pass_on(ended, result.future))
         return result

@@ -32,8 +32,10 @@ from ftrun.process_groups.quantized import add_up
 FIRST_TAG = 1 << 30
 """Lower tags are the script's, for its own messages on the same connections."""
 TAGS = 1 << 30
+JOIN_TIMEOUT_S = 2.0
+PIECE_VALUES = 1 << 20
 UNDER_WAY_MAX = 8
-"""All-reduces whose sums are sent before the thread waits for the sums of the first of them."""
+"""Pieces whose sums are sent before the thread waits for the sums of the first of them."""
 
 
 class MessageGroup(BuiltGroup):
@@ -46,6 +48,11 @@ class MessageGroup(BuiltGroup):
             self._messages = QuantizedMessages(self, self._signal)
         return self._messages.allreduce(tensor, factor, codec)
 
+    def shutdown(self) -> None:
+        super().shutdown()
+        if self._messages is not None:
+            self._messages.join()
+
 
 class QuantizedMessages:
     """The quantised all-reduces of one group. All ranks must start the same in the same order."""
@@ -54,7 +61,7 @@ class QuantizedMessages:
         self._group = group
         self._signal = signal
         self._started = 0
-        self._queue: queue.SimpleQueue[_ByMessages | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[_Piece | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
     def allreduce(self, tensor: torch.Tensor, factor: float, codec: Codec) -> Work:
@@ -65,15 +72,27 @@ class QuantizedMessages:
             self._thread = threading.Thread(target=self._run, name="ftrun-quantized", daemon=True)
             self._thread.start()
             self._signal.subscribe(lambda: self._queue.put(None))
-        tag = FIRST_TAG + (2 * self._started) % TAGS
-        self._started += 1
-        work = _ByMessages(self._group, tensor, factor, codec, tag)
-        work.send_rows()
-        self._queue.put(work)
-        return work
+        parts = [tensor]
+        if tensor.is_contiguous() and tensor.numel() > PIECE_VALUES:
+            parts = list(torch.split(tensor.view(-1), PIECE_VALUES))
+        whole = _Whole(len(parts))
+        for part in parts:
+            tag = FIRST_TAG + (2 * self._started) % TAGS
+            self._started += 1
+            piece = _Piece(self._group, part, factor, codec, tag, whole)
+            whole.sums.append(piece.sums.view(-1, ROW_BYTES))
+            piece.send_rows()
+            self._queue.put(piece)
+        return whole
+
+    def join(self) -> None:
+        """After the abort: wait for the thread, because it must not outlive the interpreter."""
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(JOIN_TIMEOUT_S)
 
     def _run(self) -> None:
-        waiting: deque[_ByMessages] = deque()
+        waiting: deque[_Piece] = deque()
         while not self._signal.triggered:
             try:
                 work = self._queue.get(block=not waiting)
@@ -88,7 +107,7 @@ class QuantizedMessages:
                 waiting.popleft().finish()
         self._fail_all(waiting)
 
-    def _fail_all(self, waiting: deque[_ByMessages]) -> None:
+    def _fail_all(self, waiting: deque[_Piece]) -> None:
         while not self._queue.empty():
             work = self._queue.get()
             if work is not None:
@@ -97,11 +116,39 @@ class QuantizedMessages:
             work.fail(GroupAborted("the process group was aborted"))
 
 
-class _ByMessages(QuantizedWork):
-    """One all-reduce; its rows are encoded when it has been made."""
+class _Whole(QuantizedWork):
+    """One all-reduce, of so many pieces. The group's thread ends them in order."""
+
+    def __init__(self, pieces: int) -> None:
+        super().__init__([], PIECE_VALUES)
+        self._left = pieces
+        self._ending = threading.Lock()  # a piece may fail in either thread
+
+    def piece_ended(self) -> None:
+        """One more piece has its sums."""
+        self._left -= 1
+        if self._left == 0:
+            self.future.set_result([])
+
+    def fail(self, error: Exception) -> None:
+        """End it with ``error``, unless it has ended."""
+        with self._ending:
+            if not self.future.done():
+                failure: Any = RuntimeError(f"a quantised all-reduce: {error}")
+                self.future.set_exception(failure)
+
+
+class _Piece:
+    """A part of an all-reduce, so that some are encoded and added up while others are sent."""
 
     def __init__(
-        self, group: BuiltGroup, tensor: torch.Tensor, factor: float, codec: Codec, tag: int
+        self,
+        group: BuiltGroup,
+        tensor: torch.Tensor,
+        factor: float,
+        codec: Codec,
+        tag: int,
+        whole: _Whole,
     ) -> None:
         size = group.world_size
         rows = rows_of(tensor, size)
@@ -111,7 +158,9 @@ class _ByMessages(QuantizedWork):
         self._own = rows.view(size, -1, rows.shape[1])[group.rank].to("cpu")
         self._sent = codec.encode(rows).to("cpu").view(size, -1, ROW_BYTES)
         self._received = torch.empty_like(self._sent)
-        super().__init__(torch.empty_like(self._sent))
+        self.sums = torch.empty_like(self._sent)
+        self._whole = whole
+        self._failed = False
         peers = [peer for peer in range(size) if peer != group.rank]
         self._peers = [*peers[group.rank :], *peers[: group.rank]]  # not all to one at once
         self._sending: list[Work] = []
@@ -128,7 +177,7 @@ class _ByMessages(QuantizedWork):
 
     def send_sums(self) -> bool:
         """Wait for the peers' rows of this rank's part, and send their sum; False: it failed."""
-        if self.future.done():
+        if self._failed:
             return False
         group, tag = self._group, self._tag + 1
         try:
@@ -153,15 +202,14 @@ class _ByMessages(QuantizedWork):
             self.fail(error)
             return
         self._drop()
-        self.future.set_result([])
+        self._whole.piece_ended()
 
     def fail(self, error: Exception) -> None:
-        """End it with ``error``, unless it has ended."""
-        if self.future.done():
-            return
-        self._drop()
-        failure: Any = RuntimeError(f"a quantised all-reduce: {error}")
-        self.future.set_exception(failure)
+        """The all-reduce has failed."""
+        if not self._failed:
+            self._failed = True
+            self._drop()
+            self._whole.fail(error)
 
     def _drop(self) -> None:
         """Free the memory that no message uses any more."""

@@ -24,13 +24,14 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from ftrun.training.fragments import BUCKET_BYTES_MAX, Fragment, FragmentSettings
+from ftrun.training.fragments import Fragment, FragmentSettings
 from ftrun.training.local_sgd import InnerSteps
 
 if TYPE_CHECKING:
     from ftrun.training.manager import Manager
 
 USE_BUCKETIZATION_ENV = "TORCHFT_USE_BUCKETIZATION"
+BUCKET_CAP_MB = 1024
 
 
 class DiLoCo(InnerSteps):
@@ -89,11 +90,13 @@ class DiLoCo(InnerSteps):
         self._sync_every = sync_every // count
         self._fragment_sync_delay = fragment_sync_delay
         in_buckets = use_bucketization or os.getenv(USE_BUCKETIZATION_ENV) == "True"
-        cap = BUCKET_BYTES_MAX if bucket_cap_mb is None else int(bucket_cap_mb * (1 << 20))
+        cap_mb = BUCKET_CAP_MB if bucket_cap_mb is None else bucket_cap_mb
+        if cap_mb <= 0:
+            raise ValueError(f"bucket_cap_mb={bucket_cap_mb}: more than 0")
         settings = FragmentSettings(
             backup_device=backup_device or torch.device("cpu"),
             pin_memory=pin_memory,
-            bucket_bytes_max=cap if in_buckets else None,
+            bucket_bytes_max=int(cap_mb * (1 << 20)) if in_buckets else None,
             should_quantize=should_quantize,
             update_alpha=fragment_update_alpha,
         )

@@ -20,12 +20,11 @@ from torch.distributed import Work
 from torch.distributed.tensor import DTensor
 
 from ftrun.checkpoint.leaves import local_of
+from ftrun.errors import UserError
 from ftrun.training.local_sgd import extract_local_tensor
 
 if TYPE_CHECKING:
     from ftrun.training.manager import Manager
-
-BUCKET_BYTES_MAX = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +53,9 @@ class Fragment:
         number: its place among the fragments; the state heals under a key with this number.
         outer_optimizer: steps these parameters; it may have parameters of other fragments too.
         settings: see FragmentSettings.
+
+    Raises:
+        UserError: the outer optimizer steps none of these parameters.
     """
 
     def __init__(
@@ -72,6 +74,12 @@ class Fragment:
         self._settings = settings
         self._grads: dict[str, torch.Tensor] = {}
         self._works: list[Work] = []
+        stepped = {id(p) for group in outer_optimizer.param_groups for p in group["params"]}
+        if not any(id(parameter) in stepped for parameter in module.parameters()):
+            raise UserError(
+                f"fragment {number} has no parameter that its outer optimizer steps, so it would "
+                "never change: make the optimizer with the parameters of this very module"
+            )
         for name, parameter in module.named_parameters():
             self.original_parameters[name] = self._memory_for(local_of(parameter.data))
         self.save_parameters()
@@ -152,17 +160,18 @@ class Fragment:
 
     def _average_grads(self) -> None:
         """Reduce the pseudo-gradients as one batch, so that a death before its end is repaired."""
-        tensors = self._in_buckets() if self._settings.bucket_bytes_max else self._grads.values()
+        limit = self._settings.bucket_bytes_max
+        tensors = self._grads.values() if limit is None else self._in_buckets(limit)
         quantize = self._settings.should_quantize
         with self._manager.batch():
             self._works = [
                 self._manager.allreduce(tensor, should_quantize=quantize) for tensor in tensors
             ]
 
-    def _in_buckets(self) -> list[torch.Tensor]:
+    def _in_buckets(self, limit: int) -> list[torch.Tensor]:
         """Move the pseudo-gradients to a few flat tensors, of which they are views from here on."""
         flats = []
-        for names in self._buckets():
+        for names in self._buckets(limit):
             flat = torch.cat([self._grads[name].reshape(-1) for name in names])
             flats.append(flat)
             parts = torch.split(flat, [self._grads[name].numel() for name in names])
@@ -170,12 +179,11 @@ class Fragment:
                 self._grads[name] = part.view(self._grads[name].shape)
         return flats
 
-    def _buckets(self) -> list[list[str]]:
+    def _buckets(self, limit: int) -> list[list[str]]:
         """Names of pseudo-gradients that share a bucket: of one kind, and within its limit.
 
         One that is larger than the limit has a bucket of its own.
         """
-        limit = self._settings.bucket_bytes_max or BUCKET_BYTES_MAX
         buckets: list[list[str]] = []
         last: dict[tuple[torch.dtype, torch.device], int] = {}
         filled: list[int] = []

@@ -15,7 +15,7 @@ from torch.distributed import Work
 from ftrun.core.worker.comparison import Shape
 from ftrun.errors import UserError
 from ftrun.process_groups.built import BuiltGroup, QuantizedWork
-from ftrun.process_groups.codec import CODECS, DEFAULT, ROW_BYTES
+from ftrun.process_groups.codec import CODECS, DEFAULT
 from ftrun.process_groups.quantized import check_operation
 from ftrun.training.reductions import Reduction
 
@@ -74,8 +74,7 @@ class QuantizedReduction(Reduction):
     def hand_out(self, divisor: int) -> None:
         work, self._work = self._work, None
         if isinstance(work, QuantizedWork):
-            sums = work.sums.to(self.data.device).view(-1, ROW_BYTES)
-            self._codec.write(sums, self.data)
+            work.write(self._codec, self.data)
         elif self._factor != 1.0:  # alone
             self.data.mul_(self._factor)
         super().hand_out(divisor)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -13,8 +14,9 @@ from hypothesis import strategies as st
 from torch.distributed import AllreduceOptions, ReduceOp, ReduceScatterOptions
 
 from ftrun.process_groups.built import QuantizedWork
-from ftrun.process_groups.codec import CODECS, ROW_BYTES, ROW_VALUES, rows_of, write_rows
+from ftrun.process_groups.codec import CODECS, ROW_VALUES, rows_of, write_rows
 from ftrun.process_groups.quantized import allreduce_quantized
+from ftrun.process_groups.quantized_messages import PIECE_VALUES
 from ftrun.torchft import collectives
 from tests.unit.process_groups.quantized_groups import Groups, groups
 
@@ -140,7 +142,7 @@ def test_in_the_background_between_other_collectives(some: Groups) -> None:
         for work, tensor in works:
             assert work.wait() and work.is_completed()
             out = torch.empty_like(tensor)
-            write_rows(codec.decode(work.sums.view(-1, ROW_BYTES)), out)
+            work.write(codec, out)
             found.append(out)
         return found
 
@@ -168,6 +170,18 @@ def test_an_abort_ends_one_that_waits_for_a_peer() -> None:
             late.wait()
 
 
+def test_the_thread_ends_with_its_group() -> None:
+    def threads() -> list[str]:
+        return [t.name for t in threading.enumerate() if t.name == "ftrun-quantized"]
+
+    before = len(threads())
+    with groups(2) as pair:
+        built = pair.ranks[0].current()
+        work = built.allreduce_quantized(torch.ones(1000), 1.0, CODECS["int8"])
+        assert len(threads()) == before + 1
+    assert work.is_completed() and len(threads()) == before
+
+
 def test_a_broken_connection_is_an_error_of_the_work() -> None:
     with groups(2) as pair:
         pair.ranks[1].current().abort()
@@ -175,3 +189,22 @@ def test_a_broken_connection_is_an_error_of_the_work() -> None:
         for _ in range(100):  # the end of a connection may be noticed at the first, or later
             with pytest.raises(RuntimeError, match="a quantised all-reduce: "):
                 built.allreduce_quantized(torch.ones(1000), 1.0, codec).wait()
+
+
+@pytest.mark.parametrize("shape", [(3 * PIECE_VALUES + 1000,), (1500, 1000)], ids=["flat", "wide"])
+def test_a_large_tensor_goes_in_pieces(some: Groups, shape: tuple[int, ...]) -> None:
+    codec = CODECS["int8"]
+    tensors = [inputs(3, rank, *shape) for rank in range(len(some.ranks))]
+
+    def reduce(rank: int, group: Any) -> torch.Tensor:
+        out = tensors[rank].clone()
+        work = group.current().allreduce_quantized(out, 1.0, codec)
+        assert work.wait() and len(work.sums) == -(-out.numel() // PIECE_VALUES)
+        work.write(codec, out)
+        return out
+
+    results = some.each(reduce)
+    assert all(torch.equal(result, results[0]) for result in results)
+    largest = sum(float(tensor.abs().max()) for tensor in tensors)
+    exact = torch.stack(tensors).double().sum(0)
+    assert (results[0].double() - exact).abs().max() <= largest / 126

@@ -16,6 +16,7 @@ from torch import nn
 from ftrun.core.messages import Healed
 from ftrun.errors import UserError
 from ftrun.torchft.local_sgd import DiLoCo, LocalSGD
+from ftrun.training.fragments import Fragment
 from ftrun.training.manager import Manager
 from tests.unit.training.scripted_agent import DEADLINE_S, Job, job
 
@@ -100,6 +101,7 @@ class Run:
         self._end: int | None = None
         self.replicas = {slot: Replica(running, slot, form, int(slot)) for slot in "012"}
         self.first = self.replicas[victim]
+        self._all_have_ended = threading.Barrier(3)
 
     def train(self, slot: str, manager: Manager) -> None:
         if slot == self._victim:
@@ -115,6 +117,8 @@ class Run:
                 replica.inner_step()
                 if slot == self._victim and self._end is None and replica.manager._progress.batches:
                     self._end = replica.manager.state_dict()["step"] + 3
+        # A peer may still lack the last result: if this one left, it would reduce again without it.
+        self._all_have_ended.wait(DEADLINE_S)
         replica.manager.leave()
 
 
@@ -225,3 +229,86 @@ def test_only_a_batch_can_be_repaired_when_some_results_have_come(
     assert [committed for committed, _ in found] == [batched, batched]
     if batched:
         assert [mean for _, mean in found] == [0.5, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"sync_every": 0}, "each needs a step of its own"),
+        ({"sync_every": 3, "parts": 2}, "is no multiple of 2"),
+        ({"fragment_sync_delay": 4}, "at most 3"),
+        ({"fragment_sync_delay": -1}, "at most 3"),
+        ({"fragment_update_alpha": 1.5}, "from 0 to 1"),
+        ({"bucket_cap_mb": 0, "use_bucketization": True}, "more than 0"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else None,
+)
+def test_a_schedule_that_cannot_be_kept_is_refused(
+    tmp_path: Path, arguments: dict[str, Any], error: str
+) -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    parts = list(model)[: arguments.pop("parts", 1)]
+    with job(tmp_path, 1) as single:
+        manager = single.add("0", use_async_quorum=False)
+        with pytest.raises(ValueError, match=error):
+            DiLoCo(manager, parts, optimizer, optimizer, **{"sync_every": 4, **arguments})
+
+
+def test_what_would_train_nothing_is_refused(tmp_path: Path) -> None:
+    model, other = nn.Linear(2, 2), nn.Linear(2, 2)
+    inner = torch.optim.SGD(model.parameters(), lr=0.1)
+    with job(tmp_path, 1) as single:
+        manager = single.add("0")
+        with pytest.raises(ValueError, match="use_async_quorum=False"):
+            DiLoCo(manager, [model], inner, inner, 4)
+    (second := tmp_path / "second").mkdir()
+    with job(second, 1) as single:
+        manager = single.add("0", use_async_quorum=False)
+        with pytest.raises(UserError, match="never change"):
+            DiLoCo(manager, [model], inner, torch.optim.SGD(other.parameters(), lr=0.1), 4)
+        with pytest.raises(AssertionError, match="2 outer optimizers for 1"):
+            DiLoCo(manager, [model], inner, [inner, inner], 4)
+
+
+def test_an_outer_step_leaves_other_fragments_and_inner_gradients_alone(tmp_path: Path) -> None:
+    """One outer optimizer of all parameters steps the fragment whose turn it is."""
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    inner = torch.optim.SGD(model.parameters(), lr=0.1)
+    outer = torch.optim.SGD(model.parameters(), lr=1.0)
+    with job(tmp_path, 1) as single:
+        manager = single.add("0", use_async_quorum=False)
+        with DiLoCo(manager, list(model), inner, outer, sync_every=2):
+            before = model[1].weight.detach().clone()
+            model(torch.ones(2, 3)).sum().backward()
+            gradient = model[1].weight.grad
+            assert gradient is not None
+            inner.step()  # and the outer step of the first fragment
+            torch.testing.assert_close(model[1].weight.detach(), before - 0.1 * gradient)
+            assert model[1].weight.grad is gradient and model[0].weight.grad is None
+
+
+def test_a_parameter_larger_than_a_bucket_has_one_of_its_own(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(700, 700), nn.Linear(700, 4), nn.Linear(4, 2).double())
+    before = [p.detach().clone() for p in model.parameters()]
+    inner = torch.optim.SGD(model.parameters(), lr=0.1)
+    outer = torch.optim.SGD(model.parameters(), lr=1.0)
+    with job(tmp_path, 1) as single:
+        manager = single.add("0", use_async_quorum=False)
+        local = DiLoCo(manager, [model], inner, outer, 1, use_bucketization=True, bucket_cap_mb=1)
+        with local:
+            for parameter in model.parameters():
+                parameter.grad = torch.ones_like(parameter)
+            inner.step()
+    # Alone, with an outer rate of 1, an outer step comes to where the inner one has been.
+    for parameter, was in zip(model.parameters(), before, strict=True):
+        torch.testing.assert_close(parameter.detach(), was - 0.1)
+    names = [set(bucket) for bucket in _bucket_names(model, 1 << 20)]
+    assert names == [{"0.weight"}, {"0.bias", "1.weight", "1.bias"}, {"2.weight", "2.bias"}]
+
+
+def _bucket_names(model: nn.Module, limit: int) -> list[list[str]]:
+    fragment: Any = object.__new__(Fragment)
+    fragment._grads = {name: p.detach() for name, p in model.named_parameters()}
+    found: list[list[str]] = fragment._buckets(limit)
+    return found

@@ -23,6 +23,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from hashlib import blake2b
 from types import FrameType
 from typing import Any
 
@@ -44,6 +45,7 @@ from ftrun.inject.zero_edit.frames import (
     write_values,
 )
 from ftrun.inject.zero_edit.loaders import OPEN, LoaderIterator
+from ftrun.inject.zero_edit.mates import Mates
 from ftrun.inject.zero_edit.models import Models
 from ftrun.inject.zero_edit.place import (
     LoaderPlace,
@@ -58,6 +60,7 @@ from ftrun.inject.zero_edit.stepping import Stepping
 from ftrun.inject.zero_edit.trial import trial_of
 from ftrun.training import injected
 from ftrun.training.context import WorkerContext
+from ftrun.training.exchanges import decode, encode
 from ftrun.training.lingering import part
 from ftrun.training.manager import Manager
 
@@ -81,7 +84,9 @@ class Loop:
     Attributes:
         in_step: a step is under way.
         makes_manager: the Manager of this process is being made, for the script.
+        mates: the workers of this replica.
         on_raise: called if the script fails before its first step.
+        on_world: called before the script makes its process group.
         steps: that this process has ended; ``lost``: those of them that were not committed.
     """
 
@@ -89,7 +94,11 @@ class Loop:
         self.in_step = self.makes_manager = False
         self.on_raise: Callable[[BaseException], None] = lambda error: None
         self.steps = self.lost = 0
-        self.models = Models(self.manager, self.before_forward)
+        self.on_world: Callable[[], None] = lambda: None
+        self.mates = Mates(here)
+        self.models = Models(self.mates, self.manager, self.before_forward)
+        if self.mates.are_several:
+            self.models.on_first = self._look_for_peers
         self.stepping = Stepping(
             self.models.has_parameter_of,
             self.commit,
@@ -139,18 +148,46 @@ class Loop:
                 f"{site}: {what}: the collectives before the first step take more memory than "
                 "ftrun keeps for replicas that come later"
             )
-        found = exchanges.exchange(site, what, body, timeout_s)
-        return {int(c.replica_id): c.body for c in found.contributions}
+        mates = self.mates
+        if not mates.are_several:
+            given = exchanges.exchange(site, what, body, timeout_s).contributions
+            return {int(c.replica_id): c.body for c in given}
+        whole, answer = mates.gather(site, what, body), b""
+        if mates.is_lead:
+            answer = encode(exchanges.exchange(site, what, whole, timeout_s).contributions)
+        else:
+            self._be_present(timeout_s)
+        found = decode(mates.from_lead(answer))
+        return {
+            int(c.replica_id) * mates.size + mate: part
+            for c in found
+            for mate, part in enumerate(_parts(c.body, mates.size))
+        }
+
+    def _be_present(self, timeout_s: float) -> None:
+        """Before the first step the lighthouse waits for all workers, also those that the lead
+        speaks for."""
+        if not self._has_stepped:
+            self.manager().exchanges.peers(timeout_s)
 
     def _joins_at(self) -> str:
         """The stack at which the peers draw, if they train and this replica has not joined."""
         if self._has_stepped:
             return ""
         if self._peers_at is None:
-            limit_s = self._here.quorum_timeout_s
-            text = self.manager().exchanges.peek_place(limit_s)
-            self._peers_at = self._snapshot_place() if text is None else Place.decode(text)
-        return digest(self._peers_at.stack) if self._peers_at.stack else ""
+            self._look_for_peers()
+        stack = (self._peers_at or Place()).stack
+        return digest(stack) if stack else ""
+
+    def _look_for_peers(self) -> None:
+        """Find out where the peers train; mates go by what their lead has found."""
+        limit_s, exchanges = self._here.quorum_timeout_s, self.manager().exchanges
+        text = exchanges.peek_place(limit_s) if self.mates.is_lead else None
+        if self.mates.are_several:
+            if not self.mates.is_lead:
+                self._be_present(limit_s)
+            text = self.mates.from_lead((text or "").encode()).decode() or None
+        self._peers_at = self._snapshot_place() if text is None else Place.decode(text)
 
     def _snapshot_place(self) -> Place:
         """Where the snapshot stands that the job goes on from, if no peer trains."""
@@ -274,10 +311,10 @@ class Loop:
             place = None
             if self._has_loaded and manager.current_step():
                 place = self._loaded_place()
-            if not manager.is_healing() and (place is not None or not self._has_loaded):
+            lacks = manager.is_healing() or (place is None and self._has_loaded)
+            # At step 0 all begin at the same place. Mates go on together, or not at all.
+            if not manager.any_in_group(lacks and manager.current_step() > 0):
                 break
-            if not manager.current_step():
-                break  # all begin at the same place
             manager.should_commit()
         self._has_stepped = self.in_step = True
         return place
@@ -317,11 +354,21 @@ class Loop:
         and no optimizer has stepped yet."""
         settings = settings_of(self._managed)
         is_due = manager.current_step() % PARAMETERS_EVERY == 0
+        found = self._digest() if is_due else ""
+        if not self.mates.is_lead:
+            return
         manager.progress.mark(
             partial(text_of, settings),
-            digest_of(self._managed) if is_due else "",
+            found,
             partial(_position, self._place, self._commits),
         )
+
+    def _digest(self) -> str:
+        """A digest of the replica's parameters, of which each mate may have a part."""
+        found = digest_of(self._managed)
+        if not self.mates.are_several or self.mates.group is None:
+            return found
+        return blake2b(self.mates.gather("", "digest", found.encode())).hexdigest()[:16]
 
     def _replay(self) -> None:
         """A step ends that this replica has gone through again: its result has healed already."""
@@ -349,7 +396,7 @@ class Loop:
         loaded = self._start(manager, allow_heal=True)
         if loaded is None:
             return  # the peers have gone: nobody to heal from, so it begins at the beginning
-        _renew_random(self._here.replica_id, manager.current_step())
+        _renew_random(self.mates.rank, manager.current_step())
         self._go_to(loaded, is_drawn=False)
         self._place = loaded
         self._show_place(manager)
@@ -395,16 +442,19 @@ class Loop:
         self._managed = [x for x in optimizers if self.models.has_parameter_of(x)]
         for optimizer in self._managed:
             manager.watch_optimizer(optimizer)
+        self.models.average_sharded(manager)
         self._batches_of = OPEN.words()
         if self._is_told:
             return
         self._is_told = True
-        if self._here.replica_id == "0" and not self._joins_at():
+        if self.mates.rank == 0 and not self._joins_at():
             told.say(charge.line(self.models, self.stepping, self._batches_of))
 
     def _tell_joined(self, place: Place, changed: list[str]) -> None:
         more = len(changed) - COUNTERS_TOLD_MAX
         shown = ", ".join(changed[:COUNTERS_TOLD_MAX]) + (f" and {more} more" if more > 0 else "")
+        if not self.mates.is_lead:
+            return
         told.say(
             f"replica {self._here.replica_id} joined at {place.words()}"
             + (f"; set: {shown}" if shown else "")
@@ -459,8 +509,14 @@ def _position(place: Place, commits: int) -> str:
     return f"{summary(place)}, step {commits} from there"
 
 
-def _renew_random(replica_id: str, step: int) -> None:
+def _parts(body: bytes, count: int) -> list[bytes]:
+    """A body in equal parts, one of each mate."""
+    size = len(body) // count
+    return [body[at * size : (at + 1) * size] for at in range(count)]
+
+
+def _renew_random(rank: int, step: int) -> None:
     """A newcomer must not draw the numbers of the job's first steps once more."""
-    seed = (int(replica_id) << 40) ^ (step + 1)
+    seed = (rank << 40) ^ (step + 1)
     torch.manual_seed(seed)
     random.seed(seed)

@@ -1,0 +1,143 @@
+"""The workers of this replica group, its *mates*, when a replica has several.
+
+All workers of all replicas are one world for the script. A mate's part in the world's collectives
+goes through the group's lead (rank 0 of the group): it alone exchanges with the other replicas, and
+all mates go on with what it has got. So mates never differ in who took part, also when a replica
+dies in the middle.
+
+Not here: the world (world.py), gradients (models.py, sharding.py).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from ftrun.errors import UserError
+
+if TYPE_CHECKING:
+    from ftrun.training.context import WorkerContext
+
+STORE_TIMEOUT = timedelta(minutes=5)
+
+
+class Mates:
+    """The workers of one replica group. For the main thread only.
+
+    Args:
+        here: this worker.
+
+    Attributes:
+        first: the rank of the group's first worker in the script's world; ``rank``: of this one.
+        group: the group's own process group; None: it has one worker, or the script has no
+            process group yet.
+    """
+
+    def __init__(self, here: WorkerContext) -> None:
+        self._here = here
+        self.size = here.workers_per_replica
+        self.first = int(here.replica_id) * self.size
+        self.rank = self.first + here.group_rank
+        self.group: dist.ProcessGroup | None = None
+
+    @property
+    def device(self) -> str:
+        """The device of this job's workers."""
+        return self._here.device
+
+    @property
+    def are_several(self) -> bool:
+        """Whether the group has more than one worker."""
+        return self.size > 1
+
+    @property
+    def is_lead(self) -> bool:
+        """Whether this worker speaks for its group."""
+        return self._here.group_rank == 0
+
+    @property
+    def ranks(self) -> range:
+        """The group's ranks in the script's world."""
+        return range(self.first, self.first + self.size)
+
+    def owns(self, ranks: Sequence[int]) -> bool:
+        """Whether these ranks are all of this group."""
+        return all(rank in self.ranks for rank in ranks)
+
+    def make_group(self, name: str, ranks: Sequence[int], timeout: timedelta) -> dist.ProcessGroup:
+        """A process group over some ranks of this replica group; they all call this."""
+        address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        served = dist.TCPStore(address, port, is_master=False, timeout=STORE_TIMEOUT)
+        store = dist.PrefixStore(f"ftrun/mates/{self._here.key.incarnation}/{name}", served)
+        rank, size = list(ranks).index(self.rank), len(ranks)
+        kinds: Any = dist.ProcessGroup.BackendType
+        group: Any = dist.ProcessGroup(store, rank, size)
+        on_cpu = dist.ProcessGroupGloo(dist.PrefixStore("cpu", store), rank, size, timeout)
+        group._set_default_backend(kinds.GLOO)
+        group._register_backend(torch.device("cpu"), kinds.GLOO, on_cpu)
+        if self._here.device == "cuda":
+            options = dist.ProcessGroupNCCL.Options()
+            options._timeout = timeout
+            on_cuda = dist.ProcessGroupNCCL(dist.PrefixStore("cuda", store), rank, size, options)
+            group._set_default_backend(kinds.NCCL)
+            group._register_backend(torch.device("cuda"), kinds.NCCL, on_cuda)
+        made: dist.ProcessGroup = group
+        return made
+
+    def gather(self, site: str, what: str, body: bytes) -> bytes:
+        """The bodies of all mates at one place of the script, one after the other.
+
+        Raises:
+            UserError: a mate is at another place.
+        """
+        head = json.dumps([site, what, len(body)]).encode()
+        found = [part.partition(b"\n") for part in self._all(head + b"\n" + body)]
+        places = [json.loads(head) for head, _, _ in found]
+        other = next((place for place in places if place[1:] != places[0][1:]), None)
+        if other is not None:
+            raise UserError(
+                f"the workers of replica {self._here.replica_id} are out of step: {places[0][1]} "
+                f"at {places[0][0]}, and {other[1]} at {other[0]}"
+            )
+        return b"".join(body for _, _, body in found)
+
+    def from_lead(self, body: bytes) -> bytes:
+        """What the lead gives; ``body`` counts there only."""
+        assert self.group is not None
+        size = torch.tensor([len(body)])
+        self._broadcast(size)
+        data = torch.zeros(int(size), dtype=torch.uint8)
+        if self.is_lead:
+            data.copy_(_tensor(body))
+        self._broadcast(data)
+        return data.numpy().tobytes()
+
+    def _broadcast(self, tensor: torch.Tensor) -> None:
+        assert self.group is not None
+        options = dist.BroadcastOptions()
+        options.rootRank = 0
+        if tensor.numel():
+            self.group.broadcast([tensor], options).wait()
+
+    def _all(self, body: bytes) -> list[bytes]:
+        assert self.group is not None
+        sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
+        self.group.allgather([sizes], [torch.tensor([len(body)])]).wait()
+        longest = max(int(size) for size in sizes)
+        own = torch.zeros(longest, dtype=torch.uint8)
+        own[: len(body)].copy_(_tensor(body))
+        found = [torch.zeros_like(own) for _ in range(self.size)]
+        self.group.allgather([found], [own]).wait()
+        return [
+            part[: int(size)].numpy().tobytes() for part, size in zip(found, sizes, strict=True)
+        ]
+
+
+def _tensor(body: bytes) -> torch.Tensor:
+    return torch.frombuffer(bytearray(body), dtype=torch.uint8) if body else torch.zeros(0).byte()

@@ -1,0 +1,101 @@
+"""FSDP2 of an unmodified script: shards within the replica, averages across the replicas.
+
+torchrun shows the script one world, and so does ftrun: ranks and meshes are those of all workers,
+and the script splits its data among all of them. A model that the script shards over that world is
+sharded over the workers of its replica instead, so that a replica holds the whole model and can die
+alone; ``ftrun.replicate`` averages the shards' gradients with those of the same worker of the other
+replicas. The result is the same average. A mesh of two dimensions (replicate, shard) means just
+that, whatever its sizes.
+
+Not here: averages (training/sharded.py), steps (loop.py).
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.machinery
+import sys
+from typing import TYPE_CHECKING, Any
+
+import torch.distributed as dist
+from torch import nn
+
+from ftrun.inject.zero_edit.frames import call_site
+from ftrun.inject.zero_edit.refusals import refuse
+
+if TYPE_CHECKING:
+    from ftrun.inject.zero_edit.models import Models
+    from ftrun.inject.zero_edit.patches import Patches
+
+MODULE = "torch.distributed.fsdp._fully_shard._fully_shard"
+NAME = "fully_shard"
+DATA_DIMENSIONS_MAX = 2
+
+
+def install(patches: Patches, models: Models) -> None:
+    """Let ``fully_shard`` shard within the replica. It stays patched: see ``models.makes_ddp``.
+
+    The module is not imported for that, because it takes half a second.
+    """
+    if MODULE in sys.modules:
+        _patch(sys.modules[MODULE], models)
+        return
+    loader: Any = importlib.machinery.SourceFileLoader
+    plain = loader.exec_module
+
+    def exec_module(self: Any, module: Any) -> None:
+        plain(self, module)
+        if module.__name__ == MODULE:
+            _patch(module, models)
+
+    patches.put(loader, "exec_module", exec_module)
+
+
+def _patch(module: Any, models: Models) -> None:
+    plain = getattr(module, NAME)
+
+    @functools.wraps(plain)
+    def fully_shard(model: Any, *args: Any, mesh: Any = None, **kwargs: Any) -> Any:
+        if not models.makes_ddp():
+            return plain(model, *args, mesh=mesh, **kwargs)
+        _check(mesh, kwargs)
+        parts = model if isinstance(model, (list, tuple)) else [model]
+        made = plain(model, *args, mesh=models.mesh(mesh), **kwargs)
+        for part in parts:
+            models.add_sharded(part)
+        return made
+
+    for known in list(sys.modules.values()):
+        if getattr(known, "__dict__", {}).get(NAME) is plain:
+            setattr(known, NAME, fully_shard)
+
+
+def _check(mesh: Any, kwargs: dict[str, Any]) -> None:
+    """Refuse what is more than data parallelism over all workers."""
+    if not dist.is_initialized():
+        return  # torch says so itself
+    size = dist.get_world_size()
+    if mesh is not None and (mesh.size() != size or mesh.ndim > DATA_DIMENSIONS_MAX):
+        refuse(
+            f"{call_site()}: fully_shard over a mesh of {mesh.size()} of {size} ranks in "
+            f"{mesh.ndim} dimensions: ftrun carries FSDP2 over all workers, with or without a "
+            "dimension that replicates, and no other parallelism beside it"
+        )
+    if kwargs.get("dp_mesh_dims") is not None:
+        refuse(
+            f"{call_site()}: fully_shard(dp_mesh_dims=…): ftrun carries FSDP2 alone, and no other "
+            "parallelism beside it"
+        )
+
+
+def make_mesh(group: dist.ProcessGroup, kind: str) -> Any:
+    """The mesh of a replica's workers."""
+    from torch.distributed.device_mesh import DeviceMesh
+
+    return DeviceMesh.from_group(group, kind, mesh_dim_names=("shard",))
+
+
+def stop_averaging(model: nn.Module) -> None:
+    """Let further backward passes of this model reduce within the replica only."""
+    sharded: Any = model
+    sharded.set_requires_all_reduce(False)

@@ -2,7 +2,8 @@
 """Run unmodified scripts under ``--inject ddp``, kill their replicas, and print what came out.
 
     scripts/zero_edit.py                 # the whole matrix, some minutes
-    scripts/zero_edit.py --write-docs    # and put its table into docs/ZERO_EDIT.md
+    scripts/zero_edit.py --only sharded  # the scripts whose names contain this
+    scripts/zero_edit.py --write-docs    # and put the table into docs/ZERO_EDIT.md
 
 Exit code 1 if a case fails. Not here: the cases and their scripts (tests/zero_edit/).
 """
@@ -21,6 +22,8 @@ sys.path.insert(0, str(ROOT))
 
 from tests.zero_edit.matrix import CASES, REPLICAS, Case, Outcome, run  # noqa: E402
 
+Script = tuple[str, str, int]
+"""Its file, its arguments, and the workers of each replica."""
 BEGIN, END = "<!-- matrix: begin -->", "<!-- matrix: end -->"
 
 
@@ -28,14 +31,17 @@ def main() -> int:
     """Run all cases; the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--write-docs", action="store_true")
+    parser.add_argument("--only", default="", help="a part of a case's name")
     options = parser.parse_args()
-    calm: dict[tuple[str, str], Outcome] = {}
-    rows: dict[tuple[str, str], list[tuple[Case, str, Outcome]]] = defaultdict(list)
+    if options.only and options.write_docs:
+        parser.error("the table in the docs is of the whole matrix: give no --only")
+    calm: dict[Script, Outcome] = {}
+    rows: dict[Script, list[tuple[Case, str, Outcome]]] = defaultdict(list)
     failed = 0
-    for case in CASES:
-        key = (case.script, case.args)
+    for case in (case for case in CASES if options.only in str(case)):
+        key = (case.script, case.args, case.workers)
         if key not in calm:
-            calm[key] = _run(Case(case.script, case.args))
+            calm[key] = _run(Case(case.script, case.args, workers=case.workers))
         outcome = _run(case)
         why = _problem(outcome, calm[key])
         failed += bool(why)
@@ -74,15 +80,16 @@ def _problem(outcome: Outcome, calm: Outcome) -> str:
     return ""
 
 
-def _table(rows: dict[tuple[str, str], list[tuple[Case, str, Outcome]]]) -> str:
+def _table(rows: dict[Script, list[tuple[Case, str, Outcome]]]) -> str:
     lines = [
         f"| script ({REPLICAS} replicas) | cases | equal, counters as undisturbed | steps lost |",
         "|---|---|---|---|",
     ]
-    for (script, args), cases in rows.items():
+    for (script, args, workers), cases in rows.items():
         good = sum(not why for _, why, _ in cases)
         lost = max(outcome.lost for _, _, outcome in cases)
-        lines.append(f"| `{script} {args}` | {len(cases)} | {good} | at most {lost} |")
+        each = f", {workers} workers each" if workers > 1 else ""
+        lines.append(f"| `{script} {args}`{each} | {len(cases)} | {good} | at most {lost} |")
     return "\n".join(lines)
 
 

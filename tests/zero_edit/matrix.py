@@ -25,29 +25,36 @@ ALL = ("0", "1", "2")
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One script, its arguments, and who is killed when (``RANK@MOMENT``)."""
+    """One script, its arguments, and who is killed when (``RANK@MOMENT``).
+
+    ``workers``: of each replica.
+    """
 
     script: str
     args: str = ""
     kills: str = ""
+    workers: int = 1
 
     def __str__(self) -> str:
-        return f"{self.script} {self.args}".strip() + (f": {self.kills}" if self.kills else "")
+        several = f" ({self.workers} workers per replica)" if self.workers > 1 else ""
+        name = f"{self.script} {self.args}".strip() + several
+        return name + (f": {self.kills}" if self.kills else "")
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """``ends``: what each replica has written at its end, by rank."""
+    """``ends``: what each worker has written at its end, by rank; ``world``: of so many."""
 
     exit_code: int
     ends: dict[str, dict[str, object]]
     output: str
+    world: int = REPLICAS
 
     @property
     def is_equal(self) -> bool:
-        """Whether all replicas have come to the same."""
+        """Whether all workers have come to the same."""
         found = list(self.ends.values())
-        return len(found) == REPLICAS and all(end == found[0] for end in found)
+        return len(found) == self.world and all(end == found[0] for end in found)
 
     @property
     def counters(self) -> dict[str, object]:
@@ -83,6 +90,7 @@ def run(case: Case, directory: Path, *, python: str = sys.executable) -> Outcome
     finished = subprocess.run(
         [
             *(python, "-m", "ftrun", "--replicas", str(REPLICAS), "--prefix"),
+            *("--workers-per-replica", str(case.workers)),
             *("--log-dir", str(directory / "logs"), str(SCRIPTS / script), *args),
         ],
         cwd=directory,
@@ -103,10 +111,11 @@ def run(case: Case, directory: Path, *, python: str = sys.executable) -> Outcome
     )
     ends = {
         rank: json.loads(path.read_text())
-        for rank in ALL
+        for rank in map(str, range(REPLICAS * case.workers))
         if (path := directory / f"end-{rank}.json").exists()
     }
-    return Outcome(finished.returncode, ends, finished.stdout + finished.stderr)
+    output = finished.stdout + finished.stderr
+    return Outcome(finished.returncode, ends, output, REPLICAS * case.workers)
 
 
 def _at(script: str, args: str, *moments: str) -> list[Case]:
@@ -119,6 +128,16 @@ def _at(script: str, args: str, *moments: str) -> list[Case]:
     ]
 
 
+def _in_pairs(script: str, args: str, *moments: str) -> list[Case]:
+    """Replicas of two workers: one of slot 0, one of slot 1, of two at once and of all at once."""
+    who = (("0",), ("3",), ("1", "4"), ("0", "3", "4"))
+    return [
+        Case(script, args, ",".join(f"{rank}@{moment}" for rank in ranks), workers=2)
+        for moment in moments
+        for ranks in who
+    ]
+
+
 FULL = ("train 0 1", "train 1 7", "evaluation 1", "save 1", "set-up", "the end")
 QUICK = (
     Case("full.py", "", "0@train 1 3"),
@@ -126,6 +145,8 @@ QUICK = (
     Case("loops.py", "while", "1@train 12"),
     Case("loops.py", "resume", "0@train 2 2"),
     Case("full.py", "", "1@the end"),
+    Case("full.py", "", "3@train 1 2", workers=2),
+    Case("sharded.py", "", "0@train 1 3", workers=2),
 )
 """A part of the matrix for every change."""
 CASES: tuple[Case, ...] = (
@@ -138,4 +159,7 @@ CASES: tuple[Case, ...] = (
     *_at("loops.py", "range", "train 2", "train 20", "the end"),
     *_at("loops.py", "two", "train 2", "train 20", "the end"),
     *_at("loops.py", "resume", "train 0 1", "train 2 2", "train 3 3", "the end"),
+    *_in_pairs("full.py", "", "train 0 1", "train 1 3", "evaluation 1", "the end"),
+    *_in_pairs("sharded.py", "", "train 0 1", "train 1 7", "evaluation 1", "set-up", "the end"),
+    *_in_pairs("sharded.py", "--hsdp --accum 2", "train 1 3", "evaluation 1"),
 )

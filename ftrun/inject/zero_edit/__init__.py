@@ -79,7 +79,7 @@ def install(
 
         refusals.may_begin_again(here)
         variables = Variables(environment, explicit)
-        attaching = Attaching(variables, undo, lambda: loop.makes_manager)
+        attaching = Attaching(variables, undo, lambda: loop.makes_manager, loop.mates.are_here)
         loop.models.makes_ddp = attaching.makes_ddp
         loop.on_raise = attaching.raised
         if loop.mates.are_several:

@@ -67,11 +67,17 @@ class Attaching:
         variables: the environment of both forms.
         undo: removes all patches.
         is_own: whether ftrun makes a Manager for the script at this moment.
+        is_shared: whether all workers of this replica come to the same place.
     """
 
     def __init__(
-        self, variables: Variables, undo: Callable[[], None], is_own: Callable[[], bool]
+        self,
+        variables: Variables,
+        undo: Callable[[], None],
+        is_own: Callable[[], bool],
+        is_shared: Callable[[], bool] = lambda: True,
     ) -> None:
+        self._is_shared = is_shared
         self.stage = Stage.OPEN
         self._variables = variables
         self._undo = undo
@@ -94,7 +100,8 @@ class Attaching:
         """The script has failed before its first step. Was it at something that is not offered?
 
         The world of an open script is not all that torch.distributed is. If the error comes from
-        there, the script runs as under torchrun, where the same error is the script's own.
+        there, the script runs as under torchrun, where the same error is the script's own. Within
+        a replica of several workers a collective fails too because one of them has died.
 
         Raises:
             Refused: it was.
@@ -103,7 +110,8 @@ class Attaching:
         if not (is_open and _has_group()):
             return
         frames = traceback.extract_tb(error.__traceback__)
-        if frames and any(part in frames[-1].filename for part in _DISTRIBUTED):
+        is_there = frames and any(part in frames[-1].filename for part in _DISTRIBUTED)
+        if is_there and self._is_shared():
             site = next((f for f in reversed(frames) if is_script(f.filename)), frames[0])
             place = f"{os.path.basename(site.filename)}:{site.lineno}"
             refuse(

@@ -313,7 +313,7 @@ class Loop:
                 place = self._loaded_place()
             lacks = manager.is_healing() or (place is None and self._has_loaded)
             # At step 0 all begin at the same place. Mates go on together, or not at all.
-            if not manager.any_in_group(lacks and manager.current_step() > 0):
+            if not self.mates.any(lacks and manager.current_step() > 0):
                 break
             manager.should_commit()
         self._has_stepped = self.in_step = True
@@ -366,7 +366,7 @@ class Loop:
     def _digest(self) -> str:
         """A digest of the replica's parameters, of which each mate may have a part."""
         found = digest_of(self._managed)
-        if not self.mates.are_several or self.mates.group is None:
+        if not self.mates.are_several:
             return found
         return blake2b(self.mates.gather("", "digest", found.encode())).hexdigest()[:16]
 
@@ -492,6 +492,7 @@ class Loop:
         if not self._has_followed:
             self._place = replace(self._place, has_finished=True, commits=self._commits)
         self._show_place(self._manager)
+        self.mates.any(False)  # they come together: one of them may still write a file
         if not self._manager.linger():
             told.say(
                 f"replica {self._here.replica_id} ends although others have not come to the end"

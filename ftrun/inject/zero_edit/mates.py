@@ -19,12 +19,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from ftrun.errors import UserError
+from ftrun.errors import Bug, UserError
 
 if TYPE_CHECKING:
     from ftrun.training.context import WorkerContext
 
 STORE_TIMEOUT = timedelta(minutes=5)
+MEETING_TIMEOUT = timedelta(seconds=5)
 
 
 class Mates:
@@ -35,8 +36,8 @@ class Mates:
 
     Attributes:
         first: the rank of the group's first worker in the script's world; ``rank``: of this one.
-        group: the group's own process group; None: it has one worker, or the script has no
-            process group yet.
+        group: the process group in which the script's models are reduced within the replica; None:
+            it has one worker, or the script has no process group yet.
     """
 
     def __init__(self, here: WorkerContext) -> None:
@@ -45,6 +46,12 @@ class Mates:
         self.first = int(here.replica_id) * self.size
         self.rank = self.first + here.group_rank
         self.group: dist.ProcessGroup | None = None
+        self._talk: dist.ProcessGroup | None = None  # the script cannot destroy it
+
+    def meet(self, group: dist.ProcessGroup, timeout: timedelta) -> None:
+        """The script has made its world, with ``group`` for this replica; all mates come here."""
+        self.group = group
+        self._talk = self.make_group("talk", self.ranks, timeout, only_cpu=True)
 
     @property
     def device(self) -> str:
@@ -70,7 +77,9 @@ class Mates:
         """Whether these ranks are all of this group."""
         return all(rank in self.ranks for rank in ranks)
 
-    def make_group(self, name: str, ranks: Sequence[int], timeout: timedelta) -> dist.ProcessGroup:
+    def make_group(
+        self, name: str, ranks: Sequence[int], timeout: timedelta, *, only_cpu: bool = False
+    ) -> dist.ProcessGroup:
         """A process group over some ranks of this replica group; they all call this."""
         address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
         served = dist.TCPStore(address, port, is_master=False, timeout=STORE_TIMEOUT)
@@ -81,7 +90,7 @@ class Mates:
         on_cpu = dist.ProcessGroupGloo(dist.PrefixStore("cpu", store), rank, size, timeout)
         group._set_default_backend(kinds.GLOO)
         group._register_backend(torch.device("cpu"), kinds.GLOO, on_cpu)
-        if self._here.device == "cuda":
+        if self._here.device == "cuda" and not only_cpu:
             options = dist.ProcessGroupNCCL.Options()
             options._timeout = timeout
             on_cuda = dist.ProcessGroupNCCL(dist.PrefixStore("cuda", store), rank, size, options)
@@ -109,7 +118,6 @@ class Mates:
 
     def from_lead(self, body: bytes) -> bytes:
         """What the lead gives; ``body`` counts there only."""
-        assert self.group is not None
         size = torch.tensor([len(body)])
         self._broadcast(size)
         data = torch.zeros(int(size), dtype=torch.uint8)
@@ -118,22 +126,45 @@ class Mates:
         self._broadcast(data)
         return data.numpy().tobytes()
 
+    def any(self, flag: bool) -> bool:
+        """Whether ``flag`` is true on any mate."""
+        if not self.are_several:
+            return flag
+        found, options = torch.tensor([int(flag)]), dist.AllreduceOptions()
+        options.reduceOp = dist.ReduceOp.MAX
+        self._connected.allreduce([found], options).wait()
+        return bool(found)
+
+    def are_here(self) -> bool:
+        """Whether all mates come to this place too, within ``MEETING_TIMEOUT``."""
+        if not self.are_several or self._talk is None:
+            return True
+        try:
+            self._talk.allreduce([torch.zeros(1)], dist.AllreduceOptions()).wait(MEETING_TIMEOUT)
+        except RuntimeError:  # one is gone, or elsewhere
+            return False
+        return True
+
+    @property
+    def _connected(self) -> dist.ProcessGroup:
+        if self._talk is None:
+            raise Bug("the workers of a replica are to agree before the script has a world")
+        return self._talk
+
     def _broadcast(self, tensor: torch.Tensor) -> None:
-        assert self.group is not None
         options = dist.BroadcastOptions()
         options.rootRank = 0
         if tensor.numel():
-            self.group.broadcast([tensor], options).wait()
+            self._connected.broadcast([tensor], options).wait()
 
     def _all(self, body: bytes) -> list[bytes]:
-        assert self.group is not None
         sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
-        self.group.allgather([sizes], [torch.tensor([len(body)])]).wait()
+        self._connected.allgather([sizes], [torch.tensor([len(body)])]).wait()
         longest = max(int(size) for size in sizes)
         own = torch.zeros(longest, dtype=torch.uint8)
         own[: len(body)].copy_(_tensor(body))
         found = [torch.zeros_like(own) for _ in range(self.size)]
-        self.group.allgather([found], [own]).wait()
+        self._connected.allgather([found], [own]).wait()
         return [
             part[: int(size)].numpy().tobytes() for part, size in zip(found, sizes, strict=True)
         ]

@@ -267,7 +267,7 @@ def install(
         )
         if mates.are_several:
             made: Any = dist.new_group(list(mates.ranks), timeout=timeout or DEFAULT_TIMEOUT)
-            mates.group = made
+            mates.meet(made, timeout or DEFAULT_TIMEOUT)
 
     patches.put(dist, "init_process_group", init_process_group)
     patches.put(distributed_c10d, "init_process_group", init_process_group)

@@ -107,7 +107,7 @@ def worker_environment(
         environment["NCCL_HOSTID"] = f"{settings.job_id}.{place.key}"
     if settings.device == "cpu":
         environment["CUDA_VISIBLE_DEVICES"] = ""
-    elif injected in (AUTO, Form.DDP.value):
+    elif injected in (AUTO, Form.DDP.value) and not settings.virtual_local_rank:
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(dict.fromkeys(machine.devices))
     return environment
 
@@ -126,7 +126,7 @@ def _one_world(settings: RunSettings, machine: Machine, place: Place) -> dict[st
     return {
         "RANK": str(rank),
         "ROLE_RANK": str(rank),
-        "LOCAL_RANK": str(own),
+        "LOCAL_RANK": "0" if settings.virtual_local_rank else str(own),
         "WORLD_SIZE": str(world),
         "ROLE_WORLD_SIZE": str(world),
         "LOCAL_WORLD_SIZE": str(here),

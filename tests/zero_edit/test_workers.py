@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from tests.process.job import Job
 
@@ -127,6 +128,44 @@ def test_survivors_lose_no_step(tmp_path: Path, kind: str) -> None:
         found = ends(tmp_path)
         assert all(torch.equal(other, found[0]) for other in found), job.output
         assert job.left() == []
+
+
+CHECKPOINTS = """
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+for name in ("saved", "saved-async"):
+    if Path(name, ".metadata").exists():
+        parts = get_state_dict(model, optimizer)
+        dcp.load({"model": parts[0], "optimizer": parts[1]}, checkpoint_id=name)
+        set_state_dict(model, optimizer, model_state_dict=parts[0], optim_state_dict=parts[1])
+        print("loaded", name, flush=True)
+parts = get_state_dict(model, optimizer)
+dcp.save({"model": parts[0], "optimizer": parts[1]}, checkpoint_id="saved")
+dcp.async_save({"model": parts[0], "optimizer": parts[1]}, checkpoint_id="saved-async").result()
+"""
+
+
+@pytest.mark.parametrize(("kind", "workers"), [("ddp", 1), ("ddp", 2), ("fsdp", 2)])
+def test_one_replica_writes_torchs_distributed_checkpoints(
+    tmp_path: Path, kind: str, workers: int
+) -> None:
+    text = source(kind).replace("whole = [", f"{CHECKPOINTS}whole = [", 1)
+    options = ("--replicas", "2", "--workers-per-replica", str(workers), "--device", "cpu")
+    for again in (False, True):
+        with Job(tmp_path, text, *options) as job:
+            assert job.end() == 0, job.output
+            assert "begins again" not in job.output, job.output
+            for name in ("saved", "saved-async"):
+                loads = len(re.findall(rf"loaded {name}$", job.output, re.MULTILINE))
+                assert loads == again * 2 * workers, job.output
+                files = sorted(path.name for path in (tmp_path / name).iterdir())
+                assert files == [".metadata", *(f"__{rank}_0.distcp" for rank in range(workers))]
+    # The second run has loaded after its training what the first had come to.
+    found = [torch.load(tmp_path / f"end-{rank}.pt") for rank in range(2 * workers)]
+    dcp_to_torch_save(tmp_path / "saved", tmp_path / "whole.pt")
+    whole = torch.load(tmp_path / "whole.pt", weights_only=False)
+    flat = torch.cat([value.flatten() for value in whole["model"].values()])
+    assert all(torch.equal(other, flat) for other in found), job.output
 
 
 def test_a_script_with_a_tensor_parallel_mesh_runs_as_one_world(tmp_path: Path) -> None:

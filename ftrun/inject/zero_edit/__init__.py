@@ -21,6 +21,7 @@ ftrun itself. Begin with ``loop.py``.
 | trial.py | ``ftrun check``: what a worker does in a trial |
 | settings.py | what is compared of the optimizers, so that nothing diverges silently |
 | files.py | ``torch.save`` of one replica for all |
+| checkpoints.py | ``torch.distributed.checkpoint``: one replica writes for all |
 | told.py, charge.py | what is said; what ftrun has taken charge of |
 | attaching.py | under ``auto``: which form the script turns out to have |
 | variables.py | the environment of both forms, and who has read it |
@@ -55,6 +56,7 @@ def install(
     from ftrun.checkpoint import meshes
     from ftrun.inject.zero_edit import counting, files, loaders, refusals, sharding, world
     from ftrun.inject.zero_edit.attaching import Attaching
+    from ftrun.inject.zero_edit.checkpoints import Checkpoints
     from ftrun.inject.zero_edit.loop import Loop
     from ftrun.inject.zero_edit.patches import Patches
     from ftrun.inject.zero_edit.variables import Variables
@@ -70,6 +72,7 @@ def install(
     counting.install(patches)
     world.install(here, loop.mates, loop.exchange, patches, lambda: loop.on_world())
     files.install(patches)
+    Checkpoints(loop.mates, loop.exchange).install(patches)
     if explicit is not None:
 
         def undo() -> None:

@@ -23,7 +23,6 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from hashlib import blake2b
 from types import FrameType
 from typing import Any
 
@@ -60,7 +59,6 @@ from ftrun.inject.zero_edit.stepping import Stepping
 from ftrun.inject.zero_edit.trial import trial_of
 from ftrun.training import injected
 from ftrun.training.context import WorkerContext
-from ftrun.training.exchanges import decode, encode
 from ftrun.training.lingering import part
 from ftrun.training.manager import Manager
 
@@ -148,27 +146,11 @@ class Loop:
                 f"{site}: {what}: the collectives before the first step take more memory than "
                 "ftrun keeps for replicas that come later"
             )
-        mates = self.mates
-        if not mates.are_several:
-            given = exchanges.exchange(site, what, body, timeout_s).contributions
-            return {int(c.replica_id): c.body for c in given}
-        whole, answer = mates.gather(site, what, body), b""
-        if mates.is_lead:
-            answer = encode(exchanges.exchange(site, what, whole, timeout_s).contributions)
-        else:
-            self._be_present(timeout_s)
-        found = decode(mates.from_lead(answer))
-        return {
-            int(c.replica_id) * mates.size + mate: part
-            for c in found
-            for mate, part in enumerate(_parts(c.body, mates.size))
-        }
-
-    def _be_present(self, timeout_s: float) -> None:
-        """Before the first step the lighthouse waits for all workers, also those that the lead
-        speaks for."""
-        if not self._has_stepped:
-            self.manager().exchanges.peers(timeout_s)
+        found = self.mates.exchange(exchanges, site, what, body, timeout_s)
+        if found is not None:
+            return found
+        given = exchanges.exchange(site, what, body, timeout_s).contributions
+        return {int(c.replica_id): c.body for c in given}
 
     def _joins_at(self) -> str:
         """The stack at which the peers draw, if they train and this replica has not joined."""
@@ -184,9 +166,7 @@ class Loop:
         limit_s, exchanges = self._here.quorum_timeout_s, self.manager().exchanges
         text = exchanges.peek_place(limit_s) if self.mates.is_lead else None
         if self.mates.are_several:
-            if not self.mates.is_lead:
-                self._be_present(limit_s)
-            text = self.mates.from_lead((text or "").encode()).decode() or None
+            text = self.mates.from_lead(exchanges, (text or "").encode(), limit_s).decode() or None
         self._peers_at = self._snapshot_place() if text is None else Place.decode(text)
 
     def _snapshot_place(self) -> Place:
@@ -366,9 +346,7 @@ class Loop:
     def _digest(self) -> str:
         """A digest of the replica's parameters, of which each mate may have a part."""
         found = digest_of(self._managed)
-        if not self.mates.are_several:
-            return found
-        return blake2b(self.mates.gather("", "digest", found.encode())).hexdigest()[:16]
+        return self.mates.digest(found) if self.mates.are_several else found
 
     def _replay(self) -> None:
         """A step ends that this replica has gone through again: its result has healed already."""
@@ -508,12 +486,6 @@ class Loop:
 def _position(place: Place, commits: int) -> str:
     """Where the script stands, ``commits`` steps after ``place``."""
     return f"{summary(place)}, step {commits} from there"
-
-
-def _parts(body: bytes, count: int) -> list[bytes]:
-    """A body in equal parts, one of each mate."""
-    size = len(body) // count
-    return [body[at * size : (at + 1) * size] for at in range(count)]
 
 
 def _renew_random(rank: int, step: int) -> None:

@@ -14,15 +14,18 @@ import json
 import os
 from collections.abc import Sequence
 from datetime import timedelta
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 
 from ftrun.errors import Bug, UserError
+from ftrun.training.exchanges import decode, encode
 
 if TYPE_CHECKING:
     from ftrun.training.context import WorkerContext
+    from ftrun.training.exchanges import Exchanges
 
 STORE_TIMEOUT = timedelta(minutes=5)
 MEETING_TIMEOUT = timedelta(seconds=5)
@@ -99,12 +102,30 @@ class Mates:
         made: dist.ProcessGroup = group
         return made
 
-    def gather(self, site: str, what: str, body: bytes) -> bytes:
-        """The bodies of all mates at one place of the script, one after the other.
+    def exchange(
+        self, exchanges: Exchanges, site: str, what: str, body: bytes, timeout_s: float
+    ) -> dict[int, bytes] | None:
+        """One collective of the script: the values of all that take part, by rank in its world.
+
+        Returns:
+            None: the replica has one worker.
 
         Raises:
-            UserError: a mate is at another place.
+            UserError: a mate is at another place of the script.
         """
+        if not self.are_several:
+            return None
+        parts, answer = self._gather(site, what, body), b""
+        if self.is_lead:
+            whole = b"".join(parts)
+            answer = encode(exchanges.exchange(site, what, whole, timeout_s).contributions)
+        return {
+            int(given.replica_id) * self.size + mate: part
+            for given in decode(self.from_lead(exchanges, answer, timeout_s))
+            for mate, part in enumerate(_split(given.body, self.size))
+        }
+
+    def _gather(self, site: str, what: str, body: bytes) -> list[bytes]:
         head = json.dumps([site, what, len(body)]).encode()
         found = [part.partition(b"\n") for part in self._all(head + b"\n" + body)]
         places = [json.loads(head) for head, _, _ in found]
@@ -114,10 +135,16 @@ class Mates:
                 f"the workers of replica {self._here.replica_id} are out of step: {places[0][1]} "
                 f"at {places[0][0]}, and {other[1]} at {other[0]}"
             )
-        return b"".join(body for _, _, body in found)
+        return [body for _, _, body in found]
 
-    def from_lead(self, body: bytes) -> bytes:
-        """What the lead gives; ``body`` counts there only."""
+    def from_lead(self, exchanges: Exchanges, body: bytes, timeout_s: float) -> bytes:
+        """What the lead has got from other replicas; ``body`` counts there only.
+
+        Before the first step the lighthouse waits for all workers, also for those that the lead
+        speaks for.
+        """
+        if not self.is_lead and exchanges.is_in_set_up:
+            exchanges.peers(timeout_s)
         size = torch.tensor([len(body)])
         self._broadcast(size)
         data = torch.zeros(int(size), dtype=torch.uint8)
@@ -125,6 +152,10 @@ class Mates:
             data.copy_(_tensor(body))
         self._broadcast(data)
         return data.numpy().tobytes()
+
+    def digest(self, own: str) -> str:
+        """A digest of what each mate gives."""
+        return blake2b(b"".join(self._all(own.encode()))).hexdigest()[:16]
 
     def any(self, flag: bool) -> bool:
         """Whether ``flag`` is true on any mate."""
@@ -168,6 +199,12 @@ class Mates:
         return [
             part[: int(size)].numpy().tobytes() for part, size in zip(found, sizes, strict=True)
         ]
+
+
+def _split(body: bytes, count: int) -> list[bytes]:
+    """A body in equal parts, one of each mate."""
+    size = len(body) // count
+    return [body[at * size : (at + 1) * size] for at in range(count)]
 
 
 def _tensor(body: bytes) -> torch.Tensor:

@@ -13,14 +13,13 @@ Not here: averages (training/sharded.py), steps (loop.py).
 from __future__ import annotations
 
 import functools
-import importlib.machinery
-import sys
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 from torch import nn
 
 from ftrun.inject.zero_edit.frames import call_site
+from ftrun.inject.zero_edit.patches import replace_everywhere
 from ftrun.inject.zero_edit.refusals import refuse
 
 if TYPE_CHECKING:
@@ -33,22 +32,8 @@ DATA_DIMENSIONS_MAX = 2
 
 
 def install(patches: Patches, models: Models) -> None:
-    """Let ``fully_shard`` shard within the replica. It stays patched: see ``models.makes_ddp``.
-
-    The module is not imported for that, because it takes half a second.
-    """
-    if MODULE in sys.modules:
-        _patch(sys.modules[MODULE], models)
-        return
-    loader: Any = importlib.machinery.SourceFileLoader
-    plain = loader.exec_module
-
-    def exec_module(self: Any, module: Any) -> None:
-        plain(self, module)
-        if module.__name__ == MODULE:
-            _patch(module, models)
-
-    patches.put(loader, "exec_module", exec_module)
+    """Let ``fully_shard`` shard within the replica. It stays patched: see ``models.makes_ddp``."""
+    patches.when_imported(MODULE, lambda module: _patch(module, models))
 
 
 def _patch(module: Any, models: Models) -> None:
@@ -65,9 +50,7 @@ def _patch(module: Any, models: Models) -> None:
             models.add_sharded(part)
         return made
 
-    for known in list(sys.modules.values()):
-        if getattr(known, "__dict__", {}).get(NAME) is plain:
-            setattr(known, NAME, fully_shard)
+    replace_everywhere(NAME, plain, fully_shard)
 
 
 def _check(mesh: Any, kwargs: dict[str, Any]) -> None:

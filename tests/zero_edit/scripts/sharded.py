@@ -1,4 +1,4 @@
-"""FSDP2 over all ranks, or over (replicate, shard), with evaluation, schedule, clipping and a file."""
+"""FSDP2 over all ranks, or over (replicate, shard): evaluation, schedule, clipping and a file."""
 
 import argparse
 import os

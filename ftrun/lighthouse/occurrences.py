@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Any
 
 from ftrun.core.lighthouse.account_status import account_status, rate_status
@@ -124,7 +125,17 @@ class Occurrences:
             del account["bands"]
         rate = rate_status(self._core.account, now)
         facts = {"step": state.step_max, "members": len(state.live), "rate": rate}
-        self._file.write("account", {**facts, **account})
+        self._file.write("account", {**facts, **self._step_times(), **account})
+
+    def _step_times(self) -> dict[str, Any]:
+        """How long the members' last steps took, and whose own part of them was the longest."""
+        state = self._core.state
+        found = [(name, state.replicas.at(name)) for name in sorted(state.live)]
+        told = [(name, r.progress) for name, r in found if r is not None and r.progress is not None]
+        steps = [progress.step_s for _, progress in told if progress.step_s is not None]
+        own = [(progress.own_s, name) for name, progress in told if progress.own_s is not None]
+        longest_s, slowest = max(own, default=(None, None))
+        return {"step_s": median(steps) if steps else None, "own_s": longest_s, "slowest": slowest}
 
     def _job(self) -> dict[str, Any]:
         spec = self._core.state.spec

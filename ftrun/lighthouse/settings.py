@@ -128,10 +128,25 @@ class ServiceSettings:
         self.torchft.check()
         for _, host, _ in self.torchft.addresses():
             self._check_torchft(host)
+        self._check_ports()
         if not self.token:
             raise UserError("A lighthouse needs a token: give --token-file FILE.")
         self.tls.check_server()
         check_writable(self.state_dir, "--state-dir")
+
+    def _check_ports(self) -> None:
+        """Two of this lighthouse's own addresses on one port would be "already in use"."""
+        http = "--http" if self.http is not None else "the web server's (the port after --bind's)"
+        addresses = [("--bind", self.grpc_address()), (http, self.http_address())]
+        addresses += [(TORCHFT_BIND, (host, port)) for _, host, port in self.torchft.addresses()]
+        seen: dict[tuple[str, int], str] = {}
+        for name, (host, port) in addresses:
+            if port and (host, port) in seen:
+                raise UserError(
+                    f"Two addresses are both {host}:{port}: {seen[host, port]} and {name}. The "
+                    "lighthouse was not started. Give one of them another port."
+                )
+            seen[host, port] = name
 
     def _check_exposed(self, option: str, host: str) -> None:
         if not self.token:

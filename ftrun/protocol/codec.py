@@ -1,4 +1,4 @@
-"""Messages of core/messages.py ↔ the bytes that travel: an Envelope each, or a Batch of them.
+"""Messages of core/messages/ ↔ the bytes that travel: an Envelope each, or a Batch of them.
 
 The codec is on the recovery path: a small message takes some 3 to 15 µs. Not here: framing
 (frames.py, rpc.py), whether a message makes sense now (core/), how a record is encoded, decoded and

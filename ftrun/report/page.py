@@ -42,6 +42,7 @@ def render(story: Story, made: datetime, version: str) -> str:
         _tiles(story),
         _account(story),
         _curves(story),
+        _step_times(story),
         _failures(story),
         _incidents(story),
         _changes(story),
@@ -158,6 +159,42 @@ def _curves(story: Story) -> str:
         if picture
     ]
     return "".join(found)
+
+
+def _step_times(story: Story) -> str:
+    """How long a step took over time, and whose own part of it was the longest."""
+    picture = curve(
+        [(at, 1e3 * value) for at, value in story.step_times], max(story.last_s, 1e-9),
+        "Duration of a step", "ms",
+    )  # fmt: skip
+    if not story.step_times:
+        return ""
+    rows = [
+        [name, *(_Number(f"{1e3 * value:.4g} ms") for value in _spread(points))]
+        for name, points in (
+            ("a step, from commit to commit", story.step_times),
+            ("the longest own part of it, without waits for peers", story.own_times),
+        )
+        if points
+    ]
+    found = story.slowest.most_common(1)
+    words = "Samples: the members' last steps at each account, every 10 s."
+    if found and len(story.slowest) > 1:
+        name, times = found[0]
+        share = 100 * times / sum(story.slowest.values())
+        words += f" Replica {name} had the longest own part in {share:.0f} % of them."
+    heads = ["duration", "#shortest", "#half", "#nine of ten", "#longest"]
+    return (
+        "<h2>How long a step took</h2>"
+        + picture
+        + _table(heads, rows)
+        + f"<p class=soft>{text(words)}</p>"
+    )
+
+
+def _spread(points: Sequence[tuple[float, float]]) -> tuple[float, float, float, float]:
+    values = sorted(value for _, value in points)
+    return values[0], median(values), values[(9 * (len(values) - 1) + 9) // 10], values[-1]
 
 
 def _as_stairs(points: list[tuple[float, float]], last_s: float) -> list[tuple[float, float]]:

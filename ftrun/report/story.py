@@ -7,6 +7,7 @@ a crash. Not here: files (command.py), how it looks (page.py).
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -15,6 +16,7 @@ from typing import Any
 SCHEMA = "ftrun.event/1"
 POINTS_MAX = 600
 CHANGES_MAX = 60
+REPLICAS_MAX = 1_000
 Record = dict[str, Any]
 
 
@@ -23,8 +25,10 @@ class Story:
     """What the events tell. Times are seconds since ``began``: the account's beginning.
 
     ``job``: its last ``job`` event; ``account``: its last one; ``bands``: of the last account that
-    has them. ``points``: time and step of each account; ``sizes``: time and members of each quorum.
-    ``incidents``: the last version of each, by number. ``unread``: lines that are no event;
+    has them. ``points``: time and step of each account; ``step_times``: time
+    and duration of a step then; ``own_times``: of the longest own part of it, without waits;
+    ``slowest``: how often each replica's was the longest. ``sizes``: time and members of each
+    quorum. ``incidents``: the last version of each, by number. ``unread``: lines that are no event;
     ``unwritten``: events that the lighthouse could not write.
     """
 
@@ -35,6 +39,9 @@ class Story:
     ended: Record | None = None
     last_s: float = 0.0
     points: list[tuple[float, float]] = field(default_factory=list)
+    step_times: list[tuple[float, float]] = field(default_factory=list)
+    own_times: list[tuple[float, float]] = field(default_factory=list)
+    slowest: Counter[str] = field(default_factory=Counter)
     sizes: list[tuple[float, float]] = field(default_factory=list)
     incidents: dict[int, tuple[float, Record]] = field(default_factory=dict)
     changes: list[tuple[float, Record]] = field(default_factory=list)
@@ -94,6 +101,8 @@ def _count_from_the_account(story: Story) -> None:
     story.began = began
     story.last_s += earlier_s
     story.points = [(at + earlier_s, value) for at, value in story.points]
+    story.step_times = [(at + earlier_s, value) for at, value in story.step_times]
+    story.own_times = [(at + earlier_s, value) for at, value in story.own_times]
     story.sizes = [(at + earlier_s, value) for at, value in story.sizes]
     story.changes = [(at + earlier_s, change) for at, change in story.changes]
     story.incidents = {n: (at + earlier_s, x) for n, (at, x) in story.incidents.items()}
@@ -120,6 +129,7 @@ def _take(story: Story, event: Record, at_s: float) -> None:
             story.account = event
             story.bands = event.get("bands") or story.bands
             story.points = _thinned([*story.points, (at_s, float(event.get("step", 0)))])
+            _take_step_times(story, event, at_s)
         case "incident":
             number = event.get("number")
             if isinstance(number, int):
@@ -131,6 +141,16 @@ def _take(story: Story, event: Record, at_s: float) -> None:
             del story.changes[: -2 * CHANGES_MAX]
         case "ended":
             story.ended = event
+
+
+def _take_step_times(story: Story, event: Record, at_s: float) -> None:
+    step_s, own_s = event.get("step_s"), event.get("own_s")
+    if isinstance(step_s, int | float):
+        story.step_times = _thinned([*story.step_times, (at_s, float(step_s))])
+    if isinstance(own_s, int | float):
+        story.own_times = _thinned([*story.own_times, (at_s, float(own_s))])
+        if len(story.slowest) < REPLICAS_MAX or event.get("slowest") in story.slowest:
+            story.slowest[str(event.get("slowest"))] += 1
 
 
 def _thinned(points: list[tuple[float, float]]) -> list[tuple[float, float]]:

@@ -45,6 +45,9 @@ MARKS_KEPT = 40
 MARK_EVERY = 1_000_000
 SAVE_EVERY_S = 5.0
 SAVE_EVERY_SLOT_S = 0.01
+SAVE_SOON_S = 0.5
+"""After a failure the account is written so soon after the last time, because it is dear then: a
+lighthouse that dies next would book the lost time as training."""
 """A job of very many replicas is written less often: its record is long."""
 SLOTS_TOLD_MAX = 256
 AGE_MAX_S = 86400.0
@@ -96,7 +99,7 @@ class Account:
         self._repaired = 0
         self._issued: object = None
         self._updated_at = 0
-        self._save_at = 0.0
+        self._save_at = self._soon_at = 0.0
 
     # ------------------------------------------------------------ what has happened
 
@@ -128,6 +131,7 @@ class Account:
         if self._charges.have_changed():
             self._advance()
             self._charges.apply(self.ledger, self._updated_at)
+            self._save_at = min(self._save_at, self._soon_at)
         self._note_steps()
         self._book()
         self._note_quorum()
@@ -144,7 +148,9 @@ class Account:
         is_calm = self._is_closed or state.phase in STANDS or has_none
         if not self.is_open or state.now < self._save_at or not is_calm:
             return None
-        self._save_at = state.now + SAVE_EVERY_S + SAVE_EVERY_SLOT_S * len(self.ledger.books)
+        slots_s = SAVE_EVERY_SLOT_S * len(self.ledger.books)
+        self._save_at = state.now + SAVE_EVERY_S + slots_s
+        self._soon_at = state.now + SAVE_SOON_S + slots_s
         if self._is_closed:
             self._save_at = float("inf")
         return self.record(state.now)

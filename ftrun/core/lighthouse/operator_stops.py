@@ -85,6 +85,8 @@ class StopOrders:
             return f"Replica {name} leaves at step {operation.step}."
         if name in state.live:
             return f"Replica {name} leaves at its next free boundary."
+        if state.phase is Phase.TAKEOVER:
+            return f"Replica {name} leaves, at a boundary if it is in a quorum."
         return f"Replica {name} is in no quorum: it ends."
 
 

@@ -247,6 +247,7 @@ class Operators:
         elif slot.is_withdrawn:
             self._answers.end(operation, f"Replica {name} was drained meanwhile.", failed=True)
         elif replica is not None and replica.incarnation == operation.incarnation:
+            operation.was_live |= name in state.live  # asked while a new lighthouse gathered
             if not replica.leaving and name not in state.drains:
                 self._stops.ask_to_leave(replica, restart=True)  # it was lost and is back
             elif self._stops.may_be_lost(slot):  # its agent may know of an earlier drain only

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from ftrun.core.lighthouse.machine import Lighthouse
@@ -15,6 +18,7 @@ from tests.transcripts.replay import Replay
 from tests.unit.lighthouse.test_web import status
 
 DOCS = Path(__file__).parents[3] / "docs"
+PROMTOOL = shutil.which("promtool")
 SUFFIXES = ("_bucket", "_count", "_sum")
 
 
@@ -73,6 +77,15 @@ def test_the_dashboard_and_the_alerts_name_metrics_that_are_served() -> None:
         r"- alert: (\w+)\n +expr: .+\n(?: +for: \w+\n)? +annotations:\n +summary", alerts
     )
     assert len(rules) == alerts.count("- alert:")
+
+
+@pytest.mark.skipif(PROMTOOL is None, reason="no promtool on this machine")
+@pytest.mark.parametrize("words", ["check rules alerts.yml", "test rules alerts_test.yml"])
+def test_prometheus_accepts_the_alerts_and_they_fire(words: str) -> None:
+    done = subprocess.run(
+        [str(PROMTOOL), *words.split()], cwd=DOCS / "monitoring", capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_a_histogram_counts_each_duration_in_its_bucket_and_in_all_above() -> None:

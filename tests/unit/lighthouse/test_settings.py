@@ -9,7 +9,7 @@ import pytest
 
 from ftrun.certs import write_certificates
 from ftrun.errors import UserError
-from ftrun.lighthouse.settings import ServiceSettings
+from ftrun.lighthouse.settings import ServiceSettings, TorchftSettings
 from ftrun.protocol.auth import new_token
 from ftrun.protocol.tls import TlsFiles
 
@@ -28,6 +28,17 @@ def test_the_web_server_is_one_port_above(settings: ServiceSettings) -> None:
         replace(settings, bind="127.0.0.1:65535").http_address()
     settings.check()
     assert settings.state_dir.is_dir()
+
+
+def test_two_addresses_of_its_own_are_not_one_port(settings: ServiceSettings) -> None:
+    for found, names in (
+        (replace(settings, http="127.0.0.1:29510"), "--bind and --http"),
+        (replace(settings, torchft=TorchftSettings(("127.0.0.1:29511",))), "--torchft-bind"),
+        (replace(settings, torchft=TorchftSettings(("a=[::1]:7", "b=[::1]:7"))), "--torchft-bind"),
+    ):
+        with pytest.raises(UserError, match=rf"both .*: .*{names}"):
+            found.check()
+    replace(settings, bind="[::1]:0", torchft=TorchftSettings(("a=[::1]:0", "b=[::1]:0"))).check()
 
 
 def test_the_token_is_not_in_a_repr(settings: ServiceSettings) -> None:

@@ -97,7 +97,7 @@ def test_every_message_comes_back_as_it_was(cls: type) -> None:
 
 
 def test_every_class_of_the_protocol_has_a_place() -> None:
-    """A message added to core/messages.py cannot be forgotten in ftrun.proto."""
+    """A message added to core/messages/ cannot be forgotten in ftrun.proto."""
     for alias in (messages.ToWorker, messages.FromWorker, messages.FromAgent, messages.ToAgent):
         assert set(typing.get_args(alias)) <= set(MESSAGE_CLASSES)
     known = {f.name for f in ftrun_pb2.Envelope.DESCRIPTOR.oneofs_by_name["message"].fields}

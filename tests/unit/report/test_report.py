@@ -55,6 +55,26 @@ def test_an_incident_is_told_once_by_its_last_version() -> None:
     assert story.recoveries() == [2.0]
 
 
+def test_durations_of_steps_are_a_curve_and_a_table() -> None:
+    told = [(0.010, 0.004, "0"), (0.030, 0.021, "1"), (0.020, 0.009, "1")]
+    lines = [job()]
+    for at, (step_s, own_s, slowest) in enumerate(told):
+        lines.append(account(10.0 * at, at, step_s=step_s, own_s=own_s, slowest=slowest))
+    lines.append(account(30.0, 3, step_s=None, own_s=None, slowest=None))
+    story = read_story(lines, "a")
+    assert story is not None
+    page = render(story, BEGAN, "1")
+    assert [value for _, value in story.step_times] == [0.010, 0.030, 0.020]
+    for words in ("10 ms", "20 ms", "30 ms", "21 ms", "Duration of a step, in ms"):
+        assert words in page, words
+    assert "Replica 1 had the longest own part in 67 % of them." in page
+
+
+def test_a_job_without_known_steps_has_no_durations() -> None:
+    story = read_story([job(), account(10.0, 0)], "a")
+    assert story is not None and "How long a step took" not in render(story, BEGAN, "1")
+
+
 def test_another_job_of_the_same_lighthouse_is_left_out() -> None:
     lines = [job("b"), incident(1, 1.0, 1.0), job("a", 5.0), account(8.0, 4), job("c", 9.0)]
     lines.append(incident(1, 10.0, 1.0))

@@ -395,12 +395,29 @@ def test_the_record_is_written_seldom_and_never_while_a_quorum_is_broken() -> No
         job.progress("0", number)
         if job.saved is not None:
             saves.append(job.now)
-    assert len(saves) == 4  # in 25 s
+    assert len(saves) == 5  # in 25 s; the first one soon, because the members have changed
     job.lose("1")
     job.saved = None
     job.wait(10.0)
     job.progress("0", 100)
     assert job.core.state.phase is not Phase.STEADY and job.saved is None
+
+
+def test_what_a_failure_has_cost_is_written_as_soon_as_the_quorum_stands() -> None:
+    """A lighthouse that dies then would otherwise book the lost time as training."""
+    job = BookedJob()
+    job.form()
+    job.wait(10.0)
+    job.progress("0", 10)
+    job.wait(1.0)
+    job.lose("1")
+    job.wait(0.6)
+    job.report("0", 10)
+    job.build("0")
+    assert job.saved is not None
+    job.restart_lighthouse(0.0)
+    assert job.seconds("0")["repairing"] == pytest.approx(0.6)
+    assert job.core.account.cost_s(1, job.now) == pytest.approx(1.2)
 
 
 def test_a_script_without_a_manager_runs_and_owes_nothing() -> None:

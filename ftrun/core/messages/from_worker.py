@@ -1,0 +1,222 @@
+"""What a worker sends to the lighthouse; its agent relays it unchanged."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeAlias
+
+from ftrun.core.activity import Activity
+from ftrun.core.ids import NO_ATTEMPT, Attempt, StateId, Tag
+from ftrun.core.quorum import Endpoint, Quorum
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchPromise:
+    """A worker begins ``step`` only under the prepared quorum. ``confirmed``: a Switch came."""
+
+    step: int
+    confirmed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PendingQuorum:
+    """A quorum that a worker prepares, and the worker's promise about it, if any."""
+
+    quorum: Quorum
+    promise: SwitchPromise | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """All that the lighthouse must know of a worker: its first message, or the answer to Interrupt.
+
+    ``state``: the state that it holds. ``interrupted``: the highest attempt that it has given up
+    for good (by an Interrupt or an error of its own); NO_ATTEMPT if it never was in a quorum.
+    ``in_force`` / ``pending``: the quorums it trains in and prepares, as whole records, so that a
+    lighthouse without a journal can rebuild. ``reduced``: the tag under which all operations of its
+    current step are complete (its results stand). ``voted``: the tag of a vote within the group
+    whose outcome it does not know yet. ``local_step_index``: the step, counted from its start, that
+    it works on or begins next. ``repairable``: under a next quorum it can go on with that step and
+    lose nothing. ``torn``: a heal left ``state`` half written over, so it holds none.
+    ``freezes_membership``: at its step the script lets nobody join. ``too_few``: it repeats its
+    step because too few contributed, so every ready replica is needed.
+    """
+
+    state: StateId
+    endpoint: Endpoint
+    interrupted: Attempt = NO_ATTEMPT
+    in_force: Quorum | None = None
+    pending: PendingQuorum | None = None
+    reduced: Tag | None = None
+    voted: Tag | None = None
+    healing: bool = False
+    local_step_index: int = 0
+    repairable: bool = False
+    torn: bool = False
+    freezes_membership: bool = False
+    too_few: bool = False
+
+    def quorums(self) -> list[Quorum]:
+        """The quorums that the worker trains in or prepares."""
+        pending = self.pending.quorum if self.pending is not None else None
+        return [quorum for quorum in (self.in_force, pending) if quorum is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """The process group of ``attempt`` is built."""
+
+    attempt: Attempt
+
+
+@dataclass(frozen=True, slots=True)
+class BuildFailed:
+    """The process group of ``attempt`` could not be built."""
+
+    attempt: Attempt
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Promised:
+    """``step`` will not begin under the old quorum until Switch, Cancel or Interrupt (Q5)."""
+
+    attempt: Attempt
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The worker cannot promise ``step``: it has begun ``current``, or does not know the attempt.
+
+    ``later``: it promises by itself at its first boundary from ``step`` on at which its script lets
+    members join. At each earlier boundary from ``step`` on it refuses again.
+    """
+
+    attempt: Attempt
+    step: int
+    current: int
+    later: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class InForce:
+    """The worker's main thread trains under ``attempt`` from ``step`` on."""
+
+    attempt: Attempt
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Errored:
+    """A reduction, vote or heal under ``attempt`` failed here; the worker has given it up."""
+
+    attempt: Attempt
+    step: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Healed:
+    """The worker has applied the state of ``step``. ``donors``: replica ids, shown to people."""
+
+    attempt: Attempt
+    step: int
+    donors: tuple[str, ...]
+    nbytes: int
+    duration_s: float
+
+
+class LeaveReason(Enum):
+    """Why a worker leaves: its script has ended, it called ``leave``, or it was drained."""
+
+    FINISHED = "finished"
+    LEFT = "left"
+    DRAINED = "drained"
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """The worker leaves the job."""
+
+    reason: LeaveReason
+
+
+@dataclass(frozen=True, slots=True)
+class HealProgress:
+    """The part of a state that has arrived. ``total_bytes`` None: no donor has said it yet."""
+
+    done_bytes: int
+    total_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What must be equal on all replicas that hold one state: ``step`` and ``lineage`` name it.
+
+    ``settings``: of the optimizers, for people too. ``parameters``: their digest; "": not of every
+    step. ``position``: where the script stands.
+    """
+
+    step: int
+    lineage: str
+    settings: str
+    parameters: str = ""
+    position: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A worker's progress. Status and restart budgets use it. No answer; the newest one counts.
+
+    ``phase``: one of ``activity.Activity``. ``since_s``: the seconds since that phase began.
+    ``pause``: the name of the announced pause that it is in. ``beats``: how often the script has
+    called ``ftrun.heartbeat()``. ``position``: where its script stands, for people. ``steps``: how
+    many steps this process has timed itself; ``usual_s`` and ``longest_s``: how long its last ones
+    took (step_times.py). ``step_s`` and ``own_s``: the time of the very last ones, and the part of
+    it in which it did not wait for others (core/worker/pace.py). ``heal``: the one under way.
+    ``marks``: of its last steps, for comparison (core/worker/marks.py); of the oldest step first.
+    """
+
+    step: int
+    batches: int
+    phase: Activity
+    scalars: tuple[tuple[str, float], ...] = ()
+    since_s: float = 0.0
+    pause: str = ""
+    beats: int = 0
+    position: str = ""
+    steps: int = 0
+    usual_s: float = 0.0
+    longest_s: float = 0.0
+    step_s: float | None = None
+    own_s: float | None = None
+    heal: HealProgress | None = None
+    marks: tuple[Mark, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Present:
+    """The worker sets its script up and wants to know its peers; it has sent no Report yet.
+
+    The lighthouse answers with a Roster: at once if a quorum trains, else when all replicas that
+    are to take part are present.
+    """
+
+    endpoint: Endpoint
+
+
+FromWorker: TypeAlias = (
+    Report
+    | Present
+    | Built
+    | BuildFailed
+    | Promised
+    | Refused
+    | InForce
+    | Errored
+    | Healed
+    | Leaving
+    | Progress
+)

@@ -1,0 +1,191 @@
+"""What the lighthouse sends to an agent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from ftrun.core.ids import WorkerKey
+from ftrun.core.messages.from_agent import RunningReplica
+from ftrun.core.messages.to_worker import ToWorker
+from ftrun.core.version import PROTOCOL_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """The stream is accepted. ``epoch``: this lighthouse's.
+
+    ``http``: the ``host:port`` of its HTTP server, as it is bound; empty: it has none.
+    """
+
+    epoch: int
+    http: str = ""
+    version: int = PROTOCOL_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class AssignSlots:
+    """All slots that this agent must run; it stops replicas of other slots."""
+
+    replica_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ToWorkers:
+    """``message`` for every worker of these incarnations that this agent runs."""
+
+    targets: tuple[RunningReplica, ...]
+    message: ToWorker
+
+
+@dataclass(frozen=True, slots=True)
+class RestartReplica:
+    """Kill and restart this incarnation: it did not answer within its deadline."""
+
+    replica_id: str
+    incarnation: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class StopReplica:
+    """Ask this incarnation to leave; then the agent starts the slot again, or not.
+
+    ``incarnation`` "": the one that there is; if none runs, a planned restart is due now or off.
+    ``at_boundary``: it is in a quorum, and a switch follows; otherwise it leaves where it stands.
+    """
+
+    replica_id: str
+    incarnation: str
+    restart: bool
+    at_boundary: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class KillWorkers:
+    """Kill these workers of an incarnation now, as a failure."""
+
+    replica_id: str
+    incarnation: str
+    group_ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AskStacks:
+    """Answer with a ``WorkerStacks`` for each of these workers."""
+
+    request: int
+    keys: tuple[WorkerKey, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DrainAgent:
+    """Leave with all that runs on the node, as at SIGTERM."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobGlance:
+    """The job in short, for the terminal of an agent. ``live``: replicas that train together.
+
+    ``steps_per_s``: of the last half minute; None: no step yet.
+    """
+
+    step: int
+    live: int
+    lost_s: float
+    steps_per_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatAck:
+    """The answer to a Heartbeat that is not quiet: the lighthouse lives and knows this agent."""
+
+    glance: JobGlance | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """One line for people: ``kind`` is formed, lost, joined, healed, switched, finished …
+
+    ``replica_ids``: the replicas concerned; none if they are very many (core/lighthouse/outbox.py).
+    """
+
+    kind: str
+    replica_ids: tuple[str, ...]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class SlotAccount:
+    """The seconds in which a slot could not train since the job's first quorum stood."""
+
+    replica_id: str
+    lost_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class JobAccount:
+    """What the job's time went to (docs/ACCOUNT.md): in replica-seconds, but for ``wall_s``.
+
+    ``goodput``: None: no quorum has stood, or nothing counts. ``slots``: none of a job of very
+    many.
+    """
+
+    wall_s: float
+    lost_s: float
+    goodput: float | None
+    steps: int
+    slots: tuple[SlotAccount, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class EndJob:
+    """The job is over: stop all processes. ``exit_code`` 0: every member has finished.
+
+    ``kind``: as in JobFailed. ``account``: until the end; None: the job never had any agent.
+    """
+
+    exit_code: int
+    reason: str
+    kind: str = ""
+    account: JobAccount | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class IncidentRecord:
+    """An incident as it stands now, for the agents' log directories; a later one replaces it.
+
+    ``incarnations``: those of which it has the evidence. ``is_open``: it is not over, so another
+    record follows. ``document``: the record in JSON (docs/INCIDENTS.md).
+    """
+
+    number: int
+    incarnations: tuple[str, ...]
+    is_open: bool
+    document: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """The Hello is refused for good (another job, another spec, same agent twice)."""
+
+    reason: str
+
+
+ToAgent: TypeAlias = (
+    Welcome
+    | AssignSlots
+    | ToWorkers
+    | RestartReplica
+    | StopReplica
+    | KillWorkers
+    | AskStacks
+    | DrainAgent
+    | HeartbeatAck
+    | Notice
+    | EndJob
+    | IncidentRecord
+    | Rejected
+)

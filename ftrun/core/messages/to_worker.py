@@ -1,0 +1,89 @@
+"""What the lighthouse sends to a worker; its agent relays it unchanged."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from ftrun.core.ids import Attempt
+from ftrun.core.quorum import Endpoint, Quorum
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupt:
+    """Abort everything up to and including ``attempt``; answer with a Report."""
+
+    attempt: Attempt
+
+
+@dataclass(frozen=True, slots=True)
+class NewQuorum:
+    """Form or shrink: build ``quorum`` in the background; it is in force as soon as it is built."""
+
+    quorum: Quorum
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare:
+    """Build ``quorum`` in the background while another is in force; swap only at a Switch."""
+
+    quorum: Quorum
+
+
+@dataclass(frozen=True, slots=True)
+class ProposeSwitch:
+    """Promise not to begin ``step`` under the old quorum, or refuse."""
+
+    attempt: Attempt
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """Confirmed: at the boundary of ``step`` the prepared quorum comes into force."""
+
+    attempt: Attempt
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """The switch under ``attempt`` is cancelled: drop its promise and its process group."""
+
+    attempt: Attempt
+
+
+@dataclass(frozen=True, slots=True)
+class AskReport:
+    """Send a Report now, because a lighthouse or a link has come back."""
+
+
+@dataclass(frozen=True, slots=True)
+class RosterEntry:
+    """One replica of a Roster, with its endpoints by group_rank.
+
+    ``position``: that of its last Progress; "" before it has one.
+    """
+
+    replica_id: str
+    incarnation: str
+    endpoints: tuple[Endpoint, ...]
+    position: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Roster:
+    """The answer to Present, in the order of the slots.
+
+    ``has_begun``: the job has come to its first step, and ``entries`` are the members that train;
+    else they are all replicas that are to take part. ``finished``: slots whose part is over.
+    """
+
+    has_begun: bool
+    entries: tuple[RosterEntry, ...] = ()
+    finished: tuple[str, ...] = ()
+
+
+ToWorker: TypeAlias = (
+    Interrupt | NewQuorum | Prepare | ProposeSwitch | Switch | Cancel | AskReport | Roster
+)

@@ -202,3 +202,28 @@ def test_exactly_once_is_refused(tmp_path: Path) -> None:
     with Job(tmp_path, "", *SIZE, "--data", "exactly-once") as job:
         assert job.end() == 2
         assert "--data exactly-once with 2 workers per replica" in job.output
+
+
+EXPLICIT = """
+import os, torch, torch.distributed as dist
+import ftrun
+rank = os.environ["RANK"]
+dist.init_process_group("gloo")
+assert "zero_edit" not in torch.optim.Optimizer.__init__.__code__.co_filename
+model = torch.nn.Linear(4, 1)
+manager = ftrun.manager(model.load_state_dict, model.state_dict)
+optimizer = ftrun.Optimizer(manager, torch.optim.SGD(model.parameters(), lr=0.1))
+while manager.current_step() < 3:
+    optimizer.zero_grad()
+    model(torch.ones(2, 4)).mean().backward()
+    manager.allreduce(model.weight.grad).wait()
+    optimizer.step()
+print("explicit", rank, dist.get_rank(), "of", dist.get_world_size(), flush=True)
+"""
+
+
+def test_a_script_that_has_imported_ftrun_is_explicit_at_once(tmp_path: Path) -> None:
+    with Job(tmp_path, EXPLICIT, *SIZE) as job:
+        assert job.end() == 0, job.output
+        assert "begins again" not in job.output, job.output
+        assert len(re.findall(r"explicit (\d) \1 of 2", job.output)) == 4, job.output

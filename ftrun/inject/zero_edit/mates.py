@@ -57,11 +57,6 @@ class Mates:
         self._talk = self.make_group("talk", self.ranks, timeout, only_cpu=True)
 
     @property
-    def device(self) -> str:
-        """The device of this job's workers."""
-        return self._here.device
-
-    @property
     def are_several(self) -> bool:
         """Whether the group has more than one worker."""
         return self.size > 1
@@ -85,22 +80,32 @@ class Mates:
     ) -> dist.ProcessGroup:
         """A process group over some ranks of this replica group; they all call this."""
         address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-        served = dist.TCPStore(address, port, is_master=False, timeout=STORE_TIMEOUT)
-        store = dist.PrefixStore(f"ftrun/mates/{self._here.key.incarnation}/{name}", served)
+        torchs: Any = dist  # its stubs do not export the stores
+        served = torchs.TCPStore(address, port, is_master=False, timeout=STORE_TIMEOUT)
+        store = torchs.PrefixStore(f"ftrun/mates/{self._here.key.incarnation}/{name}", served)
         rank, size = list(ranks).index(self.rank), len(ranks)
         kinds: Any = dist.ProcessGroup.BackendType
         group: Any = dist.ProcessGroup(store, rank, size)
-        on_cpu = dist.ProcessGroupGloo(dist.PrefixStore("cpu", store), rank, size, timeout)
+        on_cpu = dist.ProcessGroupGloo(torchs.PrefixStore("cpu", store), rank, size, timeout)
         group._set_default_backend(kinds.GLOO)
         group._register_backend(torch.device("cpu"), kinds.GLOO, on_cpu)
         if self._here.device == "cuda" and not only_cpu:
             options = dist.ProcessGroupNCCL.Options()
             options._timeout = timeout
-            on_cuda = dist.ProcessGroupNCCL(dist.PrefixStore("cuda", store), rank, size, options)
+            on_cuda = dist.ProcessGroupNCCL(torchs.PrefixStore("cuda", store), rank, size, options)
             group._set_default_backend(kinds.NCCL)
             group._register_backend(torch.device("cuda"), kinds.NCCL, on_cuda)
         made: dist.ProcessGroup = group
         return made
+
+    def make_mesh(self, device_type: str | None) -> Any:
+        """The mesh of these workers; None: the script has no process group."""
+        if self.group is None:
+            return None
+        from torch.distributed.device_mesh import DeviceMesh
+
+        kind = device_type or self._here.device
+        return DeviceMesh.from_group(self.group, kind, mesh_dim_names=("shard",))
 
     def exchange(
         self, exchanges: Exchanges, site: str, what: str, body: bytes, timeout_s: float
@@ -161,7 +166,8 @@ class Mates:
         """Whether ``flag`` is true on any mate."""
         if not self.are_several:
             return flag
-        found, options = torch.tensor([int(flag)]), dist.AllreduceOptions()
+        found = torch.tensor([int(flag)])
+        options: Any = dist.AllreduceOptions()
         options.reduceOp = dist.ReduceOp.MAX
         self._connected.allreduce([found], options).wait()
         return bool(found)

@@ -23,7 +23,6 @@ from ftrun.inject.zero_edit.frames import call_site
 from ftrun.inject.zero_edit.mates import Mates
 from ftrun.inject.zero_edit.patches import Patches
 from ftrun.inject.zero_edit.refusals import refuse
-from ftrun.inject.zero_edit.sharding import make_mesh, stop_averaging
 from ftrun.inject.zero_edit.world import World
 from ftrun.training.ddp import DistributedDataParallel
 from ftrun.training.manager import Manager
@@ -95,9 +94,8 @@ class Models:
 
     def mesh(self, wished: Any) -> Any:
         """The mesh of this replica's workers, in place of the one over all that is wished."""
-        if self._mesh is None and self.mates.group is not None:
-            device = self.mates.device if wished is None else wished.device_type
-            self._mesh = make_mesh(self.mates.group, device)
+        if self._mesh is None:
+            self._mesh = self.mates.make_mesh(None if wished is None else wished.device_type)
         return self._mesh
 
     def add_sharded(self, module: nn.Module) -> None:
@@ -124,10 +122,10 @@ class Models:
         """Whether FSDP2 shards this model."""
         return id(module) in self._sharded
 
-    def _before_sharded(self, module: nn.Module, _: Any) -> None:
+    def _before_sharded(self, module: Any, _: Any) -> None:
         trains = torch.is_grad_enabled() and module.training
         if trains and not self.before_forward():
-            stop_averaging(module)
+            module.set_requires_all_reduce(False)  # the pass reduces within the replica only
 
     def loose_roots(self) -> list[nn.Module]:
         """Modules with a state that no DistributedDataParallel wraps and no other one contains.

@@ -16,7 +16,6 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
-from torch import nn
 
 from ftrun.inject.zero_edit.frames import call_site
 from ftrun.inject.zero_edit.patches import replace_everywhere
@@ -69,16 +68,3 @@ def _check(mesh: Any, kwargs: dict[str, Any]) -> None:
             f"{call_site()}: fully_shard(dp_mesh_dims=…): ftrun carries FSDP2 alone, and no other "
             "parallelism beside it"
         )
-
-
-def make_mesh(group: dist.ProcessGroup, kind: str) -> Any:
-    """The mesh of a replica's workers."""
-    from torch.distributed.device_mesh import DeviceMesh
-
-    return DeviceMesh.from_group(group, kind, mesh_dim_names=("shard",))
-
-
-def stop_averaging(model: nn.Module) -> None:
-    """Let further backward passes of this model reduce within the replica only."""
-    sharded: Any = model
-    sharded.set_requires_all_reduce(False)

@@ -214,7 +214,8 @@ class Crossing(World):
     """Some ranks of several replicas, for example a row of a mesh: none of its collectives goes."""
 
     def _all(self, tensor: torch.Tensor, operation: str) -> dict[int, torch.Tensor]:
-        return self._refuse(f"{operation} in a group of {self._own_size} ranks of several replicas")
+        what = f"{operation} in a group of {self._own_size} ranks of several replicas"
+        refuse(REFUSED.format(site=call_site(), what=what))
 
 
 def install(

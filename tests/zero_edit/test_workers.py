@@ -168,16 +168,35 @@ def test_one_replica_writes_torchs_distributed_checkpoints(
     assert all(torch.equal(other, flat) for other in found), job.output
 
 
-def test_a_script_with_a_tensor_parallel_mesh_runs_as_one_world(tmp_path: Path) -> None:
-    model = """
+TWO_WAYS = """
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
-fully_shard(model, mesh=mesh["dp"])
 """
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (
+            f"{TWO_WAYS}fully_shard(model, mesh=mesh['dp'])\n",
+            "fully_shard over a mesh of 2 of 4 ranks in 1 dimensions",
+        ),
+        (
+            f"{TWO_WAYS}nn.parallel.DistributedDataParallel(model, device_mesh=mesh['dp'])\n",
+            "DistributedDataParallel over 2 ranks",
+        ),
+        (
+            f"{TWO_WAYS}fully_shard(model[0])\n",
+            "AdamW steps parameters that no fully_shard has, which nothing would average",
+        ),
+    ],
+    ids=["mesh", "ddp", "part"],
+)
+def test_what_is_not_carried_runs_as_one_world(tmp_path: Path, model: str, words: str) -> None:
     with Job(tmp_path, f"DEATHS, STEP_S, SEED = (), 0, 0\n{BEGIN}{model}{TRAIN}", *SIZE) as job:
         assert job.end() == 0, job.output
-        assert "fully_shard over a mesh of 2 of 4 ranks in 1 dimensions" in job.output
+        assert words in job.output, job.output
         assert "one world of 4 workers that restarts as a whole" in job.output, job.output
         assert len(re.findall(r"end \d of 4 trained 40", job.output)) == 4, job.output
 

@@ -121,7 +121,7 @@ class Loop:
         self._since_draw = 0  # steps since the last draw
         self._commits = 0  # steps since ``_place``
         self._is_told = False
-        self._trial = trial_of(here.replica_id, here.restarts, here.replicas)
+        self._trial = trial_of(here)
         self._batches_of = ""
         self._managed: list[torch.optim.Optimizer] = []
 
@@ -420,7 +420,7 @@ class Loop:
         self._managed = [x for x in optimizers if self.models.has_parameter_of(x)]
         for optimizer in self._managed:
             manager.watch_optimizer(optimizer)
-        self.models.average_sharded(manager)
+        self.models.average_sharded(manager, self._managed)
         self._batches_of = OPEN.words()
         if self._is_told:
             return
@@ -444,8 +444,7 @@ class Loop:
         """For the report of a trial."""
         carried, loose = charge.parts(self.models, self.stepping)
         carried.append(f"batches of {self._batches_of}")
-        digest = digest_of(self._managed)
-        return {"parameters": digest, "lost": self.lost, "carried": carried, "loose": loose}
+        return {"parameters": self._digest(), "lost": self.lost, "carried": carried, "loose": loose}
 
     def raised(self, error: BaseException) -> None:
         """The script has failed. Raises ``Refused`` if it is to begin again in another form."""

@@ -12,18 +12,18 @@ from __future__ import annotations
 import functools
 import inspect
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as TorchDDP
+from torch.optim import Optimizer
 
 from ftrun.inject.zero_edit.frames import call_site
 from ftrun.inject.zero_edit.mates import Mates
 from ftrun.inject.zero_edit.patches import Patches
 from ftrun.inject.zero_edit.refusals import refuse
-from ftrun.inject.zero_edit.world import World
 from ftrun.training.ddp import DistributedDataParallel
 from ftrun.training.manager import Manager
 from ftrun.training.sharded import replicate
@@ -110,13 +110,22 @@ class Models:
         self._sharded[id(module)] = hook
         self.add(module)
 
-    def average_sharded(self, manager: Manager) -> None:
+    def average_sharded(self, manager: Manager, optimizers: Sequence[Optimizer]) -> None:
         """Before the first step: average all models that FSDP2 shards across the replicas."""
-        if not self._is_averaged:
-            self._is_averaged = True
-            for module in self.wrapped:
-                if id(module) in self._sharded:
-                    replicate(manager, module)
+        if self._is_averaged or not self._sharded:
+            return
+        self._is_averaged = True
+        known = {id(p) for module in self.wrapped for p in module.parameters()}
+        for optimizer in optimizers:
+            if any(id(p) not in known for group in optimizer.param_groups for p in group["params"]):
+                refuse(
+                    f"{self.sites[0]}: {type(optimizer).__name__} steps parameters that no "
+                    "fully_shard has, which nothing would average. Call fully_shard on the whole "
+                    "model, after its parts"
+                )
+        for module in self.wrapped:
+            if id(module) in self._sharded:
+                replicate(manager, module)
 
     def is_sharded(self, module: nn.Module) -> bool:
         """Whether FSDP2 shards this model."""
@@ -206,9 +215,8 @@ class ManagedModel(DistributedDataParallel):
         given = dict(_SIGNATURE.bind(self, *args, **kwargs).arguments)
         given.pop("self")
         module = given.pop("module")
-        group = given.get("process_group")
-        if group is not None and not isinstance(group, World):
-            _check_group(group)
+        for name in ("process_group", "device_mesh"):
+            _check_group(given.get(name))
         for name in _OWN_GROUP:
             given.pop(name, None)
         _check_layers(module)
@@ -227,11 +235,12 @@ class ManagedModel(DistributedDataParallel):
 
 
 def _check_group(group: Any) -> None:
-    if group.size() == torch.distributed.get_world_size():
+    """Refuse a process group, or a mesh, of fewer than all ranks."""
+    if group is None or group.size() == torch.distributed.get_world_size():
         return
     refuse(
         f"{call_site()}: DistributedDataParallel over {group.size()} ranks: ftrun reduces over all "
-        "replicas. Leave process_group out"
+        "replicas. Leave process_group and device_mesh out"
     )
 
 

@@ -37,6 +37,7 @@ from ftrun.lighthouse.server import MembershipServer, listen
 from ftrun.lighthouse.settings import EMBEDDED, ServiceSettings
 from ftrun.lighthouse.shell import Shell
 from ftrun.lighthouse.status import full_status
+from ftrun.lighthouse.traces import start_traces
 from ftrun.protocol.embedding import ServiceAddress, publish_address, withdraw_address
 
 if TYPE_CHECKING:
@@ -101,7 +102,8 @@ async def _run(settings: ServiceSettings, announce: Callable[[str], None]) -> in
         torchft = _torchft(settings)
         incidents = IncidentFile(settings.state_dir / INCIDENTS_FILE)
         directories = [settings.state_dir, *([settings.log_dir] if settings.log_dir else [])]
-        shell = Shell(core, journal, incidents, account, EventFile(directories))
+        traces = start_traces()
+        shell = Shell(core, journal, incidents, account, EventFile(directories), traces)
         stopping = _stop_on_signals()
         shell.start()
         await server.start(shell)
@@ -125,6 +127,8 @@ async def _run(settings: ServiceSettings, announce: Callable[[str], None]) -> in
             if torchft is not None:
                 await torchft.stop()
             withdraw_address(settings.state_dir)
+            if traces is not None:
+                traces.close()
 
 
 def _torchft(settings: ServiceSettings) -> TorchftService | None:

@@ -1,8 +1,8 @@
-"""What happens to the job, as it is written to ``events.jsonl`` and counted for the metrics.
+"""What happens to the job, as ``events.jsonl`` has it, the metrics count it and spans show it.
 
 All of it follows from what the core tells the shell: notices, incidents, changes of membership, the
 account. docs/EVENTS.md has each event's fields. Not here: the file (event_file.py), the names of
-the metrics (metrics.py).
+the metrics (metrics.py), spans (traces.py).
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
+from ftrun.core.ids import WorkerKey
 from ftrun.core.lighthouse.account_status import account_status, rate_status
 from ftrun.core.lighthouse.history import Change
 from ftrun.core.lighthouse.machine import Lighthouse
 from ftrun.core.messages import Healed, Notice
 from ftrun.lighthouse.event_file import EventFile
+from ftrun.lighthouse.traces import Traces
 
 ACCOUNT_INTERVAL_S = 10.0
 """How often the account is written, so long as agents are attached."""
@@ -57,8 +59,11 @@ class Totals:
 class Occurrences:
     """Notes what happens; the shell calls it, in the order of events."""
 
-    def __init__(self, core: Lighthouse, file: EventFile | None = None) -> None:
+    def __init__(
+        self, core: Lighthouse, file: EventFile | None = None, traces: Traces | None = None
+    ) -> None:
         self.totals = Totals()
+        self._traces = traces
         self._core = core
         self._file = file if file is not None else EventFile()
         self._last_change: Change | None = None
@@ -78,6 +83,8 @@ class Occurrences:
             self.totals.changes[change.kind] += 1
             self.totals.change_times.add(view["duration_s"])
             self._file.write("change", {k: v for k, v in view.items() if k != "under_way"})
+            if self._traces is not None:
+                self._traces.change(self._job_id, change, now)
         if state.outcome is not None and not self._has_ended:
             self._has_ended = True
             outcome = {"exit_code": state.outcome.exit_code, "reason": state.outcome.reason}
@@ -106,12 +113,16 @@ class Occurrences:
         facts |= {name: first[name] for name in ("kind", "cause", "back_after_s", "healed")}
         facts["began"] = document["time"]
         self._file.write("incident", facts)
+        if self._traces is not None:
+            self._traces.incident(document)
 
-    def healed(self, healed: Healed, group_rank: int) -> None:
+    def healed(self, healed: Healed, key: WorkerKey) -> None:
         """A worker has its peers' state."""
         self.totals.heal_bytes += healed.nbytes
-        if group_rank == 0:
+        if key.group_rank == 0:
             self.totals.heals.add(healed.duration_s)
+            if self._traces is not None:
+                self._traces.healed(self._job_id, key.replica_id, healed)
 
     def account(self, now: float, *, with_bands: bool = False) -> None:
         """The account, where the job stands and how fast it is.

@@ -45,6 +45,7 @@ from ftrun.lighthouse.event_log import EventLog
 from ftrun.lighthouse.incident_file import IncidentFile
 from ftrun.lighthouse.journal import JournalFile
 from ftrun.lighthouse.occurrences import Occurrences
+from ftrun.lighthouse.traces import Traces
 from ftrun.protocol.broadcast import Broadcast
 from ftrun.protocol.send_queue import SendQueue
 from ftrun.protocol.streams import StreamCodec
@@ -103,12 +104,13 @@ class Shell:
         incidents: IncidentFile | None = None,
         account: AccountFile | None = None,
         events: EventFile | None = None,
+        traces: Traces | None = None,
     ) -> None:
         self._core = core
         self._journal = journal
         self._incidents = incidents if incidents is not None else IncidentFile()
         self._account = account if account is not None else AccountFile()
-        self.occurrences = Occurrences(core, events)
+        self.occurrences = Occurrences(core, events, traces)
         core.incidents.take_over(self._incidents.earlier(clock.wall()))
         self._sessions: dict[str, Session] = {}
         self._timer = DeadlineTimer(partial(self._feed, TimerFired()), TIMER_DELAY_MIN_S)
@@ -147,7 +149,7 @@ class Shell:
                 received = message.message if type(message) is WorkerMessage else message
                 self._received[type(received).__name__] += 1
                 if type(message) is WorkerMessage and type(message.message) is Healed:
-                    self.occurrences.healed(message.message, message.key.group_rank)
+                    self.occurrences.healed(message.message, message.key)
             self._feed(AgentSent(session.agent_id, messages))
 
     def detached(self, session: Session, reason: str) -> None:

@@ -241,6 +241,13 @@ print("explicit", rank, dist.get_rank(), "of", dist.get_world_size(), flush=True
 """
 
 
+def test_a_script_that_imports_ftrun_but_shards_without_a_manager_is_taken(tmp_path: Path) -> None:
+    with Job(tmp_path, f"import ftrun\n{source('fsdp')}", *SIZE) as job:
+        assert job.end() == 0, job.output
+        assert "(or FSDP2) without a Manager" in job.output, job.output
+        assert len(re.findall(r"end \d of 4 trained 40", job.output)) == 4, job.output
+
+
 def test_a_script_that_has_imported_ftrun_is_explicit_at_once(tmp_path: Path) -> None:
     with Job(tmp_path, EXPLICIT, *SIZE) as job:
         assert job.end() == 0, job.output

@@ -65,7 +65,7 @@ def install(
     loop.models.install(patches)
     if loop.mates.are_several:
         meshes.count_from(loop.mates.first)
-        sharding.install(patches, loop.models)
+        sharding.install(loop.models)
     loop.stepping.install(patches)
     loaders.Draws.before = loop.before_draw
     loaders.install(patches, loop.exactly_once.claim)
@@ -106,6 +106,6 @@ def watch(here: WorkerContext) -> None:
     loop.models.makes_ddp = attaching.makes_ddp
     loop.models.install(patches)
     if loop.mates.are_several:
-        sharding.install(patches, loop.models)
+        sharding.install(loop.models)
     patches.undo()  # all but how a DistributedDataParallel is made
     attaching.install()

@@ -18,21 +18,20 @@ from typing import TYPE_CHECKING, Any
 import torch.distributed as dist
 
 from ftrun.inject.zero_edit.frames import call_site
-from ftrun.inject.zero_edit.patches import replace_everywhere
+from ftrun.inject.zero_edit.patches import Patches, replace_everywhere
 from ftrun.inject.zero_edit.refusals import refuse
 
 if TYPE_CHECKING:
     from ftrun.inject.zero_edit.models import Models
-    from ftrun.inject.zero_edit.patches import Patches
 
 MODULE = "torch.distributed.fsdp._fully_shard._fully_shard"
 NAME = "fully_shard"
 DATA_DIMENSIONS_MAX = 2
 
 
-def install(patches: Patches, models: Models) -> None:
+def install(models: Models) -> None:
     """Let ``fully_shard`` shard within the replica. It stays patched: see ``models.makes_ddp``."""
-    patches.when_imported(MODULE, lambda module: _patch(module, models))
+    Patches().when_imported(MODULE, lambda module: _patch(module, models))
 
 
 def _patch(module: Any, models: Models) -> None:

@@ -27,6 +27,8 @@ sys.path.insert(0, str(ROOT))
 
 from tests.zero_edit.matrix import CASES, FRAMEWORKS, Case, Outcome, has, run  # noqa: E402
 
+Script = tuple[str, str, int]
+"""Its file, its arguments, and the workers of each replica."""
 BEGIN, END = "<!-- matrix: begin -->", "<!-- matrix: end -->"
 
 
@@ -37,12 +39,14 @@ def main() -> int:
     parser.add_argument("--only", default="", help="cases whose words contain this")
     parser.add_argument("--jobs", type=int, default=1, help="cases at a time")
     options = parser.parse_args()
+    if options.only and options.write_docs:
+        parser.error("the table in the docs is of the whole matrix: give no --only")
     cases = [case for case in (*CASES, *FRAMEWORKS) if options.only in str(case)]
     for needs in sorted({case.needs for case in cases if not has(case.needs)}):
         print(f"{needs} is not installed: its cases are left out", flush=True)
     cases = [case for case in cases if has(case.needs)]
     undisturbed = {_shape(case): replace(case, kills="", late="") for case in cases}
-    rows: dict[tuple[str, str], list[tuple[Case, str, Outcome]]] = defaultdict(list)
+    rows: dict[Script, list[tuple[Case, str, Outcome]]] = defaultdict(list)
     failed = 0
     with ThreadPoolExecutor(options.jobs) as pool:
         calm = dict(zip(undisturbed, pool.map(_run, undisturbed.values()), strict=True))
@@ -63,8 +67,8 @@ def main() -> int:
     return 1 if failed else 0
 
 
-def _shape(case: Case) -> tuple[str, str]:
-    return case.script, case.args
+def _shape(case: Case) -> Script:
+    return case.script, case.args, case.workers
 
 
 def _run(case: Case) -> Outcome:
@@ -88,18 +92,20 @@ def _problem(outcome: Outcome, calm: Outcome) -> str:
     return ""
 
 
-def _table(rows: dict[tuple[str, str], list[tuple[Case, str, Outcome]]]) -> str:
+def _table(rows: dict[Script, list[tuple[Case, str, Outcome]]]) -> str:
     lines = [
         "| script | replicas | cases | equal, counters as undisturbed | steps lost "
         "| kill to healed, median and most |",
         "|---|---|---|---|---|---|",
     ]
-    for (script, args), cases in rows.items():
+    for (script, args, workers), cases in rows.items():
         good = sum(not why for _, why, _ in cases)
         lost = max(outcome.lost for _, _, outcome in cases)
         back = [seconds for _, _, outcome in cases for seconds in outcome.back_after_s]
+        each = f", {workers} workers each" if workers > 1 else ""
         lines.append(
-            f"| `{script} {args}`".replace(" `", "`") + f" | {cases[0][0].replicas} | {len(cases)} "
+            f"| `{script} {args}`{each}".replace(" `", "`")
+            + f" | {cases[0][0].replicas} | {len(cases)} "
             f"| {good} | at most {lost} | {_span(back)} |"
         )
     return "\n".join(lines)

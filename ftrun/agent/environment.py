@@ -107,24 +107,26 @@ def worker_environment(
         environment["NCCL_HOSTID"] = f"{settings.job_id}.{place.key}"
     if settings.device == "cpu":
         environment["CUDA_VISIBLE_DEVICES"] = ""
-    elif injected in (AUTO, Form.DDP.value):
+    elif injected in (AUTO, Form.DDP.value) and not settings.virtual_local_rank:
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(dict.fromkeys(machine.devices))
     return environment
 
 
 def _one_world(settings: RunSettings, machine: Machine, place: Place) -> dict[str, str]:
-    """An unmodified script sees all replicas as one world, and its rank is the slot.
+    """An unmodified script sees the workers of all replicas as one world, slot by slot.
 
     Many scripts write their files by ``LOCAL_RANK == 0``: it is the place on this node.
     """
-    slot, world = int(place.key.replica_id), settings.replicas
-    here = max(1, min(machine.capacity, world))
+    workers = settings.workers_per_replica
+    rank = int(place.key.replica_id) * workers + place.key.group_rank
+    world = settings.replicas * workers
+    here = max(1, min(machine.capacity * workers, world))
     known = list(dict.fromkeys(machine.devices))
-    own = known.index(place.devices[0]) if place.devices else slot % here
+    own = known.index(place.devices[place.key.group_rank]) if place.devices else rank % here
     return {
-        "RANK": str(slot),
-        "ROLE_RANK": str(slot),
-        "LOCAL_RANK": str(own),
+        "RANK": str(rank),
+        "ROLE_RANK": str(rank),
+        "LOCAL_RANK": "0" if settings.virtual_local_rank else str(own),
         "WORLD_SIZE": str(world),
         "ROLE_WORLD_SIZE": str(world),
         "LOCAL_WORLD_SIZE": str(here),

@@ -20,10 +20,24 @@ from ftrun.errors import ProtocolError
 RANKS_MAX = 1 << 20
 
 
+class _World:
+    """``first``: the rank of this replica group's first worker in the script's world."""
+
+    first = 0
+
+
+def count_from(rank: int) -> None:
+    """Let ranks in texts begin at ``rank``, where all replica groups are one world.
+
+    Groups that are sharded alike have equal texts then, although their ranks differ.
+    """
+    _World.first = rank
+
+
 def describe(value: Any) -> str:
     """The text of a DTensor: placements, shape and stride of the whole, device, ranks, names."""
     mesh = value.device_mesh
-    ranks = mesh.mesh.reshape(-1).tolist()
+    ranks = [rank - _World.first for rank in mesh.mesh.reshape(-1).tolist()]
     in_order = ranks == list(range(len(ranks)))
     parts = [
         [_words_of(placement) for placement in value.placements],
@@ -63,6 +77,7 @@ def rebuild(text: str, local: torch.Tensor) -> Any:
         if size > RANKS_MAX:
             raise ValueError(f"a mesh of {size} ranks")
         tensor = torch.tensor(list(range(size)) if ranks is None else ranks, dtype=torch.int)
+        tensor += _World.first
         mesh = DeviceMesh(
             str(device),
             tensor.view(mesh_shape),

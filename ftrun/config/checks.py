@@ -180,6 +180,12 @@ def _check_data(settings: RunSettings) -> None:
             f"--data exactly-once with --inject {settings.inject}: a script with a Manager chooses "
             "its samples itself, with ftrun.ElasticSampler. Nothing was started."
         )
+    if settings.data == "exactly-once" and settings.workers_per_replica > 1:
+        raise UserError(
+            f"--data exactly-once with {settings.workers_per_replica} workers per replica: ftrun "
+            "gives an unmodified script's samples to replicas of one worker only. Use "
+            "ftrun.ElasticSampler in the script, or leave --data out. Nothing was started."
+        )
     if settings.global_batch is None:
         return
     if settings.global_batch < 1:
@@ -204,12 +210,6 @@ def _check_names(settings: RunSettings) -> None:
     _check_data(settings)
     if settings.torchft not in TORCHFT_MODES:
         raise UserError(f"--torchft {settings.torchft!r}: give one of {', '.join(TORCHFT_MODES)}.")
-    if settings.inject == "ddp" and settings.workers_per_replica > 1:
-        raise UserError(
-            f"--inject ddp with {settings.workers_per_replica} workers per replica: an unmodified "
-            "script heals with one worker per replica. Give --replicas the number of workers, or "
-            "use ftrun.Manager in the script. Nothing was started."
-        )
     _check_logs_specs(settings.logs_specs)
     if settings.stdin is not None:
         replica, dot, rank = settings.stdin.partition(".")

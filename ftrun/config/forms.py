@@ -16,32 +16,33 @@ def injection(settings: RunSettings) -> str:
     """``--inject`` as it holds for this run: ``auto`` only where there is something to find out.
 
     A command, or a script under another interpreter, is out of reach, and so are the functions of
-    ``ftrun.launch``, whose values come back replica by replica. A replica of several workers needs
-    a Manager.
+    ``ftrun.launch``, whose values come back replica by replica.
     """
     if settings.inject != AUTO:
         return settings.inject
     script = settings.script.as_started()
     is_script = script.kind in (TargetKind.FILE, TargetKind.MODULE, TargetKind.PATH)
-    may_be_taken = settings.replicas > 1 and settings.workers_per_replica == 1
-    return AUTO if is_script and may_be_taken else Form.EXPLICIT.value
+    return AUTO if is_script and settings.replicas > 1 else Form.EXPLICIT.value
 
 
 def in_form(settings: RunSettings, form: Form) -> RunSettings:
     """The settings of the same run in another form.
 
-    ``ONE_WORLD``: what ``--workers-per-replica N`` and ``--replicas 1`` say.
+    ``ONE_WORLD``: what ``--replicas 1`` says, with all workers in the one replica.
     """
     if form is Form.EXPLICIT:
         return replace(settings, inject=WATCHED)
     if form is Form.DDP:
         return replace(settings, inject=form.value)
-    stdin = settings.stdin
+    stdin, workers = settings.stdin, settings.workers_per_replica
+    if stdin is not None:
+        replica, _, rank = stdin.partition(".")
+        stdin = f"0.{int(replica) * workers + int(rank or 0)}"
     return replace(
         settings,
         inject=Form.EXPLICIT.value,
         replicas=1,
         min_replicas=1,
-        workers_per_replica=settings.replicas,
-        stdin=None if stdin is None else f"0.{stdin.partition('.')[0]}",
+        workers_per_replica=settings.replicas * workers,
+        stdin=stdin,
     )

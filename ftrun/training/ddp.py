@@ -12,6 +12,10 @@ communication hook would have to divide afterwards. If contributors change befor
 out, it is written again from ``.grad``. Gradients that *are* the buckets
 (``gradient_as_bucket_view``) leave nothing to write again from: there the Manager divides.
 
+**Workers within a replica group** (``within``) that each compute a part of the batch: a bucket is
+averaged within the group when the reducer gives it, and across the groups after that. The Manager
+keeps a copy for a repair, because ``.grad`` holds one worker's part only.
+
 **Unused parameters** (``find_unused_parameters=True``) are those that no contributor used. The map
 of uses is reduced as one more bucket of the same batch, so that gradients and map stand or fall
 together, and replicas never differ in what they step. ``static_graph=True`` promises that all
@@ -29,6 +33,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch._C._distributed_c10d import (  # type: ignore[attr-defined]  # torch's stub lacks it.
     GradBucket,
@@ -64,13 +69,22 @@ class DistributedDataParallel(TorchDDP):
     Args:
         manager: the Manager of this process.
         module: the model.
+        within: the workers of this replica group among which the batch is split too; None: each
+            worker computes the whole of it. They begin with the first one's parameters and buffers.
         kwargs: torch's own arguments, except those that name a process group.
 
     Raises:
         UserError: an argument that cannot be kept.
     """
 
-    def __init__(self, manager: Manager, module: nn.Module, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        manager: Manager,
+        module: nn.Module,
+        *,
+        within: dist.ProcessGroup | None = None,
+        **kwargs: Any,
+    ) -> None:
         for name in _REFUSED:
             if kwargs.get(name):
                 raise UserError(
@@ -82,7 +96,10 @@ class DistributedDataParallel(TorchDDP):
         views = bool(kwargs.get("gradient_as_bucket_view", False))
         static = bool(kwargs.get("static_graph", False))
         finds_unused = bool(kwargs.get("find_unused_parameters", False)) and not static
-        buckets = _Buckets(manager, not views, finds_unused, is_static=static)
+        if within is not None:
+            begin_alike(module, within)
+        writes_again = not views and within is None
+        buckets = _Buckets(manager, writes_again, finds_unused, is_static=static, within=within)
         kwargs.update(_no_buffer_broadcast())
         super().__init__(module, process_group=buckets, init_sync=False, **kwargs)
         parameters = [p for p in self._module_parameters if p.requires_grad]
@@ -198,12 +215,20 @@ class _Buckets(ProcessGroup):
         writes_again: a bucket can be written again from the parameters' gradients.
         has_map: the map of uses follows the buckets; else a map is not reduced.
         is_static: the reducer waits for the buckets of its first pass as soon as they are issued.
+        within: see ``DistributedDataParallel``.
     """
 
     def __init__(
-        self, manager: Manager, writes_again: bool, has_map: bool, is_static: bool
+        self,
+        manager: Manager,
+        writes_again: bool,
+        has_map: bool,
+        *,
+        is_static: bool,
+        within: dist.ProcessGroup | None,
     ) -> None:
         super().__init__()
+        self._within = within
         self._is_static = is_static
         self._manager = manager
         self._writes_again = writes_again
@@ -235,6 +260,8 @@ class _Buckets(ProcessGroup):
             return self._reduce_bucket(tensor)
         if not self._has_map:
             return super().allreduce(tensors)
+        if self._within is not None:
+            _reduce_within(self._within, tensor, dist.ReduceOp.MAX)
         work = _UsesWork(self._manager, tensor)
         self._await()
         if not self._manager.is_participating():  # This replica's uses do not count.
@@ -246,6 +273,9 @@ class _Buckets(ProcessGroup):
         index = self._next
         self._next = (index + 1) % len(self._layouts)
         closes = self._next == 0 and not self._has_map
+        if self._within is not None:
+            _reduce_within(self._within, buffer, dist.ReduceOp.SUM)
+            buffer.div_(self._within.size())
         if self._writes_again:
             layout = self._layouts[index]
             future = self._manager.allreduce_bucket(
@@ -315,6 +345,25 @@ class _UsesWork(Work):
 
     def _restore(self, divided_by: int) -> None:
         self._average.copy_(self.uses).div_(divided_by)
+
+
+def begin_alike(module: nn.Module, within: dist.ProcessGroup) -> None:
+    """Give all workers of ``within`` the first one's parameters and buffers, as torch's DDP does.
+
+    Across the groups the first heal does that, rank by rank.
+    """
+    options = dist.BroadcastOptions()
+    options.rootRank = 0
+    for tensor in (*module.parameters(), *module.buffers()):
+        given = tensor.detach().contiguous()
+        within.broadcast([given], options).wait()
+        tensor.detach().copy_(given)
+
+
+def _reduce_within(within: dist.ProcessGroup, tensor: Tensor, op: Any) -> None:
+    options = dist.AllreduceOptions()
+    options.reduceOp = op
+    within.allreduce([tensor], options).wait()
 
 
 def at_end_of_backward(callback: Callable[[], None]) -> None:

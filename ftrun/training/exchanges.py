@@ -141,6 +141,11 @@ class Exchanges:
         with self._engine.changed:
             return self._kept.is_full
 
+    @property
+    def is_in_set_up(self) -> bool:
+        """Whether this worker has not begun its first step."""
+        return self._at_step() == SET_UP
+
     def close(self) -> None:
         """Close all connections to peers."""
         for link in self._links.values():

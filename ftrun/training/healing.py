@@ -65,6 +65,7 @@ class Healing:
         self._transport = transport
         self._one_donor = False
         self._needs_training_thread = False
+        self._is_still = False  # the script changes its state no more
         self._training_thread = threading.get_ident()
         self._seen: dict[str, Any] = {}  # the state in the training thread, where that is needed
         self._optimizers: list[torch.optim.Optimizer] = []
@@ -174,7 +175,7 @@ class Healing:
 
     def tree(self) -> dict[str, Any]:
         """All state as one tree; as last seen, where only the training thread may ask for it."""
-        if self._needs_training_thread and threading.get_ident() != self._training_thread:
+        if self._is_elsewhere:
             return {USER: dict(self._seen), OWN: self._own_state()}
         user = {key: state() for key, (_, state) in self._functions.items()}
         return {USER: user, OWN: self._own_state()}
@@ -198,6 +199,8 @@ class Healing:
             )
         for key, (load, _) in self._functions.items():
             load(user[key])
+        if self._is_still:
+            self._see()
         spoiled = [leaf.path for leaf in fetched.overwritten if not leaf.is_whole]
         if not spoiled:
             return None
@@ -243,6 +246,24 @@ class Healing:
         if self._needs_training_thread and self._offer_waits:
             self._serve_or_die()
 
+    def keep_still(self) -> None:
+        """In the training thread, at the script's end: from now on any thread may serve its state.
+
+        The training thread waits for peers then, and could not serve those that come meanwhile.
+        """
+        if self._needs_training_thread:
+            self._is_still = True
+            self._see()
+        self.forward_over()
+
+    def _see(self) -> None:
+        self._seen = {key: state() for key, (_, state) in self._functions.items()}
+
+    @property
+    def _is_elsewhere(self) -> bool:
+        """Whether this thread may not ask the script for its state."""
+        return self._needs_training_thread and threading.get_ident() != self._training_thread
+
     def allow_read(self, allowed: bool) -> None:
         """Whether the script allows to read its state now; it is in no forward pass at this call.
 
@@ -266,7 +287,7 @@ class Healing:
         order = self._offer
         if order is None or not self._offer_waits or not self._readable or self.is_unread:
             return
-        if self._needs_training_thread and threading.get_ident() != self._training_thread:
+        if self._is_elsewhere and not self._is_still:
             return  # see quorum_stands
         self._offer_waits = False
         tree = self.tree()

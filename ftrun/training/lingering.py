@@ -21,6 +21,7 @@ from ftrun.errors import PeerError, UserError
 from ftrun.training.engine import Engine
 from ftrun.training.exchanges import Exchanges
 from ftrun.training.step_flow import StepFlow
+from ftrun.training.vote import GroupVote
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +31,8 @@ PARTING_BEFORE_STEPS_S = 1.0
 """No quorum shows then that a peer has left."""
 FINISH_INDEX, PART_INDEX = 999_999_997, 999_999_998
 """Fixed, because a replica that meets the others twice must meet one that came only now."""
+_Broken = RuntimeError
+"""What Gloo raises if a worker of this replica is gone."""
 
 
 def linger(
@@ -39,28 +42,38 @@ def linger(
     exchanges: Exchanges,
     wanted: int,
     timeout_s: float,
+    vote: GroupVote | None = None,
 ) -> bool:
     """Wait at the end until all replicas have come to it, and serve those that heal meanwhile.
+
+    Workers of one replica meet first, and leave together: each is the only one of its replica that
+    its counterparts in the others can heal from.
 
     Args:
         wanted: how many replicas are to finish.
         timeout_s: how long a replica that is missing is waited for.
+        vote: the vote of a replica group of several workers.
 
     Returns:
         False if some replica was still missing at the deadline.
     """
     deadline = clock.now() + timeout_s
     machine.contributors_min = wanted
+    flow.is_over()
     try:
+        if vote is not None:
+            vote.any(False)
         while True:
             if not _meet(engine, machine, flow, deadline):
                 return False
             left_s = max(1.0, deadline - clock.now())
             met = exchanges.exchange(SITE, WHAT, b"", left_s, index=FINISH_INDEX)
             if len(met.contributions) >= wanted:
+                if vote is not None:
+                    vote.any(False)
                 _part(exchanges)
                 return True
-    except (PeerError, TimeoutError) as error:
+    except (PeerError, TimeoutError, _Broken) as error:
         log.warning("ends without the others: %s", error)
         return False
     finally:

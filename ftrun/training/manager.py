@@ -635,9 +635,8 @@ class Manager:
         """
         roster_size = self._context.replicas
         limit_s = timeout.total_seconds()
-        return linger(
-            self._engine, self._machine, self._flow, self._exchanges, roster_size, limit_s
-        )
+        engine, machine, flow = self._engine, self._machine, self._flow
+        return linger(engine, machine, flow, self._exchanges, roster_size, limit_s, self._vote)
 
     # ------------------------------------------------------------ errors
 

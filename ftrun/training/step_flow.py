@@ -195,6 +195,10 @@ class StepFlow:
             reason = "too few replicas contribute"
         return self._note_outcome(machine.state.step > before, reason)
 
+    def is_over(self) -> None:
+        """The script has come to its end, and changes its state no more."""
+        self._healing.keep_still()
+
     def report_error(self, error: Exception) -> None:
         """Forbid to commit the step under way; the first error is kept."""
         if self._error is None:

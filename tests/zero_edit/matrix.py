@@ -30,7 +30,7 @@ class Case:
     """One script, its arguments, and who is killed when (``RANK@MOMENT``).
 
     ``needs``: the package that the script imports beside torch. ``late``: the rank of a replica
-    that takes its time to begin again.
+    that takes its time to begin again. ``workers``: of each replica.
     """
 
     script: str
@@ -39,16 +39,18 @@ class Case:
     needs: str = ""
     replicas: int = REPLICAS
     late: str = ""
+    workers: int = 1
 
     def __str__(self) -> str:
+        several = f" ({self.workers} workers per replica)" if self.workers > 1 else ""
         late = f", {self.late} back late" if self.late else ""
         kills = f": {self.kills}{late}" if self.kills else ""
-        return f"{self.script} {self.args}".strip() + kills
+        return f"{self.script} {self.args}".strip() + several + kills
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """``ends``: what each replica has written at its end, by rank.
+    """``ends``: what each worker has written at its end, by rank; ``world``: of so many.
 
     ``back_after_s``: the seconds from each death until its replacement had healed.
     """
@@ -56,14 +58,14 @@ class Outcome:
     exit_code: int
     ends: dict[str, dict[str, object]]
     output: str
-    replicas: int = REPLICAS
+    world: int = REPLICAS
     back_after_s: tuple[float, ...] = ()
 
     @property
     def is_equal(self) -> bool:
-        """Whether all replicas have come to the same."""
+        """Whether all workers have come to the same."""
         found = list(self.ends.values())
-        return len(found) == self.replicas and all(end == found[0] for end in found)
+        return len(found) == self.world and all(end == found[0] for end in found)
 
     @property
     def counters(self) -> dict[str, object]:
@@ -99,6 +101,7 @@ def run(case: Case, directory: Path, *, python: str = sys.executable) -> Outcome
     finished = subprocess.run(
         [
             *(python, "-m", "ftrun", "--replicas", str(case.replicas), "--prefix"),
+            *("--workers-per-replica", str(case.workers)),
             *("--log-dir", str(directory / "logs"), str(SCRIPTS / script), *args),
         ],
         cwd=directory,
@@ -120,12 +123,12 @@ def run(case: Case, directory: Path, *, python: str = sys.executable) -> Outcome
     )
     ends = {
         rank: json.loads(path.read_text())
-        for rank in map(str, range(case.replicas))
+        for rank in map(str, range(case.replicas * case.workers))
         if (path := directory / f"end-{rank}.json").exists()
     }
     back = tuple(_back_after(directory / "logs"))
     output = finished.stdout + finished.stderr
-    return Outcome(finished.returncode, ends, output, case.replicas, back)
+    return Outcome(finished.returncode, ends, output, case.replicas * case.workers, back)
 
 
 def _back_after(logs: Path) -> Iterator[float]:
@@ -147,6 +150,16 @@ def _at(script: str, args: str, *moments: str) -> list[Case]:
     ]
 
 
+def _in_pairs(script: str, args: str, *moments: str) -> list[Case]:
+    """Replicas of two workers: one of slot 0, one of slot 1, of two at once and of all at once."""
+    who = (("0",), ("3",), ("1", "4"), ("0", "3", "4"))
+    return [
+        Case(script, args, ",".join(f"{rank}@{moment}" for rank in ranks), workers=2)
+        for moment in moments
+        for ranks in who
+    ]
+
+
 FULL = ("train 0 1", "train 1 7", "evaluation 1", "save 1", "set-up", "the end")
 QUICK = (
     Case("full.py", "", "0@train 1 3"),
@@ -157,6 +170,8 @@ QUICK = (
     Case("loops.py", "last", "0@train 8"),
     Case("loops.py", "two", "0@the end,2@the end", late="2"),
     Case("full.py", "", "1@the end"),
+    Case("full.py", "", "3@train 1 2", workers=2),
+    Case("sharded.py", "", "0@train 1 3", workers=2),
 )
 """A part of the matrix for every change."""
 CASES: tuple[Case, ...] = (
@@ -174,6 +189,9 @@ CASES: tuple[Case, ...] = (
     *_at("loops.py", "last", "train 20"),
     *_at("loops.py", "prefetch", "train 2", "train 20"),
     *_at("loops.py", "early", "train 2", "train 20"),
+    *_in_pairs("full.py", "", "train 0 1", "train 1 3", "evaluation 1", "the end"),
+    *_in_pairs("sharded.py", "", "train 0 1", "train 1 7", "evaluation 1", "set-up", "the end"),
+    *_in_pairs("sharded.py", "--hsdp --accum 2", "train 1 3", "evaluation 1"),
 )
 
 

@@ -505,7 +505,8 @@ class Supervisor:
         settings, who = self._settings, slot.replica_id
         self._slots.note(self._out.now, slot, f"asks for the form {form.value}: {event.reason}")
         if settings.alone:
-            self._out.add(words.begins_again(who, form, event.reason, settings.replicas))
+            workers = settings.replicas * settings.workers_per_replica
+            self._out.add(words.begins_again(who, form, event.reason, workers))
             self._ending.begin_again(form, event.reason)
         else:
             reason = words.cannot_begin_again(form, event.reason)

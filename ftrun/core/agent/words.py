@@ -112,10 +112,10 @@ def apart(replica_id: str, target: str, replicas: int, has_stepped: bool) -> Sho
     return _notice("apart", text, replica_id)
 
 
-def begins_again(replica_id: str, form: Form, reason: str, replicas: int) -> ShowNotice:
-    """The run begins again in another form."""
+def begins_again(replica_id: str, form: Form, reason: str, workers: int) -> ShowNotice:
+    """The run begins again in another form. ``workers``: of all replicas."""
     then = {
-        Form.ONE_WORLD: f"ftrun begins again as torchrun would: one world of {replicas} workers "
+        Form.ONE_WORLD: f"ftrun begins again as torchrun would: one world of {workers} workers "
         "that restarts as a whole",
         Form.EXPLICIT: "ftrun begins again with each replica as a world of its own, as "
         "--inject explicit does",

@@ -8,7 +8,9 @@ ftrun itself. Begin with ``loop.py``.
 | file | what it patches or keeps |
 |---|---|
 | world.py | ``torch.distributed``: one world of all replicas, whose collectives are exchanges |
+| mates.py | the workers of one replica, where these are several |
 | models.py | DistributedDataParallel; the modules that no DDP wraps |
+| sharding.py | FSDP2's ``fully_shard``, within replicas of several workers |
 | stepping.py | optimizers, schedulers, GradScaler |
 | loaders.py, cursor.py | DataLoader iterators; which of their batches a step trains on |
 | exactly_once.py | the loader of training batches, under ``--data exactly-once`` |
@@ -20,6 +22,7 @@ ftrun itself. Begin with ``loop.py``.
 | trial.py | ``ftrun check``: what a worker does in a trial |
 | settings.py | what is compared of the optimizers, so that nothing diverges silently |
 | files.py | ``torch.save`` of one replica for all |
+| checkpoints.py | ``torch.distributed.checkpoint``: one replica writes for all |
 | told.py, charge.py | what is said; what ftrun has taken charge of |
 | attaching.py | under ``auto``: which form the script turns out to have |
 | variables.py | the environment of both forms, and who has read it |
@@ -51,38 +54,47 @@ def install(
         environment: its variables.
         explicit: those that hold if the script turns out to be explicit; None: it is taken.
     """
-    from ftrun.inject.zero_edit import counting, files, loaders, refusals, world
+    from ftrun.checkpoint import meshes
+    from ftrun.inject.zero_edit import counting, files, loaders, refusals, sharding, world
     from ftrun.inject.zero_edit.attaching import Attaching
+    from ftrun.inject.zero_edit.checkpoints import Checkpoints
     from ftrun.inject.zero_edit.loop import Loop
     from ftrun.inject.zero_edit.patches import Patches
     from ftrun.inject.zero_edit.variables import Variables
 
     loop, patches = Loop(here), Patches()
     loop.models.install(patches)
+    if loop.mates.are_several:
+        meshes.count_from(loop.mates.first)
+        sharding.install(loop.models)
     loop.stepping.install(patches)
     loaders.Draws.before = loop.before_draw
     loaders.install(patches, loop.exactly_once.claim)
     counting.install(patches)
-    world.install(here, loop.exchange, patches)
+    world.install(here, loop.mates, loop.exchange, patches, lambda: loop.on_world())
     files.install(patches)
+    Checkpoints(loop.mates, loop.exchange).install(patches)
     if explicit is not None:
 
         def undo() -> None:
             patches.undo()
             counting.forget()
+            meshes.count_from(0)
 
         refusals.may_begin_again(here)
         variables = Variables(environment, explicit)
-        attaching = Attaching(variables, undo, lambda: loop.makes_manager)
+        attaching = Attaching(variables, undo, lambda: loop.makes_manager, loop.mates.are_here)
         loop.models.makes_ddp = attaching.makes_ddp
         loop.on_raise = attaching.raised
+        if loop.mates.are_several:
+            loop.on_world = variables.before_read = attaching.asks_for_world
         attaching.install()
     return loop
 
 
 def watch(here: WorkerContext) -> None:
     """Make sure that a script that has begun again as explicit makes a Manager."""
-    from ftrun.inject.zero_edit import refusals
+    from ftrun.inject.zero_edit import refusals, sharding
     from ftrun.inject.zero_edit.attaching import Attaching, Stage
     from ftrun.inject.zero_edit.loop import Loop
     from ftrun.inject.zero_edit.patches import Patches
@@ -94,5 +106,7 @@ def watch(here: WorkerContext) -> None:
     attaching.stage = Stage.EXPLICIT
     loop.models.makes_ddp = attaching.makes_ddp
     loop.models.install(patches)
+    if loop.mates.are_several:
+        sharding.install(loop.models)
     patches.undo()  # all but how a DistributedDataParallel is made
     attaching.install()

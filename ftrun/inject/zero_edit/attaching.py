@@ -10,6 +10,8 @@
 A script names ``ftrun.Manager`` at its top, before it reads its rank: then everything is as if
 nothing had been patched. Where it comes too late for that, because it has read a variable or has
 made its process group, the run begins again (core/forms.py). MANAGED: its Manager is made.
+FSDP2's ``fully_shard`` counts as torch's DDP where a replica has several workers. There a script
+makes its process group before its Manager, so one that has imported ftrun by then is explicit.
 
 Not here: the forms' variables (variables.py), what is patched (__init__.py).
 """
@@ -17,9 +19,11 @@ Not here: the forms' variables (variables.py), what is patched (__init__.py).
 from __future__ import annotations
 
 import os
+import sys
 import traceback
 from collections.abc import Callable
 from enum import Enum
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -63,11 +67,17 @@ class Attaching:
         variables: the environment of both forms.
         undo: removes all patches.
         is_own: whether ftrun makes a Manager for the script at this moment.
+        is_shared: whether all workers of this replica come to the same place.
     """
 
     def __init__(
-        self, variables: Variables, undo: Callable[[], None], is_own: Callable[[], bool]
+        self,
+        variables: Variables,
+        undo: Callable[[], None],
+        is_own: Callable[[], bool],
+        is_shared: Callable[[], bool] = lambda: True,
     ) -> None:
+        self._is_shared = is_shared
         self.stage = Stage.OPEN
         self._variables = variables
         self._undo = undo
@@ -90,7 +100,8 @@ class Attaching:
         """The script has failed before its first step. Was it at something that is not offered?
 
         The world of an open script is not all that torch.distributed is. If the error comes from
-        there, the script runs as under torchrun, where the same error is the script's own.
+        there, the script runs as under torchrun, where the same error is the script's own. Within
+        a replica of several workers a collective fails too because one of them has died.
 
         Raises:
             Refused: it was.
@@ -99,7 +110,8 @@ class Attaching:
         if not (is_open and _has_group()):
             return
         frames = traceback.extract_tb(error.__traceback__)
-        if frames and any(part in frames[-1].filename for part in _DISTRIBUTED):
+        is_there = frames and any(part in frames[-1].filename for part in _DISTRIBUTED)
+        if is_there and self._is_shared():
             site = next((f for f in reversed(frames) if is_script(f.filename)), frames[0])
             place = f"{os.path.basename(site.filename)}:{site.lineno}"
             refuse(
@@ -118,6 +130,11 @@ class Attaching:
             case Stage.EXPLICIT:
                 self._made_ddp_at = self._made_ddp_at or call_site()
         return self.stage is Stage.TAKEN
+
+    def asks_for_world(self) -> None:
+        """The script reads its rank, or makes its process group: has it imported ftrun?"""
+        if self.stage is Stage.OPEN and _has_imported_ftrun():
+            self._is_explicit("ftrun")
 
     def _look_up(self, name: str) -> Any:
         if name in EXPLICIT_NAMES and self.stage in (Stage.OPEN, Stage.TAKEN):
@@ -145,7 +162,7 @@ class Attaching:
             want(
                 Form.DDP,
                 f"{self._made_ddp_at}: this script names ftrun's classes, but trains torch's "
-                "DistributedDataParallel without a Manager",
+                "DistributedDataParallel (or FSDP2) without a Manager",
             )
         if _has_group():
             refuse(
@@ -178,6 +195,18 @@ class Attaching:
             return f"the script has read {self._variables.read_at}"
         in_use = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
         return "CUDA is in use" if in_use else ""
+
+
+def _has_imported_ftrun() -> bool:
+    """Whether a module of the script has ftrun, or a module of it, among its names."""
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None)
+        if isinstance(file, str) and is_script(file):
+            for value in list(vars(module).values()):
+                is_module = isinstance(value, ModuleType)
+                if is_module and value.__name__.partition(".")[0] == ftrun.__name__:
+                    return True
+    return False
 
 
 def _has_group() -> bool:

@@ -23,11 +23,14 @@ def parts(models: Models, stepping: Stepping) -> tuple[list[str], list[str]]:
     """What is carried, and what is not, each with the lines of the script that made it."""
     optimizers = stepping.optimizers.all()
     sites = dict(zip(map(id, models.wrapped), models.sites, strict=True))
+    sharded = [x for x in models.wrapped if models.is_sharded(x)]
+    in_whole = [x for x in models.wrapped if not models.is_sharded(x)]
     managed = [x for x in optimizers if models.has_parameter_of(x)]
     loose = [x for x in optimizers if not models.has_parameter_of(x)]
     scalers = [x for x in stepping.scalers.all() if x.is_enabled()]
     carried = [
-        _names("DistributedDataParallel of", models.wrapped, lambda x: sites[id(x)]),
+        _names("DistributedDataParallel of", in_whole, lambda x: sites[id(x)]),
+        _names("FSDP2's", sharded, lambda x: sites[id(x)]),
         _names("other modules", models.loose_roots()),
         _names("optimizers", managed, stepping.optimizers.site_of),
         _names("schedulers", stepping.schedulers.all(), stepping.schedulers.site_of),

@@ -45,6 +45,7 @@ from ftrun.inject.zero_edit.frames import (
 )
 from ftrun.inject.zero_edit.frameworks import Frameworks
 from ftrun.inject.zero_edit.loaders import OPEN, LoaderIterator
+from ftrun.inject.zero_edit.mates import Mates
 from ftrun.inject.zero_edit.models import Models
 from ftrun.inject.zero_edit.noting import Noted, Noting, matched
 from ftrun.inject.zero_edit.place import Place, digest, summary
@@ -67,7 +68,9 @@ class Loop:
     Attributes:
         in_step: a step is under way.
         makes_manager: the Manager of this process is being made, for the script.
+        mates: the workers of this replica.
         on_raise: called if the script fails before its first step.
+        on_world: called before the script makes its process group.
         steps: that this process has ended; ``lost``: those of them that were not committed.
     """
 
@@ -75,9 +78,13 @@ class Loop:
         self.in_step = self.makes_manager = False
         self.on_raise: Callable[[BaseException], None] = lambda error: None
         self.steps = self.lost = 0
+        self.on_world: Callable[[], None] = lambda: None
+        self.mates = Mates(here)
         self._frameworks = Frameworks()
         self._noting = Noting(self._frameworks, lambda: self.manager().exchanges.place())
-        self.models = Models(self.manager, self.before_forward, self._noting.evaluation)
+        self.models = Models(self.mates, self.manager, self.before_forward, self._noting.evaluation)
+        if self.mates.are_several:
+            self.models.on_first = self._look_for_peers
         self.stepping = Stepping(
             self.models.has_parameter_of,
             self.commit,
@@ -101,7 +108,7 @@ class Loop:
         self._outcome = True
         self._commits = 0  # steps since ``_place``
         self._is_told = False
-        self._trial = trial_of(here.replica_id, here.restarts, here.replicas)
+        self._trial = trial_of(here)
         if self._trial is not None:
             self._noting.look = self._trial.look
         self._batches_of = ""
@@ -128,18 +135,28 @@ class Loop:
                 f"{site}: {what}: the collectives before the first step take more memory than "
                 "ftrun keeps for replicas that come later"
             )
-        found = exchanges.exchange(site, what, body, timeout_s)
-        return {int(c.replica_id): c.body for c in found.contributions}
+        found = self.mates.exchange(exchanges, site, what, body, timeout_s)
+        if found is not None:
+            return found
+        given = exchanges.exchange(site, what, body, timeout_s).contributions
+        return {int(c.replica_id): c.body for c in given}
 
     def _joins_at(self) -> str:
         """The stack at which the peers draw, if they train and this replica has not joined."""
         if self._has_stepped:
             return ""
         if self._peers_at is None:
-            limit_s = self._here.quorum_timeout_s
-            text = self.manager().exchanges.peek_place(limit_s)
-            self._peers_at = self._snapshot_place() if text is None else Place.decode(text)
-        return digest(self._peers_at.entry) if self._peers_at.entry else ""
+            self._look_for_peers()
+        entry = (self._peers_at or Place()).entry
+        return digest(entry) if entry else ""
+
+    def _look_for_peers(self) -> None:
+        """Find out where the peers train; mates go by what their lead has found."""
+        limit_s, exchanges = self._here.quorum_timeout_s, self.manager().exchanges
+        text = exchanges.peek_place(limit_s) if self.mates.is_lead else None
+        if self.mates.are_several:
+            text = self.mates.from_lead(exchanges, (text or "").encode(), limit_s).decode() or None
+        self._peers_at = self._snapshot_place() if text is None else Place.decode(text)
 
     def _snapshot_place(self) -> Place:
         """Where the snapshot stands that the job goes on from, if no peer trains."""
@@ -247,10 +264,10 @@ class Loop:
             place = None
             if self._has_loaded and manager.current_step():
                 place = self._loaded_place()
-            if not manager.is_healing() and (place is not None or not self._has_loaded):
+            lacks = manager.is_healing() or (place is None and self._has_loaded)
+            # At step 0 all begin at the same place. Mates go on together, or not at all.
+            if not self.mates.any(lacks and manager.current_step() > 0):
                 break
-            if not manager.current_step():
-                break  # all begin at the same place
             manager.should_commit()
         self._has_stepped = self.in_step = True
         return place
@@ -281,11 +298,19 @@ class Loop:
         and no optimizer has stepped yet."""
         settings = settings_of(self._managed)
         is_due = manager.current_step() % PARAMETERS_EVERY == 0
+        found = self._digest() if is_due else ""
+        if not self.mates.is_lead:
+            return
         manager.progress.mark(
             partial(text_of, settings),
-            digest_of(self._managed) if is_due else "",
+            found,
             partial(_position, self._place, self._commits),
         )
+
+    def _digest(self) -> str:
+        """A digest of the replica's parameters, of which each mate may have a part."""
+        found = digest_of(self._managed)
+        return self.mates.digest(found) if self.mates.are_several else found
 
     def _replay(self) -> None:
         """A step ends that this replica has gone through again: its result has healed already."""
@@ -313,7 +338,7 @@ class Loop:
         loaded = self._start(manager, allow_heal=True)
         if loaded is None:
             return  # the peers have gone: nobody to heal from, so it begins at the beginning
-        _renew_random(self._here.replica_id, manager.current_step())
+        _renew_random(self.mates.rank, manager.current_step())
         self._go_to(loaded, iterator, is_drawn=False)
         self._place = loaded
         self._frameworks.capture()
@@ -374,16 +399,19 @@ class Loop:
         self._managed = [x for x in optimizers if self.models.has_parameter_of(x)]
         for optimizer in self._managed:
             manager.watch_optimizer(optimizer)
+        self.models.average_sharded(manager, self._managed)
         self._batches_of = OPEN.words()
         if self._is_told:
             return
         self._is_told = True
-        if self._here.replica_id == "0" and not self._joins_at():
+        if self.mates.rank == 0 and not self._joins_at():
             told.say(charge.line(self.models, self.stepping, self._batches_of))
 
     def _tell_joined(self, place: Place, changed: list[str]) -> None:
         more = len(changed) - COUNTERS_TOLD_MAX
         shown = ", ".join(changed[:COUNTERS_TOLD_MAX]) + (f" and {more} more" if more > 0 else "")
+        if not self.mates.is_lead:
+            return
         told.say(
             f"replica {self._here.replica_id} joined at {place.words()}"
             + (f"; set: {shown}" if shown else "")
@@ -395,8 +423,7 @@ class Loop:
         """For the report of a trial."""
         carried, loose = charge.parts(self.models, self.stepping)
         carried.append(f"batches of {self._batches_of}")
-        digest = digest_of(self._managed)
-        return {"parameters": digest, "lost": self.lost, "carried": carried, "loose": loose}
+        return {"parameters": self._digest(), "lost": self.lost, "carried": carried, "loose": loose}
 
     def raised(self, error: BaseException) -> None:
         """The script has failed. Raises ``Refused`` if it is to begin again in another form."""
@@ -421,6 +448,7 @@ class Loop:
         if not self._has_followed:
             self._place = replace(self._place, has_finished=True, commits=self._commits)
         self._show_place(self._manager)
+        self.mates.any(False)  # they come together: one of them may still write a file
         if not self._manager.linger():
             told.say(
                 f"replica {self._here.replica_id} ends although others have not come to the end"
@@ -438,8 +466,8 @@ def _position(place: Place, commits: int) -> str:
     return f"{summary(place)}, step {commits} from there"
 
 
-def _renew_random(replica_id: str, step: int) -> None:
+def _renew_random(rank: int, step: int) -> None:
     """A newcomer must not draw the numbers of the job's first steps once more."""
-    seed = (int(replica_id) << 40) ^ (step + 1)
+    seed = (rank << 40) ^ (step + 1)
     torch.manual_seed(seed)
     random.seed(seed)

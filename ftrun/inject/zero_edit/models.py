@@ -1,8 +1,10 @@
-"""DistributedDataParallel of the script, and the modules that none wraps.
+"""The script's models: those that are trained on all replicas, and modules that are not.
 
 ``DistributedDataParallel(...)`` makes an object of ``ManagedModel``, which is a subclass, so that
 ``isinstance`` and attributes are as the script expects, also in modules that imported torch's class
-before. Not here: how gradients are reduced (training/ddp.py), steps (loop.py).
+before. A model that FSDP2 shards is one too: ``fully_shard`` says which (sharding.py).
+
+Not here: how gradients are reduced (training/), steps (loop.py).
 """
 
 from __future__ import annotations
@@ -10,19 +12,21 @@ from __future__ import annotations
 import functools
 import inspect
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as TorchDDP
+from torch.optim import Optimizer
 
 from ftrun.inject.zero_edit.frames import call_site
+from ftrun.inject.zero_edit.mates import Mates
 from ftrun.inject.zero_edit.patches import Patches
 from ftrun.inject.zero_edit.refusals import refuse
-from ftrun.inject.zero_edit.world import World
 from ftrun.training.ddp import DistributedDataParallel
 from ftrun.training.manager import Manager
+from ftrun.training.sharded import replicate
 
 MODULES_MAX = 200_000
 
@@ -31,29 +35,38 @@ class Models:
     """The models of this process.
 
     Args:
+        mates: the workers of this replica.
         manager: makes the Manager, at the first model.
         before_forward: called before a forward pass in training; False: the pass does not count.
         before_evaluation: called before a forward pass of a model in evaluation mode.
 
     Attributes:
-        wrapped, sites: what a DistributedDataParallel wraps, and where the script made that.
-        makes_ddp: called before the script makes a DistributedDataParallel; False: it is torch's
-            own, because the script is explicit.
+        wrapped, sites: what a DistributedDataParallel wraps or FSDP2 shards, and where the script
+            made that.
+        makes_ddp: called before the script makes a DistributedDataParallel, or shards a model;
+            False: it is torch's own, because the script is explicit.
+        on_first: called when there is a first one.
     """
 
     def __init__(
         self,
+        mates: Mates,
         manager: Callable[[], Manager],
         before_forward: Callable[[], bool],
         before_evaluation: Callable[[], None],
     ) -> None:
         self.makes_ddp: Callable[[], bool] = lambda: True
+        self.on_first: Callable[[], None] = lambda: None
+        self.mates = mates
+        self._mesh: Any = None
+        self._sharded: dict[int, Any] = {}  # by id: the hook before its forward pass
+        self._is_averaged = False
         self.manager = manager
         self.before_forward = before_forward
         self.before_evaluation = before_evaluation
         self.wrapped: list[nn.Module] = []
         self.sites: list[str] = []
-        self._parameters: set[int] = set()
+        self._parameters: set[int] | None = None
         self._steppers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._made: list[weakref.ref[nn.Module]] = []
         self._roots: list[nn.Module] | None = None
@@ -64,20 +77,70 @@ class Models:
             self._roots = self.loose_roots()
 
     def add(self, module: nn.Module) -> None:
-        """A DistributedDataParallel wraps ``module``."""
+        """A DistributedDataParallel wraps ``module``, or FSDP2 shards it."""
         self.wrapped.append(module)
         self.sites.append(call_site())
-        self._parameters |= {id(parameter) for parameter in module.parameters()}
+        self._parameters = None
+        on_first, self.on_first = self.on_first, lambda: None
+        on_first()
 
     def has_parameter_of(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Whether the optimizer steps something that a DistributedDataParallel wraps."""
+        """Whether the optimizer steps something that is trained on all replicas."""
         if optimizer in self._steppers:
             return True
-        groups = optimizer.param_groups
-        found = any(id(p) in self._parameters for group in groups for p in group["params"])
+        if self._parameters is None:
+            self._parameters = {id(p) for module in self.wrapped for p in module.parameters()}
+        known, groups = self._parameters, optimizer.param_groups
+        found = any(id(p) in known for group in groups for p in group["params"])
         if found:
             self._steppers.add(optimizer)
         return found
+
+    # ------------------------------------------------------------ FSDP2
+
+    def mesh(self, wished: Any) -> Any:
+        """The mesh of this replica's workers, in place of the one over all that is wished."""
+        if self._mesh is None:
+            self._mesh = self.mates.make_mesh(None if wished is None else wished.device_type)
+        return self._mesh
+
+    def add_sharded(self, module: nn.Module) -> None:
+        """FSDP2 shards ``module``; the outermost such modules are the models."""
+        inner = {id(part) for part in module.modules()}
+        for at in reversed(range(len(self.wrapped))):
+            if id(self.wrapped[at]) in inner:
+                del self.wrapped[at], self.sites[at]
+        for part in inner & self._sharded.keys():
+            self._sharded.pop(part).remove()
+        hook = module.register_forward_pre_hook(self._before_sharded, prepend=True)
+        self._sharded[id(module)] = hook
+        self.add(module)
+
+    def average_sharded(self, manager: Manager, optimizers: Sequence[Optimizer]) -> None:
+        """Before the first step: average all models that FSDP2 shards across the replicas."""
+        if self._is_averaged or not self._sharded:
+            return
+        self._is_averaged = True
+        known = {id(p) for module in self.wrapped for p in module.parameters()}
+        for optimizer in optimizers:
+            if any(id(p) not in known for group in optimizer.param_groups for p in group["params"]):
+                refuse(
+                    f"{self.sites[0]}: {type(optimizer).__name__} steps parameters that no "
+                    "fully_shard has, which nothing would average. Call fully_shard on the whole "
+                    "model, after its parts"
+                )
+        for module in self.wrapped:
+            if id(module) in self._sharded:
+                replicate(manager, module)
+
+    def is_sharded(self, module: nn.Module) -> bool:
+        """Whether FSDP2 shards this model."""
+        return id(module) in self._sharded
+
+    def _before_sharded(self, module: Any, _: Any) -> None:
+        trains = torch.is_grad_enabled() and module.training
+        if trains and not self.before_forward():
+            module.set_requires_all_reduce(False)  # the pass reduces within the replica only
 
     def loose_roots(self) -> list[nn.Module]:
         """Modules with a state that no DistributedDataParallel wraps and no other one contains.
@@ -158,13 +221,14 @@ class ManagedModel(DistributedDataParallel):
         given = dict(_SIGNATURE.bind(self, *args, **kwargs).arguments)
         given.pop("self")
         module = given.pop("module")
-        group = given.get("process_group")
-        if group is not None and not isinstance(group, World):
-            _check_group(group)
+        for name in ("process_group", "device_mesh"):
+            _check_group(given.get(name))
         for name in _OWN_GROUP:
             given.pop(name, None)
         _check_layers(module)
-        super().__init__(models.manager(), module, **given)
+        if models.mates.are_several and models.mates.group is None:
+            refuse(f"{call_site()}: DistributedDataParallel before init_process_group")
+        super().__init__(models.manager(), module, within=models.mates.group, **given)
         models.add(module)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -179,11 +243,12 @@ class ManagedModel(DistributedDataParallel):
 
 
 def _check_group(group: Any) -> None:
-    if group.size() == torch.distributed.get_world_size():
+    """Refuse a process group, or a mesh, of fewer than all ranks."""
+    if group is None or group.size() == torch.distributed.get_world_size():
         return
     refuse(
         f"{call_site()}: DistributedDataParallel over {group.size()} ranks: ftrun reduces over all "
-        "replicas. Leave process_group out"
+        "replicas. Leave process_group and device_mesh out"
     )
 
 

@@ -5,6 +5,9 @@ Not here: what is put there, and why (models.py, stepping.py, loaders.py, counti
 
 from __future__ import annotations
 
+import importlib.machinery
+import sys
+from collections.abc import Callable
 from typing import Any
 
 _ABSENT = object()
@@ -21,6 +24,25 @@ class Patches:
         self._before.append((owner, name, vars(owner).get(name, _ABSENT)))
         setattr(owner, name, value)
 
+    def when_imported(self, name: str, call: Callable[[Any], None]) -> None:
+        """Call with the module ``name`` once it is imported, before anybody has names of it.
+
+        Some parts of torch take half a second to import, so this does not import them. ``undo``
+        ends the wait; what ``call`` has done stays.
+        """
+        if name in sys.modules:
+            call(sys.modules[name])
+            return
+        loader: Any = importlib.machinery.SourceFileLoader
+        plain = loader.exec_module
+
+        def exec_module(self: Any, module: Any) -> None:
+            plain(self, module)
+            if module.__name__ == name:
+                call(module)
+
+        self.put(loader, "exec_module", exec_module)
+
     def undo(self) -> None:
         """Put everything back, the newest first."""
         while self._before:
@@ -29,3 +51,10 @@ class Patches:
                 delattr(owner, name)
             else:
                 setattr(owner, name, before)
+
+
+def replace_everywhere(name: str, plain: Any, ours: Any) -> None:
+    """Let ``ours`` stand for the function ``plain`` in all modules that have it under ``name``."""
+    for module in list(sys.modules.values()):
+        if getattr(module, "__dict__", {}).get(name) is plain:
+            setattr(module, name, ours)

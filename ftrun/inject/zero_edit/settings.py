@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
+from ftrun.checkpoint.leaves import local_of
+
 _NUMBERS = (int, float)
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """By the size of an element: a sum of integers is the same in every order."""
@@ -46,12 +48,15 @@ def text_of(settings: Settings) -> str:
 
 
 def digest_of(optimizers: Sequence[Optimizer]) -> str:
-    """A digest of the bits of all parameters that these optimizers step: one pass over them."""
+    """A digest of the bits of all parameters that these optimizers step: one pass over them.
+
+    Of a sharded one, this worker's part.
+    """
     sums: dict[torch.device, list[torch.Tensor]] = {}
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             for parameter in group["params"]:
-                sums.setdefault(parameter.device, []).append(_sum(parameter.detach()))
+                sums.setdefault(parameter.device, []).append(_sum(local_of(parameter.detach())))
     numbers = [torch.stack(found).tolist() for found in sums.values()]
     return hashlib.blake2b(repr(numbers).encode(), digest_size=8).hexdigest()
 

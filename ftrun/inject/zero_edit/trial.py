@@ -21,6 +21,7 @@ import torch
 from ftrun.inject.zero_edit.frames import Spot, heals, script_frames, spot_of
 
 if TYPE_CHECKING:
+    from ftrun.training.context import WorkerContext
     from ftrun.training.manager import Manager
 
 VARIABLE = "FTRUN_CHECK"
@@ -35,7 +36,8 @@ class Trial:
     """One worker's part in a trial.
 
     ``kill_at``: the step at which ``victim`` dies in its first life. ``steps``: from there on the
-    trial ends when all replicas have contributed to ``TOGETHER_STEPS`` in a row.
+    trial ends when all replicas have contributed to ``TOGETHER_STEPS`` in a row. ``reports``: of
+    several workers of a replica the first one.
     """
 
     directory: Path
@@ -45,6 +47,7 @@ class Trial:
     kill_at: int
     steps: int
     replicas: int
+    reports: bool = True
     joined: str = ""
     set_to: list[str] = field(default_factory=list)
     _complete_for: int = 0
@@ -81,6 +84,8 @@ class Trial:
 
     def write(self, facts: dict[str, Any]) -> None:
         """Leave the report."""
+        if not self.reports:
+            return
         _write(
             self.directory / f"report-{self.replica_id}.json",
             {
@@ -99,14 +104,21 @@ class Trial:
         os._exit(0)
 
 
-def trial_of(replica_id: str, starts: int, replicas: int) -> Trial | None:
+def trial_of(here: WorkerContext) -> Trial | None:
     """The trial that this worker is a part of; None: there is none."""
     named = os.environ.get(VARIABLE)
     if not named:
         return None
     plan = json.loads((Path(named) / PLAN).read_text())
     return Trial(
-        Path(named), replica_id, starts, plan["victim"], plan["kill_at"], plan["steps"], replicas
+        Path(named),
+        here.replica_id,
+        here.restarts,
+        plan["victim"],
+        plan["kill_at"],
+        plan["steps"],
+        here.replicas,
+        here.group_rank == 0,
     )
 
 

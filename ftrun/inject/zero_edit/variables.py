@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
 from ftrun.inject.zero_edit.frames import is_script
 
@@ -27,10 +27,17 @@ class _Watched(dict[bytes, bytes]):
         super().__init__(data)
         self.names = names
         self.read_at = ""
+        self.before_read: Callable[[], None] | None = None
 
     def __getitem__(self, key: bytes) -> bytes:
         if key in self.names and not self.read_at:
-            self.read_at = _reader(os.fsdecode(key))
+            reader = _reader(os.fsdecode(key))
+            if reader and self.before_read is not None:
+                self.before_read()
+                now: Any = getattr(os.environ, "_data")  # noqa: B009 - the stub does not have it
+                if now is not self:  # the script is explicit, and has other values
+                    return cast(bytes, now[key])
+            self.read_at = reader
         return super().__getitem__(key)
 
 
@@ -54,6 +61,16 @@ class Variables:
     def read_at(self) -> str:
         """The first read of a variable that differs, as ``RANK at train.py:3``; "": none."""
         return self._watched.read_at if self._watched is not None else ""
+
+    @property
+    def before_read(self) -> Callable[[], None] | None:
+        """Called before the first such read; the form may be found in it."""
+        return self._watched.before_read if self._watched is not None else None
+
+    @before_read.setter
+    def before_read(self, call: Callable[[], None]) -> None:
+        if self._watched is not None:
+            self._watched.before_read = call
 
     def become_explicit(self) -> None:
         """Set the values of the explicit form."""

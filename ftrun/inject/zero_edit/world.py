@@ -1,11 +1,15 @@
 """One world of all replicas for the script's own collectives, under any backend's name.
 
-Its size and ranks never change: rank is the slot. A collective outside of DDP is a named exchange
-(core/worker/exchange.py), so that it never touches the gradients' group. A replica that is away
-adds nothing: a sum or a mean is of those that are there, and a list has the caller's own tensor in
-its place. Collectives that cannot be kept are refused in words.
+Its size and ranks never change: rank is the slot, and among several workers of a replica they count
+on within the slot. A collective outside of DDP is a named exchange (core/worker/exchange.py), so
+that it never touches the gradients' group. A replica that is away adds nothing: a sum or a mean is
+of those that are there, and a list has the caller's own tensor in its place. Collectives that
+cannot be kept are refused in words.
 
-Not here: gradients (models.py), the exchange (training/exchanges.py).
+A group of ranks of one replica is a process group of torch's own, because these live and die
+together. A group that crosses replicas may be made, for a mesh, but not used.
+
+Not here: gradients (models.py, sharding.py), the exchange (training/exchanges.py).
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ from torch.distributed import ReduceOp, distributed_c10d
 from ftrun.core.worker.exchange import BODY_BYTES_MAX
 from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.frames import call_site
+from ftrun.inject.zero_edit.mates import Mates
 from ftrun.inject.zero_edit.patches import Patches
 from ftrun.inject.zero_edit.refusals import refuse
 from ftrun.training.context import WorkerContext
@@ -35,6 +40,7 @@ REFUSED = (
     "{site}: {what} across replicas is not offered to a script that heals step by step. Use "
     "all_reduce, all_gather, broadcast or barrier there"
 )
+SHARDS = " (FSDP2 is carried within replicas of several workers: --workers-per-replica)"
 
 Exchange = Callable[[str, str, bytes, float], dict[int, bytes]]
 
@@ -64,14 +70,18 @@ class World(dist.ProcessGroup):
     """All replicas.
 
     Args:
-        rank, size: of this replica; ``size``: of all that are wanted.
+        rank: of this worker; ``size``: of all workers that are wanted.
+        bytes_max: that one collective may take from a worker.
         timeout: of one collective.
         exchange: gives bytes at a call site, and gets those of all, by rank.
     """
 
-    def __init__(self, rank: int, size: int, timeout: timedelta, exchange: Exchange) -> None:
+    def __init__(
+        self, rank: int, size: int, bytes_max: int, timeout: timedelta, exchange: Exchange
+    ) -> None:
         super().__init__(rank, size)  # type: ignore[call-arg]  # torch's stub lacks this overload.
         self._own_rank, self._own_size = rank, size
+        self._bytes_max = bytes_max
         self._timeout_s = timeout.total_seconds()
         self._exchange = exchange
         self._name = BACKEND
@@ -94,10 +104,11 @@ class World(dist.ProcessGroup):
         """The tensors of all that take part, by rank."""
         what = words(operation, tensor)
         site = call_site()
-        if tensor.nbytes > BODY_BYTES_MAX:
+        if tensor.nbytes > self._bytes_max:
             refuse(
-                f"{site}: {what}: an operation of the script itself takes {BODY_BYTES_MAX >> 20} "
-                "MiB at most across replicas; gradients go through DistributedDataParallel"
+                f"{site}: {what}: an operation of the script itself takes "
+                f"{self._bytes_max / (1 << 20):g} MiB at most across replicas; gradients go "
+                "through DistributedDataParallel"
             )
         found = self._exchange(site, what, to_bytes(tensor), self._timeout_s)
         return {rank: from_bytes(body, tensor) for rank, body in found.items()}
@@ -165,7 +176,8 @@ class World(dist.ProcessGroup):
     # ------------------------------------------------------------ what is not offered
 
     def _refuse(self, what: str) -> Any:
-        refuse(REFUSED.format(site=call_site(), what=what))
+        more = SHARDS if what == "reduce_scatter" and self._bytes_max == BODY_BYTES_MAX else ""
+        refuse(REFUSED.format(site=call_site(), what=what) + more)
 
     def scatter(self, *args: Any, **kwargs: Any) -> Any:
         return self._refuse("scatter")
@@ -198,18 +210,41 @@ class World(dist.ProcessGroup):
         """As ``shutdown``."""
 
 
-def install(here: WorkerContext, exchange: Exchange, patches: Patches) -> None:
-    """Let ``init_process_group`` make one world of all replicas."""
-    rank, size = int(here.replica_id), here.replicas
+class Crossing(World):
+    """Some ranks of several replicas, for example a row of a mesh: none of its collectives goes."""
 
-    def make(store: Any, group_rank: int, group_size: int, timeout: timedelta) -> World:
-        if group_size != size:
-            refuse(
-                REFUSED.format(site=call_site(), what=f"new_group of {group_size} of {size} ranks")
-            )
-        return World(rank, size, timeout or DEFAULT_TIMEOUT, exchange)
+    def _all(self, tensor: torch.Tensor, operation: str) -> dict[int, torch.Tensor]:
+        what = f"{operation} in a group of {self._own_size} ranks of several replicas"
+        refuse(REFUSED.format(site=call_site(), what=what))
 
-    dist.Backend.register_backend(BACKEND, make, devices=["cpu", "cuda"])
+
+def install(
+    here: WorkerContext,
+    mates: Mates,
+    exchange: Exchange,
+    patches: Patches,
+    begins: Callable[[], None],
+) -> None:
+    """Let ``init_process_group`` make one world of all workers.
+
+    ``begins``: called before; afterwards the script may be explicit, and nothing is patched.
+    """
+    rank, size = mates.rank, here.replicas * mates.size
+    bytes_max = BODY_BYTES_MAX // mates.size
+
+    def make(given: Any, options: Any) -> dist.ProcessGroup:
+        ranks = list(given.global_ranks_in_group) or list(range(size))
+        timeout = given.timeout or DEFAULT_TIMEOUT
+        if len(ranks) == size:
+            return World(rank, size, bytes_max, timeout, exchange)
+        if not mates.are_several:
+            what = f"new_group of {len(ranks)} of {size} ranks"
+            refuse(REFUSED.format(site=call_site(), what=what))
+        if mates.owns(ranks):
+            return mates.make_group(given.group_id, ranks, timeout)
+        return Crossing(ranks.index(rank), len(ranks), bytes_max, timeout, exchange)
+
+    dist.Backend.register_backend(BACKEND, make, extended_api=True, devices=["cpu", "cuda"])
     plain = dist.init_process_group
 
     @functools.wraps(plain)
@@ -220,6 +255,10 @@ def install(here: WorkerContext, exchange: Exchange, patches: Patches) -> None:
         *args: Any,
         **kwargs: Any,
     ) -> None:
+        begins()
+        if dist.init_process_group is plain:
+            plain(backend, init_method, timeout, *args, **kwargs)
+            return
         plain(
             backend=BACKEND,
             store=_store(),
@@ -227,6 +266,9 @@ def install(here: WorkerContext, exchange: Exchange, patches: Patches) -> None:
             world_size=size,
             timeout=timeout or DEFAULT_TIMEOUT,
         )
+        if mates.are_several:
+            made: Any = dist.new_group(list(mates.ranks), timeout=timeout or DEFAULT_TIMEOUT)
+            mates.meet(made, timeout or DEFAULT_TIMEOUT)
 
     patches.put(dist, "init_process_group", init_process_group)
     patches.put(distributed_c10d, "init_process_group", init_process_group)

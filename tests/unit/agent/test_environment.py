@@ -19,7 +19,8 @@ from ftrun.agent.numa import Binding
 from ftrun.core.ids import WorkerKey
 from tests.unit.run_settings import run_settings
 
-SETTINGS = run_settings(replicas=3, workers_per_replica=2)
+OPEN = run_settings(replicas=3, workers_per_replica=2)
+SETTINGS = replace(OPEN, inject="explicit")
 PLACE = Place(WorkerKey("2", "f" * 16, 1), 4, 12345, ("GPU-c", "GPU-d"), "127.0.0.1:29510")
 
 
@@ -45,6 +46,24 @@ def test_ranks_are_the_groups_and_the_group_is_named() -> None:
     }.items():
         assert environment[name] == value
     assert not any("TOKEN" in name for name in environment)
+
+
+def test_workers_of_all_replicas_are_one_world_of_an_unmodified_script() -> None:
+    machine = Machine("cuda", ("a", "b", "GPU-c", "GPU-d"), 16, "10.0.0.1", 2)
+    environment = worker_environment(OPEN, machine, PLACE, 4)
+    for name, value in {
+        "RANK": "5",
+        "ROLE_RANK": "5",
+        "LOCAL_RANK": "3",
+        "WORLD_SIZE": "6",
+        "ROLE_WORLD_SIZE": "6",
+        "LOCAL_WORLD_SIZE": "4",
+        "FTRUN_GROUP_RANK": "1",
+        "CUDA_VISIBLE_DEVICES": "a,b,GPU-c,GPU-d",
+    }.items():
+        assert environment[name] == value
+    found = worker_environment(replace(OPEN, virtual_local_rank=True), machine, PLACE, 4)
+    assert (found["LOCAL_RANK"], found["CUDA_VISIBLE_DEVICES"]) == ("0", "GPU-d")
 
 
 def test_on_cpu_no_device_is_visible() -> None:

@@ -25,7 +25,7 @@ def settings(**changes: Any) -> RunSettings:
     [
         ({}, "auto"),
         ({"replicas": 1}, "explicit"),
-        ({"workers_per_replica": 2}, "explicit"),
+        ({"workers_per_replica": 2}, "auto"),
         ({"inject": "ddp", "replicas": 1}, "ddp"),
         ({"inject": "off"}, "off"),
         ({"script": Script("tool", TargetKind.COMMAND)}, "explicit"),
@@ -33,9 +33,7 @@ def settings(**changes: Any) -> RunSettings:
         ({"script": Script("a.py", TargetKind.FILE, (), "/usr/bin/python3")}, "explicit"),
     ],
 )
-def test_only_several_replicas_of_one_worker_are_open(
-    changes: dict[str, Any], expected: str
-) -> None:
+def test_only_scripts_of_several_replicas_are_open(changes: dict[str, Any], expected: str) -> None:
     assert injection(settings(**changes)) == expected
 
 
@@ -44,6 +42,8 @@ def test_one_world_is_one_group_of_all_workers() -> None:
     assert (found.replicas, found.min_replicas, found.workers_per_replica) == (1, 1, 4)
     assert (found.inject, found.stdin) == ("explicit", "0.3")
     assert injection(found) == "explicit"  # it never asks for another form
+    several = in_form(settings(workers_per_replica=2, stdin="3.1"), Form.ONE_WORLD)
+    assert (several.workers_per_replica, several.stdin) == (8, "0.7")
 
 
 @pytest.mark.parametrize(("form", "inject"), [(Form.EXPLICIT, "watched"), (Form.DDP, "ddp")])

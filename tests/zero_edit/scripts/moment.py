@@ -44,7 +44,8 @@ def end(modules: dict, alike: dict | None = None, **facts: object) -> None:
     """
     digests = dict(alike or {})
     for name, module in modules.items():
-        raw = b"".join(x.detach().cpu().numpy().tobytes() for x in module.parameters())
+        whole = [getattr(x, "full_tensor", lambda x=x: x)().detach() for x in module.parameters()]
+        raw = b"".join(x.cpu().numpy().tobytes() for x in whole)
         digests[name] = hashlib.sha256(raw).hexdigest()[:16]
     line = json.dumps({"digests": digests, **facts}, sort_keys=True)
     path = Path(os.environ["FTRUN_TEST_DIR"]) / f"end-{os.environ['RANK']}.json"

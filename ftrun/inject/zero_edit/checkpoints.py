@@ -1,0 +1,121 @@
+"""``torch.distributed.checkpoint`` of an unmodified script: one replica writes for all.
+
+Every replica holds the whole state, so the lowest one that is there writes, by its own workers
+alone, and all go on when it has written. A checkpoint of all ranks would lack what a replica that
+is away was to write. Each replica reads by itself.
+
+``async_save`` writes before it returns. Not here: ``torch.save`` (files.py).
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import functools
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+from ftrun.inject.zero_edit import told
+from ftrun.inject.zero_edit.frames import call_site
+from ftrun.inject.zero_edit.mates import Mates
+from ftrun.inject.zero_edit.patches import Patches, replace_everywhere
+from ftrun.inject.zero_edit.refusals import refuse
+from ftrun.inject.zero_edit.world import DEFAULT_TIMEOUT, Exchange, World
+
+SAVER = "torch.distributed.checkpoint.state_dict_saver"
+LOADER = "torch.distributed.checkpoint.state_dict_loader"
+_OF_ASYNC = ("async_checkpointer_type", "async_stager")
+
+
+class Checkpoints:
+    """Saves and loads within one replica.
+
+    Args:
+        mates: the workers of this replica.
+        exchange: gives bytes at a call site, and gets those of all, by rank.
+    """
+
+    def __init__(self, mates: Mates, exchange: Exchange) -> None:
+        self._mates = mates
+        self._exchange = exchange
+
+    def install(self, patches: Patches) -> None:
+        """Patch torch's functions, when the script imports them."""
+        patches.when_imported(SAVER, self._patch_saver)
+        patches.when_imported(LOADER, self._patch_loader)
+
+    def _patch_saver(self, module: Any) -> None:
+        plain = module.save
+
+        @functools.wraps(plain)
+        def save(state_dict: Any, *args: Any, **kwargs: Any) -> Any:
+            if not _is_of_the_world(kwargs):
+                return plain(state_dict, *args, **kwargs)
+            return self._save(plain, state_dict, *args, **kwargs)
+
+        replace_everywhere("save", plain, save)
+        plain_async = getattr(module, "async_save", None)
+        if plain_async is None:
+            return
+
+        @functools.wraps(plain_async)
+        def async_save(state_dict: Any, *args: Any, **kwargs: Any) -> Any:
+            if not _is_of_the_world(kwargs):
+                return plain_async(state_dict, *args, **kwargs)
+            if kwargs.get("async_stager") is not None:
+                refuse(f"{call_site()}: async_save with a stager: ftrun writes before it returns")
+            for name in _OF_ASYNC:
+                kwargs.pop(name, None)
+            if self._mates.rank == 0:
+                told.once(f"{call_site()}: async_save writes before it returns")
+            done: concurrent.futures.Future[Any] = concurrent.futures.Future()
+            done.set_result(self._save(plain, state_dict, *args, **kwargs))
+            return done
+
+        replace_everywhere("async_save", plain_async, async_save)
+
+    def _patch_loader(self, module: Any) -> None:
+        plain = module.load
+
+        @functools.wraps(plain)
+        def load(state_dict: Any, *args: Any, **kwargs: Any) -> Any:
+            if _is_of_the_world(kwargs):
+                kwargs.update(self._within())
+            return _quietly(plain, state_dict, *args, **kwargs)
+
+        replace_everywhere("load", plain, load)
+
+    def _save(self, plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        site, timeout_s = call_site(), DEFAULT_TIMEOUT.total_seconds()
+        there = self._exchange(site, "checkpoint.save", b"", timeout_s)
+        made = None
+        if min(there) // self._mates.size == self._mates.rank // self._mates.size:
+            made = _quietly(plain, *args, **{**kwargs, **self._within()})
+        self._exchange(site, "checkpoint.saved", b"", timeout_s)
+        return made
+
+    def _within(self) -> dict[str, Any]:
+        """The arguments that keep torch to this replica."""
+        if self._mates.are_several:
+            return {"process_group": self._mates.group}
+        return {"no_dist": True}
+
+
+def _is_of_the_world(kwargs: dict[str, Any]) -> bool:
+    """Whether a checkpoint is meant to be of all ranks, and these are ours."""
+    if kwargs.get("no_dist") or not dist.is_initialized():
+        return False
+    group = kwargs.get("process_group")
+    if group is None:
+        group = distributed_c10d._get_default_group()
+    return type(group) is World
+
+
+def _quietly(plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Without torch's warning that a checkpoint without a process group is of one process."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*single process.*")
+        return plain(*args, **kwargs)

@@ -1,0 +1,217 @@
+"""The workers of this replica group, its *mates*, when a replica has several.
+
+All workers of all replicas are one world for the script. A mate's part in the world's collectives
+goes through the group's lead (rank 0 of the group): it alone exchanges with the other replicas, and
+all mates go on with what it has got. So mates never differ in who took part, also when a replica
+dies in the middle.
+
+Not here: the world (world.py), gradients (models.py, sharding.py).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from datetime import timedelta
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from ftrun.errors import Bug, UserError
+from ftrun.training.exchanges import decode, encode
+
+if TYPE_CHECKING:
+    from ftrun.training.context import WorkerContext
+    from ftrun.training.exchanges import Exchanges
+
+STORE_TIMEOUT = timedelta(minutes=5)
+MEETING_TIMEOUT = timedelta(seconds=5)
+
+
+class Mates:
+    """The workers of one replica group. For the main thread only.
+
+    Args:
+        here: this worker.
+
+    Attributes:
+        first: the rank of the group's first worker in the script's world; ``rank``: of this one.
+        group: the process group in which the script's models are reduced within the replica; None:
+            it has one worker, or the script has no process group yet.
+    """
+
+    def __init__(self, here: WorkerContext) -> None:
+        self._here = here
+        self.size = here.workers_per_replica
+        self.first = int(here.replica_id) * self.size
+        self.rank = self.first + here.group_rank
+        self.group: dist.ProcessGroup | None = None
+        self._talk: dist.ProcessGroup | None = None  # the script cannot destroy it
+
+    def meet(self, group: dist.ProcessGroup, timeout: timedelta) -> None:
+        """The script has made its world, with ``group`` for this replica; all mates come here."""
+        self.group = group
+        self._talk = self.make_group("talk", self.ranks, timeout, only_cpu=True)
+
+    @property
+    def are_several(self) -> bool:
+        """Whether the group has more than one worker."""
+        return self.size > 1
+
+    @property
+    def is_lead(self) -> bool:
+        """Whether this worker speaks for its group."""
+        return self._here.group_rank == 0
+
+    @property
+    def ranks(self) -> range:
+        """The group's ranks in the script's world."""
+        return range(self.first, self.first + self.size)
+
+    def owns(self, ranks: Sequence[int]) -> bool:
+        """Whether these ranks are all of this group."""
+        return all(rank in self.ranks for rank in ranks)
+
+    def make_group(
+        self, name: str, ranks: Sequence[int], timeout: timedelta, *, only_cpu: bool = False
+    ) -> dist.ProcessGroup:
+        """A process group over some ranks of this replica group; they all call this."""
+        address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        torchs: Any = dist  # its stubs do not export the stores
+        served = torchs.TCPStore(address, port, is_master=False, timeout=STORE_TIMEOUT)
+        store = torchs.PrefixStore(f"ftrun/mates/{self._here.key.incarnation}/{name}", served)
+        rank, size = list(ranks).index(self.rank), len(ranks)
+        kinds: Any = dist.ProcessGroup.BackendType
+        group: Any = dist.ProcessGroup(store, rank, size)
+        on_cpu = dist.ProcessGroupGloo(torchs.PrefixStore("cpu", store), rank, size, timeout)
+        group._set_default_backend(kinds.GLOO)
+        group._register_backend(torch.device("cpu"), kinds.GLOO, on_cpu)
+        if self._here.device == "cuda" and not only_cpu:
+            options = dist.ProcessGroupNCCL.Options()
+            options._timeout = timeout
+            on_cuda = dist.ProcessGroupNCCL(torchs.PrefixStore("cuda", store), rank, size, options)
+            group._set_default_backend(kinds.NCCL)
+            group._register_backend(torch.device("cuda"), kinds.NCCL, on_cuda)
+        made: dist.ProcessGroup = group
+        return made
+
+    def make_mesh(self, device_type: str | None) -> Any:
+        """The mesh of these workers; None: the script has no process group."""
+        if self.group is None:
+            return None
+        from torch.distributed.device_mesh import DeviceMesh
+
+        kind = device_type or self._here.device
+        return DeviceMesh.from_group(self.group, kind, mesh_dim_names=("shard",))
+
+    def exchange(
+        self, exchanges: Exchanges, site: str, what: str, body: bytes, timeout_s: float
+    ) -> dict[int, bytes] | None:
+        """One collective of the script: the values of all that take part, by rank in its world.
+
+        Returns:
+            None: the replica has one worker.
+
+        Raises:
+            UserError: a mate is at another place of the script.
+        """
+        if not self.are_several:
+            return None
+        parts, answer = self._gather(site, what, body), b""
+        if self.is_lead:
+            whole = b"".join(parts)
+            answer = encode(exchanges.exchange(site, what, whole, timeout_s).contributions)
+        return {
+            int(given.replica_id) * self.size + mate: part
+            for given in decode(self.from_lead(exchanges, answer, timeout_s))
+            for mate, part in enumerate(_split(given.body, self.size))
+        }
+
+    def _gather(self, site: str, what: str, body: bytes) -> list[bytes]:
+        head = json.dumps([site, what, len(body)]).encode()
+        found = [part.partition(b"\n") for part in self._all(head + b"\n" + body)]
+        places = [json.loads(head) for head, _, _ in found]
+        other = next((place for place in places if place[1:] != places[0][1:]), None)
+        if other is not None:
+            raise UserError(
+                f"the workers of replica {self._here.replica_id} are out of step: {places[0][1]} "
+                f"at {places[0][0]}, and {other[1]} at {other[0]}"
+            )
+        return [body for _, _, body in found]
+
+    def from_lead(self, exchanges: Exchanges, body: bytes, timeout_s: float) -> bytes:
+        """What the lead has got from other replicas; ``body`` counts there only.
+
+        Before the first step the lighthouse waits for all workers, also for those that the lead
+        speaks for.
+        """
+        if not self.is_lead and exchanges.is_in_set_up:
+            exchanges.peers(timeout_s)
+        size = torch.tensor([len(body)])
+        self._broadcast(size)
+        data = torch.zeros(int(size), dtype=torch.uint8)
+        if self.is_lead:
+            data.copy_(_tensor(body))
+        self._broadcast(data)
+        return data.numpy().tobytes()
+
+    def digest(self, own: str) -> str:
+        """A digest of what each mate gives."""
+        return blake2b(b"".join(self._all(own.encode()))).hexdigest()[:16]
+
+    def any(self, flag: bool) -> bool:
+        """Whether ``flag`` is true on any mate."""
+        if not self.are_several:
+            return flag
+        found = torch.tensor([int(flag)])
+        options: Any = dist.AllreduceOptions()
+        options.reduceOp = dist.ReduceOp.MAX
+        self._connected.allreduce([found], options).wait()
+        return bool(found)
+
+    def are_here(self) -> bool:
+        """Whether all mates come to this place too, within ``MEETING_TIMEOUT``."""
+        if not self.are_several or self._talk is None:
+            return True
+        try:
+            self._talk.allreduce([torch.zeros(1)], dist.AllreduceOptions()).wait(MEETING_TIMEOUT)
+        except RuntimeError:  # one is gone, or elsewhere
+            return False
+        return True
+
+    @property
+    def _connected(self) -> dist.ProcessGroup:
+        if self._talk is None:
+            raise Bug("the workers of a replica are to agree before the script has a world")
+        return self._talk
+
+    def _broadcast(self, tensor: torch.Tensor) -> None:
+        options = dist.BroadcastOptions()
+        options.rootRank = 0
+        if tensor.numel():
+            self._connected.broadcast([tensor], options).wait()
+
+    def _all(self, body: bytes) -> list[bytes]:
+        sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
+        self._connected.allgather([sizes], [torch.tensor([len(body)])]).wait()
+        longest = max(int(size) for size in sizes)
+        own = torch.zeros(longest, dtype=torch.uint8)
+        own[: len(body)].copy_(_tensor(body))
+        found = [torch.zeros_like(own) for _ in range(self.size)]
+        self._connected.allgather([found], [own]).wait()
+        return [
+            part[: int(size)].numpy().tobytes() for part, size in zip(found, sizes, strict=True)
+        ]
+
+
+def _split(body: bytes, count: int) -> list[bytes]:
+    """A body in equal parts, one of each mate."""
+    size = len(body) // count
+    return [body[at * size : (at + 1) * size] for at in range(count)]
+
+
+def _tensor(body: bytes) -> torch.Tensor:
+    return torch.frombuffer(bytearray(body), dtype=torch.uint8) if body else torch.zeros(0).byte()

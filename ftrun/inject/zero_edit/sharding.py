@@ -1,0 +1,69 @@
+"""FSDP2 of an unmodified script: shards within the replica, averages across the replicas.
+
+torchrun shows the script one world, and so does ftrun: ranks and meshes are those of all workers,
+and the script splits its data among all of them. A model that the script shards over that world is
+sharded over the workers of its replica instead, so that a replica holds the whole model and can die
+alone; ``ftrun.replicate`` averages the shards' gradients with those of the same worker of the other
+replicas. The result is the same average. A mesh of two dimensions (replicate, shard) means just
+that, whatever its sizes.
+
+Not here: averages (training/sharded.py), steps (loop.py).
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import torch.distributed as dist
+
+from ftrun.inject.zero_edit.frames import call_site
+from ftrun.inject.zero_edit.patches import Patches, replace_everywhere
+from ftrun.inject.zero_edit.refusals import refuse
+
+if TYPE_CHECKING:
+    from ftrun.inject.zero_edit.models import Models
+
+MODULE = "torch.distributed.fsdp._fully_shard._fully_shard"
+NAME = "fully_shard"
+DATA_DIMENSIONS_MAX = 2
+
+
+def install(models: Models) -> None:
+    """Let ``fully_shard`` shard within the replica. It stays patched: see ``models.makes_ddp``."""
+    Patches().when_imported(MODULE, lambda module: _patch(module, models))
+
+
+def _patch(module: Any, models: Models) -> None:
+    plain = getattr(module, NAME)
+
+    @functools.wraps(plain)
+    def fully_shard(model: Any, *args: Any, mesh: Any = None, **kwargs: Any) -> Any:
+        if not models.makes_ddp():
+            return plain(model, *args, mesh=mesh, **kwargs)
+        _check(mesh, kwargs)
+        parts = model if isinstance(model, (list, tuple)) else [model]
+        made = plain(model, *args, mesh=models.mesh(mesh), **kwargs)
+        for part in parts:
+            models.add_sharded(part)
+        return made
+
+    replace_everywhere(NAME, plain, fully_shard)
+
+
+def _check(mesh: Any, kwargs: dict[str, Any]) -> None:
+    """Refuse what is more than data parallelism over all workers."""
+    if not dist.is_initialized():
+        return  # torch says so itself
+    size = dist.get_world_size()
+    if mesh is not None and (mesh.size() != size or mesh.ndim > DATA_DIMENSIONS_MAX):
+        refuse(
+            f"{call_site()}: fully_shard over a mesh of {mesh.size()} of {size} ranks in "
+            f"{mesh.ndim} dimensions: ftrun carries FSDP2 over all workers, with or without a "
+            "dimension that replicates, and no other parallelism beside it"
+        )
+    if kwargs.get("dp_mesh_dims") is not None:
+        refuse(
+            f"{call_site()}: fully_shard(dp_mesh_dims=…): ftrun carries FSDP2 alone, and no other "
+            "parallelism beside it"
+        )

@@ -16,6 +16,7 @@ import sys
 from typing import Any
 
 from ftrun import clock
+from ftrun.errors import UserError
 from ftrun.inject.report import send_to_agent
 from ftrun.training import context, pauses
 from ftrun.training.context import WorkerContext
@@ -78,6 +79,14 @@ class Alone:
         from ftrun.core.messages import NoManager
 
         self._is_reported = True
+        asked = self._here.options_of_samplers()
+        if asked and has_stepped:
+            raise UserError(
+                f"{asked}: the script trains without a Manager, so ftrun does not choose its "
+                "samples. Leave the option out, or use ftrun.ElasticSampler (docs/DATA.md)"
+            )
+        if asked:
+            print(f"ftrun: {asked} had no effect: nothing trained", file=sys.stderr, flush=True)
         if self._here.snapshot_dir:
             why = "the script makes no Manager, so ftrun does not know its state"
             print(f"ftrun: --snapshot takes no snapshots: {why}", file=sys.stderr, flush=True)

@@ -67,6 +67,13 @@ class WorkerContext:
         """This worker's place inside its replica group."""
         return self.key.group_rank
 
+    def options_of_samplers(self) -> str:
+        """The options that only an ElasticSampler can keep, as they were given; "": none."""
+        asked = [] if self.data == "as-written" else [f"--data {self.data}"]
+        if self.global_batch is not None:
+            asked.append(f"--global-batch {self.global_batch}")
+        return " and ".join(asked)
+
 
 class _Process:
     """The state of this process, which is one worker for all its life.

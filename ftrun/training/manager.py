@@ -385,12 +385,8 @@ class Manager:
         if self._leaving.closed:
             raise UserError("this Manager has left the job: it begins no further step")
         if not self._machine.begun:
-            if self._context.global_batch is not None and self._sampler is None:
-                raise UserError(
-                    f"--global-batch {self._context.global_batch}: this script has made no "
-                    "ftrun.ElasticSampler before its first step, which alone can keep to it "
-                    "(docs/DATA.md)"
-                )
+            if self._sampler is None:
+                self._refuse_options_of_samplers()
             self._healing.begin()
             trains(self._leaving.at_once)
         before, begun = self._machine.state, self._machine.begun
@@ -404,6 +400,15 @@ class Manager:
         quorum = self._machine.in_force
         if quorum is not None:
             self._events.step_begins(quorum.attempt.quorum_id, self._machine.position)
+
+    def _refuse_options_of_samplers(self) -> None:
+        """No ElasticSampler was made before the first step: what it alone can keep is refused."""
+        asked = self._context.options_of_samplers()
+        if asked:
+            raise UserError(
+                f"{asked}: this script has made no ftrun.ElasticSampler before its first step, "
+                "which alone can keep to it (docs/DATA.md)"
+            )
 
     @property
     def stop_requested(self) -> bool:

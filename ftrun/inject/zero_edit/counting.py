@@ -31,6 +31,22 @@ class Jumps:
     total = 0
 
 
+def _references(loop: tuple[Any, range]) -> int:
+    return sys.getrefcount(loop[0])
+
+
+_OURS_ALONE = _references((iter(range(1)), range(1)))
+"""References to an iterator that only ``Ranges`` knows."""
+
+
+def _goes_on(loop: tuple[Any, range]) -> bool:
+    """Whether somebody but us holds the iterator: a loop that ended, or was left, has dropped it.
+
+    ``any(f(x) for x in range(3))`` leaves its loop at the first true value.
+    """
+    return _references(loop) > _OURS_ALONE
+
+
 class Ranges:
     """The newest iterator of each ``range`` loop of the script, by its place."""
 
@@ -40,22 +56,26 @@ class Ranges:
     def note(self, iterator: Iterator[int], numbers: range) -> None:
         """A loop begins."""
         frames = script_frames()
+        if len(self._loops) >= SITES_MAX:
+            self._loops = {spot: loop for spot, loop in self._loops.items() if _goes_on(loop)}
         if frames and (len(self._loops) < SITES_MAX or spot_of(frames[0]) in self._loops):
             self._loops[spot_of(frames[0])] = (iterator, numbers)
 
     def current(self, functions: Collection[str]) -> tuple[tuple[Spot, int], ...]:
         """The number that each loop in one of these functions has taken last."""
         found = []
-        for spot, (iterator, numbers) in self._loops.items():
-            taken = len(numbers) - iterator.__length_hint__()
-            if taken and spot.name in functions:
-                found.append((spot, numbers[taken - 1]))
+        for spot, loop in self._loops.items():
+            if spot.name in functions and _goes_on(loop):
+                numbers = loop[1]
+                taken = len(numbers) - loop[0].__length_hint__()
+                if taken:
+                    found.append((spot, numbers[taken - 1]))
         return tuple(found)
 
     def set(self, spot: Spot, number: int) -> bool:
         """Let a loop go on after ``number``; False: there is no such loop, or it lacks it."""
         known = self._loops.get(spot)
-        if known is None or number not in known[1]:
+        if known is None or number not in known[1] or not _goes_on(known):
             return False
         known[0].__setstate__(known[1].index(number) + 1)
         return True

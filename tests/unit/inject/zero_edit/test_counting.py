@@ -72,6 +72,34 @@ def test_a_loop_that_lacks_the_number() -> None:
     lacking()
 
 
+def left_early() -> tuple[tuple[Spot, int], ...]:
+    assert any(n == 1 for n in Range(5))
+    assert next(n for n in Range(9) if n > 2) == 3
+    for _ in Range(7):
+        for _inner in Range(7):
+            if _inner == 3:
+                break
+        return RANGES.current({"test_counting.py:left_early"})
+    raise AssertionError
+
+
+def test_a_loop_that_was_left_is_over() -> None:
+    ((spot, number),) = left_early()
+    assert number == 0, "the outer loop alone goes on"
+    assert RANGES.current({"test_counting.py:left_early"}) == ()
+    assert not RANGES.set(spot, 1)
+
+
+def test_a_loop_of_a_generator_goes_on_while_somebody_holds_it() -> None:
+    held = (number for number in Range(5))
+    assert next(held) == 0 and next(held) == 1
+    names = {"test_counting.py:test_a_loop_of_a_generator_goes_on_while_somebody_holds_it"}
+    ((_, number),) = RANGES.current(names)
+    assert number == 1
+    del held
+    assert RANGES.current(names) == ()
+
+
 def test_enumerate_follows_jumps() -> None:
     class Jumping:
         def __iter__(self) -> Jumping:

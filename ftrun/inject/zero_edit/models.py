@@ -138,8 +138,9 @@ class Models:
         return id(module) in self._sharded
 
     def _before_sharded(self, module: Any, _: Any) -> None:
-        trains = torch.is_grad_enabled() and module.training
-        if trains and not self.before_forward():
+        if not module.training:
+            self.before_evaluation()
+        elif torch.is_grad_enabled() and not self.before_forward():
             module.set_requires_all_reduce(False)  # the pass reduces within the replica only
 
     def loose_roots(self) -> list[nn.Module]:

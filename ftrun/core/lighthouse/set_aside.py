@@ -76,7 +76,9 @@ class SetAside:
             if agent.is_aside and not agent.is_leaving:
                 agent.is_aside = False
                 agent.failures.clear()
-                text = f"{replicas(free)} go to {agent.host}, which was set aside: no other is left."
+                text = (
+                    f"{replicas(free)} go to {agent.host}, which was set aside: no other is left."
+                )
                 state.outbox.notice("aside", free, sentence(text))
 
     def _words(self, recent: list[float]) -> str:

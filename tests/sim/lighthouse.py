@@ -145,9 +145,12 @@ class LighthouseProcess(Actor):
         Raises:
             Crashed: the process has ended.
         """
+        had_ended = self.world.disk.outcome is not None
         if not self.world.write_disk(record):
             self.crash()
             raise Crashed
+        if had_ended and record.outcome is None:  # the next job, of which nobody has asked anything
+            self.world.acknowledged.clear()
 
     def _send(self, agent_id: str, message: m.ToAgent) -> None:
         world = self.world

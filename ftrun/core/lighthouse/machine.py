@@ -184,6 +184,7 @@ class Lighthouse:
     def _run_membership_rules(self) -> None:
         """Membership, then slots: moving a replica to another agent begins with a drain."""
         self.membership.run_rules()
+        self.aside.take_back()
         self.assignment.run_rules()
         if self.membership.may_move:
             self.membership.run_rules()

@@ -6,9 +6,9 @@ slots, and each of its slots whose replica is dead goes to another node. That no
 and must have had no failure itself: an error that is in the script would only move on. Where there
 is none, nothing changes: the agent goes on with its restarts, and the lighthouse says so.
 
-A node that was set aside comes back as a new agent. Not here: restarts on the same node
-(core/agent/restarts.py), slots of agents that leave (assignment.py), a replica that its agent gives
-up (giving_up.py).
+A node that was set aside comes back as a new agent, or when a slot is free and no other node is
+left. Not here: restarts on the same node (core/agent/restarts.py), slots of agents that leave
+(assignment.py), a replica that its agent gives up (giving_up.py).
 """
 
 from __future__ import annotations
@@ -60,6 +60,26 @@ class SetAside:
         """Something that it runs is at ``step``."""
         if agent.failures and step > agent.failed_at_step:
             agent.failures.clear()
+
+    def take_back(self) -> None:
+        """Let nodes that were set aside take slots again if a slot is free and no other is left.
+
+        A node whose stream has ended counts as long as it may come back.
+        """
+        state = self._state
+        if state.phase in (Phase.TAKEOVER, Phase.ENDED) or not state.slots.free_count:
+            return
+        if any(agent.takes_slots for agent in self._agents.values()):
+            return
+        free = [slot.replica_id for slot in state.slots if slot.is_open and not slot.agent_id]
+        for agent in self._agents.values():
+            if agent.is_aside and not agent.is_leaving:
+                agent.is_aside = False
+                agent.failures.clear()
+                text = (
+                    f"{replicas(free)} go to {agent.host}, which was set aside: no other is left."
+                )
+                state.outbox.notice("aside", free, sentence(text))
 
     def _words(self, recent: list[float]) -> str:
         return f"its replicas have failed {len(recent)} times without a new step in between"

@@ -129,6 +129,7 @@ def succeed(case: Case) -> Succession:
     if late:
         survivors = tuple(r for r in survivors if r not in late)
         may_decide = _may_decide(case, survivors)
+    survivors = _without_outsiders(case, survivors, may_decide=may_decide)
     deciders = survivors if may_decide else ()
     members = survivors
     if len(survivors) < case.needed or any(r.too_few for r in survivors):
@@ -189,6 +190,25 @@ def _held_off(case: Case, survivors: Sequence[Candidate]) -> tuple[Candidate, ..
     others = [r for r in survivors if r.replica_id not in quorum.newcomers]
     is_barred = any(quorum.step in other.bars_at for other in others)
     return late if is_barred and len(others) >= case.needed else ()
+
+
+def _without_outsiders(
+    case: Case, survivors: tuple[Candidate, ...], *, may_decide: bool
+) -> tuple[Candidate, ...]:
+    """The survivors without those of no quorum in force that would heal at a barred step (Q9).
+
+    Such a replica was lost before, and came back while the job waited for the others. It joins
+    later, unless the others are too few to train without it, or could decide only with it.
+    """
+    choice = _choice(case, survivors, survivors if may_decide else ())
+    if choice is None or any(r.too_few for r in survivors):
+        return survivors
+    keys = {key for q in (case.prior, case.quorum) if q is not None for key in _keys(q)}
+    late = {r for r in survivors if r.key not in keys and r.replica_id in choice.newcomers}
+    rest = tuple(r for r in survivors if r not in late)
+    is_barred = any(choice.state.step in r.bars_at for r in rest)
+    is_enough = len(rest) >= case.needed and _may_decide(case, rest) == may_decide
+    return rest if late and is_barred and is_enough else survivors
 
 
 def _without_barred(

@@ -9,6 +9,7 @@ from ftrun.core import messages as m
 from ftrun.core.activity import Activity
 from ftrun.core.lighthouse.machine import (
     AgentAttached,
+    AgentDetached,
     AgentSent,
     JournalState,
     Lighthouse,
@@ -71,6 +72,28 @@ def test_a_node_whose_replicas_keep_dying_loses_its_slots_to_one_that_is_well() 
     assert last["verdict"] == kinds.SET_ASIDE
     assert job.core.agents["a"].is_aside
     assert m.AssignSlots(()) in job.sent
+
+
+def test_a_node_that_was_set_aside_takes_slots_again_when_no_other_is_left() -> None:
+    """Seed 19160034: the other node was drained, and its replicas stayed down for ever."""
+    job = Job()
+    for _ in range(FAILURES_MAX):
+        job.fails("a", "0")
+    assert (job.owner("0"), job.owner("1")) == ("b", "b")
+    job.feed(AgentSent("b", (m.AgentLeaving("SIGTERM"),)))
+    assert (job.owner("0"), job.owner("1")) == ("a", "a")
+    assert any("which was set aside" in text for text in job.notices("aside"))
+
+
+def test_a_node_that_may_come_back_is_waited_for_before_one_that_was_set_aside() -> None:
+    job = Job()
+    for _ in range(FAILURES_MAX):
+        job.fails("a", "0")
+    job.feed(AgentDetached("b"))
+    assert job.core.agents["a"].is_aside
+    job.now += LighthouseSettings().reassign_grace_s + 0.1
+    job.feed(AgentSent("a", (m.Heartbeat(),)))
+    assert (job.owner("0"), job.owner("1")) == ("a", "a")
 
 
 def test_without_room_elsewhere_nothing_moves_and_that_is_said_once() -> None:

@@ -48,6 +48,7 @@ def dumb_succeed(case: Case) -> Succession:
                 if waits:
                     return Succession(False, names(here), waits)
     here = without_late_newcomers(case, here)
+    here = without_strangers_that_heal(case, here)
     is_enough = len(here) >= case.needed and not [r for r in here if r.too_few]
     members = list(here)
     for replica in (*case.survivors, *case.ready):
@@ -106,6 +107,28 @@ def without_late_newcomers(case: Case, here: list[Candidate]) -> list[Candidate]
         for step in replica.bars_at:
             if step == case.quorum.step:
                 return old
+    return here
+
+
+def without_strangers_that_heal(case: Case, here: list[Candidate]) -> list[Candidate]:
+    """Drop who belongs to no old quorum and holds another state, if those that stay bar its step.
+
+    Nothing is dropped if somebody needs more contributors, or if those that stay could not do alone
+    what all could.
+    """
+    decides = dumb_may_decide(case, here)
+    best = dumb_choice(here, here if decides else [], case)
+    if best is None:
+        return here
+    stay = []
+    for replica in here:
+        if replica.too_few:
+            return here
+        if was_member(case, replica) or replica.replica_id in best.donors:
+            stay.append(replica)
+    for replica in stay:
+        if best.state.step in replica.bars_at and len(stay) >= case.needed:
+            return stay if dumb_may_decide(case, stay) == decides else here
     return here
 
 
@@ -307,6 +330,20 @@ def test_at_a_barred_step_too_few_take_ready_holders_first() -> None:
     assert succeed(replace(case, ready=(fresh,))).members == {"0", "3"}, "nobody else can help"
     free = replace(case, survivors=(replace(stuck, bars_at=frozenset()),))
     assert succeed(free).members == {"0", "1", "3"}
+
+
+def test_a_survivor_of_no_quorum_in_force_does_not_heal_at_a_barred_step() -> None:
+    """Q9, seed 14067049: it was lost, and came back while the job waited for all the others."""
+    last = quorum("0a", "1a", donors=("0", "1"), step=5, state=AT_5)
+    stranger = at("2a", None, has_healed=False)
+    back = at("0a", was_removed=True, bars_at=frozenset({5}))
+    case = Case(last, (stranger,), (back,), 1, departed=frozenset("01"))
+    assert succeed(case) == Succession(
+        True, frozenset("0"), members=frozenset("0"), choice=only("0")
+    )
+    assert succeed(replace(case, needed=2)).members == {"0", "2"}, "too few without it"
+    free = replace(back, bars_at=frozenset())
+    assert succeed(replace(case, ready=(free,))).members == {"0", "2"}
 
 
 def test_survivors_that_are_too_few_take_whoever_is_ready_or_wait() -> None:

@@ -88,6 +88,7 @@ class Exchanges:
         *,
         index: int | None = None,
         step: int | None = None,
+        gives_up: Callable[[], bool] = lambda: False,
     ) -> Exchanged:
         """Give ``body`` and get what all members of the quorum give at the same place.
 
@@ -101,10 +102,11 @@ class Exchanges:
             timeout_s: deadline for all answers.
             index: a number of one's own; None: the next one since the last commit.
             step: with ``index``: the step that comes next; None: the one after the last commit.
+            gives_up: whether to wait no longer.
 
         Raises:
             UserError: ``body`` is too large, or this replica is out of step with its peers.
-            TimeoutError: a member has not come to this place within ``timeout_s``.
+            TimeoutError: a member has not come to this place within ``timeout_s``, or ``gives_up``.
         """
         if len(body) > BODY_BYTES_MAX:
             raise UserError(
@@ -115,7 +117,7 @@ class Exchanges:
         if self.is_full:
             raise UserError(f"{site}: the exchanges of the script's set-up take too much memory")
         own = Contribution(self._context.replica_id, site, what, body)
-        waits = _Waiting(name, own, clock.now() + timeout_s, timeout_s)
+        waits = _Waiting(name, own, clock.now() + timeout_s, timeout_s, gives_up)
         if name.step == SET_UP:
             self._set_up(waits)
         else:
@@ -287,6 +289,15 @@ class Exchanges:
             engine.wait_until(lambda: engine.peers is not None, timeout_s, "the other replicas")
         assert engine.peers is not None
         return engine.peers
+
+    def slots_that_are_over(self, timeout_s: float) -> frozenset[str]:
+        """The slots whose part in the job is over by now; the lighthouse is asked anew.
+
+        Raises:
+            TimeoutError: it does not answer.
+        """
+        self._engine.peers = None
+        return frozenset(self.peers(timeout_s).finished)
 
     def _read_kept(self, waits: _Waiting, peers: dict[str, Endpoint]) -> bool:
         """Read from one of those that train; False: none can be reached, so ask who is there."""
@@ -465,6 +476,7 @@ class _Waiting:
     own: Contribution
     deadline: float
     timeout_s: float
+    gives_up: Callable[[], bool] = lambda: False
     noticed_at: float = 0.0
 
     def left_s(self) -> float:
@@ -475,11 +487,13 @@ class _Waiting:
         """Say for whom this waits, now and then.
 
         Raises:
-            TimeoutError: the deadline has come.
+            TimeoutError: the deadline has come, or it gives up.
         """
         now = clock.now()
         names = ", ".join(whom)
         place = f"{self.own.what} at {self.own.site}"
+        if self.gives_up():
+            raise TimeoutError(f"{place}: waits for replica {names} no longer")
         if now >= self.deadline:
             raise TimeoutError(
                 f"{place}: replica {names} did not come to this place within {self.timeout_s:g} s"

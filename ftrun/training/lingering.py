@@ -12,12 +12,14 @@ core/lighthouse/membership.py).
 
 from __future__ import annotations
 
+import contextlib
 import logging
 
 from ftrun import clock
 from ftrun.core.worker import events as e
 from ftrun.core.worker.machine import Fate, StepMachine
 from ftrun.errors import PeerError, UserError
+from ftrun.training.context import stop_requested
 from ftrun.training.engine import Engine
 from ftrun.training.exchanges import Exchanges
 from ftrun.training.step_flow import StepFlow
@@ -29,6 +31,9 @@ SITE, WHAT, PARTING = "the end of the script", "finish", "leave"
 PARTING_TIMEOUT_S = 5.0
 PARTING_BEFORE_STEPS_S = 1.0
 """No quorum shows then that a peer has left."""
+LOOK_EVERY_S = 1.0
+ANSWER_S = 2.0
+"""A lighthouse that is there answers at once."""
 FINISH_INDEX, PART_INDEX = 999_999_997, 999_999_998
 """Fixed, because a replica that meets the others twice must meet one that came only now."""
 _Broken = RuntimeError
@@ -40,7 +45,7 @@ def linger(
     machine: StepMachine,
     flow: StepFlow,
     exchanges: Exchanges,
-    wanted: int,
+    replicas: int,
     timeout_s: float,
     vote: GroupVote | None = None,
 ) -> bool:
@@ -50,25 +55,28 @@ def linger(
     its counterparts in the others can heal from.
 
     Args:
-        wanted: how many replicas are to finish.
+        replicas: of the job; those that have finished or were drained are not waited for.
         timeout_s: how long a replica that is missing is waited for.
         vote: the vote of a replica group of several workers.
 
     Returns:
-        False if some replica was still missing at the deadline.
+        False if some replica was still missing at the deadline, or when this one was asked to stop.
     """
     deadline = clock.now() + timeout_s
-    machine.contributors_min = wanted
+    expected = _Expected(machine, exchanges, replicas)
     flow.is_over()
     try:
         if vote is not None:
             vote.any(False)
         while True:
-            if not _meet(engine, machine, flow, deadline):
+            expected.look()
+            if not _meet(engine, machine, flow, deadline, expected):
                 return False
             left_s = max(1.0, deadline - clock.now())
-            met = exchanges.exchange(SITE, WHAT, b"", left_s, index=FINISH_INDEX)
-            if len(met.contributions) >= wanted:
+            met = exchanges.exchange(
+                SITE, WHAT, b"", left_s, index=FINISH_INDEX, gives_up=stop_requested
+            )
+            if len(met.contributions) >= machine.contributors_min:
                 if vote is not None:
                     vote.any(False)
                 _part(exchanges)
@@ -78,6 +86,20 @@ def linger(
         return False
     finally:
         engine.feed(e.Decided(False, shared=True, reason="the script has ended"))
+
+
+class _Expected:
+    """How many replicas are to come to the end: ``machine.contributors_min``."""
+
+    def __init__(self, machine: StepMachine, exchanges: Exchanges, replicas: int) -> None:
+        self._machine, self._exchanges, self._replicas = machine, exchanges, replicas
+        machine.contributors_min = replicas
+
+    def look(self) -> None:
+        """Leave out those whose part is over; without an answer it stays as it was."""
+        with contextlib.suppress(TimeoutError):
+            over = self._exchanges.slots_that_are_over(ANSWER_S)
+            self._machine.contributors_min = max(1, self._replicas - len(over))
 
 
 def part(exchanges: Exchanges, timeout_s: float) -> None:
@@ -98,8 +120,10 @@ def _part(exchanges: Exchanges, timeout_s: float = PARTING_TIMEOUT_S) -> None:
         log.debug("the others have left: %s", error)
 
 
-def _meet(engine: Engine, machine: StepMachine, flow: StepFlow, deadline: float) -> bool:
-    """Stand at the step until all contribute to it; False at the deadline.
+def _meet(
+    engine: Engine, machine: StepMachine, flow: StepFlow, deadline: float, expected: _Expected
+) -> bool:
+    """Stand at the step until all contribute to it; False at the deadline, or if it is to stop.
 
     One that joins during the wait adds zeros in the step of its quorum, unless it heals before its
     forward pass. So the step is begun once more when all are members. Under each quorum it is
@@ -108,22 +132,36 @@ def _meet(engine: Engine, machine: StepMachine, flow: StepFlow, deadline: float)
     """
     was_full = False
     while clock.now() < deadline:
-        flow.begin(False, max(1.0, deadline - clock.now()))
+        if not flow.begin(False, max(1.0, deadline - clock.now())):
+            return False  # it has left
         engine.finish_results()  # no forward pass runs: peers may read the state
         if _are_all_here(machine) or (was_full and _is_full(machine)):
             return True
         if machine.is_stuck:
             engine.note_progress(at_once=True)
-            try:
-                left_s = max(0.0, deadline - clock.now())
-                engine.wait_until(lambda: _is_another(machine), left_s, "the other replicas")
-            except TimeoutError:
+            if not _wait_for_others(engine, machine, deadline, expected):
                 return False
             if _are_all_here(machine):
                 return True
             was_full = _is_full(machine)
         engine.feed(e.Decided(False, shared=True, reason="replicas are missing"))
     return False
+
+
+def _wait_for_others(
+    engine: Engine, machine: StepMachine, deadline: float, expected: _Expected
+) -> bool:
+    """Wait for another quorum, or until nobody else is to come; False as ``_meet``."""
+    while not (_is_another(machine) or _are_all_here(machine)):
+        left_s = deadline - clock.now()
+        if left_s <= 0 or stop_requested():
+            return False
+        try:
+            limit_s = min(left_s, LOOK_EVERY_S)
+            engine.wait_until(lambda: _is_another(machine), limit_s, "the other replicas")
+        except TimeoutError:
+            expected.look()
+    return True
 
 
 def _is_another(machine: StepMachine) -> bool:

@@ -631,12 +631,12 @@ class Manager:
         """At the script's end, wait for replicas that have to heal once more, and serve them.
 
         Returns:
-            False if a replica was still missing after ``timeout``.
+            False if a replica was still missing after ``timeout``, or this one was asked to stop.
         """
-        roster_size = self._context.replicas
+        replicas = self._context.replicas
         limit_s = timeout.total_seconds()
         engine, machine, flow = self._engine, self._machine, self._flow
-        return linger(engine, machine, flow, self._exchanges, roster_size, limit_s, self._vote)
+        return linger(engine, machine, flow, self._exchanges, replicas, limit_s, self._vote)
 
     # ------------------------------------------------------------ errors
 

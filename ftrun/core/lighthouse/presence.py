@@ -112,7 +112,8 @@ class Presence:
                 entries.append(
                     m.RosterEntry(replica.replica_id, replica.incarnation, endpoints, position)
                 )
-        return m.Roster(has_begun, tuple(entries), self._state.slots.finished())
+        over = tuple(slot.replica_id for slot in self._state.slots if not slot.is_open)
+        return m.Roster(has_begun, tuple(entries), over)
 
 
 def _in_order(found: Iterable[Replica]) -> list[str]:

@@ -76,7 +76,8 @@ class Roster:
     """The answer to Present, in the order of the slots.
 
     ``has_begun``: the job has come to its first step, and ``entries`` are the members that train;
-    else they are all replicas that are to take part. ``finished``: slots whose part is over.
+    else they are all replicas that are to take part. ``finished``: slots whose part is over, also
+    those that were drained.
     """
 
     has_begun: bool

@@ -181,7 +181,8 @@ def test_an_answer_is_sent_only_once_its_record_is_on_the_disk() -> None:
         await clients[0].quorum("a")
         assert len(saved) == 1 and not server.failed.done()
         code, _ = await refusal(clients[0].quorum("a", 1.0, commit_failures=1))
-        assert code is grpc.StatusCode.CANCELLED
+        # Its deadline is noticed here or there first.
+        assert code in (grpc.StatusCode.CANCELLED, grpc.StatusCode.DEADLINE_EXCEEDED)
         assert isinstance(server.failed.exception(), OSError)
 
     served(test, QuorumSettings(1, 30.0, 30.0), save)

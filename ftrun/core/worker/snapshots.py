@@ -16,8 +16,9 @@ finished, so it looks into the directory before it writes.
 | a write is over a limit |             | ABANDON                                            |
 
 What a kill of everything loses is at most one interval, and the time of one write: a snapshot is
-due one interval after the last one was *begun*, whoever has begun it. After one that failed the
-next is due at its usual time. A writer that is asked to leave takes a last one.
+due one interval after the last one was *begun*, whoever has begun it, and at once if it was left
+out because that one was still being written. After one that failed the next is due at its usual
+time. A writer that is asked to leave takes a last one.
 
 Not here: what is written and where (snapshots/), the copy (training/snapshots.py).
 """
@@ -73,6 +74,7 @@ class SnapshotSchedule:
         self._looks_since: float | None = None
         self._is_prepared = False
         self._writes_since: float | None = None
+        self._is_overdue = False
 
     @property
     def is_writing(self) -> bool:
@@ -105,10 +107,12 @@ class SnapshotSchedule:
             return Decision.NOTHING
         if self._is_busy:
             self._due_at = now + self._every_s
+            self._is_overdue = True
             self.counts.skipped += 1
             return Decision.SKIP
         self._due_at = now + self._every_s
         self._writes_since = now
+        self._is_overdue = False
         return Decision.TAKE
 
     def at_end(self, now: float) -> bool:
@@ -136,6 +140,7 @@ class SnapshotSchedule:
     def prepared(self) -> None:
         """The memory is there."""
         self._looks_since = None
+        self._catch_up()
 
     def looked(self, age_s: float | None, now: float) -> None:
         """The newest snapshot is ``age_s`` old; None: there is none of this job."""
@@ -149,9 +154,16 @@ class SnapshotSchedule:
         """The one under way is complete."""
         self._writes_since = None
         self.counts.written += 1
+        self._catch_up()
 
     def failed(self) -> None:
         """The one under way has failed, or was abandoned."""
         if self._writes_since is not None:
             self._writes_since = None
             self.counts.failed += 1
+            self._catch_up()
+
+    def _catch_up(self) -> None:
+        """One was left out meanwhile: the next one is due at once, not an interval later."""
+        if self._is_overdue:
+            self._due_at = -math.inf

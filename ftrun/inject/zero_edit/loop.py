@@ -22,6 +22,7 @@ is made of (noting.py).
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -471,3 +472,6 @@ def _renew_random(rank: int, step: int) -> None:
     seed = (rank << 40) ^ (step + 1)
     torch.manual_seed(seed)
     random.seed(seed)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed(seed % (1 << 32))

@@ -21,6 +21,7 @@ is made of (noting.py).
 
 from __future__ import annotations
 
+import hashlib
 import random
 import sys
 from collections.abc import Callable
@@ -469,7 +470,8 @@ def _position(place: Place, commits: int) -> str:
 
 def _renew_random(rank: int, step: int) -> None:
     """A newcomer must not draw the numbers of the job's first steps once more."""
-    seed = (rank << 40) ^ (step + 1)
+    mixed = hashlib.blake2b(f"{rank} joins at {step}".encode(), digest_size=8)
+    seed = int.from_bytes(mixed.digest(), "little")
     torch.manual_seed(seed)
     random.seed(seed)
     numpy = sys.modules.get("numpy")

@@ -60,9 +60,9 @@ def test_a_script_that_chooses_its_samples_is_refused(
     source: str, shape: tuple[str, ...], option: str, tmp_path: Path
 ) -> None:
     with Job(tmp_path, source, "--device", "cpu", *shape, *option.split()) as job:
-        assert job.end() == 1, job.output
-    assert f"UserError: {option}: " in job.output and "ftrun.ElasticSampler" in job.output
-    assert "trained" not in job.output and "Restart 1 of" not in job.output
+        assert job.end() in (1, 2), job.output  # by the script's first steps, or at the start
+    assert option in job.output and "ftrun.ElasticSampler" in job.output
+    assert "] trained" not in job.output
 
 
 def test_a_script_that_trains_nothing_is_told(tmp_path: Path) -> None:

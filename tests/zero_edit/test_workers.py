@@ -14,6 +14,8 @@ from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from tests.process.job import Job
 
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone")
+"""At a free port, because other tests run beside this one."""
 pytestmark = pytest.mark.timeout(300)
 SIZE = ("--replicas", "2", "--workers-per-replica", "2", "--device", "cpu")
 
@@ -99,14 +101,16 @@ def test_the_result_is_torchruns(tmp_path: Path, kind: str) -> None:
     alone = tmp_path / "torchrun"
     alone.mkdir()
     (alone / "script.py").write_text(source(kind, seed=seed))
-    subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "4", "script.py"],
+    done = subprocess.run(
+        [*TORCHRUN, "--nproc-per-node", "4", "script.py"],
         cwd=alone,
         env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
         capture_output=True,
+        text=True,
         timeout=120,
-        check=True,
+        check=False,  # torch's own groups sometimes fail when they are destroyed, after the end
     )
+    assert len(list(alone.glob("end-*.pt"))) == 4, done.stdout + done.stderr
     with Job(tmp_path, source(kind, seed=seed), *SIZE) as job:
         assert job.end() == 0, job.output
         assert len(re.findall(r"end \d of 4 trained 40 computed 40 mean 40.0", job.output)) == 4

@@ -11,7 +11,7 @@ import json
 import math
 import socket
 import weakref
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -45,7 +45,26 @@ HEARTBEAT_CALL_TIMEOUT = timedelta(seconds=5)
 START_MARGIN_S = 10.0
 
 
-class LighthouseServer:
+class _Served:
+    """A server of this process, on a thread of its own, and how it is ended."""
+
+    _address: str
+    _close: Callable[[], object]
+
+    def address(self) -> str:
+        """The address for clients: a lighthouse's, or a manager's for its ranks and for peers.
+
+        Returns:
+            str: ``http://HOST:PORT``.
+        """
+        return self._address
+
+    def shutdown(self) -> None:
+        """End heartbeats and calls, and release the port. A second time does nothing."""
+        self._close()
+
+
+class LighthouseServer(_Served):
     """A lighthouse of torchft's in this process; ``ftrun lighthouse`` serves one that lasts.
 
     It begins with quorum 1 and keeps nothing on disk. Its protocol has no token: whoever reaches
@@ -85,18 +104,6 @@ class LighthouseServer:
             raise
         self._address = f"http://{join_address(socket.gethostname(), port)}"
         self._close = weakref.finalize(self, _stop, self._loop, server)
-
-    def address(self) -> str:
-        """The address for clients, ``http://HOST:PORT``.
-
-        Returns:
-            str: the address.
-        """
-        return self._address
-
-    def shutdown(self) -> None:
-        """End all calls and release the port. A second time does nothing."""
-        self._close()
 
 
 class LighthouseClient:
@@ -176,7 +183,7 @@ class LighthouseClient:
         call(self._heartbeat, request, seconds(timeout), self._metadata)
 
 
-class ManagerServer:
+class ManagerServer(_Served):
     """The manager of one replica group; its rank 0 has one.
 
     It heartbeats to the lighthouse, asks it for a quorum when all ranks have asked, and counts the
@@ -238,18 +245,6 @@ class ManagerServer:
             self._loop.close()
             raise
         self._close = weakref.finalize(self, _stop, self._loop, server)
-
-    def address(self) -> str:
-        """The address for the group's ranks and for peers, ``http://HOST:PORT``.
-
-        Returns:
-            str: the address.
-        """
-        return self._address
-
-    def shutdown(self) -> None:
-        """End heartbeats and calls and release the port. A second time does nothing."""
-        self._close()
 
 
 class ManagerClient:

@@ -291,6 +291,36 @@ def start_torchft_group(
     return subprocess.Popen(command, env={**environment, **own}, stdout=log, stderr=log)
 
 
+def run_alone(
+    peer: str,
+    script: Path,
+    replicas: int,
+    out: Path,
+    environment: dict[str, str],
+    timeout_s: float,
+    *more: str,
+) -> None:
+    """Run ``script`` under ftrun or torchft to its end; the log is ``out/log``.
+
+    ``more``: options of ftrun's.
+    """
+    with open(out / "log", "wb") as log, ExitStack() as stack:
+        if peer == "torchft":
+            _, port = stack.enter_context(torchft_lighthouse())
+            processes = [
+                start_torchft_group(script, replica, replicas, port, environment, log)
+                for replica in range(replicas)
+            ]
+        else:
+            options = ["--replicas", str(replicas), "--max-restarts", "0", *more]
+            command = [BIN / "ftrun", *options, "--log-dir", out / "logs", script]
+            processes = [subprocess.Popen(command, env=environment, stdout=log, stderr=log)]
+        for process in processes:
+            stack.callback(end, process)
+        for process in processes:
+            process.wait(timeout_s)
+
+
 @contextmanager
 def _torchft(job: Job, environment: dict[str, str], nodes: int) -> Iterator[None]:
     """N groups, each started again when it is dead, without nodes."""

@@ -91,7 +91,7 @@ def _run(peer: str, form: Form, rate: int, steps: int) -> dict[str, Any]:
         "XDG_STATE_HOME": str(out),
     }
     try:
-        (_run_torchft if peer == "torchft" else _run_ftrun)(out, environment)
+        jobs.run_alone(peer, SCRIPT, REPLICAS, out, environment, TIMEOUT_S, "--device", "cpu")
         seen: dict[str, Any] = json.loads((out / "seen.0.json").read_text())
         return seen
     except (OSError, subprocess.SubprocessError):
@@ -99,28 +99,3 @@ def _run(peer: str, form: Form, rate: int, steps: int) -> dict[str, Any]:
         raise
     finally:
         shutil.rmtree(out, ignore_errors=True)
-
-
-def _run_ftrun(out: Path, environment: dict[str, str]) -> None:
-    options = ["--replicas", str(REPLICAS), "--max-restarts", "0", "--log-dir", out / "logs"]
-    with open(out / "log", "wb") as log:
-        command = [jobs.BIN / "ftrun", *options, "--device", "cpu", SCRIPT]
-        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
-        try:
-            process.wait(TIMEOUT_S)
-        finally:
-            jobs.end(process)
-
-
-def _run_torchft(out: Path, environment: dict[str, str]) -> None:
-    with jobs.torchft_lighthouse() as (_, port), open(out / "log", "wb") as log:
-        processes = [
-            jobs.start_torchft_group(SCRIPT, replica, REPLICAS, port, environment, log)
-            for replica in range(REPLICAS)
-        ]
-        try:
-            for process in processes:
-                process.wait(TIMEOUT_S)
-        finally:
-            for process in processes:
-                jobs.end(process)

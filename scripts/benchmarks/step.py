@@ -12,7 +12,6 @@ import json
 import os
 import shutil
 import statistics
-import subprocess
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -180,33 +179,8 @@ def _run(peer: str, model: Model, start: int, marks: bool = False) -> Seen:
         "MALLOC_TRIM_THRESHOLD_": str(1 << 32),
     }
     try:
-        (_run_torchft if peer == "torchft" else _run_ftrun)(out, environment)
+        jobs.run_alone(peer, SCRIPT, REPLICAS, out, environment, TIMEOUT_S)
         seen: Seen = json.loads((out / "seen.json").read_text())
         return seen
     finally:
         shutil.rmtree(out, ignore_errors=True)
-
-
-def _run_ftrun(out: Path, environment: dict[str, str]) -> None:
-    options = ["--replicas", str(REPLICAS), "--max-restarts", "0", "--log-dir", out / "logs"]
-    with open(out / "log", "wb") as log:
-        command = [jobs.BIN / "ftrun", *options, SCRIPT]
-        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
-        try:
-            process.wait(TIMEOUT_S)
-        finally:
-            jobs.end(process)
-
-
-def _run_torchft(out: Path, environment: dict[str, str]) -> None:
-    with jobs.torchft_lighthouse() as (_, port), open(out / "log", "wb") as log:
-        processes = [
-            jobs.start_torchft_group(SCRIPT, replica, REPLICAS, port, environment, log)
-            for replica in range(REPLICAS)
-        ]
-        try:
-            for process in processes:
-                process.wait(TIMEOUT_S)
-        finally:
-            for process in processes:
-                jobs.end(process)

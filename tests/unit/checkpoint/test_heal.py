@@ -439,7 +439,7 @@ def test_the_next_quorum_goes_on_with_what_has_come(
         stage.heal(proxy.address, cancel=cancel, **options)
     healed = stage.heal(rest.address, tag=later, **options)
     assert same(healed.tree, state())
-    assert rest.sent < BIG - CHUNK_BYTES
+    assert rest.sent < BIG - CHUNK_BYTES // 2  # a chunk had come; TLS adds some bytes to the others
     assert (healed.tree["model"]["w"].data_ptr() == mine["model"]["w"].data_ptr()) == bool(
         overwrite
     )

@@ -53,7 +53,7 @@ class Takeover:
         self._state = state
         self._began_at = state.now
         self._prior: Quorum | None = None
-        self._silent: tuple[Quorum, Replica] | None = None
+        self._silent: tuple[Quorum, Member] | None = None
         self._set_deadline(journal)
         for member in journal.unaccounted:
             state.departed.add(member, state.now, is_dead=False)
@@ -149,42 +149,47 @@ class Takeover:
         return self._prior if self.switch_step is not None else None
 
     def is_complete(self) -> bool:
-        """Whether all members of the quorum in force have reported, so that the grace can end.
+        """Whether the grace can end: nobody of the quorum in force is to be waited for any more.
 
-        Interrupted members may not know a later quorum yet. None is later than the journal's,
+        All its members have reported, or have certainly died or ended. Interrupted members may not
+        know a later quorum yet, and dead ones may have known one. None is later than the journal's,
         because the journal is written first. Without a journal a switch that the members have
         promised may be confirmed, and only its newcomers may know that (Q5).
         """
         quorum, state = self.quorum, self._state
         if self._is_put_off and self._all_have_reported:
             return True
-        if quorum is None or len(state.replicas) < len(quorum.members) or self._is_awaited(quorum):
+        if quorum is None or self._is_awaited(quorum):
             return False
         verdict = self.verdict()
         if verdict.phase in (Phase.STEADY, Phase.SWITCH):
             return (
                 self._has_journal or self._all_have_reported or not self._is_any_promised(verdict)
             )
-        is_latest = quorum.attempt == self._journaled and not verdict.missing
+        if quorum.attempt != self._journaled or not all(map(self._is_gone, verdict.missing)):
+            return False
         live = [state.replicas[name] for name in verdict.live]
-        return is_latest and bool(live) and all(r.is_known(state.workers) for r in live)
+        return bool(live) and all(r.is_known(state.workers) for r in live)
 
     def _is_awaited(self, quorum: Quorum) -> bool:
-        """Whether a member is back and some of its workers have not reported.
+        """Whether a member may still come, or is back and some of its workers have not reported.
 
         Caches one such member: checking all of them at every report would be O(groups²).
         """
-        replicas, workers = self._state.replicas, self._state.workers
-        if self._silent is not None:
-            of, one = self._silent
-            if of is quorum and replicas.at(one.replica_id) is one and not one.is_known(workers):
-                return True
+        known = self._silent
+        if known is not None and known[0] is quorum and self._is_silent(known[1]):
+            return True
         for member in reversed(quorum.members):
-            replica = replicas.find(member.replica_id, member.incarnation)
-            if replica is not None and not replica.is_known(workers):
-                self._silent = (quorum, replica)
+            if self._is_silent(member):
+                self._silent = (quorum, member)
                 return True
         return False
+
+    def _is_silent(self, member: Member) -> bool:
+        replica = self._state.replicas.find(member.replica_id, member.incarnation)
+        if replica is None:
+            return not self._is_gone(member)
+        return not replica.is_known(self._state.workers)
 
     def _is_any_promised(self, verdict: Verdict) -> bool:
         """Whether a worker has promised a switch that no report confirms."""

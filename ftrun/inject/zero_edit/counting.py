@@ -4,7 +4,7 @@ A replica that joins its peers in their third epoch must not count from the firs
 hold iterators that nobody else can reach. So the script's modules get a ``range`` and an
 ``enumerate`` of ours as global names, which hand out iterators that this module knows:
 
-- An iterator of ``range`` is Python's own, at full speed: it can be set (``__setstate__``).
+- An iterator of ``range`` can be set, and has the speed of Python's own.
 - ``enumerate`` over a loader follows the jumps of that loader.
 
 Not here: which loops are set (loop.py).
@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import builtins
 import importlib.machinery
+import itertools
 import sys
 from collections.abc import Collection, Iterable, Iterator
-from typing import Any
+from typing import Any, cast
 
 from ftrun.inject.zero_edit.frames import Spot, is_script, script_frames, spot_of
 from ftrun.inject.zero_edit.patches import Patches
@@ -31,54 +32,90 @@ class Jumps:
     total = 0
 
 
-def _references(loop: tuple[Any, range]) -> int:
-    return sys.getrefcount(loop[0])
+class Numbers(itertools.chain[int]):
+    """The iterator of one ``range`` loop, which can be set to another place in either direction.
 
-
-_OURS_ALONE = _references((iter(range(1)), range(1)))
-"""References to an iterator that only ``Ranges`` knows."""
-
-
-def _goes_on(loop: tuple[Any, range]) -> bool:
-    """Whether somebody but us holds the iterator: a loop that ended, or was left, has dropped it.
-
-    ``any(f(x) for x in range(3))`` leaves its loop at the first true value.
+    Its pieces are iterators of Python's own, so that a loop has their speed. One of those can be
+    moved, but from Python 3.12 on not back: so it is brought to its end, and another one follows.
     """
-    return _references(loop) > _OURS_ALONE
+
+    __slots__ = ("_numbers", "_pieces")
+    _numbers: range
+    _pieces: list[Any]
+
+    @staticmethod
+    def over(numbers: range) -> Numbers:
+        """An iterator at the beginning of a range."""
+        pieces = [iter(numbers)]
+        found = cast(Numbers, Numbers.from_iterable(iter(pieces)))
+        found._numbers, found._pieces = numbers, pieces
+        return found
+
+    def taken(self) -> int | None:
+        """The number that was taken last; None: none yet."""
+        index = len(self._numbers) - self.__length_hint__()
+        return self._numbers[index - 1] if index else None
+
+    def go_on_after(self, number: int) -> bool:
+        """Take the number that follows ``number`` next; False: the range lacks it."""
+        if number not in self._numbers:
+            return False
+        self._pieces[-1].__setstate__(len(self._numbers))
+        self._pieces.append(iter(self._numbers[self._numbers.index(number) + 1 :]))
+        return True
+
+    def __length_hint__(self) -> int:
+        """How many numbers are left."""
+        return int(self._pieces[-1].__length_hint__())
+
+    def __reduce__(self) -> Any:
+        """A copy is an iterator of Python's own: no loop of the script's holds it."""
+        return self._pieces[-1].__reduce__()
+
+
+def _references(loops: dict[Any, Numbers], key: Any) -> int:
+    return sys.getrefcount(loops[key])
+
+
+_OURS_ALONE = _references({0: Numbers.over(range(1))}, 0)
+"""References to an iterator that only ``Ranges`` knows."""
 
 
 class Ranges:
     """The newest iterator of each ``range`` loop of the script, by its place."""
 
     def __init__(self) -> None:
-        self._loops: dict[Spot, tuple[Any, range]] = {}
+        self._loops: dict[Spot, Numbers] = {}
 
-    def note(self, iterator: Iterator[int], numbers: range) -> None:
+    def note(self, iterator: Numbers) -> None:
         """A loop begins."""
         frames = script_frames()
         if len(self._loops) >= SITES_MAX:
-            self._loops = {spot: loop for spot, loop in self._loops.items() if _goes_on(loop)}
+            self._loops = {x: self._loops[x] for x in list(self._loops) if self._goes_on(x)}
         if frames and (len(self._loops) < SITES_MAX or spot_of(frames[0]) in self._loops):
-            self._loops[spot_of(frames[0])] = (iterator, numbers)
+            self._loops[spot_of(frames[0])] = iterator
 
     def current(self, functions: Collection[str]) -> tuple[tuple[Spot, int], ...]:
         """The number that each loop in one of these functions has taken last."""
-        found = []
-        for spot, loop in self._loops.items():
-            if spot.name in functions and _goes_on(loop):
-                numbers = loop[1]
-                taken = len(numbers) - loop[0].__length_hint__()
-                if taken:
-                    found.append((spot, numbers[taken - 1]))
-        return tuple(found)
+        found = [
+            (spot, self._loops[spot].taken())
+            for spot in self._loops
+            if spot.name in functions and self._goes_on(spot)
+        ]
+        return tuple((spot, number) for spot, number in found if number is not None)
 
     def set(self, spot: Spot, number: int) -> bool:
         """Let a loop go on after ``number``; False: there is no such loop, or it lacks it."""
-        known = self._loops.get(spot)
-        if known is None or number not in known[1] or not _goes_on(known):
+        if spot not in self._loops or not self._goes_on(spot):
             return False
-        known[0].__setstate__(known[1].index(number) + 1)
-        return True
+        return self._loops[spot].go_on_after(number)
+
+    def _goes_on(self, spot: Spot) -> bool:
+        """Whether somebody but us holds the iterator: a loop that ended, or was left, has not.
+
+        ``any(f(x) for x in range(3))`` leaves its loop at the first true value.
+        """
+        return _references(self._loops, spot) > _OURS_ALONE
 
 
 RANGES = Ranges()
@@ -110,8 +147,8 @@ class _Range:
         self._real = real
 
     def __iter__(self) -> Iterator[int]:
-        iterator = iter(self._real)
-        RANGES.note(iterator, self._real)
+        iterator = Numbers.over(self._real)
+        RANGES.note(iterator)
         return iterator
 
     def __len__(self) -> int:

@@ -55,10 +55,23 @@ def test_a_loop_goes_on_after_another_number() -> None:
     assert seen == [0, 1, 6, 7]
 
 
-def test_a_loop_goes_back() -> None:
+def test_a_loop_goes_back_and_forth() -> None:
     seen: list[int] = []
-    loop(4, seen, 3, 3)
-    assert seen == [0, 1, 2, 3]
+    moves = {4: 0, 2: 6, 8: 6}
+    for number in Range(0, 10, 2):
+        seen.append(number)
+        if number in moves:
+            ((spot, _),) = RANGES.current({"test_counting.py:test_a_loop_goes_back_and_forth"})
+            assert RANGES.set(spot, moves.pop(number))
+    assert seen == [0, 2, 8, 8]
+
+
+def test_an_iterator_is_copied_as_pythons_own() -> None:
+    iterator = iter(Range(5))
+    assert next(iterator) == 0
+    copied = copy.copy(iterator)
+    assert type(copied) is type(iter(builtins.range(5)))
+    assert list(copied) == list(iterator) == [1, 2, 3, 4]
 
 
 def lacking() -> None:

@@ -11,9 +11,11 @@ Manager (training/).
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import faulthandler
+import gc
 import io
 import os
 import runpy
@@ -78,11 +80,21 @@ class WorkerTask:
 def prepare(threads: int) -> None:
     """Renew all that is the same for every worker."""
     _renew_stdio()
+    atexit.register(_let_triton_go)
     _renew_torch(threads)
     _renew_numpy()
     if threads > 1:
         _renew_blas(threads)
     faulthandler.enable(sys.stderr)
+
+
+def _let_triton_go() -> None:
+    """At the end: triton's modules tell of all that the collector leaves, in tens of lines.
+
+    The spawner has frozen what it imported. It costs tenths of a second, so not in every worker.
+    """
+    if "triton._C.libtriton" in sys.modules:
+        gc.unfreeze()
 
 
 def run(task: WorkerTask) -> NoReturn:

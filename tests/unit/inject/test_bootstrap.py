@@ -138,6 +138,25 @@ def test_exit_handlers_see_the_script_as_main_and_know_that_it_failed(tmp_path: 
     assert f"exit {tmp_path / 'script.py'} True" in done.stdout
 
 
+@pytest.mark.parametrize("name", ["triton._C.libtriton", "other"])
+def test_triton_finds_nothing_left_at_the_end(tmp_path: Path, name: str) -> None:
+    done = fork_and_run(
+        tmp_path,
+        f"""
+        import gc, sys, types
+        class Held:
+            def __del__(self):
+                print("collected")
+        held = Held()
+        held.itself = held
+        gc.freeze()  # as the spawner does after its imports
+        sys.modules[{name!r}] = types.ModuleType({name!r})
+        del held
+        """,
+    )
+    assert ("collected" in done.stdout) == ("triton" in name)
+
+
 def test_a_module_runs_as_with_m(tmp_path: Path) -> None:
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "tool.py").write_text(

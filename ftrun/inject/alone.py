@@ -39,7 +39,9 @@ class Alone:
         if "torch" in sys.modules:
             from torch.optim.optimizer import register_optimizer_step_post_hook
 
-            register_optimizer_step_post_hook(self._stepped)
+            from ftrun.training import compiling
+
+            register_optimizer_step_post_hook(compiling.never(self._stepped))
         if here.hang_factor:
             pauses.listen(self._beat)
 

@@ -26,6 +26,7 @@ Not here: reducing, repairing, dividing (manager.py, in_flight.py, reductions.py
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -47,6 +48,7 @@ from ftrun.errors import UserError
 from ftrun.process_groups.base import ProcessGroup
 from ftrun.process_groups.built import AbortSignal
 from ftrun.process_groups.solo import SoloGroup
+from ftrun.training import compiling
 
 if TYPE_CHECKING:
     from ftrun.training.manager import Manager
@@ -107,6 +109,7 @@ class DistributedDataParallel(TorchDDP):
         self._buckets = buckets
         manager.watch_buffers(module)
 
+    @compiling.only_inside
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the model; the next backward pass begins with the first bucket."""
         self._buckets.begin()
@@ -189,11 +192,13 @@ class PureDistributedDataParallel(nn.Module):
         finally:
             self._syncs = before
 
+    @compiling.never
     def _note_gradient(self, parameter: Tensor) -> None:
         if self._syncs and not self._queued:
             self._queued = True
             at_end_of_backward(self._reduce_all)
 
+    @compiling.never
     def _reduce_all(self) -> None:
         self._queued = False
         works = []
@@ -244,15 +249,18 @@ class _Buckets(ProcessGroup):
         self._layouts = [_BucketLayout(bucket) for bucket in buckets]
         self._parameters = parameters
 
+    @compiling.never
     def begin(self) -> None:
         """Begin a forward pass: the next bucket is the first one."""
         self._next = 0
 
+    @compiling.never
     def getSize(self) -> int:
         """The number by which the reducer divides the gradients of this backward pass."""
         self._divided_by = max(self._manager.num_participants(), 1) if self._writes_again else 1
         return self._divided_by
 
+    @compiling.never
     def allreduce(self, tensors: Any, opts: Any = None) -> Work:  # type: ignore[override]
         """Reduce a bucket, or the map of uses. The reducer calls this for each."""
         (tensor,) = tensors
@@ -265,7 +273,7 @@ class _Buckets(ProcessGroup):
         work = _UsesWork(self._manager, tensor)
         self._await()
         if not self._manager.is_participating():  # This replica's uses do not count.
-            _after_the_reducer(lambda: self._forget_own(work))
+            _after_the_reducer(functools.partial(self._forget_own, work))
         self._heal_afterwards()
         return work
 
@@ -300,6 +308,7 @@ class _Buckets(ProcessGroup):
         if self._manager.is_healing():
             _after_the_reducer(self._manager.heal_after_backward)
 
+    @compiling.never
     def _forget_own(self, work: _UsesWork) -> None:
         """Drop gradients that no contributor has, because the contributors do not step them."""
         work.wait()
@@ -373,7 +382,7 @@ def at_end_of_backward(callback: Callable[[], None]) -> None:
 
 def _after_the_reducer(callback: Callable[[], None]) -> None:
     """Call back two rounds later: the reducer's own callback, which waits, lies between."""
-    at_end_of_backward(lambda: at_end_of_backward(callback))
+    at_end_of_backward(compiling.only_inside(lambda: at_end_of_backward(callback)))
 
 
 def _no_buffer_broadcast() -> dict[str, bool]:

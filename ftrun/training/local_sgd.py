@@ -18,6 +18,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils.hooks import RemovableHandle
 
 from ftrun.checkpoint.leaves import local_of
+from ftrun.training import compiling
 
 if TYPE_CHECKING:
     from ftrun.training.manager import Manager
@@ -60,9 +61,11 @@ class InnerSteps:
             hook.remove()
         self._hooks.clear()
 
+    @compiling.never
     def _before_step(self, *arguments: Any) -> None:
         self._manager.disallow_state_dict_read()
 
+    @compiling.never
     def _after_step(self, *arguments: Any) -> None:
         self._manager.allow_state_dict_read()
         self._local_step += 1

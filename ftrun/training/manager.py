@@ -27,6 +27,7 @@ from ftrun.core.worker.machine import StepMachine
 from ftrun.errors import PeerError, UserError
 from ftrun.process_groups.adapted import adapt
 from ftrun.process_groups.base import ProcessGroup
+from ftrun.training import compiling
 from ftrun.training.batch import Batch
 from ftrun.training.between_steps import BetweenSteps, Given
 from ftrun.training.context import (
@@ -508,6 +509,7 @@ class Manager:
         )  # fmt: skip
         return self._issue(bucket)
 
+    @compiling.never
     def await_buckets(self) -> None:
         """Wait for all buckets that were issued; the repair deals with a failure."""
         self._engine.in_flight.await_batch()
@@ -543,6 +545,7 @@ class Manager:
         """Whether ``flag`` is true on any rank of this replica group; all ranks must call it."""
         return flag if self._vote is None else self._vote.any(flag)
 
+    @compiling.never
     def heal_after_backward(self) -> None:
         """Apply the peers' state now, if this replica heals, with the reduced gradients at hand.
 

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from ftrun.errors import UserError
+from ftrun.training import compiling
 from ftrun.training.ddp import at_end_of_backward
 
 if TYPE_CHECKING:
@@ -133,6 +134,7 @@ class _Pass:
             except ValueError as error:
                 raise UserError(f"replicate(manager, model): {error}") from None
 
+    @compiling.never
     def _reduced(self, index: int, _: Tensor) -> None:
         """FSDP has reduced a unit, and assigns its gradients when this returns."""
         if not self._units[index].is_reduced_across:
@@ -157,6 +159,7 @@ class _Pass:
             future = self._manager.allreduce_bucket(bucket.buffer, closes, bucket.write, divided_by)
             self._out.append((bucket, future))
 
+    @compiling.never
     def _end(self) -> None:
         """All gradients are assigned: send out the rest, and wait for all."""
         while self._next < len(self._units):

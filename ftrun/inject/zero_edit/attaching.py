@@ -37,7 +37,7 @@ from ftrun.inject.zero_edit.frames import call_site, is_script
 from ftrun.inject.zero_edit.refusals import refuse, want
 from ftrun.inject.zero_edit.trial import note_refusal
 from ftrun.inject.zero_edit.variables import Variables
-from ftrun.training import context
+from ftrun.training import compiling, context
 
 EXPLICIT_NAMES = frozenset(
     {"CheckpointTransport", "DistributedDataParallel", "DistributedSampler", "GradScaler"}
@@ -153,6 +153,7 @@ class Attaching:
             self._is_explicit("a Manager")
         self.stage = Stage.MANAGED
 
+    @compiling.never
     def _stepped(self, *_: Any) -> None:
         """An optimizer has stepped: is there neither a DDP that is taken nor a Manager?"""
         self._steps += 1

@@ -19,6 +19,8 @@ import sys
 from collections.abc import Collection, Iterable, Iterator
 from typing import Any, cast
 
+from torch.compiler import is_compiling
+
 from ftrun.inject.zero_edit.frames import Spot, is_script, script_frames, spot_of
 from ftrun.inject.zero_edit.patches import Patches
 
@@ -128,11 +130,15 @@ class _RangeType(type):
         return isinstance(value, (builtins.range, _Range))
 
     def __call__(cls, *args: Any) -> Any:
-        return _Range(builtins.range(*args))
+        return builtins.range(*args) if is_compiling() else _Range(builtins.range(*args))
 
 
 class Range(metaclass=_RangeType):
-    """``range`` of the script's modules."""
+    """``range`` of the script's modules; in what torch.compile compiles, Python's own."""
+
+    def __new__(cls, *args: Any) -> Any:
+        """torch.compile calls this in place of the metaclass."""
+        return builtins.range(*args)
 
 
 Range.__name__ = Range.__qualname__ = "range"
@@ -184,13 +190,18 @@ class _EnumerateType(type):
         return isinstance(value, (builtins.enumerate, Counted))
 
     def __call__(cls, iterable: Iterable[Any], start: int = 0) -> Any:
-        if type(iterable) in KNOWN_SEQUENCES or isinstance(iterable, _Range):
+        is_known = type(iterable) in KNOWN_SEQUENCES or isinstance(iterable, _Range)
+        if is_compiling() or is_known:
             return builtins.enumerate(iterable, start)
         return Counted(iterable, start)
 
 
 class Enumerate(metaclass=_EnumerateType):
-    """``enumerate`` of the script's modules."""
+    """``enumerate`` of the script's modules; in what torch.compile compiles, Python's own."""
+
+    def __new__(cls, iterable: Iterable[Any], start: int = 0) -> Any:
+        """torch.compile calls this in place of the metaclass."""
+        return builtins.enumerate(iterable, start)
 
 
 Enumerate.__name__ = Enumerate.__qualname__ = "enumerate"

@@ -24,6 +24,7 @@ from ftrun.inject.zero_edit.frames import call_site
 from ftrun.inject.zero_edit.mates import Mates
 from ftrun.inject.zero_edit.patches import Patches
 from ftrun.inject.zero_edit.refusals import refuse
+from ftrun.training import compiling
 from ftrun.training.ddp import DistributedDataParallel
 from ftrun.training.manager import Manager
 from ftrun.training.sharded import replicate
@@ -137,6 +138,7 @@ class Models:
         """Whether FSDP2 shards this model."""
         return id(module) in self._sharded
 
+    @compiling.never
     def _before_sharded(self, module: Any, _: Any) -> None:
         if not module.training:
             self.before_evaluation()
@@ -232,15 +234,23 @@ class ManagedModel(DistributedDataParallel):
         super().__init__(models.manager(), module, within=models.mates.group, **given)
         models.add(module)
 
+    @compiling.only_inside
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the model; in training the first one after a commit begins a step."""
+        if self._begins():
+            return super().forward(*args, **kwargs)
+        return self.module(*args, **kwargs)
+
+    @compiling.never
+    def _begins(self) -> bool:
+        """Whether this pass is of a step, or evaluates."""
         models = _Charge.models
         is_training = self.training or self.module.training
         if models is not None and not is_training:
             models.before_evaluation()
-        elif models is not None and torch.is_grad_enabled() and not models.before_forward():
-            return self.module(*args, **kwargs)
-        return super().forward(*args, **kwargs)
+        elif models is not None and torch.is_grad_enabled():
+            return models.before_forward()
+        return True
 
 
 def _check_group(group: Any) -> None:

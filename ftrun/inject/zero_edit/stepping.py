@@ -17,6 +17,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from ftrun.inject.zero_edit.frames import call_site
 from ftrun.inject.zero_edit.patches import Patches
 from ftrun.inject.zero_edit.refusals import refuse
+from ftrun.training import compiling
 
 
 class Created:
@@ -67,7 +68,7 @@ class Stepping:
         self._is_replay = is_replay
         self._guarded: set[type] = set()
         self._is_managed = is_managed
-        self._commit = commit
+        self._commit = compiling.never(commit)
         self._is_in_step = is_in_step
         self._depth = 0
 
@@ -111,6 +112,7 @@ class Stepping:
         self._patches.put(Optimizer, "_patch_step_function", _patch_step_function)
 
     def _wrapped(self, plain: Callable[..., Any], kind: type) -> Callable[..., Any]:
+        @compiling.only_inside
         @functools.wraps(plain)
         def step(optimizer: Any, closure: Any = None, **kwargs: Any) -> Any:
             if self._depth or not self._is_managed(optimizer):

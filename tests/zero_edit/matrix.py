@@ -197,6 +197,7 @@ CASES: tuple[Case, ...] = (
     *_in_pairs("full.py", "", "train 0 1", "train 1 3", "evaluation 1", "the end"),
     *_in_pairs("sharded.py", "", "train 0 1", "train 1 7", "evaluation 1", "set-up", "the end"),
     *_in_pairs("sharded.py", "--hsdp --accum 2", "train 1 3", "evaluation 1"),
+    *_in_pairs("sharded.py", "--compile", "train 1 3"),
 )
 
 

@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--hsdp", action="store_true")
+parser.add_argument("--compile", action="store_true")
 parser.add_argument("--accum", type=int, default=1)
 parser.add_argument("--epochs", type=int, default=3)
 given = parser.parse_args()
@@ -46,6 +47,8 @@ def main():
     torch.manual_seed(3)
     model = Model()
     for block in model.blocks:
+        if given.compile:
+            block.compile(backend="aot_eager")
         fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)

@@ -21,6 +21,7 @@ import shutil
 import signal
 import socket
 import sys
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -284,7 +285,10 @@ class Spawner:
         pipes: tuple[int, ...] = ()
         try:
             pipes = open_pipes()
-            pid = os.fork()
+            with warnings.catch_warnings():
+                # Python counts threads anew, after the fork, and may be wrong: none was there.
+                warnings.filterwarnings("ignore", ".*multi-threaded", DeprecationWarning)
+                pid = os.fork()
         except OSError as error:
             close(pipes)
             return -(error.errno or 1), (), None

@@ -17,7 +17,7 @@ import importlib.machinery
 import itertools
 import sys
 from collections.abc import Collection, Iterable, Iterator
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 from torch.compiler import is_compiling
 
@@ -26,12 +26,6 @@ from ftrun.inject.zero_edit.patches import Patches
 
 KNOWN_SEQUENCES = (list, tuple, dict, str, builtins.range, set, frozenset)
 SITES_MAX = 1024
-
-
-class Jumps:
-    """How far loaders have jumped so far, in batches, in this process."""
-
-    total = 0
 
 
 class Numbers(itertools.chain[int]):
@@ -208,9 +202,10 @@ Enumerate.__name__ = Enumerate.__qualname__ = "enumerate"
 
 
 class Counted:
-    """An ``enumerate`` whose count follows the jumps of a loader below it."""
+    """An ``enumerate`` whose count follows the jumps of the loaders that it draws from."""
 
-    __slots__ = ("_iterator", "_next")
+    __slots__ = ("__weakref__", "_iterator", "_next")
+    _drawing: ClassVar[list[Counted]] = []
 
     def __init__(self, iterable: Iterable[Any], start: int) -> None:
         self._iterator = iter(iterable)
@@ -220,11 +215,23 @@ class Counted:
         return self
 
     def __next__(self) -> tuple[int, Any]:
-        before = Jumps.total
-        value = next(self._iterator)
-        number = self._next + Jumps.total - before
-        self._next = number + 1
+        Counted._drawing.append(self)
+        try:
+            value = next(self._iterator)
+        finally:
+            Counted._drawing.remove(self)
+        number = self._next
+        self._next += 1
         return number, value
+
+    def jump(self, by: int) -> None:
+        """Count on from a number that is greater by ``by``."""
+        self._next += by
+
+    @staticmethod
+    def drawing() -> Iterable[Counted]:
+        """Those that are asked for their next number now."""
+        return Counted._drawing
 
 
 NAMES = {"range": Range, "enumerate": Enumerate}

@@ -19,7 +19,6 @@ from torch.utils.data.distributed import DistributedSampler
 
 from ftrun.errors import UserError
 from ftrun.inject.zero_edit import told
-from ftrun.inject.zero_edit.counting import Jumps
 from ftrun.inject.zero_edit.frames import call_site
 from ftrun.inject.zero_edit.loaders import LoaderIterator
 from ftrun.training.elastic_loader import ElasticLoader
@@ -154,12 +153,11 @@ class ExactIterator(LoaderIterator):
         count = min(self.loader.batch_size, len(dataset))
         return self.loader.collate_fn([dataset[index] for index in range(count)])
 
-    def _seek(self, epoch: int | None, batch: int) -> None:
+    def _seek(self, epoch: int | None, batch: int, *, anew: bool = False) -> None:
         """Count from ``batch`` on; the samples follow from what has healed."""
         if epoch is not None:
             self._set_epoch(epoch)
         self.epoch = epoch
-        Jumps.total += batch - self.cursor.drawn
         self._drawing = Drawing(self._sampler_of)
 
     def refuse_several(self) -> None:

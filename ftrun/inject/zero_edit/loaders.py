@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from ftrun.inject.zero_edit.counting import Jumps
+from torch.utils.data import IterableDataset
+
+from ftrun.inject.zero_edit.counting import Counted
 from ftrun.inject.zero_edit.cursor import Cursor
-from ftrun.inject.zero_edit.frames import Spot, script_frames, spot_of
+from ftrun.inject.zero_edit.frames import Spot, Values, plain_values, script_frames, spot_of
 from ftrun.inject.zero_edit.patches import Patches
 
 LOOPS_MAX = 1024
@@ -86,6 +88,7 @@ class LoaderIterator:
         epoch: of its sampler, when its first batch was drawn: some samplers count on by themselves.
         entry: the script's frames at the first draw.
         noted: the script at the first draw since the last step (noting.py).
+        counted_by: each ``enumerate`` that draws from it.
     """
 
     begins_steps = False
@@ -100,6 +103,7 @@ class LoaderIterator:
         self.entry: tuple[Spot, ...] = ()
         self.noted: Any = None
         self.is_fresh = self.is_training = False
+        self.counted_by: weakref.WeakSet[Counted] = weakref.WeakSet()
         self._inner = make()
         self._make = make
         OPEN.add(self)
@@ -112,6 +116,16 @@ class LoaderIterator:
         if self.is_training:
             return self.cursor.is_over
         return not self.is_fresh
+
+    @property
+    def must_read(self) -> bool:
+        """Whether a batch can be passed over only by reading it."""
+        return isinstance(getattr(self.loader, "dataset", None), IterableDataset)
+
+    def facts(self) -> list[Values]:
+        """The plain values that the order of its samples may depend on."""
+        parts = [getattr(self.loader, x, None) for x in ("dataset", "sampler", "batch_sampler")]
+        return [plain_values(vars(part)) for part in parts if hasattr(part, "__dict__")]
 
     def _read_epoch(self) -> int | None:
         epoch = getattr(self._sampler, "epoch", None)
@@ -132,6 +146,8 @@ class LoaderIterator:
         return getattr(self._inner, name)
 
     def __next__(self) -> Any:
+        for counted in Counted.drawing():
+            self.counted_by.add(counted)
         Draws.before(self)
         cursor = self.cursor
         if cursor.has_ended:
@@ -152,27 +168,33 @@ class LoaderIterator:
     def _take(self) -> Any:
         return next(self._inner)
 
-    def go_to(self, epoch: int | None, batch: int) -> None:
+    def go_to(self, epoch: int | None, batch: int, *, anew: bool = False) -> int:
         """Let the next draw give number ``batch`` (from 0) of ``epoch``; nothing else is loaded.
 
-        A sampler whose epoch differs draws its order anew.
+        A sampler whose epoch differs draws its order anew; ``anew``: so does this one.
+
+        Returns:
+            By how much its number has grown.
         """
-        self._seek(epoch, batch)
-        self.cursor.set_to(batch)
-
-    def move_to(self, epoch: int | None, batch: int) -> None:
-        """The step under way, whose batches are drawn, began with number ``batch`` of ``epoch``."""
-        self._seek(epoch, batch + self.cursor.ahead)
-        self.cursor.move(batch)
-
-    def _seek(self, epoch: int | None, batch: int) -> None:
         drawn = self.cursor.drawn
-        if batch < drawn or (epoch is not None and epoch != self.epoch):
+        self._seek(epoch, batch, anew=anew)
+        self.cursor.set_to(batch)
+        return batch - drawn
+
+    def move_to(self, epoch: int | None, batch: int, *, anew: bool = False) -> int:
+        """The step under way, whose batches are drawn, began with number ``batch`` of ``epoch``."""
+        drawn, target = self.cursor.drawn, batch + self.cursor.ahead
+        self._seek(epoch, target, anew=anew)
+        self.cursor.move(batch)
+        return target - drawn
+
+    def _seek(self, epoch: int | None, batch: int, *, anew: bool = False) -> None:
+        drawn = self.cursor.drawn
+        if anew or batch < drawn or (epoch is not None and epoch != self.epoch):
             if epoch is not None:
                 self._set_epoch(epoch)
             self._inner, drawn = self._make(), 0
         self.epoch = epoch
-        Jumps.total += batch - drawn
         self._skip(batch - drawn)
 
     def _set_epoch(self, epoch: int) -> None:
@@ -185,9 +207,10 @@ class LoaderIterator:
     def _skip(self, batches: int) -> None:
         """Pass over batches: their indices are drawn, and no sample is read.
 
-        Worker processes of the loader have some batches under way already: these are read.
+        Worker processes of the loader have some batches under way already: these are read. An
+        IterableDataset has no indices: all is read.
         """
-        indices = getattr(self._inner, "_sampler_iter", None)
+        indices = None if self.must_read else getattr(self._inner, "_sampler_iter", None)
         left = batches
         if indices is not None:
             sent = getattr(self._inner, "_send_idx", 0) - getattr(self._inner, "_rcvd_idx", 0)
@@ -204,6 +227,16 @@ class LoaderIterator:
         """Keep the iterator's own count right, which it compares with its length."""
         if batches and hasattr(self._inner, "_num_yielded"):
             self._inner._num_yielded += batches
+
+
+def follow(moved: Iterable[tuple[LoaderIterator, int]]) -> None:
+    """Let each ``enumerate`` follow the first one of its loaders that was moved, by that much."""
+    followed: set[int] = set()
+    for iterator, by in moved:
+        for counted in iterator.counted_by:
+            if id(counted) not in followed:
+                followed.add(id(counted))
+                counted.jump(by)
 
 
 def install(patches: Patches, claims: Callable[[Any], LoaderIterator | None]) -> None:

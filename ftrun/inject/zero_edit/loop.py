@@ -46,11 +46,12 @@ from ftrun.inject.zero_edit.frames import (
     write_values,
 )
 from ftrun.inject.zero_edit.frameworks import Frameworks
-from ftrun.inject.zero_edit.loaders import OPEN, LoaderIterator
+from ftrun.inject.zero_edit.loaders import OPEN, LoaderIterator, follow
 from ftrun.inject.zero_edit.mates import Mates
 from ftrun.inject.zero_edit.models import Models
 from ftrun.inject.zero_edit.noting import Noted, Noting, matched
 from ftrun.inject.zero_edit.place import Place, digest, summary
+from ftrun.inject.zero_edit.reading import come_near
 from ftrun.inject.zero_edit.refusals import Refused, refuse
 from ftrun.inject.zero_edit.settings import digest_of, settings_of, text_of
 from ftrun.inject.zero_edit.stepping import Stepping
@@ -159,6 +160,10 @@ class Loop:
         if self.mates.are_several:
             text = self.mates.from_lead(exchanges, (text or "").encode(), limit_s).decode() or None
         self._peers_at = self._snapshot_place() if text is None else Place.decode(text)
+
+    def _peers_now(self) -> Place:
+        self._look_for_peers()
+        return self._peers_at or Place()
 
     def _snapshot_place(self) -> Place:
         """Where the snapshot stands that the job goes on from, if no peer trains."""
@@ -337,6 +342,9 @@ class Loop:
         manager = self.manager()
         self._first = self._noting.note()
         self._take_charge(manager)
+        if self._peers_at is not None:
+            who = f"replica {self._here.replica_id}"
+            come_near(iterator, self._peers_now, who=who, tells=self.mates.is_lead)
         loaded = self._start(manager, allow_heal=True)
         if loaded is None:
             return  # the peers have gone: nobody to heal from, so it begins at the beginning
@@ -358,15 +366,19 @@ class Loop:
             for spot, number in place.ranges
             if not RANGES.set(spot, number)
         ]
+        places = [(x, iterator, iterator.facts()) for x, iterator in matched(place.loaders, first)]
         changed = self._set_counters(place)
         self._begun_with = () if is_drawn else place.begun_with
         if place.has_finished:
             self._has_followed, self._replays = True, max(1, place.commits)
             self._carried.keep()
-        for loader, iterator in matched(place.loaders, first):
+        moved = []
+        for loader, iterator, facts in places:
             set_to = iterator.move_to if is_drawn else iterator.go_to
-            set_to(loader.epoch, loader.drawn)
+            by = set_to(loader.epoch, loader.drawn, anew=iterator.facts() != facts)
             iterator.cursor.held = loader.held
+            moved.append((iterator, by))
+        follow(moved)
         self._noting.has_place = True
         self.manager().exchanges.set_place(place.exchanges, behind=self._replays)
         self._tell_joined(place, changed)

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, DistributedSampler
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset
 
-from ftrun.inject.zero_edit.loaders import OPEN, LoaderIterator
+from ftrun.inject.zero_edit.counting import Counted
+from ftrun.inject.zero_edit.loaders import OPEN, LoaderIterator, follow
 
 
 class Numbers(Dataset[int]):
@@ -130,3 +131,55 @@ def test_the_step_under_way_is_moved() -> None:
     made.cursor.begin()
     made.move_to(None, 2)  # the script holds two batches, of which one is trained on in this step
     assert next(made).tolist() == list(range(32, 40))
+
+
+class Stream(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(40))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_iterable_dataset_is_read_to_its_batch(workers: int) -> None:
+    plain = batches(DataLoader(Stream(), 4, num_workers=workers))
+    iterator = iterator_of(DataLoader(Stream(), 4, num_workers=workers))
+    next(iterator)
+    assert iterator.must_read
+    assert iterator.go_to(None, 5) == 4
+    assert batches(iterator) == plain[5:]
+    assert iterator.go_to(None, 1) < 0
+    assert batches(iterator) == plain[1:]
+
+
+class InOrderOf:
+    """A batch sampler of a script, whose order depends on an epoch that torch does not know."""
+
+    def __init__(self) -> None:
+        self.epoch = 0
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for first in range(4):
+            yield [first + 10 * self.epoch]
+
+    def __len__(self) -> int:
+        return 4
+
+
+def test_a_sampler_whose_values_have_healed_is_asked_anew() -> None:
+    sampler = InOrderOf()
+    iterator = iterator_of(DataLoader(Numbers(), batch_sampler=sampler))
+    facts = iterator.facts()
+    assert iterator.facts() == facts
+    sampler.epoch = 1
+    assert iterator.facts() != facts
+    assert iterator.go_to(None, 2, anew=True) == 2
+    assert batches(iterator) == [[12], [13]]
+
+
+def test_enumerate_counts_on_from_where_its_loader_was_moved() -> None:
+    first, other = (iterator_of(DataLoader(Numbers(), 2)) for _ in range(2))
+    pairs = Counted(zip(first, other, strict=True), 0)
+    alone = Counted(iter([5, 6]), 0)
+    assert next(pairs)[0] == 0 and next(alone) == (0, 5)
+    follow([(first, first.move_to(None, 4)), (other, other.move_to(None, 4))])
+    assert next(pairs)[0] == 5, "once, although two loaders were moved"
+    assert next(alone) == (1, 6)

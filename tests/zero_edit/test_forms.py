@@ -48,6 +48,15 @@ try:
 except Exception as error:
     print("not DDP:", type(error).__name__, flush=True)
 {END}"""
+DDP_OF = "from torch.nn.parallel import DistributedDataParallel as DDP\nmodel = DDP(model)\n"
+HOOKED = f"""{WORLD}{MODEL}{DDP_OF}
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+model.register_comm_hook(None, fp16_compress_hook)
+{END}"""
+SPLIT = f"""{WORLD}{MODEL}{DDP_OF}
+from torch.distributed.optim import ZeroRedundancyOptimizer
+ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.1)
+{END}"""
 NO_TRAINING = f"""{WORLD}
 value = torch.ones(1) * (dist.get_rank() + 1)
 dist.all_reduce(value)
@@ -96,8 +105,10 @@ raise ValueError("mine")
     [
         (NEITHER, r"script\.py:\d+: this script has a process group and steps an optimizer, but"),
         (SHARDED, r"script\.py:\d+: .*torch\.distributed"),
+        (HOOKED, r"script\.py:\d+: a communication hook"),
+        (SPLIT, r"script\.py:\d+: ZeroRedundancyOptimizer"),
     ],
-    ids=["neither", "sharded"],
+    ids=["neither", "sharded", "hooked", "split"],
 )
 def test_a_script_that_cannot_be_carried_is_one_world(
     tmp_path: Path, script: str, reason: str

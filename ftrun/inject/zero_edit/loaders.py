@@ -87,6 +87,7 @@ class LoaderIterator:
         begins_steps: a step begins at each draw, not at the forward pass after it.
         epoch: of its sampler, when its first batch was drawn: some samplers count on by themselves.
         entry: the script's frames at the first draw.
+        drawn_again: the same at the second.
         noted: the script at the first draw since the last step (noting.py).
         counted_by: each ``enumerate`` that draws from it.
     """
@@ -101,6 +102,7 @@ class LoaderIterator:
         self.cursor = Cursor()
         self.epoch = self._read_epoch()
         self.entry: tuple[Spot, ...] = ()
+        self.drawn_again: tuple[Spot, ...] = ()
         self.noted: Any = None
         self.is_fresh = self.is_training = False
         self.counted_by: weakref.WeakSet[Counted] = weakref.WeakSet()

@@ -377,6 +377,8 @@ class Loop:
             set_to = iterator.move_to if is_drawn else iterator.go_to
             by = set_to(loader.epoch, loader.drawn, anew=iterator.facts() != facts)
             iterator.cursor.held = loader.held
+            if iterator.spot != loader.spot:  # its peers have come to a later one of this loop
+                iterator.spot, iterator.number = loader.spot, loader.number
             moved.append((iterator, by))
         follow(moved)
         self._noting.has_place = True

@@ -234,6 +234,20 @@ class ManagedModel(DistributedDataParallel):
         super().__init__(models.manager(), module, within=models.mates.group, **given)
         models.add(module)
 
+    def register_comm_hook(self, *args: Any, **kwargs: Any) -> None:
+        """Refused: the script runs as under torchrun."""
+        refuse(
+            f"{call_site()}: a communication hook replaces the reduction of the gradients, which "
+            "ftrun repairs when a replica dies. Leave register_comm_hook out"
+        )
+
+    def join(self, *args: Any, **kwargs: Any) -> Any:
+        """Refused: the script runs as under torchrun."""
+        refuse(
+            f"{call_site()}: join() reduces for replicas that have no data left, which ftrun does "
+            "not carry. Let a DistributedSampler give all replicas as many batches"
+        )
+
     @compiling.only_inside
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the model; in training the first one after a commit begins a step."""

@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import FrameType
+from typing import Any
+from weakref import WeakKeyDictionary
 
 from ftrun.inject.zero_edit.counting import RANGES
 from ftrun.inject.zero_edit.frames import Spot, Values, read_values, script_frames, spot_of
@@ -36,6 +38,14 @@ class Noted:
     exchanges: int = 0
 
 
+@dataclass(slots=True)
+class _Loop:
+    """Over one loader: the frames at its first draw; whether it makes later iterators elsewhere."""
+
+    entry: tuple[Spot, ...]
+    renews: bool = False
+
+
 class Noting:
     """Notes the script's draws.
 
@@ -56,12 +66,16 @@ class Noting:
         self._steps_without = 0  # steps since the last draw of a training batch
         self._has_drawn = self.has_place = False
         self._entries: dict[tuple[str, ...], tuple[Spot, ...]] = {}
+        self._loops: WeakKeyDictionary[Any, dict[tuple[str, ...], _Loop]] = WeakKeyDictionary()
 
     def draw(
         self, iterator: LoaderIterator, here: tuple[Spot, ...], frames: list[FrameType]
     ) -> None:
         """A loader is asked for a batch."""
-        iterator.entry = iterator.entry or here
+        if not iterator.entry:
+            iterator.entry = here
+        elif not iterator.drawn_again:
+            iterator.drawn_again = here
         if iterator.noted is None:
             iterator.noted = self._note(here, frames)
 
@@ -128,10 +142,11 @@ class Noting:
             noted: the script at the first draw of them, or where it stands if there is none.
             first: the script at its first step.
         """
+        entry = self._entry(draws[0]) if draws else noted.stack
         if draws:
             firsts = [iterator.cursor.begin() for iterator in draws]
             is_late = draws[0].noted is None and not draws[0].cursor.is_drawn_early
-            is_unclear = is_late or None in firsts
+            is_unclear = is_late or None in firsts or entry is None
         else:
             is_unclear = self._has_drawn and self._steps_without < PHASE_STEPS
         if is_unclear and self.has_place:
@@ -141,7 +156,6 @@ class Noting:
             LoaderPlace(x.spot, x.number, x.epoch, x.cursor.begin() or 0, x.cursor.held)
             for x in draws
         )
-        entry = self._entry(draws[0]) if draws else noted.stack
         entry = entry or noted.stack
         counters = changed_since(first.values, noted.values)
         begun_with = self._changed_here(first) if entry != noted.stack else ()
@@ -149,14 +163,27 @@ class Noting:
             noted.stack, entry, loaders, noted.ranges, counters, begun_with, noted.exchanges
         )
 
-    def _entry(self, iterator: LoaderIterator) -> tuple[Spot, ...]:
+    def _entry(self, iterator: LoaderIterator) -> tuple[Spot, ...] | None:
         """Where a newcomer, which begins with another iterator, draws for the first time.
 
-        A loop that draws early has its later iterators in the middle of a step, at other lines.
+        A loop that draws early has its later iterators in the middle of a step, at other lines. So
+        has one that makes an iterator when ``next`` has found the end of the one before, but it
+        draws again where it drew from the first one, unlike another loop over the same loader.
+
+        Returns:
+            None if it cannot be known yet.
         """
         if not iterator.entry:
             return ()
         names = tuple(spot.name for spot in iterator.entry)
+        of_loader = self._loops.setdefault(iterator.loader, {})
+        loop = of_loader.setdefault(names, _Loop(iterator.entry))
+        if iterator.entry != loop.entry:
+            loop.renews |= iterator.drawn_again == loop.entry
+            if loop.renews:
+                return loop.entry
+            if not iterator.drawn_again:
+                return None
         is_early = iterator.noted is None and iterator.cursor.is_drawn_early
         if not is_early or names not in self._entries:
             if len(self._entries) < ENTRIES_MAX:

@@ -75,12 +75,21 @@ class Stepping:
     def install(self, patches: Patches) -> None:
         """Patch torch's classes."""
         self._patches = patches
-        self._note_new(Optimizer, self.optimizers.add)
+        self._note_new(Optimizer, self._note_optimizer)
         self._note_new(LRScheduler, self._note_scheduler)
         for kind in _schedulers_without_super():
             self._note_new(kind, self._note_scheduler)
         self._patch_steps()
         self._patch_scaler()
+
+    def _note_optimizer(self, made: Any) -> None:
+        if any(kind.__name__ == "ZeroRedundancyOptimizer" for kind in type(made).__mro__):
+            refuse(
+                f"{call_site()}: ZeroRedundancyOptimizer splits its state over the replicas, so "
+                "that a part of it is lost with each one. Use a whole optimizer, or FSDP2 within "
+                "replicas of several workers"
+            )
+        self.optimizers.add(made)
 
     def _note_scheduler(self, made: Any) -> None:
         self.schedulers.add(made)

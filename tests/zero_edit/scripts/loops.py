@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
-from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, TensorDataset
 
 
 def data(rank):
@@ -226,7 +226,62 @@ def early(rank):
     return {"model": model.module}, {"steps": steps, "epoch": epoch}
 
 
+def again(rank):
+    """Another iterator when one has come to its end, made at another line."""
+    x, y = data(rank)
+    set_ = TensorDataset(x, y)
+    loader = DataLoader(set_, 4, sampler=DistributedSampler(set_))
+    model = DDP(small())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    batches, epoch = iter(loader), 0
+    for step in range(40):
+        moment.at(f"train {step}")
+        try:
+            bx, by = next(batches)
+        except StopIteration:
+            epoch += 1
+            loader.sampler.set_epoch(epoch)
+            batches = iter(loader)
+            bx, by = next(batches)
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(bx), by).backward()
+        optimizer.step()
+    return {"model": model.module}, {"step": step, "epoch": epoch}
+
+
+class Stream(IterableDataset):
+    def __init__(self, x, y):
+        self.x, self.y, self.epoch = x, y, 0
+
+    def __iter__(self):
+        for index in range(len(self.x)):
+            place = (index + 7 * self.epoch) % len(self.x)
+            yield self.x[place], self.y[place]
+
+
+def stream(rank):
+    """An IterableDataset, whose order follows from an epoch of its own."""
+    data_set = Stream(*data(rank))
+    loader = DataLoader(data_set, 8)
+    model = DDP(small())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    steps = seen = 0
+    for epoch in range(4):
+        data_set.epoch = epoch
+        for i, (bx, by) in enumerate(loader):
+            moment.at(f"train {steps}")
+            optimizer.zero_grad()
+            nn.functional.mse_loss(model(bx), by).backward()
+            optimizer.step()
+            firsts = (data_set.x == bx[0]).all(1).nonzero()
+            seen += firsts[0].item() * i
+            steps += 1
+    return {"model": model.module}, {"steps": steps, "epoch": epoch, "i": i, "seen": seen}
+
+
 SHAPES = {
+    "again": again,
+    "stream": stream,
     "while": while_loop,
     "range": range_loop,
     "two": two_models,

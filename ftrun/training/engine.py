@@ -337,8 +337,8 @@ class Engine:
 
     def _on_message(self, message: Any | None) -> None:
         if not self._registered and not isinstance(message, (m.Lease, m.LeaveNow, m.Roster)):
-            if isinstance(message, m.AskReport) and self.machine.asks_for_peers:
-                self.feed(e.PeersAsked())  # a lighthouse has come back, and knows of no question
+            if isinstance(message, m.AskReport) and self.machine.has_asked_for_peers:
+                self.feed(e.PeersAsked())  # a lighthouse has come back: peers wait for this one
             return  # what is said to all workers is of no use before the first Report
         began = clock.now()
         if message is not None:

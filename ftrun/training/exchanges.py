@@ -4,8 +4,8 @@ A script that computes a mean of its loss, or waits at a barrier, calls ``exchan
 thread asks each member's state server in turn and waits there, because it needs all answers anyway.
 A death or a switch begins another round by itself; nobody waits for a timeout then.
 
-Not here: which contributions count, and what a round is (core/worker/exchange.py); tensors
-(inject/zero_edit/world.py).
+Not here: whom to ask, what counts, when it is over (core/worker/exchanging.py), where replicas
+stand (core/worker/exchange_places.py); tensors (inject/zero_edit/world.py).
 """
 
 from __future__ import annotations
@@ -14,15 +14,23 @@ import json
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from ftrun import clock
 from ftrun.checkpoint.donor import DonorLink, DonorRefused
 from ftrun.checkpoint.proof import heal_key
-from ftrun.core.ids import NO_ATTEMPT, Attempt, Tag
+from ftrun.core.ids import NO_ATTEMPT, Tag
 from ftrun.core.messages import Roster
-from ftrun.core.quorum import Endpoint
+from ftrun.core.quorum import Endpoint, Quorum
 from ftrun.core.worker import events as e
+from ftrun.core.worker.asking import (
+    AskLighthouse,
+    AskPeer,
+    AwaitChange,
+    AwaitQuorum,
+    GiveUpQuorum,
+    Known,
+    NextMove,
+)
 from ftrun.core.worker.exchange import (
     BODY_BYTES_MAX,
     SET_UP,
@@ -30,10 +38,17 @@ from ftrun.core.worker.exchange import (
     ExchangeName,
     ExchangeQuestion,
     Kept,
-    Round,
-    judge,
-    may_answer,
+    answer_of,
 )
+from ftrun.core.worker.exchange_names import Numbers
+from ftrun.core.worker.exchange_places import (
+    PLACE_INDEX,
+    AskingDonors,
+    PeekingAtPlace,
+    ShownPlaces,
+    place_of,
+)
+from ftrun.core.worker.exchanging import Exchanging
 from ftrun.errors import PeerError, ProtocolError, UserError
 from ftrun.training.context import WorkerContext
 from ftrun.training.engine import Engine
@@ -43,9 +58,6 @@ log = logging.getLogger(__name__)
 QUESTION_TIMEOUT_S = 10.0
 """Above the time that a peer waits for its answer before it says: not yet."""
 RETRY_S = 0.05
-PLACE_INDEX = 999_999_999
-"""The number under which a replica shows its place in the script at a step (``show_place``)."""
-PLACES_KEPT = 2
 NOTICE_AFTER_S = 20.0
 
 
@@ -67,14 +79,10 @@ class Exchanges:
     def __init__(self, context: WorkerContext, engine: Engine) -> None:
         self._context = context
         self._engine = engine
-        self._key = heal_key(context.token)
         self._kept = Kept(context.replica_id)
-        self._at = SET_UP
-        self.index = 0
-        self._behind = 0
-        self._healed_at = SET_UP
-        self._links: dict[str, DonorLink] = {}
-        self._places: dict[int, Callable[[], str]] = {}
+        self._numbers = Numbers()
+        self._places = ShownPlaces()
+        self._links = _Links(context)
         engine.on_exchange = self.answer
 
     # ------------------------------------------------------------ the script's side
@@ -86,8 +94,7 @@ class Exchanges:
         body: bytes,
         timeout_s: float,
         *,
-        index: int | None = None,
-        step: int | None = None,
+        name: ExchangeName | None = None,
         gives_up: Callable[[], bool] = lambda: False,
     ) -> Exchanged:
         """Give ``body`` and get what all members of the quorum give at the same place.
@@ -100,8 +107,8 @@ class Exchanges:
             what: the operation with its dtype and shape.
             body: at most 16 MiB.
             timeout_s: deadline for all answers.
-            index: a number of one's own; None: the next one since the last commit.
-            step: with ``index``: the step that comes next; None: the one after the last commit.
+            name: None: the next one since the last commit. After a step that was not committed
+                nobody else comes to such a place, and the result is ``body`` alone.
             gives_up: whether to wait no longer.
 
         Raises:
@@ -113,21 +120,36 @@ class Exchanges:
                 f"{site}: {what} has {len(body)} bytes, and an exchange between replicas takes "
                 f"{BODY_BYTES_MAX} at most"
             )
-        name = self._next() if index is None else self._numbered(index, step)
+        own = Contribution(self._context.replica_id, site, what, body)
+        if name is None:
+            if self._is_void:
+                return Exchanged((own,))
+            name = self._numbers.next(self._step())
         if self.is_full:
             raise UserError(f"{site}: the exchanges of the script's set-up take too much memory")
-        own = Contribution(self._context.replica_id, site, what, body)
-        waits = _Waiting(name, own, clock.now() + timeout_s, timeout_s, gives_up)
-        if name.step == SET_UP:
-            self._set_up(waits)
-        else:
-            if name.step <= self._healed_at:
-                self._read_own(waits)
-            self._give(waits)
-            self._between(waits)
+        exchanging = Exchanging(
+            self._context.key,
+            name,
+            own,
+            self._kept,
+            is_late=name.step <= self._engine.machine.late_to,
+        )
+        try:
+            self._carry_out(exchanging, _Waiting(own, clock.now() + timeout_s, timeout_s, gives_up))
+        finally:
+            with self._engine.changed:
+                exchanging.abandon()
         with self._engine.changed:
-            found = self._kept.under(name)
-        judgement = judge(own.replica_id, found)
+            judgement = exchanging.judgement
+        if exchanging.alone_with:
+            log.warning(
+                "%s: its peers had no such exchange before their first step, so replica %s goes "
+                "on with its own value",
+                site,
+                own.replica_id,
+            )
+        if exchanging.is_void:
+            log.warning("%s: this replica was left out, and has its own value only", site)
         if judgement.is_out:
             raise UserError(
                 f"this replica is out of step with its peers: {judgement.unlike}. It ends, before "
@@ -146,136 +168,104 @@ class Exchanges:
     @property
     def is_in_set_up(self) -> bool:
         """Whether this worker has not begun its first step."""
-        return self._at_step() == SET_UP
+        return self._step() == SET_UP
 
     def close(self) -> None:
         """Close all connections to peers."""
-        for link in self._links.values():
-            link.end()
-            link.close()
-        self._links.clear()
+        self._links.close()
 
-    def _next(self) -> ExchangeName:
-        """The name of the next exchange. The number begins at 0 after each commit."""
-        at = self._at_step()
-        if at != self._at:
-            self._at, self.index = at, 0
-        name = ExchangeName(at, self.index)
-        self.index += 1
-        return name
+    def name(self, index: int) -> ExchangeName:
+        """The name of an exchange with a number of its own, at the state of this worker."""
+        return ExchangeName(self._step(), index)
 
-    def _numbered(self, index: int, step: int | None) -> ExchangeName:
-        at = self._at_step()
-        return ExchangeName(at if step is None or at == SET_UP else step, index)
+    @property
+    def _is_void(self) -> bool:
+        machine = self._engine.machine
+        return self._numbers.is_void(machine.state.step, in_step=machine.in_step)
+
+    def _step(self) -> int:
+        machine = self._engine.machine
+        return self._numbers.step(machine.state.step, has_begun=machine.begun > 0)
 
     def step_begun(self, step: int) -> None:
-        """Managed groups exchange under the name of ``step`` from now on."""
+        """A step begins, perhaps once more."""
         with self._engine.changed:
+            self._numbers.step_begun(step)
             self._kept.step_begun(step)
             self._engine.changed.notify_all()
 
+    # ------------------------------------------------------------ places
+
     def place(self) -> int:
         """How many exchanges there were since the last commit."""
-        return self.index if self._at_step() == self._at else 0
-
-    def _at_step(self) -> int:
-        machine = self._engine.machine
-        return machine.state.step - self._behind if machine.begun else SET_UP
+        return self._numbers.place(self._step())
 
     def set_place(self, index: int, behind: int = 0) -> None:
         """This worker has healed to a state in which its peers have exchanged that often.
 
         ``behind``: it goes through that many steps again, whose exchanges its peers have kept.
         """
-        self._behind = behind
-        self._healed_at = self._engine.machine.state.step
-        self._at, self.index = self._at_step(), index
+        self._numbers.set_place(self._engine.machine.state.step, index, behind)
 
     def step_again(self) -> None:
         """One of the steps that this worker goes through again has ended."""
-        self._behind = max(0, self._behind - 1)
+        self._numbers.step_again()
 
     def show_place(self, encode: Callable[[], str]) -> None:
         """Show peers that heal to the state of this step where the script stands at it."""
         with self._engine.changed:
-            self._places[self._engine.machine.position] = encode
-            while len(self._places) > PLACES_KEPT:
-                del self._places[min(self._places)]
+            self._places.show(self._engine.machine.position, encode)
             self._engine.changed.notify_all()
 
-    def ask_place(self, timeout_s: float, step: int | None = None) -> str | None:
-        """The place of the replicas that this one has healed from; None: nobody answers.
-
-        ``step``: the place at which they began it; None: the step under way, or the next one.
+    def place_of_donors(
+        self, quorum: Quorum, step: int, is_over: Callable[[], bool], timeout_s: float
+    ) -> str:
+        """The place of the donors of ``quorum`` at ``step``. For the thread that fetches a state.
 
         It is one donor's answer, because values that nobody reduces differ between replicas.
+
+        Raises:
+            PeerError: none has told it within ``timeout_s``, or before ``is_over``.
         """
-        machine, deadline = self._engine.machine, clock.now() + timeout_s
-        name = ExchangeName(machine.position if step is None else step, PLACE_INDEX)
-        while clock.now() < deadline:
-            quorum = machine.in_force
-            if quorum is None:
-                return None  # interrupted: the next quorum names the donors
-            for member in quorum.members:
-                if member.replica_id not in quorum.donors:
-                    continue
-                question = ExchangeQuestion(name, of=member.replica_id)
-                found = self._ask(member.endpoints[self._context.group_rank], question)
-                if found:
-                    return found[0].body.decode()
-            self._engine.await_answer(lambda: None, RETRY_S)
-        return None
+        asking = AskingDonors(self._context.key, step)
+        links, deadline = _Links(self._context), clock.now() + timeout_s
+        try:
+            while not is_over() and clock.now() < deadline:
+                move = asking.next(Known(None, quorum, clock.now()))
+                if move is None:
+                    assert asking.found is not None, "there is a quorum"
+                    return asking.found
+                if isinstance(move, AskPeer):
+                    found, _ = links.ask(move)
+                    if found is not None:
+                        asking.answered(move, found)
+                    else:
+                        asking.failed(move)
+                else:
+                    self._engine.await_answer(lambda: True if is_over() else None, RETRY_S)
+        finally:
+            links.close()
+        raise PeerError(f"its donors do not tell where they stand at step {step}")
 
     def peek_place(self, timeout_s: float) -> str | None:
         """Where the replicas that train stand now; None: none trains, or nobody answers."""
-        deadline, rank = clock.now() + timeout_s, self._context.group_rank
-        question = ExchangeName(SET_UP, PLACE_INDEX)
+        asking, deadline = PeekingAtPlace(self._context.key), clock.now() + timeout_s
         while clock.now() < deadline:
-            roster = self.peers(max(0.0, deadline - clock.now()))
-            if not roster.has_begun:
-                return None
-            for entry in roster.entries:
-                if entry.replica_id == self._context.replica_id:
-                    continue
-                asked = ExchangeQuestion(question, of=entry.replica_id)
-                found = self._ask(entry.endpoints[rank], asked)
-                if found:
-                    return found[0].body.decode()
-            self._engine.peers = None  # they may have been restarted meanwhile
-            self._engine.await_answer(lambda: None, RETRY_S)
+            with self._engine.changed:
+                move = asking.next(self._known)
+            if move is None:
+                return asking.found
+            if not isinstance(move, AskPeer):
+                self._wait_for(move, max(0.0, deadline - clock.now()), "their place")
+                continue
+            found = self._links.ask(move)[0]
+            if found is not None:
+                asking.answered(move, found)
+            else:
+                asking.failed(move)
         return None
 
-    def _shown(self, step: int) -> list[Contribution] | None:
-        """This replica's place at ``step``; ``SET_UP``: its latest one."""
-        if step == SET_UP and self._places:
-            step = max(self._places)
-        encode = self._places.get(step)
-        if encode is None:
-            return None
-        return [Contribution(self._context.replica_id, "", "place", encode().encode())]
-
-    def _give(self, waits: _Waiting) -> None:
-        with self._engine.changed:
-            self._kept.give(waits.name, waits.own)
-            self._engine.changed.notify_all()
-
-    # ------------------------------------------------------------ before the first step
-
-    def _set_up(self, waits: _Waiting) -> None:
-        """Exchange with all wanted replicas, or read what those that train have exchanged."""
-        while True:
-            roster = self.peers(waits.left_s())
-            peers = {
-                entry.replica_id: entry.endpoints[self._context.group_rank]
-                for entry in roster.entries
-                if entry.replica_id != self._context.replica_id
-            }
-            if roster.has_begun:
-                if self._read_kept(waits, peers):
-                    return
-            elif self._take_part(waits, peers):
-                return
-            waits.check(sorted(peers))
+    # ------------------------------------------------------------ moves
 
     def peers(self, timeout_s: float) -> Roster:
         """The replicas that train, or all that are to take part if none does yet.
@@ -299,94 +289,62 @@ class Exchanges:
         self._engine.peers = None
         return frozenset(self.peers(timeout_s).finished)
 
-    def _read_kept(self, waits: _Waiting, peers: dict[str, Endpoint]) -> bool:
-        """Read from one of those that train; False: none can be reached, so ask who is there."""
-        for replica_id, endpoint in peers.items():
-            found = self._ask(endpoint, ExchangeQuestion(waits.name))
-            if found is None:
-                continue
-            if not found:
-                log.warning(
-                    "%s: its peers had no such exchange before their first step, so replica %s "
-                    "goes on with its own value",
-                    waits.own.site,
-                    replica_id,
-                )
-            self._keep(waits.name, found)
-            self._give(waits)
-            return True
-        self._engine.peers = None
-        return not peers
-
-    def _take_part(self, waits: _Waiting, peers: dict[str, Endpoint]) -> bool:
-        """Exchange with all; False: one cannot be reached, so ask who is there."""
-        for endpoint in peers.values():  # a predecessor of this slot may have given something
-            question = ExchangeQuestion(waits.name, of=self._context.replica_id)
-            self._keep(waits.name, self._ask(endpoint, question) or [])
-        self._give(waits)
-        for replica_id, endpoint in peers.items():
-            found = self._ask_until(waits, replica_id, endpoint, NO_ATTEMPT, lambda: True)
-            if found is None:
-                self._engine.peers = None
-                return False
-            self._keep(waits.name, found)
-        return True
-
-    # ------------------------------------------------------------ between two steps
-
-    def _between(self, waits: _Waiting) -> None:
-        """Ask all members of the quorum in force, and again if that changes."""
-        machine, own_id = self._engine.machine, self._context.replica_id
-        this_round = Round(own_id)
-        rank = self._context.group_rank
-        while True:
-            with self._engine.changed:
-                quorum = machine.in_force
-                if quorum is None:
-                    this_round.begin(None, ())
-                else:
-                    members = {x.replica_id: x.endpoints[rank] for x in quorum.members}
-                    this_round.begin(quorum.attempt, members)
-            if this_round.is_complete:
-                return
-            if quorum is None:
-                self._await_quorum(waits)
-                continue
-            replica_id = min(this_round.open)
-            attempt = quorum.attempt
-            found = self._ask_until(
-                waits, replica_id, members[replica_id], attempt, partial(self._stands, attempt)
-            )
-            if found is None:
-                self._await_change(waits, attempt, replica_id)
-            else:
-                with self._engine.changed:  # an answer of a quorum that is over must not be kept
-                    if self._stands(attempt) and this_round.answered(attempt, replica_id):
-                        self._kept.add(waits.name, found)
-
-    def _read_own(self, waits: _Waiting) -> None:
-        """What a predecessor of this slot has given, its peers have counted already."""
-        quorum, rank = self._engine.machine.in_force, self._context.group_rank
-        own = ExchangeQuestion(waits.name, of=self._context.replica_id)
-        for member in () if quorum is None else quorum.members:
-            if member.replica_id != self._context.replica_id:
-                self._keep(waits.name, self._ask(member.endpoints[rank], own) or [])
-
-    def _stands(self, attempt: Attempt) -> bool:
-        """Whether the quorum of ``attempt`` is still in force here."""
-        quorum = self._engine.machine.in_force
-        return quorum is not None and quorum.attempt == attempt
-
-    def _await_quorum(self, waits: _Waiting) -> None:
+    @property
+    def _known(self) -> Known:
         machine = self._engine.machine
-        self._engine.wait_until(
-            lambda: machine.in_force is not None, waits.left_s(), f"{waits.own.site}: a quorum"
-        )
+        return Known(self._engine.peers, machine.in_force, clock.now(), joins=machine.joins)
 
-    def _await_change(self, waits: _Waiting, attempt: Attempt, replica_id: str) -> None:
-        """A member cannot be reached: either the quorum changes, or it is asked again."""
-        waits.check([replica_id])
-        self._engine.await_answer(lambda: None if self._stands(attempt) else True, RETRY_S)
+    def _carry_out(self, exchanging: Exchanging, waits: _Waiting) -> None:
+        """Carry out the moves of an exchange until it is complete."""
+        changed = self._engine.changed
+        while True:
+            self._engine.raise_fatal()
+            with changed:
+                move = exchanging.next(self._known)
+                changed.notify_all()  # it may have given its value: peers wait for that
+                open_ones = exchanging.open
+            if move is None:
+                return
+            if not isinstance(move, AskPeer):
+                if isinstance(move, AwaitChange) or (isinstance(move, AskLighthouse) and move.anew):
+                    waits.check(open_ones)
+                self._wait_for(move, waits.left_s(), waits.own.site)
+                continue
+            found, is_reached = self._links.ask(move, refuses=True)
+            with changed:
+                if found is not None:
+                    exchanging.answered(move, found, self._known)
+                else:
+                    exchanging.failed(move, reached=is_reached)
+            if found is None:
+                waits.check((move.replica_id,))
+
+    def _wait_for(self, move: NextMove, limit_s: float, site: str) -> None:
+        engine = self._engine
+        match move:
+            case AskLighthouse(anew):
+                if anew:
+                    engine.peers = None
+                    engine.await_answer(lambda: None, min(RETRY_S, limit_s))
+                self.peers(limit_s)
+            case AwaitQuorum():
+                machine = engine.machine
+                engine.wait_until(
+                    lambda: machine.in_force is not None or machine.joins,
+                    limit_s,
+                    f"{site}: a quorum",
+                )
+            case GiveUpQuorum(attempt, replica_id):
+                engine.feed(e.PeerUnreached(attempt, replica_id))
+            case _:
+                before = self._attempt()
+                engine.await_answer(
+                    lambda: None if self._attempt() == before else True, min(RETRY_S, limit_s)
+                )
+
+    def _attempt(self) -> object:
+        quorum = self._engine.machine.in_force
+        return None if quorum is None else quorum.attempt
 
     # ------------------------------------------------------------ questions and answers
 
@@ -396,61 +354,54 @@ class Exchanges:
 
         def find() -> Sequence[Contribution] | None:
             if question.name.index == PLACE_INDEX:
-                return self._shown(question.name.step)
-            if question.of:
-                found = self._kept.under(question.name)
-                return [c for c in found if c.replica_id == question.of]
-            is_set_up = question.name.step == SET_UP
-            in_force = machine.in_force.attempt if machine.in_force is not None else None
-            if not is_set_up and not may_answer(question.attempt, in_force):
-                return None
-            known = self._kept.answer(question.name)
-            if known is None and is_set_up and machine.begun:
-                return []  # this worker had no such exchange, and will have none
-            return known
+                return place_of(
+                    self._places, self._context.key, question, is_set_up=machine.is_set_up
+                )
+            attempt = machine.in_force.attempt if machine.in_force is not None else None
+            return answer_of(
+                self._kept,
+                question,
+                attempt,
+                is_set_up=machine.is_set_up,
+                late_to=machine.late_to,
+            )
 
         found = self._engine.await_answer(find, timeout_s)
         return None if found is None else encode(found)
 
-    def _keep(self, name: ExchangeName, found: Sequence[Contribution]) -> None:
-        with self._engine.changed:
-            self._kept.add(name, found)
 
-    def _ask_until(
-        self,
-        waits: _Waiting,
-        replica_id: str,
-        endpoint: Endpoint,
-        attempt: Attempt,
-        stands: Callable[[], bool],
-    ) -> list[Contribution] | None:
-        """A member's answer, however long its script takes; None: it cannot be reached."""
-        question = ExchangeQuestion(waits.name, attempt)
-        while stands():
-            self._engine.raise_fatal()
-            try:
-                return decode(self._link(endpoint).exchange(question, self._soon()))
-            except DonorRefused as refusal:
-                if not refusal.ask_again:
-                    raise PeerError(f"replica {replica_id} refuses: {refusal}") from refusal
-                waits.check([replica_id])
-            except (PeerError, OSError) as error:
-                log.debug("replica %s does not answer: %s", replica_id, error)
-                self._drop(endpoint)
-                return None
-        return None
+class _Links:
+    """Connections to peers' state servers. For one thread."""
 
-    def _ask(self, endpoint: Endpoint, question: ExchangeQuestion) -> list[Contribution] | None:
-        """One question; None: no answer."""
+    def __init__(self, context: WorkerContext) -> None:
+        self._context = context
+        self._key = heal_key(context.token)
+        self._links: dict[str, DonorLink] = {}
+
+    def ask(self, ask: AskPeer, *, refuses: bool = False) -> tuple[list[Contribution] | None, bool]:
+        """One question: the answer, and whether the peer was reached.
+
+        Raises:
+            PeerError: with ``refuses``, the peer refuses for good.
+        """
         try:
-            return decode(self._link(endpoint).exchange(question, self._soon()))
+            soon = clock.now() + QUESTION_TIMEOUT_S
+            return decode(self._link(ask.endpoint).exchange(ask.question, soon)), True
+        except DonorRefused as refusal:
+            if refuses and not refusal.ask_again:
+                raise PeerError(f"replica {ask.replica_id} refuses: {refusal}") from refusal
+            return None, True
         except (PeerError, OSError) as error:
-            log.debug("%s does not answer: %s", endpoint.heal, error)
-            self._drop(endpoint)
-            return None
+            log.debug("replica %s does not answer: %s", ask.replica_id, error)
+            self._drop(ask.endpoint)
+            return None, False
 
-    def _soon(self) -> float:
-        return clock.now() + QUESTION_TIMEOUT_S
+    def close(self) -> None:
+        """Close them all."""
+        for link in self._links.values():
+            link.end()
+            link.close()
+        self._links.clear()
 
     def _link(self, endpoint: Endpoint) -> DonorLink:
         link = self._links.get(endpoint.heal)
@@ -472,7 +423,6 @@ class Exchanges:
 class _Waiting:
     """One call of the script, and how long it may wait."""
 
-    name: ExchangeName
     own: Contribution
     deadline: float
     timeout_s: float

@@ -46,6 +46,9 @@ StateFn = Callable[[], Any]
 COPY_BYTES_MAX = 64 << 30
 USER, OWN, TRANSPORT = "user", "torchft", "transport"
 
+AskPlace = Callable[[Quorum, int, Callable[[], bool], float], str]
+"""Of a quorum's donors at a step, until the heal is over, within seconds."""
+
 
 class Healing:
     """State functions by key, the server that peers heal from, and the fetch under way."""
@@ -59,6 +62,11 @@ class Healing:
         transport: ScriptTransport | None = None,
     ) -> None:
         self.fetched: FetchedState | None = None
+        self.ask_place: AskPlace | None = None
+        """Asks the donors where they stand in the script: a state comes with its place."""
+        self.place = ""
+        """Where the donors stood at the state that was applied last."""
+        self._fetched_place = ""
         self.applying = threading.Lock()
         """Held while a state is applied: meanwhile no other state begins to be written over it."""
         self._in_place = in_place and transport is None
@@ -188,7 +196,7 @@ class Healing:
         """
         fetched = self.fetched
         assert fetched is not None, "applies a state that has not arrived"
-        self.fetched = None
+        self.fetched, self.place = None, self._fetched_place
         self._arrivals = Arrivals()
         user = fetched.tree[USER]
         missing = sorted(self._functions.keys() - user.keys())
@@ -362,6 +370,7 @@ class Healing:
             )
             if self._transport is not None:
                 fetched = self._receive(self._transport, order, fetched)
+            place = self._ask_place(order)
         except PeerError as error:
             if not order.cancel.is_set():
                 log.warning("heal for %s failed: %s", order.tag, error)
@@ -376,7 +385,20 @@ class Healing:
                 return  # another state is being fetched, and must not be replaced by this one
             donors = tuple(order.donors[d] for d in fetched.donors)
             self.fetched = replace(fetched, donors=donors)
+            self._fetched_place = place
         self._feed(StateLoaded(order.tag, fetched.state_id))
+
+    def _ask_place(self, order: _Fetch) -> str:
+        """The donors' place, if the script has one; at step 0 all stand at the beginning.
+
+        Raises:
+            PeerError: they do not tell it.
+        """
+        if self.ask_place is None or order.tag.step == 0:
+            return ""
+        return self.ask_place(
+            order.load.quorum, order.tag.step, order.cancel.is_set, self._timeout_s
+        )
 
     def _receive(
         self, transport: ScriptTransport, order: _Fetch, small: FetchedState

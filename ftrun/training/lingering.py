@@ -74,7 +74,7 @@ def linger(
                 return False
             left_s = max(1.0, deadline - clock.now())
             met = exchanges.exchange(
-                SITE, WHAT, b"", left_s, index=FINISH_INDEX, gives_up=stop_requested
+                SITE, WHAT, b"", left_s, name=exchanges.name(FINISH_INDEX), gives_up=stop_requested
             )
             if len(met.contributions) >= machine.contributors_min:
                 if vote is not None:
@@ -105,7 +105,7 @@ class _Expected:
 def part(exchanges: Exchanges, timeout_s: float) -> None:
     """Stay at the end of a script that has trained nothing until no peer needs an answer."""
     try:
-        exchanges.exchange(SITE, WHAT, b"", timeout_s, index=FINISH_INDEX)
+        exchanges.exchange(SITE, WHAT, b"", timeout_s, name=exchanges.name(FINISH_INDEX))
     except (PeerError, TimeoutError) as error:
         log.warning("ends without the others: %s", error)
     else:
@@ -115,7 +115,7 @@ def part(exchanges: Exchanges, timeout_s: float) -> None:
 def _part(exchanges: Exchanges, timeout_s: float = PARTING_TIMEOUT_S) -> None:
     """All are here, and each stays until all others know: then nobody waits for one that left."""
     try:
-        exchanges.exchange(SITE, PARTING, b"", timeout_s, index=PART_INDEX)
+        exchanges.exchange(SITE, PARTING, b"", timeout_s, name=exchanges.name(PART_INDEX))
     except (PeerError, TimeoutError, UserError) as error:
         log.debug("the others have left: %s", error)
 

@@ -49,7 +49,6 @@ class ManagedProcessGroup(ReconfigurableGroup):
     def __init__(self, manager: Manager) -> None:
         super().__init__(0, 1)
         self._manager = manager
-        manager.count_exchanges()
 
     # ------------------------------------------------------------ facts
 

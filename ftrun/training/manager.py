@@ -404,14 +404,14 @@ class Manager:
                 self._refuse_options_of_samplers()
             self._healing.begin()
             trains(self._leaving.at_once)
-        before, begun = self._machine.state, self._machine.begun
+        begun = self._machine.begun
         if not self._flow.begin(freeze_membership, timeout_s, for_draw=for_draw):
             if self._snapshots is not None and not freeze_membership:
                 self._snapshots.at_end()
             self._leaving.raise_drained()
         if self._machine.begun == begun:
             return  # begun already, because its batch was drawn
-        self._between.step_begun(self._machine.healing or self._machine.state != before)
+        self._between.step_begun()
         quorum = self._machine.in_force
         if quorum is not None:
             self._events.step_begins(quorum.attempt.quorum_id, self._machine.position)
@@ -576,15 +576,12 @@ class Manager:
         """torchft's name, which local SGD of scripts reads."""
         return self.use_async_quorum
 
-    def count_exchanges(self) -> None:
-        """A group of this Manager (managed_group.py) will exchange: peers must know how often."""
-        self._between.begin_to_count()
-
     def exchange(self, site: str, what: str, body: bytes) -> list[Given] | None:
         """Give ``body`` to all members of the quorum, and get theirs; in the order of the slots.
 
         Returns:
-            None if a member did not come to this place in time: ``errored`` says so.
+            None after a step that was not committed, or if a member did not come to this place in
+            time: ``errored`` says so.
 
         Raises:
             UserError: ``body`` has more than 16 MiB, or this replica is out of step.
@@ -604,6 +601,15 @@ class Manager:
     def exchanges(self) -> Exchanges:
         """Values that replicas give each other outside the steps' reductions."""
         return self._exchanges
+
+    def heal_with_place(self) -> None:
+        """From now on a state comes with the place at which its donors stand in the script."""
+        self._healing.ask_place = self._exchanges.place_of_donors
+
+    @property
+    def healed_place(self) -> str:
+        """The donors' place at the state that this worker has healed to last; "": the beginning."""
+        return self._healing.place
 
     @property
     def resuming(self) -> Resuming | None:

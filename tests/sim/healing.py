@@ -51,13 +51,14 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """The fetched state."""
+    """The fetched state. ``place``: where the donors stand in the script; "": nobody asks."""
 
     tag: Tag
     state: StateId
     content: int
     donor: str
     position: DataPosition
+    place: str = ""
 
 
 class Fetch:
@@ -141,11 +142,27 @@ class Fetch:
         if content is None:
             self._ask()
             return
+        place = self._place()
+        if place is None:
+            if world.now >= self._deadline:
+                self._fail("the donors do not tell where they stand")
+            else:
+                world.at(0.02, worker, self._finish, offer, first_half)
+            return
         offer.finished.add(self.number)
         whole = content if content == first_half else worker.mix(content, first_half)
         donor = offer.donor.key.replica_id
-        worker.fetched = Fetched(self.tag, offer.state, whole, donor, offer.position)
+        worker.fetched = Fetched(self.tag, offer.state, whole, donor, offer.position, place)
         worker.feed(e.StateLoaded(self.tag, offer.state))
+
+    def _place(self) -> str | None:
+        """Where a donor stands; None: none says it now."""
+        if not self._world.has_places or self.tag.step == 0:
+            return ""
+        donors = [self._world.endpoints[address] for address in self.donors]
+        heard = [donor for donor in donors if donor.alive and self._hears(donor)]
+        places = [donor.exchanges.places.at(self.tag.step) for donor in heard]
+        return next((place for place in places if place is not None), None)
 
     def _fail(self, reason: str) -> None:
         self.worker.feed(e.HealFailed(self.tag, reason))

@@ -7,8 +7,7 @@ of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from collections.abc import Generator
 from typing import TYPE_CHECKING
 
 from ftrun.core import messages as m
@@ -20,25 +19,13 @@ from ftrun.core.worker.machine import StepPhase
 from tests.sim.actor import OPERATION_TIMEOUT_S, QUORUM_TIMEOUT_S
 from tests.sim.invariants import Violation
 from tests.sim.rings import Reduction
+from tests.sim.until import INSTANT_S, Until, Wait
 
 if TYPE_CHECKING:
     from tests.sim.worker import Worker
 
 DRAINED_STATUS = 75
-INSTANT_S = 0.00001
 BOTH_TIMEOUTS_S = OPERATION_TIMEOUT_S + QUORUM_TIMEOUT_S
-
-
-@dataclass(frozen=True, slots=True)
-class Until:
-    """Wait for ``condition``; the script fails if it takes longer than ``timeout_s``."""
-
-    condition: Callable[[], bool]
-    timeout_s: float
-    what: str
-
-
-Wait = float | Until
 
 
 class Script:
@@ -149,8 +136,9 @@ class Script:
         if self._world.is_apart:
             worker.agent.handle(NoManagerMade(worker.key, True))
             yield rng.uniform(0.02, 2.0)
+        yield from self._set_up()
         while job.steps is None or machine.state.step < job.steps:
-            yield from self._start_quorum()
+            yield from self._begin()
             if machine.phase is StepPhase.LEFT:
                 self._exit(DRAINED_STATUS)
                 return
@@ -158,8 +146,10 @@ class Script:
             self._drawn = worker.draw()
             self._batch += 1
             yield job.step_s * rng.uniform(0.3, 0.5)
+            yield from self._exchange("in the step")
             yield from self._backward(base)
             yield from self._should_commit()
+            yield from self._exchange("after the step")
         yield rng.uniform(0.0, 0.01)
         worker.close(m.LeaveReason.FINISHED)
         yield rng.uniform(0.001, 0.05)
@@ -171,6 +161,45 @@ class Script:
         # A worker that has left saves for a while, and may be killed then.
         delay_s = 0.0 if status == 0 else rng.choice((0.0, 0.0, 0.3, 5.0))
         self._world.at(delay_s, worker, worker.crash, status)
+
+    def _set_up(self) -> Generator[Wait, None, None]:
+        """Before the first step: exchange, and find out where those that train stand."""
+        exchanges = self._worker.exchanges
+        for number in range(exchanges.programme.in_set_up if self._world.exchanges_at_all else 0):
+            yield from exchanges.of_loop(f"set-up {number}")
+        if self._world.exchanges_at_all and self._world.job.heal_first:
+            yield from exchanges.look_for_peers()
+
+    def _begin(self) -> Generator[Wait, None, None]:
+        """Begin a step; who exchanges takes the count of those that it heals from.
+
+        A heal that is interrupted leaves nothing: the step is void, and the next one heals.
+        """
+        worker, machine = self._worker, self._worker.machine
+        while True:
+            yield from self._start_quorum()
+            if machine.phase is StepPhase.LEFT or not self._world.exchanges_at_all:
+                return
+            if worker.exchanges.step_begun():
+                return
+            yield from self._should_commit()
+
+    def _exchange(self, where: str) -> Generator[Wait, None, None]:
+        """The script's exchanges at a place of its loop."""
+        world, exchanges = self._world, self._worker.exchanges
+        if not world.exchanges_at_all:
+            return
+        step, programme = self._worker.machine.position, exchanges.programme
+        if where == "after the step":
+            for number in range(programme.after(step)):
+                site = f"{where} {number} before {step}"
+                if world.job.heal_first:
+                    yield from exchanges.of_loop(site)
+                else:
+                    yield from exchanges.of_group(f"{where} {number}")
+        elif world.job.heal_first:
+            for number in range(programme.in_step(step)):
+                yield from exchanges.of_loop(f"{where} {number} of {step}")
 
     def _start_quorum(self) -> Generator[Wait, None, None]:
         worker, machine = self._worker, self._worker.machine
@@ -242,6 +271,7 @@ class Script:
         if self._decide(outcome, enough):
             yield world.rng.uniform(0.0, 0.002)
             self._step_optimizer()
+            worker.exchanges.committed(machine.state)
             worker.marks.note(machine.state, lambda: "sound", f"{worker.content:x}")
             worker.streak += 1
         phase, since_s = machine.report_activity()
@@ -315,5 +345,6 @@ class Script:
         self._world.invariants.heals(worker.key)
         worker.feed(e.StateApplied((fetched.donor,), 1, 0.001))
         if not machine.healing:
+            worker.exchanges.healed(fetched.place)
             self._world.invariants.holds(worker.key, machine.state, worker.content)
             self._world.samples.holds(worker.key, machine.state, worker.position)

@@ -19,6 +19,7 @@ from ftrun.core.worker.machine import NOBODY_JOINS, StepMachine, StepPhase
 from ftrun.core.worker.marks import Marks
 from tests.sim import comparing
 from tests.sim.actor import OPERATION_TIMEOUT_S, QUORUM_TIMEOUT_S, Actor
+from tests.sim.exchanging import SimulatedExchanges
 from tests.sim.freezes import Barred, enters
 from tests.sim.healing import Fetch, Fetched, Offer
 from tests.sim.network import Pipe
@@ -68,6 +69,8 @@ class Worker(Actor):
         self.registered = False
         self.marks = Marks()
         self.streak = 0
+        self.peers: m.Roster | None = None
+        self.exchanges = SimulatedExchanges(self, world.programme)
         self._stop_requests = 0
         self._events: deque[e.Event] = deque()
         self._busy = False
@@ -189,6 +192,7 @@ class Worker(Actor):
                 reduction.released = True
                 if divisor is not None and reduction.buffer is not None:
                     reduction.final = (reduction.buffer, divisor)
+        self.exchanges.look()
         self.script.wake()
 
     def _drain(self) -> None:
@@ -276,6 +280,8 @@ class Worker(Actor):
                 self.offers[tag] = Offer(self, tag, state, receivers)
             case e.RetireState(tag):
                 self.offers[tag].retire()
+            case e.ShowPeers(roster):
+                self.peers = roster
             case e.ShowProgress(activity, since_s):
                 self.report(self.machine.position, activity, since_s)
 
@@ -340,6 +346,7 @@ class Worker(Actor):
     def _use(self, quorum: Quorum) -> None:
         self.world.invariants.acts_on(self.key, quorum.attempt, "uses")
         self.world.invariants.in_force(quorum)
+        self.exchanges.in_force(quorum)
         self.streak = 0
         end = self._ends.get(quorum.attempt)
         assert end is not None and end.built, f"{quorum.attempt} is used but was not built"
@@ -438,8 +445,10 @@ class Worker(Actor):
         self.agent.worker_sent(self, message)
 
     def _from_agent(self, message: Any) -> None:
-        if self.registered or isinstance(message, (m.Lease, m.LeaveNow)):
+        if self.registered or isinstance(message, (m.Lease, m.LeaveNow, m.Roster)):
             self.feed(message)
+        elif isinstance(message, m.AskReport) and self.machine.has_asked_for_peers:
+            self.feed(e.PeersAsked())  # a lighthouse has come back: peers wait for this one
 
     def _tick(self) -> None:
         if self.registered:

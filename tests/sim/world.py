@@ -36,6 +36,8 @@ from tests.sim.actor import (
     Crashed,
 )
 from tests.sim.coverage import Coverage
+from tests.sim.exchange_rules import ExchangeRules
+from tests.sim.exchanging import Programme
 from tests.sim.fault_kinds import LATE_KINDS, STANDSTILL_KINDS
 from tests.sim.faults import Faults
 from tests.sim.freezes import Freezes
@@ -65,6 +67,11 @@ SHORT_BUDGET_SEEDS = (8, 22, 26)
 """Modulo 32: agents that give replicas up. Chosen so that every older seed stays what it was."""
 APART_SEEDS = (16, 20, 37)
 """Modulo 64, from 1000 on: scripts whose optimizers step before they make their Manager."""
+
+EXCHANGE_SEEDS = (5, 13, 27)
+"""Modulo 32, from 1000 on: scripts that exchange values beside their steps."""
+EXCHANGES = "exchanges"
+"""In ``focus``: the script exchanges."""
 
 Entry = tuple[float, int, Actor | None, Callable[..., None], tuple[Any, ...]]
 
@@ -116,6 +123,11 @@ class Job:
             return self
         return replace(self, min_size=rng.randint(1, self.replicas))
 
+    def that_exchanges(self, rng: random.Random) -> Job:
+        """A job whose script exchanges: its steps are repaired, because a replica that computed one
+        again while another one does not would exchange more often."""
+        return replace(self, repair=True, workers=1, heal_first=rng.random() < 0.5, spares=False)
+
     @property
     def contributors_max(self) -> int | None:
         """The number of contributors, the rest are spares; None: no spares."""
@@ -155,6 +167,14 @@ class World:
         self.batches = batches
         self.rng = random.Random(seed)
         self.job = job or Job.draw(self.rng).asking_for_more(random.Random(f"{seed}/few"))
+        self.exchanges_at_all = seed >= 1000 and seed % 32 in EXCHANGE_SEEDS and not focus
+        self.exchanges_at_all = self.exchanges_at_all or EXCHANGES in focus
+        focus = tuple(kind for kind in focus if kind != EXCHANGES)
+        if self.exchanges_at_all:
+            self.job = self.job.that_exchanges(random.Random(f"{seed}/exchange"))
+        self.has_places = self.exchanges_at_all and self.job.heal_first
+        self.programme = Programme.draw(seed)
+        self.exchange_rules = ExchangeRules()
         self.now = 0.0
         self.trace: list[tuple[float, str, str, object]] = []
         self.events = 0
@@ -197,7 +217,7 @@ class World:
         late = random.Random(f"{seed}/late")
         may_hang = bool(set(focus) & set(LATE_KINDS))
         may_stand = bool(set(focus) & set(STANDSTILL_KINDS))
-        if faults is None and not focus and seed % 2:
+        if faults is None and not focus and seed % 2 and not self.exchanges_at_all:
             may_hang = self.faults.add_late_kinds(late)
             may_stand = self.faults.add_standstill(random.Random(f"{seed}/stand"))
             self.faults.add_operators(random.Random(f"{seed}/operators"))

@@ -2,16 +2,18 @@
 
 A script may exchange values with its peers before its first step, and needs their addresses. While
 nobody trains, the answer waits until all replicas that are to take part are present, or after
-``join_timeout_s`` until enough are. Once a quorum is in force its members are the answer, and it
-comes at once. A worker that cannot reach a peer asks again, because that peer may have been
-restarted. A restarted lighthouse is asked again too.
+``join_timeout_s`` until enough are. From then on these *take part*, and who comes later waits until
+they train: then it reads what they have exchanged (E1). Once there is a quorum its members are the
+answer, and it comes at once, also while its survivors wait for more. A worker that cannot reach a
+peer asks again, because that peer may have been restarted. A restarted lighthouse is asked again
+too; it does not know who took part.
 
 Not here: what workers exchange (core/worker/exchange.py); membership, which this does not change.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from ftrun.core import messages as m
 from ftrun.core.ids import replica_order
@@ -25,12 +27,14 @@ class Presence:
     """The workers that wait for a Roster.
 
     ``_asking``: incarnations by replica_id, of which a worker has asked since the last answer.
+    ``_part``: the slots that take part in the set-up; none before its first answer.
     """
 
     def __init__(self, state: MembershipState) -> None:
         self._state = state
         self._asking: dict[str, str] = {}
         self._asked_at: float | None = None
+        self._part: frozenset[str] = frozenset()
 
     def on_present(self, replica: Replica, rank: int, present: m.Present) -> None:
         """A worker is here, and asks for its peers."""
@@ -49,20 +53,28 @@ class Presence:
 
     def run_rules(self) -> None:
         """Answer, once the peers are known."""
+        state = self._state
+        if state.phase in IN_QUORUM:
+            self._part = frozenset()
+        find = state.replicas.find
+        self._asking = {name: x for name, x in self._asking.items() if find(name, x)}
         if not self._asking:
+            self._asked_at = None
             return
-        living = [
-            replica
-            for name, incarnation in self._asking.items()
-            if (replica := self._state.replicas.find(name, incarnation)) is not None
-        ]
-        if not living:
-            self._asking.clear()
+        if self._asked_at is None and not self._open_part():
+            self._asked_at = state.now
+        roster = self._roster()
+        if roster is None:
+            return
+        if roster.has_begun:
+            told = frozenset(self._asking)
+        else:
+            self._part = frozenset(entry.replica_id for entry in roster.entries)
+            told = self._part.intersection(self._asking)
+        if told:
             self._asked_at = None
-        elif (roster := self._roster()) is not None:
-            self._asking.clear()
-            self._asked_at = None
-            self._state.send(_in_order(living), roster)
+            self._asking = {name: x for name, x in self._asking.items() if name not in told}
+            state.send(sorted(told, key=replica_order), roster)
 
     def next_deadline(self) -> float | None:
         """When time alone makes an answer due."""
@@ -74,17 +86,31 @@ class Presence:
     def _roster(self) -> m.Roster | None:
         """The answer; None: not known yet."""
         state = self._state
-        if state.phase in IN_QUORUM and state.quorum is not None:
+        is_rejoining = state.phase is Phase.REJOIN  # survivors may lack this one to go on
+        if (state.phase in IN_QUORUM or is_rejoining) and state.live:
             members = (state.replicas.at(name) for name in state.live)
             return self._of(True, [r for r in members if r is not None])
         if state.phase is not Phase.EMPTY:
             return None
-        here = list(self._here())
         is_late = (
             self._asked_at is not None and state.now >= self._asked_at + state.spec.join_timeout_s
         )
+        here, part = list(self._here()), self._open_part()
+        known = [replica for replica in here if replica.replica_id in part]
+        if part and (len(known) == len(part) or (is_late and len(known) >= state.needed)):
+            return self._of(False, known)  # who came later reads what these have exchanged
+        if part and not is_late:
+            return None
         enough = state.needed if is_late else state.slots.open_count
         return self._of(False, here) if len(here) >= enough else None
+
+    def _open_part(self) -> frozenset[str]:
+        """The slots that take part in the set-up and are not over."""
+        return frozenset(
+            slot.replica_id
+            for slot in self._state.slots
+            if slot.is_open and slot.replica_id in self._part
+        )
 
     def _here(self) -> Iterator[Replica]:
         """The replicas of which all workers are present, or have reported."""
@@ -114,7 +140,3 @@ class Presence:
                 )
         over = tuple(slot.replica_id for slot in self._state.slots if not slot.is_open)
         return m.Roster(has_begun, tuple(entries), over)
-
-
-def _in_order(found: Iterable[Replica]) -> list[str]:
-    return sorted((replica.replica_id for replica in found), key=replica_order)

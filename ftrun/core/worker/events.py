@@ -180,6 +180,14 @@ class PeersAsked:
 
 
 @dataclass(frozen=True, slots=True)
+class PeerUnreached:
+    """A member of ``attempt`` has not been reached for long, and the script needs its value."""
+
+    attempt: Attempt
+    replica_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class Ticked:
     """Time has passed: deadlines are checked.
 
@@ -213,6 +221,7 @@ Event: TypeAlias = (
     | StateSpoiled
     | HealFailed
     | PeersAsked
+    | PeerUnreached
     | Ticked
     | Interrupt
     | NewQuorum

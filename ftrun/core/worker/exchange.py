@@ -12,11 +12,19 @@ nobody takes an answer of an earlier round any more. So a dead replica's contrib
 survivor has is in the union of all, and the result is the same everywhere (E1), also for one that
 was complete before.
 
+A replica that begins with a step, or has healed to it, is *late* for the exchanges of that step and
+of earlier ones: its peers may have completed them. Nobody waits for it there. It peeks first: if
+any member has something under the name, it only reads; if none has, it gives like all others.
+Whoever gives does so before it asks, and whoever is late answers "nothing" before it peeks, or not
+until it has decided. So it never gives what somebody has not waited for (E1).
+
+Before the first step there is no quorum; the lighthouse's Roster says who takes part. A replica
+that is started again asks all of them for the contribution *of* its slot, and takes that of its
+predecessor if there is one. A peer that has none forgets its Roster, if that names the predecessor,
+with the answers under way: so it never learns that value later.
+
 A contribution carries its call site, operation and shape. If they differ under one name, the
 replicas are out of step, and the exchange says who stands where (E2).
-
-A worker that lacks the count of the step it has joined (its heal was interrupted) gives nothing
-there. From its next step on it answers without a contribution of its own, so that nobody waits.
 
 Not here: sockets, waiting, tensors (training/exchanges.py); a worker's quorums (machine.py).
 """
@@ -35,6 +43,8 @@ MANAGED_FROM = 500_000_000
 STEPS_KEPT = 4
 KEPT_BYTES_MAX = 256 << 20
 BODY_BYTES_MAX = 16 << 20
+BY_MAX = 64
+"""Characters of an incarnation in a question."""
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -69,20 +79,26 @@ class ExchangeName:
 class ExchangeQuestion:
     """A question to a peer about what it keeps under ``name``.
 
-    ``of``: only the contribution of this slot is wanted, and at once. Else the peer answers once
-    its own is among them and it is in the quorum of ``attempt``.
+    The peer answers once it is in the quorum of ``attempt`` and its own contribution is among them.
+    ``peeks``: what there is now is wanted. ``of``: only the contribution of this slot is wanted,
+    now. ``by``: the incarnation that asks, if ``of`` is its own slot.
     """
 
     name: ExchangeName
     attempt: Attempt = NO_ATTEMPT
     of: str = ""
+    by: str = ""
+    peeks: bool = False
 
     def path(self) -> str:
         """The address of the answer on the peer's state server."""
-        if self.of:
-            return f"/exchanges/{self.name.path()}/of/{self.of}"
         attempt = f"{self.attempt.quorum_id}.{self.attempt.number}"
-        return f"/exchanges/{attempt}/{self.name.path()}"
+        path = f"/exchanges/{attempt}/{self.name.path()}"
+        if self.peeks:
+            return f"{path}/now"
+        if self.of:
+            path += f"/of/{self.of}"
+        return f"{path}/{self.by}" if self.by else path
 
     @staticmethod
     def parse(path: str) -> ExchangeQuestion:
@@ -92,15 +108,19 @@ class ExchangeQuestion:
             ValueError: it is none.
         """
         parts = path.split("/")[2:]
-        if len(parts) == 3 and parts[1] == "of" and parts[2].isdecimal() and len(parts[2]) < 10:
-            return ExchangeQuestion(ExchangeName.parse(parts[0]), of=parts[2])
-        if len(parts) != 2:
+        peeks = len(parts) == 3 and parts[2] == "now"
+        if not (len(parts) == 2 or peeks or (len(parts) in (4, 5) and parts[2] == "of")):
             raise ValueError("no question about an exchange")
         quorum_id, _, number = parts[0].partition(".")
         if not all(n.isdecimal() and len(n) < 20 for n in (quorum_id, number)):
             raise ValueError("no attempt")
+        of, by = ([*parts[3:], ""] if len(parts) > 3 else ["", ""])[:2]
+        if len(parts) > 3 and not (of.isdecimal() and len(of) < 10):
+            raise ValueError("no slot")
+        if len(parts) == 5 and not (by.isalnum() and by.isascii() and len(by) <= BY_MAX):
+            raise ValueError("no incarnation")
         attempt = Attempt(int(quorum_id), int(number))
-        return ExchangeQuestion(ExchangeName.parse(parts[1]), attempt)
+        return ExchangeQuestion(ExchangeName.parse(parts[1]), attempt, of, by, peeks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +145,13 @@ class Kept:
         self._kept: dict[ExchangeName, dict[str, Contribution]] = {}
         self._nbytes = 0
         self._begun = SET_UP
+        self._given_last = SET_UP
+        self._undecided: set[ExchangeName] = set()
+        self._asked_by: dict[str, str] = {}
 
     def give(self, name: ExchangeName, own: Contribution) -> Contribution:
         """Keep what this worker gives; what a predecessor of this slot has given stays instead."""
-        self._drop_before(name)
+        self.come_to(name)
         self.add(name, (own,))
         return self._kept[name][self._own_id]
 
@@ -149,23 +172,56 @@ class Kept:
         """This worker has begun ``step``: under managed names of earlier ones it gives no more."""
         self._begun = step
 
-    def answer(self, name: ExchangeName) -> list[Contribution] | None:
-        """The answer to a peer; None: this worker has not come to this exchange yet."""
+    def come_to(self, name: ExchangeName) -> None:
+        """This worker comes to an exchange: drop what is too old, or of steps that were lost."""
+        if name.step == SET_UP:
+            return
+        if name.index < MANAGED_FROM:
+            self._given_last = name.step
+        oldest = name.step - STEPS_KEPT + 1
+        for other in [n for n in self._kept if n.step != SET_UP]:
+            if not oldest <= other.step <= name.step:
+                self._nbytes -= sum(len(c.body) for c in self._kept.pop(other).values())
+
+    def peeks(self, name: ExchangeName) -> None:
+        """This worker is late for ``name``, and finds out whether to give something there."""
+        self._undecided.add(name)
+
+    def has_decided(self, name: ExchangeName) -> None:
+        """It gives, or it only reads."""
+        self._undecided.discard(name)
+
+    def answer(self, name: ExchangeName, late_to: int) -> list[Contribution] | None:
+        """The answer to a peer; None: this worker has not come to this exchange yet.
+
+        ``late_to``: it is late for the names of this step and of earlier ones.
+        """
         found = self.under(name)
-        has_passed = name.index >= MANAGED_FROM and SET_UP < name.step < self._begun
-        return found if has_passed or any(c.replica_id == self._own_id for c in found) else None
+        if any(c.replica_id == self._own_id for c in found) or self._has_passed(name):
+            return found
+        return found if name.step <= late_to and name not in self._undecided else None
+
+    def _has_passed(self, name: ExchangeName) -> bool:
+        is_managed = name.index >= MANAGED_FROM
+        return SET_UP < name.step < (self._begun if is_managed else self._given_last)
+
+    def asked(self, question: ExchangeQuestion) -> None:
+        """A worker asks for what an earlier one of its slot has given: that one is gone."""
+        if question.by:
+            self._asked_by[question.of] = question.by
+
+    def asked_by(self, replica_id: str) -> str:
+        """The incarnation of a slot that has asked since ``roster_asked``; "": none has."""
+        return self._asked_by.get(replica_id, "")
+
+    def roster_asked(self) -> None:
+        """This worker asks the lighthouse who is there; the answer knows what was before."""
+        self._asked_by.clear()
 
     @property
     def is_full(self) -> bool:
         """Whether more is kept than the limit allows."""
         return self._nbytes > KEPT_BYTES_MAX
-
-    def _drop_before(self, name: ExchangeName) -> None:
-        if name.step == SET_UP:
-            return
-        oldest = name.step - STEPS_KEPT + 1
-        for old in [n for n in self._kept if n.step != SET_UP and n.step < oldest]:
-            self._nbytes -= sum(len(c.body) for c in self._kept.pop(old).values())
 
 
 class Round:
@@ -215,6 +271,36 @@ class Round:
         return True
 
 
+def answer_of(
+    kept: Kept,
+    question: ExchangeQuestion,
+    in_force: Attempt | None,
+    *,
+    is_set_up: bool,
+    late_to: int,
+) -> list[Contribution] | None:
+    """A worker's answer to a peer's question; None: not yet.
+
+    Args:
+        kept: what this worker keeps.
+        question: of a peer.
+        in_force: this worker's quorum; None: it is in none.
+        is_set_up: this worker has come to its first boundary.
+        late_to: it is late for the names of this step and of earlier ones; ``SET_UP``: for none.
+    """
+    name = question.name
+    if name.step == SET_UP:
+        if question.of:
+            kept.asked(question)
+            return [c for c in kept.under(name) if c.replica_id == question.of]
+        known = kept.answer(name, SET_UP - 1)
+        # Without a contribution of its own: it had no such exchange, or has only read it.
+        return kept.under(name) if known is None and is_set_up else known
+    if not may_answer(question.attempt, in_force):
+        return None
+    return kept.under(name) if question.peeks else kept.answer(name, late_to)
+
+
 def may_answer(asked: Attempt, in_force: Attempt | None) -> bool:
     """Whether a member may answer a question of the round ``asked``: it is in that quorum too."""
     return in_force is not None and in_force >= asked
@@ -233,21 +319,24 @@ class Judgement:
     is_out: bool = False
 
 
-def judge(own_id: str, found: Sequence[Contribution]) -> Judgement:
+def judge(own: Contribution, found: Sequence[Contribution]) -> Judgement:
     """Compare the places of all contributions: the one of most replicas counts.
 
     Of two places with equally many replicas, that of the lowest slot counts. Every member judges
-    the same contributions, so all come to the same answer.
+    the same contributions, so all come to the same answer. ``own``: what this worker would give;
+    it may not be among them.
     """
     places: dict[tuple[str, str], list[Contribution]] = {}
     for contribution in sorted(found, key=lambda c: replica_order(c.replica_id)):
         places.setdefault((contribution.site, contribution.what), []).append(contribution)
     alike = max(places.values(), key=len)  # of equals the first one
+    if all(contribution.replica_id != own.replica_id for contribution in found):
+        places.setdefault((own.site, own.what), []).append(own)
     if len(places) == 1:
-        return Judgement(tuple(alike))
+        return Judgement(tuple([c for c in alike if c in found]))
     parts = []
     for (site, what), there in places.items():
         names = ", ".join(c.replica_id for c in there)
         parts.append(f"{'replica' if len(there) == 1 else 'replicas'} {names}: {what} at {site}")
-    is_out = all(contribution.replica_id != own_id for contribution in alike)
-    return Judgement(tuple(alike), "; ".join(parts), is_out)
+    is_out = all(contribution.replica_id != own.replica_id for contribution in alike)
+    return Judgement(tuple([c for c in alike if c in found]), "; ".join(parts), is_out)

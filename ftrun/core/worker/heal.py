@@ -21,7 +21,8 @@ class HealState:
 
     ``loaded``: arrived and verified, but not applied. ``torn``: ``state`` is half written over.
     ``is_fresh``: the worker holds what it started with. ``heals_first``: newcomers heal before
-    their forward pass (a synchronous quorum).
+    their forward pass (a synchronous quorum). ``healed_to``: the step of the state that it began
+    with, or that was applied last.
     """
 
     def __init__(self, state: StateId, heals_first: bool) -> None:
@@ -31,6 +32,12 @@ class HealState:
         self.torn = False
         self.is_fresh = True
         self.heals_first = heals_first
+        self.healed_to = state.step
+
+    def reset(self, state: StateId) -> None:
+        """The script has set its state."""
+        self.state = state
+        self.healed_to = state.step
 
     @property
     def must_load(self) -> bool:
@@ -64,6 +71,7 @@ class HealState:
             self.state = replace(self.state, lineage=lineage)
             return False
         self.state, self.loaded = self.loaded, None
+        self.healed_to = self.state.step
         self.healing = self.torn = self.is_fresh = False
         return True
 

@@ -122,7 +122,7 @@ class StepMachine:
         self._heal = HealState(state, heal_first)
         self._lease = WorkerLease()
         self.has_reported = False  # nothing is sent before the Report of the first step
-        self.asks_for_peers = False
+        self.asks_for_peers = self.has_asked_for_peers = False
         self.begun = 0  # steps, also those that were not committed
         self.trains_between_steps = False  # by itself: DiLoCo's inner steps, for example
         self._quorums = Quorums(key)
@@ -177,6 +177,7 @@ class StepMachine:
             m.AskReport: self._on_ask_report,
             m.Roster: self._on_roster,
             e.PeersAsked: self._on_peers_asked,
+            e.PeerUnreached: self._on_peer_unreached,
             m.Lease: self._on_lease,
             m.LeaveNow: self._on_leave_now,
         }
@@ -274,6 +275,27 @@ class StepMachine:
     def place(self) -> tuple[int | None, bool]:
         """``position``, and whether it is its peers'; None: no step has begun."""
         return (self.position, self.healing) if self.begun else (None, False)
+
+    @property
+    def joins(self) -> bool:
+        """In no quorum, this worker has promised to join one at its next boundary."""
+        pending = self.pending
+        return self.in_force is None and pending is not None and pending.promise is not None
+
+    @property
+    def is_set_up(self) -> bool:
+        """The script has come to its first boundary: its set-up is over."""
+        return self.begun > 0 or self.phase is not StepPhase.IDLE
+
+    @property
+    def late_to(self) -> int:
+        """The step that this worker heals to, has healed to, or has begun with.
+
+        Its peers may have exchanged at that step, and at earlier ones, without it.
+        """
+        if self.healing and self.in_force is not None:
+            return self.in_force.first_step
+        return self._heal.healed_to
 
     @property
     def may_issue(self) -> bool:
@@ -551,7 +573,7 @@ class StepMachine:
 
     def _on_state_reset(self, event: e.StateReset) -> None:
         reason = "the script has set its step"
-        self._heal.state = event.state
+        self._heal.reset(event.state)
         self._comparisons.forget()
         self._give_up(reason)
         if self._step is not None and self._step.fate is not Fate.VOID:
@@ -890,8 +912,12 @@ class StepMachine:
         self.shown.forget()  # whoever asks may be new, and knows no activity
 
     def _on_peers_asked(self, event: e.PeersAsked) -> None:
-        self.asks_for_peers = True
+        self.asks_for_peers = self.has_asked_for_peers = True
         self._out.append(e.Send(m.Present(self.endpoint)))
+
+    def _on_peer_unreached(self, event: e.PeerUnreached) -> None:
+        if self.in_force is not None and self.in_force.attempt == event.attempt:
+            self._give_up(f"replica {event.replica_id} is not reached")
 
     def _on_roster(self, event: m.Roster) -> None:
         if self.asks_for_peers:

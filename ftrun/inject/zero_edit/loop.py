@@ -62,7 +62,6 @@ from ftrun.training.lingering import part
 from ftrun.training.manager import Manager
 
 COUNTERS_TOLD_MAX = 12
-PLACE_TIMEOUT_S = 5.0
 
 
 class Loop:
@@ -126,6 +125,7 @@ class Loop:
             self._manager = injected.manager(use_async_quorum=False)
             self.makes_manager = False
             self._manager.register_state_dict_fn(KEY, self._carried.load, self._carried.state)
+            self._manager.heal_with_place()
             if self._manager.snapshots is not None:
                 self._manager.snapshots.position = lambda: self._place.encode()
         return self._manager
@@ -179,8 +179,8 @@ class Loop:
         manager = self.manager()
         if manager.resuming is not None and manager.resuming.position:
             return self._snapshot_place()
-        text = manager.exchanges.ask_place(PLACE_TIMEOUT_S)
-        return None if text is None else Place.decode(text)
+        text = manager.healed_place
+        return Place.decode(text) if text else None
 
     # ------------------------------------------------------------ draws
 

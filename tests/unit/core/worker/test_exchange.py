@@ -47,7 +47,9 @@ def test_what_is_no_name(text: str) -> None:
     [
         ExchangeQuestion(NAME, Attempt(7, 2)),
         ExchangeQuestion(ExchangeName(SET_UP, 0)),
-        ExchangeQuestion(NAME, of="12"),
+        ExchangeQuestion(NAME, Attempt(7, 2), peeks=True),
+        ExchangeQuestion(NAME, Attempt(7, 2), of="12"),
+        ExchangeQuestion(ExchangeName(SET_UP, 0), of="12", by="a1b2"),
     ],
 )
 def test_a_question_can_be_read_again(question: ExchangeQuestion) -> None:
@@ -55,7 +57,17 @@ def test_a_question_can_be_read_again(question: ExchangeQuestion) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["/exchanges/", "/exchanges/1.x/3.1", "/exchanges/3.1/of/x", "/exchanges/a/b/c/d"]
+    "path",
+    [
+        "/exchanges/",
+        "/exchanges/1.x/3.1",
+        "/exchanges/3.1/of/x",
+        "/exchanges/1.1/3.1/of/x",
+        "/exchanges/1.1/3.1/by/2",
+        "/exchanges/1.1/3.1/of/2/a-b",
+        "/exchanges/1.1/3.1/of/2/" + "a" * 99,
+        "/exchanges/a/b/c/d",
+    ],
 )
 def test_what_is_no_question(path: str) -> None:
     with pytest.raises(ValueError, match="no "):
@@ -71,21 +83,21 @@ def test_a_predecessors_value_stays() -> None:
 def test_an_answer_needs_the_own_value() -> None:
     kept = Kept("1")
     kept.add(NAME, [value_of("0")])
-    assert kept.answer(NAME) is None
+    assert kept.answer(NAME, SET_UP) is None
     kept.give(NAME, value_of("1"))
-    assert [c.replica_id for c in kept.answer(NAME) or ()] == ["0", "1"]
+    assert [c.replica_id for c in kept.answer(NAME, SET_UP) or ()] == ["0", "1"]
 
 
 def test_who_has_passed_a_managed_name_gives_nothing_there_and_holds_up_nobody() -> None:
     kept, name = Kept("1"), ExchangeName(4, MANAGED_FROM)
     kept.step_begun(4)
-    assert kept.answer(name) is None, "it may still come there"
+    assert kept.answer(name, SET_UP) is None, "it may still come there"
     kept.step_begun(5)
-    assert kept.answer(name) == []
+    assert kept.answer(name, SET_UP) == []
     kept.add(name, [value_of("0")])
-    assert kept.answer(name) == [value_of("0")], "what it has heard of, it passes on"
-    assert kept.answer(NAME) is None, "other names count the commits"
-    assert kept.answer(ExchangeName(SET_UP, MANAGED_FROM)) is None
+    assert kept.answer(name, SET_UP) == [value_of("0")], "what it has heard of, it passes on"
+    assert kept.answer(NAME, SET_UP) is None, "other names count the commits"
+    assert kept.answer(ExchangeName(SET_UP, MANAGED_FROM), -2) is None
 
 
 def test_old_steps_are_dropped_and_the_set_up_is_not() -> None:
@@ -100,26 +112,36 @@ def test_old_steps_are_dropped_and_the_set_up_is_not() -> None:
 
 def test_the_place_of_most_counts() -> None:
     found = [value_of("0", "a.py:1"), value_of("1", "b.py:2"), value_of("2", "b.py:2")]
-    judgement = judge("0", found)
+    judgement = judge(value_of("0", "a.py:1"), found)
     assert judgement.is_out
     assert [c.replica_id for c in judgement.alike] == ["1", "2"]
     assert judgement.unlike == (
         "replica 0: all_reduce of float32 1 at a.py:1; "
         "replicas 1, 2: all_reduce of float32 1 at b.py:2"
     )
-    assert not judge("1", found).is_out
+    assert not judge(value_of("1", "b.py:2"), found).is_out
 
 
 def test_of_two_the_lowest_slot_counts() -> None:
     found = [value_of("10", "b.py:2"), value_of("9", "a.py:1")]
-    assert judge("10", found).is_out
-    assert not judge("9", found).is_out
+    assert judge(found[0], found).is_out
+    assert not judge(found[1], found).is_out
 
 
 def test_all_alike() -> None:
-    judgement = judge("0", [value_of("1"), value_of("0")])
+    judgement = judge(value_of("0"), [value_of("1"), value_of("0")])
     assert (judgement.unlike, judgement.is_out) == ("", False)
     assert [c.replica_id for c in judgement.alike] == ["0", "1"]
+
+
+def test_who_only_reads_must_stand_at_the_same_place() -> None:
+    found = [value_of("0"), value_of("1")]
+    reads = judge(value_of("2"), found)
+    assert (reads.unlike, reads.is_out) == ("", False)
+    assert [c.replica_id for c in reads.alike] == ["0", "1"]
+    elsewhere = judge(value_of("2", "other.py:1"), found)
+    assert elsewhere.is_out
+    assert "replica 2: all_reduce of float32 1 at other.py:1" in elsewhere.unlike
 
 
 # ---------------------------------------------------------------- many replicas, and deaths
@@ -194,7 +216,7 @@ class Group:
         peer = self.workers.get(self.rng.choice(sorted(worker.round.open)))
         if peer is None or not may_answer(worker.attempt, peer.attempt):
             return
-        answer = peer.kept.answer(NAME)
+        answer = peer.kept.answer(NAME, SET_UP)
         if answer is not None:
             self.answers.append((worker, worker.attempt, peer.replica_id, answer))
 
@@ -254,7 +276,7 @@ def test_an_answer_that_comes_after_its_quorum_is_not_kept(keeps: bool) -> None:
     first, second, dies = group.workers.values()
     second.round.begin(second.attempt, second.members)
     assert second.attempt is not None
-    late = (second, second.attempt, "2", dies.kept.answer(NAME) or [])
+    late = (second, second.attempt, "2", dies.kept.answer(NAME, SET_UP) or [])
     del group.workers["2"]
     group.is_broken = True
     for worker in (first, second):

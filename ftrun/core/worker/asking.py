@@ -1,0 +1,70 @@
+"""What a worker does next when it needs a peer's answer, and what it knows of its peers. Pure.
+
+Not here: which answer is needed (exchanging.py, exchange_places.py); sockets and waiting
+(training/exchanges.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from ftrun.core.ids import Attempt
+from ftrun.core.messages import Roster
+from ftrun.core.quorum import Endpoint, Quorum
+from ftrun.core.worker.exchange import ExchangeQuestion
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What a worker knows of its peers now.
+
+    ``roster``: the lighthouse's answer to the last ``AskLighthouse``; None: it has not come yet.
+    ``quorum``: the one in force; None: there is none. ``now``: the time, in seconds. ``joins``:
+    this worker was left out of its quorum, and joins one at its next boundary.
+    """
+
+    roster: Roster | None
+    quorum: Quorum | None
+    now: float
+    joins: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AskPeer:
+    """Ask a peer; whoever wanted it is told the answer, or that there was none."""
+
+    replica_id: str
+    endpoint: Endpoint
+    question: ExchangeQuestion
+
+
+@dataclass(frozen=True, slots=True)
+class AskLighthouse:
+    """Ask for a Roster. ``anew``: a peer of the former one was not reached: forget that one, and
+    ask after a moment."""
+
+    anew: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitQuorum:
+    """Wait until a quorum is in force."""
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitChange:
+    """A member was not reached: wait for another quorum, but only a moment, then ask it again."""
+
+    replica_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUpQuorum:
+    """A member has not been reached for long: peers must find out who is there (REJOIN)."""
+
+    attempt: Attempt
+    replica_id: str
+
+
+NextMove: TypeAlias = AskPeer | AskLighthouse | AwaitQuorum | AwaitChange | GiveUpQuorum

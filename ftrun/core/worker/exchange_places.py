@@ -1,0 +1,163 @@
+"""Where a replica stands in its script: shown to peers that heal, and asked of donors. Pure.
+
+A place is a text of the shell's. A replica shows it with the step at which it stood there, and a
+newcomer asks a donor for that of the step whose state it has healed to. One donor's answer is
+enough, because all of them stand at the same place there.
+
+Not here: what a place says (inject/zero_edit/place.py, between_steps.py); sockets and waiting
+(training/exchanges.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ftrun.core.ids import WorkerKey, replica_order
+from ftrun.core.messages import Roster
+from ftrun.core.worker.asking import (
+    AskLighthouse,
+    AskPeer,
+    AwaitChange,
+    Known,
+    NextMove,
+)
+from ftrun.core.worker.exchange import (
+    SET_UP,
+    Contribution,
+    ExchangeName,
+    ExchangeQuestion,
+)
+
+PLACE_INDEX = 999_999_999
+"""The number under which a replica shows its place in the script at a step."""
+PLACES_KEPT = 2
+
+
+class ShownPlaces:
+    """The places that this worker shows, of its last steps."""
+
+    def __init__(self) -> None:
+        self._places: dict[int, Callable[[], str]] = {}
+
+    def show(self, step: int, encode: Callable[[], str]) -> None:
+        """Show where the script stands at ``step``; ``encode`` is called when somebody asks."""
+        self._places[step] = encode
+        while len(self._places) > PLACES_KEPT:
+            del self._places[min(self._places)]
+
+    def at(self, step: int) -> str | None:
+        """The place at ``step``, or the latest one for ``SET_UP``; None: it is not shown."""
+        if step == SET_UP and self._places:
+            step = max(self._places)
+        encode = self._places.get(step)
+        return None if encode is None else encode()
+
+
+def place_of(
+    places: ShownPlaces, key: WorkerKey, question: ExchangeQuestion, *, is_set_up: bool
+) -> list[Contribution] | None:
+    """A worker's answer to a peer that asks for its place; None: not yet.
+
+    Whoever has come to its first boundary and has not healed has no place, and says so to those
+    that want to know where it stands now.
+    """
+    step = question.name.step
+    place = places.at(step)
+    if place is None:
+        return [] if step == SET_UP and is_set_up else None
+    return [Contribution(key.replica_id, "", "place", place.encode())]
+
+
+class AskingDonors:
+    """Asks the donors of the quorum in force for their place at a step, until one has told it.
+
+    It ends when no quorum is in force any more, because the next one names other donors.
+
+    Args:
+        key: of this worker.
+        step: at which they are to stand there.
+
+    Attributes:
+        found: the place; None: there is no answer.
+    """
+
+    def __init__(self, key: WorkerKey, step: int) -> None:
+        self._key = key
+        self._name = ExchangeName(step, PLACE_INDEX)
+        self._tried: set[str] = set()
+        self.found: str | None = None
+
+    def next(self, known: Known) -> NextMove | None:
+        """What to do next; None: it is over."""
+        quorum = known.quorum
+        if quorum is None or self.found is not None:
+            return None
+        donors = [x for x in quorum.members if x.replica_id in quorum.donors]
+        left = [x for x in donors if x.replica_id not in self._tried]
+        if not left:
+            self._tried.clear()
+            return AwaitChange(", ".join(x.replica_id for x in donors))
+        question = ExchangeQuestion(self._name, of=left[0].replica_id)
+        endpoint = left[0].endpoints[self._key.group_rank]
+        return AskPeer(left[0].replica_id, endpoint, question)
+
+    def answered(self, ask: AskPeer, found: Sequence[Contribution]) -> None:
+        """A donor has answered."""
+        if found:
+            self.found = found[0].body.decode()
+        else:
+            self.failed(ask)
+
+    def failed(self, ask: AskPeer) -> None:
+        """A donor does not stand there yet, or was not reached."""
+        self._tried.add(ask.replica_id)
+
+
+class PeekingAtPlace:
+    """Asks those that train, before this worker's first step, where they stand now.
+
+    Attributes:
+        found: the place; None: nobody trains, or those that do have healed to no step yet.
+    """
+
+    def __init__(self, key: WorkerKey) -> None:
+        self._key = key
+        self._roster: Roster | None = None
+        self._tried: set[str] = set()
+        self._without: set[str] = set()
+        self._is_over = False
+        self.found: str | None = None
+
+    def next(self, known: Known) -> NextMove | None:
+        """What to do next; None: it is over."""
+        roster = known.roster
+        if self._is_over:
+            return None
+        if roster is None:
+            return AskLighthouse()
+        if roster is not self._roster:
+            self._roster = roster
+            self._tried, self._without = set(), set()
+        others = [x for x in roster.entries if x.replica_id != self._key.replica_id]
+        none_has = bool(others) and all(x.replica_id in self._without for x in others)
+        if not roster.has_begun or none_has:
+            self._is_over = True
+            return None
+        left = [x for x in others if x.replica_id not in self._tried | self._without]
+        if not left:
+            self._roster = None  # they may have been restarted meanwhile
+            return AskLighthouse(anew=True)
+        entry = min(left, key=lambda x: replica_order(x.replica_id))
+        question = ExchangeQuestion(ExchangeName(SET_UP, PLACE_INDEX), of=entry.replica_id)
+        return AskPeer(entry.replica_id, entry.endpoints[self._key.group_rank], question)
+
+    def answered(self, ask: AskPeer, found: Sequence[Contribution]) -> None:
+        """A peer has answered."""
+        if found:
+            self.found, self._is_over = found[0].body.decode(), True
+        else:
+            self._without.add(ask.replica_id)
+
+    def failed(self, ask: AskPeer) -> None:
+        """A peer shows no place, or was not reached."""
+        self._tried.add(ask.replica_id)

@@ -138,7 +138,7 @@ class Exchanges:
             self._carry_out(exchanging, _Waiting(own, clock.now() + timeout_s, timeout_s, gives_up))
         finally:
             with self._engine.changed:
-                exchanging.abandon()
+                exchanging.is_over()
         with self._engine.changed:
             judgement = exchanging.judgement
         if exchanging.alone_with:
@@ -190,8 +190,8 @@ class Exchanges:
     def step_begun(self, step: int) -> None:
         """A step begins, perhaps once more."""
         with self._engine.changed:
-            self._numbers.step_begun(step)
-            self._kept.step_begun(step)
+            self._numbers.step_begun(step, self._engine.machine.state.step)
+            self._kept.step_begun(step, self._numbers.begun_at)
             self._engine.changed.notify_all()
 
     # ------------------------------------------------------------ places
@@ -205,7 +205,11 @@ class Exchanges:
 
         ``behind``: it goes through that many steps again, whose exchanges its peers have kept.
         """
-        self._numbers.set_place(self._engine.machine.state.step, index, behind)
+        with self._engine.changed:
+            state = self._engine.machine.state.step
+            self._numbers.set_place(state, index, behind)
+            self._kept.step_begun(state, self._numbers.begun_at)
+            self._engine.changed.notify_all()
 
     def step_again(self) -> None:
         """One of the steps that this worker goes through again has ended."""
@@ -292,7 +296,9 @@ class Exchanges:
     @property
     def _known(self) -> Known:
         machine = self._engine.machine
-        return Known(self._engine.peers, machine.in_force, clock.now(), joins=machine.joins)
+        return Known(
+            self._engine.peers, machine.in_force, clock.now(), machine.joins, machine.in_step
+        )
 
     def _carry_out(self, exchanging: Exchanging, waits: _Waiting) -> None:
         """Carry out the moves of an exchange until it is complete."""
@@ -363,7 +369,7 @@ class Exchanges:
                 question,
                 attempt,
                 is_set_up=machine.is_set_up,
-                late_to=machine.late_to,
+                heals_to=machine.heals_to,
             )
 
         found = self._engine.await_answer(find, timeout_s)

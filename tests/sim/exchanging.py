@@ -167,7 +167,7 @@ class SimulatedExchanges:
             question,
             attempt,
             is_set_up=machine.is_set_up,
-            late_to=machine.late_to,
+            heals_to=machine.heals_to,
         )
 
     # ------------------------------------------------------------ the script
@@ -187,8 +187,7 @@ class SimulatedExchanges:
     def step_begun(self) -> bool:
         """A step has begun: show where the script stands. False: the step is void: no state yet."""
         worker, machine = self._worker, self._worker.machine
-        self.kept.step_begun(machine.position)
-        self.numbers.step_begun(machine.position)
+        self.numbers.step_begun(machine.position, machine.state.step)
         self.managed.step_begun(machine.position)
         if worker.world.job.heal_first:
             if machine.healing:
@@ -198,6 +197,7 @@ class SimulatedExchanges:
                 self.healed_place = ""
             index = str(self.numbers.place(self._step()))
             self.places.show(machine.position, lambda: index)
+        self.kept.step_begun(machine.position, self.numbers.begun_at)
         self.look()
         return True
 
@@ -303,4 +303,5 @@ class SimulatedExchanges:
     def _known(self) -> Known:
         worker = self._worker
         machine = worker.machine
-        return Known(worker.peers, machine.in_force, worker.world.now, joins=machine.joins)
+        now = worker.world.now
+        return Known(worker.peers, machine.in_force, now, machine.joins, machine.in_step)

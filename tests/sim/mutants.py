@@ -37,12 +37,16 @@ from ftrun.core.lighthouse.waiting import Waiting
 from ftrun.core.quorum import Quorum
 from ftrun.core.step_times import StepTimes
 from ftrun.core.worker import machine as step
+from ftrun.core.worker.asking import AskPeer, Known
 from ftrun.core.worker.comparison import Comparison, Entry, Question
+from ftrun.core.worker.exchange import Kept
+from ftrun.core.worker.exchange_names import Numbers
+from ftrun.core.worker.exchanging import Exchanging, _BetweenSteps
 from ftrun.core.worker.machine import StepMachine
 from ftrun.core.worker.operations import OperationLedger
 from ftrun.core.worker.quorums import Quorums
 from ftrun.core.worker.under_way import Fate, StepUnderWay
-from tests.sim.healing import Offer
+from tests.sim.healing import Fetch, Offer
 from tests.sim.lighthouse import LighthouseProcess
 from tests.sim.rings import Ballot
 
@@ -135,7 +139,7 @@ def _nothing(self: OperationTable) -> tuple[()]:
     return ()
 
 
-def _never(self: Any, *_: Any) -> bool:
+def _never(self: Any, *_: Any, **__: Any) -> bool:
     return False
 
 
@@ -145,6 +149,30 @@ def _nobody(*_: Any) -> tuple[str, ...]:
 
 def _any_is_enough(votes: Any) -> bool:
     return any(flag for _, _, flag in votes.values())
+
+
+# ---------------------------------------------------------------- the exchanges' bugs
+
+_begins_exchanging = Exchanging.__init__
+
+
+def _keeps_late_answers(self: Any, ask: AskPeer, found: Any, known: Known) -> None:
+    self._of.kept.add(self._of.name, found)
+    this_round = self._peeking if ask.question.peeks else self._round
+    if this_round is not None:
+        this_round.open.discard(ask.replica_id)
+
+
+def _asks_for_no_place(self: Fetch) -> str:
+    return ""
+
+
+def _is_never_late(self: Exchanging, *args: Any, is_late: bool) -> None:
+    _begins_exchanging(self, *args, is_late=False)
+
+
+def _waits_for_the_unreached(self: Any, ask: AskPeer, *, reached: bool) -> None:
+    pass
 
 
 # ---------------------------------------------------------------- the samples' bugs
@@ -293,6 +321,10 @@ _ONE_WAY = ("one_way_down",)
 _SILENCE = ("silence_host",)
 _EPOCHS = ("lose_journal", "clock_jump")
 
+_EXCHANGES = ("exchanges", "kill_worker", "kill_two_workers", "cut")
+_EXCHANGES_CUT_OFF = ("exchanges", "kill_worker", "cut_off", "part_workers")
+_EXCHANGES_DRAINS = ("exchanges", "drain", "kill_worker")
+
 _TRUE = property(lambda self: True)
 
 
@@ -380,6 +412,20 @@ MUTANTS: dict[str, Mutant] = {
     "a failure is told twice": Mutant(
         Unconfirmed, "recorded", _forgets_the_number, "CHECK", _FILES_LOST
     ),
+    "answers of an earlier round are kept": Mutant(
+        _BetweenSteps, "answered", _keeps_late_answers, "E1", _EXCHANGES_CUT_OFF
+    ),
+    "who is late gives at once": Mutant(Exchanging, "__init__", _is_never_late, "E1", _EXCHANGES),
+    "a void step is exchanged about": Mutant(Numbers, "is_void", _never, "L1", _EXCHANGES_CUT_OFF),
+    "who is not reached is waited for": Mutant(
+        _BetweenSteps, "failed", _waits_for_the_unreached, "L1", _EXCHANGES_DRAINS
+    ),
+    "another try has other names": Mutant(
+        Numbers, "step_begun", _does_nothing, "E2", _EXCHANGES_CUT_OFF
+    ),
+    "who has declined gives": Mutant(Kept, "has_declined", _never, "E1", _EXCHANGES),
+    "an undecided one answers": Mutant(Kept, "begins_to_peek", _does_nothing, "E1", _EXCHANGES),
+    "a place is not asked for": Mutant(Fetch, "_place", _asks_for_no_place, "E2", _EXCHANGES),
     "samples of the dead are lost": Mutant(
         DataPlan, "after", _loses_what_the_dead_had, "D2", _LOSSES
     ),

@@ -21,13 +21,15 @@ class Known:
 
     ``roster``: the lighthouse's answer to the last ``AskLighthouse``; None: it has not come yet.
     ``quorum``: the one in force; None: there is none. ``now``: the time, in seconds. ``joins``:
-    this worker was left out of its quorum, and joins one at its next boundary.
+    this worker was left out of its quorum, and joins one at its next boundary. ``in_step``: a step
+    is under way in it.
     """
 
     roster: Roster | None
     quorum: Quorum | None
     now: float
     joins: bool = False
+    in_step: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,14 @@ survivor has is in the union of all, and the result is the same everywhere (E1),
 was complete before.
 
 A replica that begins with a step, or has healed to it, is *late* for the exchanges of that step and
-of earlier ones: its peers may have completed them. Nobody waits for it there. It peeks first: if
-any member has something under the name, it only reads; if none has, it gives like all others.
-Whoever gives does so before it asks, and whoever is late answers "nothing" before it peeks, or not
-until it has decided. So it never gives what somebody has not waited for (E1).
+of earlier ones: its peers may have completed them. So it peeks first. If a member has something
+under the name and waits for this replica no longer, or has what its predecessor gave, it only
+reads; else it gives like all others. It answers "nothing" under names that its place in the script
+lies behind. While it heals it does not know its place, and does so to whoever has not begun the
+step, because that one begins only after the exchange. If it comes to such a name after all, it
+gives only if nobody has anything. Whoever gives does so before it asks, and whoever is late answers
+"nothing" before it peeks, or not until it has decided. So it never gives what somebody has not
+waited for (E1).
 
 Before the first step there is no quorum; the lighthouse's Roster says who takes part. A replica
 that is started again asks all of them for the contribution *of* its slot, and takes that of its
@@ -31,7 +35,7 @@ Not here: sockets, waiting, tensors (training/exchanges.py); a worker's quorums 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from ftrun.core.ids import NO_ATTEMPT, Attempt, replica_order
@@ -80,8 +84,10 @@ class ExchangeQuestion:
     """A question to a peer about what it keeps under ``name``.
 
     The peer answers once it is in the quorum of ``attempt`` and its own contribution is among them.
-    ``peeks``: what there is now is wanted. ``of``: only the contribution of this slot is wanted,
-    now. ``by``: the incarnation that asks, if ``of`` is its own slot.
+    ``in_step``: the worker that asks has a step under way, so whoever heals to it may still come.
+    ``peeks``: what there is now is wanted, but if the peer still waits for the slot ``of``, only
+    that slot's. ``of`` alone: the contribution of this slot is wanted, now. ``by``: the incarnation
+    that asks for that of its own slot.
     """
 
     name: ExchangeName
@@ -89,15 +95,18 @@ class ExchangeQuestion:
     of: str = ""
     by: str = ""
     peeks: bool = False
+    in_step: bool = False
 
     def path(self) -> str:
         """The address of the answer on the peer's state server."""
         attempt = f"{self.attempt.quorum_id}.{self.attempt.number}"
         path = f"/exchanges/{attempt}/{self.name.path()}"
+        if self.in_step:
+            return f"{path}/step"
         if self.peeks:
-            return f"{path}/now"
+            path += "/peeks"
         if self.of:
-            path += f"/of/{self.of}"
+            path += f"/{self.of}" if self.peeks else f"/of/{self.of}"
         return f"{path}/{self.by}" if self.by else path
 
     @staticmethod
@@ -108,19 +117,23 @@ class ExchangeQuestion:
             ValueError: it is none.
         """
         parts = path.split("/")[2:]
-        peeks = len(parts) == 3 and parts[2] == "now"
-        if not (len(parts) == 2 or peeks or (len(parts) in (4, 5) and parts[2] == "of")):
+        how = parts[2] if len(parts) > 2 else ""
+        if len(parts) not in {"": (2,), "step": (3,), "peeks": (3, 4), "of": (4, 5)}.get(how, ()):
             raise ValueError("no question about an exchange")
         quorum_id, _, number = parts[0].partition(".")
         if not all(n.isdecimal() and len(n) < 20 for n in (quorum_id, number)):
             raise ValueError("no attempt")
-        of, by = ([*parts[3:], ""] if len(parts) > 3 else ["", ""])[:2]
+        of, by = [*parts[3:], "", ""][:2]
         if len(parts) > 3 and not (of.isdecimal() and len(of) < 10):
             raise ValueError("no slot")
-        if len(parts) == 5 and not (by.isalnum() and by.isascii() and len(by) <= BY_MAX):
+        if len(parts) > 4 and not (by.isalnum() and by.isascii() and len(by) <= BY_MAX):
             raise ValueError("no incarnation")
-        attempt = Attempt(int(quorum_id), int(number))
-        return ExchangeQuestion(ExchangeName.parse(parts[1]), attempt, of, by, peeks)
+        attempt, name = Attempt(int(quorum_id), int(number)), ExchangeName.parse(parts[1])
+        return ExchangeQuestion(name, attempt, of, by, how == "peeks", how == "step")
+
+
+Awaits = Callable[[str, Attempt], bool]
+"""Whether the slot will still be asked, in the quorum of this attempt or a later one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +157,13 @@ class Kept:
         self._own_id = replica_id
         self._kept: dict[ExchangeName, dict[str, Contribution]] = {}
         self._nbytes = 0
-        self._begun = SET_UP
+        self._begun_step = self._begun_max = SET_UP
+        self._begun_at = ExchangeName(SET_UP, 0)
         self._given_last = SET_UP
-        self._undecided: set[ExchangeName] = set()
+        self._read: set[ExchangeName] = set()
+        self._declined: set[ExchangeName] = set()
+        self._undecided: ExchangeName | None = None
+        self._waits: tuple[ExchangeName, Awaits] | None = None
         self._asked_by: dict[str, str] = {}
 
     def give(self, name: ExchangeName, own: Contribution) -> Contribution:
@@ -168,9 +185,17 @@ class Kept:
         kept = self._kept.get(name, {})
         return [kept[replica_id] for replica_id in sorted(kept, key=replica_order)]
 
-    def step_begun(self, step: int) -> None:
-        """This worker has begun ``step``: under managed names of earlier ones it gives no more."""
-        self._begun = step
+    def step_begun(self, step: int, place: ExchangeName) -> None:
+        """This worker has begun ``step``; ``place``: its first exchange of an unmodified loop.
+
+        It gives nothing under names before that place, nor under managed names of earlier steps.
+        """
+        self._begun_step, self._begun_at = step, place
+        self._begun_max = max(self._begun_max, step)
+
+    def has_declined(self, name: ExchangeName) -> bool:
+        """Whether this worker may have answered "nothing" under ``name``."""
+        return name in self._declined or SET_UP < name.step < self._begun_max
 
     def come_to(self, name: ExchangeName) -> None:
         """This worker comes to an exchange: drop what is too old, or of steps that were lost."""
@@ -182,28 +207,56 @@ class Kept:
         for other in [n for n in self._kept if n.step != SET_UP]:
             if not oldest <= other.step <= name.step:
                 self._nbytes -= sum(len(c.body) for c in self._kept.pop(other).values())
+        self._read = {other for other in self._read if oldest <= other.step <= name.step}
+        self._declined = {other for other in self._declined if oldest <= other.step <= name.step}
 
-    def peeks(self, name: ExchangeName) -> None:
-        """This worker is late for ``name``, and finds out whether to give something there."""
-        self._undecided.add(name)
+    def begins_to_peek(self, name: ExchangeName) -> None:
+        """This worker, which is late, finds out whether to give something under ``name``."""
+        self._undecided = name
 
-    def has_decided(self, name: ExchangeName) -> None:
-        """It gives, or it only reads."""
-        self._undecided.discard(name)
+    def has_decided(self, name: ExchangeName, *, reads: bool) -> None:
+        """It gives something, or only reads."""
+        self._undecided = None
+        if reads:
+            self._read.add(name)
 
-    def answer(self, name: ExchangeName, late_to: int) -> list[Contribution] | None:
-        """The answer to a peer; None: this worker has not come to this exchange yet.
+    def decline(self, name: ExchangeName) -> list[Contribution] | None:
+        """Answer without a value of one's own; None: that is not decided yet."""
+        if name == self._undecided:
+            return None
+        self._declined.add(name)
+        return self.under(name)
 
-        ``late_to``: it is late for the names of this step and of earlier ones.
-        """
+    def waits(self, name: ExchangeName, awaits: Awaits) -> None:
+        """This worker has given its value under ``name``, and waits for its peers."""
+        self._waits = name, awaits
+
+    def waits_no_longer(self) -> None:
+        """The exchange under way is complete, or given up."""
+        self._waits = self._undecided = None
+
+    def peek(self, question: ExchangeQuestion) -> list[Contribution]:
+        """What a replica that is late must not change."""
+        found = self.under(question.name)
+        if question.of and self._waits is not None and self._waits[0] == question.name:
+            awaits = self._waits[1]
+            if awaits(question.of, question.attempt):
+                return [c for c in found if c.replica_id == question.of]
+        return found
+
+    def answer(self, name: ExchangeName) -> list[Contribution] | None:
+        """The answer to a peer; None: this worker has not come to this exchange yet."""
         found = self.under(name)
-        if any(c.replica_id == self._own_id for c in found) or self._has_passed(name):
+        if any(c.replica_id == self._own_id for c in found) or name in self._read:
             return found
-        return found if name.step <= late_to and name not in self._undecided else None
+        return self.decline(name) if self._has_passed(name) else None
 
     def _has_passed(self, name: ExchangeName) -> bool:
-        is_managed = name.index >= MANAGED_FROM
-        return SET_UP < name.step < (self._begun if is_managed else self._given_last)
+        if name.step == SET_UP:
+            return False
+        if name.index >= MANAGED_FROM:
+            return name.step < self._begun_step
+        return name.step < self._given_last or name < self._begun_at
 
     def asked(self, question: ExchangeQuestion) -> None:
         """A worker asks for what an earlier one of its slot has given: that one is gone."""
@@ -277,7 +330,7 @@ def answer_of(
     in_force: Attempt | None,
     *,
     is_set_up: bool,
-    late_to: int,
+    heals_to: int | None,
 ) -> list[Contribution] | None:
     """A worker's answer to a peer's question; None: not yet.
 
@@ -286,19 +339,21 @@ def answer_of(
         question: of a peer.
         in_force: this worker's quorum; None: it is in none.
         is_set_up: this worker has come to its first boundary.
-        late_to: it is late for the names of this step and of earlier ones; ``SET_UP``: for none.
+        heals_to: the step that it heals to at present; None: it holds its quorum's state.
     """
     name = question.name
     if name.step == SET_UP:
         if question.of:
             kept.asked(question)
             return [c for c in kept.under(name) if c.replica_id == question.of]
-        known = kept.answer(name, SET_UP - 1)
+        known = kept.answer(name)
         # Without a contribution of its own: it had no such exchange, or has only read it.
         return kept.under(name) if known is None and is_set_up else known
     if not may_answer(question.attempt, in_force):
         return None
-    return kept.under(name) if question.peeks else kept.answer(name, late_to)
+    found = kept.peek(question) if question.peeks else kept.answer(name)
+    is_healing = heals_to is not None and name.step <= heals_to and not question.in_step
+    return kept.decline(name) if found is None and is_healing else found
 
 
 def may_answer(asked: Attempt, in_force: Attempt | None) -> bool:

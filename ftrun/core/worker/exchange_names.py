@@ -24,8 +24,8 @@ class Numbers:
         self._at = SET_UP
         self._index = 0
         self._behind = 0
-        self._begun = SET_UP
-        self._begun_index = 0
+        self._begun = self._counted = SET_UP
+        self._counted_index = 0
 
     def step(self, state: int, *, has_begun: bool) -> int:
         """The step in the name of the next exchange.
@@ -48,11 +48,20 @@ class Numbers:
         """How many exchanges there were since the last commit."""
         return self._index if step == self._at else 0
 
-    def step_begun(self, step: int) -> None:
-        """A step begins, perhaps once more."""
-        if step != self._begun:
-            self._begun, self._begun_index = step, self.place(step)
-        self._at, self._index = step, self._begun_index
+    def step_begun(self, step: int, state: int) -> None:
+        """A step begins, perhaps once more. ``state``: the step of the state that is held: unlike
+        while this worker heals, and its place is known only then."""
+        self._begun = step
+        if step != state:
+            return
+        if step != self._counted:
+            self._counted, self._counted_index = step, self.place(step)
+        self._at, self._index = step, self._counted_index
+
+    @property
+    def begun_at(self) -> ExchangeName:
+        """The first exchange since the step that was begun last began."""
+        return ExchangeName(self._counted, self._counted_index)
 
     def is_void(self, state: int, *, in_step: bool) -> bool:
         """Whether the last step has ended without a commit, and none has begun since."""
@@ -64,7 +73,7 @@ class Numbers:
         ``behind``: it goes through that many steps again, whose exchanges its peers have kept.
         """
         self._behind = behind
-        self._begun, self._begun_index = state, index
+        self._counted, self._counted_index = state, index
         self._at, self._index = self.step(state, has_begun=True), index
 
     def step_again(self) -> None:

@@ -79,7 +79,7 @@ class Exchanging:
         if name.step == SET_UP:
             self._talk: _InSetUp | _BetweenSteps = _InSetUp(self)
         else:
-            self._talk = _BetweenSteps(self, is_late)
+            self._talk = _BetweenSteps(self, is_late or kept.has_declined(name))
 
     def next(self, known: Known) -> NextMove | None:
         """What to do next; None: the exchange is complete."""
@@ -93,9 +93,9 @@ class Exchanging:
         """A peer has not answered. ``reached``: because it has not come to this place yet."""
         self._talk.failed(ask, reached=reached)
 
-    def abandon(self) -> None:
-        """The caller waits no longer: peers need not wait until it has decided."""
-        self._kept.has_decided(self.name)
+    def is_over(self) -> None:
+        """The caller has the result, or waits no longer."""
+        self._kept.waits_no_longer()
 
     @property
     def judgement(self) -> Judgement:
@@ -240,24 +240,33 @@ class _BetweenSteps:
         if self._peeking is not None:
             self._peeking.begin(attempt, members)
             if not self._peeking.is_complete:
-                return self._ask(self._peeking, members, known.now, peeks=True)
+                return self._ask(self._peeking, members, known, peeks=True)
             self._decide(gives=not of.kept.under(of.name))
         self._round.begin(attempt, members)
-        return None if self._round.is_complete else self._ask(self._round, members, known.now)
+        if self._round.is_complete:
+            of.kept.waits_no_longer()
+            return None
+        return self._ask(self._round, members, known)
+
+    def _awaits(self, replica_id: str, attempt: Attempt) -> bool:
+        this_round = self._round
+        has_begun = this_round.attempt is not None and this_round.attempt >= attempt
+        return not has_begun or replica_id in this_round.open
 
     def _come(self) -> None:
         of, self._has_come = self._of, True
         of.kept.come_to(of.name)
         if self._peeking is None:
-            of.give()
+            self._decide(gives=True)
         else:
-            of.kept.peeks(of.name)
+            of.kept.begins_to_peek(of.name)
 
     def _decide(self, *, gives: bool) -> None:
         self._peeking = None
         if gives:
             self._of.give()
-        self._of.kept.has_decided(self._of.name)
+            self._of.kept.waits(self._of.name, self._awaits)
+        self._of.kept.has_decided(self._of.name, reads=not gives)
 
     def answered(self, ask: AskPeer, found: Sequence[Contribution], known: Known) -> None:
         of, quorum = self._of, known.quorum
@@ -275,7 +284,7 @@ class _BetweenSteps:
             self._lost = ask.replica_id
 
     def _ask(
-        self, this_round: Round, members: dict[str, Member], now: float, *, peeks: bool = False
+        self, this_round: Round, members: dict[str, Member], known: Known, *, peeks: bool = False
     ) -> NextMove:
         attempt = this_round.attempt
         if attempt is None:
@@ -283,12 +292,15 @@ class _BetweenSteps:
         lost, self._lost = self._lost, ""
         if lost in this_round.open:
             if self._lost_since is None or self._lost_since[:2] != (attempt, lost):
-                self._lost_since = (attempt, lost, now)
-            if now - self._lost_since[2] >= UNREACHED_S:
+                self._lost_since = (attempt, lost, known.now)
+            if known.now - self._lost_since[2] >= UNREACHED_S:
                 self._lost_since = None
                 return GiveUpQuorum(attempt, lost)
             return AwaitChange(lost)
         replica_id = min(this_round.open, key=replica_order)
         endpoint = members[replica_id].endpoints[self._of.key.group_rank]
-        question = ExchangeQuestion(self._of.name, attempt, peeks=peeks)
+        in_step = known.in_step and not peeks
+        is_awaited = peeks and not self._of.kept.has_declined(self._of.name)
+        of = self._of.key.replica_id if is_awaited else ""
+        question = ExchangeQuestion(self._of.name, attempt, of, peeks=peeks, in_step=in_step)
         return AskPeer(replica_id, endpoint, question)

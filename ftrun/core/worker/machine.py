@@ -289,13 +289,17 @@ class StepMachine:
 
     @property
     def late_to(self) -> int:
-        """The step that this worker heals to, has healed to, or has begun with.
+        """The step that this worker has healed to, or has begun with.
 
         Its peers may have exchanged at that step, and at earlier ones, without it.
         """
-        if self.healing and self.in_force is not None:
-            return self.in_force.first_step
         return self._heal.healed_to
+
+    @property
+    def heals_to(self) -> int | None:
+        """The step whose state this worker is healing to; None: it holds its quorum's state."""
+        is_healing = self.healing and self.in_force is not None
+        return self.in_force.first_step if is_healing and self.in_force is not None else None
 
     @property
     def may_issue(self) -> bool:

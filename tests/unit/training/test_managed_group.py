@@ -79,30 +79,31 @@ def test_between_two_steps_collectives_are_exchanges_of_the_quorum(pair: Job) ->
     assert one == [[1.5, [2.0, 2.0], [1.0, 2.0], 30.0]] * 3
 
 
-def test_a_newcomer_joins_in_where_its_peers_stand(pair: Job) -> None:
-    """It has not run the exchanges before its first step, so its donors tell it the count."""
+def test_a_step_that_is_made_once_more_has_the_same_exchanges(pair: Job) -> None:
+    """Nobody else comes to what follows a step that was not committed: one's own value counts."""
     rounds = 4
 
-    def train(slot: str, manager: Manager) -> list[float]:
-        group, means = ManagedProcessGroup(manager), []
+    def train(slot: str, manager: Manager) -> tuple[list[float], list[float]]:
+        group, means, alone = ManagedProcessGroup(manager), [], []
         while manager.current_step() < rounds:
             manager.start_quorum()
             inside = torch.tensor([float(slot)])
             gathered = [torch.zeros(1), torch.zeros(1)]
             group.allgather([gathered], [inside])  # within the step, while a newcomer heals
             manager.allreduce(torch.ones(1)).wait()
-            if manager.current_step() == 1 and slot == "0" and not means[1:]:
+            if manager.current_step() == 1 and slot == "0" and not alone:
                 manager.report_error(RuntimeError("this step is to be made once more"))
-            manager.should_commit()
+            committed = manager.should_commit()
             loss = torch.tensor([float(slot)])
             dist.all_reduce(loss, op=dist.ReduceOp.MAX, group=group)
-            means.append(loss.item())
+            (means if committed else alone).append(loss.item())
             assert manager.errored() is None or not manager.in_step
-        return means
+        return means, alone
 
-    zero, one = pair.run(train)
+    (zero, alone), (one, _) = pair.run(train)
     assert set(zero) == set(one) == {1.0}
-    assert zero[-rounds:] == one[-rounds:]
+    assert zero[-rounds + 1 :] == one[-rounds + 1 :]
+    assert alone[:1] == [0.0], "slot 0 alone has voted against its step"
 
 
 def test_integers_have_no_average(pair: Job) -> None:

@@ -47,7 +47,9 @@ def test_what_is_no_name(text: str) -> None:
     [
         ExchangeQuestion(NAME, Attempt(7, 2)),
         ExchangeQuestion(ExchangeName(SET_UP, 0)),
+        ExchangeQuestion(NAME, Attempt(7, 2), of="3", peeks=True),
         ExchangeQuestion(NAME, Attempt(7, 2), peeks=True),
+        ExchangeQuestion(NAME, Attempt(7, 2), in_step=True),
         ExchangeQuestion(NAME, Attempt(7, 2), of="12"),
         ExchangeQuestion(ExchangeName(SET_UP, 0), of="12", by="a1b2"),
     ],
@@ -63,6 +65,8 @@ def test_a_question_can_be_read_again(question: ExchangeQuestion) -> None:
         "/exchanges/1.x/3.1",
         "/exchanges/3.1/of/x",
         "/exchanges/1.1/3.1/of/x",
+        "/exchanges/1.1/3.1/step/2",
+        "/exchanges/1.1/3.1/peeks/2/3",
         "/exchanges/1.1/3.1/by/2",
         "/exchanges/1.1/3.1/of/2/a-b",
         "/exchanges/1.1/3.1/of/2/" + "a" * 99,
@@ -83,21 +87,21 @@ def test_a_predecessors_value_stays() -> None:
 def test_an_answer_needs_the_own_value() -> None:
     kept = Kept("1")
     kept.add(NAME, [value_of("0")])
-    assert kept.answer(NAME, SET_UP) is None
+    assert kept.answer(NAME) is None
     kept.give(NAME, value_of("1"))
-    assert [c.replica_id for c in kept.answer(NAME, SET_UP) or ()] == ["0", "1"]
+    assert [c.replica_id for c in kept.answer(NAME) or ()] == ["0", "1"]
 
 
 def test_who_has_passed_a_managed_name_gives_nothing_there_and_holds_up_nobody() -> None:
     kept, name = Kept("1"), ExchangeName(4, MANAGED_FROM)
-    kept.step_begun(4)
-    assert kept.answer(name, SET_UP) is None, "it may still come there"
-    kept.step_begun(5)
-    assert kept.answer(name, SET_UP) == []
+    kept.step_begun(4, ExchangeName(4, 0))
+    assert kept.answer(name) is None, "it may still come there"
+    kept.step_begun(5, ExchangeName(4, 0))
+    assert kept.answer(name) == []
     kept.add(name, [value_of("0")])
-    assert kept.answer(name, SET_UP) == [value_of("0")], "what it has heard of, it passes on"
-    assert kept.answer(NAME, SET_UP) is None, "other names count the commits"
-    assert kept.answer(ExchangeName(SET_UP, MANAGED_FROM), -2) is None
+    assert kept.answer(name) == [value_of("0")], "what it has heard of, it passes on"
+    assert kept.answer(NAME) is None, "other names count the commits"
+    assert kept.answer(ExchangeName(SET_UP, MANAGED_FROM)) is None
 
 
 def test_old_steps_are_dropped_and_the_set_up_is_not() -> None:
@@ -216,7 +220,7 @@ class Group:
         peer = self.workers.get(self.rng.choice(sorted(worker.round.open)))
         if peer is None or not may_answer(worker.attempt, peer.attempt):
             return
-        answer = peer.kept.answer(NAME, SET_UP)
+        answer = peer.kept.answer(NAME)
         if answer is not None:
             self.answers.append((worker, worker.attempt, peer.replica_id, answer))
 
@@ -276,7 +280,7 @@ def test_an_answer_that_comes_after_its_quorum_is_not_kept(keeps: bool) -> None:
     first, second, dies = group.workers.values()
     second.round.begin(second.attempt, second.members)
     assert second.attempt is not None
-    late = (second, second.attempt, "2", dies.kept.answer(NAME, SET_UP) or [])
+    late = (second, second.attempt, "2", dies.kept.answer(NAME) or [])
     del group.workers["2"]
     group.is_broken = True
     for worker in (first, second):

@@ -149,7 +149,7 @@ class Exchanges:
                 own.replica_id,
             )
         if exchanging.is_void:
-            log.warning("%s: this replica was left out, and has its own value only", site)
+            log.warning("%s: no other replica comes here: its own value is the result", site)
         if judgement.is_out:
             raise UserError(
                 f"this replica is out of step with its peers: {judgement.unlike}. It ends, before "
@@ -297,7 +297,12 @@ class Exchanges:
     def _known(self) -> Known:
         machine = self._engine.machine
         return Known(
-            self._engine.peers, machine.in_force, clock.now(), machine.joins, machine.in_step
+            self._engine.peers,
+            machine.in_force,
+            clock.now(),
+            machine.is_alone,
+            machine.in_step,
+            machine.gaps,
         )
 
     def _carry_out(self, exchanging: Exchanging, waits: _Waiting) -> None:
@@ -336,7 +341,7 @@ class Exchanges:
             case AwaitQuorum():
                 machine = engine.machine
                 engine.wait_until(
-                    lambda: machine.in_force is not None or machine.joins,
+                    lambda: machine.in_force is not None or machine.is_alone,
                     limit_s,
                     f"{site}: a quorum",
                 )
@@ -370,6 +375,7 @@ class Exchanges:
                 attempt,
                 is_set_up=machine.is_set_up,
                 heals_to=machine.heals_to,
+                gaps=machine.gaps,
             )
 
         found = self._engine.await_answer(find, timeout_s)

@@ -1,8 +1,8 @@
 """E1 and E2 in every simulated job that exchanges.
 
 The oracle is dumb: whoever commits to a state has exchanged the same as all others who have
-committed to it. What a worker has exchanged before it was left out of a quorum does not count: it
-is no survivor then, although it may come back with the same state.
+committed to it. What a worker has exchanged while a quorum had left it out does not count: it is no
+survivor then, although it may come back with the same state.
 """
 
 from __future__ import annotations

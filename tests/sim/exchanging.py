@@ -168,6 +168,7 @@ class SimulatedExchanges:
             attempt,
             is_set_up=machine.is_set_up,
             heals_to=machine.heals_to,
+            gaps=machine.gaps,
         )
 
     # ------------------------------------------------------------ the script
@@ -291,7 +292,7 @@ class SimulatedExchanges:
                     yield INSTANT_S
                 yield Until(lambda: worker.peers is not None, PATIENCE_S, "the other replicas")
             case AwaitQuorum():
-                is_over = lambda: machine.in_force is not None or machine.joins  # noqa: E731
+                is_over = lambda: machine.in_force is not None or machine.is_alone  # noqa: E731
                 yield Until(is_over, PATIENCE_S, "a quorum")
             case GiveUpQuorum(attempt, replica_id):
                 worker.feed(e.PeerUnreached(attempt, replica_id))
@@ -304,4 +305,6 @@ class SimulatedExchanges:
         worker = self._worker
         machine = worker.machine
         now = worker.world.now
-        return Known(worker.peers, machine.in_force, now, machine.joins, machine.in_step)
+        return Known(
+            worker.peers, machine.in_force, now, machine.is_alone, machine.in_step, machine.gaps
+        )

@@ -20,16 +20,17 @@ class Known:
     """What a worker knows of its peers now.
 
     ``roster``: the lighthouse's answer to the last ``AskLighthouse``; None: it has not come yet.
-    ``quorum``: the one in force; None: there is none. ``now``: the time, in seconds. ``joins``:
-    this worker was left out of its quorum, and joins one at its next boundary. ``in_step``: a step
-    is under way in it.
+    ``quorum``: the one in force; None: there is none. ``now``: the time, in seconds. ``is_alone``:
+    its step is void, or it was left out, and joins others at its next boundary. ``in_step``: a step
+    is under way in it. ``gaps``: how often a quorum may have left it out.
     """
 
     roster: Roster | None
     quorum: Quorum | None
     now: float
-    joins: bool = False
+    is_alone: bool = False
     in_step: bool = False
+    gaps: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,9 @@ gives only if nobody has anything. Whoever gives does so before it asks, and who
 "nothing" before it peeks, or not until it has decided. So it never gives what somebody has not
 waited for (E1).
 
+A replica that was left out of a quorum and comes back with its state is late too. What it had given
+to the exchange under way it takes back, and peeks.
+
 Before the first step there is no quorum; the lighthouse's Roster says who takes part. A replica
 that is started again asks all of them for the contribution *of* its slot, and takes that of its
 predecessor if there is one. A peer that has none forgets its Roster, if that names the predecessor,
@@ -163,6 +166,7 @@ class Kept:
         self._read: set[ExchangeName] = set()
         self._declined: set[ExchangeName] = set()
         self._undecided: ExchangeName | None = None
+        self._gaps = 0
         self._waits: tuple[ExchangeName, Awaits] | None = None
         self._asked_by: dict[str, str] = {}
 
@@ -209,6 +213,22 @@ class Kept:
                 self._nbytes -= sum(len(c.body) for c in self._kept.pop(other).values())
         self._read = {other for other in self._read if oldest <= other.step <= name.step}
         self._declined = {other for other in self._declined if oldest <= other.step <= name.step}
+
+    def note_gaps(self, gaps: int) -> None:
+        """``gaps``: how often a quorum may have left this worker out. If one more: take back."""
+        if gaps == self._gaps:
+            return
+        self._gaps = gaps
+        if self._waits is not None:
+            name, self._waits = self._waits[0], None
+            own = self._kept.get(name, {}).pop(self._own_id, None)
+            self._nbytes -= len(own.body) if own is not None else 0
+            self._declined.add(name)
+            self._undecided = name
+
+    def has_taken_back(self, name: ExchangeName) -> bool:
+        """Whether the own value under ``name`` was taken back, and nothing is decided since."""
+        return self._undecided == name
 
     def begins_to_peek(self, name: ExchangeName) -> None:
         """This worker, which is late, finds out whether to give something under ``name``."""
@@ -331,6 +351,7 @@ def answer_of(
     *,
     is_set_up: bool,
     heals_to: int | None,
+    gaps: int,
 ) -> list[Contribution] | None:
     """A worker's answer to a peer's question; None: not yet.
 
@@ -340,8 +361,10 @@ def answer_of(
         in_force: this worker's quorum; None: it is in none.
         is_set_up: this worker has come to its first boundary.
         heals_to: the step that it heals to at present; None: it holds its quorum's state.
+        gaps: how often a quorum may have left it out.
     """
     name = question.name
+    kept.note_gaps(gaps)
     if name.step == SET_UP:
         if question.of:
             kept.asked(question)

@@ -55,8 +55,8 @@ class Exchanging:
         is_late: its peers may have completed this exchange between two steps.
 
     Attributes:
-        is_void: this worker was left out of its quorum meanwhile: it gets its own value, because
-            it joins the others at its next boundary, and not before.
+        is_void: this worker's step is void, or it was left out of its quorum: it gets its own
+            value, because it meets the others at its next boundary, and not before.
         alone_with: the replica that trains and has had no such exchange before its first step; "":
             there is none. This worker's own value is the result then.
     """
@@ -230,13 +230,16 @@ class _BetweenSteps:
 
     def next(self, known: Known) -> NextMove | None:
         of, quorum = self._of, known.quorum
-        of.is_void = of.is_void or known.joins
+        of.is_void = of.is_void or known.is_alone
         if of.is_void:
             return None
         attempt = quorum.attempt if quorum is not None else None
         members = {x.replica_id: x for x in quorum.members} if quorum is not None else {}
+        of.kept.note_gaps(known.gaps)
         if not self._has_come:
             self._come()
+        elif self._peeking is None and of.kept.has_taken_back(of.name):
+            self._peeking = Round(of.key.replica_id)
         if self._peeking is not None:
             self._peeking.begin(attempt, members)
             if not self._peeking.is_complete:

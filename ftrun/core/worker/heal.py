@@ -22,7 +22,7 @@ class HealState:
     ``loaded``: arrived and verified, but not applied. ``torn``: ``state`` is half written over.
     ``is_fresh``: the worker holds what it started with. ``heals_first``: newcomers heal before
     their forward pass (a synchronous quorum). ``healed_to``: the step of the state that it began
-    with, or that was applied last.
+    with, that was applied last, or with which it came back after it was left out.
     """
 
     def __init__(self, state: StateId, heals_first: bool) -> None:

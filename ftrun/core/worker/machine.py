@@ -123,6 +123,8 @@ class StepMachine:
         self._lease = WorkerLease()
         self.has_reported = False  # nothing is sent before the Report of the first step
         self.asks_for_peers = self.has_asked_for_peers = False
+        self.gaps = 0  # how often a quorum may have come and gone that had left this worker out
+        self._adopted: Attempt | None = None
         self.begun = 0  # steps, also those that were not committed
         self.trains_between_steps = False  # by itself: DiLoCo's inner steps, for example
         self._quorums = Quorums(key)
@@ -277,8 +279,14 @@ class StepMachine:
         return (self.position, self.healing) if self.begun else (None, False)
 
     @property
-    def joins(self) -> bool:
-        """In no quorum, this worker has promised to join one at its next boundary."""
+    def is_alone(self) -> bool:
+        """An exchange may wait for peers in vain, and its result does not count.
+
+        The step under way is void; or this worker, in no quorum, has promised to join one at its
+        next boundary.
+        """
+        if self._step is not None:
+            return self._step.fate is Fate.VOID
         pending = self.pending
         return self.in_force is None and pending is not None and pending.promise is not None
 
@@ -289,7 +297,7 @@ class StepMachine:
 
     @property
     def late_to(self) -> int:
-        """The step that this worker has healed to, or has begun with.
+        """The step that this worker has healed to, has begun with, or has come back at.
 
         Its peers may have exchanged at that step, and at earlier ones, without it.
         """
@@ -481,6 +489,10 @@ class StepMachine:
 
     def _adopt(self, quorum: Quorum) -> None:
         self._quorums.adopt(quorum)
+        if self._adopted is not None and quorum.attempt.quorum_id > self._adopted.quorum_id + 1:
+            self.gaps += 1
+            self._heal.healed_to = max(self._heal.healed_to, self.state.step)
+        self._adopted = quorum.attempt
         self._too_few = 0
         self._out.append(e.UseGroup(quorum))
 

@@ -424,10 +424,6 @@ MUTANTS: dict[str, Mutant] = {
         Numbers, "step_begun", _does_nothing, "E2", _EXCHANGES_CUT_OFF
     ),
     "who has declined gives": Mutant(Kept, "has_declined", _never, "E1", _EXCHANGES),
-    "who comes back is not late": Mutant(
-        Kept, "note_gaps", _does_nothing, "E1", _EXCHANGES_CUT_OFF
-    ),
-    "an undecided one answers": Mutant(Kept, "begins_to_peek", _does_nothing, "E1", _EXCHANGES),
     "a place is not asked for": Mutant(Fetch, "_place", _asks_for_no_place, "E2", _EXCHANGES),
     "samples of the dead are lost": Mutant(
         DataPlan, "after", _loses_what_the_dead_had, "D2", _LOSSES

@@ -57,8 +57,8 @@ class Join:
         joinables: a ``DistributedDataParallel`` of ftrun's, other objects with a ``join_hook``
             after it, and the learning-rate schedulers that step after each step.
         enable: False: data is even, and nothing is done.
-        throw_on_early_termination: all replicas raise RuntimeError, after the first step in which
-            one has no data.
+        throw_on_early_termination: all replicas raise RuntimeError in the first step in which one
+            has no data; nobody commits that step.
         kwargs: for every ``join_hook``. ``divide_by_initial_world_size=True`` divides the gradients
             by the number of members; False, the default (torch's is True), by the number of those
             that have data.

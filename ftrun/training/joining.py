@@ -16,7 +16,7 @@ import hashlib
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import torch
 from torch.distributed import ReduceOp
@@ -224,6 +224,8 @@ class Joining:
                 "throw_on_early_termination is not that of the other replicas. This replica ends, "
                 "before its weights become others. Give all replicas the same arguments of Join"
             )
+        if verdict.throws:
+            return "a replica has run out of data, and throw_on_early_termination is set"
         if not self._has_batch:
             return self._follower_forgoes(verdict)
         is_changed = scales or self._is_changed()
@@ -232,30 +234,34 @@ class Joining:
             self._stepped = Stepped.CHANGED if is_changed else Stepped.PLAIN
         if not is_changed or not verdict.has_follower or verdict.settings is None:
             return ""
-        reason = "the script changed gradients or settings that replicas without data have stepped"
+        reason = "the script changed gradients or settings for the first time"
         self._warn(
-            f"{reason} as they were, because it had not done so before. This step counts without "
-            "the change, and later ones with it"
+            f"{reason} after backward(), where replicas without data had stepped them as they "
+            "were. This step counts without the change, and later ones with it"
         )
         return reason
+
+    @property
+    def all_forgo(self) -> bool:
+        """Whether no replica commits the step, because all raise instead."""
+        verdict = self.verdict
+        return verdict is not None and verdict.throws
 
     def _follower_forgoes(self, verdict: JoinVerdict) -> str:
         if not verdict.batches:
             return ""
         reason = verdict.reason
         if verdict.settings is not None and verdict.settings != self._own_settings():
-            reason = "the optimizer's settings are not those of the replicas with data"
-        if reason and self._is_told(verdict):
+            reason = (
+                "its optimizer's settings are not theirs (a learning-rate schedule? Give the "
+                "scheduler to the Join too)"
+            )
+        if reason and verdict.is_known:  # else it passes by itself
             self._warn(
-                f"this replica has no data left and cannot step like the others, because {reason}. "
-                "It takes their state in each step instead, which costs the transfer of a state. "
-                "Give a learning-rate scheduler to the Join too"
+                f"it has no data left and cannot step like the others, because {reason}. It takes "
+                "their state in each step instead, which costs the transfer of a state"
             )
         return reason
-
-    def _is_told(self, verdict: JoinVerdict) -> bool:
-        """Whether the reason stays: it passes by itself if only no step was made yet."""
-        return verdict.settings is not None or not verdict.reason.startswith("no replica")
 
     def decided(self, committed: bool) -> bool:
         """The step is committed, or is not; returns whether the optimizer is to step."""
@@ -276,15 +282,12 @@ class Joining:
         self._followed += not self._has_batch
         return verdict.batches > 0
 
-    def raise_if_one_is_out(self) -> None:
-        """End the Join on all replicas, if they want that once the first one is out of data.
+    def throw(self) -> NoReturn:
+        """End the Join, on all replicas, because one is out of data.
 
         Raises:
-            RuntimeError: so it is.
+            RuntimeError: always.
         """
-        verdict = self.verdict
-        if verdict is None or not verdict.throws:
-            return
         if self._has_batch:
             raise RuntimeError(
                 "Detected at least one replica that exhausted inputs. Throwing across all replicas."
@@ -316,7 +319,7 @@ class Joining:
     def _warn(self, text: str) -> None:
         if not self._has_warned:
             self._has_warned = True
-            log.warning("replica %s, Join: %s", self._replica_id, text)
+            log.warning("replica %s in a Join: %s", self._replica_id, text)
 
 
 def digest(optimizer: Stepping) -> int:

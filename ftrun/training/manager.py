@@ -533,11 +533,13 @@ class Manager:
         if not self._machine.in_step:
             raise UserError("an operation outside a step: call start_quorum() (zero_grad()) first")
 
-    def should_commit(self, timeout: timedelta | None = None, *, forgoes: str = "") -> bool:
+    def should_commit(
+        self, timeout: timedelta | None = None, *, forgoes: str = "", all_forgo: bool = False
+    ) -> bool:
         """Whether the optimizer may step. The same answer on all ranks of a replica group (C1).
 
         ``forgoes``: the reason why this replica does not commit the step, though others may. It
-        heals from them at its next one.
+        heals from them at its next one. ``all_forgo``: no replica commits it, for the same reason.
 
         Raises:
             RuntimeError: more than ``max_retries`` steps in a row were not committed.
@@ -547,7 +549,8 @@ class Manager:
         if self._batch is not None:
             raise UserError("should_commit() in a batch of reductions: end its block first")
         step = self._machine.position
-        committed = self._flow.decide(timeout.total_seconds() if timeout else None, forgoes)
+        timeout_s = timeout.total_seconds() if timeout else None
+        committed = self._flow.decide(timeout_s, forgoes, all_forgo=all_forgo)
         self._events.decided(step, committed, self._flow.errored())
         return committed
 

@@ -71,10 +71,12 @@ class OptimizerWrapper(torch.optim.Optimizer):
                 self._step()
             return
         forgoes = joining.forgoes(scales="found_inf" in vars(self))
-        self.committed = self.manager.should_commit(forgoes=forgoes)
+        all_forgo = joining.all_forgo
+        self.committed = self.manager.should_commit(forgoes=forgoes, all_forgo=all_forgo)
+        if all_forgo:
+            joining.throw()
         if joining.decided(self.committed):
             self._step()
-        joining.raise_if_one_is_out()
 
     def _step(self) -> None:
         attributes = vars(self)  # A GradScaler has set two for this call of ``step``.

@@ -161,11 +161,13 @@ class StepFlow:
             if machine.loaded is not None:
                 return  # another state replaces the loaded one: ``decide`` waits for that
 
-    def decide(self, timeout_s: float | None, forgoes: str = "") -> bool:
+    def decide(
+        self, timeout_s: float | None, forgoes: str = "", *, all_forgo: bool = False
+    ) -> bool:
         """End the step; True if it is committed.
 
         ``forgoes``: the reason why this replica does not commit it, though others may: it heals
-        from them then. That counts as no failure.
+        from them then. That counts as no failure. ``all_forgo``: no replica commits it.
 
         Raises:
             RuntimeError: more than ``max_retries`` steps in a row were not committed.
@@ -194,7 +196,8 @@ class StepFlow:
         before = machine.state.step
         reason = str(error) if error is not None else forgoes or "voted against"
         torn = outcome is None
-        engine.feed(e.Decided(outcome is True, shared=not enough, reason=reason, torn=torn))
+        shared = not enough or all_forgo
+        engine.feed(e.Decided(outcome is True, shared=shared, reason=reason, torn=torn))
         engine.raise_fatal()
         if error is None and not enough:
             reason = "too few replicas contribute"

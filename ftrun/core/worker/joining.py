@@ -82,10 +82,11 @@ class JoinVerdict:
 
     ``batches``: the replicas whose gradients are in the sum. ``divisor``: of the average; 0 if
     there are none. ``has_leader``: someone has a batch, also one that heals. ``has_follower``:
-    someone has none. ``is_over``: the Join ends with this step. ``throws``: all raise after it.
-    ``last_joiner``: the slot that ran out last; the same on all, and exactly one.
+    someone has none. ``is_over``: the Join ends with this step. ``throws``: nobody commits it, and
+    all raise. ``last_joiner``: the slot that ran out last; the same on all, and exactly one.
     ``settings``: followers with these settings step like the leaders; None: no follower can.
-    ``reason``: why no follower can. ``number``: of this Join. ``unlike``: slots with other terms.
+    ``reason``: why no follower can. ``is_known``: a leader has made a step before. ``number``: of
+    this Join. ``unlike``: slots with other terms.
     """
 
     batches: int
@@ -97,6 +98,7 @@ class JoinVerdict:
     last_joiner: int
     settings: int | None
     reason: str
+    is_known: bool
     number: int
     unlike: tuple[int, ...]
 
@@ -150,6 +152,7 @@ def judge(rows: Mapping[int, Row]) -> JoinVerdict:
         last_joiner=min(healthy, key=lambda slot: (healthy[slot].followed, -slot)),
         settings=settings,
         reason=reason,
+        is_known=any(row.counts and row.stepped for row in rows.values()),
         number=max(row.number for row in healthy.values()),
         unlike=unlike,
     )

@@ -36,6 +36,9 @@ from ftrun.training.reductions import Reduction
 
 log = logging.getLogger(__name__)
 
+ENDS_UNLIKE_MAX = 3
+"""Heals at the end of a Join; one is enough unless it is interrupted."""
+
 
 class Announcement(Reduction):
     """The rows of all slots on their way through a sum.
@@ -132,6 +135,8 @@ class Joining:
         self._has_batch = True
         self._followed = 0
         self._is_fresh = True  # no step of this Join is committed here
+        self._lacks_settings = False  # the script changes them after steps, and the Join does not
+        self._ends_unlike = 0
         self._number = 0
         self._stepped = Stepped.UNKNOWN
         self._has_warned = False
@@ -153,6 +158,7 @@ class Joining:
         self.is_active, self.is_over, self.is_last_joiner = True, False, False
         self._terms, self._optimizer = terms, optimizer
         self._has_batch, self._followed, self._is_fresh = True, 0, True
+        self._lacks_settings, self._ends_unlike = False, 0
 
     def run_out(self) -> None:
         """This replica has no data left: from now on it follows."""
@@ -213,7 +219,8 @@ class Joining:
         ``scales``: the optimizer's step is a GradScaler's.
 
         Raises:
-            UserError: this replica's Join has other arguments than its peers'.
+            UserError: this replica's Join has other arguments than its peers', or its optimizer has
+                settings that do not heal.
         """
         verdict = self.verdict
         if verdict is None:
@@ -249,19 +256,34 @@ class Joining:
 
     def _follower_forgoes(self, verdict: JoinVerdict) -> str:
         if not verdict.batches:
-            return ""
+            return "" if verdict.has_leader else self._ends_with(verdict)
         reason = verdict.reason
-        if verdict.settings is not None and verdict.settings != self._own_settings():
-            reason = (
-                "its optimizer's settings are not theirs (a learning-rate schedule? Give the "
-                "scheduler to the Join too)"
-            )
+        if verdict.settings is not None:
+            self._lacks_settings |= verdict.settings != self._own_settings()
+            if self._lacks_settings:
+                reason = (
+                    "its optimizer's settings are not theirs (a learning-rate schedule? Give the "
+                    "scheduler to the Join too)"
+                )
         if reason and verdict.is_known:  # else it passes by itself
             self._warn(
                 f"it has no data left and cannot step like the others, because {reason}. It takes "
                 "their state in each step instead, which costs the transfer of a state"
             )
         return reason
+
+    def _ends_with(self, verdict: JoinVerdict) -> str:
+        """All have run out: the settings must be the last joiner's, or this replica heals."""
+        if verdict.last_settings == self._own_settings():
+            return ""
+        self._ends_unlike += 1
+        if self._ends_unlike > ENDS_UNLIKE_MAX:
+            raise UserError(
+                f"replica {self._replica_id}: at the end of a Join its optimizer's settings are "
+                f"not those of replica {verdict.last_joiner}, also after it has taken that one's "
+                "state. This replica ends. Carry optimizer.state_dict() in the state functions"
+            )
+        return "its optimizer's settings are not those of the replica that ran out last"
 
     def decided(self, committed: bool) -> bool:
         """The step is committed, or is not; returns whether the optimizer is to step."""

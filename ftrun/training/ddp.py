@@ -49,6 +49,8 @@ from ftrun.process_groups.base import ProcessGroup
 from ftrun.process_groups.built import AbortSignal
 from ftrun.process_groups.solo import SoloGroup
 from ftrun.training import compiling
+from ftrun.training.following import Follower
+from ftrun.training.join import BY_ALL, Join
 
 if TYPE_CHECKING:
     from ftrun.training.manager import Manager
@@ -123,13 +125,39 @@ class DistributedDataParallel(TorchDDP):
         """
         raise UserError("DistributedDataParallel(manager, …) takes no communication hook")
 
-    def join(self, *args: Any, **kwargs: Any) -> Any:
-        """Not offered: a replica takes part in every step, until it leaves by the Manager.
+    def join(
+        self,
+        divide_by_initial_world_size: bool = False,
+        enable: bool = True,
+        throw_on_early_termination: bool = False,
+    ) -> Any:
+        """``ftrun.Join`` of this model alone: replicas may have unlike amounts of data.
+
+        Unlike torch's, it divides by the number of replicas that have data, unless
+        ``divide_by_initial_world_size``.
+        """
+        kwargs = {BY_ALL: divide_by_initial_world_size}
+        return Join([self], enable, throw_on_early_termination, **kwargs)
+
+    def join_hook(self, **kwargs: Any) -> Follower:
+        """The hook for a replica that has run out of data in an ``ftrun.Join``.
+
+        Raises:
+            UserError: ``within`` or ``static_graph``, which cannot be followed.
+        """
+        return self._buckets.follower(self.reducer._get_zeros_like_grad_buckets)
+
+    @property
+    def join_process_group(self) -> Any:
+        """Not offered to torch's own Join, whose collectives a death would break.
 
         Raises:
             UserError: always.
         """
-        raise UserError("DistributedDataParallel.join is not offered; use Manager.leave()")
+        raise UserError(
+            "torch's Join cannot be used with DistributedDataParallel(manager, …), because a death "
+            "would break its collectives. Use ftrun.Join, which takes the same arguments"
+        )
 
     def _ddp_init_helper(
         self,
@@ -256,8 +284,12 @@ class _Buckets(ProcessGroup):
 
     @compiling.never
     def getSize(self) -> int:
-        """The number by which the reducer divides the gradients of this backward pass."""
-        self._divided_by = max(self._manager.num_participants(), 1) if self._writes_again else 1
+        """The number by which the reducer divides the gradients of this backward pass.
+
+        In a Join the sums are divided, because nobody knows yet how many have data.
+        """
+        divides = self._writes_again and self._manager.joining is None
+        self._divided_by = max(self._manager.num_participants(), 1) if divides else 1
         return self._divided_by
 
     @compiling.never
@@ -281,13 +313,17 @@ class _Buckets(ProcessGroup):
         index = self._next
         self._next = (index + 1) % len(self._layouts)
         closes = self._next == 0 and not self._has_map
+        joining = self._manager.joining
+        if index == 0 and joining is not None:
+            self._manager.announce(buffer.device)
         if self._within is not None:
             _reduce_within(self._within, buffer, dist.ReduceOp.SUM)
             buffer.div_(self._within.size())
         if self._writes_again:
             layout = self._layouts[index]
+            divided_by = self._divided_by if joining is None else None
             future = self._manager.allreduce_bucket(
-                buffer, closes, lambda by: layout.write(buffer, by), self._divided_by
+                buffer, closes, lambda by: layout.write(buffer, by), divided_by
             )
         else:
             future = self._manager.allreduce_bucket(buffer, closes, None)
@@ -307,6 +343,30 @@ class _Buckets(ProcessGroup):
     def _heal_afterwards(self) -> None:
         if self._manager.is_healing():
             _after_the_reducer(self._manager.heal_after_backward)
+        joining = self._manager.joining
+        if joining is not None:
+            _after_the_reducer(functools.partial(joining.note_gradients, self._parameters))
+
+    def follower(self, zeros: Callable[[], Sequence[Any]]) -> Follower:
+        """The hook of a replica without data; ``zeros`` makes the reducer's buckets."""
+        refused = "within=…" if self._within is not None else "static_graph=True"
+        if self._within is not None or self._is_static:
+            raise UserError(
+                f"DistributedDataParallel with {refused} cannot be in a Join: a replica without "
+                "data does not know which parameters the others use. Leave it out"
+            )
+        uses = self._reduce_uses if self._has_map else None
+        return Follower(self._manager, zeros, uses, self._parameters)
+
+    def _reduce_uses(self, uses: Tensor) -> Callable[[], Tensor]:
+        """Reduce a map of uses; the result is that of the function that is returned."""
+        work = _UsesWork(self._manager, uses)
+
+        def result() -> Tensor:
+            work.wait()
+            return work.uses
+
+        return result
 
     @compiling.never
     def _forget_own(self, work: _UsesWork) -> None:

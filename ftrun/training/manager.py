@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -46,6 +47,7 @@ from ftrun.training.exchanged_tensors import AVERAGE_OF_INTEGERS
 from ftrun.training.exchanges import Exchanges
 from ftrun.training.futures import BoundedFuture
 from ftrun.training.healing import Healing, LoadFn, StateFn
+from ftrun.training.joining import Joining, Stepping
 from ftrun.training.launcher_arguments import (
     CONNECT_TIMEOUT_SEC_ENV,
     QUORUM_TIMEOUT_SEC_ENV,
@@ -192,6 +194,9 @@ class Manager:
         self._keeps_inputs = repair == "reissue"
         self._sampler: Sampled | None = None
         self._batch: Batch | None = None
+        self._joining: Joining | None = None
+        self._spares = spares
+        self.optimizers: weakref.WeakSet[Stepping] = weakref.WeakSet()
         self._pid = os.getpid()
         transport = own_transport(checkpoint_transport, self._timeout_s)
         self._healing = Healing(context, self.state_dict, self._timeout_s, heal_in_place, transport)
@@ -503,9 +508,11 @@ class Manager:
         Manager divides. After the last bucket call ``await_buckets`` before any future's ``wait``.
         """
         keep = self._keeps_inputs
+        joining = self.joining
         bucket = Reduction(
             buffer, ReduceOp.AVG, restore, divided_by, keep,
             batched=True, closes=is_last, awaited=True,
+            counted=None if joining is None else joining.divisor,
         )  # fmt: skip
         return self._issue(bucket)
 
@@ -526,8 +533,13 @@ class Manager:
         if not self._machine.in_step:
             raise UserError("an operation outside a step: call start_quorum() (zero_grad()) first")
 
-    def should_commit(self, timeout: timedelta | None = None) -> bool:
+    def should_commit(
+        self, timeout: timedelta | None = None, *, forgoes: str = "", all_forgo: bool = False
+    ) -> bool:
         """Whether the optimizer may step. The same answer on all ranks of a replica group (C1).
+
+        ``forgoes``: the reason why this replica does not commit the step, though others may. It
+        heals from them at its next one. ``all_forgo``: no replica commits it, for the same reason.
 
         Raises:
             RuntimeError: more than ``max_retries`` steps in a row were not committed.
@@ -537,7 +549,8 @@ class Manager:
         if self._batch is not None:
             raise UserError("should_commit() in a batch of reductions: end its block first")
         step = self._machine.position
-        committed = self._flow.decide(timeout.total_seconds() if timeout else None)
+        timeout_s = timeout.total_seconds() if timeout else None
+        committed = self._flow.decide(timeout_s, forgoes, all_forgo=all_forgo)
         self._events.decided(step, committed, self._flow.errored())
         return committed
 
@@ -553,6 +566,51 @@ class Manager:
         GradScaler divides by its scale. ftrun's DDP calls this when a backward pass ends.
         """
         self._flow.heal_after_backward()
+
+    # ------------------------------------------------------------ uneven data
+
+    @property
+    def joining(self) -> Joining | None:
+        """The part of this worker in the Join that is open; None: none is."""
+        joining = self._joining
+        return joining if joining is not None and joining.is_active else None
+
+    def announce(self, device: torch.device) -> None:
+        """In a Join, announce this replica before the first bucket of the step; else do nothing."""
+        joining = self.joining
+        if joining is not None:
+            joining.announce(device)
+
+    def make_joining(self) -> tuple[Joining, Stepping]:
+        """This worker's part in Joins, and the optimizer that followers step.
+
+        Raises:
+            UserError: the script is arranged in a way that a replica without data cannot follow.
+        """
+        problem = ""
+        if self._sampler is not None:
+            problem = "an ElasticSampler gives all replicas data to the end: leave the Join out"
+        elif self._spares:
+            problem = "spares (FIXED_WITH_SPARES) never count: make the Manager without them"
+        elif self._context.workers_per_replica > 1:
+            problem = "replicas of several workers are not supported: use one worker each"
+        elif len(self.optimizers) != 1:
+            problem = (
+                f"it steps the one ftrun.Optimizer of this Manager, and there are "
+                f"{len(self.optimizers)}: make one, for all parameters"
+            )
+        if problem:
+            raise UserError(f"replica {self._context.replica_id}: no Join here. {problem}")
+        if self._joining is None:
+            self._joining = Joining(
+                self._context.replica_id,
+                self._context.replicas,
+                self._issue,
+                lambda: self._machine.begun,
+            )
+            self._flow.batches = self._joining.batches
+        [optimizer] = self.optimizers
+        return self._joining, optimizer
 
     # ------------------------------------------------------------ outside a step
 

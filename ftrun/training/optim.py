@@ -42,12 +42,19 @@ class OptimizerWrapper(torch.optim.Optimizer):
         self.optim = optim
         self.manager = manager
         self.committed = True
+        self._set_to_none = True
         manager.watch_optimizer(optim)
+        manager.optimizers.add(self)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Begin a step: wait for a quorum if none is in force, and clear the gradients."""
+        self._set_to_none = set_to_none
         self.manager.start_quorum()
         self.optim.zero_grad(set_to_none)
+
+    def zero_grad_again(self) -> None:
+        """``zero_grad`` as the script has called it last: for a replica without data (join.py)."""
+        self.zero_grad(self._set_to_none)
 
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         """Step if the reduced gradients of this step stand; otherwise change nothing (C5).
@@ -57,10 +64,22 @@ class OptimizerWrapper(torch.optim.Optimizer):
         """
         if closure is not None:
             raise ValueError("an optimizer that ftrun manages takes no closure; call step() alone")
-        self.committed = self.manager.should_commit()
-        if not self.committed:
+        joining = self.manager.joining
+        if joining is None:
+            self.committed = self.manager.should_commit()
+            if self.committed:
+                self._step()
             return
-        attributes = vars(self)  # A GradScaler has set two for this call.
+        forgoes = joining.forgoes(scales="found_inf" in vars(self))
+        all_forgo = joining.all_forgo
+        self.committed = self.manager.should_commit(forgoes=forgoes, all_forgo=all_forgo)
+        if all_forgo:
+            joining.throw()
+        if joining.decided(self.committed):
+            self._step()
+
+    def _step(self) -> None:
+        attributes = vars(self)  # A GradScaler has set two for this call of ``step``.
         if "found_inf" not in attributes:
             self.optim.step()
         elif getattr(self.optim, "_step_supports_amp_scaling", False):

@@ -10,6 +10,7 @@ Not here: what follows (core/lighthouse/standstill.py, core/agent/loop_watch.py)
 from __future__ import annotations
 
 import contextlib
+import gc
 import math
 import sys
 import threading
@@ -26,6 +27,7 @@ LIMIT_MAX_S = 7 * 86400.0
 NAME_CHARS_MAX = 32
 DEBUGGERS = ("pdb.py", "bdb.py", "pydevd.py", "pydevd_bundle", "debugpy")
 FRAMES_MAX = 64
+_ONE_AT_A_TIME = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,11 +132,27 @@ def current() -> Pause | None:
     return Pause("debugger", _Process.debugged_since)
 
 
+def _frame_of_main_thread() -> FrameType | None:
+    """The main thread's innermost frame; no garbage is collected meanwhile.
+
+    Python 3.11 holds its lock of all threads while it makes the frames. If a collection releases
+    the interpreter in between, no thread ever goes on (CPython's issue 106883).
+    """
+    with _ONE_AT_A_TIME:
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            return sys._current_frames().get(threading.main_thread().ident or 0)
+        finally:
+            if collects:
+                gc.enable()
+
+
 def _is_debugged() -> bool:
     """Whether the main thread stands in a debugger's own code, for example at its prompt."""
     if "bdb" not in sys.modules and "pydevd" not in sys.modules:
         return False
-    frame: FrameType | None = sys._current_frames().get(threading.main_thread().ident or 0)
+    frame = _frame_of_main_thread()
     for _ in range(FRAMES_MAX):
         if frame is None:
             return False

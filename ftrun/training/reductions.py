@@ -56,6 +56,8 @@ class Reduction:
         batched: handed out with its batch only (DDP's buckets).
         closes: the last reduction of its batch.
         awaited: the training thread awaits its batch (DDP's buckets), and so computes nothing then.
+        counted: the number by which an average is divided, from that of the contributors; called
+            when the result stands. None: that one.
     """
 
     writes_early = True
@@ -72,6 +74,7 @@ class Reduction:
         batched: bool = False,
         closes: bool = False,
         awaited: bool = False,
+        counted: Callable[[int], int] | None = None,
     ) -> None:
         if tensor.layout != torch.strided or not _is_dense(tensor):
             raise ValueError("only a dense tensor can be reduced in place: pass .contiguous()")
@@ -92,6 +95,7 @@ class Reduction:
         self._neutral = neutral(self.op, tensor.dtype)
         self._restore = restore
         self._divided_by = divided_by
+        self._counted = counted
         self._kept = self.data.clone() if keep and restore is None else None
 
     def restore(self, divisor: int) -> None:
@@ -131,8 +135,10 @@ class Reduction:
     def hand_out(self, divisor: int) -> None:
         """Complete the future with the result, which stands."""
         try:
-            if self.average and divisor > 1 and self._divided_by is None:
-                self._divide(divisor)
+            if self.average and self._divided_by is None:
+                number = divisor if self._counted is None else self._counted(divisor)
+                if number > 1:
+                    self._divide(number)
         finally:
             self.release()
 

@@ -87,6 +87,8 @@ class StepFlow:
         self._drawn = -1  # the step that began because its batch was drawn, as ``machine.begun``
         self.committed: Callable[[tuple[str, ...]], None] = lambda contributors: None
         """Called with the replica_ids of the contributors when a step is committed."""
+        self.batches: Callable[[int], int] = lambda contributors: contributors
+        """How many batches a committed step has trained, by the number of its contributors."""
 
     def begin(
         self, freeze_membership: bool, timeout_s: float | None, *, for_draw: bool = False
@@ -159,8 +161,13 @@ class StepFlow:
             if machine.loaded is not None:
                 return  # another state replaces the loaded one: ``decide`` waits for that
 
-    def decide(self, timeout_s: float | None) -> bool:
+    def decide(
+        self, timeout_s: float | None, forgoes: str = "", *, all_forgo: bool = False
+    ) -> bool:
         """End the step; True if it is committed.
+
+        ``forgoes``: the reason why this replica does not commit it, though others may: it heals
+        from them then. That counts as no failure. ``all_forgo``: no replica commits it.
 
         Raises:
             RuntimeError: more than ``max_retries`` steps in a row were not committed.
@@ -184,15 +191,19 @@ class StepFlow:
             self._heal(lambda: not machine.may_issue)
         enough = engine.in_flight.divisor >= self._limits.min_replica_size
         error = self.errored()
-        flag = enough and error is None and not machine.healing
+        flag = enough and error is None and not machine.healing and not forgoes
         outcome = flag if self._vote is None else self._ask_group(self._vote, flag, timeout_s)
         before = machine.state.step
-        reason = str(error) if error is not None else "voted against"
+        reason = str(error) if error is not None else forgoes or "voted against"
         torn = outcome is None
-        engine.feed(e.Decided(outcome is True, shared=not enough, reason=reason, torn=torn))
+        shared = not enough or all_forgo
+        engine.feed(e.Decided(outcome is True, shared=shared, reason=reason, torn=torn))
         engine.raise_fatal()
         if error is None and not enough:
             reason = "too few replicas contribute"
+        if forgoes and error is None and machine.state.step == before:
+            self._engine.note_progress()
+            return False
         return self._note_outcome(machine.state.step > before, reason)
 
     def is_over(self) -> None:
@@ -218,7 +229,7 @@ class StepFlow:
     def _note_outcome(self, committed: bool, reason: str) -> bool:
         if committed:
             self._failures = 0
-            self._progress.batches += self._engine.in_flight.divisor
+            self._progress.batches += self.batches(self._engine.in_flight.divisor)
             self.committed(self._engine.in_flight.contributors)
             self._commits += 1
             self._engine.note_progress(at_once=self._commits <= FIRST_COMMITS)

@@ -248,6 +248,10 @@ class ManagedModel(DistributedDataParallel):
             "not carry. Let a DistributedSampler give all replicas as many batches"
         )
 
+    def join_hook(self, **kwargs: Any) -> Any:
+        """Refused, as ``join``: torch's generic Join asks for it."""
+        self.join()
+
     @compiling.only_inside
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the model; in training the first one after a commit begins a step."""

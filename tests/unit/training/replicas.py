@@ -29,6 +29,8 @@ class StandIn:
         self.decisions = 0
         self.commits = True
         self.states: dict[str, Callable[[], Any]] = {}
+        self.optimizers: set[Any] = set()
+        self.joining = None
         self._ring = ring
         self._contributes = contributes
         self._held: list[tuple[Future[torch.Tensor], torch.Tensor]] = []

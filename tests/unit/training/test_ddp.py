@@ -181,13 +181,13 @@ def test_arguments_that_cannot_be_kept_are_refused(name: str) -> None:
         DistributedDataParallel(Ring(1).managers[0], make_model(), **{name: object()})  # type: ignore[arg-type]
 
 
-def test_sparse_gradients_and_join_are_refused() -> None:
+def test_sparse_gradients_and_torch_s_own_join_are_refused() -> None:
     (manager,) = Ring(1).managers
     with pytest.raises(UserError, match="sparse"):
         DistributedDataParallel(manager, nn.Embedding(4, 4, sparse=True))  # type: ignore[arg-type]
     model = DistributedDataParallel(manager, make_model(), broadcast_buffers=True)  # type: ignore[arg-type]
-    with pytest.raises(UserError, match=r"Manager\.leave"):
-        model.join()
+    with pytest.raises(UserError, match=r"ftrun\.Join"):
+        torch.distributed.algorithms.join.Join([model])
 
 
 def test_buffers_stay_a_replica_s_own() -> None:

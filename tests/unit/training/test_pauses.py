@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import math
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -83,3 +85,17 @@ def test_a_debugger_that_holds_the_main_thread_is_a_pause() -> None:
     assert found is not None
     assert found.name == "debugger"
     assert pauses.current() is None
+
+
+def test_no_garbage_is_collected_while_the_frames_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python 3.11 may freeze then, if a finalizer lets another thread run."""
+    frames, collects = sys._current_frames, []
+
+    def current_frames() -> object:
+        collects.append(gc.isenabled())
+        return frames()
+
+    monkeypatch.setattr(sys, "_current_frames", current_frames)
+    assert "bdb" in sys.modules, "pytest has it, and so has torch.distributed"
+    assert pauses.current() is None
+    assert collects == [False] and gc.isenabled()

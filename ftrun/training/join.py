@@ -1,0 +1,143 @@
+"""Join: replicas with unlike amounts of data train together until the last one has none left.
+
+torch's generic join across replica groups. A replica that leaves the block early follows: in each
+step it adds nothing, takes the average of those that have data, and steps like them, so that its
+weights stay theirs. It is an ordinary member of every step, so a death or a newcomer means what it
+means in any other step.
+
+Not here: what replicas announce (joining.py), the verdict (core/worker/joining.py).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Protocol
+
+from torch.distributed.algorithms.join import JoinHook
+from torch.optim.lr_scheduler import LRScheduler
+
+from ftrun.core.worker.joining import Terms
+from ftrun.errors import UserError
+from ftrun.training.following import Follower
+
+__all__ = ["Join", "JoinHook", "Joinable"]
+
+BY_ALL = "divide_by_initial_world_size"
+
+
+class Joinable(Protocol):
+    """What a Join can shadow. torch's own Joinable classes have this method too."""
+
+    def join_hook(self, **kwargs: Any) -> JoinHook:
+        """The hook for a replica that has no data left; ``kwargs`` are those of the Join."""
+
+
+class Join:
+    """Goes on with replicas that have run out of data until all have::
+
+        with ftrun.Join([network, scheduler]):
+            for inputs, targets in loader:
+                optimizer.zero_grad()
+                loss(network(inputs), targets).backward()
+                optimizer.step()
+                scheduler.step()
+
+    A replica without data calls each ``main_hook`` once in each step of the others, steps its
+    ``ftrun.Optimizer`` with their average, and then the schedulers. When nobody has data, one more
+    step is committed, which changes no weights, and each ``post_hook`` is called with the same last
+    joiner on all replicas.
+
+    If the script changes the averaged gradients or the settings of the optimizer between
+    ``backward()`` and ``step()`` (``clip_grad_norm_``, a GradScaler), a replica without data takes
+    the state of one that has data in each step instead.
+
+    Args:
+        joinables: a ``DistributedDataParallel`` of ftrun's, other objects with a ``join_hook``
+            after it, and the learning-rate schedulers that step after each step.
+        enable: False: data is even, and nothing is done.
+        throw_on_early_termination: all replicas raise RuntimeError in the first step in which one
+            has no data; nobody commits that step.
+        kwargs: for every ``join_hook``. ``divide_by_initial_world_size=True`` divides the gradients
+            by the number of members; False, the default (torch's is True), by the number of those
+            that have data.
+
+    Raises:
+        ValueError: no joinables.
+        UserError: no DistributedDataParallel of ftrun's, or an arrangement that cannot be followed.
+        RuntimeError: a replica has run out of data, and ``throw_on_early_termination`` is set.
+    """
+
+    def __init__(
+        self,
+        joinables: Sequence[Joinable | LRScheduler],
+        enable: bool = True,
+        throw_on_early_termination: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        if not joinables:
+            raise ValueError("The join context manager requires at least one joinable")
+        self._enable = enable
+        self._terms = Terms(bool(kwargs.get(BY_ALL, False)), throw_on_early_termination)
+        self._schedulers = [part for part in joinables if isinstance(part, LRScheduler)]
+        self._hooks = [
+            part.join_hook(**kwargs) for part in joinables if not isinstance(part, LRScheduler)
+        ]
+        managers = [hook.manager for hook in self._hooks if isinstance(hook, Follower)]
+        if not managers:
+            raise UserError(
+                "a Join needs a DistributedDataParallel(manager, …) of ftrun's among its "
+                "joinables, because its reductions carry the announcements"
+            )
+        if any(manager is not managers[0] for manager in managers):
+            raise UserError("a Join with models of several Managers: give it those of one")
+        self._manager = managers[0]
+        self._thread = 0
+
+    def __enter__(self) -> Join:
+        if self._enable:
+            self._thread = threading.get_ident()
+            self._joining, self._optimizer = self._manager.make_joining()
+            self._joining.begin(self._terms, self._optimizer)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if not self._enable:
+            return
+        try:
+            if kind is not None:
+                return  # the script's own error; its peers go on as after any death
+            if threading.get_ident() != self._thread:
+                raise UserError(
+                    "a Join was entered in one thread and left in another: let the thread that "
+                    "trains do both"
+                )
+            self._joining.run_out()
+            while not self._joining.is_over:
+                self._follow()
+            is_last_joiner = self._joining.is_last_joiner
+        finally:
+            self._joining.end()
+        for hook in self._hooks:
+            hook.post_hook(is_last_joiner)
+
+    def _follow(self) -> None:
+        """Follow the others through one step, or end with them."""
+        optimizer, joining = self._optimizer, self._joining
+        optimizer.zero_grad_again()
+        for hook in self._hooks:
+            hook.main_hook()
+            verdict = joining.verdict
+            if verdict is not None and verdict.is_over:
+                break  # nobody has anything left to shadow
+        optimizer.step()
+        verdict = joining.verdict
+        if optimizer.committed and verdict is not None and verdict.has_leader:
+            for scheduler in self._schedulers:
+                scheduler.step()

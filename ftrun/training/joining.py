@@ -1,0 +1,367 @@
+"""One worker's part in a Join: its announcements, and whether it may commit a step.
+
+The announcement is a sum of one row per slot. It goes out before the first bucket of the step, in
+the same batch, and a bucket's average is divided by what it says (core/worker/joining.py).
+
+What the script does to gradients or settings between ``backward()`` and ``step()`` is not seen by a
+follower. So a leader looks whether it does anything: at the versions and addresses of the gradients
+that ``step()`` finds, and at a digest of the optimizer's settings.
+
+Not here: the loop of a replica that has run out of data (join.py), its gradients (following.py).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any, NoReturn, Protocol
+
+import torch
+from torch.distributed import ReduceOp
+
+from ftrun.core.worker.joining import (
+    FIELDS,
+    JoinVerdict,
+    Row,
+    Stepped,
+    Terms,
+    decode,
+    encode,
+    judge,
+)
+from ftrun.errors import UserError
+from ftrun.training.reductions import Reduction
+
+log = logging.getLogger(__name__)
+
+ENDS_UNLIKE_MAX = 3
+"""Heals at the end of a Join; one is enough unless it is interrupted."""
+
+
+class Announcement(Reduction):
+    """The rows of all slots on their way through a sum.
+
+    Args:
+        row: of this worker; it is marked as healing where its input does not count.
+        slot, slots: the place of its row, and how many there are.
+        device: of the gradients, whose group carries it.
+    """
+
+    def __init__(self, row: Row, slot: int, slots: int, device: torch.device) -> None:
+        table = torch.zeros(slots, FIELDS, dtype=torch.int64, device=device)
+        super().__init__(
+            table, ReduceOp.SUM, lambda divisor: self._write(row), batched=True, awaited=True
+        )
+        self._row = row
+        self._slot = slot
+        self._verdict: JoinVerdict | None = None
+        self._write(row)
+
+    @property
+    def verdict(self) -> JoinVerdict | None:
+        """The verdict of the step, once its results stand."""
+        return self._verdict
+
+    def add_nothing(self) -> None:
+        """Announce that this worker heals, so that its gradients do not count."""
+        self._write(replace(self._row, heals=True))
+
+    def hand_out(self, divisor: int) -> None:
+        """Judge the rows, which stand, and complete the future."""
+        self.judged()
+        super().hand_out(divisor)
+
+    def judged(self) -> JoinVerdict:
+        """The verdict, in any thread that hands out a result of the same batch."""
+        verdict = self._verdict
+        if verdict is None:  # two threads at once come to the same
+            verdict = self._verdict = judge(decode(self.data.tolist()))
+        return verdict
+
+    def _write(self, row: Row) -> None:
+        self.data.zero_()
+        self.data[self._slot] = torch.tensor(encode(row), dtype=torch.int64)
+
+
+class Stepping(Protocol):
+    """ftrun's Optimizer, as far as a Join uses it. ``committed``: whether the last step was."""
+
+    committed: bool
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """Parameters and settings."""
+
+    def zero_grad_again(self) -> None:
+        """Begin a step as the script does."""
+
+    def step(self) -> None:
+        """Step if the step is committed and any replica has data."""
+
+
+class Joining:
+    """The Joins of one Manager, one after another.
+
+    Args:
+        replica_id: of this worker; its number is the row of its announcements.
+        slots: how many replicas the job has.
+        issue: sends a reduction on its way.
+        begun: how many steps have begun; tells one step from the next.
+
+    Attributes:
+        is_active: a Join is open.
+        is_over: all replicas have run out of data, and the step that shows it is committed.
+        is_last_joiner: this replica ran out last. Exactly one replica has it.
+    """
+
+    def __init__(
+        self,
+        replica_id: str,
+        slots: int,
+        issue: Callable[[Reduction], Any],
+        begun: Callable[[], int],
+    ) -> None:
+        self.is_active = False
+        self.is_over = False
+        self.is_last_joiner = False
+        self._replica_id = replica_id
+        self._slots = slots
+        self._issue = issue
+        self._begun = begun
+        self._optimizer: Stepping | None = None
+        self._terms = Terms()
+        self._has_batch = True
+        self._followed = 0
+        self._is_fresh = True  # no step of this Join is committed here
+        self._lacks_settings = False  # the script changes them after steps, and the Join does not
+        self._ends_unlike = 0
+        self._number = 0
+        self._stepped = Stepped.UNKNOWN
+        self._has_warned = False
+        self._announced: tuple[int, Announcement] | None = None
+        self._gradients: dict[int, tuple[int, int, int]] = {}
+        self._settings = 0
+
+    def begin(self, terms: Terms, optimizer: Stepping) -> None:
+        """A Join begins, in which ``optimizer`` steps what is averaged.
+
+        Raises:
+            UserError: one is open.
+        """
+        if self.is_active:
+            raise UserError(
+                f"replica {self._replica_id}: a Join inside another one. Its data ends once, so "
+                "end the first one before, or give all joinables to one Join"
+            )
+        self.is_active, self.is_over, self.is_last_joiner = True, False, False
+        self._terms, self._optimizer = terms, optimizer
+        self._has_batch, self._followed, self._is_fresh = True, 0, True
+        self._lacks_settings, self._ends_unlike = False, 0
+
+    def run_out(self) -> None:
+        """This replica has no data left: from now on it follows."""
+        self._has_batch = False
+
+    def end(self) -> None:
+        """The Join is left, at its end or by an error."""
+        self.is_active = False
+        self._optimizer = self._announced = None
+
+    # ------------------------------------------------------------ in a step
+
+    def announce(self, device: torch.device) -> None:
+        """Announce this replica in the step under way, unless that is done."""
+        begun = self._begun()
+        if self._announced is not None and self._announced[0] == begun:
+            return
+        self._gradients.clear()
+        self._settings = self._own_settings()
+        row = Row(
+            self._has_batch,
+            stepped=self._stepped,
+            followed=self._followed,
+            settings=self._settings,
+            number=self._number,
+            terms=self._terms,
+        )
+        announcement = Announcement(row, int(self._replica_id), self._slots, device)
+        self._announced = begun, announcement
+        self._issue(announcement)
+
+    @property
+    def verdict(self) -> JoinVerdict | None:
+        """The verdict of the step that began last; None: it has no results that stand."""
+        announced = self._current
+        return None if announced is None else announced.verdict
+
+    def divisor(self, contributors: int) -> int:
+        """The number by which a bucket of this step is divided, when its result stands."""
+        announced = self._current
+        return contributors if announced is None else announced.judged().divisor
+
+    def batches(self, contributors: int) -> int:
+        """How many batches a committed step has trained."""
+        verdict = self.verdict if self.is_active else None
+        return contributors if verdict is None else verdict.batches
+
+    def note_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> None:
+        """Remember averaged gradients and settings, when a backward pass has ended."""
+        for parameter in parameters:
+            if parameter.grad is not None:
+                self._gradients[id(parameter)] = _trace(parameter.grad)
+        self._settings = self._own_settings()
+
+    def forgoes(self, scales: bool) -> str:
+        """The reason why this replica must not commit the step; "" if it may.
+
+        ``scales``: the optimizer's step is a GradScaler's.
+
+        Raises:
+            UserError: this replica's Join has other arguments than its peers', or its optimizer has
+                settings that do not heal.
+        """
+        verdict = self.verdict
+        if verdict is None:
+            return ""
+        if int(self._replica_id) in verdict.unlike:
+            raise UserError(
+                f"replica {self._replica_id}: divide_by_initial_world_size or "
+                "throw_on_early_termination is not that of the other replicas. This replica ends, "
+                "before its weights become others. Give all replicas the same arguments of Join"
+            )
+        if verdict.throws:
+            return "a replica has run out of data, and throw_on_early_termination is set"
+        if not self._has_batch:
+            return self._follower_forgoes(verdict)
+        is_changed = scales or self._is_changed()
+        was_plain = self._stepped is not Stepped.CHANGED
+        if was_plain:
+            self._stepped = Stepped.CHANGED if is_changed else Stepped.PLAIN
+        if not is_changed or not verdict.has_follower or verdict.settings is None:
+            return ""
+        reason = "the script changed gradients or settings for the first time"
+        self._warn(
+            f"{reason} after backward(), where replicas without data had stepped them as they "
+            "were. This step counts without the change, and later ones with it"
+        )
+        return reason
+
+    @property
+    def all_forgo(self) -> bool:
+        """Whether no replica commits the step, because all raise instead."""
+        verdict = self.verdict
+        return verdict is not None and verdict.throws
+
+    def _follower_forgoes(self, verdict: JoinVerdict) -> str:
+        if not verdict.batches:
+            return "" if verdict.has_leader else self._ends_with(verdict)
+        reason = verdict.reason
+        if verdict.settings is not None:
+            self._lacks_settings |= verdict.settings != self._own_settings()
+            if self._lacks_settings:
+                reason = (
+                    "its optimizer's settings are not theirs (a learning-rate schedule? Give the "
+                    "scheduler to the Join too)"
+                )
+        if reason and verdict.is_known:  # else it passes by itself
+            self._warn(
+                f"it has no data left and cannot step like the others, because {reason}. It takes "
+                "their state in each step instead, which costs the transfer of a state"
+            )
+        return reason
+
+    def _ends_with(self, verdict: JoinVerdict) -> str:
+        """All have run out: the settings must be the last joiner's, or this replica heals."""
+        if verdict.last_settings == self._own_settings():
+            return ""
+        self._ends_unlike += 1
+        if self._ends_unlike > ENDS_UNLIKE_MAX:
+            raise UserError(
+                f"replica {self._replica_id}: at the end of a Join its optimizer's settings are "
+                f"not those of replica {verdict.last_joiner}, also after it has taken that one's "
+                "state. This replica ends. Carry optimizer.state_dict() in the state functions"
+            )
+        return "its optimizer's settings are not those of the replica that ran out last"
+
+    def decided(self, committed: bool) -> bool:
+        """The step is committed, or is not; returns whether the optimizer is to step."""
+        verdict = self.verdict
+        if verdict is None or not committed:
+            return committed and verdict is None
+        is_late = verdict.number > self._number
+        if is_late and not self._has_batch and not self._is_fresh:
+            self.is_over = True  # the peers have ended this Join without this replica
+            self._number = verdict.number
+        elif verdict.is_over:
+            self.is_over = True
+            self.is_last_joiner = verdict.last_joiner == int(self._replica_id)
+            self._number = verdict.number + 1
+        else:
+            self._number = verdict.number
+        self._is_fresh = False
+        self._followed += not self._has_batch
+        return verdict.batches > 0
+
+    def throw(self) -> NoReturn:
+        """End the Join, on all replicas, because one is out of data.
+
+        Raises:
+            RuntimeError: always.
+        """
+        if self._has_batch:
+            raise RuntimeError(
+                "Detected at least one replica that exhausted inputs. Throwing across all replicas."
+            )
+        raise RuntimeError(f"Replica {self._replica_id} exhausted all inputs.")
+
+    # ------------------------------------------------------------ parts
+
+    @property
+    def _current(self) -> Announcement | None:
+        """The announcement of the step that began last."""
+        announced = self._announced
+        return announced[1] if announced is not None and announced[0] == self._begun() else None
+
+    def _is_changed(self) -> bool:
+        """Whether gradients or settings are not what they were after the backward pass."""
+        assert self._optimizer is not None, "a Join has its optimizer"
+        for group in self._optimizer.param_groups:
+            for parameter in group["params"]:
+                trace = None if parameter.grad is None else _trace(parameter.grad)
+                if trace != self._gradients.get(id(parameter)):
+                    return True
+        return self._settings != self._own_settings()
+
+    def _own_settings(self) -> int:
+        assert self._optimizer is not None, "a Join has its optimizer"
+        return digest(self._optimizer)
+
+    def _warn(self, text: str) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            log.warning("replica %s in a Join: %s", self._replica_id, text)
+
+
+def digest(optimizer: Stepping) -> int:
+    """A number for the optimizer's settings, equal on all replicas that have the same ones."""
+    groups = [
+        sorted((name, _plain(value)) for name, value in group.items() if name != "params")
+        for group in optimizer.param_groups
+    ]
+    mixed = hashlib.blake2b(repr(groups).encode(), digest_size=8).digest()
+    return int.from_bytes(mixed, "big") >> 1
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return repr(value.tolist()) if value.numel() <= 16 else ""
+    if isinstance(value, (tuple, list)):
+        return ",".join(map(_plain, value))
+    return repr(value) if value is None or isinstance(value, (bool, int, float, str)) else ""
+
+
+def _trace(gradient: torch.Tensor) -> tuple[int, int, int]:
+    """Becomes another one when the gradient is replaced or written to."""
+    return id(gradient), gradient.data_ptr(), gradient._version

@@ -1,8 +1,8 @@
 """Replica groups whose workers are threads of one process: their names, slots and incarnations.
 
 torchft's tests and notebooks make a Manager in each of several threads. Such a Manager takes a
-*seat*: a rank of a replica group. The group has the name that the script gives it, and gets the
-next free slot of the job. All ranks of one life of a group are one incarnation:
+*seat*: a rank of a replica group. The group has the name that the script gives it, and gets a free
+slot of the job: that of its number, or else the first one. All ranks of one life of a group are one incarnation:
 
 | what happens                              | the group                                           |
 |-------------------------------------------|-----------------------------------------------------|
@@ -111,7 +111,7 @@ class ThreadReplicas:
     def __init__(self, agent_id: str, group_size: int, slots: int = SLOTS) -> None:
         self._agent_id = agent_id
         self._group_size = group_size
-        self._free = [str(number) for number in reversed(range(slots))]
+        self._free = {str(number): None for number in range(slots)}
         self._groups: dict[str, _Group] = {}
         self._by_incarnation: dict[str, _Group] = {}
         self._starts = 0
@@ -131,7 +131,7 @@ class ThreadReplicas:
             return [SeatRefused(refusal)]
         group = self._groups.get(name)
         if group is None or group.is_finished:
-            group = self._groups[name] = _Group(name, self._free.pop())
+            group = self._groups[name] = _Group(name, self._free_slot(name))
         if not group.is_over and (rank in group.ranks or group.store != store):
             self._lose(group, f"another Manager has come as replica_id={name!r}, rank={rank}")
         if group.is_over:
@@ -223,6 +223,12 @@ class ThreadReplicas:
         if group is not None and group.starts >= RESTARTS_MAX:
             return f"Manager(replica_id={name!r}): it was made {RESTARTS_MAX} times. Stop here."
         return ""
+
+    def _free_slot(self, name: str) -> str:
+        """The slot whose number is the name, if that is free; else the first free one."""
+        slot = name if name in self._free else next(iter(self._free))
+        del self._free[slot]
+        return slot
 
     def _start(self, group: _Group, store: str) -> None:
         self._starts += 1

@@ -21,6 +21,7 @@ import sys
 import tempfile
 import threading
 import traceback
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -35,6 +36,7 @@ from ftrun.core.agent.lease import AgentLease
 from ftrun.core.agent.thread_replicas import (
     SLOTS,
     EndSeat,
+    Newcomers,
     SeatGiven,
     SeatInstruction,
     SeatRefused,
@@ -47,12 +49,14 @@ from ftrun.core.messages import (
     EndJob,
     Goodbye,
     Hello,
+    InForce,
     JobSpec,
     KillWorkers,
     Lease,
     Notice,
     Progress,
     Rejected,
+    Report,
     RestartReplica,
     StopReplica,
     ToAgent,
@@ -77,6 +81,9 @@ ANSWER_TIMEOUT_S = 10.0
 LEAVE_TIMEOUT_S = 5.0
 """How long a Manager's last messages may take to come out of the socket."""
 LOOP_TIMEOUT_S = 30.0
+JOIN_WAIT_S = 5.0
+"""How long members wait between two steps for a newcomer's join to be agreed."""
+JOIN_LOOK_S = 0.01
 LOOK_EVERY_S = 0.25
 """How often it is looked whether a seat's thread has ended."""
 QUIET_NOTICES = frozenset({"waiting", "formed", "switched", "homeless", "ended", "finished"})
@@ -197,6 +204,8 @@ class ThreadAgent:
         self._names: dict[WorkerKey, str] = {}
         self._welcomed = asyncio.Event()
         self._left: dict[WorkerKey, asyncio.Event] = {}
+        self._changed = threading.Condition()
+        self._newcomers = Newcomers()
         self.seats: dict[WorkerKey, ThreadSeat] = {}
         self.is_over = False
 
@@ -225,7 +234,10 @@ class ThreadAgent:
             restarts=given.restarts,
             group_store=wanted.store,
         )
-        seat = ThreadSeat(context, partial(self.leave, given.key))
+        incarnation = given.key.incarnation
+        seat = ThreadSeat(
+            context, partial(self.leave, given.key), partial(self.await_newcomers, incarnation)
+        )
         self.seats[given.key] = seat
         return seat
 
@@ -236,6 +248,21 @@ class ThreadAgent:
                 return  # a fork's copy
             self.run(self._leave(key, failure))
             _close_if_empty(self._port, self)
+
+    def await_newcomers(self, incarnation: str, is_agreed: Callable[[], bool]) -> None:
+        """Wait between two steps of a member, so that Managers that were made can join it.
+
+        As torchft's lighthouse waits ``join_timeout_ms`` for replicas that are alive and do not ask
+        for the quorum, so do members for a Manager that has not come to its first step. One that
+        has come is waited for until its join is agreed (``is_agreed``).
+        """
+        with self._changed:
+            if incarnation in self._newcomers.idle | self._newcomers.joining:
+                return  # it is one itself
+            self._changed.wait_for(lambda: not self._newcomers.idle, self._spec.join_timeout_s)
+            deadline = clock.now() + JOIN_WAIT_S
+            while self._newcomers.joining and not is_agreed() and clock.now() < deadline:
+                self._changed.wait(JOIN_LOOK_S)
 
     def end(self) -> None:
         """End all parts and the loop's thread."""
@@ -289,6 +316,7 @@ class ThreadAgent:
                 self._carry_out(instruction)
         assert found is not None, "a seat is given or refused"
         self._names[found.key] = wanted.name
+        self._show_newcomers()
         return found
 
     async def _leave(self, key: WorkerKey, failure: str) -> None:
@@ -345,6 +373,15 @@ class ThreadAgent:
     def _do(self, instructions: list[SeatInstruction]) -> None:
         for instruction in instructions:
             self._carry_out(instruction)
+        self._show_newcomers()
+
+    def _show_newcomers(self) -> None:
+        """Let members that wait for newcomers look again."""
+        found = self._replicas.newcomers()
+        if found != self._newcomers:
+            with self._changed:
+                self._newcomers = found
+                self._changed.notify_all()
 
     def _carry_out(self, instruction: SeatInstruction) -> None:
         match instruction:
@@ -394,6 +431,9 @@ class ThreadAgent:
             self._link.note_progress(key, message)
         else:
             self._link.send(WorkerMessage(key, message))
+            if isinstance(message, Report | InForce):
+                self._replicas.worker_sent(key, message)
+                self._show_newcomers()
 
     # ------------------------------------------------------------ from the lighthouse
 

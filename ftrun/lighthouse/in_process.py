@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 from ftrun import clock
@@ -20,6 +21,9 @@ from ftrun.lighthouse.server import MembershipServer
 from ftrun.lighthouse.settings import EMBEDDED, ServiceSettings
 from ftrun.lighthouse.shell import Shell
 from ftrun.protocol.auth import new_token
+
+RULES = replace(EMBEDDED, join_gather_s=0.0)
+"""Members wait between two steps for a newcomer (agent/thread_agent.py), so it joins at once."""
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +42,7 @@ class InProcessLighthouse:
         """Serve in the loop that runs; returns the address for the agent."""
         self._server = MembershipServer(self._settings)
         host, port = self._server.bind()
-        core = Lighthouse(EMBEDDED, JournalState(epoch=0), clock.now())
+        core = Lighthouse(RULES, JournalState(epoch=0), clock.now())
         self._shell = Shell(core, JournalFile())
         self._shell.failed.add_done_callback(_tell)
         self._shell.start()

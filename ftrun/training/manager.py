@@ -420,6 +420,8 @@ class Manager:
                 self._refuse_options_of_samplers()
             self._healing.begin()
             self._seat.trains(self._leaving.at_once)
+        if not (freeze_membership or self._machine.in_step):
+            self._seat.between_steps(self._join_is_agreed)
         before, begun = self._machine.state, self._machine.begun
         if not self._flow.begin(freeze_membership, timeout_s, for_draw=for_draw):
             if self._snapshots is not None and not freeze_membership:
@@ -431,6 +433,10 @@ class Manager:
         quorum = self._machine.in_force
         if quorum is not None:
             self._events.step_begins(quorum.attempt.quorum_id, self._machine.position)
+
+    def _join_is_agreed(self) -> bool:
+        pending = self._machine.pending
+        return pending is not None and pending.promise is not None
 
     def _refuse_options_of_samplers(self) -> None:
         """No ElasticSampler was made before the first step: what it alone can keep is refused."""
@@ -482,7 +488,7 @@ class Manager:
             self._issue(reduction)
         else:
             batch.add(reduction)
-        return ManagedWork(reduction, self.report_error, batch)
+        return ManagedWork(reduction, self.report_error, batch, self._healing.between_passes)
 
     @contextmanager
     def batch(self) -> Iterator[None]:

@@ -57,6 +57,12 @@ class Seat(Protocol):
     def trains(self, leave: Callable[[], None]) -> None:
         """The Manager begins its first step; ``leave`` leaves at once."""
 
+    def between_steps(self, is_agreed: Callable[[], bool]) -> None:
+        """The Manager is about to begin a step at which others may join.
+
+        ``is_agreed``: whether the step at which they join is known.
+        """
+
     def has_failed(self) -> bool:
         """Whether the script fails, so that its end must not be taken for a finish."""
 
@@ -87,6 +93,9 @@ class ProcessSeat:
     def trains(self, leave: Callable[[], None]) -> None:
         process.trains(leave)
 
+    def between_steps(self, is_agreed: Callable[[], bool]) -> None:
+        pass  # processes join when they are ready, and nobody waits
+
     def has_failed(self) -> bool:
         return process.has_failed()
 
@@ -100,12 +109,19 @@ class ThreadSeat:
     Args:
         context: what the Manager is told.
         leave: tells the agent that the Manager is closed, and by which failure; "": in good order.
+        await_newcomers: waits a moment for Managers that were made and have not joined.
     """
 
     is_thread = True
 
-    def __init__(self, context: WorkerContext, leave: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        context: WorkerContext,
+        leave: Callable[[str], None],
+        await_newcomers: Callable[[Callable[[], bool]], None],
+    ) -> None:
         self.context = context
+        self._await_newcomers = await_newcomers
         self.thread = threading.current_thread()
         self._leave = leave
         self._before = sys.exc_info()[1]
@@ -132,6 +148,9 @@ class ThreadSeat:
 
     def trains(self, leave: Callable[[], None]) -> None:
         pass  # no signal's handler leaves
+
+    def between_steps(self, is_agreed: Callable[[], bool]) -> None:
+        self._await_newcomers(is_agreed)
 
     def has_failed(self) -> bool:
         return self._failure() != ""

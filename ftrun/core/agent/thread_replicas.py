@@ -30,10 +30,13 @@ from ftrun.core import failure_kinds as kinds
 from ftrun.core.agent.events import SendToLighthouse
 from ftrun.core.ids import WorkerKey
 from ftrun.core.messages import (
+    FromWorker,
+    InForce,
     Loss,
     ReplicaFinished,
     ReplicaLost,
     ReplicaStarted,
+    Report,
     RunningReplica,
 )
 
@@ -69,11 +72,20 @@ class EndSeat:
 SeatInstruction: TypeAlias = SendToLighthouse | SeatGiven | SeatRefused | EndSeat
 
 
+@dataclass(frozen=True, slots=True)
+class Newcomers:
+    """Incarnations: ``idle`` have not come to a first step, ``joining`` wait there to join."""
+
+    idle: frozenset[str] = frozenset()
+    joining: frozenset[str] = frozenset()
+
+
 @dataclass(slots=True)
 class _Group:
     """A replica group by its name; ``ranks``: those that were taken in this incarnation.
 
-    ``open``: those whose Manager is open, as far as it is known. ``is_over``: the incarnation was
+    ``open``: those whose Manager is open, as far as it is known. ``reported``: those that have come
+    to their first step; ``in_force``: those for which a quorum stood since. ``is_over``: the incarnation was
     lost, or has finished. ``is_finished``: in good order.
     """
 
@@ -84,6 +96,8 @@ class _Group:
     starts: int = 0
     ranks: set[int] = field(default_factory=set)
     open: set[int] = field(default_factory=set)
+    reported: set[int] = field(default_factory=set)
+    in_force: set[int] = field(default_factory=set)
     is_over: bool = True
     is_finished: bool = False
 
@@ -95,7 +109,7 @@ class _Group:
         self.incarnation = incarnation
         self.store = store
         self.starts += 1
-        self.ranks, self.open = set(), set()
+        self.ranks, self.open, self.reported, self.in_force = set(), set(), set(), set()
         self.is_over = False
 
 
@@ -152,6 +166,14 @@ class ThreadReplicas:
                 self._finish(group)
         return self._take()
 
+    def worker_sent(self, key: WorkerKey, message: FromWorker) -> None:
+        """A Manager has sent something to the lighthouse."""
+        group = self._current(key)
+        if group is not None and isinstance(message, Report):
+            group.reported.add(key.group_rank)
+        elif group is not None and isinstance(message, InForce):
+            group.in_force.add(key.group_rank)
+
     def taken_out(self, incarnation: str, reason: str) -> list[SeatInstruction]:
         """The lighthouse, or a person, takes the replica out of the job."""
         group = self._by_incarnation.get(incarnation)
@@ -176,6 +198,12 @@ class ThreadReplicas:
         """Whether this seat has an open Manager in an incarnation that lives."""
         group = self._current(key)
         return group is not None and key.group_rank in group.open
+
+    def newcomers(self) -> Newcomers:
+        """The incarnations in which no quorum stood so far."""
+        new = [g for g in self._by_incarnation.values() if len(g.in_force) < self._group_size]
+        joining = frozenset(g.incarnation for g in new if len(g.reported) == self._group_size)
+        return Newcomers(frozenset(g.incarnation for g in new) - joining, joining)
 
     def running(self) -> tuple[RunningReplica, ...]:
         """For a Hello: the incarnations that live."""

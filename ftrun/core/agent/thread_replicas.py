@@ -2,7 +2,8 @@
 
 torchft's tests and notebooks make a Manager in each of several threads. Such a Manager takes a
 *seat*: a rank of a replica group. The group has the name that the script gives it, and gets a free
-slot of the job: that of its number, or else the first one. All ranks of one life of a group are one incarnation:
+slot of the job: that of its number, or else the first one. All ranks of one life of a group are one
+incarnation:
 
 | what happens                              | the group                                           |
 |-------------------------------------------|-----------------------------------------------------|
@@ -42,7 +43,6 @@ from ftrun.core.messages import (
 
 SLOTS = 64
 """The slots of a job of threads: as many groups may ever take part in one."""
-RESTARTS_MAX = 1 << 16
 DEAD_KEPT = 256
 
 
@@ -85,8 +85,8 @@ class _Group:
     """A replica group by its name; ``ranks``: those that were taken in this incarnation.
 
     ``open``: those whose Manager is open, as far as it is known. ``reported``: those that have come
-    to their first step; ``in_force``: those for which a quorum stood since. ``is_over``: the incarnation was
-    lost, or has finished. ``is_finished``: in good order.
+    to their first step; ``in_force``: those for which a quorum stood since. ``is_over``: the
+    incarnation was lost, or has finished. ``is_finished``: in good order.
     """
 
     name: str
@@ -248,8 +248,6 @@ class ThreadReplicas:
                 "this job of threads, and there is room for no more. Shut all Managers down, and "
                 "the next one begins another job; or start the script with ftrun --replicas N."
             )
-        if group is not None and group.starts >= RESTARTS_MAX:
-            return f"Manager(replica_id={name!r}): it was made {RESTARTS_MAX} times. Stop here."
         return ""
 
     def _free_slot(self, name: str) -> str:

@@ -195,6 +195,7 @@ class ThreadAgent:
         self._own_token = new_token()
         self._server = WorkerServer(self, self._own_token, self._directory)
         self._started_at = clock.now()
+        self._answer_timeout_s = min(ANSWER_TIMEOUT_S, wanted.timeout_s)
         self._epoch = 0
         self._refused: FtrunError | None = None
         self._why_not = "it has not answered"
@@ -289,7 +290,7 @@ class ThreadAgent:
         self._link.start([address])
         self._looking = asyncio.ensure_future(self._look())
         try:
-            await asyncio.wait_for(self._welcomed.wait(), ANSWER_TIMEOUT_S)
+            await asyncio.wait_for(self._welcomed.wait(), self._answer_timeout_s)
         except asyncio.TimeoutError:
             raise PeerError(
                 f"no ftrun lighthouse answers at {self._address} ({self._why_not}), so the Manager "

@@ -230,7 +230,7 @@ def test_a_manager_that_is_refused_says_why(
     lighthouse: LighthouseServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("TORCHFT_LIGHTHOUSE", raising=False)
-    with pytest.raises(UserError, match="needs an agent.*LighthouseServer"):
+    with pytest.raises(UserError, match=r"needs an agent.*LighthouseServer"):
         Manager(pg=ProcessGroupGloo())
     with pytest.raises(UserError, match="TCPStore"):
         Manager(pg=ProcessGroupGloo(), world_size=2, lighthouse_addr=lighthouse.address())
@@ -257,4 +257,8 @@ def test_a_lighthouse_that_is_shut_down_takes_no_managers() -> None:
     server.shutdown()
     manager.shutdown()
     with pytest.raises(PeerError, match="no ftrun lighthouse answers"):
-        Trained(server.address(), "0").manager()
+        Manager(
+            pg=ProcessGroupGloo(),
+            lighthouse_addr=server.address(),
+            connect_timeout=timedelta(seconds=0.5),
+        )

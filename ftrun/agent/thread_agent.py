@@ -5,8 +5,8 @@ a seat until the last one is closed. To the lighthouse it is an agent like any o
 Managers too: they connect to its Unix socket. What it cannot do is kill, so a Manager that is out
 of the job gets an error instead.
 
-Not here: slots, incarnations and losses (core/agent/thread_replicas.py), what a Manager does with
-its seat (training/seats.py).
+Not here: when it starts and ends (thread_seats.py); slots, incarnations and losses
+(core/agent/thread_replicas.py); what a Manager does with its seat (training/seats.py).
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ import traceback
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from ftrun import clock, defaults
-from ftrun.addresses import LOOPBACK, join_address, parse_address
+from ftrun.addresses import LOOPBACK, join_address
 from ftrun.agent.link import LighthouseLink
 from ftrun.agent.tcp_stores import open_store
 from ftrun.agent.workers import WorkerServer
@@ -92,76 +92,6 @@ QUIET_NOTICES = frozenset({"waiting", "formed", "switched", "homeless", "ended",
 log = logging.getLogger(__name__)
 
 
-def take_seat(wanted: SeatWanted) -> ThreadSeat:
-    """Give the Manager a seat; the first one of a lighthouse starts the agent.
-
-    Raises:
-        UserError: the arguments fit no seat, or the lighthouse refuses.
-        PeerError: the lighthouse does not answer.
-    """
-    host, port = parse_address(wanted.lighthouse, "lighthouse_addr")
-    with _Process.lock:
-        _Process.forget_after_fork()
-        agent = _Process.agents.get(port)
-        if agent is None or agent.is_over:
-            here = seats.lighthouse_here(host, port)
-            agent = _started(wanted, join_address(host, port), here)
-            _Process.agents[port] = agent
-        try:
-            return agent.seat(agent.run(agent.take(wanted)), wanted)
-        finally:
-            _close_if_empty(port, agent)
-
-
-def lighthouse_has_gone(port: int) -> None:
-    """The lighthouse of this process at ``port`` is shut down."""
-    with _Process.lock:
-        _Process.forget_after_fork()
-        agent = _Process.agents.pop(port, None)
-    if agent is not None:
-        agent.run(agent.lose_lighthouse())
-
-
-class _Process:
-    """The agents of this process by the port of their lighthouse, each for one job.
-
-    ``lock``: guards the table, and lets one Manager after the other take or leave a seat.
-    """
-
-    lock = threading.RLock()
-    pid = os.getpid()
-    agents: ClassVar[dict[int, ThreadAgent]] = {}
-
-    @classmethod
-    def forget_after_fork(cls) -> None:
-        """A fork has none of its parent's threads, and so no agent."""
-        if cls.pid != os.getpid():
-            cls.pid, cls.agents = os.getpid(), {}
-
-
-def _started(wanted: SeatWanted, address: str, here: LighthouseHere | None) -> ThreadAgent:
-    loop = BackgroundLoop("ftrun-threads")
-    agent: ThreadAgent | None = None
-    try:
-        agent = ThreadAgent(wanted, address, here, loop)
-        agent.run(agent.start())
-    except BaseException:
-        if agent is not None:
-            agent.run(agent.close())
-        loop.close()
-        raise
-    return agent
-
-
-def _close_if_empty(port: int, agent: ThreadAgent) -> None:
-    """End an agent without a seat: under the lock, so that nobody takes one meanwhile."""
-    if agent.seats:
-        return
-    if _Process.agents.get(port) is agent:
-        del _Process.agents[port]
-    agent.end()
-
-
 class ThreadAgent:
     """One job's agent. Coroutines and callbacks run in its loop; ``run`` calls them from outside.
 
@@ -183,7 +113,6 @@ class ThreadAgent:
         loop: BackgroundLoop,
     ) -> None:
         self._address = address
-        self._port = parse_address(address, "lighthouse_addr")[1]
         self._loop = loop
         self._membership: Membership | None = here.make() if here is not None else None
         self._token = self._membership.token if self._membership is not None else _token()
@@ -216,8 +145,13 @@ class ThreadAgent:
         """Run a coroutine of the agent in its loop, and wait for it."""
         return self._loop.run(work, LOOP_TIMEOUT_S)
 
-    def seat(self, given: SeatGiven, wanted: SeatWanted) -> ThreadSeat:
-        """The seat that was given, for the Manager that this thread makes."""
+    def seat(
+        self, given: SeatGiven, wanted: SeatWanted, leave: Callable[[WorkerKey, str], None]
+    ) -> ThreadSeat:
+        """The seat that was given, for the Manager that this thread makes.
+
+        ``leave`` is called when that is closed, with the failure.
+        """
         spec = self._spec
         context = WorkerContext(
             job_id=spec.job_id,
@@ -237,18 +171,10 @@ class ThreadAgent:
         )
         incarnation = given.key.incarnation
         seat = ThreadSeat(
-            context, partial(self.leave, given.key), partial(self.await_newcomers, incarnation)
+            context, partial(leave, given.key), partial(self.await_newcomers, incarnation)
         )
         self.seats[given.key] = seat
         return seat
-
-    def leave(self, key: WorkerKey, failure: str) -> None:
-        """A Manager is closed. With the last one the agent ends."""
-        with _Process.lock:
-            if _Process.pid != os.getpid():
-                return  # a fork's copy
-            self.run(self._leave(key, failure))
-            _close_if_empty(self._port, self)
 
     def await_newcomers(self, incarnation: str, is_agreed: Callable[[], bool]) -> None:
         """Wait between two steps of a member, so that Managers that were made can join it.
@@ -320,7 +246,7 @@ class ThreadAgent:
         self._show_newcomers()
         return found
 
-    async def _leave(self, key: WorkerKey, failure: str) -> None:
+    async def leave(self, key: WorkerKey, failure: str) -> None:
         """Note that a Manager is closed, once its last messages are here."""
         if self._server.is_connected(key):
             gone = self._left[key] = asyncio.Event()
@@ -333,9 +259,13 @@ class ThreadAgent:
         self._forget(key)
         self._do(self._replicas.seat_left(key, failure))
 
-    async def lose_lighthouse(self) -> None:
-        """The lighthouse is shut down: open Managers go on until a replica comes or goes."""
+    def begin_without_lighthouse(self) -> None:
+        """The lighthouse is shut down. From any thread, also the loop's own; does not wait."""
         self.is_over = True
+        self._loop.begin(self._lose_lighthouse())
+
+    async def _lose_lighthouse(self) -> None:
+        """Open Managers go on until a replica comes or goes."""
         if self._membership is not None:
             await self._membership.stop()
 

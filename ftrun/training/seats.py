@@ -29,7 +29,7 @@ from ftrun.training.leaving import Drained
 LIGHTHOUSE_ENV = "TORCHFT_LIGHTHOUSE"
 STARTED_BY_FTRUN = "FTRUN_INCARNATION"
 """Processes that a worker has started inherit this."""
-THREAD_AGENT = "ftrun.agent.thread_agent"
+THREAD_SEATS = "ftrun.agent.thread_seats"
 FAILURE_CHARS_MAX = 500
 
 
@@ -234,8 +234,8 @@ def offer(port: int, lighthouse: LighthouseHere) -> None:
 
 def withdraw(port: int) -> None:
     """The lighthouse at this port is shut down; an agent in this process loses it."""
-    if _Process.lighthouses.pop(port, None) is not None and THREAD_AGENT in sys.modules:
-        sys.modules[THREAD_AGENT].lighthouse_has_gone(port)
+    if _Process.lighthouses.pop(port, None) is not None and THREAD_SEATS in sys.modules:
+        sys.modules[THREAD_SEATS].lighthouse_has_gone(port)
 
 
 def lighthouse_here(host: str, port: int) -> LighthouseHere | None:
@@ -284,7 +284,7 @@ def take(
         min_replicas=min_replicas,
         timeout_s=timeout_s,
     )
-    seat: ThreadSeat = importlib.import_module(THREAD_AGENT).take_seat(wanted)
+    seat: ThreadSeat = importlib.import_module(THREAD_SEATS).take_seat(wanted)
     return seat
 
 

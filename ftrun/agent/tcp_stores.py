@@ -84,7 +84,7 @@ class StoreProcess:
 
     def _open(self, name: str, port: int = 0) -> None:
         try:
-            store = _listen(self._host, port)
+            store = open_store(self._host, port)
         except (OSError, RuntimeError) as error:  # RuntimeError: torch's own errors
             self._send({"op": "unusable", "reason": _why_no_store(self._host, error)})
             return
@@ -119,7 +119,7 @@ def ignore_signals() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
-def _listen(host: str, port: int) -> Any:
+def open_store(host: str, port: int) -> Any:
     """A TCPStore that listens on ``host`` alone; torch's own socket would use every interface.
 
     ``port`` 0: any.

@@ -78,6 +78,10 @@ class WorkerServer:
         """Send to one worker, if it is connected."""
         self._send([key], message)
 
+    def is_connected(self, key: WorkerKey) -> bool:
+        """Whether a connection of this worker is open."""
+        return key in self._links
+
     async def close(self) -> None:
         """Stop listening and close every connection."""
         if self._server is not None:

@@ -25,10 +25,13 @@ _CODEC = RecordCodec(JournalState)
 
 
 class JournalFile:
-    """The journal file of one lighthouse. One process at a time (main.py holds the lock)."""
+    """The journal file of one lighthouse. One process at a time (main.py holds the lock).
 
-    def __init__(self, path: Path) -> None:
-        self._file = SealedFile(path, MAGIC, "journal", MESSAGE_BYTES_MAX)
+    Without a path nothing is kept: for a lighthouse that lives no longer than its only agent.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._file = SealedFile(path, MAGIC, "journal", MESSAGE_BYTES_MAX) if path else None
         self.writes = 0
         self.write_s = 0.0
 
@@ -38,6 +41,8 @@ class JournalFile:
         Raises:
             UserError: the file exists but cannot be read.
         """
+        if self._file is None:
+            return None
         try:
             payload = self._file.read()
             return None if payload is None else _checked(_CODEC.decode(payload))
@@ -57,6 +62,8 @@ class JournalFile:
         Raises:
             OSError: it could not be written; the old record stays.
         """
+        if self._file is None:
+            return
         started = clock.now()
         self._file.write(_CODEC.encode(state))
         self.writes += 1

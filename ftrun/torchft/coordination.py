@@ -28,6 +28,7 @@ from ftrun.torchft_wire.manager_server import GroupServer
 from ftrun.torchft_wire.quorum_server import SERVICE as LIGHTHOUSE
 from ftrun.torchft_wire.quorum_server import QuorumServer
 from ftrun.torchft_wire.records import ROOM_ID
+from ftrun.training import seats
 
 __all__ = [
     "LighthouseClient",
@@ -67,6 +68,8 @@ class _Served:
 class LighthouseServer(_Served):
     """A lighthouse of torchft's in this process; ``ftrun lighthouse`` serves one that lasts.
 
+    Managers that threads of this process make with its address take part in a job of its own, by
+    ftrun's protocol (training/seats.py); ``min_replicas`` and ``join_timeout_ms`` hold there too.
     It begins with quorum 1 and keeps nothing on disk. Its protocol has no token: whoever reaches
     the port takes part. ``quorum_tick_ms`` is how long torchft's lighthouse may take to see that a
     timeout has passed; this one sees it at once, so any value is kept.
@@ -103,7 +106,11 @@ class LighthouseServer(_Served):
             self._loop.close()
             raise
         self._address = f"http://{join_address(socket.gethostname(), port)}"
-        self._close = weakref.finalize(self, _stop, self._loop, server)
+        self._close = weakref.finalize(self, _stop_lighthouse, self._loop, server, port)
+        here = seats.LighthouseHere(
+            settings.min_replicas, settings.join_timeout_s, _membership_in_this_process
+        )
+        seats.offer(port, here)
 
 
 class LighthouseClient:
@@ -419,6 +426,18 @@ async def _start_lighthouse(
     port = server.add_port().bind(host, port)
     await server.start()
     return server, port
+
+
+def _membership_in_this_process() -> seats.Membership:
+    """ftrun's own lighthouse for Managers in threads; imported for those only."""
+    from ftrun.lighthouse.in_process import InProcessLighthouse
+
+    return InProcessLighthouse()
+
+
+def _stop_lighthouse(loop: BackgroundLoop, server: QuorumServer, port: int) -> None:
+    seats.withdraw(port)
+    _stop(loop, server)
 
 
 def _stop(loop: BackgroundLoop, server: QuorumServer | GroupServer) -> None:

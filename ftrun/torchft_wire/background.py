@@ -35,6 +35,13 @@ class BackgroundLoop:
         finally:
             future.cancel()
 
+    def begin(self, main: Coroutine[Any, Any, None]) -> None:
+        """Begin a coroutine in the loop, and do not wait for it; a loop that is closed drops it."""
+        try:
+            asyncio.run_coroutine_threadsafe(main, self._loop)
+        except RuntimeError:
+            main.close()
+
     def close(self) -> None:
         """Cancel what still runs and end the thread."""
         self._loop.call_soon_threadsafe(self._loop.stop)

@@ -27,7 +27,8 @@ class WorkerContext:
     ``restarts``: earlier starts of this slot. ``hang_factor``: above 0 the agent wants to know that
     the loop goes on, also without a Manager. ``global_batch``: samples of all replicas in one step.
     ``data``: who chooses the samples of an unmodified script. ``script``, ``inject``: what runs,
-    for snapshots. ``snapshot_dir``: where they go; empty: none are taken. ``resume_dir``: where the
+    for snapshots. ``group_store``: where the ranks of a group meet; "": at MASTER_ADDR and
+    MASTER_PORT. ``snapshot_dir``: where they go; empty: none are taken. ``resume_dir``: where the
     first one to go on from is, if none is in ``snapshot_dir``.
     """
 
@@ -56,6 +57,7 @@ class WorkerContext:
     snapshot_keep: int = defaults.SNAPSHOTS_KEPT
     resume_dir: str = ""
     grace_s: float = defaults.GRACE_S
+    group_store: str = ""
 
     @property
     def replica_id(self) -> str:

@@ -15,6 +15,7 @@ core/lighthouse/).
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable, Iterator
@@ -248,6 +249,19 @@ class Healing:
         if self._offer_waits:
             self._serve_or_die()
         self._in_forward = may_resume
+
+    @contextlib.contextmanager
+    def between_passes(self) -> Iterator[None]:
+        """In the training thread, while it waits for a result: it is in no forward pass.
+
+        The result may need a newcomer that heals first, so an offer must not wait for the result.
+        """
+        before = self._in_forward
+        self.forward_over()
+        try:
+            yield
+        finally:
+            self._in_forward = before
 
     def quorum_stands(self) -> None:
         """In the training thread, before its forward pass: what only it may read is served now."""

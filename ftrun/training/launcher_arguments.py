@@ -12,6 +12,7 @@ from datetime import timedelta
 
 from ftrun.errors import UserError
 from ftrun.training.context import WorkerContext
+from ftrun.training.seats import Seat
 
 log = logging.getLogger(__name__)
 
@@ -20,6 +21,7 @@ QUORUM_TIMEOUT_SEC_ENV = "TORCHFT_QUORUM_TIMEOUT_SEC"
 CONNECT_TIMEOUT_SEC_ENV = "TORCHFT_CONNECT_TIMEOUT_SEC"
 QUORUM_RETRIES_ENV = "TORCHFT_QUORUM_RETRIES"
 MANAGER_PORT_ENV = "TORCHFT_MANAGER_PORT"
+USED_IN_THREADS = frozenset({"store_addr", "store_port", "lighthouse_addr"})
 
 
 def seconds_of(variable: str, given: timedelta) -> float:
@@ -55,13 +57,15 @@ def refuse_contradictions(context: WorkerContext, rank: int | None, world_size: 
             )
 
 
-def show_unused(context: WorkerContext, **given: object) -> None:
+def show_unused(seat: Seat, **given: object) -> None:
     """Show which of these arguments are given and have no effect; ``None`` and 0: not given."""
-    names = [name for name, value in given.items() if value is not None and value != 0]
+    used = USED_IN_THREADS if seat.is_thread else frozenset()
+    unused = {name: value for name, value in given.items() if name not in used}
+    names = [name for name, value in unused.items() if value is not None and value != 0]
     names += [v for v in (QUORUM_RETRIES_ENV, MANAGER_PORT_ENV) if os.environ.get(v, "0") != "0"]
-    if names and context.group_rank == 0:
+    if names and seat.context.group_rank == 0:
         log.warning(
-            "Manager: %s: no effect under ftrun, because the launcher decides about addresses, "
+            "Manager: %s: no effect under ftrun, because its agent decides about addresses, "
             "heartbeats and how often a quorum is asked for.",
             ", ".join(names),
         )

@@ -28,19 +28,10 @@ from ftrun.core.worker.machine import StepMachine
 from ftrun.errors import PeerError, UserError
 from ftrun.process_groups.adapted import adapt
 from ftrun.process_groups.base import ProcessGroup
-from ftrun.training import compiling
+from ftrun.training import compiling, seats
 from ftrun.training.batch import Batch
 from ftrun.training.between_steps import BetweenSteps, Given
-from ftrun.training.context import (
-    WorkerContext,
-    claim,
-    has_failed,
-    knows_place,
-    release,
-    require,
-    stop_requested,
-    trains,
-)
+from ftrun.training.context import WorkerContext, stop_requested
 from ftrun.training.engine import Engine
 from ftrun.training.event_loggers import EventLoggers
 from ftrun.training.exchanged_tensors import AVERAGE_OF_INTEGERS
@@ -131,15 +122,19 @@ class Manager:
             copy of the state and time.
         rank, world_size: as the launcher gives them; others are refused.
         replica_id: the script's name of this replica group, in the records of event_loggers.py.
+        lighthouse_addr: in a program that ftrun did not start: the lighthouse of its threads, each
+            of which is a rank of a replica group (seats.py). Then ``replica_id``, ``rank`` and
+            ``world_size`` say which one, and the group meets at ``store_addr``, ``store_port``.
         checkpoint_transport: a script's own class carries the states of heals; ftrun's own transfer
             does in place of an HTTPTransport or PGTransport, and needs no choice.
-        store_addr, store_port, lighthouse_addr, port, hostname, heartbeat_interval, quorum_retries:
-            no effect under ftrun, and a warning tells so.
+        port, hostname, heartbeat_interval, quorum_retries, and in a worker of ftrun's also
+            store_addr, store_port, lighthouse_addr: no effect, and a warning tells so.
 
     Raises:
-        UserError: not started by ftrun, or an argument contradicts the launcher.
+        UserError: not started by ftrun and no lighthouse for threads, or an argument contradicts
+            the launcher.
         ValueError: ``pg`` cannot be reconfigured.
-        PeerError: the agent cannot be reached.
+        PeerError: the agent, or the lighthouse for threads, cannot be reached.
     """
 
     def __init__(
@@ -171,19 +166,6 @@ class Manager:
         heal_in_place: bool = True,
     ) -> None:
         factory = adapt(pg)
-        self._context = context = require()
-        refuse_contradictions(context, rank, world_size)
-        show_unused(
-            context,
-            store_addr=store_addr,
-            store_port=store_port,
-            lighthouse_addr=lighthouse_addr,
-            port=port,
-            hostname=hostname,
-            heartbeat_interval=heartbeat_interval,
-            quorum_retries=quorum_retries,
-        )
-        self.use_async_quorum = use_async_quorum
         if repair not in ("reissue", "discard"):
             raise UserError(f"repair={repair!r}: choose 'reissue' or 'discard'")
         if (load_state_dict is None) != (state_dict is None):
@@ -191,59 +173,87 @@ class Manager:
         spares = world_size_mode == WorldSizeMode.FIXED_WITH_SPARES
         self._timeout_s = seconds_of(TIMEOUT_SEC_ENV, timeout)
         quorum_timeout_s = seconds_of(QUORUM_TIMEOUT_SEC_ENV, quorum_timeout)
+        connect_timeout_s = seconds_of(CONNECT_TIMEOUT_SEC_ENV, connect_timeout)
+        self.use_async_quorum = use_async_quorum
         self._keeps_inputs = repair == "reissue"
         self._sampler: Sampled | None = None
         self._batch: Batch | None = None
         self._joining: Joining | None = None
         self._spares = spares
         self.optimizers: weakref.WeakSet[Stepping] = weakref.WeakSet()
-        self._pid = os.getpid()
-        transport = own_transport(checkpoint_transport, self._timeout_s)
-        self._healing = Healing(context, self.state_dict, self._timeout_s, heal_in_place, transport)
-        if load_state_dict is not None and state_dict is not None:
-            self.register_state_dict_fn(DEFAULT_KEY, load_state_dict, state_dict)
-        lineage = fresh_lineage(context.key.incarnation) if init_sync else SHARED_LINEAGE
-        self._machine = StepMachine(
-            context.key,
-            self._healing.endpoint,
-            StateId(0, lineage),
-            workers_per_replica=context.workers_per_replica,
-            repair=self._keeps_inputs,
-            heal_first=not use_async_quorum,
-            contributors_max=min_replica_size if spares else None,
-            contributors_min=min_replica_size,
-            operation_timeout_s=self._timeout_s,
-            quorum_timeout_s=quorum_timeout_s,
-            is_known_when_issued=factory.caller_waits,
-        )
-        self._progress = WorkerProgress(self._machine)
-        limits = StepLimits(
-            min_replica_size,
-            self._timeout_s,
-            quorum_timeout_s,
-            # Peers may take long to their first step: the launcher knows how long the job waits.
-            max(quorum_timeout_s, context.quorum_timeout_s),
-            max_retries,
-        )
-        self._pg = factory
-        self._events = EventLoggers(
-            context.job_id, replica_id or context.replica_id, context.group_rank
-        )
         self._error: ExceptionWithTraceback | None = None
-        self._connect(factory, seconds_of(CONNECT_TIMEOUT_SEC_ENV, connect_timeout), limits)
+        self._pid = os.getpid()
+        self._pg = factory
+        self._seat = seats.take(
+            lighthouse_addr=lighthouse_addr,
+            replica_id=replica_id,
+            rank=rank,
+            world_size=world_size,
+            store_addr=store_addr,
+            store_port=store_port,
+            min_replicas=min_replica_size,
+            timeout_s=connect_timeout_s,
+        )
+        with seats.given_back_on_error(self._seat):
+            self._context = context = self._seat.context
+            refuse_contradictions(context, rank, world_size)
+            show_unused(
+                self._seat,
+                store_addr=store_addr,
+                store_port=store_port,
+                lighthouse_addr=lighthouse_addr,
+                port=port,
+                hostname=hostname,
+                heartbeat_interval=heartbeat_interval,
+                quorum_retries=quorum_retries,
+            )
+            transport = own_transport(checkpoint_transport, self._timeout_s)
+            self._healing = Healing(
+                context, self.state_dict, self._timeout_s, heal_in_place, transport
+            )
+            if load_state_dict is not None and state_dict is not None:
+                self.register_state_dict_fn(DEFAULT_KEY, load_state_dict, state_dict)
+            lineage = fresh_lineage(context.key.incarnation) if init_sync else SHARED_LINEAGE
+            self._machine = StepMachine(
+                context.key,
+                self._healing.endpoint,
+                StateId(0, lineage),
+                workers_per_replica=context.workers_per_replica,
+                repair=self._keeps_inputs,
+                heal_first=not use_async_quorum,
+                contributors_max=min_replica_size if spares else None,
+                contributors_min=min_replica_size,
+                operation_timeout_s=self._timeout_s,
+                quorum_timeout_s=quorum_timeout_s,
+                is_known_when_issued=factory.caller_waits,
+            )
+            self._progress = WorkerProgress(self._machine)
+            limits = StepLimits(
+                min_replica_size,
+                self._timeout_s,
+                quorum_timeout_s,
+                # Peers may take long to their first step: the launcher knows how long the job
+                # waits.
+                max(quorum_timeout_s, context.quorum_timeout_s),
+                max_retries,
+            )
+            self._events = EventLoggers(
+                context.job_id, replica_id or context.replica_id, context.group_rank
+            )
+            self._connect(factory, connect_timeout_s, limits)
 
     def _connect(self, pg: ProcessGroup, timeout_s: float, limits: StepLimits) -> None:
         context = self._context
         several = context.workers_per_replica > 1
-        claim(context.key)
+        self._seat.claim()
         try:
             self._vote = GroupVote(context, timeout_s) if several else None
             self._engine = Engine(context, pg, self._machine, self._healing, self._progress)
         except BaseException:
             self._healing.close()
-            release(context.key)
+            self._seat.release()
             raise
-        knows_place(self._engine.place)
+        self._seat.knows_place(self._engine.place)
         self._leaving = Leaving(
             self._machine, self._engine.feed, lambda: not self._healing.is_unread
         )
@@ -262,6 +272,7 @@ class Manager:
         self._between = BetweenSteps(self._machine, self._exchanges, self._timeout_s)
         self._engine.start()
         atexit.register(self.shutdown)
+        self._seat.on_end(self._end)
 
     def _make_snapshots(self) -> tuple[Resuming | None, Snapshots | None]:
         context, engine = self._context, self._engine
@@ -331,6 +342,7 @@ class Manager:
         Raises:
             UserError: there is one already; or a step would be repaired that must not be.
         """
+        seats.refuse_in_threads(self._seat, "an ElasticSampler")
         if self._sampler is not None:
             raise UserError(
                 "this Manager has an ElasticSampler already: only one dataset can be gone through "
@@ -364,6 +376,10 @@ class Manager:
         state = self._machine.state
         batches = self._progress.batches
         return {"step": state.step, "batches_committed": batches, "lineage": state.lineage}
+
+    def _manager_state_dict(self) -> dict[str, Any]:
+        """torchft's name for all that heals: the registered state, and the Manager's own."""
+        return self._healing.tree()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from a checkpoint. Call it before the first step; ``lineage`` may be missing."""
@@ -408,7 +424,9 @@ class Manager:
             if self._sampler is None:
                 self._refuse_options_of_samplers()
             self._healing.begin()
-            trains(self._leaving.at_once)
+            self._seat.trains(self._leaving.at_once)
+        if not (freeze_membership or self._machine.in_step):
+            self._seat.between_steps(self._join_is_agreed)
         begun = self._machine.begun
         if not self._flow.begin(freeze_membership, timeout_s, for_draw=for_draw):
             if self._snapshots is not None and not freeze_membership:
@@ -420,6 +438,10 @@ class Manager:
         quorum = self._machine.in_force
         if quorum is not None:
             self._events.step_begins(quorum.attempt.quorum_id, self._machine.position)
+
+    def _join_is_agreed(self) -> bool:
+        pending = self._machine.pending
+        return pending is not None and pending.promise is not None
 
     def _refuse_options_of_samplers(self) -> None:
         """No ElasticSampler was made before the first step: what it alone can keep is refused."""
@@ -471,7 +493,7 @@ class Manager:
             self._issue(reduction)
         else:
             batch.add(reduction)
-        return ManagedWork(reduction, self.report_error, batch)
+        return ManagedWork(reduction, self.report_error, batch, self._healing.between_passes)
 
     @contextmanager
     def batch(self) -> Iterator[None]:
@@ -587,6 +609,7 @@ class Manager:
         Raises:
             UserError: the script is arranged in a way that a replica without data cannot follow.
         """
+        seats.refuse_in_threads(self._seat, "a Join")
         problem = ""
         if self._sampler is not None:
             problem = "an ElasticSampler gives all replicas data to the end: leave the Join out"
@@ -691,6 +714,7 @@ class Manager:
             TimeoutError: not all wanted replicas are there within ``timeout`` (default: the
                 launcher's ``--join-timeout``).
         """
+        seats.refuse_in_threads(self._seat, "Manager.peers()")
         timeout_s = timeout.total_seconds() if timeout else self._context.quorum_timeout_s
         return self._exchanges.peers(timeout_s)
 
@@ -700,6 +724,7 @@ class Manager:
         Returns:
             False if a replica was still missing after ``timeout``, or this one was asked to stop.
         """
+        seats.refuse_in_threads(self._seat, "Manager.linger()")
         replicas = self._context.replicas
         limit_s = timeout.total_seconds()
         engine, machine, flow = self._engine, self._machine, self._flow
@@ -786,7 +811,7 @@ class Manager:
 
     def shutdown(self, wait: bool = True) -> None:
         """Leave because the script has finished. Called at exit as well; idempotent."""
-        self._close(None if has_failed() else LeaveReason.FINISHED)
+        self._close(None if self._seat.has_failed() else LeaveReason.FINISHED)
 
     def _close(self, reason: LeaveReason | None) -> None:
         if os.getpid() != self._pid or self._leaving.closed:
@@ -799,4 +824,9 @@ class Manager:
             self._snapshots.close()
         if self._vote is not None:
             self._vote.close()
-        release(self._context.key)
+        self._seat.release()
+
+    def _end(self, error: Exception) -> None:
+        """The agent has ended this Manager: the training thread's next call raises ``error``."""
+        self._engine.die(error)
+        self._close(None)

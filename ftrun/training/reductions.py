@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from typing import Any, Protocol
 
@@ -238,11 +239,13 @@ class ManagedWork(Work):
         reduction: Reduction,
         report: Callable[[Exception], None],
         batch: OpenBatch | None = None,
+        waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         super().__init__()
         self._reduction = reduction
         self._report = report
         self._batch = batch
+        self._waiting = waiting
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Wait for the result, and for the callbacks chained on its future until now.
@@ -255,8 +258,9 @@ class ManagedWork(Work):
         """
         if self._batch is not None and self._batch.is_open:
             raise UserError("a reduction has its result after its batch: wait after the block")
-        if self._reduction.wait(timeout.total_seconds() if timeout else None):
-            return True
+        with self._waiting():
+            if self._reduction.wait(timeout.total_seconds() if timeout else None):
+                return True
         self._report(TimeoutError(f"a reduction took longer than {timeout}"))
         return False
 

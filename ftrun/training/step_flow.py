@@ -182,6 +182,7 @@ class StepFlow:
             )
         timeout_s = timeout_s or self._longest_s
         engine.feed(e.OperationsEnded())
+        self._healing.forward_over()  # newcomers that heal first may be what the results need
         if not machine.is_decidable:
             engine.wait_until(
                 lambda: machine.is_decidable or not machine.in_step, timeout_s, "results"

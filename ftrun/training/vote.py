@@ -31,15 +31,9 @@ class GroupVote:
     """
 
     def __init__(self, context: WorkerContext, timeout_s: float) -> None:
-        address, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
-        if not address or not port:
-            raise UserError(
-                "MASTER_ADDR and MASTER_PORT are not set: a replica group of several workers needs "
-                "the store that ftrun gives it. Do not remove them from the environment."
-            )
         factory = ProcessGroupGloo(timedelta(seconds=timeout_s))
         self._group = factory.build(
-            f"{address}:{port}",
+            context.group_store or _launchers_store(),
             f"ftrun/vote/{context.key.incarnation}",
             context.group_rank,
             context.workers_per_replica,
@@ -73,6 +67,16 @@ class GroupVote:
     def close(self) -> None:
         """Release the control group."""
         self._group.shutdown()
+
+
+def _launchers_store() -> str:
+    address, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
+    if not address or not port:
+        raise UserError(
+            "MASTER_ADDR and MASTER_PORT are not set: a replica group of several workers needs "
+            "the store that ftrun gives it. Do not remove them from the environment."
+        )
+    return f"{address}:{port}"
 
 
 def _number(tag: Tag | None) -> int:

@@ -190,10 +190,16 @@ def _check_data(settings: RunSettings) -> None:
         return
     if settings.global_batch < 1:
         raise UserError(f"--global-batch {settings.global_batch}: give 1 or more samples.")
-    if settings.inject in ("ddp", "off"):
+    if settings.inject == "off":
         raise UserError(
-            f"--global-batch with --inject {settings.inject}: an unmodified script has the batches "
-            "that it has written down. Use ftrun.ElasticSampler in the script. Nothing was started."
+            "--global-batch with --inject off: the script has the batches that it has written "
+            "down. Use another --inject, or ftrun.ElasticSampler. Nothing was started."
+        )
+    if settings.inject == "ddp" and settings.workers_per_replica > 1:
+        raise UserError(
+            f"--global-batch with {settings.workers_per_replica} workers per replica: ftrun gives "
+            "an unmodified script's samples to replicas of one worker only. Use "
+            "ftrun.ElasticSampler in the script, or leave it out. Nothing was started."
         )
 
 

@@ -51,47 +51,34 @@ def kills_at(seed: int, count: int) -> str:
 
 
 @pytest.mark.parametrize("workers", [0, 2], ids=["in the script", "two loader workers"])
-def test_each_sample_once_whatever_dies(tmp_path: Path, workers: int) -> None:
-    kills = "1@4:backward,0@9:draw,2@13:committed"
-    exactly_once(run(tmp_path, workers, kills, {"batch_size": 4}))
-
-
-def test_each_sample_once_with_two_workers_in_each_replica(tmp_path: Path) -> None:
-    exactly_once(run(tmp_path, 0, "1@3:backward,0@8:draw", {"batch_size": 3}, ranks=2))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(8))
-def test_each_sample_once_at_random_moments(tmp_path: Path, seed: int) -> None:
-    exactly_once(run(tmp_path, seed % 3, kills_at(seed, 2), {"batch_size": 4}))
-
-
-def test_a_global_batch(tmp_path: Path) -> None:
-    """The same samples in each step: equal losses and parameters but for the order of additions."""
-    rules = {"batch_size": 4}
-    options = ("--global-batch", "16")
-    calm = run(tmp_path / "a", 0, "", rules, *options)
-    lines = run(tmp_path / "b", 2, "1@4:backward,0@9:draw,1@15:forward", rules, *options)
-    for each in (calm, lines):
-        exactly_once(each)
-        assert each.sizes() == ([16] * 12 + [11]) * EPOCHS
-    assert lines.losses() == pytest.approx(calm.losses(), rel=1e-7)
-    left, right = parameters(tmp_path / "a"), parameters(tmp_path / "b")
-    assert left["0.0"] == pytest.approx(right["0.0"], abs=1e-8)
-
-
-@pytest.mark.parametrize("workers", [0, 2], ids=["in the script", "two loader workers"])
 def test_an_unmodified_script_trains_each_sample_once(tmp_path: Path, workers: int) -> None:
-    kills = ("1@4:draw", "0@9:between", "2@14:draw")
+    options = ("--inject", "ddp", "--data", "exactly-once")
+    output = unmodified(tmp_path, workers, ("1@4:draw", "0@9:between", "2@14:draw"), *options)
+    assert "not committed" not in output
+
+
+def test_an_unmodified_script_keeps_a_global_batch(tmp_path: Path) -> None:
+    """It takes the same steps on the same samples as one in which nobody dies."""
+    options = ("--global-batch", "24")
+    output = unmodified(tmp_path / "a", 0, ("1@4:draw", "0@9:between"), *options)
+    unmodified(tmp_path / "b", 0, (), *options)
+    assert "each sample once, 24 in each step of all replicas" in output
+    assert f"The account: {EPOCHS * -(-SAMPLES // 24)} steps" in output
+    (_, left), (_, right) = (parameters(tmp_path / name)["0.0"] for name in "ab")
+    assert left == pytest.approx(right, abs=1e-4)
+
+
+def unmodified(directory: Path, workers: int, kills: tuple[str, ...], *options: str) -> str:
+    """A job of three replicas of the script; they come to the end alike. Returns its output."""
+    directory.mkdir(exist_ok=True)
     args = (str(EPOCHS), str(SAMPLES), str(workers), ",".join(kills))
-    options = ("--replicas", "3", "--inject", "ddp", "--data", "exactly-once")
-    with Job(tmp_path, UNMODIFIED, *options, args=args) as job:
+    with Job(directory, UNMODIFIED, "--replicas", "3", *options, args=args) as job:
         assert job.end() == 0, job.output
-        ended = parameters(tmp_path)
+        ended = parameters(directory)
         assert len(ended) == 3 and ended["0.0"] == ended["1.0"] == ended["2.0"], job.output
-        assert all((tmp_path / kill).exists() for kill in kills), job.output
-        assert "not committed" not in job.output
-    batches = [json.loads(x) for p in tmp_path.glob("*.jsonl") for x in p.read_text().splitlines()]
+        assert all((directory / kill).exists() for kill in kills), job.output
+        output = job.output
+    batches = [json.loads(x) for p in directory.glob("*.jsonl") for x in p.read_text().splitlines()]
     for epoch in range(EPOCHS):
         found = [indices for number, indices in batches if number == epoch]
         counted = Counter(index for indices in found for index in indices)
@@ -99,6 +86,7 @@ def test_an_unmodified_script_trains_each_sample_once(tmp_path: Path, workers: i
         assert set(counted) == set(range(SAMPLES)), f"D1: left out in epoch {epoch}"
         # A replica that has none left at the epoch's end has the first ones again, for nothing.
         assert not twice or twice in map(set, found), f"D1: twice in epoch {epoch}: {twice}"
+    return output
 
 
 def test_a_script_without_a_sampler_cannot_keep_a_global_batch(tmp_path: Path) -> None:

@@ -1,9 +1,10 @@
-"""``--data exactly-once``: the samples of the script's training loader are ftrun's choice.
+"""``--data exactly-once``, ``--global-batch G``: ftrun chooses the samples of the training loader.
 
 The first loader that shuffles and is iterated after the model was wrapped gives the training
 batches: its sampler (torch's DistributedSampler, or the loader's own for ``shuffle=True``) is
 replaced by an ElasticSampler. All other loaders are as written. A step begins when its batch is
-drawn.
+drawn. With a global batch it is one batch of all samples that a replica has in the step: more of
+them when replicas are missing.
 
 Not here: whose the samples are (core/data/plan.py), loaders as written (loaders.py).
 """
@@ -35,14 +36,14 @@ CARRIED = (
     "prefetch_factor",
 )
 """The arguments of the script's loader that its replacement has too."""
-REMEDY = "Use --data as-written, or ftrun.ElasticSampler with a Manager (docs/DATA.md)"
+REMEDY = "Leave that option out, or use ftrun.ElasticSampler with a Manager (docs/DATA.md)"
 
 
 class ExactlyOnce:
     """Finds the training loader and replaces what it reads.
 
     Args:
-        mode: as of ``--data``.
+        mode: as of ``--data``. ``together``: of ``--global-batch``, which needs the same.
         manager: makes the Manager at the first need of it.
         has_model: whether the script has wrapped its model.
         replays: how many batches a replica that has come to its peers' end goes through again;
@@ -55,8 +56,13 @@ class ExactlyOnce:
         manager: Callable[[], Manager],
         has_model: Callable[[], bool],
         replays: Callable[[], int | None],
+        together: int | None = None,
+        workers_per_replica: int = 1,
     ) -> None:
-        self.is_on = mode == MODE
+        self.is_on = mode == MODE or together is not None
+        self.option = f"--data {MODE}" if mode == MODE else f"--global-batch {together}"
+        self._together = together
+        self._workers_per_replica = workers_per_replica
         self.replays = replays
         self._manager = manager
         self._has_model = has_model
@@ -79,6 +85,13 @@ class ExactlyOnce:
             return None
         return ExactIterator(loader, self)
 
+    def words(self) -> str:
+        """Whose batches are trained, for people; "": those of the script."""
+        if self.loader is None:
+            return ""
+        many = f", {self._together} in each step of all replicas" if self._together else ""
+        return f"the loader that shuffles: each sample once{many}"
+
     def expect(self) -> None:
         """A step begins at a forward pass: its batch came from no loader of ours.
 
@@ -88,23 +101,28 @@ class ExactlyOnce:
         if self.is_on:
             raise UserError(
                 f"{call_site()}: a training step whose batch comes from no loader that shuffles, "
-                f"or of another loader than the first one: --data exactly-once cannot count its "
+                f"or of another loader than the first one: {self.option} cannot count its "
                 f"samples. {REMEDY}"
             )
 
     def _replace(self, loader: Any) -> None:
+        if self._workers_per_replica > 1:
+            raise UserError(
+                f"{self.option} with {self._workers_per_replica} workers per replica: ftrun gives "
+                "an unmodified script's samples to replicas of one worker only. Use "
+                "ftrun.ElasticSampler in the script, or leave the option out"
+            )
         if type(loader.batch_sampler) is not BatchSampler:
             kind = type(loader.batch_sampler).__name__
             raise UserError(
-                f"{call_site()}: the batches of this loader come from {kind}: --data exactly-once "
+                f"{call_site()}: the batches of this loader come from {kind}: {self.option} "
                 f"cannot replace it. {REMEDY}"
             )
         if loader.drop_last:
-            told.once(f"{call_site()}: drop_last is not kept: --data exactly-once drops nothing")
+            told.once(f"{call_site()}: drop_last is not kept: {self.option} drops nothing")
         seed = getattr(loader.sampler, "seed", 0)
-        self.sampler = ElasticSampler(
-            self._manager(), loader.dataset, loader.batch_size, seed=seed if seed else 0
-        )
+        size = self._together or loader.batch_size  # a replica's samples of a step: one batch
+        self.sampler = ElasticSampler(self._manager(), loader.dataset, size, seed=seed or 0)
         given = {name: getattr(loader, name) for name in CARRIED}
         self.loader = ElasticLoader(loader.dataset, self.sampler, **given)
         self._claimed = weakref.ref(loader)
@@ -168,6 +186,6 @@ class ExactIterator(LoaderIterator):
         """
         raise UserError(
             f"{call_site()}: the script draws a batch before the step of the last one has ended "
-            "(accumulated gradients, or a loop that draws ahead): --data exactly-once needs one "
+            f"(accumulated gradients, or a loop that draws ahead): {self._exact.option} needs one "
             f"batch in each step. {REMEDY}"
         )

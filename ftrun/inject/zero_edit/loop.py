@@ -94,7 +94,12 @@ class Loop:
             lambda: self._replays > 0 or self._is_replayed,
         )
         self.exactly_once = ExactlyOnce(
-            here.data, self.manager, lambda: bool(self.models.wrapped), self._replays_left
+            here.data,
+            self.manager,
+            lambda: bool(self.models.wrapped),
+            self._replays_left,
+            here.global_batch,
+            here.workers_per_replica,
         )
         self._here = here
         self._manager: Manager | None = None
@@ -416,7 +421,7 @@ class Loop:
         for optimizer in self._managed:
             manager.watch_optimizer(optimizer)
         self.models.average_sharded(manager, self._managed)
-        self._batches_of = OPEN.words()
+        self._batches_of = self.exactly_once.words() or OPEN.words()
         if self._is_told:
             return
         self._is_told = True
@@ -472,9 +477,12 @@ class Loop:
         if self._trial is not None:
             self._trial.write(self._facts())
         if self.lost:
-            told.say(
-                f"{self.lost} of {self.steps} steps were not committed: their batches are lost"
+            fate = (
+                "their samples were trained again"
+                if self.exactly_once.is_on
+                else "their batches are lost"
             )
+            told.say(f"{self.lost} of {self.steps} steps were not committed: {fate}")
 
 
 def _position(place: Place, commits: int) -> str:

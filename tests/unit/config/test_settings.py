@@ -87,7 +87,11 @@ def test_bad_replicas_are_explained(text: str, minimum: int | None, message: str
             "--data exactly-once with --inject explicit",
         ),
         ({"global_batch": 0}, "--global-batch 0"),
-        ({"global_batch": 8, "inject": "ddp"}, "--global-batch with --inject ddp"),
+        ({"global_batch": 8, "inject": "off"}, "--global-batch with --inject off"),
+        (
+            {"global_batch": 8, "inject": "ddp", "workers_per_replica": 2},
+            "--global-batch with 2 workers per replica",
+        ),
         ({"preload": ("a b",)}, "--preload 'a b'"),
         ({"preload": ("m",) * 65}, "at most 64 modules"),
         ({"lighthouse": "nowhere"}, "--lighthouse 'nowhere' is not HOST:PORT"),

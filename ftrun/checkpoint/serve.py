@@ -7,8 +7,8 @@ Every route requires a proof of the job's token (X1) and names the tag of the st
     POST /state/<tag>/done                         this receiver is done
     GET  /operations/<tag>/<repeat>/<index>?cleared=<0 or 1>
                                                    one operation of a step (training/comparing.py)
-    GET  /exchanges/<quorum_id>.<attempt>/<name>   what is kept of an exchange, and
-    GET  /exchanges/<name>/of/<replica_id>         of one replica (training/exchanges.py)
+    GET  /exchanges/<quorum_id>.<attempt>/<name>…  what is kept of an exchange
+                                                   (core/worker/exchange.py: ExchangeQuestion)
 
     401 no or a wrong proof   404 no such route    409 not there yet: ask again
     410 the tag is over here: ask another donor    400, 405, 416 a malformed request

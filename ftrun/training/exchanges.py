@@ -194,6 +194,17 @@ class Exchanges:
             self._kept.step_begun(step, self._numbers.begun_at)
             self._engine.changed.notify_all()
 
+    def part(self, timeout_s: float) -> None:
+        """At the script's end: stay until all members have what this worker has given last."""
+
+        def is_over() -> bool | None:
+            quorum = self._engine.machine.in_force
+            slots = [] if quorum is None else [member.replica_id for member in quorum.members]
+            return None if self._kept.owes(slots) else True
+
+        if self._engine.await_answer(is_over, timeout_s) is None:
+            log.debug("ends although members have not asked for its last value")
+
     # ------------------------------------------------------------ places
 
     def place(self) -> int:
@@ -379,6 +390,9 @@ class Exchanges:
             )
 
         found = self._engine.await_answer(find, timeout_s)
+        if found is not None:
+            with self._engine.changed:
+                self._engine.changed.notify_all()  # this worker may wait to end
         return None if found is None else encode(found)
 
 

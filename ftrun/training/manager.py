@@ -62,6 +62,8 @@ from ftrun.training.vote import GroupVote
 __all__ = ["Drained", "Manager", "WorldSizeMode"]
 
 DEFAULT_TIMEOUT = timedelta(seconds=60)
+PARTING_S = 2.0
+"""How long one that ends waits for members that have not got what it has exchanged last."""
 DEFAULT_KEY = "default"
 SAMPLER_KEY = "elastic_sampler"
 LATER_KEY = "set_state_dict_fns"
@@ -818,6 +820,8 @@ class Manager:
             return  # a child that the script has forked must not close its parent's Manager
         self._leaving.closed = True
         atexit.unregister(self.shutdown)
+        if reason is not None and not self._machine.isolated:
+            self._exchanges.part(PARTING_S)
         self._engine.close(reason)
         self._exchanges.close()
         if self._snapshots is not None:

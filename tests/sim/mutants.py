@@ -39,7 +39,7 @@ from ftrun.core.step_times import StepTimes
 from ftrun.core.worker import machine as step
 from ftrun.core.worker.asking import AskPeer, Known
 from ftrun.core.worker.comparison import Comparison, Entry, Question
-from ftrun.core.worker.exchange import Kept
+from ftrun.core.worker.exchange import PEEKS, Kept
 from ftrun.core.worker.exchange_names import Numbers
 from ftrun.core.worker.exchanging import Exchanging, _BetweenSteps
 from ftrun.core.worker.machine import StepMachine
@@ -158,7 +158,7 @@ _begins_exchanging = Exchanging.__init__
 
 def _keeps_late_answers(self: Any, ask: AskPeer, found: Any, known: Known) -> None:
     self._of.kept.add(self._of.name, found)
-    this_round = self._peeking if ask.question.peeks else self._round
+    this_round = self._peeking if ask.question.how == PEEKS else self._round
     if this_round is not None:
         this_round.open.discard(ask.replica_id)
 

@@ -82,14 +82,20 @@ class ExchangeName:
         return ExchangeName(int(step), int(index))
 
 
+ASKS, IN_STEP, PEEKS = "asks", "step", "peeks"
+_OF = "of"
+
+
 @dataclass(frozen=True, slots=True)
 class ExchangeQuestion:
     """A question to a peer about what it keeps under ``name``.
 
-    The peer answers once it is in the quorum of ``attempt`` and its own contribution is among them.
-    ``in_step``: the worker that asks has a step under way, so whoever heals to it may still come.
-    ``peeks``: what there is now is wanted, but if the peer still waits for the slot ``of``, only
-    that slot's. ``of`` alone: the contribution of this slot is wanted, now. ``by``: the incarnation
+    Without ``how`` and ``of`` the peer answers once its own contribution is among them.
+
+    ``how`` ASKS: and once it is in the quorum of ``attempt``; ``of`` is the slot that asks.
+    IN_STEP: the same, and that one has a step under way, so whoever heals to it may still come.
+    PEEKS: what there is now is wanted, but if the peer still waits for the slot ``of``, only that
+    slot's. Else with ``of``: the contribution of this slot is wanted, now; ``by``: the incarnation
     that asks for that of its own slot.
     """
 
@@ -97,20 +103,14 @@ class ExchangeQuestion:
     attempt: Attempt = NO_ATTEMPT
     of: str = ""
     by: str = ""
-    peeks: bool = False
-    in_step: bool = False
+    how: str = ""
 
     def path(self) -> str:
         """The address of the answer on the peer's state server."""
         attempt = f"{self.attempt.quorum_id}.{self.attempt.number}"
-        path = f"/exchanges/{attempt}/{self.name.path()}"
-        if self.in_step:
-            return f"{path}/step"
-        if self.peeks:
-            path += "/peeks"
-        if self.of:
-            path += f"/{self.of}" if self.peeks else f"/of/{self.of}"
-        return f"{path}/{self.by}" if self.by else path
+        how = self.how or (_OF if self.of else "")
+        parts = (attempt, self.name.path(), how, self.of, self.by)
+        return "/exchanges/" + "/".join(part for part in parts if part)
 
     @staticmethod
     def parse(path: str) -> ExchangeQuestion:
@@ -120,19 +120,20 @@ class ExchangeQuestion:
             ValueError: it is none.
         """
         parts = path.split("/")[2:]
-        how = parts[2] if len(parts) > 2 else ""
-        if len(parts) not in {"": (2,), "step": (3,), "peeks": (3, 4), "of": (4, 5)}.get(how, ()):
+        attempt, name, how, of, by, *_ = [*parts, "", "", "", "", ""]
+        lengths = {"": (2,), ASKS: (4,), IN_STEP: (4,), PEEKS: (3, 4), _OF: (4, 5)}
+        if len(parts) not in lengths.get(how, ()):
             raise ValueError("no question about an exchange")
-        quorum_id, _, number = parts[0].partition(".")
+        quorum_id, _, number = attempt.partition(".")
         if not all(n.isdecimal() and len(n) < 20 for n in (quorum_id, number)):
             raise ValueError("no attempt")
-        of, by = [*parts[3:], "", ""][:2]
         if len(parts) > 3 and not (of.isdecimal() and len(of) < 10):
             raise ValueError("no slot")
         if len(parts) > 4 and not (by.isalnum() and by.isascii() and len(by) <= BY_MAX):
             raise ValueError("no incarnation")
-        attempt, name = Attempt(int(quorum_id), int(number)), ExchangeName.parse(parts[1])
-        return ExchangeQuestion(name, attempt, of, by, how == "peeks", how == "step")
+        how = "" if how == _OF else how
+        of_attempt = Attempt(int(quorum_id), int(number))
+        return ExchangeQuestion(ExchangeName.parse(name), of_attempt, of, by, how)
 
 
 Awaits = Callable[[str, Attempt], bool]
@@ -168,6 +169,8 @@ class Kept:
         self._undecided: ExchangeName | None = None
         self._gaps = 0
         self._waits: tuple[ExchangeName, Awaits] | None = None
+        self._given: ExchangeName | None = None  # the last one between two steps
+        self._told: set[str] = set()  # the slots that have got it
         self._asked_by: dict[str, str] = {}
 
     def give(self, name: ExchangeName, own: Contribution) -> Contribution:
@@ -250,6 +253,17 @@ class Kept:
     def waits(self, name: ExchangeName, awaits: Awaits) -> None:
         """This worker has given its value under ``name``, and waits for its peers."""
         self._waits = name, awaits
+        self._given, self._told = name, set()
+
+    def tells(self, name: ExchangeName, slot: str) -> None:
+        """A peer gets the answer under ``name``."""
+        if name == self._given:
+            self._told.add(slot)
+
+    def owes(self, slots: Collection[str]) -> frozenset[str]:
+        """Those of ``slots`` that have not got what this worker has given last."""
+        others = frozenset(slots) - {self._own_id}
+        return others - self._told if self._given is not None else frozenset()
 
     def waits_no_longer(self) -> None:
         """The exchange under way is complete, or given up."""
@@ -374,9 +388,14 @@ def answer_of(
         return kept.under(name) if known is None and is_set_up else known
     if not may_answer(question.attempt, in_force):
         return None
-    found = kept.peek(question) if question.peeks else kept.answer(name)
-    is_healing = heals_to is not None and name.step <= heals_to and not question.in_step
-    return kept.decline(name) if found is None and is_healing else found
+    if question.how == PEEKS:
+        return kept.peek(question)
+    found = kept.answer(name)
+    is_healing = heals_to is not None and name.step <= heals_to and question.how != IN_STEP
+    found = kept.decline(name) if found is None and is_healing else found
+    if found is not None:
+        kept.tells(name, question.of)
+    return found
 
 
 def may_answer(asked: Attempt, in_force: Attempt | None) -> bool:

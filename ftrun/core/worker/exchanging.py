@@ -29,6 +29,9 @@ from ftrun.core.worker.asking import (
     NextMove,
 )
 from ftrun.core.worker.exchange import (
+    ASKS,
+    IN_STEP,
+    PEEKS,
     SET_UP,
     Contribution,
     ExchangeName,
@@ -276,7 +279,7 @@ class _BetweenSteps:
         self._lost_since = None
         if quorum is None or quorum.attempt != ask.question.attempt:
             return  # an answer of a quorum that is over must not be kept
-        this_round = self._peeking if ask.question.peeks else self._round
+        this_round = self._peeking if ask.question.how == PEEKS else self._round
         if this_round is not None and this_round.answered(ask.question.attempt, ask.replica_id):
             of.kept.add(of.name, found)
 
@@ -302,8 +305,11 @@ class _BetweenSteps:
             return AwaitChange(lost)
         replica_id = min(this_round.open, key=replica_order)
         endpoint = members[replica_id].endpoints[self._of.key.group_rank]
-        in_step = known.in_step and not peeks
-        is_awaited = peeks and not self._of.kept.has_declined(self._of.name)
-        of = self._of.key.replica_id if is_awaited else ""
-        question = ExchangeQuestion(self._of.name, attempt, of, peeks=peeks, in_step=in_step)
+        own = self._of.key.replica_id
+        if peeks:
+            own = "" if self._of.kept.has_declined(self._of.name) else own
+            how = PEEKS
+        else:
+            how = IN_STEP if known.in_step else ASKS
+        question = ExchangeQuestion(self._of.name, attempt, own, how=how)
         return AskPeer(replica_id, endpoint, question)

@@ -11,7 +11,10 @@ from hypothesis import strategies as st
 
 from ftrun.core.ids import Attempt
 from ftrun.core.worker.exchange import (
+    ASKS,
+    IN_STEP,
     MANAGED_FROM,
+    PEEKS,
     SET_UP,
     STEPS_KEPT,
     Contribution,
@@ -47,9 +50,10 @@ def test_what_is_no_name(text: str) -> None:
     [
         ExchangeQuestion(NAME, Attempt(7, 2)),
         ExchangeQuestion(ExchangeName(SET_UP, 0)),
-        ExchangeQuestion(NAME, Attempt(7, 2), of="3", peeks=True),
-        ExchangeQuestion(NAME, Attempt(7, 2), peeks=True),
-        ExchangeQuestion(NAME, Attempt(7, 2), in_step=True),
+        ExchangeQuestion(NAME, Attempt(7, 2), of="3", how=PEEKS),
+        ExchangeQuestion(NAME, Attempt(7, 2), how=PEEKS),
+        ExchangeQuestion(NAME, Attempt(7, 2), of="3", how=IN_STEP),
+        ExchangeQuestion(NAME, Attempt(7, 2), of="3", how=ASKS),
         ExchangeQuestion(NAME, Attempt(7, 2), of="12"),
         ExchangeQuestion(ExchangeName(SET_UP, 0), of="12", by="a1b2"),
     ],
@@ -65,7 +69,8 @@ def test_a_question_can_be_read_again(question: ExchangeQuestion) -> None:
         "/exchanges/1.x/3.1",
         "/exchanges/3.1/of/x",
         "/exchanges/1.1/3.1/of/x",
-        "/exchanges/1.1/3.1/step/2",
+        "/exchanges/1.1/3.1/step",
+        "/exchanges/1.1/3.1/asks",
         "/exchanges/1.1/3.1/peeks/2/3",
         "/exchanges/1.1/3.1/by/2",
         "/exchanges/1.1/3.1/of/2/a-b",

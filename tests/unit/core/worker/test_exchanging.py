@@ -16,7 +16,9 @@ from ftrun.core.worker.asking import (
     Known,
 )
 from ftrun.core.worker.exchange import (
+    ASKS,
     MANAGED_FROM,
+    PEEKS,
     SET_UP,
     Contribution,
     ExchangeName,
@@ -109,8 +111,8 @@ def test_who_is_late_reads_what_a_member_has_completed() -> None:
     one = Peer(NAME, is_late=True)
     one.known = replace(one.known, quorum=quorum_of("0", "1"))
     assert one.answer(ExchangeQuestion(NAME, Attempt(1, 1))) is None, "not decided yet"
-    assert one.hears(value_of("1"), value_of("2")).question.peeks
-    assert not one.hears(value_of("1"), value_of("2")).question.peeks
+    assert one.hears(value_of("1"), value_of("2")).question.how == PEEKS
+    assert one.hears(value_of("1"), value_of("2")).question.how == ASKS
     assert one.result == [b"1", b"2"]
     found = one.answer(ExchangeQuestion(NAME, Attempt(1, 1)))
     assert found == [value_of("1"), value_of("2")], "it answers, without a value of its own"
@@ -124,11 +126,23 @@ def test_who_is_late_and_waited_for_gives() -> None:
     assert one.result == [b"0", b"1"]
 
 
+def test_who_ends_knows_whom_it_owes_its_last_value() -> None:
+    one = Peer(NAME)
+    one.known = replace(one.known, quorum=quorum_of("0", "1", "2"))
+    assert not one.kept.owes("012")
+    one.hears(value_of("1"))
+    one.hears(value_of("2"))
+    assert one.result == [b"0", b"1", b"2"]
+    assert one.kept.owes("012") == {"1", "2"}
+    one.answer(ExchangeQuestion(NAME, Attempt(1, 1), of="2", how=ASKS))
+    assert one.kept.owes("012") == {"1"} and not one.kept.owes("02")
+
+
 def test_a_member_that_waits_shows_a_late_one_its_predecessors_value_only() -> None:
     one = Peer(NAME)
     one.known = replace(one.known, quorum=quorum_of("0", "1", "2"))
     one.hears(value_of("1"))
-    peeks = ExchangeQuestion(NAME, Attempt(1, 1), of="2", peeks=True)
+    peeks = ExchangeQuestion(NAME, Attempt(1, 1), of="2", how=PEEKS)
     assert one.answer(peeks) == []
     one.kept.add(NAME, [value_of("2", b"old")])
     assert one.answer(peeks) == [value_of("2", b"old")]
@@ -144,7 +158,7 @@ def test_who_comes_back_takes_its_value_back() -> None:
     one.known = replace(one.known, quorum=quorum_of("0", "1", number=3), gaps=1)
     assert one.answer(ExchangeQuestion(NAME, Attempt(3, 1))) is None
     ask = one.hears(value_of("1"))
-    assert ask.question.peeks and not ask.question.of
+    assert ask.question.how == PEEKS and not ask.question.of
     one.hears(value_of("1"))
     assert one.result == [b"1"], "its peer had done without"
 

@@ -70,9 +70,8 @@ class Carried:
 
     def restore(self) -> None:
         """Take the state that was remembered, if there is one."""
-        kept, self._kept = self._kept, None
-        if kept is not None:
-            self._apply({**kept, CALLBACKS: []})
+        if self._kept is not None:
+            self._apply({**copy.deepcopy(self._kept), CALLBACKS: []})
 
     def is_over(self) -> None:
         """The script has ended, and what it made may be gone: the state has nowhere to go."""

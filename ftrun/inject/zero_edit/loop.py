@@ -91,7 +91,7 @@ class Loop:
             self.models.has_parameter_of,
             self.commit,
             lambda: self.in_step,
-            lambda: self._replays > 0 or self._is_replayed,
+            lambda: self._has_followed,
         )
         self.exactly_once = ExactlyOnce(
             here.data,
@@ -465,7 +465,7 @@ class Loop:
         if self.in_step and not self._has_followed:  # between a forward pass and its step
             self._outcome = self._manager.should_commit()
             self.in_step = False
-        self._end_replay()
+        self._carried.restore()
         if not self._has_followed:
             self._place = replace(self._place, has_finished=True, commits=self._commits)
         self._show_place(self._manager)

@@ -54,7 +54,8 @@ class Stepping:
         is_managed: whether an optimizer steps parameters of a DistributedDataParallel.
         commit: ends the step under way; whether the optimizer may step.
         is_in_step: whether a step is under way.
-        is_replay: whether the script goes through a step again whose result it holds already.
+        is_replay: whether the script goes through its peers' last steps, and the code after
+            them, with the state of their end.
     """
 
     def __init__(

@@ -46,7 +46,8 @@ class Forming:
             self._gathering_since = state.now
             state.deadline = state.now + state.spec.join_timeout_s
         is_late = state.now >= self._gathering_since + state.spec.join_timeout_s
-        if len(ready) >= (state.needed if is_late else state.slots.open_count):
+        all_that_can = max(state.needed, state.slots.open_count - len(state.latecomers))
+        if len(ready) >= (state.needed if is_late else all_that_can):
             self._gathering_since = None
             state.history.begin(state.now, "form", f"{replicas(ready)} ready")
             return self._issue(first(self._candidates(ready), state.needed))

@@ -113,7 +113,12 @@ class Lighthouse:
         self.membership.losses.on_given_up = self.incidents.given_up
         self.assignment = Assignment(self.state, self.membership, self.agents, now)
         self.presence = Presence(self.state)
-        self.waits = Waits(self.state, self._gathers_until, self.presence.waits_for)
+        self.waits = Waits(
+            self.state,
+            self._gathers_until,
+            self.presence.waits_for,
+            self.presence.latecomers,
+        )
         self.running = Running(
             self.state, self.membership, self.assignment, self.agents, self.incidents
         )

@@ -48,11 +48,28 @@ class Presence:
         if not self._asking or self._state.phase is not Phase.EMPTY:
             return ()
         here = {replica.replica_id for replica in self._here()}
-        slots = (slot.replica_id for slot in self._state.slots if slot.is_open)
+        part = self._open_part()
+        slots = (
+            slot.replica_id
+            for slot in self._state.slots
+            if slot.is_open and (not part or slot.replica_id in part)
+        )
         return tuple(name for name in slots if name not in here)
+
+    def latecomers(self) -> tuple[str, ...]:
+        """The replicas that ask, and are answered only when those that take part train."""
+        if not (self._asking and self._part):
+            return ()
+        part = self._open_part()
+        late = [name for name in self._asking if name not in part] if part else []
+        return tuple(sorted(late, key=replica_order))
 
     def run_rules(self) -> None:
         """Answer, once the peers are known."""
+        self._answer()
+        self._state.latecomers = frozenset(self.latecomers())
+
+    def _answer(self) -> None:
         state = self._state
         if state.phase in IN_QUORUM:
             self._part = frozenset()
@@ -106,6 +123,8 @@ class Presence:
 
     def _open_part(self) -> frozenset[str]:
         """The slots that take part in the set-up and are not over."""
+        if not self._part:
+            return self._part
         return frozenset(
             slot.replica_id
             for slot in self._state.slots

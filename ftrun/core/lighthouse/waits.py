@@ -77,9 +77,11 @@ class Waits:
         state: MembershipState,
         gathers_until: Callable[[], float | None],
         not_present: Callable[[], tuple[str, ...]] = tuple,
+        latecomers: Callable[[], tuple[str, ...]] = tuple,
     ) -> None:
         self._state = state
         self._not_present = not_present
+        self._latecomers = latecomers
         self._gathers_until = gathers_until
         self._kind = ""
         self._phase: Phase | None = None  # of a wait for answers
@@ -137,7 +139,7 @@ class Waits:
         if state.phase is Phase.EMPTY:
             if 0 < len(state.replicas.ready) < state.slots.open_count:
                 return GATHER
-            return SET_UP if self._not_present() else ""
+            return SET_UP if self._not_present() or self._latecomers() else ""
         if state.too_few:
             return TOO_FEW
         if state.phase in ASKED and not state.waiting.done:
@@ -165,7 +167,13 @@ class Waits:
 
     def _setting_up(self) -> Wait:
         """Scripts that set themselves up wait for their peers."""
-        late = self._not_present()
+        late, after = self._not_present(), self._latecomers()
+        if not late:
+            words = (
+                f"the set-up of {replicas(after)} {_wait(after)} until the others train, because "
+                "they have exchanged values without it"
+            )
+            return Wait(SET_UP, after, words, self._since, None)
         words = f"the scripts' set-up waits for {replicas(late)} to come to it"
         return Wait(SET_UP, late, words, self._since, None)
 

@@ -46,8 +46,8 @@ class MembershipState:
     when this lighthouse began. ``prior``: during SWITCH the one before it. ``live``: the members of
     both that have not been removed. ``latecomers``: replicas whose set-up waits until the others
     train (presence.py). ``drains``: replicas that have been asked to leave at a boundary.
-    ``interrupt``: the attempt that survivors must have given up in REJOIN. ``step_max``: the highest
-    step that a member is known to have come to.
+    ``interrupt``: the attempt that survivors must have given up in REJOIN. ``step_max``: the
+    highest step that a member is known to have come to.
     ``stalled``: members that wait for peers, and since when. ``too_few``: members that repeat their
     step because too few contribute to it, and since when. ``reassigned``: agents that have not been
     sent their changed slots. ``ended_at``: when the job ended; None: not yet, or under an earlier

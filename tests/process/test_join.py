@@ -168,7 +168,14 @@ def test_uneven_batches_train_what_one_process_does(tmp_path: Path, mode: str) -
         assert job.end() == 0, job.output
         found = ends(tmp_path)
         assert len(found) == 3, job.output
-        assert led(tmp_path) == steps, job.output
+        known = led(tmp_path)
+        if mode == "clip":
+            # Who forgoes a step interrupts all. A leader that has not got its results by then heals
+            # to a step with its own batch in it, and its script is told that it did not commit.
+            pairs = zip(known, steps, strict=True)
+            assert all(set(mine) <= set(planned_) for mine, planned_ in pairs), job.output
+        else:
+            assert known == steps, job.output
         for facts in found.values():
             assert facts["parameters"] == pytest.approx(oracle(steps, mode), abs=1e-9)
             assert facts["batches"] == 2 * sum(counts)

@@ -820,7 +820,7 @@ class Manager:
             return  # a child that the script has forked must not close its parent's Manager
         self._leaving.closed = True
         atexit.unregister(self.shutdown)
-        if reason is not None and not self._machine.isolated:
+        if reason is LeaveReason.FINISHED and not (stop_requested() or self._machine.isolated):
             self._exchanges.part(PARTING_S)
         self._engine.close(reason)
         self._exchanges.close()

@@ -77,7 +77,8 @@ def test_data_that_is_no_json_is_an_error(lighthouse: LighthouseServer) -> None:
             wire.LighthouseQuorumResponse.FromString,
         )
         stranger = wire.QuorumMember(replica_id="b", data="{" * 5000)
-        client.heartbeat("b")
+        for known in "ab":  # whoever joins first waits for the other
+            client.heartbeat(known)
         with ThreadPoolExecutor(1) as pool:
             other = pool.submit(
                 join, wire.LighthouseQuorumRequest(requester=stranger), timeout=60.0

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from ftrun.core.worker.exchange_names import ManagedNumbers
 from ftrun.core.worker.machine import StepMachine
-from ftrun.training.exchanges import Exchanges
+from ftrun.training.exchanges import Exchanges, tell_alone
 
 COUNTS, COUNTS_NOT = b"\x01", b"\x00"
 
@@ -63,6 +63,7 @@ class BetweenSteps:
         """
         machine = self._machine
         if self._numbers.is_void(machine.state.step, in_step=machine.in_step):
+            tell_alone(f"{what} of {site}")
             return None
         flagged = (COUNTS if counts else COUNTS_NOT) + body
         name = self._numbers.next()

@@ -123,6 +123,7 @@ class Exchanges:
         own = Contribution(self._context.replica_id, site, what, body)
         if name is None:
             if self._is_void:
+                tell_alone(site)
                 return Exchanged((own,))
             name = self._numbers.next(self._step())
         if self.is_full:
@@ -149,7 +150,7 @@ class Exchanges:
                 own.replica_id,
             )
         if exchanging.is_void:
-            log.warning("%s: no other replica comes here: its own value is the result", site)
+            tell_alone(site)
         if judgement.is_out:
             raise UserError(
                 f"this replica is out of step with its peers: {judgement.unlike}. It ends, before "
@@ -478,6 +479,11 @@ class _Waiting:
         if now - self.noticed_at >= NOTICE_AFTER_S:
             self.noticed_at = now
             log.warning("%s waits for replica %s", place, names)
+
+
+def tell_alone(site: str) -> None:
+    """No peer comes to this place, because a step was not committed, or this worker was left out."""
+    log.warning("%s: no other replica comes here: its own value is the result", site)
 
 
 def encode(found: Sequence[Contribution]) -> bytes:

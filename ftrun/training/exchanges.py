@@ -128,13 +128,7 @@ class Exchanges:
             name = self._numbers.next(self._step())
         if self.is_full:
             raise UserError(f"{site}: the exchanges of the script's set-up take too much memory")
-        exchanging = Exchanging(
-            self._context.key,
-            name,
-            own,
-            self._kept,
-            is_late=name.step <= self._engine.machine.late_to,
-        )
+        exchanging = Exchanging(self._context.key, name, own, self._kept)
         try:
             self._carry_out(exchanging, _Waiting(own, clock.now() + timeout_s, timeout_s, gives_up))
         finally:
@@ -315,6 +309,7 @@ class Exchanges:
             machine.is_alone,
             machine.in_step,
             machine.gaps,
+            machine.late_to,
         )
 
     def _carry_out(self, exchanging: Exchanging, waits: _Waiting) -> None:
@@ -482,7 +477,7 @@ class _Waiting:
 
 
 def tell_alone(site: str) -> None:
-    """No peer comes to this place, because a step was not committed, or this worker was left out."""
+    """Warn that no peer comes to this place: the step is void, or this worker was left out."""
     log.warning("%s: no other replica comes here: its own value is the result", site)
 
 

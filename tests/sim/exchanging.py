@@ -233,8 +233,7 @@ class SimulatedExchanges:
         worker = self._worker
         body = f"{worker.key.incarnation}@{name.path()}".encode()
         own = self._own(site, body)
-        is_late = name.step <= worker.machine.late_to
-        exchanging = Exchanging(worker.key, name, own, self.kept, is_late=is_late)
+        exchanging = Exchanging(worker.key, name, own, self.kept)
         deadline = worker.world.now + PATIENCE_S
         while worker.world.now < deadline:
             move = exchanging.next(self._known)
@@ -306,5 +305,11 @@ class SimulatedExchanges:
         machine = worker.machine
         now = worker.world.now
         return Known(
-            worker.peers, machine.in_force, now, machine.is_alone, machine.in_step, machine.gaps
+            worker.peers,
+            machine.in_force,
+            now,
+            machine.is_alone,
+            machine.in_step,
+            machine.gaps,
+            machine.late_to,
         )

@@ -41,7 +41,7 @@ from ftrun.core.worker.asking import AskPeer, Known
 from ftrun.core.worker.comparison import Comparison, Entry, Question
 from ftrun.core.worker.exchange import PEEKS, Kept
 from ftrun.core.worker.exchange_names import Numbers
-from ftrun.core.worker.exchanging import Exchanging, _BetweenSteps
+from ftrun.core.worker.exchanging import _BetweenSteps
 from ftrun.core.worker.machine import StepMachine
 from ftrun.core.worker.operations import OperationLedger
 from ftrun.core.worker.quorums import Quorums
@@ -153,8 +153,6 @@ def _any_is_enough(votes: Any) -> bool:
 
 # ---------------------------------------------------------------- the exchanges' bugs
 
-_begins_exchanging = Exchanging.__init__
-
 
 def _keeps_late_answers(self: Any, ask: AskPeer, found: Any, known: Known) -> None:
     self._of.kept.add(self._of.name, found)
@@ -165,10 +163,6 @@ def _keeps_late_answers(self: Any, ask: AskPeer, found: Any, known: Known) -> No
 
 def _asks_for_no_place(self: Fetch) -> str:
     return ""
-
-
-def _is_never_late(self: Exchanging, *args: Any, is_late: bool) -> None:
-    _begins_exchanging(self, *args, is_late=False)
 
 
 def _waits_for_the_unreached(self: Any, ask: AskPeer, *, reached: bool) -> None:
@@ -415,7 +409,7 @@ MUTANTS: dict[str, Mutant] = {
     "answers of an earlier round are kept": Mutant(
         _BetweenSteps, "answered", _keeps_late_answers, "E1", _EXCHANGES_CUT_OFF
     ),
-    "who is late gives at once": Mutant(Exchanging, "__init__", _is_never_late, "E1", _EXCHANGES),
+    "who is late gives at once": Mutant(_BetweenSteps, "_is_late", _never, "E1", _EXCHANGES),
     "a void step is exchanged about": Mutant(Numbers, "is_void", _never, "L1", _EXCHANGES_CUT_OFF),
     "who is not reached is waited for": Mutant(
         _BetweenSteps, "failed", _waits_for_the_unreached, "L1", _EXCHANGES_DRAINS

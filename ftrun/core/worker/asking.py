@@ -1,4 +1,4 @@
-"""What a worker does next when it needs a peer's answer, and what it knows of its peers. Pure.
+"""The next move of a worker that needs a peer's answer, and its knowledge of its peers. Pure.
 
 Not here: which answer is needed (exchanging.py, exchange_places.py); sockets and waiting
 (training/exchanges.py).
@@ -17,12 +17,13 @@ from ftrun.core.worker.exchange import ExchangeQuestion
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What a worker knows of its peers now.
+    """The knowledge of a worker now.
 
     ``roster``: the lighthouse's answer to the last ``AskLighthouse``; None: it has not come yet.
     ``quorum``: the one in force; None: there is none. ``now``: the time, in seconds. ``is_alone``:
     its step is void, or it was left out, and joins others at its next boundary. ``in_step``: a step
-    is under way in it. ``gaps``: how often a quorum may have left it out.
+    is under way in it. ``gaps``: how often a quorum may have left it out. ``late_to``:
+    it is late for the names of this step and of earlier ones.
     """
 
     roster: Roster | None
@@ -31,11 +32,12 @@ class Known:
     is_alone: bool = False
     in_step: bool = False
     gaps: int = 0
+    late_to: int = -1
 
 
 @dataclass(frozen=True, slots=True)
 class AskPeer:
-    """Ask a peer; whoever wanted it is told the answer, or that there was none."""
+    """Ask a peer; the answer, or its lack, goes back to whoever has made the move."""
 
     replica_id: str
     endpoint: Endpoint

@@ -270,7 +270,7 @@ class Kept:
         self._waits = self._undecided = None
 
     def peek(self, question: ExchangeQuestion) -> list[Contribution]:
-        """What a replica that is late must not change."""
+        """The contributions that a late replica must not change."""
         found = self.under(question.name)
         if question.of and self._waits is not None and self._waits[0] == question.name:
             awaits = self._waits[1]

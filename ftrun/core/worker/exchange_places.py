@@ -88,7 +88,7 @@ class AskingDonors:
         self.found: str | None = None
 
     def next(self, known: Known) -> NextMove | None:
-        """What to do next; None: it is over."""
+        """The next move; None: it is over."""
         quorum = known.quorum
         if quorum is None or self.found is not None:
             return None
@@ -129,7 +129,7 @@ class PeekingAtPlace:
         self.found: str | None = None
 
     def next(self, known: Known) -> NextMove | None:
-        """What to do next; None: it is over."""
+        """The next move; None: it is over."""
         roster = known.roster
         if self._is_over:
             return None

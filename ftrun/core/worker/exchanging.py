@@ -55,7 +55,6 @@ class Exchanging:
         name: of the exchange.
         own: what this worker gives, unless a predecessor of its slot has given something.
         kept: of this worker.
-        is_late: its peers may have completed this exchange between two steps.
 
     Attributes:
         is_void: this worker's step is void, or it was left out of its quorum: it gets its own
@@ -70,8 +69,6 @@ class Exchanging:
         name: ExchangeName,
         own: Contribution,
         kept: Kept,
-        *,
-        is_late: bool,
     ) -> None:
         self.name = name
         self.own = own
@@ -82,10 +79,10 @@ class Exchanging:
         if name.step == SET_UP:
             self._talk: _InSetUp | _BetweenSteps = _InSetUp(self)
         else:
-            self._talk = _BetweenSteps(self, is_late or kept.has_declined(name))
+            self._talk = _BetweenSteps(self)
 
     def next(self, known: Known) -> NextMove | None:
-        """What to do next; None: the exchange is complete."""
+        """The next move; None: the exchange is complete."""
         return self._talk.next(known)
 
     def answered(self, ask: AskPeer, found: Sequence[Contribution], known: Known) -> None:
@@ -121,7 +118,7 @@ class Exchanging:
 
     @property
     def kept(self) -> Kept:
-        """What this worker keeps."""
+        """The contributions that this worker keeps."""
         return self._kept
 
     def give(self) -> None:
@@ -219,9 +216,9 @@ class _InSetUp:
 class _BetweenSteps:
     """An exchange of the members of the quorum in force."""
 
-    def __init__(self, exchanging: Exchanging, is_late: bool) -> None:
+    def __init__(self, exchanging: Exchanging) -> None:
         self._of = exchanging
-        self._peeking = Round(exchanging.key.replica_id) if is_late else None
+        self._peeking: Round | None = None
         self._round = Round(exchanging.key.replica_id)
         self._has_come = False
         self._lost = ""
@@ -240,7 +237,7 @@ class _BetweenSteps:
         members = {x.replica_id: x for x in quorum.members} if quorum is not None else {}
         of.kept.note_gaps(known.gaps)
         if not self._has_come:
-            self._come()
+            self._come(known)
         elif self._peeking is None and of.kept.has_taken_back(of.name):
             self._peeking = Round(of.key.replica_id)
         if self._peeking is not None:
@@ -259,13 +256,19 @@ class _BetweenSteps:
         has_begun = this_round.attempt is not None and this_round.attempt >= attempt
         return not has_begun or replica_id in this_round.open
 
-    def _come(self) -> None:
+    def _come(self, known: Known) -> None:
         of, self._has_come = self._of, True
         of.kept.come_to(of.name)
-        if self._peeking is None:
-            self._decide(gives=True)
-        else:
+        if self._is_late(known):
+            self._peeking = Round(of.key.replica_id)
             of.kept.begins_to_peek(of.name)
+        else:
+            self._decide(gives=True)
+
+    def _is_late(self, known: Known) -> bool:
+        """Peers may have completed this exchange, or have been told that nothing comes."""
+        name = self._of.name
+        return name.step <= known.late_to or self._of.kept.has_declined(name)
 
     def _decide(self, *, gives: bool) -> None:
         self._peeking = None

@@ -58,8 +58,8 @@ class Peer:
 
     def __init__(self, name: ExchangeName, *, is_late: bool = False) -> None:
         self.kept = Kept("0")
-        self.exchanging = Exchanging(KEY, name, value_of("0"), self.kept, is_late=is_late)
-        self.known = Known(None, None, 0.0)
+        self.exchanging = Exchanging(KEY, name, value_of("0"), self.kept)
+        self.known = Known(None, None, 0.0, late_to=name.step if is_late else SET_UP)
 
     def asks(self) -> AskPeer:
         move = self.exchanging.next(self.known)

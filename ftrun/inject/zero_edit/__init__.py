@@ -21,7 +21,7 @@ ftrun itself. Begin with ``loop.py``.
 | carried.py | all state that heals |
 | trial.py | ``ftrun check``: what a worker does in a trial |
 | settings.py | what is compared of the optimizers, so that nothing diverges silently |
-| files.py | ``torch.save`` of one replica for all |
+| files.py, rewriting.py | the script's files: none is left half written, or emptied at a restart |
 | checkpoints.py | ``torch.distributed.checkpoint``: one replica writes for all |
 | told.py, charge.py | what is said; what ftrun has taken charge of |
 | attaching.py | under ``auto``: which form the script turns out to have |
@@ -72,7 +72,8 @@ def install(
     loaders.install(patches, loop.exactly_once.claim)
     counting.install(patches)
     world.install(here, loop.mates, loop.exchange, patches, lambda: loop.on_world())
-    files.install(patches)
+    files.install(patches, loop.drafts)
+    loop.rewriting.install(patches)
     Checkpoints(loop.mates, loop.exchange).install(patches)
     if explicit is not None:
 

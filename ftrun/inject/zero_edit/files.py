@@ -1,38 +1,98 @@
-"""``torch.save`` to a path writes another file first and renames it.
+"""``torch.save`` and safetensors to a path write a draft first and rename it.
 
 A replica that dies while it writes leaves the older file whole, and replicas that all write one
 path do not write into each other's. Not here: which replica writes; the script decides by its rank.
+Files that the script opens itself: rewriting.py.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ftrun.inject.zero_edit.patches import Patches
+from ftrun.inject.zero_edit.patches import Patches, replace_everywhere
+
+SAFETENSORS = ("safetensors.torch", "safetensors.numpy")
+DRAFTS_MAX = 64
 
 
-def install(patches: Patches) -> None:
-    """Patch ``torch.save``."""
-    plain = torch.save
+class Drafts:
+    """Names for drafts, beside the files that they will be. From any thread.
 
-    @functools.wraps(plain)
-    def save(obj: Any, f: Any, *args: Any, **kwargs: Any) -> None:
-        if not isinstance(f, (str, os.PathLike)):
-            plain(obj, f, *args, **kwargs)
-            return
-        path = Path(f)
-        draft = path.with_name(f".{path.name}.{os.getpid()}.draft")
+    What a worker has left that was killed, its successor writes over: a name has the worker's rank.
+    """
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+        self._lock = threading.Lock()
+        self._in_use: set[Path] = set()
+
+    @contextlib.contextmanager
+    def of(self, path: Path) -> Iterator[Path]:
+        """A draft for the time of the block. It takes the file's name unless the block fails."""
+        draft = self.take(path)
         try:
-            plain(obj, draft, *args, **kwargs)
+            yield draft
             os.replace(draft, path)
         except BaseException:
             draft.unlink(missing_ok=True)
             raise
+        finally:
+            self.give_back(draft)
+
+    def take(self, path: Path) -> Path:
+        """An unused name.
+
+        Raises:
+            OSError: too many drafts of this file are in use.
+        """
+        with self._lock:
+            for number in range(DRAFTS_MAX):
+                suffix = f"-{number}" if number else ""
+                draft = path.with_name(f".{path.name}.{self.rank}{suffix}.draft")
+                if draft not in self._in_use:
+                    self._in_use.add(draft)
+                    return draft
+        raise OSError(f"{path} is open for writing {DRAFTS_MAX} times at once")
+
+    def give_back(self, draft: Path) -> None:
+        """The name is unused again."""
+        with self._lock:
+            self._in_use.discard(draft)
+
+
+def install(patches: Patches, drafts: Drafts) -> None:
+    """Patch ``torch.save``, and ``safetensors`` when the script imports it."""
+    plain = torch.save
+
+    @functools.wraps(plain)
+    def save(obj: Any, f: Any, *args: Any, **kwargs: Any) -> None:
+        if isinstance(f, (str, os.PathLike)):
+            with drafts.of(Path(f)) as draft:
+                plain(obj, draft, *args, **kwargs)
+        else:
+            plain(obj, f, *args, **kwargs)
 
     patches.put(torch, "save", save)
     patches.put(torch.serialization, "save", save)
+    for name in SAFETENSORS:
+        patches.when_imported(name, functools.partial(_patch_safetensors, drafts))
+
+
+def _patch_safetensors(drafts: Drafts, module: Any) -> None:
+    plain = module.save_file
+
+    @functools.wraps(plain)
+    def save_file(tensors: Any, filename: Any, *args: Any, **kwargs: Any) -> None:
+        with drafts.of(Path(filename)) as draft:
+            plain(tensors, draft, *args, **kwargs)
+
+    module.save_file = save_file
+    replace_everywhere("save_file", plain, save_file)

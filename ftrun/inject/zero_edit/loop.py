@@ -30,6 +30,7 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from ftrun.core.worker.marks import PARAMETERS_EVERY
 from ftrun.errors import UserError
@@ -37,6 +38,7 @@ from ftrun.inject.zero_edit import charge, told
 from ftrun.inject.zero_edit.carried import KEY, Carried
 from ftrun.inject.zero_edit.counting import RANGES
 from ftrun.inject.zero_edit.exactly_once import ExactIterator, ExactlyOnce
+from ftrun.inject.zero_edit.files import Drafts
 from ftrun.inject.zero_edit.frames import (
     Spot,
     Values,
@@ -53,6 +55,7 @@ from ftrun.inject.zero_edit.noting import Noted, Noting, matched
 from ftrun.inject.zero_edit.place import Place, digest, summary
 from ftrun.inject.zero_edit.reading import come_near
 from ftrun.inject.zero_edit.refusals import Refused, refuse
+from ftrun.inject.zero_edit.rewriting import Rewriting
 from ftrun.inject.zero_edit.settings import digest_of, settings_of, text_of
 from ftrun.inject.zero_edit.stepping import Stepping
 from ftrun.inject.zero_edit.trial import trial_of
@@ -118,6 +121,14 @@ class Loop:
         self._trial = trial_of(here)
         if self._trial is not None:
             self._noting.look = self._trial.look
+        self.drafts = Drafts(self.mates.rank)
+        self.rewriting = Rewriting(
+            self.drafts,
+            is_successor=here.restarts > 0 or bool(here.snapshot_dir),
+            has_world=self._knows_peers,
+            joins=lambda: bool(self._joins_at()),
+            has_begun=lambda: self._has_stepped,
+        )
         self._batches_of = ""
         self._managed: list[torch.optim.Optimizer] = []
 
@@ -157,6 +168,11 @@ class Loop:
             self._look_for_peers()
         entry = (self._peers_at or Place()).entry
         return digest(entry) if entry else ""
+
+    def _knows_peers(self) -> bool:
+        """Whether this worker can find out by itself if peers train."""
+        is_ready = dist.is_available() and dist.is_initialized()
+        return is_ready and (self._peers_at is not None or not self.mates.are_several)
 
     def _look_for_peers(self) -> None:
         """Find out where the peers train; mates go by what their lead has found."""
@@ -352,7 +368,9 @@ class Loop:
             come_near(iterator, self._peers_now, who=who, tells=self.mates.is_lead)
         loaded = self._start(manager, allow_heal=True)
         if loaded is None:
+            self.rewriting.begun()
             return  # the peers have gone: nobody to heal from, so it begins at the beginning
+        self.rewriting.joined()
         _renew_random(self.mates.rank, manager.current_step())
         self._go_to(loaded, iterator, is_drawn=False)
         self._place = loaded
@@ -462,6 +480,7 @@ class Loop:
             self._carried.is_over()
             self._start(self._manager, allow_heal=True)
             self._has_followed = True
+            self.rewriting.joined()
         if self.in_step and not self._has_followed:  # between a forward pass and its step
             self._outcome = self._manager.should_commit()
             self.in_step = False

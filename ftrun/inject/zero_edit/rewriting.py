@@ -1,0 +1,281 @@
+"""Files that the script writes from their beginning: ``open(path, "w")`` of a file that exists.
+
+1. A replica that was started again while its peers train runs the script from its beginning, which
+   would empty what its predecessor has written. So what it writes is held. When it has joined, that
+   is dropped, and what follows is appended.
+2. Before the script has made its process group nobody knows whether its peers train. The file is
+   emptied, as under torchrun, and the loss is told when the replica has joined.
+3. While the loop runs a draft is written, and takes the file's name when it is closed. A replica
+   that dies meanwhile leaves the older file whole.
+
+A file counts if the script's own line opens it, by ``open``, pathlib or ``logging``; not one that
+a package opens. Modes that append, or read too, are left alone. A job that goes on from a snapshot
+is like a replica that was started again.
+
+Not here: ``torch.save`` and safetensors (files.py).
+"""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import io
+import os
+import shutil
+import stat
+import sys
+import sysconfig
+import tempfile
+import threading
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import IO, Any
+
+from ftrun.inject.zero_edit import told
+from ftrun.inject.zero_edit.files import Drafts
+from ftrun.inject.zero_edit.frames import INSTALLED, is_script
+from ftrun.inject.zero_edit.patches import Patches
+
+MODES = frozenset({"w", "wt", "tw", "wb", "bw"})
+HELD_MAX = 64
+TOLD_MAX = 8
+_STANDARD = tuple(
+    str(Path(path).resolve())
+    for name in ("stdlib", "platstdlib")
+    if (path := sysconfig.get_path(name))
+)
+_PLAIN = builtins.open
+
+
+class Rewriting:
+    """Stands in for ``open``; like the built-in function it binds to no object.
+
+    Rules 1 and 2 are for the main thread's files only.
+
+    Args:
+        drafts: of this worker.
+        is_successor: this worker may follow another one: in its slot, or in an earlier run.
+        has_world: whether the script has made its process group.
+        joins: whether this worker is to join peers that train; asked before the first step only.
+        has_begun: whether its first step has begun.
+    """
+
+    def __init__(
+        self,
+        drafts: Drafts,
+        *,
+        is_successor: bool,
+        has_world: Callable[[], bool],
+        joins: Callable[[], bool],
+        has_begun: Callable[[], bool],
+    ) -> None:
+        self._drafts = drafts
+        self._is_successor = is_successor
+        self._has_world = has_world
+        self._joins = joins
+        self._has_begun = has_begun
+        self._held: list[_Held] = []
+        self._emptied: list[str] = []
+
+    def install(self, patches: Patches) -> None:
+        """Patch ``open`` where scripts and the standard library find it."""
+        functools.update_wrapper(self, _PLAIN)
+        patches.put(builtins, "open", self)
+        patches.put(io, "open", self)
+
+    def joined(self) -> None:
+        """This replica stands where its peers stand: from here on its files are written."""
+        names = [held.name for held in self._held]
+        for held in self._held:
+            held.go_on()
+        self._held.clear()
+        if names:
+            told.say(f"rank {self._drafts.rank} goes on writing {_some(names)}")
+        if self._emptied:
+            told.say(
+                f"what was in {_some(self._emptied)} is lost: the script has opened it for writing "
+                "before its process group, so that ftrun could not know yet that this replica was "
+                "to go on there. Open it after init_process_group, or with mode 'a'"
+            )
+        self._emptied.clear()
+
+    def begun(self) -> None:
+        """This replica begins at the beginning after all: its files have what it wrote."""
+        for held in self._held:
+            held.begin()
+        self._held.clear()
+        self._emptied.clear()
+
+    def __call__(
+        self,
+        file: Any,
+        mode: str = "r",
+        buffering: int = -1,
+        encoding: str | None = None,
+        errors: str | None = None,
+        newline: str | None = None,
+        closefd: bool = True,
+        opener: Any = None,
+    ) -> IO[Any]:
+        if mode in MODES and opener is None and (path := _existing(file)) and _is_by_script():
+            if self._has_begun():
+                return _draft(path, self._drafts, mode, buffering, encoding, errors, newline)
+            is_main = threading.current_thread() is threading.main_thread()
+            if self._is_successor and is_main and self._is_to_hold(path):
+                held = _Held(path)
+                opened = _PLAIN(file, mode, buffering, encoding, errors, newline, True, held.open)
+                held.file = weakref.ref(opened)
+                self._held.append(held)
+                return opened
+        return _PLAIN(file, mode, buffering, encoding, errors, newline, closefd, opener)
+
+    def _is_to_hold(self, path: Path) -> bool:
+        if not self._has_world():
+            if len(self._emptied) < HELD_MAX and path.stat().st_size:
+                self._emptied.append(path.name)
+            return False
+        return len(self._held) < HELD_MAX and self._joins()
+
+
+def _existing(file: Any) -> Path | None:
+    """The file that is there already, if it is an ordinary one under one name."""
+    if not isinstance(file, (str, os.PathLike)):
+        return None
+    try:
+        path = Path(os.path.realpath(os.fspath(file)))
+        found = path.stat()
+    except (OSError, ValueError, TypeError):
+        return None
+    return path if stat.S_ISREG(found.st_mode) and found.st_nlink == 1 else None
+
+
+def _is_by_script() -> bool:
+    """Whether the innermost frame beside ours and the standard library's is the script's."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        is_standard = file.startswith(("<frozen", *_STANDARD))
+        if not is_standard or any(part in file for part in INSTALLED):
+            return is_script(file)
+        frame = frame.f_back
+    return False
+
+
+def _some(names: list[str]) -> str:
+    shown = list(dict.fromkeys(names))
+    more = f" and {len(shown) - TOLD_MAX} more" if len(shown) > TOLD_MAX else ""
+    return ", ".join(shown[:TOLD_MAX]) + more
+
+
+# ---------------------------------------------------------------- before a newcomer has joined
+
+
+@dataclass(slots=True)
+class _Held:
+    """A file of which nobody knows yet whether its writer goes on, or begins.
+
+    The script writes into another one, without a name. The descriptor stays the same.
+    """
+
+    path: Path
+    file: Callable[[], Any] = lambda: None
+    _draft: IO[bytes] = field(default_factory=tempfile.TemporaryFile)
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    def open(self, _path: Any, _flags: int) -> int:
+        """A descriptor for the script's file object."""
+        return os.dup(self._draft.fileno())
+
+    def go_on(self) -> None:
+        """What was written goes; what follows is appended."""
+        self._turn_to(os.O_APPEND)
+
+    def begin(self) -> None:
+        """What was written is the file from its beginning; what follows goes behind it."""
+        opened = self.file()
+        if opened is not None and not opened.closed:
+            opened.flush()
+        self._draft.seek(0)
+        with _PLAIN(self.path, "wb") as target:
+            shutil.copyfileobj(self._draft, target)
+        self._turn_to(os.O_APPEND)
+
+    def _turn_to(self, flag: int) -> None:
+        opened = self.file()
+        if opened is not None and not opened.closed:
+            opened.flush()
+            target = os.open(self.path, os.O_WRONLY | os.O_CREAT | flag, 0o666)
+            try:
+                os.dup2(target, opened.fileno(), inheritable=False)
+            finally:
+                os.close(target)
+        self._draft.close()
+
+
+# ---------------------------------------------------------------- while the loop runs
+
+
+class _Draft(io.FileIO):
+    """Writes a draft, which takes the file's name when it is closed; not if a write has failed."""
+
+    def __init__(self, path: Path, drafts: Drafts) -> None:
+        self._path = path
+        self._drafts = drafts
+        self._draft = drafts.take(path)
+        self._has_failed = False
+        super().__init__(self._draft, "w")
+        os.fchmod(self.fileno(), stat.S_IMODE(path.stat().st_mode))
+        self.name = str(path)
+
+    def write(self, data: Any, /) -> int:
+        try:
+            return super().write(data) or 0
+        except OSError:
+            self._has_failed = True
+            raise
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        super().close()
+        try:
+            if self._has_failed:
+                self._draft.unlink(missing_ok=True)
+            else:
+                os.replace(self._draft, self._path)
+        finally:
+            self._drafts.give_back(self._draft)
+
+
+def _draft(
+    path: Path,
+    drafts: Drafts,
+    mode: str,
+    buffering: int,
+    encoding: str | None,
+    errors: str | None,
+    newline: str | None,
+) -> IO[Any]:
+    """As ``open`` makes it, over a draft."""
+    raw = _Draft(path, drafts)
+    if "b" in mode:
+        if encoding is not None or errors is not None or newline is not None:
+            raise ValueError("binary mode takes no encoding, errors or newline argument")
+        return raw if buffering == 0 else io.BufferedWriter(raw, _size(buffering))
+    if buffering == 0:
+        raise ValueError("can't have unbuffered text I/O")
+    buffered = io.BufferedWriter(raw, _size(buffering))
+    text: Any = io.TextIOWrapper(buffered, encoding, errors, newline, buffering == 1)
+    text.mode = mode
+    found: IO[Any] = text
+    return found
+
+
+def _size(buffering: int) -> int:
+    return buffering if buffering > 1 else io.DEFAULT_BUFFER_SIZE

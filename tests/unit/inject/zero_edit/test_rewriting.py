@@ -1,0 +1,206 @@
+"""Files of a script that are opened for writing: before a join, in the loop, and half written."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ftrun.inject.zero_edit import files, rewriting
+from ftrun.inject.zero_edit.files import Drafts
+from ftrun.inject.zero_edit.patches import Patches
+from ftrun.inject.zero_edit.rewriting import Rewriting
+
+
+class Place:
+    """Where a worker stands."""
+
+    has_world = True
+    joins = True
+    has_begun = False
+
+
+@pytest.fixture
+def place() -> Place:
+    return Place()
+
+
+@pytest.fixture
+def ours(place: Place) -> Iterator[Rewriting]:
+    made = Rewriting(
+        Drafts(2),
+        is_successor=True,
+        has_world=lambda: place.has_world,
+        joins=lambda: place.joins,
+        has_begun=lambda: place.has_begun,
+    )
+    patches = Patches()
+    made.install(patches)
+    yield made
+    patches.undo()
+
+
+def test_a_successor_goes_on_where_it_has_joined(
+    tmp_path: Path, place: Place, ours: Rewriting, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "metrics.csv"
+    path.write_bytes(b"epoch,loss\n0,1.5\n")
+    config = tmp_path / "config.json"
+    config.write_bytes(b'{"seed": 1}')
+    metrics = open(path, "w", newline="")
+    metrics.write("epoch,loss\n")
+    with open(config, "w") as file:
+        json.dump({"seed": 2}, file)
+    new = tmp_path / "new.txt"
+    new.write_text("of this start")
+    metrics.flush()
+    assert path.read_bytes() == b"epoch,loss\n0,1.5\n"
+    ours.joined()
+    place.has_begun = True
+    metrics.write("1,0.7\n")
+    metrics.close()
+    assert path.read_bytes() == b"epoch,loss\n0,1.5\n1,0.7\n"
+    assert config.read_bytes() == b'{"seed": 1}'
+    assert new.read_text() == "of this start"
+    assert "rank 2 goes on writing metrics.csv, config.json" in capfd.readouterr().err
+
+
+def test_a_successor_that_begins_anew_writes_what_it_has_written(
+    tmp_path: Path, ours: Rewriting
+) -> None:
+    path, closed = tmp_path / "log", tmp_path / "closed"
+    path.write_bytes(b"old " * 100)
+    closed.write_bytes(b"old " * 100)
+    log = open(path, "wb")
+    log.write(b"new 1 ")
+    with open(closed, "w") as file:
+        file.write("new")
+    ours.begun()
+    log.write(b"new 2")
+    log.close()
+    assert path.read_bytes() == b"new 1 new 2"
+    assert closed.read_bytes() == b"new"
+
+
+def test_logging_and_pathlib_open_their_files_so_too(tmp_path: Path, ours: Rewriting) -> None:
+    path, note = tmp_path / "train.log", tmp_path / "note"
+    for each in (path, note):
+        each.write_bytes(b"before\n")
+    handler = logging.FileHandler(path, mode="w")
+    try:
+        handler.emit(logging.makeLogRecord({"msg": "set-up"}))
+        note.write_text("set-up")
+        ours.joined()
+        handler.emit(logging.makeLogRecord({"msg": "goes on"}))
+    finally:
+        handler.close()
+    assert path.read_bytes() == b"before\ngoes on\n"
+    assert note.read_bytes() == b"before\n"
+
+
+def test_nothing_is_held_where_nobody_is_to_be_joined(
+    tmp_path: Path, place: Place, ours: Rewriting, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "log"
+    place.joins = False
+    for text in ("one", "two"):
+        with open(path, "w") as file:
+            file.write(text)
+        assert path.read_bytes() == text.encode()
+    place.has_world, place.joins = False, True
+    open(path, "w").close()
+    assert path.read_bytes() == b""
+    ours.joined()
+    assert "what was in log is lost: the script has opened it" in capfd.readouterr().err
+
+
+def test_files_of_packages_and_other_modes_are_left_alone(
+    tmp_path: Path, ours: Rewriting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "cache"
+    path.write_bytes(b"old")
+    with open(path, "a") as file:
+        file.write(" more")
+    assert path.read_bytes() == b"old more"
+    with open(path, "w+") as file:
+        file.write("new")
+    assert path.read_bytes() == b"new"
+    monkeypatch.setattr(rewriting, "is_script", lambda file: False)
+    open(path, "w").close()
+    assert path.read_bytes() == b""
+
+
+@pytest.mark.parametrize("mode", ["w", "wb"])
+def test_in_the_loop_a_file_is_whole_or_the_older_one(
+    tmp_path: Path, place: Place, ours: Rewriting, mode: str
+) -> None:
+    place.has_begun = True
+    path = tmp_path / "best.json"
+    path.write_bytes(b"older")
+    path.chmod(0o640)
+    file = open(path, mode)
+    assert (file.name, file.mode) == (str(path), mode)
+    file.write("newer" if mode == "w" else b"newer")
+    file.flush()
+    assert path.read_bytes() == b"older"  # a death here leaves it
+    file.close()
+    file.close()
+    assert path.read_bytes() == b"newer" and path.stat().st_mode & 0o777 == 0o640
+    assert os.listdir(tmp_path) == ["best.json"]
+
+
+def test_a_file_that_could_not_be_written_leaves_the_older_one(
+    tmp_path: Path, place: Place, ours: Rewriting
+) -> None:
+    place.has_begun = True
+    path = tmp_path / "best.json"
+    path.write_bytes(b"older")
+    file = open(path, "wb", buffering=0)
+    full = os.open("/dev/full", os.O_WRONLY)
+    os.dup2(full, file.fileno())
+    os.close(full)
+    with pytest.raises(OSError, match="No space"):
+        file.write(b"newer")
+    file.close()
+    assert path.read_bytes() == b"older" and os.listdir(tmp_path) == ["best.json"]
+
+
+def test_two_writers_at_once_have_a_draft_each(
+    tmp_path: Path, place: Place, ours: Rewriting
+) -> None:
+    place.has_begun = True
+    path = tmp_path / "log"
+    path.write_bytes(b"older")
+    first, second = open(path, "w"), open(path, "w")
+    first.write("first")
+    second.write("second")
+    first.close()
+    assert path.read_bytes() == b"first"
+    second.close()
+    assert path.read_bytes() == b"second"
+
+
+def test_safetensors_are_written_by_a_draft(tmp_path: Path) -> None:
+    seen: list[Path] = []
+
+    class Module:
+        @staticmethod
+        def save_file(tensors: object, filename: Path, metadata: object = None) -> None:
+            seen.append(Path(filename))
+            Path(filename).write_text(f"{tensors} {metadata}")
+            if tensors == "bad":
+                raise RuntimeError("cannot be written")
+
+    path = tmp_path / "model.safetensors"
+    files._patch_safetensors(Drafts(1), Module)
+    Module.save_file("good", str(path), metadata=3)  # type: ignore[arg-type]
+    assert path.read_text() == "good 3" and seen[0].name == ".model.safetensors.1.draft"
+    with pytest.raises(RuntimeError, match="cannot be written"):
+        Module.save_file("bad", path)
+    assert path.read_text() == "good 3" and os.listdir(tmp_path) == [path.name]
+    assert "safetensors" not in sys.modules or path.exists()

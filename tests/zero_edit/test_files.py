@@ -1,0 +1,73 @@
+"""Rank 0 of an unmodified script keeps files, and is killed: none is emptied or half written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.process.job import Job
+
+SCRIPT = """
+import csv, json, logging, os, pathlib, signal
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data.distributed import DistributedSampler
+
+HERE, EPOCHS = pathlib.Path(__file__).parent, 5
+rank = int(os.environ["RANK"])
+if rank == 0:
+    logging.basicConfig(filename=HERE / "early.log", filemode="w", level=logging.INFO)
+    logging.info("begins")
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+data = TensorDataset(torch.randn(96, 4), torch.randn(96, 1))
+sampler = DistributedSampler(data)
+loader = DataLoader(data, 8, sampler=sampler)
+model = DistributedDataParallel(torch.nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+if rank == 0:
+    (HERE / "config.json").write_text(json.dumps({"epochs": EPOCHS}))
+    metrics = open(HERE / "metrics.csv", "w", newline="")
+    table = csv.writer(metrics)
+    table.writerow(["epoch", "loss"])
+for epoch in range(EPOCHS):
+    sampler.set_epoch(epoch)
+    for number, (inputs, targets) in enumerate(loader):
+        loss = torch.nn.functional.mse_loss(model(inputs), targets)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if (rank, epoch, number) == (0, 2, 2) and not (HERE / "died").exists():
+            (HERE / "died").touch()
+            with open(HERE / "best.json", "w") as file:
+                file.write('{"epoch": ')
+                file.flush()
+                os.kill(os.getpid(), signal.SIGKILL)
+    if rank == 0:
+        table.writerow([epoch, "%.6f" % loss.item()])
+        metrics.flush()
+        with open(HERE / "best.json", "w") as file:
+            json.dump({"epoch": epoch}, file)
+        best = json.loads((HERE / "best.json").read_text())
+        print(f"WROTE {best}", flush=True)
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.timeout(300)
+def test_a_successor_goes_on_with_the_files_of_its_predecessor(tmp_path: Path) -> None:
+    with Job(tmp_path, SCRIPT, "--device", "cpu", "--replicas", "2") as job:
+        job.expect("rank 0 goes on writing config.json, metrics.csv")
+        job.expect("what was in early.log is lost: the script has opened it for writing before")
+        assert job.end() == 0, job.output
+    lines = (tmp_path / "metrics.csv").read_text().splitlines()
+    epochs = [line.split(",")[0] for line in lines]  # its peer trains on while it is away
+    assert epochs[:3] == ["epoch", "0", "1"] and epochs[-1] == "4", epochs
+    assert len(set(epochs)) == len(epochs), epochs
+    assert json.loads((tmp_path / "config.json").read_text()) == {"epochs": 5}
+    assert json.loads((tmp_path / "best.json").read_text()) == {"epoch": 4}
+    assert "{'epoch': 4}" in job.output, job.output
+    assert not list(tmp_path.glob(".*.draft"))

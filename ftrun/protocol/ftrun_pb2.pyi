@@ -385,10 +385,12 @@ class HealProgress(_message.Message):
     def __init__(self, done_bytes: _Optional[int] = ..., total_bytes: _Optional[int] = ...) -> None: ...
 
 class Present(_message.Message):
-    __slots__ = ("endpoint",)
+    __slots__ = ("endpoint", "part")
     ENDPOINT_FIELD_NUMBER: _ClassVar[int]
+    PART_FIELD_NUMBER: _ClassVar[int]
     endpoint: Endpoint
-    def __init__(self, endpoint: _Optional[_Union[Endpoint, _Mapping]] = ...) -> None: ...
+    part: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, endpoint: _Optional[_Union[Endpoint, _Mapping]] = ..., part: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class WorkerHello(_message.Message):
     __slots__ = ("key", "pid", "token")

@@ -20,7 +20,7 @@ A line at the margin is an event; the indented lines below it are the instructio
                        reduced=1.1#1@5 voted=1.1#1@5 local_step_index=2 cannot_repair]
     0a: built 1.1#1 | buildfailed 1.1#1: reason | promised 1.2#1@7 | refused 1.2#1@7 current=8
     0a: inforce 1.1#1@0 | errored 1.1#1@5: reason | healed 1.1#1@5 from 0,2 | progress 5
-    0a: leaving finished | present
+    0a: leaving finished | present [part=0,1]
     asks drain 0 | asks restart 0 | asks kill 0.1 | asks stack 0 | asks drain node=host-A (people)
     asks restart 0 id=x                  with this request_id
     A answers 1 0a: stacks of a worker
@@ -250,7 +250,8 @@ class Replay:
         if kind == "leaving":
             return m.Leaving(m.LeaveReason(words[0]))
         if kind == "present":
-            return m.Present(Endpoint("10.0.0.1", f"{key.replica_id}{key.incarnation}:1"))
+            part = tuple(words[0].removeprefix("part=").split(",")) if words else ()
+            return m.Present(Endpoint("10.0.0.1", f"{key.replica_id}{key.incarnation}:1"), part)
         attempt, step = _tagged(words[0])
         if kind == "built":
             return m.Built(attempt)

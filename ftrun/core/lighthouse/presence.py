@@ -6,14 +6,14 @@ nobody trains, the answer waits until all replicas that are to take part are pre
 they train: then it reads what they have exchanged (E1). Once there is a quorum its members are the
 answer, and it comes at once, also while its survivors wait for more. A worker that cannot reach a
 peer asks again, because that peer may have been restarted. A restarted lighthouse is asked again
-too; it does not know who took part.
+too, and the question says who takes part.
 
 Not here: what workers exchange (core/worker/exchange.py); membership, which this does not change.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 
 from ftrun.core import messages as m
 from ftrun.core.ids import replica_order
@@ -34,11 +34,14 @@ class Presence:
         self._state = state
         self._asking: dict[str, str] = {}
         self._asked_at: float | None = None
-        self._part: frozenset[str] = frozenset()
+        self._part: Set[str] = frozenset()
 
     def on_present(self, replica: Replica, rank: int, present: m.Present) -> None:
         """A worker is here, and asks for its peers."""
         replica.present[rank] = present.endpoint
+        if not self._part and self._state.phase not in IN_QUORUM:
+            slots = {slot.replica_id for slot in self._state.slots}
+            self._part = slots.intersection(present.part)
         self._asking[replica.replica_id] = replica.incarnation
         if self._asked_at is None:
             self._asked_at = self._state.now
@@ -121,7 +124,7 @@ class Presence:
         enough = state.needed if is_late else state.slots.open_count
         return self._of(False, here) if len(here) >= enough else None
 
-    def _open_part(self) -> frozenset[str]:
+    def _open_part(self) -> Set[str]:
         """The slots that take part in the set-up and are not over."""
         if not self._part:
             return self._part

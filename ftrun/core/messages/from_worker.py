@@ -202,9 +202,13 @@ class Present:
 
     The lighthouse answers with a Roster: at once if a quorum trains, else when all replicas that
     are to take part are present.
+
+    ``part``: the slots that the last Roster of this worker named, if nobody trained then. So a
+    restarted lighthouse knows who takes part in the set-up.
     """
 
     endpoint: Endpoint
+    part: tuple[str, ...] = ()
 
 
 FromWorker: TypeAlias = (

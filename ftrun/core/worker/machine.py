@@ -123,6 +123,7 @@ class StepMachine:
         self._lease = WorkerLease()
         self.has_reported = False  # nothing is sent before the Report of the first step
         self.asks_for_peers = self.has_asked_for_peers = False
+        self._part: tuple[str, ...] = ()
         self.gaps = 0  # how often a quorum may have come and gone that had left this worker out
         self._adopted: Attempt | None = None
         self.begun = 0  # steps, also those that were not committed
@@ -929,7 +930,7 @@ class StepMachine:
 
     def _on_peers_asked(self, event: e.PeersAsked) -> None:
         self.asks_for_peers = self.has_asked_for_peers = True
-        self._out.append(e.Send(m.Present(self.endpoint)))
+        self._out.append(e.Send(m.Present(self.endpoint, self._part)))
 
     def _on_peer_unreached(self, event: e.PeerUnreached) -> None:
         if self.in_force is not None and self.in_force.attempt == event.attempt:
@@ -938,6 +939,8 @@ class StepMachine:
     def _on_roster(self, event: m.Roster) -> None:
         if self.asks_for_peers:
             self.asks_for_peers = False
+            names = () if event.has_begun else event.entries
+            self._part = tuple(entry.replica_id for entry in names)
             self._out.append(e.ShowPeers(event))
 
     def _on_leave_now(self, event: m.LeaveNow) -> None:

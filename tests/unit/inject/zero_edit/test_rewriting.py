@@ -1,3 +1,4 @@
+# ruff: noqa: SIM115  # files that stay open are what is tested
 """Files of a script that are opened for writing: before a join, in the loop, and half written."""
 
 from __future__ import annotations

@@ -51,12 +51,15 @@ class Line:
 class Job:
     """A running job. ``lighthouse`` is the process that it asks; ``gone`` are drained replicas.
 
-    ``agents``: ftrun's pids, if it runs on several nodes.
+    ``agents``: ftrun's pids, if it runs on several nodes. ``preload``: a module that the script's
+    process imports before it.
     """
 
     peer: str
     out: Path
     replicas: int
+    script: Path = WORKER
+    preload: str = ""
     lighthouse: psutil.Process | None = None
     stopping: threading.Event = field(default_factory=threading.Event)
     gone: set[int] = field(default_factory=set)
@@ -110,19 +113,27 @@ class Job:
 
 @contextmanager
 def run_job(
-    peer: str, replicas: int, first_step: int = 20, nodes: int = 1, **settings: str | float
+    peer: str,
+    replicas: int,
+    first_step: int = 20,
+    nodes: int = 1,
+    script: Path = WORKER,
+    preload: str = "",
+    **settings: str | float,
 ) -> Iterator[Job]:
     """A job of ``peer`` with ``settings`` (``BENCH_…`` of worker.py, in lower case).
 
     The block begins when all have committed ``first_step``, and should end with ``Job.stop``.
     ``nodes``: the number of ftrun's agents; with more than one, the lighthouse is a process apart.
+    ``script``: one that ``preload`` lets write what worker.py writes.
     """
     out = Path(tempfile.mkdtemp(prefix=f"bench-{peer}-"))
-    job = Job(peer, out, replicas)
+    job = Job(peer, out, replicas, script=script, preload=preload)
     environment = {
         **os.environ,
         "BENCH_PEER": peer,
         "BENCH_OUT": str(out),
+        "BENCH_PRELOAD": preload,
         "OMP_NUM_THREADS": "1",
         **{f"BENCH_{name.upper()}": str(value) for name, value in settings.items()},
     }
@@ -195,14 +206,18 @@ def _last_step(path: Path) -> int:
 @contextmanager
 def _ftrun(job: Job, environment: dict[str, str], nodes: int) -> Iterator[None]:
     """``ftrun --replicas N worker.py``."""
-    command = [BIN / "ftrun", "--replicas", str(job.replicas), "--max-restarts", "1000"]
+    command: list[str | Path] = [BIN / "ftrun", "--replicas", str(job.replicas)]
+    command += ["--max-restarts", "1000"]
+    command += ["--device", "cpu", "--preload", job.preload] if job.preload else []
     if nodes > 1:
         with _ftrun_nodes(job, [*command, "--nodes", str(nodes)], environment, nodes):
             yield
         return
-    command += ["--log-dir", job.out / "logs", WORKER]
+    command += ["--log-dir", job.out / "logs", job.script]
     with open(job.out / "ftrun.log", "wb") as log:
-        process = subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(
+            command, env=environment, cwd=job.out, stdout=log, stderr=subprocess.STDOUT
+        )
         try:
             wait(lambda: _lighthouse_of(process) is not None, START_TIMEOUT_S, "the lighthouse")
             job.lighthouse = _lighthouse_of(process)
@@ -224,7 +239,7 @@ def _ftrun_nodes(
     lines = [service]
     for node in range(nodes):
         agent = [*command, "--lighthouse", f"127.0.0.1:{port}", *own]
-        lines.append([*agent, "--log-dir", job.out / f"logs{node}", WORKER])
+        lines.append([*agent, "--log-dir", job.out / f"logs{node}", job.script])
     with ExitStack() as stack:
         log = stack.enter_context(open(job.out / "ftrun.log", "wb"))
         started = []
@@ -275,8 +290,9 @@ def start_torchft_group(
     lighthouse_port: int,
     environment: dict[str, str],
     log: IO[bytes],
+    directory: Path | None = None,
 ) -> subprocess.Popen[bytes]:
-    """One replica group of one worker, with a store of its own."""
+    """One replica group of one worker, with a store of its own, in ``directory``."""
     own = {
         "REPLICA_GROUP_ID": str(replica),
         "NUM_REPLICA_GROUPS": str(replicas),
@@ -288,7 +304,8 @@ def start_torchft_group(
         "RUST_LOG": "error",
     }
     command = [sys.executable, "-c", _TORCHFT_MAIN, script]
-    return subprocess.Popen(command, env={**environment, **own}, stdout=log, stderr=log)
+    both = {**environment, **own}
+    return subprocess.Popen(command, env=both, cwd=directory, stdout=log, stderr=log)
 
 
 def run_alone(
@@ -344,7 +361,9 @@ def _torchft(job: Job, environment: dict[str, str], nodes: int) -> Iterator[None
 def _keep_running(job: Job, replica: int, port: int, environment: dict[str, str]) -> None:
     while not job.stopping.is_set() and replica not in job.gone:
         with open(job.out / f"torchft.{replica}.log", "ab") as log:
-            process = start_torchft_group(WORKER, replica, job.replicas, port, environment, log)
+            process = start_torchft_group(
+                job.script, replica, job.replicas, port, environment, log, job.out
+            )
             while process.poll() is None and not job.stopping.wait(LOOK_S):
                 pass
             try:
@@ -354,11 +373,13 @@ def _keep_running(job: Job, replica: int, port: int, environment: dict[str, str]
 
 
 _TORCHFT_MAIN = """
-import os, runpy, sys
+import importlib, os, runpy, sys
 import torch.distributed as dist
 store = dist.TCPStore("localhost", int(os.environ["MASTER_PORT"]), is_master=True, \
 wait_for_workers=False)
 sys.argv = sys.argv[1:]
+if os.environ.get("BENCH_PRELOAD"):
+    importlib.import_module(os.environ["BENCH_PRELOAD"])
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
 

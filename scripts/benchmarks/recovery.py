@@ -49,7 +49,7 @@ def measure(replicas: int, kills: int, rounds: int, seed: int) -> Result:
         for peer in PEERS:
             with run_job(peer, replicas) as job:
                 for _ in range(kills):
-                    found[peer].append(_kill_one(job, rng, traces))
+                    found[peer].append(kill_one(job, rng, traces))
                 frozen[peer].append(_without_lighthouse(job))
                 job.stop()
     return Result(
@@ -82,7 +82,10 @@ def _frozen_row(frozen: dict[str, list[float]]) -> Row:
     return Row("frozen_lighthouse_percent", what, "%", frozen, higher_is_better=True)
 
 
-def _kill_one(job: Job, rng: random.Random, traces: dict[str, Trace]) -> Kill:
+def kill_one(
+    job: Job, rng: random.Random, traces: dict[str, Trace], steps_after: int = STEPS_BETWEEN_KILLS
+) -> Kill:
+    """Kill a random replica, and wait until it is back and ``steps_after`` steps have followed."""
     processes = {replica: job.newest(replica) for replica in range(job.replicas)}
     victim = rng.randrange(job.replicas)
     step = job.reached()
@@ -91,7 +94,7 @@ def _kill_one(job: Job, rng: random.Random, traces: dict[str, Trace]) -> Kill:
     _await_replacement(job, victim, processes[victim].name)
     newcomer = read(job.newest(victim))
     rejoined = next(line.when for line in newcomer if line.committed)
-    job.await_step(step + STEPS_BETWEEN_KILLS, RECOVERY_TIMEOUT_S)
+    job.await_step(step + steps_after, RECOVERY_TIMEOUT_S)
     survivors = [read(path) for replica, path in processes.items() if replica != victim]
     if job.peer not in traces:
         everybody = [*survivors, read(processes[victim]), read(job.newest(victim))]

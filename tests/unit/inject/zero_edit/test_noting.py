@@ -20,7 +20,7 @@ from ftrun.inject.zero_edit.place import LoaderPlace, Place
 def noting(monkeypatch: pytest.MonkeyPatch) -> Iterator[Noting]:
     gc.collect()
     monkeypatch.setattr(OPEN, "_held", {})
-    made = Noting(Frameworks(), lambda: 0)
+    made = Noting(frameworks, counters_of(frameworks), lambda: 0)
 
     def before(iterator: LoaderIterator) -> None:
         frames = script_frames()

@@ -41,6 +41,7 @@ OBJECTS_DEEP = 2
 TYPES_MAX = 4096
 NESTED_MAX = 8
 
+_TEXT = {str}
 _OWN = re.compile(r"rank|process_zero|main_process|is_main|is_master|is_lead|hostname|^pid$|device")
 _FTRUN = str(Path(__file__).resolve().parents[2])
 _LIBRARIES = tuple(
@@ -198,12 +199,12 @@ def inside(name: str, value: Any) -> Iterator[tuple[str, dict[Any, Any], Any, An
 
 def is_table(values: dict[Any, Any]) -> bool:
     """Whether a dict is a container of its own, because its keys name no values."""
-    return len(values) > DICT_MAX or any(type(key) is not str for key in values)
+    return len(values) > DICT_MAX or not set(map(type, list(values))) <= _TEXT
 
 
 def _items(name: str, values: dict[Any, Any]) -> Iterator[tuple[str, dict[Any, Any], Any, Any]]:
     if len(values) <= DICT_MAX:
-        for key, item in values.items():
+        for key, item in list(values.items()):  # another thread of the script may add to it
             if type(key) is str and (is_plain(item) or type(item) in CONTAINERS):
                 yield f"{name}[{key}]", values, key, item
 

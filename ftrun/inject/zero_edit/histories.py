@@ -281,8 +281,8 @@ def _frozen(value: Any, depth: int = 0) -> Any:
     if depth >= DEPTH_MAX or not (kind in _NAMES or kind in DICTS) or len(value) > NESTED_MAX:
         raise NotPlain
     if kind in DICTS:
-        return {_frozen(k, depth + 1): _frozen(v, depth + 1) for k, v in value.items()}
-    return kind(_frozen(x, depth + 1) for x in value)
+        return {_frozen(k, depth + 1): _frozen(v, depth + 1) for k, v in list(value.items())}
+    return kind(_frozen(x, depth + 1) for x in list(value))
 
 
 # ---------------------------------------------------------------- as JSON

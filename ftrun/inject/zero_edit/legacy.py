@@ -132,7 +132,7 @@ def left_at(path: Path) -> Left | None:
     try:
         entries = [json.loads(entry) for entry in read(path)]
         return _joined(entries) if entries else None
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, LookupError, TypeError, AttributeError):
         return None
 
 

@@ -16,8 +16,10 @@ from ftrun.inject.zero_edit.frames import (
     is_script,
     read_values,
     script_frames,
-    write_values,
 )
+from ftrun.inject.zero_edit.writing import write_values
+
+KEPT: dict[str, Any] = {}
 
 
 class Counters:
@@ -41,6 +43,23 @@ def test_values_of_a_frame() -> None:
     assert found["holder.inner.steps"] == 3
     assert "holder.rank" not in found
     assert (count, name, best, text, table[3]) == (4, "x", 0.5, None, 4)
+
+
+def test_containers_of_a_frame() -> None:
+    losses, ranks = [1.0], [0]
+    history = {"train": [1.0], "inner": {"val": [2.0], "n": 1}, "by_epoch": {1: 2}}
+    holder = Counters()
+    holder.inner = {3}
+    values = read_values(sys._getframe(), KEPT)
+    assert {
+        "losses": losses,
+        "history[train]": [1.0],
+        "history[inner][val]": [2.0],
+        "history[by_epoch]": {1: 2},
+        "holder.inner": {3},
+    } == KEPT
+    assert KEPT["losses"] is losses and ranks == [0]
+    assert values["history[inner][n]"] == 1 and history["train"] is KEPT["history[train]"]
 
 
 @dataclass

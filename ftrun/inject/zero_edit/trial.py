@@ -37,8 +37,8 @@ class Trial:
     """One worker's part in a trial.
 
     ``kill_at``: the step at which ``victim`` dies in its first life. ``steps``: from there on the
-    trial ends when all replicas have contributed to ``TOGETHER_STEPS`` in a row. ``reports``: of
-    several workers of a replica the first one.
+    trial ends when all replicas have contributed to ``TOGETHER_STEPS`` in a row. Of several workers
+    of a replica the first one ``reports``, and the last one ``dies``.
     """
 
     directory: Path
@@ -49,6 +49,7 @@ class Trial:
     steps: int
     replicas: int
     reports: bool = True
+    dies: bool = True
     joined: str = ""
     set_to: list[str] = field(default_factory=list)
     _complete_for: int = 0
@@ -61,7 +62,8 @@ class Trial:
         All replicas count the same steps, so they end at the same one.
         """
         step = manager.current_step()
-        if self.replica_id == self.victim and not self.starts and step == self.kill_at:
+        is_victim = self.replica_id == self.victim and self.dies
+        if is_victim and not self.starts and step == self.kill_at:
             os.kill(os.getpid(), signal.SIGKILL)
         self._complete_for += 1
         if manager.num_participants() < self.replicas:
@@ -122,6 +124,7 @@ def trial_of(here: WorkerContext) -> Trial | None:
         plan["steps"],
         here.replicas,
         here.group_rank == 0,
+        here.group_rank == here.workers_per_replica - 1,
     )
 
 

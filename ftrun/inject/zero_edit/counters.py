@@ -9,7 +9,7 @@ Not here: reading and setting them (frames.py, writing.py), the place (noting.py
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -39,9 +39,12 @@ FRAMEWORK = ""
 FILE = "left-{replica_id}.{group_rank}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Read:
-    """Plain values and containers of some frames, innermost first; then a framework's."""
+    """Plain values and containers of some frames, innermost first; then a framework's.
+
+    Nobody changes it. (A frozen one takes three times as long, and each draw makes one.)
+    """
 
     functions: tuple[str, ...] = ()
     values: tuple[Values, ...] = ()
@@ -54,9 +57,6 @@ class Read:
     def seen(self) -> Iterable[tuple[str, dict[str, Seen]]]:
         """By function."""
         return zip(self.functions, self.containers, strict=False)
-
-
-NOTHING = Read()
 
 
 @dataclass(slots=True)
@@ -106,16 +106,15 @@ class Counters:
         self._left_for = ""  # the life whose values are being left
         self._own: dict[str, set[str]] = {}
 
-    def read(self, frames: list[FrameType]) -> Read:
-        """The script as it stands. It runs at every draw."""
+    def read(self, here: Sequence[Spot], frames: list[FrameType]) -> Read:
+        """The script as it stands ``here``. It runs at every draw."""
         values, containers = [], []
         for frame in frames:
             found: dict[str, Any] = {}
             values.append(read_values(frame, found))
             containers.append({path: see(x) for path, x in found.items()} if found else {})
-        names = [spot_of(frame).name for frame in frames]
-        everything = (*values, self._frameworks.values())
-        return Read((*names, FRAMEWORK), everything, tuple(containers))
+        values.append(self._frameworks.values())
+        return Read((*[spot.name for spot in here], FRAMEWORK), tuple(values), tuple(containers))
 
     def begin(self, read: Read) -> None:
         """The script before its first step: nothing has changed."""
@@ -219,7 +218,7 @@ class Counters:
 
     def _adopt(self, frames: list[FrameType], theirs: Details, left: Left | None) -> None:
         """Go on from what has been set, as if this worker had changed it when others did."""
-        self.begin(self.read(frames))
+        self.begin(self.read([spot_of(frame) for frame in frames], frames))
         self._changes.adopt(theirs.changed)
         self._histories.adopt({(name, path): step for name, path, step, _ in theirs.lists})
         if left is None:

@@ -165,12 +165,26 @@ class _Kinds(dict[type, _Kind]):
 
 
 _KINDS = _Kinds()
+_PLAIN, _CONTAINER, _NOTHING = _Kind.PLAIN, _Kind.CONTAINER, _Kind.NOTHING
 
 
 @lru_cache(maxsize=65_536)
 def is_own(name: str) -> bool:
     """Whether a variable of this name belongs to one rank, as ``is_world_process_zero`` does."""
     return _OWN.search(name) is not None
+
+
+class _Names(dict[str, bool]):
+    """Whether a variable of each name is left out: Python's own, and those of one rank."""
+
+    def __missing__(self, name: str) -> bool:
+        is_left_out = name.startswith("__") or is_own(name)
+        if len(self) < TYPES_MAX:
+            self[name] = is_left_out
+        return is_left_out
+
+
+_LEFT_OUT = _Names()
 
 
 def is_plain(value: Any) -> bool:
@@ -234,14 +248,15 @@ def read_values(frame: FrameType, containers: dict[str, Any] | None = None) -> V
     found: Values = {}
     is_package = containers is None or is_loop_package(frame.f_code.co_filename)
     kept: dict[str, Any] = {} if is_package else cast("dict[str, Any]", containers)
-    for name, value in frame.f_locals.items():
-        kind = _KINDS[type(value)]
-        if kind is _Kind.NOTHING or name.startswith("__") or is_own(name):
+    known = dict(frame.f_locals)  # another thread may set the script's global names
+    kinds = map(_KINDS.__getitem__, map(type, known.values()))
+    for (name, value), kind in zip(known.items(), kinds, strict=True):
+        if kind is _NOTHING or _LEFT_OUT[name]:
             continue
-        if kind is _Kind.PLAIN:
+        if kind is _PLAIN:
             if type(value) is not str or len(value) <= TEXT_CHARS_MAX:
                 found[name] = value
-        elif kind is _Kind.CONTAINER:
+        elif kind is _CONTAINER:
             kept[name] = value
         else:
             _read_inside(name, value, found, kept)

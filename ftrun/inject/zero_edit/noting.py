@@ -10,12 +10,12 @@ Not here: when a step begins, and how a newcomer is set to a place (loop.py).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from ftrun.inject.zero_edit.counters import NOTHING, Counters, Read
+from ftrun.inject.zero_edit.counters import Counters, Read
 from ftrun.inject.zero_edit.counting import RANGES
 from ftrun.inject.zero_edit.frames import Spot, Values, script_frames, spot_of
 from ftrun.inject.zero_edit.frameworks import Frameworks
@@ -34,7 +34,7 @@ class Noted:
 
     order: int = 0
     stack: tuple[Spot, ...] = ()
-    read: Read = NOTHING
+    read: Read = field(default_factory=Read)
     ranges: tuple[tuple[Spot, int], ...] = ()
     exchanges: int = 0
 
@@ -93,7 +93,7 @@ class Noting:
         self.look()
         self._order += 1
         self._frameworks.look(frames)
-        read = self._counters.read(frames)
+        read = self._counters.read(here, frames)
         ranges = RANGES.current({spot.name for spot in here})
         return Noted(self._order, here, read, ranges, self._exchanges())
 

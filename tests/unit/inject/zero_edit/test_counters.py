@@ -29,7 +29,9 @@ class Replica:
         self.counters: Counters = counters_of(
             Frameworks(), directory, lambda: self.step, life, slot
         )
-        self.in_frame(lambda frame: self.counters.begin(self.counters.read([frame])))
+        self.in_frame(
+            lambda frame: self.counters.begin(self.counters.read([spot_of(frame)], [frame]))
+        )
 
     def in_frame(self, call: Callable[[FrameType], Any]) -> Any:
         def main(steps: int, best: Any, log: Any) -> tuple[Any, ...]:
@@ -48,7 +50,9 @@ class Replica:
 
         def at(frame: FrameType) -> Place:
             here = spot_of(frame)
-            values, details = self.counters.note(self.counters.read([frame]), loop)
+            values, details = self.counters.note(
+                self.counters.read([spot_of(frame)], [frame]), loop
+            )
             stack = (here, Spot("test_counters.py:run", 2))
             place = Place(stack=stack, ranges=loop, counters=values, details=details)
             return Place.decode(place.encode())

@@ -26,7 +26,7 @@ for step in range(10**6):
     optimizer.param_groups[0]["lr"] = 0.1 * (1 + dist.get_rank())
     optimizer.step()
     losses.append(loss.item())
-    outputs.append(loss.detach())
+    outputs.append(loss.detach().view(1))
 """
 
 

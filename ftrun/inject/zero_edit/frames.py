@@ -21,6 +21,9 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, cast
 
+from ftrun.inject.zero_edit import single
+from ftrun.inject.zero_edit.single import is_number, is_tensor
+
 LOOP_PACKAGES = (
     "/transformers/",
     "/accelerate/",
@@ -143,6 +146,8 @@ class _Kind(Enum):
     """What may be found in a variable of one type."""
 
     PLAIN = "plain"
+    NUMBER = "number"
+    TENSOR = "tensor"
     INSIDE = "inside"
     CONTAINER = "container"
     NOTHING = "nothing"
@@ -154,6 +159,10 @@ class _Kinds(dict[type, _Kind]):
     def __missing__(self, kind: type) -> _Kind:
         if kind in PLAIN:
             found = _Kind.PLAIN
+        elif is_number(cast(Hashable, kind)):
+            found = _Kind.NUMBER
+        elif is_tensor(cast(Hashable, kind)):
+            found = _Kind.TENSOR
         elif kind in CONTAINERS and kind not in DICTS:
             found = _Kind.CONTAINER
         else:
@@ -165,7 +174,8 @@ class _Kinds(dict[type, _Kind]):
 
 
 _KINDS = _Kinds()
-_PLAIN, _CONTAINER, _NOTHING = _Kind.PLAIN, _Kind.CONTAINER, _Kind.NOTHING
+_PLAIN, _NUMBER, _CONTAINER = _Kind.PLAIN, _Kind.NUMBER, _Kind.CONTAINER
+_TENSOR, _NOTHING = _Kind.TENSOR, _Kind.NOTHING
 
 
 @lru_cache(maxsize=65_536)
@@ -190,12 +200,30 @@ _LEFT_OUT = _Names()
 def is_plain(value: Any) -> bool:
     """Whether a value may be a counter."""
     kind = type(value)
-    return kind in PLAIN and (kind is not str or len(value) <= TEXT_CHARS_MAX)
+    if kind is str:
+        return len(value) <= TEXT_CHARS_MAX
+    return kind in PLAIN or is_number(cast(Hashable, kind))
 
 
 def plain_values(values: dict[str, Any]) -> Values:
     """The plain values among an object's attributes that do not belong to one rank."""
-    return {name: value for name, value in values.items() if is_plain(value) and not is_own(name)}
+    return {
+        name: as_plain(value)
+        for name, value in values.items()
+        if is_plain(value) and not is_own(name)
+    }
+
+
+def is_value(value: Any) -> bool:
+    """Whether a variable's value may be a counter: also a tensor that is a single number."""
+    return is_plain(value) or (_KINDS[type(value)] is _TENSOR and single.is_single(value))
+
+
+def as_plain(value: Any) -> Any:
+    """A counter's value, as JSON has it."""
+    if type(value) in PLAIN:
+        return value
+    return single.packed(value) if _KINDS[type(value)] is _TENSOR else value.item()
 
 
 def inside(name: str, value: Any) -> Iterator[tuple[str, dict[Any, Any], Any, Any]]:
@@ -219,8 +247,9 @@ def is_table(values: dict[Any, Any]) -> bool:
 def _items(name: str, values: dict[Any, Any]) -> Iterator[tuple[str, dict[Any, Any], Any, Any]]:
     if len(values) <= DICT_MAX:
         for key, item in list(values.items()):  # another thread of the script may add to it
-            if type(key) is str and (is_plain(item) or type(item) in CONTAINERS):
-                yield f"{name}[{key}]", values, key, item
+            if type(key) is str and (is_value(item) or type(item) in CONTAINERS):
+                plain = item if type(item) in CONTAINERS else as_plain(item)
+                yield f"{name}[{key}]", values, key, plain
 
 
 def _attributes(
@@ -228,9 +257,9 @@ def _attributes(
 ) -> Iterator[tuple[str, dict[Any, Any], Any, Any]]:
     for key, item in list(vars(holder).items()):
         kind = _KINDS[type(item)]
-        if kind is _Kind.PLAIN:
-            if is_plain(item):
-                yield f"{name}.{key}", vars(holder), key, item
+        if kind is _PLAIN or kind is _NUMBER or kind is _TENSOR:
+            if is_value(item):
+                yield f"{name}.{key}", vars(holder), key, as_plain(item)
         elif type(item) in CONTAINERS:
             if not _is_of_loop_package(cast(Hashable, type(holder))):
                 yield f"{name}.{key}", vars(holder), key, item
@@ -258,6 +287,11 @@ def read_values(frame: FrameType, containers: dict[str, Any] | None = None) -> V
                 found[name] = value
         elif kind is _CONTAINER:
             kept[name] = value
+        elif kind is _NUMBER:
+            found[name] = value.item()
+        elif kind is _TENSOR:
+            if single.is_single(value):
+                found[name] = single.packed(value)
         else:
             _read_inside(name, value, found, kept)
         if len(found) >= NAMES_MAX or len(kept) >= NAMES_MAX:
@@ -282,5 +316,5 @@ def _read_inside(name: str, value: Any, found: Values, kept: dict[str, Any]) -> 
 
 def short(value: Any) -> str:
     """A value, for people."""
-    text = repr(value)
+    text = repr(single.unpacked(value))
     return text if len(text) <= 40 else text[:37] + "..."

@@ -15,11 +15,13 @@ from __future__ import annotations
 
 import json
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
+from ftrun.inject.zero_edit import single
 from ftrun.inject.zero_edit.frames import DICTS, TEXT_CHARS_MAX
+from ftrun.inject.zero_edit.single import is_number, is_tensor
 
 VALUES_MAX, BYTES_MAX = 10_000, 256 << 10
 """Of all containers together."""
@@ -192,6 +194,8 @@ class Histories:
             if len(self._known) >= TRACKED_MAX:
                 return None, None
             known = self._known[key] = _Known(kind, -1, None, _NEVER)
+            if not now.is_plain:  # such as a batch: named only if it changes its length
+                known.length = now.length
         start = _goes_on(known, now) if known.kind is kind else None
         if start == now.length or (start is None and not now.is_plain and _is_same(known, now)):
             return known, None
@@ -278,6 +282,10 @@ def _frozen(value: Any, depth: int = 0) -> Any:
         if kind is str and len(value) > TEXT_CHARS_MAX:
             raise NotPlain
         return value
+    if is_number(cast(Hashable, kind)):
+        return value.item()
+    if is_tensor(cast(Hashable, kind)) and single.is_single(value):
+        return value
     if depth >= DEPTH_MAX or not (kind in _NAMES or kind in DICTS) or len(value) > NESTED_MAX:
         raise NotPlain
     if kind in DICTS:
@@ -297,14 +305,16 @@ def packed_values(kind: type, values: Sequence[Any]) -> Packed:
 def _packed(value: Any) -> Any:
     if type(value) in _PLAIN:
         return value
+    if is_tensor(cast(Hashable, type(value))):
+        return single.packed(value)
     items = value.items() if type(value) in DICTS else value
     return packed_values(type(value), list(items))
 
 
 def unpacked(value: Any) -> Any:
     """What was packed."""
-    if type(value) is not dict:
-        return value
+    if type(value) is not dict or "kind" not in value:
+        return single.unpacked(value)
     values = [x if type(x) is not dict else unpacked(x) for x in value["values"]]
     match value["kind"]:
         case "dict":

@@ -15,14 +15,15 @@ from collections.abc import Hashable, Iterator, Mapping
 from types import FrameType
 from typing import Any, cast
 
-from ftrun.inject.zero_edit import histories
+from ftrun.inject.zero_edit import histories, single
 from ftrun.inject.zero_edit.frames import (
     CONTAINERS,
     DICTS,
     Values,
+    as_plain,
     holds_values,
     is_own,
-    is_plain,
+    is_value,
     short,
 )
 
@@ -94,11 +95,16 @@ def _write_plain(here: _Frame, values: Values) -> Iterator[str]:
         holder, key = found
         value = holder.get(key, _ABSENT)
         if value is _ABSENT:  # the script has not set it yet
-            here.put(holder, key, new)
+            here.put(holder, key, single.unpacked(new))
             yield f"{path} →{short(new)}"
-        elif is_plain(value) and (value != new or type(value) is not type(new)):
-            here.put(holder, key, new)
+        elif is_value(value) and not _are_equal(value, new):
+            here.put(holder, key, single.unpacked(new))
             yield f"{path} {short(value)}→{short(new)}"
+
+
+def _are_equal(value: Any, new: Any) -> bool:
+    plain = as_plain(value)
+    return type(plain) is type(new) and bool(plain == new)
 
 
 def _write_containers(here: _Frame, lists: Mapping[str, histories.Packed]) -> Iterator[str]:

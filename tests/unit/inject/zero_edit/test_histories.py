@@ -125,6 +125,28 @@ def test_other_containers() -> None:
     assert given(cuts) == expected
 
 
+def test_numbers_of_numpy() -> None:
+    numpy = pytest.importorskip("numpy")
+    losses: list[Any] = []
+    known = begun(losses=losses)
+    losses += [numpy.float64(0.5), numpy.float32(0.25), numpy.int64(3), numpy.bool_(True)]
+    cuts, _ = note(known, 1, losses=losses)
+    assert given(cuts) == {"losses": [0.5, 0.25, 3, True]}
+    losses.append(torch.tensor(1.5))
+    cuts, _ = note(known, 2, losses=losses)
+    assert given(cuts)["losses"][-1].item() == 1.5
+    assert not carries([numpy.complex64(1)]) and not carries([numpy.zeros(2)])
+
+
+def test_a_batch_is_not_named() -> None:
+    known = begun()
+    for step in range(3):
+        cuts, _ = note(known, step, batch=[torch.zeros(2), torch.zeros(2)])
+        assert within_limits(cuts) == ([], [])
+    cuts, _ = note(known, 3, batch=[torch.zeros(2)])
+    assert within_limits(cuts) == ([], ["batch (list of 1)"])
+
+
 @pytest.mark.parametrize(
     "container",
     [[torch.zeros(1)], [[[[1]]]], [object()], {1: lambda: 0}, ["x" * 5000], [1] * (VALUES_MAX + 1)],

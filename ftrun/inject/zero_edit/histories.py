@@ -17,6 +17,7 @@ import json
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, cast
 
 from ftrun.inject.zero_edit import single
@@ -30,6 +31,7 @@ COPIED = 256
 PROBED = 32
 NESTED_MAX, DEPTH_MAX = 64, 2
 TRACKED_MAX = 512
+SAMPLED = 8
 _PLAIN = frozenset({int, float, bool, str, type(None)})
 _SHORT = frozenset({int, float, bool, type(None)})
 _NAMES: dict[type, str] = {list: "list", deque: "deque", set: "set", tuple: "tuple"}
@@ -117,6 +119,16 @@ class Cut:
         return False
 
     @property
+    def is_history(self) -> bool:
+        """Whether it has plain values, unlike a list of batches. In any thread."""
+        container = self.seen.container
+        try:
+            some = islice(container.items() if type(container) in DICTS else container, SAMPLED)
+            return len(_frozen_all(some)) > 0
+        except (NotPlain, RuntimeError):  # the script may change it now
+            return False
+
+    @property
     def words(self) -> str:
         """For people."""
         kind = type(self.seen.container).__name__
@@ -194,8 +206,6 @@ class Histories:
             if len(self._known) >= TRACKED_MAX:
                 return None, None
             known = self._known[key] = _Known(kind, -1, None, _NEVER)
-            if not now.is_plain:  # such as a batch: named only if it changes its length
-                known.length = now.length
         start = _goes_on(known, now) if known.kind is kind else None
         if start == now.length or (start is None and not now.is_plain and _is_same(known, now)):
             return known, None
@@ -337,7 +347,8 @@ def within_limits(cuts: Iterable[Cut]) -> tuple[list[list[Any]], list[str]]:
         packed = cut.packed()
         nbytes = 0 if packed is None else len(json.dumps(packed))
         if packed is None or values + cut.seen.length > VALUES_MAX or size + nbytes > BYTES_MAX:
-            lacking.append(cut.words)
+            if packed is not None or cut.is_history:
+                lacking.append(cut.words)
             continue
         values, size = values + cut.seen.length, size + nbytes
         found.append([cut.function, cut.path, cut.changed_at, packed])

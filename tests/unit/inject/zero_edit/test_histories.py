@@ -138,13 +138,11 @@ def test_numbers_of_numpy() -> None:
     assert not carries([numpy.complex64(1)]) and not carries([numpy.zeros(2)])
 
 
-def test_a_batch_is_not_named() -> None:
+def test_batches_are_no_history() -> None:
     known = begun()
     for step in range(3):
-        cuts, _ = note(known, step, batch=[torch.zeros(2), torch.zeros(2)])
-        assert within_limits(cuts) == ([], [])
-    cuts, _ = note(known, 3, batch=[torch.zeros(2)])
-    assert within_limits(cuts) == ([], ["batch (list of 1)"])
+        cuts, _ = note(known, step, group=[torch.zeros(2)] * step)
+        assert within_limits(cuts)[1] == []
 
 
 @pytest.mark.parametrize(
@@ -157,10 +155,15 @@ def test_what_does_not_heal(container: Any) -> None:
     known = begun(container=container)
     cuts, grown = note(known, 1, container=container)
     assert not within_limits(cuts)[0] and not grown
-    if type(container) is list:
-        container.append(1)
-        cuts, _ = note(known, 2, container=container)
-        assert within_limits(cuts) == ([], [f"container (list of {len(container)})"])
+
+
+def test_a_list_that_is_too_long_is_named_if_it_changes() -> None:
+    losses = [0.5] * (VALUES_MAX + 1)
+    known = begun(losses=losses)
+    assert within_limits(note(known, 1, losses=losses)[0]) == ([], [])
+    losses.append(1)
+    cuts, _ = note(known, 2, losses=losses)
+    assert within_limits(cuts) == ([], [f"losses (list of {len(losses)})"])
 
 
 def test_the_limit_is_for_all_together() -> None:

@@ -113,7 +113,7 @@ class Cut:
         if self.seen.values is not None or self.values is None:
             return True
         length = self.seen.length
-        if self.seen.container[:length] == self.values[:length]:
+        if are_equal(self.seen.container[:length], self.values[:length]):
             return True
         self.known.is_doubtful = True
         return False
@@ -245,8 +245,9 @@ def _goes_on(known: _Known, now: Seen) -> int | None:
     begin = known.probe if known.probe < len(values) else 0
     known.probe = begin + PROBED
     end = min(begin + PROBED, len(values))
-    is_there = container[0] == values[0] and container[last] == values[last]
-    return len(values) if is_there and container[begin:end] == values[begin:end] else None
+    now_there = [container[0], container[last], *container[begin:end]]
+    known_there = [values[0], values[last], *values[begin:end]]
+    return len(values) if are_equal(now_there, known_there) else None
 
 
 def _values_of(now: Seen) -> list[Any] | None:
@@ -356,6 +357,14 @@ def within_limits(cuts: Iterable[Cut]) -> tuple[list[list[Any]], list[str]]:
 
 
 # ---------------------------------------------------------------- setting
+
+
+def are_equal(one: Any, other: Any) -> bool:
+    """Whether two values are equal; what cannot say so is not, for example an array."""
+    try:
+        return bool(one == other)
+    except Exception:  # noqa: BLE001 - whatever a class of the script's raises
+        return False
 
 
 def are_alike(container: Any, new: Any) -> bool:

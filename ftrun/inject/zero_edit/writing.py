@@ -117,7 +117,9 @@ def _write_containers(here: _Frame, lists: Mapping[str, histories.Packed]) -> It
         if value is _ABSENT:
             here.put(holder, key, new)
             yield f"{path} →{histories.words(new)}"
-        elif type(value) in CONTAINERS and histories.are_alike(value, new) and value != new:
+        elif type(value) in CONTAINERS and histories.are_alike(value, new):
+            if histories.are_equal(value, new):
+                continue
             before = histories.words(value)
             histories.put_into(value, new)
             yield f"{path} {before}→{histories.words(value)}"

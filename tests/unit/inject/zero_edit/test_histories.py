@@ -88,6 +88,16 @@ def test_a_change_in_the_middle_of_a_long_list_is_found_in_time() -> None:
     assert given(cuts) == {"table": table}
 
 
+def test_a_long_list_that_is_filled_with_tensors() -> None:
+    losses: list[Any] = [0.5] * 400
+    known = begun(losses=losses)
+    losses.append(1)
+    cuts, _ = note(known, 1, losses=losses)
+    losses[:] = [torch.zeros(3)] * 500
+    assert within_limits(cuts)[0] == []
+    assert within_limits(note(known, 2, losses=losses)[0]) == ([], [])
+
+
 def test_an_emptied_list_begins_anew() -> None:
     losses = list(range(400))
     known = begun(losses=losses)

@@ -25,14 +25,19 @@ END_S = 30.0
 
 
 def check_script(
-    words: Sequence[str], options: Sequence[str], replicas: int, steps: int, timeout_s: float
+    words: Sequence[str],
+    options: Sequence[str],
+    replicas: int,
+    steps: int,
+    timeout_s: float,
+    workers: int = 1,
 ) -> int:
     """Try the script ``words``; the exit code: 0 if it heals, else 1.
 
     Args:
         words: the script with its arguments.
         options: for ``ftrun run``.
-        replicas: how many; one of them dies once.
+        replicas: how many; one of them dies once. ``workers``: of each; the last one dies.
         steps: the trial ends after so many, if the script does not end before.
         timeout_s: the trial is ended then.
     """
@@ -40,14 +45,15 @@ def check_script(
         directory = Path(name)
         plan = {"victim": VICTIM, "kill_at": max(1, steps // 3), "steps": steps}
         (directory / PLAN).write_text(json.dumps(plan))
-        code, is_late = _run(words, options, replicas, directory, timeout_s)
+        several = ["--workers-per-replica", str(workers)] if workers > 1 else []
+        code, is_late = _run(words, [*several, *options], replicas, directory, timeout_s)
         refused = _read(directory / REFUSED)
         reports = {
             index: found
             for index in range(replicas)
             if (found := _read(directory / f"report-{index}.json")) is not None
         }
-    trial = Trial(replicas, int(VICTIM), code, is_late, timeout_s, refused, reports)
+    trial = Trial(replicas, int(VICTIM), code, is_late, timeout_s, refused, reports, workers)
     lines, is_well = lines_of(trial)
     for line in lines:
         print(f"ftrun check: {line}")

@@ -17,7 +17,7 @@ class Trial:
     """What is known after a trial.
 
     ``refused``: what could not be carried, or None. ``reports``: what each replica has left at the
-    end, by number; one that did not come to it has left none.
+    end, by number; one that did not come to it has left none. ``workers``: of each replica.
     """
 
     replicas: int
@@ -27,6 +27,13 @@ class Trial:
     timeout_s: float
     refused: Mapping[str, Any] | None
     reports: Mapping[int, Mapping[str, Any]]
+    workers: int = 1
+
+    @property
+    def dead(self) -> str:
+        """Who was killed."""
+        worker = f"worker {self.workers - 1} of " if self.workers > 1 else ""
+        return f"{worker}replica {self.victim}"
 
 
 def lines_of(trial: Trial) -> tuple[list[str], bool]:
@@ -64,7 +71,8 @@ def _carried(trial: Trial) -> list[str]:
     lines = [f"carried: {part}" for part in report["carried"]]
     newcomer = trial.reports.get(trial.victim, {})
     if newcomer.get("joined"):
-        lines.append(f"replica {trial.victim} was killed, and joined at {newcomer['joined']}")
+        who = " the replica" if trial.workers > 1 else ""
+        lines.append(f"{trial.dead} was killed, and{who} joined at {newcomer['joined']}")
         if newcomer["set"]:
             lines.append(f"set there: {_some(newcomer['set'])}")
     lines += [f"not carried: {part}" for part in report["loose"]]
@@ -86,7 +94,8 @@ def _problems(trial: Trial) -> list[str]:
     if newcomer and not newcomer["starts"]:
         found.append("the script ended before the trial could kill a replica: give it more steps")
     elif newcomer and not newcomer["joined"]:
-        found.append(f"replica {trial.victim} was killed and did not join its peers")
+        who = "the replica " if trial.workers > 1 else ""
+        found.append(f"{trial.dead} was killed and {who}did not join its peers")
     digests = {index: report["parameters"] for index, report in trial.reports.items()}
     if len(set(digests.values())) > 1:
         each = ", ".join(f"replica {index}: {digest}" for index, digest in digests.items())

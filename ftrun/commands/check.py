@@ -20,6 +20,12 @@ def check(
         list[str] | None, typer.Argument(metavar="SCRIPT [ARGS]...", show_default=False)
     ] = None,
     replicas: Annotated[int, typer.Option(metavar="N", help="Replicas of the trial.")] = 2,
+    workers: Annotated[
+        int,
+        typer.Option(
+            "-w", "--workers-per-replica", metavar="W", help="Workers of each; one dies once."
+        ),
+    ] = 1,
     steps: Annotated[int, typer.Option(metavar="S", help="Steps after which it ends.")] = 60,
     timeout_s: Annotated[
         float, typer.Option("--timeout", metavar="SECONDS", help="When it is ended.")
@@ -34,12 +40,12 @@ def check(
     """Try an unmodified script with a death; the exit code is 1 if it does not heal."""
     if not script:
         raise UserError("Give a script: ftrun check [OPTIONS] SCRIPT [ARGS]...")
-    if replicas < REPLICAS_MIN or steps < STEPS_MIN or timeout_s <= 0:
+    if replicas < REPLICAS_MIN or workers < 1 or steps < STEPS_MIN or timeout_s <= 0:
         raise UserError(
-            f"ftrun check needs --replicas {REPLICAS_MIN} or more, --steps {STEPS_MIN} or more, "
-            "and a --timeout above 0. Nothing was started."
+            f"ftrun check needs --replicas {REPLICAS_MIN} or more, --workers-per-replica 1 or "
+            f"more, --steps {STEPS_MIN} or more, and a --timeout above 0. Nothing was started."
         )
     from ftrun.check.command import check_script
 
     options = ["--device", device, *(["--module"] if module else [])]
-    raise typer.Exit(check_script(script, options, replicas, steps, timeout_s))
+    raise typer.Exit(check_script(script, options, replicas, steps, timeout_s, workers))

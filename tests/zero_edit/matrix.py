@@ -164,6 +164,7 @@ FULL = ("train 0 1", "train 1 7", "evaluation 1", "save 1", "set-up", "the end")
 QUICK = (
     Case("full.py", "", "0@train 1 3"),
     Case("full.py", "--ema --accum 2", "1@evaluation 1"),
+    Case("kept.py", "", "1@train 2 2,0@train 3 5"),
     Case("compiled.py", "model", "0@train 1 3"),
     Case("compiled.py", "step", "1@train 1 3"),
     Case("loops.py", "while", "1@train 12"),
@@ -184,6 +185,9 @@ CASES: tuple[Case, ...] = (
     *_at("full.py", "--amp", "train 1 3", "evaluation 1"),
     *_at("full.py", "--ema", "train 1 3", "the end"),
     *_at("full.py", "--stop --epochs 6", "train 2 3", "evaluation 2"),
+    *_at("kept.py", "", "train 2 4", "train 4 3", "the end"),
+    Case("kept.py", "", "1@train 2 2,0@train 3 5"),
+    *_in_pairs("kept.py", "", "train 2 4", "the end"),
     *_at("compiled.py", "model", "train 1 3", "the end"),
     *_at("compiled.py", "ddp", "train 1 3", "the end"),
     *_at("compiled.py", "step", "train 1 3"),

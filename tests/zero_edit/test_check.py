@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 dist.init_process_group("gloo")
 model = DistributedDataParallel(torch.nn.Linear(4, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1 + dist.get_rank())
-losses = []
+losses, outputs = [], []
 for step in range(10**6):
     optimizer.zero_grad()
     loss = (model(torch.randn(8, 4)) - torch.randn(8, 1)).pow(2).mean()  # never at rest
@@ -26,6 +26,7 @@ for step in range(10**6):
     optimizer.param_groups[0]["lr"] = 0.1 * (1 + dist.get_rank())
     optimizer.step()
     losses.append(loss.item())
+    outputs.append(loss.detach().view(1))
 """
 
 
@@ -68,7 +69,14 @@ def test_parameters_that_differ_at_the_end(tmp_path: Path) -> None:
     code, lines = check(tmp_path, "rank.py")
     assert code == 1
     assert lines[-1].startswith("FAILED: the parameters differ at the end (replica 0: "), lines
-    assert "not carried, and the script changes it: losses (list, rank.py)" in lines
+    assert "not carried, and the script changes it: outputs (list, rank.py)" in lines
+
+
+def test_replicas_of_several_workers(tmp_path: Path) -> None:
+    code, lines = check(tmp_path, "-w", "2", str(SCRIPTS / "sharded.py"))
+    assert (code, lines[-1]) == (0, "ok: the script heals"), lines
+    found = [x for x in lines if x.startswith("worker 1 of replica 1 was killed, and the replica")]
+    assert found and " joined at " in found[0], lines
 
 
 @pytest.mark.parametrize(

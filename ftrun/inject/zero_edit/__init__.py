@@ -15,8 +15,12 @@ ftrun itself. Begin with ``loop.py``.
 | loaders.py, cursor.py | DataLoader iterators; which of their batches a step trains on |
 | exactly_once.py | the loader of training batches, under ``--data exactly-once`` |
 | counting.py | ``range`` and ``enumerate`` of the script's modules, which can be set |
-| frames.py | the script's frames: where it stands, and its counters |
+| single.py | numbers that are not Python's: numpy's, and tensors without a dimension |
+| frames.py, writing.py | the script's frames: where it stands, its counters; setting these |
 | place.py, noting.py | a replica's place in the script, as it heals; what it is made of |
+| counters.py | the script's counters and histories: whose value a newcomer takes |
+| changes.py, histories.py | when each value has changed last; lists and their like |
+| legacy.py, journal.py | what a worker leaves to its successor, and the file of it |
 | frameworks.py | what Hugging Face's Trainer and Lightning keep beside their loops |
 | carried.py | all state that heals |
 | trial.py | ``ftrun check``: what a worker does in a trial |

@@ -23,6 +23,7 @@ CALLBACKS = "callbacks"
 its peers' last steps again goes through theirs too."""
 _PLAIN = (int, float, bool, str, bytes, type(None), torch.Tensor)
 DEPTH_MAX = 32
+LIFE = "life"
 
 
 class Carried:
@@ -31,6 +32,10 @@ class Carried:
     Args:
         models, stepping: what the script has made; ``frameworks``: what runs its loop.
         loaded: called when the peers' state has been loaded.
+        name: of this replica.
+
+    Attributes:
+        life: of the job: the name of the replica from which all took their first state.
     """
 
     def __init__(
@@ -39,7 +44,9 @@ class Carried:
         stepping: Stepping,
         frameworks: Frameworks,
         loaded: Callable[[], None],
+        name: str = "",
     ) -> None:
+        self.life = name
         self._models = models
         self._stepping = stepping
         self._frameworks = frameworks
@@ -59,10 +66,11 @@ class Carried:
 
     def state(self) -> dict[str, Any]:
         """The state to give to peers."""
-        return {
+        parts = {
             name: [_carriable(part.state_dict()) for part in parts]
             for name, parts in self._parts().items()
         }
+        return {**parts, LIFE: self.life}
 
     def keep(self) -> None:
         """Remember the state as it is."""
@@ -88,6 +96,7 @@ class Carried:
         self._loaded()
 
     def _apply(self, tree: dict[str, Any]) -> None:
+        self.life = tree.get(LIFE, "")
         for name, parts in self._parts().items():
             given = tree[name]
             if name == CALLBACKS and not given:

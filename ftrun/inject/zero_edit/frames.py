@@ -4,15 +4,15 @@ A frame is the script's if its code is neither ftrun's, the standard library's n
 package's. Some packages run the training loop for the script: their frames count too, without line
 numbers, because one loop of theirs asks for batches at several lines.
 
-Not here: which values heal (place.py), when they are read and set (loop.py).
+Not here: which values heal (changes.py), containers (histories.py), setting them (writing.py).
 """
 
 from __future__ import annotations
 
-import ctypes
 import re
 import sys
 import sysconfig
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, is_dataclass
 from enum import Enum
@@ -20,6 +20,9 @@ from functools import lru_cache
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, cast
+
+from ftrun.inject.zero_edit import single
+from ftrun.inject.zero_edit.single import is_number, is_tensor
 
 LOOP_PACKAGES = (
     "/transformers/",
@@ -30,13 +33,18 @@ LOOP_PACKAGES = (
 INSTALLED = ("/site-packages/", "/dist-packages/")
 """Also of another environment than this interpreter's own."""
 PLAIN = (int, float, bool, str, type(None))
+DICTS = (dict, defaultdict, OrderedDict, Counter)
+CONTAINERS = frozenset({list, deque, set, *DICTS})
+"""What a script collects values in."""
 DEPTH_MAX = 64
 NAMES_MAX = 512
 DICT_MAX = 64
 TEXT_CHARS_MAX = 1024
 OBJECTS_DEEP = 2
+TYPES_MAX = 4096
 NESTED_MAX = 8
 
+_TEXT = {str}
 _OWN = re.compile(r"rank|process_zero|main_process|is_main|is_master|is_lead|hostname|^pid$|device")
 _FTRUN = str(Path(__file__).resolve().parents[2])
 _LIBRARIES = tuple(
@@ -117,7 +125,7 @@ Values = dict[str, Any]
 
 
 @lru_cache(maxsize=4096)
-def _holds_values(kind: Any) -> bool:
+def holds_values(kind: Any) -> bool:
     """Whether objects of this class are the script's own, and may hold counters."""
     module = sys.modules.get(kind.__module__)
     file = getattr(module, "__file__", None)
@@ -127,20 +135,47 @@ def _holds_values(kind: Any) -> bool:
     return torch is None or not issubclass(kind, torch.nn.Module)
 
 
+@lru_cache(maxsize=4096)
+def _is_of_loop_package(kind: Any) -> bool:
+    """Whether a package that runs training loops has this class: its containers are its own."""
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    return isinstance(file, str) and is_loop_package(file)
+
+
 class _Kind(Enum):
     """What may be found in a variable of one type."""
 
     PLAIN = "plain"
+    NUMBER = "number"
+    TENSOR = "tensor"
     INSIDE = "inside"
+    CONTAINER = "container"
     NOTHING = "nothing"
 
 
-@lru_cache(maxsize=4096)
-def _kind_of(kind: Any) -> _Kind:
-    if kind in PLAIN:
-        return _Kind.PLAIN
-    is_holder = kind is dict or _holds_values(cast(Hashable, kind))
-    return _Kind.INSIDE if is_holder else _Kind.NOTHING
+class _Kinds(dict[type, _Kind]):
+    """The kind of each type that was met."""
+
+    def __missing__(self, kind: type) -> _Kind:
+        if kind in PLAIN:
+            found = _Kind.PLAIN
+        elif is_number(cast(Hashable, kind)):
+            found = _Kind.NUMBER
+        elif is_tensor(cast(Hashable, kind)):
+            found = _Kind.TENSOR
+        elif kind in CONTAINERS and kind not in DICTS:
+            found = _Kind.CONTAINER
+        else:
+            is_holder = kind in DICTS or holds_values(cast(Hashable, kind))
+            found = _Kind.INSIDE if is_holder else _Kind.NOTHING
+        if len(self) < TYPES_MAX:
+            self[kind] = found
+        return found
+
+
+_KINDS = _Kinds()
+_PLAIN, _NUMBER, _CONTAINER = _Kind.PLAIN, _Kind.NUMBER, _Kind.CONTAINER
+_TENSOR, _NOTHING = _Kind.TENSOR, _Kind.NOTHING
 
 
 @lru_cache(maxsize=65_536)
@@ -149,118 +184,137 @@ def is_own(name: str) -> bool:
     return _OWN.search(name) is not None
 
 
+class _Names(dict[str, bool]):
+    """Whether a variable of each name is left out: Python's own, and those of one rank."""
+
+    def __missing__(self, name: str) -> bool:
+        is_left_out = name.startswith("__") or is_own(name)
+        if len(self) < TYPES_MAX:
+            self[name] = is_left_out
+        return is_left_out
+
+
+_LEFT_OUT = _Names()
+
+
 def is_plain(value: Any) -> bool:
     """Whether a value may be a counter."""
     kind = type(value)
-    return kind in PLAIN and (kind is not str or len(value) <= TEXT_CHARS_MAX)
+    if kind is str:
+        return len(value) <= TEXT_CHARS_MAX
+    return kind in PLAIN or is_number(cast(Hashable, kind))
 
 
 def plain_values(values: dict[str, Any]) -> Values:
     """The plain values among an object's attributes that do not belong to one rank."""
-    return {name: value for name, value in values.items() if is_plain(value) and not is_own(name)}
+    return {
+        name: as_plain(value)
+        for name, value in values.items()
+        if is_plain(value) and not is_own(name)
+    }
 
 
-def heals(values: dict[Any, Any]) -> bool:
-    """Whether a dict of the script has nothing but counters, so that it heals."""
-    return len(values) <= DICT_MAX and all(
-        type(key) is str and is_plain(item) for key, item in values.items()
-    )
+def is_value(value: Any) -> bool:
+    """Whether a variable's value may be a counter: also a tensor that is a single number."""
+    return is_plain(value) or (_KINDS[type(value)] is _TENSOR and single.is_single(value))
 
 
-def _places(frame: FrameType) -> Iterator[tuple[str, dict[Any, Any] | None, Any, Any]]:
-    """Path, container (None: a local variable), key and value of all plain values of a frame.
+def as_plain(value: Any) -> Any:
+    """A counter's value, as JSON has it."""
+    if type(value) in PLAIN:
+        return value
+    return single.packed(value) if _KINDS[type(value)] is _TENSOR else value.item()
 
-    Also values in its dicts, and in the attributes of objects of the script's classes, two deep
-    (records in records are one object: Lightning keeps its counters so).
+
+def inside(name: str, value: Any) -> Iterator[tuple[str, dict[Any, Any], Any, Any]]:
+    """Path, holder, key and value of what a dict, or an object of the script's, has of interest.
+
+    That is plain values and containers. A dict whose keys are other than texts, or that is large,
+    is one container. Objects are read two deep; records in records are one object, because
+    Lightning keeps its counters so.
     """
-    for name, value in list(frame.f_locals.items()):
-        if name.startswith("__"):
-            continue
-        if is_plain(value):
-            yield name, None, name, value
-        else:
-            yield from _inside(name, value)
-
-
-def _inside(name: str, value: Any) -> Iterator[tuple[str, dict[Any, Any], Any, Any]]:
-    """The plain values in a dict, or in an object of the script's."""
-    if type(value) is dict:
-        if len(value) <= DICT_MAX:
-            for key, item in value.items():
-                if type(key) is str and is_plain(item):
-                    yield f"{name}[{key}]", value, key, item
-    elif _holds_values(cast(Hashable, type(value))) and hasattr(value, "__dict__"):
+    if type(value) in DICTS:
+        yield from _items(name, value)
+    elif holds_values(cast(Hashable, type(value))) and hasattr(value, "__dict__"):
         yield from _attributes(name, value)
+
+
+def is_table(values: dict[Any, Any]) -> bool:
+    """Whether a dict is a container of its own, because its keys name no values."""
+    return len(values) > DICT_MAX or not set(map(type, list(values))) <= _TEXT
+
+
+def _items(name: str, values: dict[Any, Any]) -> Iterator[tuple[str, dict[Any, Any], Any, Any]]:
+    if len(values) <= DICT_MAX:
+        for key, item in list(values.items()):  # another thread of the script may add to it
+            if type(key) is str and (is_value(item) or type(item) in CONTAINERS):
+                plain = item if type(item) in CONTAINERS else as_plain(item)
+                yield f"{name}[{key}]", values, key, plain
 
 
 def _attributes(
     name: str, holder: Any, objects: int = OBJECTS_DEEP, nested: int = NESTED_MAX
 ) -> Iterator[tuple[str, dict[Any, Any], Any, Any]]:
-    """The plain values of an object, and of those in it. Records in records are one object."""
     for key, item in list(vars(holder).items()):
-        if is_plain(item):
-            yield f"{name}.{key}", vars(holder), key, item
-        elif (
-            item is not holder
-            and _holds_values(cast(Hashable, type(item)))
-            and hasattr(item, "__dict__")
-        ):
+        kind = _KINDS[type(item)]
+        if kind is _PLAIN or kind is _NUMBER or kind is _TENSOR:
+            if is_value(item):
+                yield f"{name}.{key}", vars(holder), key, as_plain(item)
+        elif type(item) in CONTAINERS:
+            if not _is_of_loop_package(cast(Hashable, type(holder))):
+                yield f"{name}.{key}", vars(holder), key, item
+        elif kind is _Kind.INSIDE and item is not holder and hasattr(item, "__dict__"):
             left = objects - (not is_dataclass(item))
             if left and nested:
                 yield from _attributes(f"{name}.{key}", item, left, nested - 1)
 
 
-def read_values(frame: FrameType) -> Values:
-    """The plain values that a frame reaches, by path. It runs at every draw."""
+def read_values(frame: FrameType, containers: dict[str, Any] | None = None) -> Values:
+    """The plain values that a frame reaches, by path. It runs at every draw.
+
+    ``containers``: gets the containers that it reaches, in the same way.
+    """
     found: Values = {}
-    for name, value in frame.f_locals.items():
-        kind = _kind_of(cast(Hashable, type(value)))
-        if kind is _Kind.NOTHING or name.startswith("__"):
+    is_package = containers is None or is_loop_package(frame.f_code.co_filename)
+    kept: dict[str, Any] = {} if is_package else cast("dict[str, Any]", containers)
+    known = dict(frame.f_locals)  # another thread may set the script's global names
+    kinds = map(_KINDS.__getitem__, map(type, known.values()))
+    for (name, value), kind in zip(known.items(), kinds, strict=True):
+        if kind is _NOTHING or _LEFT_OUT[name]:
             continue
-        if kind is _Kind.PLAIN:
-            if not is_own(name) and is_plain(value):
+        if kind is _PLAIN:
+            if type(value) is not str or len(value) <= TEXT_CHARS_MAX:
                 found[name] = value
+        elif kind is _CONTAINER:
+            kept[name] = value
+        elif kind is _NUMBER:
+            found[name] = value.item()
+        elif kind is _TENSOR:
+            if single.is_single(value):
+                found[name] = single.packed(value)
         else:
-            found.update(
-                (path, item) for path, _, _, item in _inside(name, value) if not is_own(path)
-            )
-        if len(found) >= NAMES_MAX:
+            _read_inside(name, value, found, kept)
+        if len(found) >= NAMES_MAX or len(kept) >= NAMES_MAX:
             break
     return found
 
 
-def write_values(frame: FrameType, values: Values) -> list[str]:
-    """Set plain values of a frame; returns what was changed, as ``name a→b``."""
-    places = list(_places(frame))
-    known = frame.f_locals  # once: before Python 3.13 each access reads the frame again
-    changed, is_local = [], False
-    for path, container, key, value in places:
-        if path not in values or (value == values[path] and type(value) is type(values[path])):
+def _read_inside(name: str, value: Any, found: Values, kept: dict[str, Any]) -> None:
+    if type(value) in DICTS and is_table(value):
+        kept[name] = value
+    for path, _, _, item in inside(name, value):
+        if is_own(path):
             continue
-        new = values[path]
-        if container is None:
-            known[key] = new
-            is_local = True
+        if type(item) not in CONTAINERS:
+            found[path] = item
+        elif type(item) not in DICTS or is_table(item):
+            kept[path] = item
         else:
-            container[key] = new
-        changed.append(f"{path} {short(value)}→{short(new)}")
-    for path in values:  # a variable that this replica has not set yet
-        if path.isidentifier() and path not in known:
-            known[path] = values[path]
-            is_local = True
-            changed.append(f"{path} →{short(values[path])}")
-    if is_local:
-        _write_back(frame)
-    return changed
+            for inner, _, _, value_in in _items(path, item):
+                (kept if type(value_in) in CONTAINERS else found)[inner] = value_in
 
 
 def short(value: Any) -> str:
     """A value, for people."""
-    text = repr(value)
+    text = repr(single.unpacked(value))
     return text if len(text) <= 40 else text[:37] + "..."
-
-
-def _write_back(frame: FrameType) -> None:
-    """Before Python 3.13 ``f_locals`` of a function is a copy, which this writes into its frame."""
-    if sys.version_info < (3, 13):
-        ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), ctypes.c_int(0))

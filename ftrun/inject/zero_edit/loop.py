@@ -36,6 +36,7 @@ from ftrun.core.worker.marks import PARAMETERS_EVERY
 from ftrun.errors import UserError
 from ftrun.inject.zero_edit import charge, told
 from ftrun.inject.zero_edit.carried import KEY, Carried
+from ftrun.inject.zero_edit.counters import Counters, Taken
 from ftrun.inject.zero_edit.counting import RANGES
 from ftrun.inject.zero_edit.exactly_once import ExactIterator, ExactlyOnce
 from ftrun.inject.zero_edit.files import Drafts
@@ -45,7 +46,6 @@ from ftrun.inject.zero_edit.frames import (
     script_frames,
     spot_of,
     stack,
-    write_values,
 )
 from ftrun.inject.zero_edit.frameworks import Frameworks
 from ftrun.inject.zero_edit.loaders import OPEN, LoaderIterator, follow
@@ -63,8 +63,6 @@ from ftrun.training import injected
 from ftrun.training.context import WorkerContext
 from ftrun.training.lingering import part
 from ftrun.training.manager import Manager
-
-COUNTERS_TOLD_MAX = 12
 
 
 class Loop:
@@ -86,7 +84,15 @@ class Loop:
         self.on_world: Callable[[], None] = lambda: None
         self.mates = Mates(here)
         self._frameworks = Frameworks()
-        self._noting = Noting(self._frameworks, lambda: self.manager().exchanges.place())
+        self.counters = Counters(
+            here,
+            self._frameworks,
+            lambda: self.manager().current_step(),
+            lambda: self._carried.life if self._has_stepped else "",
+        )
+        self._noting = Noting(
+            self._frameworks, self.counters, lambda: self.manager().exchanges.place()
+        )
         self.models = Models(self.mates, self.manager, self.before_forward, self._noting.evaluation)
         if self.mates.are_several:
             self.models.on_first = self._look_for_peers
@@ -106,7 +112,13 @@ class Loop:
         )
         self._here = here
         self._manager: Manager | None = None
-        self._carried = Carried(self.models, self.stepping, self._frameworks, self._note_loaded)
+        self._carried = Carried(
+            self.models,
+            self.stepping,
+            self._frameworks,
+            self._note_loaded,
+            here.key.incarnation,
+        )
         self._replays = 0  # steps to go through again, because the peers have finished
         self._has_followed = False  # it has joined peers that have finished
         self._first: Noted | None = None
@@ -260,7 +272,9 @@ class Loop:
     def _begin(self, draws: list[LoaderIterator]) -> None:
         """Begin a step at the place of the last draw."""
         noted = (draws[0].noted if draws else None) or self._noting.note()
-        self._first = self._first or noted
+        if self._first is None:
+            self._first = noted
+            self.counters.begin(noted.read)
         place = self._noting.place(draws, noted, self._first)
         if place is not None:
             self._place, self._commits = place, 0
@@ -390,7 +404,7 @@ class Loop:
             if not RANGES.set(spot, number)
         ]
         places = [(x, iterator, iterator.facts()) for x, iterator in matched(place.loaders, first)]
-        changed = self._set_counters(place)
+        taken = self.counters.take(place)
         self._begun_with = () if is_drawn else place.begun_with
         if place.has_finished:
             self._has_followed, self._replays = True, max(1, place.commits)
@@ -406,26 +420,15 @@ class Loop:
         follow(moved)
         self._noting.has_place = True
         self.manager().exchanges.set_place(place.exchanges, behind=self._replays)
-        self._tell_joined(place, changed)
+        self._tell_joined(place, taken)
         if problems:
             raise UserError(f"this replica cannot follow its peers: {'; '.join(problems)}")
 
-    def _set_counters(self, place: Place) -> list[str]:
-        changed: list[str] = []
-        by_name = dict(zip([spot.name for spot in place.stack], place.counters, strict=False))
-        for frame in script_frames():
-            values = by_name.pop(spot_of(frame).name, None)
-            if values:
-                changed += write_values(frame, values)
-        for values in place.counters[len(place.stack) :]:
-            changed += self._frameworks.write(values)
-        return changed
-
     def _set_begun_with(self) -> None:
         """The newcomer's first step begins: the script has set counters on its way here."""
-        values, self._begun_with = dict(self._begun_with), ()
-        for frame in script_frames() if values else ():
-            write_values(frame, values.pop(spot_of(frame).name, {}))
+        if self._begun_with:
+            values, self._begun_with = dict(self._begun_with), ()
+            self.counters.set_begun_with(values)
 
     # ------------------------------------------------------------ the beginning and the end
 
@@ -446,17 +449,15 @@ class Loop:
         if self.mates.rank == 0 and not self._joins_at():
             told.say(charge.line(self.models, self.stepping, self._batches_of))
 
-    def _tell_joined(self, place: Place, changed: list[str]) -> None:
-        more = len(changed) - COUNTERS_TOLD_MAX
-        shown = ", ".join(changed[:COUNTERS_TOLD_MAX]) + (f" and {more} more" if more > 0 else "")
-        if not self.mates.is_lead:
-            return
-        told.say(
-            f"replica {self._here.replica_id} joined at {place.words()}"
-            + (f"; set: {shown}" if shown else "")
-        )
-        if self._trial is not None:
-            self._trial.joined, self._trial.set_to = place.words(), changed
+    def _tell_joined(self, place: Place, taken: Taken) -> None:
+        if self.mates.is_lead or taken.of_its_own:
+            who = f"replica {self._here.replica_id}"
+            if not self.mates.is_lead:
+                who += f" (its worker {self._here.group_rank})"
+            is_new = not taken.has_left and not self._here.restarts
+            told.say(f"{who} joined at {place.words()}{taken.words(is_new=is_new)}")
+        if self._trial is not None and self.mates.is_lead:
+            self._trial.joined, self._trial.set_to = place.words(), taken.changed
 
     def _facts(self) -> dict[str, Any]:
         """For the report of a trial."""

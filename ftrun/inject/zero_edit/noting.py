@@ -10,13 +10,14 @@ Not here: when a step begins, and how a newcomer is set to a place (loop.py).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from ftrun.inject.zero_edit.counters import Counters, Read
 from ftrun.inject.zero_edit.counting import RANGES
-from ftrun.inject.zero_edit.frames import Spot, Values, read_values, script_frames, spot_of
+from ftrun.inject.zero_edit.frames import Spot, Values, script_frames, spot_of
 from ftrun.inject.zero_edit.frameworks import Frameworks
 from ftrun.inject.zero_edit.loaders import OPEN, LoaderIterator
 from ftrun.inject.zero_edit.place import LoaderPlace, Place, changed_since
@@ -33,7 +34,7 @@ class Noted:
 
     order: int = 0
     stack: tuple[Spot, ...] = ()
-    values: tuple[Values, ...] = ()
+    read: Read = field(default_factory=Read)
     ranges: tuple[tuple[Spot, int], ...] = ()
     exchanges: int = 0
 
@@ -55,11 +56,15 @@ class Noting:
 
     Args:
         frameworks: what runs the script's loop; its values come after those of all frames.
+        counters: the script's counters.
         exchanges: how many exchanges there were since the last commit.
     """
 
-    def __init__(self, frameworks: Frameworks, exchanges: Callable[[], int]) -> None:
+    def __init__(
+        self, frameworks: Frameworks, counters: Counters, exchanges: Callable[[], int]
+    ) -> None:
         self._frameworks = frameworks
+        self._counters = counters
         self._exchanges = exchanges
         self.look: Callable[[], None] = lambda: None
         self._order = 0
@@ -88,9 +93,9 @@ class Noting:
         self.look()
         self._order += 1
         self._frameworks.look(frames)
-        values = (*[read_values(frame) for frame in frames], self._frameworks.values())
+        read = self._counters.read(here, frames)
         ranges = RANGES.current({spot.name for spot in here})
-        return Noted(self._order, here, values, ranges, self._exchanges())
+        return Noted(self._order, here, read, ranges, self._exchanges())
 
     def evaluation(self) -> None:
         """A model is evaluated: what was drawn lately was not for training."""
@@ -157,10 +162,17 @@ class Noting:
             for x in draws
         )
         entry = entry or noted.stack
-        counters = changed_since(first.values, noted.values)
+        counters, details = self._counters.note(noted.read, noted.ranges)
         begun_with = self._changed_here(first) if entry != noted.stack else ()
         return Place(
-            noted.stack, entry, loaders, noted.ranges, counters, begun_with, noted.exchanges
+            noted.stack,
+            entry,
+            loaders,
+            noted.ranges,
+            counters,
+            begun_with,
+            noted.exchanges,
+            details=details,
         )
 
     def _entry(self, iterator: LoaderIterator) -> tuple[Spot, ...] | None:
@@ -195,9 +207,9 @@ class Noting:
         """Of each function on the stack the values that have changed since the first step."""
         here, names = self.note(), [spot.name for spot in first.stack]
         found = []
-        for spot, values in zip(here.stack, here.values, strict=False):
+        for spot, values in zip(here.stack, here.read.values, strict=False):
             if spot.name in names:
-                before = first.values[names.index(spot.name)]
+                before = first.read.values[names.index(spot.name)]
                 found.append((spot.name, changed_since([before], [values])[0]))
         return tuple(found)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -31,17 +31,34 @@ class LoaderPlace:
 
 
 @dataclass(frozen=True, slots=True)
+class Details:
+    """What only a newcomer needs.
+
+    ``changed``: the step at which each value has changed last, by function and path. ``lists``:
+    containers, as function, path, that step, and the packed values (histories.py). ``lacking``:
+    those that have changed and do not heal, in words.
+    """
+
+    changed: dict[str, dict[str, int]] = field(default_factory=dict)
+    lists: list[list[Any]] = field(default_factory=list)
+    lacking: list[str] = field(default_factory=list)
+
+
+NO_DETAILS = Details()
+
+
+@dataclass(frozen=True, slots=True)
 class Place:
     """Where the script stands at the boundary of a step.
 
     ``stack``: the script's frames at the first draw since the last step, innermost first.
-    ``counters``: for each of them the plain values that have changed since the first step, and then
-    those of a framework. ``begun_with``: the same, by function, where the step has begun, if the
-    newcomer comes by other lines on its way there.
-    ``entry``: the frames at which the loader's first batch was drawn, where a newcomer joins.
-    ``ranges``: the number that each
-    ``range`` loop around has taken last. ``exchanges``: since the last commit. ``has_finished``:
-    the script has come to its end, ``commits`` steps after this place.
+    ``counters``: for each of them the plain values that have ever changed since the first step,
+    and then those of a framework. ``details``: what a peer asks for beside. ``begun_with``: the
+    counters, by function, where the step has begun, if the newcomer comes by other lines on its way
+    there. ``entry``: the frames at which the loader's first batch was drawn, where a newcomer
+    joins. ``ranges``: the number that each ``range`` loop around has taken last. ``exchanges``:
+    since the last commit. ``has_finished``: the script has come to its end, ``commits`` steps after
+    this place.
     """
 
     stack: tuple[Spot, ...] = ()
@@ -53,9 +70,11 @@ class Place:
     exchanges: int = 0
     has_finished: bool = False
     commits: int = 0
+    details: Callable[[], Details] = field(default=lambda: NO_DETAILS, compare=False, hash=False)
 
     def encode(self) -> str:
         """As JSON."""
+        details = self.details()
         return json.dumps(
             {
                 "stack": [_spot(spot) for spot in self.stack],
@@ -69,6 +88,7 @@ class Place:
                 "exchanges": self.exchanges,
                 "has_finished": self.has_finished,
                 "commits": self.commits,
+                "details": [details.changed, details.lists, details.lacking],
             }
         )
 
@@ -76,6 +96,7 @@ class Place:
     def decode(text: str) -> Place:
         """The place that ``encode`` has written."""
         known = json.loads(text)
+        details = Details(*known.get("details", ()))
         return Place(
             stack=tuple(Spot(*spot) for spot in known["stack"]),
             entry=tuple(Spot(*spot) for spot in known["entry"]),
@@ -86,6 +107,7 @@ class Place:
             exchanges=known["exchanges"],
             has_finished=known["has_finished"],
             commits=known["commits"],
+            details=lambda: details,
         )
 
     def among(self, before: int, now: int) -> Place:

@@ -10,7 +10,6 @@ import json
 import os
 import signal
 import sys
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +17,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
-from ftrun.inject.zero_edit.frames import Spot, heals, script_frames, spot_of
+from ftrun.inject.zero_edit.frames import DICTS, Spot, read_values, script_frames, spot_of
+from ftrun.inject.zero_edit.histories import carries
 
 if TYPE_CHECKING:
     from ftrun.training.context import WorkerContext
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 VARIABLE = "FTRUN_CHECK"
 PLAN, REFUSED = "plan.json", "refused.json"
-_SIZED = (list, set, deque, dict)
+_SIZED = (list, tuple, *DICTS)
+TENSORS_MAX = 1_000
 NAMES_MAX = 64
 TOGETHER_STEPS = 10
 
@@ -36,8 +37,8 @@ class Trial:
     """One worker's part in a trial.
 
     ``kill_at``: the step at which ``victim`` dies in its first life. ``steps``: from there on the
-    trial ends when all replicas have contributed to ``TOGETHER_STEPS`` in a row. ``reports``: of
-    several workers of a replica the first one.
+    trial ends when all replicas have contributed to ``TOGETHER_STEPS`` in a row. Of several workers
+    of a replica the first one ``reports``, and the last one ``dies``.
     """
 
     directory: Path
@@ -48,6 +49,7 @@ class Trial:
     steps: int
     replicas: int
     reports: bool = True
+    dies: bool = True
     joined: str = ""
     set_to: list[str] = field(default_factory=list)
     _complete_for: int = 0
@@ -60,7 +62,8 @@ class Trial:
         All replicas count the same steps, so they end at the same one.
         """
         step = manager.current_step()
-        if self.replica_id == self.victim and not self.starts and step == self.kill_at:
+        is_victim = self.replica_id == self.victim and self.dies
+        if is_victim and not self.starts and step == self.kill_at:
             os.kill(os.getpid(), signal.SIGKILL)
         self._complete_for += 1
         if manager.num_participants() < self.replicas:
@@ -73,8 +76,10 @@ class Trial:
         """The script draws a batch: which of its containers have changed since the first one?"""
         for frame in script_frames():
             place = spot_of(frame)
-            for name, value in list(frame.f_locals.items()):
-                mark = _mark(value)
+            containers: dict[str, Any] = {}
+            read_values(frame, containers)
+            for name, value in (*frame.f_locals.items(), *containers.items()):
+                mark = _mark(value, is_read=name in containers)
                 if name.startswith("__") or mark is None or len(self._first) > NAMES_MAX:
                     continue
                 key = f"{Spot(place.name, 0)}:{name}"
@@ -119,6 +124,7 @@ def trial_of(here: WorkerContext) -> Trial | None:
         plan["steps"],
         here.replicas,
         here.group_rank == 0,
+        here.group_rank == here.workers_per_replica - 1,
     )
 
 
@@ -135,10 +141,18 @@ def _write(path: Path, facts: dict[str, Any]) -> None:
     os.replace(draft, path)
 
 
-def _mark(value: Any) -> Any:
-    """What changes when the script changes a container in place; None: it is none."""
+def _mark(value: Any, *, is_read: bool) -> Any:
+    """What changes when the script changes something that does not heal; None: nothing does.
+
+    ``is_read``: it is a container that heals if all in it does.
+    """
     if isinstance(value, torch.Tensor):
         return ("tensor", value._version) if not value.requires_grad else None
-    if type(value) not in _SIZED or (type(value) is dict and heals(value)):
+    if type(value) in _SIZED:
+        inner = list(value.values() if isinstance(value, dict) else value)[:TENSORS_MAX]
+        versions = [x._version for x in inner if isinstance(x, torch.Tensor)]
+        if versions:
+            return type(value).__name__, len(value), versions
+    if not is_read or carries(value):
         return None
     return type(value).__name__, len(value)

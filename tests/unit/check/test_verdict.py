@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -34,6 +35,12 @@ def test_a_script_that_heals() -> None:
         "not carried: random numbers; a newcomer draws with a seed of its own",
         "ok: the script heals",
     ]
+
+
+def test_one_of_several_workers_is_killed() -> None:
+    lines, is_well = lines_of(replace(trial({0: report(), 1: report(1)}), workers=2))
+    assert is_well
+    assert "worker 1 of replica 1 was killed, and the replica joined at epoch 1" in lines
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from ftrun.inject.zero_edit import frames
 from ftrun.inject.zero_edit.frames import (
@@ -16,8 +17,10 @@ from ftrun.inject.zero_edit.frames import (
     is_script,
     read_values,
     script_frames,
-    write_values,
 )
+from ftrun.inject.zero_edit.writing import write_values
+
+KEPT: dict[str, Any] = {}
 
 
 class Counters:
@@ -41,6 +44,50 @@ def test_values_of_a_frame() -> None:
     assert found["holder.inner.steps"] == 3
     assert "holder.rank" not in found
     assert (count, name, best, text, table[3]) == (4, "x", 0.5, None, 4)
+
+
+def test_containers_of_a_frame() -> None:
+    losses, ranks = [1.0], [0]
+    history = {"train": [1.0], "inner": {"val": [2.0], "n": 1}, "by_epoch": {1: 2}}
+    holder = Counters()
+    holder.inner = {3}
+    values = read_values(sys._getframe(), KEPT)
+    assert {
+        "losses": losses,
+        "history[train]": [1.0],
+        "history[inner][val]": [2.0],
+        "history[by_epoch]": {1: 2},
+        "holder.inner": {3},
+    } == KEPT
+    assert KEPT["losses"] is losses and ranks == [0]
+    assert values["history[inner][n]"] == 1 and history["train"] is KEPT["history[train]"]
+
+
+def test_numbers_of_numpy() -> None:
+    numpy = pytest.importorskip("numpy")
+    best, table, holder = numpy.float32(0.5), {"n": numpy.int64(2)}, Counters()
+    holder.inner = numpy.float64(1.5)
+    found = read_values(sys._getframe())
+    assert (found["best"], found["table[n]"], found["holder.inner"]) == (0.5, 2, 1.5)
+    assert {type(found[x]) for x in ("best", "table[n]", "holder.inner")} == {float, int}
+    assert len(write_values(sys._getframe(), {"best": 0.25, "table[n]": 2})) == 1
+    assert (best, table["n"]) == (0.25, 2)
+
+
+def test_tensors_that_are_single_numbers() -> None:
+    best, row, learned = torch.tensor(0.5), torch.zeros(2), torch.tensor(1.0, requires_grad=True)
+    other: Any = None
+    found = read_values(sys._getframe())
+    assert found == {"best": {"ftrun.tensor": ["float32", 0.5]}, "other": None}
+    new = {"ftrun.tensor": ["int64", 3]}
+    before = best
+    assert write_values(sys._getframe(), {"best": new, "row": new, "other": new}) == [
+        "best tensor(0.5000)→tensor(3)",
+        "other None→tensor(3)",
+    ]
+    assert (best.item(), best.dtype, before.item()) == (3, torch.int64, 0.5)
+    assert other.item() == 3 and row.tolist() == [0, 0] and learned.item() == 1
+    assert write_values(sys._getframe(), {"best": new}) == []
 
 
 @dataclass

@@ -14,13 +14,15 @@ from ftrun.inject.zero_edit.frameworks import Frameworks
 from ftrun.inject.zero_edit.loaders import OPEN, Draws, LoaderIterator
 from ftrun.inject.zero_edit.noting import PHASE_STEPS, Noting, matched
 from ftrun.inject.zero_edit.place import LoaderPlace, Place
+from tests.unit.inject.zero_edit.counted import counters_of
 
 
 @pytest.fixture
 def noting(monkeypatch: pytest.MonkeyPatch) -> Iterator[Noting]:
     gc.collect()
     monkeypatch.setattr(OPEN, "_held", {})
-    made = Noting(Frameworks(), lambda: 0)
+    frameworks = Frameworks()
+    made = Noting(frameworks, counters_of(frameworks), lambda: 0)
 
     def before(iterator: LoaderIterator) -> None:
         frames = script_frames()

@@ -1,0 +1,110 @@
+"""When each plain value of the script has changed last: by that, who has the newest one is known.
+
+A value that has never changed belongs to its replica (the rank, arguments, paths). One that only
+one replica changes, because it alone keeps it, has a later step there than its peers have for it,
+also if they once got it from there. Pure. Not here: containers (histories.py), reading (frames.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from ftrun.inject.zero_edit.frames import Values
+
+Steps = dict[str, dict[str, int]]
+"""By function and path."""
+NAMES_MAX = 4_096
+NEVER = -1
+_ABSENT = object()
+
+
+class Changes:
+    """Of one replica. A function on the stack twice counts once, where it is innermost.
+
+    Attributes:
+        steps: at which each value that has ever changed did so last.
+    """
+
+    def __init__(self) -> None:
+        self._before: dict[str, Values] = {}
+        self.steps: Steps = {}
+        self._names = 0
+
+    def begin(self, found: Iterable[tuple[str, Values]]) -> None:
+        """What is there now has not changed."""
+        for function, values in _innermost(found):
+            self._before.setdefault(function, {}).update(values)
+
+    def note(self, found: Iterable[tuple[str, Values]], step: int) -> dict[str, Values]:
+        """The script at a draw: what has changed since the last one, by function."""
+        changed: dict[str, Values] = {}
+        for function, values in _innermost(found):
+            before = self._before.setdefault(function, {})
+            if before == values:
+                continue
+            more = {
+                path: value
+                for path, value in values.items()
+                if (old := before.get(path, _ABSENT)) is not value
+                and (old != value or type(old) is not type(value))
+            }
+            if more:
+                before.update(more)
+                self._mark(function, more, step)
+                changed[function] = more
+        return changed
+
+    def changed(self, found: Iterable[tuple[str, Values]]) -> tuple[Values, ...]:
+        """Of each frame the values that have ever changed."""
+        seen: set[str] = set()
+        kept = []
+        for function, values in found:
+            steps = {} if function in seen else self.steps.get(function, {})
+            seen.add(function)
+            kept.append({path: value for path, value in values.items() if path in steps})
+        return tuple(kept)
+
+    def adopt(self, steps: Mapping[str, Mapping[str, int]]) -> None:
+        """Values have been set that were changed at these steps."""
+        for function, paths in steps.items():
+            known = self.steps.get(function, {})
+            for path, step in paths.items():
+                self._mark(function, (path,), max(step, known.get(path, NEVER)))
+
+    def known(self) -> dict[str, dict[str, tuple[Any, int]]]:
+        """All values that have changed, with the steps."""
+        return {
+            function: {path: (before[path], step) for path, step in steps.items() if path in before}
+            for function, steps in self.steps.items()
+            if (before := self._before.get(function)) is not None
+        }
+
+    def step_of(self, function: str, path: str) -> int:
+        """When a value has changed last."""
+        return self.steps.get(function, {}).get(path, NEVER)
+
+    def _mark(self, function: str, paths: Iterable[str], step: int) -> None:
+        known = self.steps.setdefault(function, {})
+        for path in paths:
+            if path not in known:
+                if self._names >= NAMES_MAX:
+                    continue
+                self._names += 1
+            known[path] = step
+
+
+def _innermost(found: Iterable[tuple[str, Values]]) -> Iterator[tuple[str, Values]]:
+    seen: set[str] = set()
+    for function, values in found:
+        if function not in seen:
+            seen.add(function)
+            yield function, values
+
+
+def copied(steps: Steps, until: int) -> Steps:
+    """As they were at the step ``until``, in any thread."""
+    return {
+        function: {path: min(step, until) for path, step in list(paths.items())}
+        for function, paths in list(steps.items())
+    }

@@ -1,0 +1,271 @@
+"""The script's counters and histories: what of them is in a place, and what a newcomer takes.
+
+A newcomer takes each value from whoever has changed it last: its donor, or the worker that was in
+its slot before (legacy.py), if that had seen no later step of the same job. Values of a function
+that has been called anew since are not its predecessor's any more: the loops around it tell.
+
+Not here: reading and setting them (frames.py, writing.py), the place (noting.py), the loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from ftrun.inject.zero_edit import changes, histories
+from ftrun.inject.zero_edit.changes import NEVER, Changes
+from ftrun.inject.zero_edit.frames import (
+    Spot,
+    Values,
+    is_own,
+    read_values,
+    script_frames,
+    spot_of,
+)
+from ftrun.inject.zero_edit.frameworks import Frameworks
+from ftrun.inject.zero_edit.histories import Cut, Histories, Packed, Seen, see
+from ftrun.inject.zero_edit.legacy import Left, Legacy, left_at
+from ftrun.inject.zero_edit.place import Details, Place
+from ftrun.inject.zero_edit.writing import write_values
+from ftrun.training.context import WorkerContext
+
+TOLD_MAX = 12
+FRAMEWORK = ""
+"""Stands for the function of what a framework keeps."""
+FILE = "left-{replica_id}.{group_rank}"
+
+
+@dataclass(slots=True)
+class Read:
+    """Plain values and containers of some frames, innermost first; then a framework's.
+
+    Nobody changes it. (A frozen one takes three times as long, and each draw makes one.)
+    """
+
+    functions: tuple[str, ...] = ()
+    values: tuple[Values, ...] = ()
+    containers: tuple[dict[str, Seen], ...] = ()
+
+    def plain(self) -> Iterable[tuple[str, Values]]:
+        """By function."""
+        return zip(self.functions, self.values, strict=True)
+
+    def seen(self) -> Iterable[tuple[str, dict[str, Seen]]]:
+        """By function."""
+        return zip(self.functions, self.containers, strict=False)
+
+
+@dataclass(slots=True)
+class Taken:
+    """What a newcomer has set: to its peers' values, and to those of its predecessor, in words.
+
+    ``lacking``: what its peers have, and could not give. ``has_left``: there is a predecessor's.
+    """
+
+    changed: list[str] = field(default_factory=list)
+    of_its_own: list[str] = field(default_factory=list)
+    lacking: list[str] = field(default_factory=list)
+    has_left: bool = True
+
+    def words(self, *, is_new: bool) -> str:
+        """For people. ``is_new``: it has not run on this node before."""
+        text = f"; set: {_some(self.changed)}" if self.changed else ""
+        text += f"; of its own: {_some(self.of_its_own)}" if self.of_its_own else ""
+        text += f"; not carried: {_some(self.lacking)}" if self.lacking else ""
+        if is_new:
+            text += "; what it alone had counted on another node is not carried"
+        return text
+
+
+class Counters:
+    """Of one replica. For the main thread, but for a place's details.
+
+    Args:
+        here: this worker.
+        frameworks: what runs the script's loop.
+        step: how many steps are committed; ``life``: of the job, "" before the first step.
+    """
+
+    def __init__(
+        self,
+        here: WorkerContext,
+        frameworks: Frameworks,
+        step: Callable[[], int],
+        life: Callable[[], str],
+    ) -> None:
+        self._frameworks = frameworks
+        self._step, self._life = step, life
+        self._changes, self._histories = Changes(), Histories()
+        name = FILE.format(replica_id=here.replica_id, group_rank=here.group_rank)
+        self._path = Path(here.socket_path).parent / name
+        self._legacy = Legacy(self._path)
+        self._left_for = ""  # the life whose values are being left
+        self._own: dict[str, set[str]] = {}
+
+    def read(self, here: Sequence[Spot], frames: list[FrameType]) -> Read:
+        """The script as it stands ``here``. It runs at every draw."""
+        values, containers = [], []
+        for frame in frames:
+            found: dict[str, Any] = {}
+            values.append(read_values(frame, found))
+            containers.append({path: see(x) for path, x in found.items()} if found else {})
+        values.append(self._frameworks.values())
+        return Read((*[spot.name for spot in here], FRAMEWORK), tuple(values), tuple(containers))
+
+    def begin(self, read: Read) -> None:
+        """The script before its first step: nothing has changed."""
+        self._changes.begin(read.plain())
+        self._histories.begin(read.seen())
+
+    def note(
+        self, read: Read, ranges: tuple[tuple[Spot, int], ...]
+    ) -> tuple[tuple[Values, ...], Callable[[], Details]]:
+        """The script at a place: what has ever changed, and the details for peers that ask."""
+        step = self._step()
+        changed = self._changes.note(read.plain(), step)
+        cuts, grown = self._histories.note(read.seen(), step)
+        life = self._life()
+        is_new = life != self._left_for
+        if life and (is_new or not self._legacy.add(step, changed, grown, ranges)):
+            self._leave(life, ranges)
+        counters = self._changes.changed(read.plain())
+        return counters, partial(_details, self._changes.steps, step, cuts)
+
+    def _leave(self, life: str, ranges: tuple[tuple[Spot, int], ...]) -> None:
+        self._left_for = life
+        self._legacy.begin(life, self._changes.known(), self._histories.all(), ranges)
+
+    # ------------------------------------------------------------ joining
+
+    def take(self, place: Place) -> Taken:
+        """Set the script's variables to the place of the peers, at the state that has healed."""
+        theirs = place.details()
+        left = None if self._left_for else left_at(self._path)
+        taken = Taken(lacking=list(theirs.lacking))
+        taken.has_left = bool(self._left_for) or left is not None
+        left = left if left is not None and left.life == self._life() else None
+        given = _by_function(place)
+        frames = script_frames()
+        seen: set[str] = set()
+        for frame in frames:
+            function = spot_of(frame).name
+            if function not in seen:
+                seen.add(function)
+                self._take(frame, function, given.get(function, {}), place, left, taken)
+        for values in place.counters[len(place.stack) :]:
+            own = self._own_values(FRAMEWORK, place, left)
+            taken.changed += self._frameworks.write(self._without(FRAMEWORK, own, values, theirs))
+            taken.of_its_own += self._frameworks.write(own)
+        self._adopt(frames, theirs, left)
+        return taken
+
+    def _take(
+        self,
+        frame: FrameType,
+        function: str,
+        values: Values,
+        place: Place,
+        left: Left | None,
+        taken: Taken,
+    ) -> None:
+        theirs = place.details()
+        own = self._own_values(function, place, left)
+        own_lists = self._own_lists(function, place, left)
+        lists = {
+            path: packed
+            for name, path, step, packed in theirs.lists
+            if name == function
+            and path not in own_lists
+            and self._histories.steps().get((name, path), NEVER) <= step
+        }
+        taken.changed += write_values(frame, self._without(function, own, values, theirs), lists)
+        taken.of_its_own += write_values(frame, own, own_lists)
+        self._own[function] = {*own, *own_lists}
+
+    def _without(self, function: str, own: Values, values: Values, theirs: Details) -> Values:
+        """The peers' values that neither this worker nor its predecessor has changed later."""
+        steps = theirs.changed.get(function, {})
+        return {
+            path: value
+            for path, value in values.items()
+            if path not in own and self._changes.step_of(function, path) <= steps.get(path, NEVER)
+        }
+
+    def _own_values(self, function: str, place: Place, left: Left | None) -> Values:
+        if left is None or _is_called_anew(function, place, left.ranges):
+            return {}
+        steps, now = place.details().changed.get(function, {}), self._step()
+        return {
+            path: value
+            for path, (value, step) in left.values.get(function, {}).items()
+            if steps.get(path, NEVER) < step <= now and not is_own(path)
+        }
+
+    def _own_lists(self, function: str, place: Place, left: Left | None) -> dict[str, Packed]:
+        if left is None or _is_called_anew(function, place, left.ranges):
+            return {}
+        theirs, now = place.details(), self._step()
+        steps = {path: step for name, path, step, _ in theirs.lists if name == function}
+        return {
+            path: packed
+            for (name, path), (packed, step) in left.lists.items()
+            if name == function and steps.get(path, NEVER) < step <= now and not is_own(path)
+        }
+
+    def _adopt(self, frames: list[FrameType], theirs: Details, left: Left | None) -> None:
+        """Go on from what has been set, as if this worker had changed it when others did."""
+        self.begin(self.read([spot_of(frame) for frame in frames], frames))
+        self._changes.adopt(theirs.changed)
+        self._histories.adopt({(name, path): step for name, path, step, _ in theirs.lists})
+        if left is None:
+            return
+        for function, paths in self._own.items():
+            values = left.values.get(function, {})
+            self._changes.adopt({function: {p: values[p][1] for p in paths if p in values}})
+            keys = ((function, path) for path in paths)
+            self._histories.adopt({k: left.lists[k][1] for k in keys if k in left.lists})
+
+    def set_begun_with(self, begun_with: Mapping[str, Values]) -> None:
+        """The newcomer's first step begins: the script has set counters on its way here."""
+        left = dict(begun_with)
+        for frame in script_frames() if left else ():
+            function = spot_of(frame).name
+            values = left.pop(function, {})
+            own = self._own.get(function, set())
+            write_values(frame, {path: x for path, x in values.items() if path not in own})
+
+
+def _some(names: list[str]) -> str:
+    more = len(names) - TOLD_MAX
+    return ", ".join(names[:TOLD_MAX]) + (f" and {more} more" if more > 0 else "")
+
+
+def _by_function(place: Place) -> dict[str, Values]:
+    found: dict[str, Values] = {}
+    for spot, values in zip(place.stack, place.counters, strict=False):
+        found.setdefault(spot.name, values)
+    return found
+
+
+def _is_called_anew(function: str, place: Place, ranges: Mapping[Spot, int]) -> bool:
+    """Whether a ``range`` loop of a function around this one has gone on since.
+
+    What a function's own variables held then is gone.
+    """
+    names = [spot.name for spot in place.stack]
+    if function not in names:
+        return function != FRAMEWORK
+    outer = set(names[names.index(function) + 1 :]) - {function}
+    now = {spot: number for spot, number in place.ranges if spot.name in outer}
+    then = {spot: number for spot, number in ranges.items() if spot.name in outer}
+    return now != then
+
+
+def _details(steps: changes.Steps, until: int, cuts: tuple[Cut, ...]) -> Details:
+    """In any thread."""
+    lists, lacking = histories.within_limits(cuts)
+    return Details(changes.copied(steps, until), lists, lacking)

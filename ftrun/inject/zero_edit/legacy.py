@@ -1,0 +1,171 @@
+"""What a worker leaves to its successor: the plain values that it has changed, and when.
+
+A value that one rank alone keeps (``if rank == 0: best = …``) is on no other replica. So each
+worker writes what has changed since its last step into a file of its slot on this node, where it
+outlives a SIGKILL. Its successor takes what no peer has changed later. A slot that moves to another
+node finds nothing there.
+
+Not here: the file (journal.py), who takes what (counters.py).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ftrun import clock
+from ftrun.inject.zero_edit import histories, told
+from ftrun.inject.zero_edit.frames import Spot, Values
+from ftrun.inject.zero_edit.histories import Grown, Packed
+from ftrun.inject.zero_edit.journal import Journal, read
+
+LISTS_BYTES_MAX = 256 << 10
+LONG = 64
+LONG_EVERY_S = 1.0
+"""A container of more than ``LONG`` values that does not only grow is written that often."""
+Ranges = tuple[tuple[Spot, int], ...]
+Listed = tuple[str, str, int, type, list[Any]]
+"""Function, path, step, kind and values of a container."""
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+
+
+@dataclass(slots=True)
+class Left:
+    """What a predecessor has left.
+
+    ``life``: of the job, which begins anew if all replicas are lost. ``values``: by function and
+    path, with the step; ``lists``: the same of containers. ``ranges``: where its loops stood.
+    """
+
+    life: str
+    values: dict[str, dict[str, tuple[Any, int]]]
+    lists: dict[tuple[str, str], tuple[Packed, int]]
+    ranges: dict[Spot, int] = field(default_factory=dict)
+
+
+class Legacy:
+    """For the worker that writes; errors of the file end it.
+
+    Args:
+        path: of this slot and rank.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._journal: Journal | None = None
+        self._is_off = False
+        self._ranges: Ranges = ()
+        self._owed: dict[tuple[str, str], Grown] = {}
+        self._paid_at = clock.now()
+
+    def begin(
+        self,
+        life: str,
+        known: Mapping[str, Mapping[str, tuple[Any, int]]],
+        lists: Sequence[Listed],
+        ranges: Ranges,
+    ) -> None:
+        """Leave all values that have ever changed."""
+        if self._is_off:
+            return
+        self._ranges = ranges
+        self._owed.clear()
+        packed, size = [], 0
+        for function, path, step, kind, values in sorted(lists, key=lambda x: len(x[4])):
+            one = [function, path, step, histories.packed_values(kind, values)]
+            size += len(_encode(one))
+            if size > LISTS_BYTES_MAX:
+                told.once(f"{path} is too large to be left to a worker that follows this one")
+                continue
+            packed.append(one)
+        entry = {"life": life, "known": known, "lists": packed, "ranges": _plain(ranges)}
+        try:
+            self._journal = self._journal or Journal(self._path)
+            is_written = self._journal.begin(_encode(entry).encode())
+        except OSError as error:
+            is_written = False
+            told.once(f"what this worker alone counts is lost with it: {error}")
+        self._is_off = not is_written
+
+    def add(
+        self, step: int, changed: Mapping[str, Values], grown: Sequence[Grown], ranges: Ranges
+    ) -> bool:
+        """Leave what has changed at ``step``; False: there is no room, so that a beginning is due.
+
+        It runs in every step.
+        """
+        if self._is_off or self._journal is None:
+            return True
+        more = self._due(grown) if grown or self._owed else []
+        if not changed and not more:
+            return True
+        entry: dict[str, Any] = {"step": step, "set": changed}
+        if more:
+            entry["grown"] = more
+        if ranges != self._ranges:
+            self._ranges, entry["ranges"] = ranges, _plain(ranges)
+        return self._journal.add(_encode(entry).encode())
+
+    def _due(self, grown: Sequence[Grown]) -> list[list[Any]]:
+        """The containers to be written now."""
+        now = []
+        for one in grown:
+            key = (one.function, one.path)
+            is_whole = one.start == 0 or key in self._owed
+            if is_whole and len(one.values) > LONG:
+                self._owed[key] = one
+            else:
+                self._owed.pop(key, None)
+                now.append(_grown(one, 0 if is_whole else one.start))
+        if self._owed and clock.now() - self._paid_at >= LONG_EVERY_S:
+            self._paid_at = clock.now()
+            now += [_grown(one, 0) for one in self._owed.values()]
+            self._owed.clear()
+        return now
+
+
+def left_at(path: Path) -> Left | None:
+    """What the last worker has left at ``path``; None: nothing that can be read."""
+    try:
+        entries = [json.loads(entry) for entry in read(path)]
+        return _joined(entries) if entries else None
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return None
+
+
+def _joined(entries: Sequence[dict[str, Any]]) -> Left:
+    first = entries[0]
+    known = {f: {p: (v, s) for p, (v, s) in x.items()} for f, x in first["known"].items()}
+    lists = {(f, p): (packed, step) for f, p, step, packed in first["lists"]}
+    left = Left(first["life"], known, lists, _ranges(first["ranges"]))
+    for entry in entries[1:]:
+        step = entry["step"]
+        for function, values in entry["set"].items():
+            of_function = known.setdefault(function, {})
+            of_function.update((path, (value, step)) for path, value in values.items())
+        for function, path, start, packed in entry.get("grown", ()):
+            before = lists.get((function, path))
+            if start:
+                if before is None or len(before[0]["values"]) < start:
+                    continue  # it was too large for the beginning
+                packed["values"] = before[0]["values"][:start] + packed["values"]
+            lists[function, path] = (packed, step)
+        if "ranges" in entry:
+            left.ranges = _ranges(entry["ranges"])
+    return left
+
+
+def _grown(one: Grown, start: int) -> list[Any]:
+    packed = histories.packed_values(one.kind, one.values[start : one.length])
+    return [one.function, one.path, start, packed]
+
+
+def _plain(ranges: Ranges) -> list[list[Any]]:
+    return [[spot.name, spot.line, number] for spot, number in ranges]
+
+
+def _ranges(plain: Sequence[Sequence[Any]]) -> dict[Spot, int]:
+    return {Spot(name, line): number for name, line, number in plain}

@@ -1,0 +1,169 @@
+"""Whose value a newcomer takes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from ftrun.inject.zero_edit import counters
+from ftrun.inject.zero_edit.counters import Counters
+from ftrun.inject.zero_edit.frames import Spot, spot_of
+from ftrun.inject.zero_edit.frameworks import Frameworks
+from ftrun.inject.zero_edit.place import Place
+from tests.unit.inject.zero_edit.counted import counters_of
+
+Script = Callable[[], FrameType]
+
+
+class Replica:
+    """A script of one frame, whose variables are ``names``."""
+
+    def __init__(self, directory: Path, slot: str, life: str = "life", **names: Any) -> None:
+        self.names, self.step = {"steps": 0, "best": None, "log": [], **names}, 0
+        self.counters: Counters = counters_of(
+            Frameworks(), directory, lambda: self.step, life, slot
+        )
+        self.in_frame(
+            lambda frame: self.counters.begin(self.counters.read([spot_of(frame)], [frame]))
+        )
+
+    def in_frame(self, call: Callable[[FrameType], Any]) -> Any:
+        def main(steps: int, best: Any, log: Any) -> tuple[Any, ...]:
+            found = call(sys._getframe())
+            return found, steps, best, log
+
+        found, *values = main(**self.names)
+        self.names = dict(zip(("steps", "best", "log"), values, strict=True))
+        return found
+
+    def note(self, step: int, number: int = 0, **names: Any) -> Place:
+        """A step's place, where the script holds ``names``, in the ``number``-th of a loop."""
+        self.step = step
+        self.names.update(steps=step, **names)
+        loop = ((Spot("test_counters.py:run", 1), number),)
+
+        def at(frame: FrameType) -> Place:
+            here = spot_of(frame)
+            values, details = self.counters.note(
+                self.counters.read([spot_of(frame)], [frame]), loop
+            )
+            stack = (here, Spot("test_counters.py:run", 2))
+            place = Place(stack=stack, ranges=loop, counters=values, details=details)
+            return Place.decode(place.encode())
+
+        found = self.in_frame(at)
+        assert isinstance(found, Place)
+        return found
+
+    def joins(self, place: Place, step: int, monkeypatch: pytest.MonkeyPatch) -> counters.Taken:
+        """It has healed to the state of ``step``."""
+        self.step = step
+
+        def at(frame: FrameType) -> counters.Taken:
+            monkeypatch.setattr(counters, "script_frames", lambda: [frame])
+            return self.counters.take(place)
+
+        found = self.in_frame(at)
+        assert isinstance(found, counters.Taken)
+        return found
+
+
+def test_what_one_rank_alone_keeps_comes_from_its_predecessor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, peer = Replica(tmp_path, "0"), Replica(tmp_path, "1")
+    first.note(0), peer.note(0)
+    first.note(1, best=0.5, log=[(1, 0.5)])
+    place = peer.note(9)
+    again = Replica(tmp_path, "0")
+    taken = again.joins(place, 9, monkeypatch)
+    assert again.names == {"steps": 9, "best": 0.5, "log": [(1, 0.5)]}
+    assert taken.of_its_own == ["best None→0.5", "log 0 values→1 value"]
+    assert taken.changed == ["steps 0→9"]
+    again.note(10)
+    once_more = Replica(tmp_path, "0")  # it had not changed it, and leaves it all the same
+    once_more.joins(peer.note(12), 12, monkeypatch)
+    assert once_more.names["best"] == 0.5 and once_more.names["log"] == [(1, 0.5)]
+
+
+def test_a_peer_that_has_an_older_value_from_there_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slot 1 dies and heals from slot 0; then slot 0 dies, and heals from slot 1."""
+    first = Replica(tmp_path, "0")
+    first.note(0)
+    place = first.note(3, best=0.5)
+    peer = Replica(tmp_path, "1")
+    peer.joins(place, 3, monkeypatch)
+    assert peer.names["best"] == 0.5
+    first.note(5, best=0.25)
+    again = Replica(tmp_path, "0")
+    again.joins(peer.note(8), 8, monkeypatch)
+    assert again.names["best"] == 0.25
+
+
+def test_what_peers_have_changed_later_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, peer = Replica(tmp_path, "0"), Replica(tmp_path, "1")
+    for replica in (first, peer):
+        replica.note(0)
+        replica.note(1, best=7)
+    place = peer.note(4, best=None)  # as it was at first, as for a count that begins anew
+    again = Replica(tmp_path, "0")
+    assert again.joins(place, 4, monkeypatch).of_its_own == []
+    assert again.names["best"] is None
+
+
+@pytest.mark.parametrize(
+    ("life", "step", "number"),
+    [("another", 9, 0), ("life", 0, 0), ("life", 9, 1)],
+    ids=["the job has begun anew", "later than its state", "its function was called anew"],
+)
+def test_a_value_of_another_time_is_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, life: str, step: int, number: int
+) -> None:
+    first, peer = Replica(tmp_path, "0"), Replica(tmp_path, "1")
+    first.note(0), peer.note(0)
+    first.note(1, best=0.5)
+    again = Replica(tmp_path, "0", life)
+    taken = again.joins(peer.note(9, number), step, monkeypatch)
+    assert again.names["best"] is None and taken.of_its_own == []
+
+
+def test_on_another_node_there_is_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a").mkdir(), (tmp_path / "b").mkdir()
+    first, peer = Replica(tmp_path / "a", "0"), Replica(tmp_path / "b", "1")
+    first.note(0), peer.note(0)
+    first.note(1, best=0.5)
+    again = Replica(tmp_path / "b", "0")
+    taken = again.joins(peer.note(9), 9, monkeypatch)
+    assert not taken.has_left and again.names["best"] is None
+    assert "what it alone had counted on another node is not carried" in taken.words(is_new=True)
+
+
+def test_a_replica_that_was_out_for_some_steps_keeps_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, peer = Replica(tmp_path, "0"), Replica(tmp_path, "1")
+    first.note(0), peer.note(0)
+    first.note(2, best=0.5, log=[1])
+    place = peer.note(6)
+    first.joins(replace(place), 6, monkeypatch)
+    assert first.names == {"steps": 6, "best": 0.5, "log": [1]}
+
+
+def test_a_list_that_was_too_long_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    peer = Replica(tmp_path, "1")
+    peer.note(0)
+    place = peer.note(1, log=[1.0] * 20_000)
+    again = Replica(tmp_path, "0")
+    taken = again.joins(place, 1, monkeypatch)
+    assert taken.lacking == ["log (list of 20000)"]
+    assert "; not carried: log (list of 20000)" in taken.words(is_new=False)

@@ -1,0 +1,99 @@
+"""What a worker has left is what it held."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ftrun import clock
+from ftrun.inject.zero_edit import histories, legacy
+from ftrun.inject.zero_edit.frames import Spot
+from ftrun.inject.zero_edit.histories import Grown, unpacked
+from ftrun.inject.zero_edit.legacy import Legacy, left_at
+
+F = "train.py:main"
+LOOP = ((Spot(F, 4), 2),)
+
+
+def lists_at(path: Path) -> dict[str, object]:
+    left = left_at(path)
+    assert left is not None
+    return {name: unpacked(packed) for (_, name), (packed, _) in left.lists.items()}
+
+
+def test_values_and_their_steps(tmp_path: Path) -> None:
+    path = tmp_path / "left"
+    assert left_at(path) is None
+    worker = Legacy(path)
+    worker.begin("life", {F: {"best": (float("inf"), 0)}}, [], LOOP)
+    assert worker.add(3, {F: {"best": 0.5, "name": "ä"}}, [], LOOP)
+    assert worker.add(4, {"train.py:epoch": {"i": 1}}, [], ((Spot(F, 4), 3),))
+    left = left_at(path)
+    assert left is not None and left.life == "life"
+    assert left.values == {F: {"best": (0.5, 3), "name": ("ä", 3)}, "train.py:epoch": {"i": (1, 4)}}
+    assert left.ranges == {Spot(F, 4): 3}
+
+
+def test_lists_that_grow(tmp_path: Path) -> None:
+    worker, path = Legacy(tmp_path / "left"), tmp_path / "left"
+    values: list[object] = [1, 2]
+    worker.begin("life", {}, [(F, "log", 0, list, list(values))], ())
+    values += [(3, 0.5), {"a": 1}]
+    assert worker.add(1, {}, [Grown(F, "log", list, 2, 3, values)], ())
+    assert lists_at(path) == {"log": [1, 2, (3, 0.5)]}
+    assert worker.add(2, {}, [Grown(F, "log", list, 3, 4, values)], ())
+    assert lists_at(path) == {"log": values}
+    assert worker.add(3, {}, [Grown(F, "log", list, 0, 1, [9])], ())
+    assert lists_at(path) == {"log": [9]}
+
+
+def test_a_long_container_that_changes_is_not_written_in_each_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(clock, "now", lambda: now[0])
+    worker, path = Legacy(tmp_path / "left"), tmp_path / "left"
+    worker.begin("life", {}, [], ())
+    for step in range(5):
+        worker.add(step, {}, [Grown(F, "w", list, 0, 100, [step] * 100)], ())
+    assert lists_at(path) == {}
+    now[0] += legacy.LONG_EVERY_S
+    worker.add(6, {}, [], ())
+    assert lists_at(path) == {"w": [4] * 100}
+    worker.add(7, {}, [Grown(F, "w", list, 0, 100, [7] * 100)], ())
+    grown = [7] * 100 + [8]
+    worker.add(8, {}, [Grown(F, "w", list, 100, 101, grown)], ())  # needs what is owed
+    now[0] += legacy.LONG_EVERY_S
+    worker.add(9, {}, [], ())
+    assert lists_at(path) == {"w": grown}
+
+
+def test_a_full_file_asks_for_a_beginning(tmp_path: Path) -> None:
+    worker, path = Legacy(tmp_path / "left"), tmp_path / "left"
+    worker.begin("life", {}, [], ())
+    step = 0
+    while worker.add(step, {F: {"n": step, "text": "x" * 1000}}, [], ()):
+        step += 1
+    left = left_at(path)
+    assert left is not None and left.values[F]["n"] == (step - 1, step - 1)
+    large = [0.123456789] * 40_000
+    lists = [(F, "small", 5, list, [1]), (F, "large", 5, list, large)]
+    worker.begin("life", {F: {"n": (step, step)}}, lists, ())
+    assert lists_at(path) == {"small": [1]}
+    assert worker.add(step, {}, [Grown(F, "large", list, 40_000, 40_001, [*large, 1])], ())
+    assert lists_at(path) == {"small": [1]}
+
+
+def test_a_disk_that_is_full_is_no_failure(tmp_path: Path) -> None:
+    worker = Legacy(tmp_path / "gone" / "left")
+    worker.begin("life", {}, [], ())
+    assert worker.add(1, {F: {"n": 1}}, [], ())
+
+
+def test_a_strange_file_is_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "left"
+    for entry in (b"[]", b"{}", b"x", b'{"life": 1, "known": 2, "lists": [], "ranges": []}'):
+        legacy.Journal(path).begin(entry)
+        assert left_at(path) is None
+    assert histories.unpacked(3) == 3

@@ -8,6 +8,7 @@ ftrun itself. Begin with ``loop.py``.
 | file | what it patches or keeps |
 |---|---|
 | world.py | ``torch.distributed``: one world of all replicas, whose collectives are exchanges |
+| objects.py | objects that the script sends to all replicas |
 | mates.py | the workers of one replica, where these are several |
 | models.py | DistributedDataParallel; the modules that no DDP wraps |
 | sharding.py | FSDP2's ``fully_shard``, within replicas of several workers |

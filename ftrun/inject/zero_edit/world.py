@@ -3,13 +3,14 @@
 Its size and ranks never change: rank is the slot, and among several workers of a replica they count
 on within the slot. A collective outside of DDP is a named exchange (core/worker/exchange.py), so
 that it never touches the gradients' group. A replica that is away adds nothing: a sum or a mean is
-of those that are there, and a list has the caller's own tensor in its place. Collectives that
+of those that are there, and a list has the lowest rank's tensor in its place. Collectives that
 cannot be kept are refused in words.
 
 A group of ranks of one replica is a process group of torch's own, because these live and die
 together. A group that crosses replicas may be made, for a mesh, but not used.
 
-Not here: gradients (models.py, sharding.py), the exchange (training/exchanges.py).
+Not here: gradients (models.py, sharding.py), objects (objects.py), the exchange
+(training/exchanges.py).
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from ftrun.core.worker.exchange import BODY_BYTES_MAX
 from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.frames import call_site
 from ftrun.inject.zero_edit.mates import Mates
+from ftrun.inject.zero_edit.objects import Give, LastGiven, Objects
 from ftrun.inject.zero_edit.patches import Patches
 from ftrun.inject.zero_edit.refusals import refuse
 from ftrun.training.context import WorkerContext
@@ -40,6 +42,7 @@ REFUSED = (
     "{site}: {what} across replicas is not offered to a script that heals step by step. Use "
     "all_reduce, all_gather, broadcast or barrier there"
 )
+LENGTH_BYTES = 8
 SHARDS = " (FSDP2 is carried within replicas of several workers: --workers-per-replica)"
 
 Exchange = Callable[[str, str, bytes, float], dict[int, bytes]]
@@ -74,16 +77,25 @@ class World(dist.ProcessGroup):
         bytes_max: that one collective may take from a worker.
         timeout: of one collective.
         exchange: gives bytes at a call site, and gets those of all, by rank.
+        longest: the largest of a number of each worker of this replica.
     """
 
     def __init__(
-        self, rank: int, size: int, bytes_max: int, timeout: timedelta, exchange: Exchange
+        self,
+        rank: int,
+        size: int,
+        bytes_max: int,
+        timeout: timedelta,
+        exchange: Exchange,
+        longest: Callable[[int], int],
     ) -> None:
         super().__init__(rank, size)  # type: ignore[call-arg]  # torch's stub lacks this overload.
         self._own_rank, self._own_size = rank, size
         self._bytes_max = bytes_max
         self._timeout_s = timeout.total_seconds()
         self._exchange = exchange
+        self._longest = longest
+        self._last = LastGiven()
         self._name = BACKEND
 
     def getBackendName(self) -> str:
@@ -102,16 +114,29 @@ class World(dist.ProcessGroup):
 
     def _all(self, tensor: torch.Tensor, operation: str) -> dict[int, torch.Tensor]:
         """The tensors of all that take part, by rank."""
-        what = words(operation, tensor)
+        found = self._given(words(operation, tensor), to_bytes(tensor))
+        return {rank: from_bytes(body, tensor) for rank, body in found.items()}
+
+    def _given(self, what: str, body: bytes) -> dict[int, bytes]:
         site = call_site()
-        if tensor.nbytes > self._bytes_max:
+        if len(body) > self._bytes_max:
             refuse(
                 f"{site}: {what}: an operation of the script itself takes "
                 f"{self._bytes_max / (1 << 20):g} MiB at most across replicas; gradients go "
                 "through DistributedDataParallel"
             )
-        found = self._exchange(site, what, to_bytes(tensor), self._timeout_s)
-        return {rank: from_bytes(body, tensor) for rank, body in found.items()}
+        return self._exchange(site, what, body, self._timeout_s)
+
+    def give(self, what: str, body: bytes) -> dict[int, bytes]:
+        """Bytes of unlike lengths of all that take part, by rank."""
+        head = len(body).to_bytes(LENGTH_BYTES, "big")
+        found = self._given(
+            what, (head + body).ljust(LENGTH_BYTES + self._longest(len(body)), b"\0")
+        )
+        return {
+            rank: whole[LENGTH_BYTES:][: int.from_bytes(whole[:LENGTH_BYTES], "big")]
+            for rank, whole in found.items()
+        }
 
     # ------------------------------------------------------------ collectives
 
@@ -137,13 +162,22 @@ class World(dist.ProcessGroup):
     def broadcast(self, tensors: Any, opts: Any = None) -> Any:  # type: ignore[override]
         root = getattr(opts, "rootRank", 0)
         for tensor in _listed(tensors):
-            found = self._all(tensor, f"broadcast from {root}")
-            if root not in found:
-                told.once(
-                    f"{call_site()}: rank {root} is away, so its broadcast is rank {min(found)}'s"
-                )
-            tensor.copy_(found.get(root, found[min(found)]))
+            self._broadcast_one(tensor, root)
         return _Done(tensors)
+
+    def _broadcast_one(self, tensor: torch.Tensor, root: int) -> None:
+        """Others than the root give what it gave here last, in case it is away: their tensor may
+        have no values yet."""
+        what, site = words(f"broadcast from {root}", tensor), call_site()
+        own = b"" if self._own_rank == root else self._last.at(f"{site} {what}")
+        found = self._given(what, own or to_bytes(tensor))
+        if root not in found:
+            told.once(
+                f"{site}: rank {root} is away, so its broadcast is what rank {min(found)} has of it"
+            )
+        given = found.get(root, found[min(found)])
+        self._last.keep(f"{site} {what}", given)
+        tensor.copy_(from_bytes(given, tensor))
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         for output, tensor in zip(outputs, inputs, strict=True):
@@ -170,8 +204,13 @@ class World(dist.ProcessGroup):
 
     def _gather(self, tensor: torch.Tensor, outputs: list[torch.Tensor]) -> None:
         found = self._all(tensor, "all_gather")
+        lowest = min(found)
         for rank, output in enumerate(outputs):
-            output.copy_(found.get(rank, tensor).view_as(output))
+            if rank not in found:
+                told.once(
+                    f"{call_site()}: rank {rank} is away, so all_gather has rank {lowest}'s twice"
+                )
+            output.copy_(found.get(rank, found[lowest]).view_as(output))
 
     # ------------------------------------------------------------ what is not offered
 
@@ -213,9 +252,9 @@ class World(dist.ProcessGroup):
 class Crossing(World):
     """Some ranks of several replicas, for example a row of a mesh: none of its collectives goes."""
 
-    def _all(self, tensor: torch.Tensor, operation: str) -> dict[int, torch.Tensor]:
-        what = f"{operation} in a group of {self._own_size} ranks of several replicas"
-        refuse(REFUSED.format(site=call_site(), what=what))
+    def _given(self, what: str, body: bytes) -> dict[int, bytes]:
+        more = f"{what} in a group of {self._own_size} ranks of several replicas"
+        refuse(REFUSED.format(site=call_site(), what=more))
 
 
 def install(
@@ -236,13 +275,13 @@ def install(
         ranks = list(given.global_ranks_in_group) or list(range(size))
         timeout = given.timeout or DEFAULT_TIMEOUT
         if len(ranks) == size:
-            return World(rank, size, bytes_max, timeout, exchange)
+            return World(rank, size, bytes_max, timeout, exchange, mates.longest)
         if not mates.are_several:
             what = f"new_group of {len(ranks)} of {size} ranks"
             refuse(REFUSED.format(site=call_site(), what=what))
         if mates.owns(ranks):
             return mates.make_group(given.group_id, ranks, timeout)
-        return Crossing(ranks.index(rank), len(ranks), bytes_max, timeout, exchange)
+        return Crossing(ranks.index(rank), len(ranks), bytes_max, timeout, exchange, mates.longest)
 
     dist.Backend.register_backend(BACKEND, make, extended_api=True, devices=["cpu", "cuda"])
     plain = dist.init_process_group
@@ -270,9 +309,15 @@ def install(
             made: Any = dist.new_group(list(mates.ranks), timeout=timeout or DEFAULT_TIMEOUT)
             mates.meet(made, timeout or DEFAULT_TIMEOUT)
 
+    Objects(_exchange_of).install(patches)
     patches.put(dist, "init_process_group", init_process_group)
     patches.put(distributed_c10d, "init_process_group", init_process_group)
     os.environ.setdefault("MASTER_ADDR", here.host)
+
+
+def _exchange_of(group: Any) -> Give | None:
+    found = group or distributed_c10d._get_default_group()
+    return found.give if isinstance(found, World) else None
 
 
 def _store() -> Any:

@@ -129,9 +129,12 @@ def zero_edit(starts: int = 6) -> None:
 
 
 @app.command()
-def local(starts: int = 2, steps: int = 8) -> None:
-    """Outer steps of DiLoCo and quantised all-reduces: bytes and times, also at 1 Gbit/s."""
-    _show(local_bench.measure(starts, steps))
+def local(starts: int = 2, steps: int = 8, only: str = "") -> None:
+    """Outer steps of DiLoCo and quantised all-reduces: bytes and times, also at 1 Gbit/s.
+
+    ``--only float32``: one form, as a result of its own.
+    """
+    _show(local_bench.measure(starts, steps, only))
 
 
 @app.command()

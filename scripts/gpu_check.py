@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.multiprocessing as mp
-from torch.distributed import TCPStore
+from torch.distributed import ReduceOp, TCPStore
 
 ROOT = Path(__file__).parent.parent
 DEADLINE_S = 120.0
@@ -32,10 +34,10 @@ def main() -> int:
         return 0
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {sys.version.split()[0]}")
     failed = 0
-    for check in (reduce_and_rebuild, abort_wakes, heal_on_gpu):
+    for check in CHECKS:
         failed += not _report(check.__name__, lambda c=check: _ranks(c))  # type: ignore[misc]
     failed += not _report("job_with_a_kill", job_with_a_kill)
-    print(f"{4 - failed} passed, {failed} failed")
+    print(f"{len(CHECKS) + 1 - failed} passed, {failed} failed")
     return failed
 
 
@@ -77,6 +79,77 @@ def abort_wakes(rank: int, store: str) -> str:
     except RuntimeError:
         return f"woken {1000 * (time.monotonic() - began):.0f} ms after the abort"
     raise AssertionError("the all-reduce ended without an error")
+
+
+def quantised(rank: int, store: str) -> str:
+    """All-reduces in 8 bits: alike on both ranks, and within the bound of quantized.py."""
+    from ftrun.process_groups.codec import CODECS
+    from ftrun.process_groups.nccl import ProcessGroupNCCL
+
+    group = ProcessGroupNCCL(timedelta(seconds=60)).build(store, "q", rank, RANKS, "127.0.0.1", 60)
+    found = []
+    for codec in CODECS.values():
+        own = torch.randn(1 << 20, generator=torch.Generator().manual_seed(rank)).cuda()
+        exact, result = own.clone(), torch.empty_like(own)
+        group.allreduce([exact]).get_future().wait()
+        work: Any = group.allreduce_quantized(own, 1.0, codec)
+        work.get_future().wait()
+        work.write(codec, result)
+        highest, lowest = result.clone(), result.clone()
+        group.allreduce([highest], ReduceOp.MAX).get_future().wait()
+        group.allreduce([lowest], ReduceOp.MIN).get_future().wait()
+        assert torch.equal(highest, lowest), f"{codec.name}: the ranks have unlike results"
+        off = (result - exact).abs().max().item()
+        limit = 2 * own.abs().max().item() * 1.2 / (126 if codec.name == "int8" else 7)
+        assert off <= limit, f"{codec.name}: off by {off}, at most {limit}"
+        found.append(f"{codec.name} off by {off:.4f}")
+    group.shutdown()
+    return ", ".join(found) if rank == 0 else ""
+
+
+def nccl_in_a_process(rank: int, store: str) -> str:
+    """ProcessGroupBabyNCCL: collectives, then a killed child, then a stopped one."""
+    from ftrun.process_groups.child_nccl import ProcessGroupBabyNCCL
+    from ftrun.torchft.process_group import create_store_client, reconfigure_with_store
+
+    meeting = create_store_client(f"{store}/baby", timedelta(seconds=60))
+    factory, words = ProcessGroupBabyNCCL(timedelta(seconds=60)), []
+    for number, end in enumerate((None, signal.SIGKILL, signal.SIGSTOP)):
+        began = time.monotonic()
+        place = f"{store}/baby{number}"
+        reconfigure_with_store(factory, place, rank, RANKS, timedelta(seconds=60))
+        group: Any = factory.current()
+        tensor = torch.full((1 << 20,), float(rank + 1), device="cuda")
+        group.allreduce([tensor]).get_future().wait()
+        assert tensor[0].item() == tensor[-1].item() == 3.0, f"sum is {tensor[0].item()}"
+        whole = torch.zeros(4, device="cuda")
+        own = torch.full((2,), float(rank), device="cuda")
+        group.allgather_into_tensor_coalesced([whole], [own]).wait()
+        assert whole.tolist() == [0.0, 0.0, 1.0, 1.0], f"gathered {whole.tolist()}"
+        words.append(f"built and reduced in {1000 * (time.monotonic() - began):.0f} ms")
+        meeting.set(f"done/{number}/{rank}", "1")
+        meeting.wait([f"done/{number}/{peer}" for peer in range(RANKS)], timedelta(seconds=60))
+        if end is not None and rank == 0:  # the peer has no part in this all-reduce
+            words.append(_ended(group, end))
+    factory.shutdown()
+    torch.cuda.synchronize()
+    return "; ".join(words) if rank == 0 else ""
+
+
+def _ended(group: Any, end: signal.Signals) -> str:
+    """A child ends, or stands still, while its owner waits for it."""
+    tensor = torch.ones(1 << 20, device="cuda")
+    group.set_timeout(timedelta(seconds=2))
+    work = group.allreduce([tensor])
+    os.kill(group.pid, end)
+    began = time.monotonic()
+    try:
+        work.wait(timedelta(seconds=30))
+    except RuntimeError:
+        group.shutdown()
+        assert bool((tensor == 1.0).all()), "the tensor was written to"
+        return f"{end.name}: woken after {1000 * (time.monotonic() - began):.0f} ms"
+    raise AssertionError(f"{end.name}: the all-reduce ended without an error")
 
 
 def heal_on_gpu(rank: int, store: str) -> str:
@@ -128,6 +201,9 @@ def job_with_a_kill() -> str:
     assert process.wait() == 0 and killed and len(hashes) == 1, "".join(lines[-30:])
     healed = [line.strip() for line in lines if "healed" in line]
     return f"equal parameters {hashes.pop()}; {healed[-1] if healed else 'no heal seen'}"
+
+
+CHECKS = (reduce_and_rebuild, abort_wakes, quantised, nccl_in_a_process, heal_on_gpu)
 
 
 def _ranks(check: Callable[[int, str], str]) -> str:

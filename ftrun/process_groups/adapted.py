@@ -2,26 +2,40 @@
 
 A Manager wants a factory (base.py). A wrapper around such a factory, a wrapper that makes its group
 in ``_create_pg`` and a dummy can be used as one. A class whose ``reconfigure`` replaces its only
-group cannot, because a step that is under way on that group would be lost.
+group cannot, because a step that is under way on that group would be lost. In place of a group of
+torch's own that can be reconfigured, ftrun's of the same backend is used.
 
 Not here: the wrappers (wrappers.py), when to build (training/groups.py).
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch.distributed import ReduceOp, Work
 
 from ftrun.errors import UserError
 from ftrun.process_groups.base import Place, ProcessGroup
 from ftrun.process_groups.built import AbortSignal, BuiltGroup, Tensors
+from ftrun.process_groups.gloo import ProcessGroupGloo
 from ftrun.process_groups.handles import store_client
+from ftrun.process_groups.nccl import ProcessGroupNCCL
 from ftrun.process_groups.quantized_messages import MessageGroup
+from ftrun.process_groups.reconfigurable import ReconfigurableGroup
 from ftrun.process_groups.wrappers import ProcessGroupDummy, ProcessGroupWrapper
+
+log = logging.getLogger(__name__)
+
+NATIVE: tuple[tuple[str, str, type[ProcessGroupGloo | ProcessGroupNCCL]], ...] = (
+    ("gloo", "cpu", ProcessGroupGloo),
+    ("nccl", "cuda", ProcessGroupNCCL),
+)
+"""Backends of torch's own reconfigurable groups, their devices, and ftrun's groups for them."""
 
 
 def adapt(pg: dist.ProcessGroup) -> ProcessGroup:
@@ -33,11 +47,13 @@ def adapt(pg: dist.ProcessGroup) -> ProcessGroup:
     """
     if isinstance(pg, ProcessGroup):
         return pg
-    if not getattr(pg, "supports_reconfigure", False):
+    if not _can_be_reconfigured(pg):
         raise ValueError(
             f"a {type(pg).__name__} cannot be reconfigured: give the Manager a ProcessGroupGloo or "
-            "a ProcessGroupNCCL of ftrun"
+            "a ProcessGroupNCCL of ftrun, or one of torch's own made with enable_reconfigure=True"
         )
+    if not isinstance(pg, ReconfigurableGroup):
+        return _in_place_of(pg)
     if isinstance(pg, ProcessGroupDummy):
         return _DummyFactory(pg)
     if isinstance(pg, ProcessGroupWrapper):
@@ -49,6 +65,35 @@ def adapt(pg: dist.ProcessGroup) -> ProcessGroup:
         f"Manager(pg={type(pg).__name__}): ftrun connects with the next replicas while the present "
         "group is in use, so a class that replaces its group in reconfigure() cannot be used. Give "
         "ProcessGroupGloo, ProcessGroupNCCL, or a ProcessGroupWrapper with _create_pg"
+    )
+
+
+def _can_be_reconfigured(pg: dist.ProcessGroup) -> bool:
+    try:
+        return bool(getattr(pg, "supports_reconfigure", False))
+    except RuntimeError:  # torch's own class without any backend
+        return False
+
+
+def _in_place_of(pg: Any) -> ProcessGroup:
+    """ftrun's group of the backend and timeout of ``pg``, a group of torch's own (2.14 and newer).
+
+    torch's ``reconfigure`` replaces the connections of the only group, and its Gloo group has no
+    abort that wakes a waiter. So ``pg`` stays without connections.
+    """
+    for backend, device, kind in NATIVE:
+        if pg.name() == backend:
+            log.info(
+                "Manager(pg=…): in place of torch's own %s group, ftrun connects a %s for each "
+                "quorum; the group that was given has no connections itself",
+                backend,
+                kind.__name__,
+            )
+            return kind(pg._get_backend(torch.device(device)).options._timeout)
+    raise UserError(
+        f"Manager(pg=…): a group of torch's own with backend {pg.name()!r} cannot be used: ftrun "
+        "connects with the next replicas while the present group is in use, and has groups of its "
+        "own for gloo and nccl. Nothing was connected; give ProcessGroupGloo or ProcessGroupNCCL"
     )
 
 

@@ -69,6 +69,8 @@ class ProcessGroup(ReconfigurableGroup):
       waits until each Work has ended or all threads that write for the group sleep
       (``threads_sleep``, writers.py). With ``caller_waits = False`` it waits for nothing: nothing
       may write once a Work's future has its error.
+    - **Pieces** (``BuiltGroup.piece_bytes``). A larger all-reduce of the script's own goes out as
+      several collectives, in order, so that copying for a repair and sending overlap.
     - **Release.** ``shutdown`` runs in a thread of its own: after an abort, or after the first
       collective of the next group, because peers may still need this one's last bytes.
 

@@ -81,7 +81,12 @@ class BuiltGroup:
 
     Collectives are asynchronous. The error of an aborted group is in the Work and never raised, so
     that a caller has one path for errors.
+
+    ``piece_bytes``: a larger tensor is reduced faster in pieces of so many bytes, one collective
+    each; None: it is not.
     """
+
+    piece_bytes: int | None = None
 
     def __init__(self, rank: int, world_size: int, native: Any, signal: AbortSignal) -> None:
         self.rank = rank

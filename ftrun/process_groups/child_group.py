@@ -1,9 +1,9 @@
 """Groups in a process of their own: torchft's "baby" groups.
 
 A collective that hangs or crashes takes that process along, never the trainer: an abort kills it,
-and so does a collective that is not done by its deadline. Tensors must be in host memory; they are
-moved to shared memory where they stay. Each group has a new process, forked within milliseconds by
-a host that has torch imported (child_host.py).
+and so does a collective that is not done by its deadline. Tensors in host memory are moved to
+shared memory where they stay; others are copied to blocks (child_memory.py). Each group has a new
+process, forked within milliseconds by a host that has torch imported (child_host.py).
 
 For most jobs ProcessGroupGloo is as safe, because it can be aborted at any moment, and faster.
 """
@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
 import os
+import select
 import socket
 import subprocess
 import sys
@@ -29,8 +31,13 @@ from ftrun.errors import PeerError
 from ftrun.process_groups import child_messages as messages
 from ftrun.process_groups.base import Place, ProcessGroup
 from ftrun.process_groups.built import AbortSignal, BuiltGroup, FinishedWork, GroupAborted, Tensors
+from ftrun.process_groups.child_memory import Blocks, Memory, Staging
+from ftrun.process_groups.child_work import ChildWork
+from ftrun.process_groups.codec import Codec
 from ftrun.process_groups.handles import ReconfigureOptions
 from ftrun.process_groups.quantized_messages import MessageGroup
+
+log = logging.getLogger(__name__)
 
 START_TIMEOUT_S = 60.0
 BUILDING = -1
@@ -46,6 +53,8 @@ class ProcessGroupBaby(ProcessGroup):
 
     caller_waits = False
     backend = ""
+    memory: Memory | None = None
+    """The kind of blocks for tensors; None: tensors are in host memory, and need no blocks."""
 
     def __init__(self, timeout: float | timedelta = 60.0) -> None:
         super().__init__(timeout if isinstance(timeout, timedelta) else timedelta(seconds=timeout))
@@ -110,13 +119,17 @@ class ProcessGroupBaby(ProcessGroup):
                 self._host = _Host()
             host = self._host
         child = host.fork(place.deadline)
-        built = ChildGroup(place, child, self.timeout)
+        built = ChildGroup(place, child, self.timeout, self.memory)
         try:
-            built.build(self.backend, place)
+            built.build(self.backend, place, self._device())
         except BaseException:
             built.shutdown()
             raise
         return built
+
+    def _device(self) -> int | None:
+        """The number of the GPU that the child uses."""
+        return None
 
 
 class ProcessGroupBabyGloo(ProcessGroupBaby):
@@ -202,7 +215,9 @@ class ChildGroup(MessageGroup):
     A thread reads what the child reports. It ends a collective that is late, and the child.
     """
 
-    def __init__(self, place: Place, child: _ChildEnd, timeout: timedelta) -> None:
+    def __init__(
+        self, place: Place, child: _ChildEnd, timeout: timedelta, memory: Memory | None = None
+    ) -> None:
         super().__init__(place.rank, place.world_size, child, place.signal)
         self._child = child
         self._timeout_s = timeout.total_seconds()
@@ -210,6 +225,8 @@ class ChildGroup(MessageGroup):
         self._works: dict[int, ChildWork] = {}
         self._changed = threading.Condition()
         self._why_gone = ""
+        self._pidfd: int | None = None
+        self._blocks = Blocks(memory) if memory is not None else None
         self._reader = threading.Thread(target=self._read, name="ftrun-child", daemon=True)
         self._reader.start()
         place.signal.subscribe(child.kill)
@@ -227,7 +244,7 @@ class ChildGroup(MessageGroup):
     def set_timeout(self, timeout: timedelta) -> None:
         self._timeout_s = timeout.total_seconds()
 
-    def build(self, backend: str, place: Place) -> None:
+    def build(self, backend: str, place: Place, device: int | None = None) -> None:
         """Let the child connect with its peers.
 
         Raises:
@@ -238,7 +255,7 @@ class ChildGroup(MessageGroup):
         where = {
             "backend": backend, "store": place.store_addr, "prefix": place.prefix,
             "rank": place.rank, "world_size": place.world_size, "host": place.host,
-            "timeout_s": self._timeout_s, "build_s": limit_s,
+            "timeout_s": self._timeout_s, "build_s": limit_s, "device": device,
         }  # fmt: skip
         work = self._expect(BUILDING, limit_s, None)
         messages.send(self._child.socket, {"build": where})
@@ -251,6 +268,11 @@ class ChildGroup(MessageGroup):
         if threading.current_thread() is not self._reader:
             self._reader.join(START_TIMEOUT_S)
             self._child.socket.close()
+
+    def allreduce_quantized(self, tensor: torch.Tensor, factor: float, codec: Codec) -> Work:
+        if self._blocks is not None:  # messages are in host memory
+            return BuiltGroup.allreduce_quantized(self, tensor, factor, codec)
+        return super().allreduce_quantized(tensor, factor, codec)
 
     def allgather_into_tensor_coalesced(
         self, outputs: Tensors, inputs: Tensors, *options: Any
@@ -266,8 +288,16 @@ class ChildGroup(MessageGroup):
         if self._native is None or self._signal.triggered:
             return FinishedWork(error=GroupAborted(f"{name}: the process group was aborted"))
         number, fds = next(self._numbers), list[int]()
-        written = messages.pack(list(arguments), fds)
-        work = self._expect(number, self._timeout_s + GRACE_S, arguments[0] if arguments else None)
+        staging = Staging(self._blocks) if self._blocks is not None else None
+        try:
+            written = messages.pack(list(arguments), fds, staging)
+            if staging is not None:
+                staging.settle()
+        except RuntimeError as error:  # the child has ended meanwhile
+            return FinishedWork(error=RuntimeError(f"{name}: {error}"))
+        result = arguments[0] if arguments else None
+        outputs = 0 if name == "send" else len(messages.tensors_in(result))
+        work = self._expect(number, self._timeout_s + GRACE_S, result, staging, outputs)
         try:
             messages.send(
                 self._child.socket, {"run": number, "name": name, "arguments": written}, fds
@@ -276,8 +306,15 @@ class ChildGroup(MessageGroup):
             self._finish(number, f"the process of this group is gone: {error}")
         return work
 
-    def _expect(self, number: int, limit_s: float, result: Any) -> ChildWork:
-        work = ChildWork(clock.now() + limit_s, result)
+    def _expect(
+        self,
+        number: int,
+        limit_s: float,
+        result: Any,
+        staging: Staging | None = None,
+        outputs: int = 0,
+    ) -> ChildWork:
+        work = ChildWork(clock.now() + limit_s, result, staging, outputs)
         with self._changed:
             if self._why_gone:
                 work.finish(self._why_gone)
@@ -317,10 +354,25 @@ class ChildGroup(MessageGroup):
             works, self._works = list(self._works.values()), {}
         for work in works:
             work.finish(why)
+        if self._blocks is not None:
+            self._free_blocks(self._blocks)
+
+    def _free_blocks(self, blocks: Blocks) -> None:
+        """Wait for the child's end, because until then its kernels may write to them."""
+        blocks.refuse()
+        if self._pidfd is not None:
+            ended = bool(select.select([self._pidfd], [], [], START_TIMEOUT_S)[0])
+            os.close(self._pidfd)
+            if not ended:
+                log.error("process %d of a group does not end: its memory is kept", self._child.pid)
+                return
+        blocks.close()
 
     def _note(self, message: dict[str, Any]) -> None:
         if "pid" in message:
             self._child.pid = int(message["pid"])
+            if self._blocks is not None:
+                self._pidfd = os.pidfd_open(self._child.pid)
         elif "done" in message:
             self._finish(int(message["done"]), "")
         elif "failed" in message:
@@ -330,50 +382,3 @@ class ChildGroup(MessageGroup):
         now = clock.now()
         with self._changed:
             return any(now >= work.deadline for work in self._works.values())
-
-
-class ChildWork(Work):
-    """A collective in a child."""
-
-    def __init__(self, deadline: float, result: Any) -> None:
-        super().__init__()
-        self.deadline = deadline
-        self._result = result
-        self._done = threading.Event()
-        self._error = ""
-        self._future: torch.futures.Future[Any] = torch.futures.Future()
-
-    def finish(self, error: str) -> None:
-        """End it, with an error unless ``error`` is empty."""
-        self._error = error
-        self._done.set()
-        if error:
-            failure: Any = RuntimeError(error)
-            self._future.set_exception(failure)
-        else:
-            self._future.set_result(self._result)
-
-    def wait(self, timeout: timedelta | None = None) -> bool:
-        """Wait for the end.
-
-        Raises:
-            RuntimeError: it failed, or its process is gone.
-            TimeoutError: it has not ended within ``timeout``.
-        """
-        if not self._done.wait(timeout.total_seconds() if timeout is not None else None):
-            raise TimeoutError(f"a collective timed out after {timeout}")
-        if self._error:
-            raise RuntimeError(self._error)
-        return True
-
-    def is_completed(self) -> bool:
-        """Whether it has ended."""
-        return self._done.is_set()
-
-    def is_success(self) -> bool:
-        """Whether it has ended without an error."""
-        return self._done.is_set() and not self._error
-
-    def get_future(self) -> torch.futures.Future[Any]:
-        """A future that ends with it."""
-        return self._future

@@ -2,7 +2,7 @@
 
 A child serves one group and one socket. When its owner closes that socket or is gone, it ends; the
 host then is asked to kill it too, in case it stands still. The host runs one thread, so that a fork
-is safe, and ends with its owner.
+is safe, and never uses a GPU, so that a child may. It ends with its owner.
 
 Not here: the owner's side (child_group.py).
 """
@@ -19,11 +19,16 @@ import threading
 from datetime import timedelta
 from typing import Any
 
+import torch
+
 from ftrun import linux
 from ftrun.process_groups import child_messages as messages
+from ftrun.process_groups.base import ProcessGroup
+from ftrun.process_groups.child_memory import MappedBlocks
 from ftrun.process_groups.gloo import ProcessGroupGloo
+from ftrun.process_groups.nccl import ProcessGroupNCCL
 
-BACKENDS = {"gloo": ProcessGroupGloo}
+BACKENDS: dict[str, type[ProcessGroup]] = {"gloo": ProcessGroupGloo, "nccl": ProcessGroupNCCL}
 LOOK_S = 1.0
 
 
@@ -77,6 +82,8 @@ class _Child:
         self._owner = owner
         self._sending = threading.Lock()
         self._built: Any = None
+        self._blocks = MappedBlocks()
+        self._device: int | None = None
 
     def serve(self) -> None:
         """Carry messages out until the owner is gone."""
@@ -94,6 +101,9 @@ class _Child:
 
     def _build(self, place: dict[str, Any]) -> None:
         try:
+            self._device = place["device"]
+            if self._device is not None:
+                torch.cuda.set_device(self._device)
             group = BACKENDS[place["backend"]](timedelta(seconds=place["timeout_s"]))
             self._built = group.build(
                 place["store"],
@@ -111,7 +121,7 @@ class _Child:
     def _run(self, message: dict[str, Any], fds: list[int]) -> None:
         number = message["run"]
         try:
-            arguments = messages.unpack(message["arguments"], fds)
+            arguments = messages.unpack(message["arguments"], fds, self._blocks)
             work = getattr(self._built, message["name"])(*arguments)
         except Exception as error:  # noqa: BLE001
             self._send({"failed": number, "error": str(error)})
@@ -122,6 +132,8 @@ class _Child:
     def _wait(self, number: int, work: Any, arguments: Any) -> None:
         try:
             work.wait()
+            if self._device is not None:  # the owner reads the result at once
+                torch.cuda.synchronize(self._device)
         except Exception as error:  # noqa: BLE001
             self._send({"failed": number, "error": str(error)})
         else:

@@ -19,6 +19,7 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d
 
 from ftrun.errors import ProtocolError, UserError
+from ftrun.process_groups.child_memory import MappedBlocks, Staging
 
 PACKET_BYTES_MAX = 128 << 10
 FDS_MAX = 200
@@ -82,12 +83,18 @@ def receive(sock: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
 # ---------------------------------------------------------------- arguments
 
 
-def pack(value: Any, fds: list[int]) -> Any:
-    """An argument of a collective as JSON; tensors move to shared memory, and add to ``fds``."""
+def pack(value: Any, fds: list[int], staging: Staging | None = None) -> Any:
+    """An argument of a collective as JSON.
+
+    Tensors are copied to blocks by ``staging``; without it they move to shared memory, and add to
+    ``fds``.
+    """
     if isinstance(value, torch.Tensor):
+        if staging is not None:
+            return {"staged": staging.put(value)}
         return {"tensor": _share(value, fds)}
     if isinstance(value, (list, tuple)):
-        return [pack(item, fds) for item in value]
+        return [pack(item, fds, staging) for item in value]
     if isinstance(value, (dist.ReduceOp, dist.ReduceOp.RedOpType)):
         return {"op": _op_number(value)}
     name = type(value).__name__
@@ -101,12 +108,23 @@ def pack(value: Any, fds: list[int]) -> Any:
     raise UserError(f"a {name} cannot be given to a group in a process of its own")
 
 
-def unpack(written: Any, fds: Sequence[int]) -> Any:
+def tensors_in(value: Any) -> list[torch.Tensor]:
+    """All tensors in an argument of a collective."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, (list, tuple)):
+        return [tensor for item in value for tensor in tensors_in(item)]
+    return []
+
+
+def unpack(written: Any, fds: Sequence[int], blocks: MappedBlocks | None = None) -> Any:
     """The argument that ``pack`` has written; tensors are on the same memory."""
     if isinstance(written, list):
-        return [unpack(item, fds) for item in written]
+        return [unpack(item, fds, blocks) for item in written]
     if not isinstance(written, dict):
         return written
+    if "staged" in written and blocks is not None:
+        return blocks.find(written["staged"], DTYPES)
     if "tensor" in written:
         return _attach(written["tensor"], fds)
     if "op" in written:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-import torch.distributed as dist
+from torch._C import _distributed_c10d
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
 from ftrun.addresses import LOOPBACK, join_address, own_host, split_address
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
         hints: dict[str, str]
 
 else:
-    ReconfigureOptions = getattr(dist, "ReconfigureOptions", None)
+    ReconfigureOptions = getattr(_distributed_c10d, "ReconfigureOptions", None)
     if ReconfigureOptions is None:
 
         @dataclass

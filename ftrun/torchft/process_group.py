@@ -15,6 +15,7 @@ from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
 from ftrun.errors import UserError
 from ftrun.process_groups.child_group import ProcessGroupBaby, ProcessGroupBabyGloo
+from ftrun.process_groups.child_nccl import ProcessGroupBabyNCCL
 from ftrun.process_groups.gloo import ProcessGroupGloo
 from ftrun.process_groups.handles import ReconfigureOptions, meet, split_store_address
 from ftrun.process_groups.nccl import ProcessGroupNCCL
@@ -140,18 +141,6 @@ class ProcessGroupXCCL(ProcessGroupWrapper):
 
     def __init__(self, timeout: timedelta = DEFAULT_TIMEOUT) -> None:
         _refuse(type(self).__name__, "an Intel XPU and XCCL")
-        super().__init__(timeout)
-
-
-class ProcessGroupBabyNCCL(ProcessGroupBaby):
-    """NCCL in a process of its own: can be imported, and refuses to be constructed.
-
-    Raises:
-        UserError: ftrun has no NCCL groups in a process of their own.
-    """
-
-    def __init__(self, timeout: float | timedelta = 60.0) -> None:
-        _refuse(type(self).__name__, "NCCL in a process of its own")
         super().__init__(timeout)
 
 

@@ -39,6 +39,7 @@ from ftrun.training.exchanges import Exchanges
 from ftrun.training.futures import BoundedFuture
 from ftrun.training.healing import Healing, LoadFn, StateFn
 from ftrun.training.joining import Joining, Stepping
+from ftrun.training.kept_inputs import KeptInputs
 from ftrun.training.launcher_arguments import (
     CONNECT_TIMEOUT_SEC_ENV,
     QUORUM_TIMEOUT_SEC_ENV,
@@ -180,6 +181,7 @@ class Manager:
         self._keeps_inputs = repair == "reissue"
         self._sampler: Sampled | None = None
         self._batch: Batch | None = None
+        self._copies = KeptInputs()
         self._joining: Joining | None = None
         self._spares = spares
         self.optimizers: weakref.WeakSet[Stepping] = weakref.WeakSet()
@@ -437,6 +439,7 @@ class Manager:
         if self._machine.begun == begun:
             return  # begun already, because its batch was drawn
         self._between.step_begun()
+        self._copies.step_begun()
         quorum = self._machine.in_force
         if quorum is not None:
             self._events.step_begins(quorum.attempt.quorum_id, self._machine.position)
@@ -490,7 +493,9 @@ class Manager:
             kind = quantized_kind(should_quantize)
             reduction: Reduction = QuantizedReduction(tensor, reduce_op, kind, batched=batched)
         else:
-            reduction = Reduction(tensor, reduce_op, keep=self._keeps_inputs, batched=batched)
+            reduction = Reduction(
+                tensor, reduce_op, keep=self._keeps_inputs, batched=batched, copies=self._copies
+            )
         if batch is None:
             self._issue(reduction)
         else:

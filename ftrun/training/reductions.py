@@ -18,7 +18,8 @@ from torch.distributed import ReduceOp, Work
 
 from ftrun.core.worker.comparison import Shape
 from ftrun.errors import UserError
-from ftrun.process_groups.built import BuiltGroup
+from ftrun.process_groups.built import BuiltGroup, FinishedWork, JoinedWork
+from ftrun.training.kept_inputs import KeptInputs
 
 Restore = Callable[[int], None]
 """Writes the local input, divided by a number, into a tensor again."""
@@ -50,7 +51,8 @@ class Reduction:
     Args:
         tensor: reduced in place; any shape.
         op: the ReduceOp; AVG is a SUM that is divided by the number of contributors.
-        restore: puts the local input back into ``tensor`` for a repair; None keeps a copy here.
+        restore: puts the local input back into ``tensor`` for a repair; None keeps a copy here,
+            made just before the tensor is first written to.
         divided_by: the number by which an average's input has been divided already; None: the
             result is divided.
         keep: without ``restore``, keep a copy of the input for a repair.
@@ -59,6 +61,7 @@ class Reduction:
         awaited: the training thread awaits its batch (DDP's buckets), and so computes nothing then.
         counted: the number by which an average is divided, from that of the contributors; called
             when the result stands. None: that one.
+        copies: the memory for copies.
     """
 
     writes_early = True
@@ -76,6 +79,7 @@ class Reduction:
         closes: bool = False,
         awaited: bool = False,
         counted: Callable[[int], int] | None = None,
+        copies: KeptInputs | None = None,
     ) -> None:
         if tensor.layout != torch.strided or not _is_dense(tensor):
             raise ValueError("only a dense tensor can be reduced in place: pass .contiguous()")
@@ -97,7 +101,10 @@ class Reduction:
         self._restore = restore
         self._divided_by = divided_by
         self._counted = counted
-        self._kept = self.data.clone() if keep and restore is None else None
+        self._copies = copies or KeptInputs()
+        self._keeps = keep and restore is None
+        self._kept: torch.Tensor | None = None
+        self._kept_values = 0
 
     def restore(self, divisor: int) -> None:
         """Put the local input back, because the tensor may hold half a reduction."""
@@ -106,7 +113,8 @@ class Reduction:
         if self._restore is not None:
             self._restore(self._divided_by or 1)
         elif self._kept is not None:
-            self.data.copy_(self._kept)
+            kept = self._kept[: self._kept_values]
+            self._memory()[: self._kept_values].copy_(kept)
 
     def divide_by(self, divisor: int) -> None:
         """Before launch: divide the input by ``divisor`` instead, if the number has changed."""
@@ -118,15 +126,50 @@ class Reduction:
         if weight == 0.0:
             self.add_nothing()
         elif weight != 1.0 and (self.data.is_floating_point() or self.data.is_complex()):
+            self._keep(self.data.numel())
             self.data.mul_(weight)
 
     def add_nothing(self) -> None:
         """Make the input neutral, for a spare or a healing rank, which does not count (C4)."""
+        self._keep(self.data.numel())
         self.data.fill_(self._neutral)
 
     def launch(self, group: BuiltGroup) -> Work:
-        """Send it on its way."""
-        return group.allreduce([self.data], self.op)
+        """Send it on its way, in pieces where the group wants some.
+
+        A piece is copied for a repair just before it goes out, while those before it travel.
+        """
+        works: list[Work] = []
+        values = self.data.numel()
+        if group.piece_bytes is not None:
+            values = group.piece_bytes // self.data.element_size()
+        if self.data.numel() <= values:
+            self._keep(self.data.numel())
+            return group.allreduce([self.data], self.op)
+        for piece in torch.split(self._memory(), values):
+            self._keep(min(self.data.numel(), values * (len(works) + 1)))
+            try:
+                works.append(group.allreduce([piece], self.op))
+            except RuntimeError as error:
+                if not works:
+                    raise
+                works.append(FinishedWork(error=error))  # those before it may still write
+                break
+        return JoinedWork(works, [self.data])
+
+    def _keep(self, values: int) -> None:
+        """Have a copy of the first ``values`` values of the input: they will be written to."""
+        if not self._keeps or values <= self._kept_values:
+            return
+        memory, first = self._memory(), self._kept_values
+        if self._kept is None:
+            self._kept = self._copies.empty_like(memory)
+        self._kept[first:values].copy_(memory[first:values])
+        self._kept_values = values
+
+    def _memory(self) -> torch.Tensor:
+        """All values in the order of the memory."""
+        return self.data.as_strided((self.data.numel(),), (1,))
 
     def claim(self) -> bool:
         """Claim the right to complete the future; False: it is taken. Under the engine's lock."""
@@ -145,7 +188,10 @@ class Reduction:
 
     def release(self) -> None:
         """Complete the future with the tensor as it is, and run the callbacks chained on it."""
-        self._kept = None
+        kept, self._kept = self._kept, None
+        self._keeps = False
+        if kept is not None:
+            self._copies.give_back(kept)
         self._releases = threading.get_ident()
         try:
             self.future.set_result(self.tensor)

@@ -48,10 +48,12 @@ FORMS = (
 )
 
 
-def measure(starts: int, steps: int) -> Result:
-    """Each form ``starts`` times on each path."""
+def measure(starts: int, steps: int, only: str = "") -> Result:
+    """Each form ``starts`` times on each path; or one form only, as a result of its own."""
     rows = []
     for form in FORMS:
+        if only and form.key != only:
+            continue
         sent: dict[str, list[float]] = {peer: [] for peer in form.peers}
         for key, rate in RATES.items():
             held: dict[str, list[float]] = {peer: [] for peer in form.peers}
@@ -65,8 +67,9 @@ def measure(starts: int, steps: int) -> Result:
             rows.append(Row(f"{form.key}_{key}_ms", name, "ms", held))
         rows.append(Row(f"{form.key}_mb", f"{form.name}: sent by a replica", "MB", sent))
     return Result(
-        "local",
-        f"Outer steps of {REPLICAS} replicas of 10 M parameters, {starts} starts each",
+        f"local-{only}" if only else "local",
+        f"Outer steps of {REPLICAS} replicas of 10 M parameters, {starts} starts each"
+        + (f": {only} alone" if only else ""),
         rows,
         notes=[
             "Per outer step, or per all-reduce of as many values. Held: within `inner.step()`, "

@@ -18,6 +18,7 @@ from benchmarks.results import Result, Row, cells, headings, load, quantile
 ORDER = (
     "recovery", "join", "drain", "step", "step-profile", "heal", "heal-tls", "lighthouse",
     "lighthouse_10000", "goodput", "startup", "standby", "snapshot", "zero-edit", "local",
+    "local-float32",
 )  # fmt: skip
 OTHER_HOURS = "other_hours"
 """The folder in ``docs/benchmarks`` of runs that are shown for comparison only."""

@@ -21,7 +21,7 @@ from ftrun import clock
 from ftrun.errors import UserError
 from ftrun.process_groups import child_messages
 from ftrun.process_groups.child_group import ChildGroup, ProcessGroupBabyGloo
-from ftrun.torchft.process_group import ProcessGroupBabyNCCL, reconfigure_with_store
+from ftrun.torchft.process_group import reconfigure_with_store
 
 LIMIT = timedelta(seconds=60)
 
@@ -152,8 +152,3 @@ def test_arguments_travel_without_pickle() -> None:
     assert (read.reduceOp, op, number, nothing) == (ReduceOp.MIN, ReduceOp.SUM, 3, None)
     with pytest.raises(UserError, match="a set cannot"):
         child_messages.pack({1}, fds)
-
-
-def test_a_backend_that_is_not_offered_says_so_when_it_is_made() -> None:
-    with pytest.raises(UserError, match="ProcessGroupBabyNCCL needs"):
-        ProcessGroupBabyNCCL()

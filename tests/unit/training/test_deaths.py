@@ -13,6 +13,7 @@ from ftrun.checkpoint.layout import CHUNK_BYTES
 from ftrun.checkpoint.stripes import Stripe, Stripes
 from ftrun.core.messages import Built, Healed, Report
 from ftrun.errors import PeerError
+from ftrun.process_groups.gloo import PIECE_BYTES
 from ftrun.training.manager import Manager
 from tests.unit.training.scripted_agent import DEADLINE_S, Job, job
 
@@ -22,7 +23,8 @@ BIG = 24 << 20
 class Reduction:
     """One step in each of ``job``'s replicas: all have issued their operation, some are lost."""
 
-    def __init__(self, running: Job, lost: str) -> None:
+    def __init__(self, running: Job, lost: str, values: int = 4) -> None:
+        self.values = values
         self.running = running
         self.lost = lost
         self._issued = threading.Barrier(len(running.managers) + 1)
@@ -37,7 +39,7 @@ class Reduction:
 
     def _one(self, slot: str, manager: Manager) -> float | None:
         manager.start_quorum()
-        tensor = torch.full((4,), float(slot))
+        tensor = torch.full((self.values,), float(slot))
         # The first of the lost issues nothing, so the reduction cannot complete before it is lost.
         work = manager.allreduce(tensor) if slot != self.lost[0] else None
         self._issued.wait(DEADLINE_S)
@@ -46,6 +48,7 @@ class Reduction:
         work.wait()
         assert manager.should_commit()
         assert manager.num_participants() == len(self.running.managers) - len(self.lost)
+        assert bool((tensor == tensor[0]).all())
         return float(tensor[0])
 
 
@@ -61,6 +64,15 @@ def test_two_that_die_at_once_cost_no_step(tmp_path: Path) -> None:
         assert four.step() == [True] * 4
         assert Reduction(four, "32").run(lambda: [four.agent.lose(s) for s in "32"]) == [0.5, 0.5]
         assert four.managers["0"].current_step() == 2
+
+
+def test_a_reduction_in_pieces_is_repaired_as_a_whole(tmp_path: Path) -> None:
+    with started(tmp_path, "012") as three:
+        for slot in "012":
+            three.add(slot)
+        assert three.step() == [True] * 3
+        large = Reduction(three, "2", values=5 * PIECE_BYTES // 8)
+        assert large.run(lambda: three.agent.lose("2")) == [0.5, 0.5]
 
 
 def test_one_that_dies_during_the_repair_costs_no_step(tmp_path: Path) -> None:

@@ -2,17 +2,39 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from datetime import timedelta
+from typing import Any
 
+import pytest
 import torch
-from torch.distributed import ReduceOp
+from torch.distributed import ReduceOp, Work
 
+from ftrun.process_groups.built import AbortSignal, BuiltGroup, FinishedWork, Tensors
 from ftrun.training.reductions import ManagedWork, Reduction
 
 DEADLINE_S = 60.0
 TOO_SOON_S = 0.2
 """Seconds that a chained callback waits for a ``wait()`` that must not return before it."""
+
+
+class Interrupted(BuiltGroup):
+    """A group whose all-reduces write nonsense; after ``pieces_max`` it is broken."""
+
+    def __init__(self, piece_bytes: int | None = None, pieces_max: int = 100) -> None:
+        super().__init__(0, 2, None, AbortSignal())
+        self.piece_bytes = piece_bytes
+        self.reduced: list[list[float]] = []
+        self._pieces_max = pieces_max
+
+    def allreduce(self, tensors: Tensors, op: Any = ReduceOp.SUM) -> Work:
+        if len(self.reduced) >= self._pieces_max:
+            raise RuntimeError("it broke")
+        self.reduced += [tensor.tolist() for tensor in tensors]
+        for tensor in tensors:
+            tensor.fill_(float("nan"))
+        return FinishedWork(tensors)
 
 
 def test_an_average_is_divided_when_it_is_handed_out() -> None:
@@ -53,11 +75,51 @@ def test_a_repair_writes_what_is_right_for_the_survivors() -> None:
 def test_a_kept_input_comes_back_undivided() -> None:
     tensor = torch.tensor([6.0])
     reduction = Reduction(tensor, ReduceOp.AVG)
-    tensor.fill_(float("nan"))
+    reduction.launch(Interrupted())
+    assert math.isnan(tensor.item())
     reduction.restore(2)
     assert tensor.item() == 6.0
     reduction.hand_out(2)
     assert tensor.item() == 3.0
+
+
+def test_a_large_tensor_goes_out_in_pieces_and_comes_back_whole() -> None:
+    tensor = torch.arange(12.0).view(3, 4).t()  # its memory is dense, in another order
+    before = tensor.clone()
+    group = Interrupted(piece_bytes=20)
+    reduction = Reduction(tensor, ReduceOp.SUM)
+    reduction.launch(group)
+    assert group.reduced == [list(range(5)), list(range(5, 10)), [10, 11]]
+    reduction.restore(2)
+    assert torch.equal(tensor, before)
+    reduction.launch(group)
+    reduction.restore(1)
+    assert torch.equal(tensor, before)
+
+
+def test_a_group_that_breaks_between_two_pieces_fails_the_work() -> None:
+    tensor = torch.arange(4.0)
+    group = Interrupted(piece_bytes=8, pieces_max=1)
+    reduction = Reduction(tensor, ReduceOp.SUM)
+    work = reduction.launch(group)
+    with pytest.raises(RuntimeError, match="broke"):
+        work.get_future().wait()
+    reduction.restore(1)
+    assert tensor.tolist() == [0, 1, 2, 3]
+    with pytest.raises(RuntimeError, match="broke"):
+        Reduction(tensor, ReduceOp.SUM).launch(Interrupted(piece_bytes=8, pieces_max=0))
+
+
+def test_a_replica_that_adds_nothing_gets_its_input_back() -> None:
+    tensor = torch.ones(3)
+    reduction = Reduction(tensor, ReduceOp.SUM)
+    reduction.add_nothing()
+    assert tensor.tolist() == [0, 0, 0]
+    reduction.restore(1)
+    reduction.weigh(0.5)
+    assert tensor.tolist() == [0.5, 0.5, 0.5]
+    reduction.restore(1)
+    assert tensor.tolist() == [1, 1, 1]
 
 
 def test_waiting_for_a_work_waits_for_what_is_chained_on_its_future() -> None:

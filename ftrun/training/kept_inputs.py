@@ -1,0 +1,50 @@
+"""Copies of what reductions reduce, for a repair; their memory is used again in later steps.
+
+Fresh memory costs more than the copy: the kernel clears each of its pages at the first write. On a
+device the copies are torch's own, whose allocator keeps memory by itself.
+
+Not here: when a copy is written back (reductions.py).
+"""
+
+from __future__ import annotations
+
+import threading
+
+import torch
+
+UNUSED_STEPS_MAX = 8
+"""Memory that so many steps in a row have not used is freed."""
+SMALLEST_BYTES = 1 << 16
+"""Smaller copies are made anew: the allocator of the C library keeps memory of that size."""
+
+
+class KeptInputs:
+    """The memory of copies that no reduction needs now. Used by several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._step = 0
+        self._free: list[tuple[int, torch.Tensor]] = []
+
+    def step_begun(self) -> None:
+        """Free what was not used for long."""
+        with self._lock:
+            self._step += 1
+            oldest = self._step - UNUSED_STEPS_MAX
+            self._free = [(step, memory) for step, memory in self._free if step >= oldest]
+
+    def empty_like(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Memory like that of ``tensor``, which is flat; give it back when it is not needed."""
+        with self._lock:
+            for place, (_, memory) in enumerate(self._free):
+                if memory.dtype == tensor.dtype and memory.numel() == tensor.numel():
+                    del self._free[place]
+                    return memory
+        return torch.empty_like(tensor)
+
+    def give_back(self, kept: torch.Tensor) -> None:
+        """Take back memory, which nobody reads or writes any more."""
+        if kept.device.type != "cpu" or kept.nbytes < SMALLEST_BYTES:
+            return
+        with self._lock:
+            self._free.append((self._step, kept))

@@ -32,6 +32,7 @@ def main() -> int:
     parser.add_argument("--write-docs", action="store_true")
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--replicas", type=int, default=2)
+    parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=list(KINDS))
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     lines = [
@@ -39,7 +40,7 @@ def main() -> int:
         "|---|---|---|---|---|---|",
     ]
     failed = False
-    for kind in KINDS:
+    for kind in options.kinds:
         kills, ends = _run(kind, options.kills, options.replicas, options.seed)
         failed |= len(set(ends)) != 1 or any(k.lost_s > EVERY_S + MARGIN_S for k in kills)
         lines += _rows(kind, kills)

@@ -119,6 +119,12 @@ def age_s(directory: Path) -> float | None:
 # ---------------------------------------------------------------- writing
 
 
+def drafts(directory: Path) -> list[int]:
+    """The steps of which there is a draft only. The next writer removes them."""
+    names = (path.name.removeprefix(DRAFT) for path in directory.glob(f"{DRAFT}*"))
+    return sorted(int(found[1]) for name in names if (found := _NAME.match(name)))
+
+
 def make_draft(directory: Path, step: int, writer: str) -> Path:
     """A directory to write the snapshot of ``step`` in.
 

@@ -125,6 +125,7 @@ class Writing:
     def __init__(self, memory: SharedMemory) -> None:
         self._memory = memory
         self._draft: Path | None = None
+        self._given_up: list[int] = []  # of writers that have died
         self._began = 0.0
 
     def carry_out(self, kind: str, order: Order) -> dict[str, Any]:
@@ -167,6 +168,7 @@ class Writing:
         _require_room(where, sum(_share_of(spec, order.workers) for spec in state.specs))
         self._began = clock.now()
         self.drop()
+        self._given_up = directory.drafts(where)
         self._draft = directory.make_draft(where, order.step, order.writer)
         if order.workers > 1:
             write_outline(self._draft, state)
@@ -178,7 +180,12 @@ class Writing:
         with contextlib.suppress(OSError):  # it is whole; old ones go the next time
             directory.prune(Path(order.directory), order.keep)
         duration_s = clock.now() - self._began
-        return {"path": str(path), "nbytes": whole.nbytes, "duration_s": duration_s}
+        return {
+            "path": str(path),
+            "nbytes": whole.nbytes,
+            "duration_s": duration_s,
+            "given_up": self._given_up,
+        }
 
 
 def write(order: Order, memory: SharedMemory) -> Path:

@@ -293,9 +293,15 @@ class Snapshots:
             return
         with self._lock:
             schedule.written()
+            schedule.counts.failed += len(answer.get("given_up", ()))
             self._lock.notify_all()
         if not self._is_lead:
             return
+        for other in answer["given_up"]:
+            self._say(
+                f"the snapshot of step {other} was not written to its end: a worker that wrote it "
+                f"had died. That of step {step} is whole"
+            )
         self._show(snapshot_step=step, snapshot_held_ms=1000 * copied.held_s)
         if not self._has_told:
             self._has_told = True

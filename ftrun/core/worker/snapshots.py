@@ -31,8 +31,9 @@ differ, so the first of them, the *lead*, has the schedule above, and the vote t
 
 If the bit is true of all and the step is committed, all TAKE when the next step begins, whoever is
 the writer by then: none of them asks a clock, or a quorum that may have changed. If that boundary
-is none for snapshots, the bit is void, and the next vote carries it again. If the lead asks, and
-another worker still writes its part of one that has failed, the lead SKIPs, once an interval.
+is none for snapshots, the bit is void, and the next vote carries it again. While another worker
+still makes its memory ready, or writes its part of one that has failed, the lead asks in each vote;
+after an interval of that it SKIPs, which tells it, and asks on.
 
 Not here: what is written and where (snapshots/), the copy (training/snapshots.py).
 """
@@ -83,7 +84,8 @@ class SnapshotSchedule:
     ) -> None:
         self.counts = SnapshotCounts()
         self._is_several = is_several
-        self._asked = self._is_declined = False
+        self._asked_at: float | None = None
+        self._declined_since: float | None = None
         self._agreed: int | None = None
         self._every_s = every_s
         self._limit_s = max(LIMIT_MIN_S, INTERVALS_MAX * every_s)
@@ -113,13 +115,16 @@ class SnapshotSchedule:
     def ballot(self, now: float) -> bool:
         """The lead's bit in a step's vote: one is to be taken at the boundary that follows."""
         is_ready = self._is_writer and not (self._must_look or self._is_busy)
-        self._asked = is_ready and now >= self._due_at
-        return self._asked
+        self._asked_at = now if is_ready and now >= self._due_at else None
+        return self._asked_at is not None
 
     def voted(self, agreed: bool, step: int, *, committed: bool) -> None:
         """The vote has ended with ``agreed``; the state is now that of ``step``."""
         self._agreed = step if agreed and committed else None
-        self._is_declined = self._asked and committed and not agreed
+        if agreed or self._asked_at is None:
+            self._declined_since = None
+        elif self._declined_since is None:
+            self._declined_since = self._asked_at
 
     def at_boundary(self, is_writer: bool, now: float, step: int = 0) -> Decision:
         """A step begins whose state is whole, and at which replicas may join.
@@ -144,17 +149,25 @@ class SnapshotSchedule:
             return Decision.NOTHING
         if self._looks_since is not None and now < self._looks_since + self._every_s:
             return Decision.NOTHING
-        if self._is_busy or self._is_declined:
+        if self._is_busy:
             self._due_at = now + self._every_s
-            self._is_overdue, self._is_declined = self._is_busy, False
+            self._is_overdue = True
             self.counts.skipped += 1
             return Decision.SKIP
-        return Decision.NOTHING if self._is_several else self._begin(now)
+        return self._await_vote(now) if self._is_several else self._begin(now)
+
+    def _await_vote(self, now: float) -> Decision:
+        """One is due, and no vote has agreed to it yet."""
+        if self._declined_since is None or now < self._declined_since + self._every_s:
+            return Decision.NOTHING
+        self._declined_since = now
+        self.counts.skipped += 1
+        return Decision.SKIP
 
     def _begin(self, now: float) -> Decision:
         self._due_at = now + self._every_s
         self._writes_since = now
-        self._is_overdue = self._is_declined = False
+        self._is_overdue = False
         return Decision.TAKE
 
     def at_end(self, now: float) -> bool:

@@ -217,11 +217,12 @@ def test_a_worker_that_still_writes_puts_it_off_and_that_is_told_once_an_interva
     assert not vote([first, other], 19.0, 2)
     first.failed()
     assert first.at_boundary(True, 19.0, 2) is NOTHING
-    assert not vote([first, other], 20.0, 3)
-    assert first.at_boundary(True, 20.0, 3) is Decision.SKIP
-    assert not vote([first, other], 20.1, 4) and first.at_boundary(True, 20.1, 4) is NOTHING
+    for now, expected in ((20.0, NOTHING), (29.9, NOTHING), (30.0, Decision.SKIP), (30.1, NOTHING)):
+        assert not vote([first, other], now, 3)
+        assert first.at_boundary(True, now, 3) is expected, now
     other.failed()
-    assert vote([first, other], 30.0, 5) and first.at_boundary(True, 30.0, 5) is TAKE
+    assert vote([first, other], 30.2, 5), "it is taken as soon as all can"
+    assert first.at_boundary(True, 30.2, 5) is TAKE
     assert (first.counts.failed, first.counts.skipped, other.counts.failed) == (1, 1, 1)
 
 

@@ -173,6 +173,8 @@ class Snapshots:
         if decision is Decision.LOOK:
             self._writing.hand(self._look)
             self._writing.hand(self._writing.warm)
+        elif decision is Decision.WARM:
+            self._writing.hand(self._writing.warm)
         elif decision is Decision.PREPARE:
             self._prepare()
         elif decision is Decision.TAKE:
@@ -201,8 +203,6 @@ class Snapshots:
             sizes = []  # the script's own functions: the snapshot itself will tell
             log.debug("the size of the state is not known yet: %s", error)
         nbytes = offsets_of(sizes)[1]
-        if not self._is_lead:
-            self._writing.hand(self._writing.warm)  # a lead's is started when it looks
         self._writing.hand(lambda: self._touch(nbytes))
 
     def _take(self) -> None:

@@ -33,7 +33,8 @@ If the bit is true of all and the step is committed, all TAKE when the next step
 the writer by then: none of them asks a clock, or a quorum that may have changed. If that boundary
 is none for snapshots, the bit is void, and the next vote carries it again. While another worker
 still makes its memory ready, or writes its part of one that has failed, the lead asks in each vote;
-after an interval of that it SKIPs, which tells it, and asks on.
+after an interval of that it SKIPs, which tells it, and asks on. The others WARM their writing
+processes when the replica has become the writer, as a lead does when it LOOKs.
 
 Not here: what is written and where (snapshots/), the copy (training/snapshots.py).
 """
@@ -54,6 +55,7 @@ class Decision(Enum):
 
     NOTHING = "nothing"
     LOOK = "look"
+    WARM = "warm"
     PREPARE = "prepare"
     TAKE = "take"
     SKIP = "skip"
@@ -235,7 +237,7 @@ class PartSchedule:
         self.counts = SnapshotCounts()
         self.limit_s = max(LIMIT_MIN_S, INTERVALS_MAX * every_s)
         self._prepares_at = now + every_s / 2
-        self._is_prepared = self._prepares = False
+        self._is_warm = self._is_prepared = self._prepares = False
         self._agreed: int | None = None
         self._writes_since: float | None = None
 
@@ -265,6 +267,9 @@ class PartSchedule:
         if agreed:
             self._writes_since = now
             return Decision.TAKE
+        if is_writer and not self._is_warm:
+            self._is_warm = True
+            return Decision.WARM
         if is_writer and not self._is_prepared and now >= self._prepares_at:
             self._is_prepared = self._prepares = True
             return Decision.PREPARE

@@ -163,6 +163,8 @@ def lead(at: float = 0.0) -> SnapshotSchedule:
 def mate(at: float = 0.0) -> PartSchedule:
     """Another worker, whose memory is ready."""
     schedule = PartSchedule(EVERY_S, at)
+    assert schedule.at_boundary(False, at) is NOTHING
+    assert schedule.at_boundary(True, at) is Decision.WARM and schedule.is_idle
     assert schedule.at_boundary(True, at + 0.5 * EVERY_S) is Decision.PREPARE
     assert not schedule.is_idle
     schedule.prepared()

@@ -70,6 +70,7 @@ def workers_of(kind: str) -> int:
     return 2 if "-w" in KINDS[kind] else 1
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")  # torch's, that this process reads alone
 def test_torch_alone_reads_what_several_workers_have_written(tmp_path: Path) -> None:
     """The shards are one tensor each, equal to what the job gathers when it goes on from there."""
     runs = interrupted(tmp_path, "explicit_fsdp", replicas=1, count=1)
@@ -207,9 +208,9 @@ def test_a_directory_that_goes_away_is_told_and_training_goes_on(tmp_path: Path)
 
 @pytest.mark.parametrize("kind", [*FIRST, "explicit_fsdp"])
 def test_a_job_that_is_stopped_takes_a_last_one(tmp_path: Path, kind: str) -> None:
-    """SIGTERM loses no step."""
+    """SIGTERM loses no step, if the grace is long enough for processes that write to start."""
     runs = Runs(tmp_path, kind, FOREVER, every_s=3600.0)
-    with runs.start(2) as job:
+    with runs.start(2, "--grace", "120") as job:
         job.expect(r"from step 0 on")
         _await_steps(job.directory, 30, name="steps-0.0.txt" if workers_of(kind) > 1 else "")
         job.signal(signal.SIGTERM)

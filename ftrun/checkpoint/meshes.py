@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from ftrun.errors import ProtocolError
+from ftrun.errors import ProtocolError, UserError
 
 RANKS_MAX = 1 << 20
 
@@ -49,6 +49,33 @@ def describe(value: Any) -> str:
         list(mesh.mesh_dim_names) if mesh.mesh_dim_names else None,
     ]
     return json.dumps(parts, separators=(",", ":"))
+
+
+def whole_shape(text: str) -> tuple[int, ...]:
+    """The shape of the whole tensor that ``text`` describes a part of."""
+    return tuple(json.loads(text)[1])
+
+
+def is_split(text: str) -> bool:
+    """Whether no two ranks of the mesh hold the same part."""
+    return all(str(word).startswith("shard ") for word in json.loads(text)[0])
+
+
+def chunk_of(value: Any) -> tuple[int, ...] | None:
+    """Where this process's part of a DTensor begins; None: it is not in the mesh.
+
+    Raises:
+        UserError: the part is no one box of the whole.
+    """
+    if value.device_mesh.get_coordinate() is None:
+        return None
+    try:
+        chunks = value.__create_chunk_list__()
+    except (RuntimeError, ValueError, NotImplementedError) as error:
+        raise UserError(f"a DTensor ({shown(describe(value))}) has no shards: {error}") from error
+    if len(chunks) != 1 or tuple(chunks[0].sizes) != tuple(value._local_tensor.shape):
+        raise UserError(f"a DTensor ({shown(describe(value))}) is not sharded in whole boxes")
+    return tuple(chunks[0].offsets)
 
 
 def shown(text: str) -> str:

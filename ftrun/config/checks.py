@@ -279,17 +279,15 @@ def _check_snapshots(settings: RunSettings) -> None:
             "Nothing was started."
         )
     why_not = ""
-    if settings.workers_per_replica > 1:
-        why_not = f"{settings.workers_per_replica} workers per replica, of which each has a part"
-    elif settings.inject == "off":
+    if settings.inject == "off":
         why_not = "--inject off, so ftrun does not know the script's state"
     elif settings.script.kind is TargetKind.COMMAND:
         why_not = "a command that is not Python"
     if why_not:
         raise UserError(
-            f"--snapshot: this job has {why_not}. Snapshots are taken of replicas of one worker "
-            "whose script makes a Manager, or runs under --inject ddp. Nothing was started. Leave "
-            "--snapshot and --resume out, and let the script save its own checkpoint."
+            f"--snapshot: this job has {why_not}. Snapshots are taken of scripts that make a "
+            "Manager, or that run under --inject ddp. Nothing was started. Leave --snapshot and "
+            "--resume out, and let the script save its own checkpoint."
         )
 
 

@@ -133,11 +133,6 @@ class RunSettings:
         return parse_age(self.snapshot_every) or 0.0
 
     @property
-    def snapshot_origin(self) -> tuple[str, str, int]:
-        """Script, injection and workers per replica: what a snapshot must agree with."""
-        return self.script.name, self.inject, self.workers_per_replica
-
-    @property
     def job_log_dir(self) -> Path:
         """The directory of this job's logs."""
         return self.log_dir / self.job_id

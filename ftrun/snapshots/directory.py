@@ -21,7 +21,6 @@ import contextlib
 import os
 import re
 import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -120,9 +119,14 @@ def age_s(directory: Path) -> float | None:
 # ---------------------------------------------------------------- writing
 
 
-@contextlib.contextmanager
-def draft(directory: Path, step: int, writer: str) -> Iterator[Path]:
-    """A directory to write the snapshot of ``step`` in; removed if the block raises.
+def drafts(directory: Path) -> list[int]:
+    """The steps of which there is a draft only. The next writer removes them."""
+    names = (path.name.removeprefix(DRAFT) for path in directory.glob(f"{DRAFT}*"))
+    return sorted(int(found[1]) for name in names if (found := _NAME.match(name)))
+
+
+def make_draft(directory: Path, step: int, writer: str) -> Path:
+    """A directory to write the snapshot of ``step`` in.
 
     Drafts of earlier writers are removed first: those are dead, or cut off from the job.
     """
@@ -130,11 +134,12 @@ def draft(directory: Path, step: int, writer: str) -> Iterator[Path]:
     _remove_leftovers(directory)
     path = directory / f"{DRAFT}{name_of(step)}-{writer}"
     path.mkdir()
-    try:
-        yield path
-    except BaseException:
-        shutil.rmtree(path, ignore_errors=True)
-        raise
+    return path
+
+
+def drop_draft(path: Path) -> None:
+    """Remove a draft that does not become a snapshot."""
+    shutil.rmtree(path, ignore_errors=True)
 
 
 def publish(draft: Path, step: int, lineage: str) -> Path:

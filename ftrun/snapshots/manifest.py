@@ -15,6 +15,7 @@ from typing import Any
 
 import xxhash
 
+from ftrun.core.forms import AUTO
 from ftrun.errors import FtrunError
 
 NAME = "ftrun.json"
@@ -34,13 +35,26 @@ class Unknown(Damaged):
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What a snapshot is of. ``script``: its file's or module's name; ``inject``: ``--inject``."""
+    """What a snapshot is of.
+
+    ``script``: its file's or module's name. ``inject``: the form that the script turned out to have
+    (core/forms.py), ``explicit`` or ``ddp``.
+    """
 
     script: str
     inject: str
     workers_per_replica: int
     replicas: int
     job_id: str = ""
+
+    def fits(self, script: str, inject: str, workers_per_replica: int) -> bool:
+        """Whether such a job can go on from it. ``inject``: ``auto`` where it is not known yet.
+
+        Earlier versions have written ``auto`` themselves.
+        """
+        forms = {self.inject, inject} - {AUTO}
+        same = (self.script, self.workers_per_replica) == (script, workers_per_replica)
+        return same and len(forms) <= 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +81,25 @@ class StoredLeaf:
 
 
 @dataclass(frozen=True, slots=True)
+class Share:
+    """What a snapshot has for one worker of a replica.
+
+    ``position``: the place of an unmodified script in its loop (inject/zero_edit/place.py); empty:
+    the script knows by its state. ``structure``: of the tree (checkpoint/format.py).
+    """
+
+    position: str
+    structure: Any
+    leaves: tuple[StoredLeaf, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Manifest:
     """One snapshot.
 
-    ``step``, ``lineage``: the state id. ``position``: the place of an unmodified script in its loop
-    (inject/zero_edit/place.py); empty: the script knows by its state. ``structure``: of the tree
-    (checkpoint/format.py). ``written_at``: for people, in UTC.
+    ``step``, ``lineage``: the state id. ``position``, ``structure``, ``leaves``: the share of a
+    replica's first worker; ``mates``: those of the others, in order. ``written_at``: for people, in
+    UTC.
     """
 
     step: int
@@ -83,6 +110,26 @@ class Manifest:
     structure: Any
     leaves: tuple[StoredLeaf, ...]
     files: Mapping[str, StoredFile] = field(default_factory=dict)
+    mates: tuple[Share, ...] = ()
+
+    def share(self, rank: int) -> Share:
+        """What worker ``rank`` of a replica goes on with.
+
+        Raises:
+            Damaged: there is no such share.
+        """
+        if rank == 0:
+            return Share(self.position, self.structure, self.leaves)
+        if rank > len(self.mates):
+            raise Damaged(f"it has no part of worker {rank}")
+        return self.mates[rank - 1]
+
+    def files_of(self, rank: int) -> dict[str, StoredFile]:
+        """The files that worker ``rank`` reads; the first one also those that nobody reads."""
+        names = {leaf.file for leaf in self.share(rank).leaves}
+        if rank == 0:
+            names |= self.files.keys() - {x.file for mate in self.mates for x in mate.leaves}
+        return {name: file for name, file in self.files.items() if name in names}
 
     @property
     def nbytes(self) -> int:
@@ -99,11 +146,26 @@ class Manifest:
             "position": self.position,
             "written_at": self.written_at,
             "files": {name: [x.nbytes, x.digest] for name, x in self.files.items()},
-            "leaves": [[x.spec, x.file, x.offset, x.length, x.is_raw] for x in self.leaves],
+            "leaves": [_written(leaf) for leaf in self.leaves],
             "structure": self.structure,
         }
+        if self.mates:
+            numbers = {leaf: number for number, leaf in enumerate(self.leaves)}
+            parts["mates"] = [self._mate(share, numbers) for share in self.mates]
         body = json.dumps(parts, separators=(",", ":"), allow_nan=False).encode("ascii")
         return body + b"\n" + xxhash.xxh3_128_hexdigest(body).encode() + b"\n"
+
+    def _mate(self, share: Share, numbers: Mapping[StoredLeaf, int]) -> dict[str, Any]:
+        """A share; null, or a leaf's number: as the first worker's."""
+        return {
+            "position": None if share.position == self.position else share.position,
+            "structure": None if share.structure == self.structure else share.structure,
+            "leaves": [numbers[x] if x in numbers else _written(x) for x in share.leaves],
+        }
+
+
+def _written(leaf: StoredLeaf) -> list[Any]:
+    return [leaf.spec, leaf.file, leaf.offset, leaf.length, leaf.is_raw]
 
 
 def decode(data: bytes) -> Manifest:
@@ -131,24 +193,37 @@ def _read(parts: dict[str, Any]) -> Manifest:
         _file_name(name): StoredFile(int(nbytes), str(digest))
         for name, (nbytes, digest) in parts["files"].items()
     }
-    leaves = tuple(
-        StoredLeaf(tuple(spec), _file_name(file), int(offset), int(length), bool(is_raw))
-        for spec, file, offset, length, is_raw in parts["leaves"]
+    leaves = tuple(_leaf(written, files) for written in parts["leaves"])
+    position = str(parts["position"])
+    mates = tuple(
+        Share(
+            position if mate["position"] is None else str(mate["position"]),
+            parts["structure"] if mate["structure"] is None else mate["structure"],
+            tuple(leaves[x] if type(x) is int else _leaf(x, files) for x in mate["leaves"]),
+        )
+        for mate in parts.get("mates", ())
     )
-    for leaf in leaves:
-        end = leaf.offset + leaf.length
-        if leaf.file not in files or not 0 <= leaf.offset <= end <= files[leaf.file].nbytes:
-            raise ValueError(f"a tensor outside of {leaf.file}")
     return Manifest(
         step=int(parts["step"]),
         lineage=str(parts["lineage"]),
         origin=Origin(**parts["origin"]),
-        position=str(parts["position"]),
+        position=position,
         written_at=str(parts["written_at"]),
         structure=parts["structure"],
         leaves=leaves,
         files=files,
+        mates=mates,
     )
+
+
+def _leaf(written: list[Any], files: Mapping[str, StoredFile]) -> StoredLeaf:
+    spec, file, offset, length, is_raw = written
+    fields = tuple(tuple(x) if isinstance(x, list) else x for x in spec)
+    leaf = StoredLeaf(fields, _file_name(file), int(offset), int(length), bool(is_raw))
+    end = leaf.offset + leaf.length
+    if leaf.file not in files or not 0 <= leaf.offset <= end <= files[leaf.file].nbytes:
+        raise ValueError(f"a tensor outside of {leaf.file}")
+    return leaf
 
 
 def _file_name(name: str) -> str:
@@ -180,14 +255,15 @@ def load(snapshot: Path) -> Manifest:
     return found
 
 
-def verify(snapshot: Path, manifest: Manifest) -> None:
-    """Read all files and compare them with their hashes.
+def verify(snapshot: Path, manifest: Manifest, rank: int | None = None) -> None:
+    """Read all files, or those of worker ``rank``, and compare them with their hashes.
 
     Raises:
         Damaged: a file is not what was written.
         OSError: one cannot be read now.
     """
-    for name, file in manifest.files.items():
+    files = manifest.files if rank is None else manifest.files_of(rank)
+    for name, file in files.items():
         try:
             digest = digest_of(snapshot / name)
         except FileNotFoundError as error:

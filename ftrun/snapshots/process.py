@@ -62,9 +62,18 @@ class WriterProcess:
         Raises:
             PeerError: it could not be written, or the process has ended.
         """
+        return self.ask("whole", order, timeout_s)
+
+    def ask(self, kind: str, order: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+        """Have one order of writer.py's table carried out.
+
+        Raises:
+            PeerError: it could not be, or the process has ended.
+        """
         assert self._process.stdin is not None
         try:
-            self._process.stdin.write(json.dumps(order, allow_nan=False).encode() + b"\n")
+            line = json.dumps([kind, order], allow_nan=False)
+            self._process.stdin.write(line.encode() + b"\n")
             self._process.stdin.flush()
         except OSError as error:
             raise PeerError("the process that writes it has ended") from error

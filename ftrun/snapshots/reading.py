@@ -18,26 +18,27 @@ from ftrun.checkpoint.leaves import Leaf, LeafSpec, leaf_of
 from ftrun.errors import ProtocolError, UserError
 from ftrun.snapshots import manifest as manifests
 from ftrun.snapshots.directory import Found
-from ftrun.snapshots.manifest import Damaged, Manifest, StoredLeaf
+from ftrun.snapshots.manifest import Damaged, Share, StoredLeaf
 
 NAMED_MAX = 8
 
 
-def read(found: Found, mine: Tree) -> Tree:
-    """The tree of a snapshot, on the devices of ``mine``, the script's own tree.
+def read(found: Found, mine: Tree, rank: int = 0) -> Tree:
+    """The tree of worker ``rank`` of a replica, on the devices of ``mine``, the script's own tree.
 
     Raises:
         Damaged: its bytes are not what was written.
         OSError: they cannot be read now.
         UserError: its tensors have other shapes than the script's own; nothing was read.
     """
-    specs = tuple(_spec(leaf) for leaf in found.manifest.leaves)
+    share = found.manifest.share(rank)
+    specs = tuple(_spec(leaf) for leaf in share.leaves)
     own = pack(mine).leaves
     _require_alike(own, specs, found)
-    manifests.verify(found.path, found.manifest)
-    buffers = _buffers(found.path, found.manifest, specs)
+    manifests.verify(found.path, found.manifest, rank)
+    buffers = _buffers(found.path, share, specs)
     try:
-        return unpack(found.manifest.structure, specs, buffers, own)
+        return unpack(share.structure, specs, buffers, own)
     except ProtocolError as why:
         raise Damaged(str(why)) from why
 
@@ -67,14 +68,14 @@ def _require_alike(own: tuple[Leaf, ...], specs: tuple[LeafSpec, ...], found: Fo
     )
 
 
-def _buffers(path: Path, manifest: Manifest, specs: tuple[LeafSpec, ...]) -> list[torch.Tensor]:
+def _buffers(path: Path, share: Share, specs: tuple[LeafSpec, ...]) -> list[torch.Tensor]:
     found = []
     with contextlib.ExitStack() as stack:
         files = {
             name: stack.enter_context(open(path / name, "rb"))
-            for name in {stored.file for stored in manifest.leaves}
+            for name in {stored.file for stored in share.leaves}
         }
-        for stored, spec in zip(manifest.leaves, specs, strict=True):
+        for stored, spec in zip(share.leaves, specs, strict=True):
             files[stored.file].seek(stored.offset)
             data = files[stored.file].read(stored.length)
             found.append(_raw(data, spec) if stored.is_raw else _of_dcp(data, spec))

@@ -11,7 +11,9 @@ from datetime import datetime
 from pathlib import Path
 
 from ftrun import clock
+from ftrun.config.forms import injection
 from ftrun.config.settings import RunSettings, check_writable
+from ftrun.core.forms import WATCHED, Form
 from ftrun.errors import UserError
 from ftrun.logs.units import bytes_words
 from ftrun.snapshots import directory, manifest
@@ -108,10 +110,11 @@ def _newest_verified(where: Path, lines: list[str]) -> Found | None:
 
 def _check_origin(found: Found, settings: RunSettings) -> None:
     origin = found.manifest.origin
-    own = settings.snapshot_origin
-    if (origin.script, origin.inject, origin.workers_per_replica) == own:
+    script, workers = settings.script.name, settings.workers_per_replica
+    inject = injection(settings)
+    inject = Form.EXPLICIT.value if inject == WATCHED else inject
+    if origin.fits(script, inject, workers):
         return
-    script, inject, workers = own
     raise UserError(
         f"{found.path} is a snapshot of {origin.script} with --inject {origin.inject} and "
         f"{origin.workers_per_replica} workers per replica; this is {script} with --inject "

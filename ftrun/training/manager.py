@@ -283,7 +283,7 @@ class Manager:
         if not context.snapshot_dir:
             return None, None
         parts = engine, self._machine, self._healing, self._progress
-        resuming = Resuming(context, *parts)
+        resuming = Resuming(context, *parts, self._vote)
         return resuming, Snapshots(
             context, self._machine, self._healing, self._progress, engine.in_flight, resuming
         )

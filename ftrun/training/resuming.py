@@ -11,29 +11,37 @@ have died and their launcher has not.
 
 A snapshot whose bytes have changed is renamed, and the one before it is claimed.
 
+The workers of a replica claim the same snapshot, and read each its own part. A snapshot may become
+whole while they look, so they compare what they have found, and take the lowest (vote.py). If a
+part of one is damaged, none of them takes it.
+
 Not here: which snapshot is the newest (snapshots/directory.py), its bytes (snapshots/reading.py).
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ftrun import clock
 from ftrun.checkpoint.heal import FetchedState
+from ftrun.core.forms import Form
 from ftrun.core.ids import StateId
 from ftrun.core.worker import events as e
 from ftrun.core.worker.machine import StepMachine
 from ftrun.errors import UserError
 from ftrun.snapshots import directory
 from ftrun.snapshots.directory import Found
-from ftrun.snapshots.manifest import Damaged, Manifest
+from ftrun.snapshots.manifest import Damaged
 from ftrun.training.context import WorkerContext
 from ftrun.training.engine import Engine
 from ftrun.training.healing import OWN, USER, Healing
 from ftrun.training.progress import WorkerProgress
+from ftrun.training.vote import GroupVote
 
+AGREEMENTS_MAX = 10
 log = logging.getLogger(__name__)
 
 
@@ -43,6 +51,7 @@ class Resuming:
     Attributes:
         position: the script's place in its loop, as the snapshot that was loaded has it; empty:
             none was loaded, or peers have given a newer state since.
+        form: what the script has turned out to be.
         first_step: at which this job began: that of the snapshot, or of the script's own state.
     """
 
@@ -53,8 +62,11 @@ class Resuming:
         machine: StepMachine,
         healing: Healing,
         progress: WorkerProgress,
+        vote: GroupVote | None = None,
     ) -> None:
+        self.form = Form.EXPLICIT.value
         self.position = ""
+        self._vote = vote
         self.first_step = 0
         self._context = context
         self._engine = engine
@@ -66,6 +78,7 @@ class Resuming:
         self._has_claimed = False
         self._is_pending = False
         self._fresh = machine.state
+        self._began = 0.0
 
     def claim(self) -> None:
         """Before the first report: begin with the newest snapshot's state, if it is ahead.
@@ -93,10 +106,16 @@ class Resuming:
             while self._is_pending and not self._load():
                 pass
 
-    def find_place(self) -> Manifest | None:
-        """The manifest that is, or will be, claimed; None: there is none."""
+    def find_place(self) -> tuple[str, int] | None:
+        """This worker's place in the snapshot that is, or will be, claimed; None: there is none.
+
+        With the number of replicas that there were.
+        """
         found = self._look()
-        return None if found is None else found.manifest
+        if found is None:
+            return None
+        place = found.manifest.share(self._context.group_rank).position
+        return place, found.manifest.origin.replicas
 
     @property
     def is_pending(self) -> bool:
@@ -118,11 +137,31 @@ class Resuming:
     def _look(self) -> Found | None:
         if not self._has_looked:
             self._has_looked = True
-            for name in filter(None, (self._context.snapshot_dir, self._context.resume_dir)):
-                self._found = self._newest(Path(name))
-                if self._found is not None:
-                    break
+            places = [Path(x) for x in (self._context.snapshot_dir, self._context.resume_dir) if x]
+            self._found = self._agreed(places)
         return self._found
+
+    def _agreed(self, places: Sequence[Path], below: int | None = None) -> Found | None:
+        """The newest snapshot of all places, the same for all workers of this replica.
+
+        Raises:
+            UserError: they find different ones again and again.
+        """
+        for _ in range(AGREEMENTS_MAX):
+            newest = (self._newest(where, below) for where in places)
+            found = next((one for one in newest if one is not None), None)
+            if self._vote is None:
+                return found
+            step = -1 if found is None else found.manifest.step
+            name = "" if found is None else f"{found.path} {found.manifest.lineage}"
+            lowest, is_same = self._vote.lowest(step, name)
+            if is_same or lowest < 0:
+                return found if is_same else None
+            below = lowest + 1
+        raise UserError(
+            f"the workers of this replica do not find the same snapshot in {places[0]}. Do two "
+            "jobs write to it?"
+        )
 
     def _newest(self, where: Path, below: int | None = None) -> Found | None:
         try:
@@ -145,12 +184,11 @@ class Resuming:
 
     def _check_origin(self, found: Found) -> None:
         theirs, here = found.manifest.origin, self._context
-        wanted = (here.script, here.inject, here.workers_per_replica)
-        if (theirs.script, theirs.inject, theirs.workers_per_replica) != wanted:
+        if not theirs.fits(here.script, self.form, here.workers_per_replica):
             raise UserError(
                 f"the snapshot {found.path} is of {theirs.script} with --inject {theirs.inject} "
                 f"and {theirs.workers_per_replica} workers per replica, not of {here.script} with "
-                f"--inject {here.inject} and {here.workers_per_replica}. Give another directory, "
+                f"--inject {self.form} and {here.workers_per_replica}. Give another directory, "
                 "or begin anew with --resume none"
             )
 
@@ -171,30 +209,44 @@ class Resuming:
         """
         found = self._found
         assert found is not None and self._is_pending
+        tree = self._read(found)
+        if tree is None:
+            return False
+        self._apply(found, tree)
+        self._is_pending = self._healing.is_unread = False
+        self.position = found.manifest.share(self._context.group_rank).position
+        self._healing.forward_over(may_resume=True)  # an offer may have waited for the state
+        return True
+
+    def _read(self, found: Found) -> Any:
+        """This worker's tree; None: the snapshot is damaged, here or at a worker beside this one.
+
+        All have read when one of them renames it.
+        """
+        from ftrun.snapshots.reading import read  # few starts of a worker read one
+
+        self._began = clock.now()
+        tree, why = None, "a part of another worker of this replica is"
         try:
-            self._apply(found)
+            tree = read(found, self._healing.tree(), self._context.group_rank)
         except OSError as error:
             raise UserError(
                 f"the snapshot {found.path} cannot be read now ({error.strerror}): this replica "
                 "is started again, and tries again"
             ) from error
-        except Damaged as why:
-            self._pass_over(found, str(why))
-            return False
-        self._is_pending = self._healing.is_unread = False
-        self.position = found.manifest.position
-        self._healing.forward_over(may_resume=True)  # an offer may have waited for the state
-        return True
+        except Damaged as error:
+            why = str(error)
+        is_bad = tree is None
+        if is_bad if self._vote is None else self._vote.any(is_bad):
+            self._pass_over(found, why)
+            return None
+        return tree
 
-    def _apply(self, found: Found) -> None:
-        from ftrun.snapshots.reading import read  # few starts of a worker read one
-
-        began = clock.now()
-        tree = read(found, self._healing.tree())
+    def _apply(self, found: Found, tree: Any) -> None:
         self._check_keys(found, tree)
         manifest = found.manifest
         state = StateId(manifest.step, manifest.lineage)
-        duration_s = clock.now() - began
+        duration_s = clock.now() - self._began
         self._healing.fetched = FetchedState(state, tree, manifest.nbytes, duration_s, (), {})
         self._healing.apply()
         self._progress.batches = int(tree[OWN]["batches_committed"])
@@ -217,7 +269,7 @@ class Resuming:
         if directory.set_damaged(found.path):
             log.warning("the snapshot %s is damaged, and is renamed: %s", found.path, why)
             below = found.manifest.step
-        older = self._newest(found.path.parent, below)
+        older = self._agreed([found.path.parent], below)
         if older is not None:
             self._claim(older)
             return

@@ -1,8 +1,11 @@
-"""A worker's snapshots: the copy at a boundary, and a thread that has it written.
+"""A worker's snapshots: the copy at a boundary, which a thread has written.
 
 The training thread copies the state into memory that it shares with a process (snapshots/), and
-goes on. All else is the background thread's: it looks what is there, starts that process, sends it
-the order and waits for the answer. So a slow disk, a full one and a dead writer cost no step.
+goes on. All else is the background thread's (snapshot_writing.py).
+
+If the replica has several workers, they agree in a step's vote that all copy at the boundary that
+follows (core/worker/snapshots.py); each copies its own part. One that leaves at a boundary hears
+from the lead whether there is a last one, because no vote follows.
 
 Not here: when one is due and who writes (core/worker/snapshots.py), how (snapshots/writer.py), how
 a job goes on from one (resuming.py).
@@ -11,50 +14,34 @@ a job goes on from one (resuming.py).
 from __future__ import annotations
 
 import logging
-import queue
 import sys
 import threading
-from collections.abc import Callable
-from dataclasses import astuple, dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from ftrun import clock
 from ftrun.checkpoint.format import pack
-from ftrun.core.ids import StateId
+from ftrun.checkpoint.leaves import Leaf
+from ftrun.checkpoint.meshes import chunk_of
 from ftrun.core.worker.machine import StepMachine
-from ftrun.core.worker.snapshots import Decision, SnapshotSchedule
-from ftrun.errors import FtrunError
+from ftrun.core.worker.snapshots import Decision, PartSchedule, SnapshotSchedule
+from ftrun.errors import FtrunError, PeerError
 from ftrun.logs.units import bytes_words
 from ftrun.snapshots import directory
-from ftrun.snapshots.memory import SharedMemory, offsets_of
+from ftrun.snapshots.memory import offsets_of
 from ftrun.training.context import WorkerContext
-from ftrun.training.healing import OWN, USER, Healing
+from ftrun.training.healing import Healing
 from ftrun.training.in_flight import InFlight
 from ftrun.training.progress import WorkerProgress
 from ftrun.training.resuming import Resuming
+from ftrun.training.snapshot_meeting import END, Meeting
+from ftrun.training.snapshot_writing import Copied, SnapshotWriting
 
 log = logging.getLogger(__name__)
 
-WRITE_TIMEOUT_S = 24 * 3600.0
-"""The schedule abandons a write long before."""
-END_TIMEOUT_S = 2.0
-TASKS_MAX = 16
-
-
-@dataclass(frozen=True, slots=True)
-class _Copied:
-    """A state in shared memory. ``held_s``: how long the training thread was held."""
-
-    state: StateId
-    position: str
-    structure: Any
-    specs: tuple[Any, ...]
-    offsets: list[int]
-    nbytes: int
-    held_s: float
+TAKES, TAKES_NONE = "takes", "none"
 
 
 class Snapshots:
@@ -88,13 +75,11 @@ class Snapshots:
         self._progress = progress
         self._in_flight = in_flight
         self._resuming = resuming
-        self._schedule: SnapshotSchedule | None = None
+        self._schedule: SnapshotSchedule | PartSchedule | None = None
         self._lock = threading.Condition()  # guards the schedule
-        self._memory: SharedMemory | None = None
-        self._tasks: queue.Queue[Callable[[], None] | None] = queue.Queue(TASKS_MAX)
-        self._thread: threading.Thread | None = None
-        self._writer: Any = None
-        self._is_closing = threading.Event()
+        self._meeting = Meeting(context) if context.workers_per_replica > 1 else None
+        self._writing = SnapshotWriting(context, self._meeting)
+        self._chunks: dict[str, tuple[int, ...] | None] = {}
         self._has_told = False
         self._taken_at = -1
 
@@ -105,12 +90,34 @@ class Snapshots:
         with self._lock:
             now = clock.now()
             if self._schedule is None:
-                is_late = self._machine.state.step > self._resuming.first_step + 1
-                every_s = self._context.snapshot_every_s
-                self._schedule = SnapshotSchedule(every_s, now, is_late=is_late)
-            decision = self._schedule.at_boundary(self._in_flight.rank == 0, now)
+                self._schedule = self._make_schedule(now)
+            step = self._machine.state.step
+            decision = self._schedule.at_boundary(self._in_flight.rank == 0, now, step)
         if decision is not Decision.NOTHING:
             self._carry_out(decision)
+
+    def _make_schedule(self, now: float) -> SnapshotSchedule | PartSchedule:
+        every_s = self._context.snapshot_every_s
+        if not self._is_lead:
+            return PartSchedule(every_s, now)
+        is_late = self._machine.state.step > self._resuming.first_step + 1
+        is_several = self._meeting is not None
+        return SnapshotSchedule(every_s, now, is_late=is_late, is_several=is_several)
+
+    @property
+    def _is_lead(self) -> bool:
+        return self._context.group_rank == 0
+
+    def ballot(self) -> bool:
+        """This worker's bit in a step's vote: all copy at the boundary that follows."""
+        with self._lock:
+            return self._schedule is not None and self._schedule.ballot(clock.now())
+
+    def voted(self, agreed: bool, *, committed: bool) -> None:
+        """The step's vote has ended."""
+        with self._lock:
+            if self._schedule is not None:
+                self._schedule.voted(agreed, self._machine.state.step, committed=committed)
 
     def at_end(self) -> None:
         """This replica leaves at a boundary: take a last one, and wait until it is written.
@@ -120,10 +127,10 @@ class Snapshots:
         machine, deadline = self._machine, clock.now() + self._context.grace_s / 2
         if self._schedule is None or machine.torn or machine.healing:
             return
-        if not self._await_idle(deadline) or self._taken_at == machine.state.step:
-            return
-        with self._lock:
-            takes = self._schedule.at_end(clock.now())
+        is_idle = self._await_idle(deadline)
+        takes = is_idle and self._taken_at != machine.state.step and self._takes_last(deadline)
+        if self._meeting is not None and self._is_lead:
+            self._tell_end(self._meeting, takes, deadline)
         if takes:
             self._take()
             if not self._await_idle(deadline):
@@ -131,6 +138,26 @@ class Snapshots:
                     f"the last snapshot, of step {machine.state.step}, was not written within half "
                     "of --grace: give it longer"
                 )
+
+    def _takes_last(self, deadline: float) -> bool:
+        """Whether this replica takes a last one: the schedule knows, or the lead tells."""
+        schedule, step = self._schedule, self._machine.state.step
+        assert schedule is not None
+        if self._meeting is not None and not self._is_lead:
+            try:
+                if self._meeting.hear(step, END, deadline) != TAKES:
+                    return False
+            except PeerError as error:
+                log.warning("no last snapshot: %s", error)
+                return False
+        with self._lock:
+            return schedule.at_end(clock.now())
+
+    def _tell_end(self, meeting: Meeting, takes: bool, deadline: float) -> None:
+        try:
+            meeting.tell(self._machine.state.step, END, TAKES if takes else TAKES_NONE, deadline)
+        except PeerError as error:
+            log.warning("no last snapshot: %s", error)
 
     def _await_idle(self, deadline: float) -> bool:
         schedule = self._schedule
@@ -144,8 +171,10 @@ class Snapshots:
 
     def _carry_out(self, decision: Decision) -> None:
         if decision is Decision.LOOK:
-            self._hand(self._look)
-            self._hand(self._warm)
+            self._writing.hand(self._look)
+            self._writing.hand(self._writing.warm)
+        elif decision is Decision.WARM:
+            self._writing.hand(self._writing.warm)
         elif decision is Decision.PREPARE:
             self._prepare()
         elif decision is Decision.TAKE:
@@ -153,77 +182,81 @@ class Snapshots:
         elif decision is Decision.SKIP:
             assert self._schedule is not None
             is_writing = self._schedule.is_writing
-            what = "one before is still being written" if is_writing else "directory is slow"
+            what = "one before is still being written" if is_writing else self._why_slow()
             self._say(
                 f"the snapshot of step {self._machine.position} is left out, because the {what}. "
                 "Give --snapshot-every a longer time, or --snapshot a faster disk"
             )
             self._show()
-        elif self._writer is not None:
-            self._writer.kill()  # the background thread reports it
+        else:
+            self._writing.abandon()  # the background thread reports it
+
+    def _why_slow(self) -> str:
+        return "directory is slow" if self._meeting is None else "directory, or a worker, is slow"
 
     def _prepare(self) -> None:
         try:
-            sizes = [leaf.spec.nbytes for leaf in pack(self._healing.tree()).leaves]
+            leaves = pack(self._healing.tree()).leaves
+            sizes = [leaf.spec.nbytes for leaf in leaves]
+            self._chunks_of(leaves)
         except Exception as error:  # noqa: BLE001
             sizes = []  # the script's own functions: the snapshot itself will tell
             log.debug("the size of the state is not known yet: %s", error)
         nbytes = offsets_of(sizes)[1]
-        self._hand(lambda: self._touch(nbytes))
+        self._writing.hand(lambda: self._touch(nbytes))
 
     def _take(self) -> None:
         try:
             copied = self._copy()
         except Exception as error:  # noqa: BLE001
             # The script's own functions, or no memory: training goes on without this snapshot.
-            self._failed(self._machine.position, error)
+            step = self._machine.state.step
+            self._failed(step, error)
+            if self._meeting is not None:
+                words = str(error)
+                self._writing.hand(lambda: self._writing.give_up(step, words))
             return
         self._taken_at = copied.state.step
-        self._hand(lambda: self._write(copied))
+        self._writing.hand(lambda: self._write(copied))
 
-    def _copy(self) -> _Copied:
+    def _copy(self) -> Copied:
         began = clock.now()
         packed = pack(self._healing.tree())
         offsets, nbytes = offsets_of([leaf.spec.nbytes for leaf in packed.leaves])
-        memory = self._shared()
+        memory = self._writing.memory
         memory.reserve(max(1, nbytes))
+        chunks = self._chunks_of(packed.leaves)
         copying = clock.now()
         memory.fill(packed.leaves, offsets, torch.get_num_threads())
         self.copy_s = clock.now() - copying
         specs = tuple(leaf.spec for leaf in packed.leaves)
         self.held_s = clock.now() - began
-        return _Copied(
+        return Copied(
             self._machine.state,
             self.position(),
             packed.structure,
             specs,
+            chunks,
             offsets,
             nbytes,
             self.held_s,
         )
 
-    def _hand(self, task: Callable[[], None]) -> None:
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="ftrun-snapshot", daemon=True)
-            self._thread.start()
-        self._tasks.put_nowait(task)
+    def _chunks_of(self, leaves: Sequence[Leaf]) -> list[tuple[int, ...] | None]:
+        """Where the local parts of DTensors begin; each kind of them is asked for once."""
+        found = []
+        for leaf in leaves:
+            mesh = leaf.spec.mesh
+            if mesh and mesh not in self._chunks:
+                self._chunks[mesh] = chunk_of(leaf.value)
+            found.append(self._chunks[mesh] if mesh else None)
+        return found
 
     def close(self) -> None:
         """End the thread and the process. A snapshot under way is given up: its draft stays."""
-        self._is_closing.set()
-        if self._thread is not None:
-            if self._writer is not None:
-                self._writer.kill()
-            self._tasks.put_nowait(None)
-            self._thread.join(END_TIMEOUT_S)
+        self._writing.close()
 
     # ------------------------------------------------------------ the background thread
-
-    def _run(self) -> None:
-        while (task := self._tasks.get()) is not None and not self._is_closing.is_set():
-            task()
-        if self._writer is not None:
-            self._writer.close()
 
     def _look(self) -> None:
         """See how old the newest snapshot is."""
@@ -233,20 +266,13 @@ class Snapshots:
         except (OSError, FtrunError) as error:
             log.warning("snapshots in %s: %s", self._directory, error)
         with self._lock:
-            assert self._schedule is not None
+            assert isinstance(self._schedule, SnapshotSchedule), "only a lead looks"
             self._schedule.looked(age_s, clock.now())
             self._lock.notify_all()
 
-    def _warm(self) -> None:
-        """Start the writer's process, which loads torch for some seconds, before it is needed."""
-        try:
-            self._start_writer()
-        except (OSError, FtrunError) as error:
-            log.warning("snapshots: %s. It is tried again with the next one", error)
-
     def _touch(self, nbytes: int) -> None:
         try:
-            memory = self._shared()
+            memory = self._writing.memory
             memory.reserve(max(1, nbytes))
             memory.touch()
         except (OSError, ValueError) as error:
@@ -256,33 +282,26 @@ class Snapshots:
             self._schedule.prepared()
             self._lock.notify_all()
 
-    def _start_writer(self) -> Any:
-        from ftrun.snapshots.process import WriterProcess  # only the writer's replica needs it
-
-        if self._writer is None:
-            self._writer = WriterProcess(self._shared())
-        return self._writer
-
-    def _shared(self) -> SharedMemory:
-        """The memory that the writer's process has too. From both threads."""
-        with self._lock:
-            if self._memory is None:
-                self._memory = SharedMemory()
-            return self._memory
-
-    def _write(self, copied: _Copied) -> None:
-        step = copied.state.step
+    def _write(self, copied: Copied) -> None:
+        step, schedule = copied.state.step, self._schedule
+        assert schedule is not None
         try:
-            answer = self._start_writer().write(self._order(copied), WRITE_TIMEOUT_S)
+            answer = self._writing.write(copied, schedule.limit_s, self._resuming.form)
         except (OSError, FtrunError, ValueError) as error:
-            self._end_writer_if_dead()
-            if not self._is_closing.is_set():
+            if not self._writing.is_closing:
                 self._failed(step, error)
             return
         with self._lock:
-            assert self._schedule is not None
-            self._schedule.written()
+            schedule.written()
+            schedule.counts.failed += len(answer.get("given_up", ()))
             self._lock.notify_all()
+        if not self._is_lead:
+            return
+        for other in answer["given_up"]:
+            self._say(
+                f"the snapshot of step {other} was not written to its end: a worker that wrote it "
+                f"had died. That of step {step} is whole"
+            )
         self._show(snapshot_step=step, snapshot_held_ms=1000 * copied.held_s)
         if not self._has_told:
             self._has_told = True
@@ -292,42 +311,15 @@ class Snapshots:
                 f"thread was held for {1000 * copied.held_s:.0f} ms"
             )
 
-    def _end_writer_if_dead(self) -> None:
-        """A process that has ended is reaped at once; the next snapshot starts another."""
-        if self._writer is not None and not self._writer.lives:
-            self._writer.close()
-            self._writer = None
-
-    def _order(self, copied: _Copied) -> dict[str, Any]:
-        here = self._context
-        return {
-            "directory": str(self._directory),
-            "keep": here.snapshot_keep,
-            "writer": here.key.incarnation[:16],
-            "step": copied.state.step,
-            "lineage": copied.state.lineage,
-            "position": copied.position,
-            "origin": {
-                "script": here.script,
-                "inject": here.inject,
-                "workers_per_replica": here.workers_per_replica,
-                "replicas": here.replicas,
-                "job_id": here.job_id,
-            },
-            "structure": copied.structure,
-            "specs": [astuple(spec) for spec in copied.specs],
-            "offsets": copied.offsets,
-            "nbytes": max(1, copied.nbytes),
-            "user_key": USER,
-            "own_key": OWN,
-        }
-
     def _failed(self, step: int, error: Exception) -> None:
         with self._lock:
             assert self._schedule is not None
             self._schedule.failed()
             self._taken_at = -1
             self._lock.notify_all()
+        if not self._is_lead:
+            log.debug("no part of the snapshot of step %s: %s", step, error)
+            return  # the lead tells
         self._show()
         self._say(
             f"the snapshot of step {step} was not written: {error}. Training goes on; the next one "

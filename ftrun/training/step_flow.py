@@ -27,7 +27,7 @@ from ftrun.training.healing import OWN, Healing
 from ftrun.training.progress import WorkerProgress
 from ftrun.training.resuming import Resuming
 from ftrun.training.snapshots import Snapshots
-from ftrun.training.vote import GroupVote
+from ftrun.training.vote import GroupVote, Votes
 
 log = logging.getLogger(__name__)
 
@@ -193,13 +193,17 @@ class StepFlow:
         enough = engine.in_flight.divisor >= self._limits.min_replica_size
         error = self.errored()
         flag = enough and error is None and not machine.healing and not forgoes
-        outcome = flag if self._vote is None else self._ask_group(self._vote, flag, timeout_s)
+        votes = Votes(flag, False)
+        if self._vote is not None:
+            votes = self._ask_group(self._vote, flag, timeout_s)
         before = machine.state.step
         reason = str(error) if error is not None else forgoes or "voted against"
-        torn = outcome is None
+        torn = votes.commits is None
         shared = not enough or all_forgo
-        engine.feed(e.Decided(outcome is True, shared=shared, reason=reason, torn=torn))
+        engine.feed(e.Decided(votes.commits is True, shared=shared, reason=reason, torn=torn))
         engine.raise_fatal()
+        if self._snapshots is not None:
+            self._snapshots.voted(votes.copies, committed=machine.state.step > before)
         if error is None and not enough:
             reason = "too few replicas contribute"
         if forgoes and error is None and machine.state.step == before:
@@ -220,12 +224,13 @@ class StepFlow:
         """The first error of the step under way."""
         return self._error or self._engine.in_flight.error
 
-    def _ask_group(self, vote: GroupVote, flag: bool, timeout_s: float) -> bool | None:
+    def _ask_group(self, vote: GroupVote, flag: bool, timeout_s: float) -> Votes:
         machine = self._machine
         self._engine.feed(e.VoteStarted())
-        outcome = vote.decide(machine.tag, flag and machine.votes)
+        copies = self._snapshots is not None and self._snapshots.ballot()
+        votes = vote.decide(machine.tag, flag and machine.votes, copies)
         self._engine.wait_until(lambda: machine.verdict_known, timeout_s, "the verdict on a vote")
-        return outcome
+        return votes
 
     def _note_outcome(self, committed: bool, reason: str) -> bool:
         if committed:

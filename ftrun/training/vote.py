@@ -2,7 +2,10 @@
 
 A MIN all-reduce over the replica group's own control group carries the flag and the tag. The tag is
 sent twice, with opposite signs, so that its minimum and its maximum come back: if they differ, the
-ranks voted for different steps and none commits.
+ranks voted for different steps and none commits. One more flag is of snapshots: whether all ranks
+copy their state at the boundary that follows (core/worker/snapshots.py).
+
+Before the first step the ranks also agree on the snapshot that they begin with (resuming.py).
 
 Not here: when a rank votes, and what follows (step_flow.py, core/worker/machine.py).
 """
@@ -12,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import os
 from datetime import timedelta
+from typing import NamedTuple
 
 import torch
 from torch.distributed import ReduceOp
@@ -20,6 +24,16 @@ from ftrun.core.ids import Tag
 from ftrun.errors import UserError
 from ftrun.process_groups.gloo import ProcessGroupGloo
 from ftrun.training.context import WorkerContext
+
+
+class Votes(NamedTuple):
+    """What the ranks have voted.
+
+    ``commits``: None: under different tags. ``copies``: all ranks take a snapshot's copy next.
+    """
+
+    commits: bool | None
+    copies: bool
 
 
 class GroupVote:
@@ -33,7 +47,7 @@ class GroupVote:
     def __init__(self, context: WorkerContext, timeout_s: float) -> None:
         factory = ProcessGroupGloo(timedelta(seconds=timeout_s))
         self._group = factory.build(
-            context.group_store or _launchers_store(),
+            group_store(context),
             f"ftrun/vote/{context.key.incarnation}",
             context.group_rank,
             context.workers_per_replica,
@@ -41,18 +55,29 @@ class GroupVote:
             timeout_s,
         )
 
-    def decide(self, tag: Tag | None, flag: bool) -> bool | None:
-        """True if every rank voted True, all under the same tag; None: under different ones.
+    def decide(self, tag: Tag | None, flag: bool, copies: bool = False) -> Votes:
+        """Whether every rank voted True, all under the same tag; and whether all would copy.
 
         Raises:
             RuntimeError: a rank is gone or did not vote within the deadline.
         """
-        name = _number(tag)
-        ballot = torch.tensor([int(flag), name, -name], dtype=torch.int64)
+        name = _number(tag.path() if tag is not None else "")
+        ballot = torch.tensor([int(flag), name, -name, int(copies)], dtype=torch.int64)
         self._group.allreduce([ballot], ReduceOp.MIN).wait()
         if ballot[1] != -ballot[2]:
-            return None
-        return bool(ballot[0] == 1)
+            return Votes(None, False)
+        return Votes(bool(ballot[0] == 1), bool(ballot[3] == 1))
+
+    def lowest(self, step: int, name: str) -> tuple[int, bool]:
+        """The lowest step that a rank gives, and whether all give this step and this name.
+
+        Raises:
+            RuntimeError: a rank is gone or did not answer within the deadline.
+        """
+        number = _number(f"{step} {name}")
+        ballot = torch.tensor([step, number, -number], dtype=torch.int64)
+        self._group.allreduce([ballot], ReduceOp.MIN).wait()
+        return int(ballot[0]), bool(ballot[1] == -ballot[2])
 
     def any(self, flag: bool) -> bool:
         """Whether ``flag`` is true on any rank.
@@ -69,7 +94,14 @@ class GroupVote:
         self._group.shutdown()
 
 
-def _launchers_store() -> str:
+def group_store(context: WorkerContext) -> str:
+    """The address of the store in which the ranks of a group meet.
+
+    Raises:
+        UserError: the launcher's environment is missing.
+    """
+    if context.group_store:
+        return context.group_store
     address, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
     if not address or not port:
         raise UserError(
@@ -79,6 +111,5 @@ def _launchers_store() -> str:
     return f"{address}:{port}"
 
 
-def _number(tag: Tag | None) -> int:
-    path = tag.path() if tag is not None else ""
-    return int.from_bytes(hashlib.blake2b(path.encode(), digest_size=7).digest(), "big")
+def _number(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "big")

@@ -11,10 +11,12 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from ftrun import clock
 from ftrun.snapshots.directory import look, snapshots
-from tests.snapshots.jobs import FOREVER, Runs, began_at, kill_everything
+from tests.snapshots.jobs import FOREVER, KINDS, Runs, began_at, kill_everything
 
 pytestmark = pytest.mark.timeout(900)
 MORE = 60
@@ -22,10 +24,12 @@ LOOK_S = 0.05
 FIRST = ["explicit", pytest.param("unmodified", marks=pytest.mark.slow)]
 
 
-def interrupted(tmp_path: Path, kind: str = "explicit", replicas: int = 2, count: int = 2) -> Runs:
+def interrupted(
+    tmp_path: Path, kind: str = "explicit", replicas: int = 2, count: int = 2, *options: str
+) -> Runs:
     """A job of which ``count`` snapshots were taken before everything was killed."""
     runs = Runs(tmp_path, kind, FOREVER, every_s=1.0)
-    with runs.start(replicas) as job:
+    with runs.start(replicas, *options) as job:
         job.expect(r"wrote the snapshot of step \d+")
         while len(snapshots(runs.snapshots)) < count:
             _await_change(runs.snapshots)
@@ -54,18 +58,66 @@ def parameters(where: Path) -> dict[str, torch.Tensor]:
     return found
 
 
-NUMBERS = [(2, 3), pytest.param(3, 1, marks=pytest.mark.slow)]
+NUMBERS = [
+    ("explicit", 2, 3),
+    pytest.param("explicit", 3, 1, marks=pytest.mark.slow),
+    ("explicit_fsdp", 2, 1),
+]
+
+
+def workers_of(kind: str) -> int:
+    """Of each replica of a kind of job."""
+    return 2 if "-w" in KINDS[kind] else 1
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # torch's, that this process reads alone
+def test_torch_alone_reads_what_several_workers_have_written(tmp_path: Path) -> None:
+    """The shards are one tensor each, equal to what the job gathers when it goes on from there."""
+    runs = interrupted(tmp_path, "explicit_fsdp", replicas=1, count=1)
+    found = look(runs.snapshots).newest
+    assert found is not None
+    runs.steps = found.manifest.step
+    last = runs.finish(2, "--snapshot-every", "1h")
+    assert last.exit_code == 0 and began_at(last.output) == runs.steps, last.output
+    gathered = parameters(runs.here)
+    read = {"model": {name: torch.zeros_like(value) for name, value in gathered.items()}}
+    dcp.load(read, checkpoint_id=found.path, no_dist=True)
+    assert gathered and all(torch.equal(read["model"][name], gathered[name]) for name in gathered)
+    dcp_to_torch_save(found.path, tmp_path / "whole.pt")
+    whole = torch.load(tmp_path / "whole.pt", weights_only=False)
+    assert all(torch.equal(whole["model"][name], gathered[name]) for name in gathered)
+    refused = runs.finish(1, "-w", "3")
+    assert refused.exit_code == 2 and "and 2 workers per replica; this is" in refused.output
+
+
+def test_a_script_goes_on_under_either_name_of_its_form(tmp_path: Path) -> None:
+    """A snapshot knows what ``auto`` has turned out to be."""
+    runs = interrupted(tmp_path, "unmodified", 2, 1, "--inject", "auto")
+    found = look(runs.snapshots).newest
+    assert found is not None and found.manifest.origin.inject == "ddp"
+    last = runs.finish(2, "--inject", "ddp")
+    assert last.exit_code == 0 and began_at(last.output) == found.manifest.step, last.output
+    runs.steps += MORE
+    again = runs.finish(2, "--inject", "auto")
+    assert again.exit_code == 0 and began_at(again.output) >= found.manifest.step, again.output
+    refused = runs.finish(2, "--inject", "explicit")
+    assert refused.exit_code == 2 and "with --inject ddp and 1" in refused.output
+
+
 OTHERS = [pytest.param(2, 3, marks=pytest.mark.slow), (3, 1)]
 
 
-@pytest.mark.parametrize(("before", "after"), NUMBERS)
-def test_another_number_of_replicas(tmp_path: Path, before: int, after: int) -> None:
+@pytest.mark.parametrize(("kind", "before", "after"), NUMBERS)
+def test_another_number_of_replicas(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, before: int, after: int
+) -> None:
     """The batch of a step is split among the replicas, so their number only rounds differently."""
-    runs = interrupted(tmp_path, replicas=before)
+    monkeypatch.setenv("DROPOUT", "0")
+    runs = interrupted(tmp_path, kind, replicas=before)
     step = step_of(runs)
     last = runs.finish(after)
     assert last.exit_code == 0 and began_at(last.output) == step, last.output
-    assert len(last.ends) == after and last.end, last.output
+    assert len(last.ends) == after * workers_of(kind) and last.end, last.output
     resumed = parameters(runs.here)
     calm = runs.finish(before, snapshot=False)
     assert calm.exit_code == 0
@@ -83,7 +135,7 @@ def test_an_unmodified_script_among_another_number(tmp_path: Path, before: int, 
     assert last.output.count(f"done 0→{step}") == after, last.output
 
 
-@pytest.mark.parametrize("kind", FIRST)
+@pytest.mark.parametrize("kind", [*FIRST, "explicit_fsdp"])
 def test_all_workers_die_and_their_agent_does_not(tmp_path: Path, kind: str) -> None:
     """They are started again by it, and find the snapshot that was taken meanwhile."""
     runs = Runs(tmp_path, kind, 700, every_s=1.0)
@@ -132,7 +184,7 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, monkeypatch: pytest.Monkey
     refused = runs.finish(2, "--inject", "ddp")
     assert refused.exit_code == 2 and "is a snapshot of script with" in refused.output
     refused = runs.finish(2, "-w", "2")
-    assert refused.exit_code == 2 and "2 workers per replica, of which" in refused.output
+    assert refused.exit_code == 2 and "and 1 workers per replica; this is" in refused.output
     monkeypatch.setenv("WIDTH", "65")
     refused = runs.finish(2, "--max-restarts", "0")
     assert refused.exit_code != 0
@@ -154,13 +206,13 @@ def test_a_directory_that_goes_away_is_told_and_training_goes_on(tmp_path: Path)
     assert "died" not in job.output
 
 
-@pytest.mark.parametrize("kind", FIRST)
+@pytest.mark.parametrize("kind", [*FIRST, "explicit_fsdp"])
 def test_a_job_that_is_stopped_takes_a_last_one(tmp_path: Path, kind: str) -> None:
-    """SIGTERM loses no step."""
+    """SIGTERM loses no step, if the grace is long enough for processes that write to start."""
     runs = Runs(tmp_path, kind, FOREVER, every_s=3600.0)
-    with runs.start(2) as job:
+    with runs.start(2, "--grace", "120") as job:
         job.expect(r"from step 0 on")
-        _await_steps(job.directory, 30)
+        _await_steps(job.directory, 30, name="steps-0.0.txt" if workers_of(kind) > 1 else "")
         job.signal(signal.SIGTERM)
         assert job.end() == 75, job.output
     [drained] = set(re.findall(r"drained, (\d+) steps", job.output))
@@ -171,9 +223,9 @@ def test_a_job_that_is_stopped_takes_a_last_one(tmp_path: Path, kind: str) -> No
     assert last.end == runs.finish(2, snapshot=False).end
 
 
-def _await_steps(where: Path, count: int, timeout_s: float = 120.0) -> None:
+def _await_steps(where: Path, count: int, timeout_s: float = 120.0, name: str = "") -> None:
     deadline = clock.now() + timeout_s
-    path = where / "steps-0.txt"
+    path = where / (name or "steps-0.txt")
     while not path.exists() or len(path.read_text().splitlines()) < count:
         assert clock.now() < deadline, "it does not train"
         threading.Event().wait(LOOK_S)

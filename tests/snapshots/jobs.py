@@ -25,7 +25,12 @@ STEP_S = 0.02
 END_S = 600.0
 FOREVER = 10**9
 MORE = 60
-KINDS = {"explicit": (), "unmodified": ("--inject", "ddp")}
+KINDS: dict[str, tuple[str, ...]] = {
+    "explicit": (),
+    "unmodified": ("--inject", "ddp"),
+    "explicit_fsdp": ("-w", "2"),
+    "unmodified_fsdp": ("--inject", "ddp", "-w", "2"),
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,22 @@ due one interval after the last one was *begun*, whoever has begun it, and at on
 out because that one was still being written. After one that failed the next is due at its usual
 time. A writer that is asked to leave takes a last one.
 
+If a replica has several workers, all of them copy at one boundary, each its own part. Their clocks
+differ, so the first of them, the *lead*, has the schedule above, and the vote that ends each step
+(training/vote.py) carries one more bit: TAKE comes at the boundary after a vote, and nowhere else.
+
+| in the vote of a step   | its bit is true if                                               |
+|-------------------------|------------------------------------------------------------------|
+| the lead                | it was the writer when the step began; it is idle; one is due    |
+| each other worker       | it is idle                                                       |
+
+If the bit is true of all and the step is committed, all TAKE when the next step begins, whoever is
+the writer by then: none of them asks a clock, or a quorum that may have changed. If that boundary
+is none for snapshots, the bit is void, and the next vote carries it again. While another worker
+still makes its memory ready, or writes its part of one that has failed, the lead asks in each vote;
+after an interval of that it SKIPs, which tells it, and asks on. The others WARM their writing
+processes when the replica has become the writer, as a lead does when it LOOKs.
+
 Not here: what is written and where (snapshots/), the copy (training/snapshots.py).
 """
 
@@ -39,6 +55,7 @@ class Decision(Enum):
 
     NOTHING = "nothing"
     LOOK = "look"
+    WARM = "warm"
     PREPARE = "prepare"
     TAKE = "take"
     SKIP = "skip"
@@ -61,10 +78,17 @@ class SnapshotSchedule:
         every_s: the interval.
         now: when this worker begins to train.
         is_late: its peers have trained before it, so that nobody knows since when one is due.
+        is_several: its replica has more workers, and this one is their lead.
     """
 
-    def __init__(self, every_s: float, now: float, *, is_late: bool = False) -> None:
+    def __init__(
+        self, every_s: float, now: float, *, is_late: bool = False, is_several: bool = False
+    ) -> None:
         self.counts = SnapshotCounts()
+        self._is_several = is_several
+        self._asked_at: float | None = None
+        self._declined_since: float | None = None
+        self._agreed: int | None = None
         self._every_s = every_s
         self._limit_s = max(LIMIT_MIN_S, INTERVALS_MAX * every_s)
         self._due_at = now + every_s
@@ -85,15 +109,37 @@ class SnapshotSchedule:
     def _is_busy(self) -> bool:
         return self._looks_since is not None or self.is_writing
 
-    def at_boundary(self, is_writer: bool, now: float) -> Decision:
+    @property
+    def limit_s(self) -> float:
+        """How long a write may take."""
+        return self._limit_s
+
+    def ballot(self, now: float) -> bool:
+        """The lead's bit in a step's vote: one is to be taken at the boundary that follows."""
+        is_ready = self._is_writer and not (self._must_look or self._is_busy)
+        self._asked_at = now if is_ready and now >= self._due_at else None
+        return self._asked_at is not None
+
+    def voted(self, agreed: bool, step: int, *, committed: bool) -> None:
+        """The vote has ended with ``agreed``; the state is now that of ``step``."""
+        self._agreed = step if agreed and committed else None
+        if agreed or self._asked_at is None:
+            self._declined_since = None
+        elif self._declined_since is None:
+            self._declined_since = self._asked_at
+
+    def at_boundary(self, is_writer: bool, now: float, step: int = 0) -> Decision:
         """A step begins whose state is whole, and at which replicas may join.
 
-        ``is_writer``: this replica is the first contributor to it.
+        ``is_writer``: this replica is the first contributor to it. ``step``: of its state.
         """
+        agreed, self._agreed = self._agreed == step, None
         self._must_look |= is_writer and not self._is_writer
         self._is_writer = is_writer
         if self._writes_since is not None and now - self._writes_since > self._limit_s:
             return Decision.ABANDON
+        if self._is_several and agreed:
+            return self._begin(now)
         if not is_writer:
             return Decision.NOTHING
         if self._must_look and not self._is_busy:
@@ -110,6 +156,17 @@ class SnapshotSchedule:
             self._is_overdue = True
             self.counts.skipped += 1
             return Decision.SKIP
+        return self._await_vote(now) if self._is_several else self._begin(now)
+
+    def _await_vote(self, now: float) -> Decision:
+        """One is due, and no vote has agreed to it yet."""
+        if self._declined_since is None or now < self._declined_since + self._every_s:
+            return Decision.NOTHING
+        self._declined_since = now
+        self.counts.skipped += 1
+        return Decision.SKIP
+
+    def _begin(self, now: float) -> Decision:
         self._due_at = now + self._every_s
         self._writes_since = now
         self._is_overdue = False
@@ -167,3 +224,75 @@ class SnapshotSchedule:
         """One was left out meanwhile: the next one is due at once, not an interval later."""
         if self._is_overdue:
             self._due_at = -math.inf
+
+
+class PartSchedule:
+    """The decisions of a worker that is not its replica's lead: it goes by the votes alone.
+
+    Args:
+        every_s, now: as of the lead's.
+    """
+
+    def __init__(self, every_s: float, now: float) -> None:
+        self.counts = SnapshotCounts()
+        self.limit_s = max(LIMIT_MIN_S, INTERVALS_MAX * every_s)
+        self._prepares_at = now + every_s / 2
+        self._is_warm = self._is_prepared = self._prepares = False
+        self._agreed: int | None = None
+        self._writes_since: float | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        """No part is being written, and no memory is being made ready."""
+        return self._writes_since is None and not self._prepares
+
+    @property
+    def is_writing(self) -> bool:
+        """A part is under way."""
+        return self._writes_since is not None
+
+    def ballot(self, now: float) -> bool:
+        """This worker's bit in a step's vote: it can copy at the boundary that follows."""
+        return self.is_idle
+
+    def voted(self, agreed: bool, step: int, *, committed: bool) -> None:
+        """The vote has ended with ``agreed``; the state is now that of ``step``."""
+        self._agreed = step if agreed and committed else None
+
+    def at_boundary(self, is_writer: bool, now: float, step: int = 0) -> Decision:
+        """As of the lead's. Memory is made ready half an interval after the start, once."""
+        agreed, self._agreed = self._agreed == step, None
+        if self._writes_since is not None and now - self._writes_since > self.limit_s:
+            return Decision.ABANDON
+        if agreed:
+            self._writes_since = now
+            return Decision.TAKE
+        if is_writer and not self._is_warm:
+            self._is_warm = True
+            return Decision.WARM
+        if is_writer and not self._is_prepared and now >= self._prepares_at:
+            self._is_prepared = self._prepares = True
+            return Decision.PREPARE
+        return Decision.NOTHING
+
+    def at_end(self, now: float) -> bool:
+        """The lead takes a last one: whether this worker can give its part."""
+        if not self.is_idle:
+            return False
+        self._writes_since = now
+        return True
+
+    def prepared(self) -> None:
+        """The memory is there."""
+        self._prepares = False
+
+    def written(self) -> None:
+        """The part under way is complete."""
+        self._writes_since = None
+        self.counts.written += 1
+
+    def failed(self) -> None:
+        """The part under way has failed, or was abandoned."""
+        if self._writes_since is not None:
+            self._writes_since = None
+            self.counts.failed += 1

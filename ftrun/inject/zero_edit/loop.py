@@ -32,6 +32,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from ftrun.core.forms import Form
 from ftrun.core.worker.marks import PARAMETERS_EVERY
 from ftrun.errors import UserError
 from ftrun.inject.zero_edit import charge, told
@@ -156,6 +157,8 @@ class Loop:
             self._manager.heal_with_place()
             if self._manager.snapshots is not None:
                 self._manager.snapshots.position = lambda: self._place.encode()
+            if self._manager.resuming is not None:
+                self._manager.resuming.form = Form.DDP.value
         return self._manager
 
     def exchange(self, site: str, what: str, body: bytes, timeout_s: float) -> dict[int, bytes]:
@@ -201,11 +204,11 @@ class Loop:
     def _snapshot_place(self) -> Place:
         """Where the snapshot stands that the job goes on from, if no peer trains."""
         resuming = self.manager().resuming
-        manifest = None if resuming is None else resuming.find_place()
-        if manifest is None or not manifest.position:
+        found = None if resuming is None else resuming.find_place()
+        if found is None or not found[0]:
             return Place()
-        place = Place.decode(manifest.position)
-        return place.among(manifest.origin.replicas, self._here.replicas)
+        text, replicas = found
+        return Place.decode(text).among(replicas, self._here.replicas)
 
     def _loaded_place(self) -> Place | None:
         """The place of the state that was loaded: the snapshot's, or the peers'."""

@@ -114,7 +114,7 @@ def test_a_start_says_where_the_job_begins(tmp_path: Path) -> None:
     assert prepare(run_settings()) == []
     [line] = prepare(settings)
     assert line.startswith(f"No snapshot is in {where} yet, so the job begins anew.")
-    own = {"script": settings.script.name, "inject": "auto"}
+    own = {"script": settings.script.name, "inject": "explicit"}
     origin = {**own, "workers_per_replica": 1, "replicas": 3, "job_id": "j"}
     write_tree(where, tree_of(5, a={"x": torch.ones(2)}), origin=origin)
     [line] = prepare(settings)
@@ -124,7 +124,7 @@ def test_a_start_says_where_the_job_begins(tmp_path: Path) -> None:
     assert f"goes on from step 5, the newest snapshot in {where}" in line and str(other) in line
     with pytest.raises(UserError, match="the job on the other nodes"):
         prepare(replace(settings, resume="none", lighthouse="h:1"))
-    with pytest.raises(UserError, match=r"is a snapshot of .* with --inject auto"):
+    with pytest.raises(UserError, match=r"is a snapshot of .* with --inject explicit"):
         prepare(replace(settings, inject="ddp"))
     (newest(where).path / "__0_0.distcp").write_bytes(b"")
     with pytest.raises(UserError, match=r"step-000000000005 is damaged.*No whole snapshot is left"):

@@ -26,10 +26,12 @@ def test_it_writes_again_and_again_until_it_is_killed(
     where, memory = tmp_path / "s", SharedMemory()
     process = WriterProcess(memory)
     try:
+        (where / ".draft-step-000000000000-dead").mkdir(parents=True)
         for step, size in ((1, 10), (2, 100_000)):
             order = order_of(where, tree_of(step, a={"x": torch.rand(size)}), memory)
             answer = process.write(asdict(order), TIMEOUT_S)
             assert answer["path"] == str(newest(where).path) and answer["duration_s"] > 0
+            assert answer["given_up"] == ([0] if step == 1 else []), "a dead writer's draft is told"
         bad = order_of(
             where, tree_of(3, k={"a": {"b": torch.ones(1)}, "a.b": torch.ones(1)}), memory
         )

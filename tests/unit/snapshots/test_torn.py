@@ -27,14 +27,21 @@ from ftrun.snapshots import manifest
 from ftrun.snapshots.directory import look
 from ftrun.snapshots.reading import read
 from tests.unit.snapshots.written import tree_of, write_tree
+from tests.unit.snapshots.written_parts import write_parts
 
-where, keep = Path(sys.argv[1]), int(sys.argv[2])
+where, keep, workers = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[4])
 
 def tree(step):
     return tree_of(step, a={"w": torch.full((1000,), float(step)), "p": (torch.ones(3),)})
 
-write_tree(where, tree(1), keep=keep)
-write_tree(where, tree(2), keep=keep)
+def write(step):
+    if workers == 1:
+        write_tree(where, tree(step), keep=keep)
+    else:
+        write_parts(where, [tree(step)] * workers, lambda path, rank: (0,), keep=keep)
+
+write(1)
+write(2)
 
 def die_at(number):
     left = [number]
@@ -58,7 +65,7 @@ for number in range(int(sys.argv[3])):
     pid = os.fork()
     if pid == 0:
         die_at(number)
-        write_tree(where, tree(3), keep=keep)
+        write(3)
         os._exit(0)
     status = os.waitpid(pid, 0)[1]
     looked = look(where)
@@ -75,14 +82,17 @@ for number in range(int(sys.argv[3])):
             import shutil
             shutil.rmtree(where / name)
             if keep == 1 and "step-000000000002" not in names:
-                write_tree(where, tree(2), keep=keep)
+                write(2)
 """
 
 
-def rows(directory: Path, keep: int) -> list[list[Any]]:
+def rows(directory: Path, keep: int, workers: int = 1) -> list[list[Any]]:
     """What each killed writer has left; the last one was not killed."""
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(directory), str(keep), str(OPERATIONS_MAX)],
+        [
+            *(sys.executable, "-c", PROGRAM),
+            *(str(directory), str(keep), str(OPERATIONS_MAX), str(workers)),
+        ],
         capture_output=True, text=True, timeout=500, check=False,
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
     )  # fmt: skip
@@ -90,9 +100,10 @@ def rows(directory: Path, keep: int) -> list[list[Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-@pytest.mark.parametrize("keep", [1, 3])
-def test_killed_at_each_file_operation(tmp_path: Path, keep: int) -> None:
-    found = rows(tmp_path / "snapshots", keep)
+@pytest.mark.parametrize(("keep", "workers"), [(1, 1), (3, 1), (1, 2)])
+def test_killed_at_each_file_operation(tmp_path: Path, keep: int, workers: int) -> None:
+    """Also where two workers have parts, at each operation of either, and of the merge."""
+    found = rows(tmp_path / "snapshots", keep, workers)
     assert found[-1][0] == 0, "it was killed at all operations that are looked at"
     assert len(found) > 15, found
     assert {status for status, *_ in found[:-1]} == {9}

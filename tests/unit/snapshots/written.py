@@ -53,8 +53,7 @@ def write_tree(where: Path, tree: dict[str, Any], **changes: Any) -> Path:
     """Write one snapshot; its path."""
     memory = SharedMemory()
     try:
-        path, _ = write(order_of(where, tree, memory, **changes), memory)
-        return path
+        return write(order_of(where, tree, memory, **changes), memory)
     finally:
         memory.close()
 

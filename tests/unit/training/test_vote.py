@@ -40,7 +40,7 @@ def test_all_ranks_hear_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     monkeypatch.setenv("MASTER_PORT", str(store.port))
 
-    def votes(rank: int) -> list[bool | None]:
+    def votes(rank: int) -> list[object]:
         vote = GroupVote(context(rank), DEADLINE_S)
         manager = Manager.__new__(Manager)  # Of it only what asks the group.
         manager._vote = vote
@@ -51,12 +51,18 @@ def test_all_ranks_hear_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
                 manager.any_in_group(False),
                 manager.any_in_group(True),
                 vote.decide(TAG, True),
-                vote.decide(TAG, mine),
-                vote.decide(Tag(TAG.attempt, TAG.step + rank), True),
+                vote.decide(TAG, mine, True),
+                vote.decide(TAG, True, mine),
+                vote.decide(Tag(TAG.attempt, TAG.step + rank), True, True),
+                vote.lowest(7, "a"),
+                vote.lowest(7, f"of {rank}"),
+                vote.lowest(-rank, "a"),
             ]
         finally:
             vote.close()
 
     with ThreadPoolExecutor(2) as pool:
         heard = list(pool.map(votes, range(2), timeout=2 * DEADLINE_S))
-    assert heard == [[True, False, True, True, False, None]] * 2
+    ballots = [(True, False), (False, True), (True, False), (None, False)]
+    lowest = [(7, True), (7, False), (-1, False)]
+    assert heard == [[True, False, True, *ballots, *lowest]] * 2

@@ -7,7 +7,13 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftrun.core.worker.snapshots import INTERVALS_MAX, LIMIT_MIN_S, Decision, SnapshotSchedule
+from ftrun.core.worker.snapshots import (
+    INTERVALS_MAX,
+    LIMIT_MIN_S,
+    Decision,
+    PartSchedule,
+    SnapshotSchedule,
+)
 
 EVERY_S = 10.0
 NOTHING, LOOK, TAKE = Decision.NOTHING, Decision.LOOK, Decision.TAKE
@@ -139,6 +145,96 @@ def test_an_age_from_the_future_delays_nothing() -> None:
     assert schedule.at_boundary(True, 0.0) is LOOK
     schedule.looked(-1000.0, 0.0)
     assert schedule.at_boundary(True, EVERY_S) is TAKE
+
+
+# ------------------------------------------------------------ replicas of several workers
+
+
+def lead(at: float = 0.0) -> SnapshotSchedule:
+    """The first of several workers, which has found no snapshot."""
+    schedule = SnapshotSchedule(EVERY_S, at, is_several=True)
+    assert schedule.at_boundary(True, at) is LOOK
+    schedule.looked(None, at)
+    assert schedule.at_boundary(True, at + 0.5 * EVERY_S) is Decision.PREPARE
+    schedule.prepared()
+    return schedule
+
+
+def mate(at: float = 0.0) -> PartSchedule:
+    """Another worker, whose memory is ready."""
+    schedule = PartSchedule(EVERY_S, at)
+    assert schedule.at_boundary(False, at) is NOTHING
+    assert schedule.at_boundary(True, at) is Decision.WARM and schedule.is_idle
+    assert schedule.at_boundary(True, at + 0.5 * EVERY_S) is Decision.PREPARE
+    assert not schedule.is_idle
+    schedule.prepared()
+    return schedule
+
+
+def vote(
+    schedules: list[SnapshotSchedule | PartSchedule],
+    now: float,
+    step: int,
+    committed: bool = True,
+) -> bool:
+    """One step's vote, as training/vote.py counts it."""
+    agreed = all([schedule.ballot(now) for schedule in schedules])
+    for schedule in schedules:
+        schedule.voted(agreed, step, committed=committed)
+    return agreed
+
+
+def test_all_workers_take_at_the_boundary_after_the_vote_that_the_lead_asks_in() -> None:
+    """Whatever their clocks say, and whoever is the writer by then."""
+    first, other = lead(), mate(7.0)
+    assert not vote([first, other], 9.9, 4)
+    assert first.at_boundary(True, 9.9, 4) is NOTHING
+    assert first.at_boundary(True, 10.5, 4) is NOTHING, "it is due, but no vote has agreed"
+    assert vote([first, other], 10.5, 5)
+    assert first.at_boundary(False, 10.6, 5) is TAKE
+    assert other.at_boundary(False, 3.0, 5) is TAKE
+    first.written()
+    other.written()
+    assert not vote([first, other], 20.5, 6), "the lead was not the writer in that step"
+    assert first.at_boundary(True, 20.5, 6) is LOOK, "it has become the writer again"
+
+
+def test_what_a_vote_has_agreed_holds_for_one_boundary() -> None:
+    first, other = lead(), mate()
+    assert vote([first, other], 10.5, 5)  # the boundary of step 5 is none for snapshots
+    assert not (first.is_writing or other.is_writing)
+    assert vote([first, other], 11.0, 6)
+    assert first.at_boundary(True, 11.0, 6) is TAKE and other.at_boundary(True, 11.0, 6) is TAKE
+    first.written()
+    other.written()
+    assert vote([first, other], 30.0, 7, committed=False)
+    assert first.at_boundary(True, 30.0, 7) is NOTHING
+    assert other.at_boundary(True, 30.0, 7) is NOTHING
+
+
+def test_a_worker_that_still_writes_puts_it_off_and_that_is_told_once_an_interval() -> None:
+    first, other = lead(), mate()
+    assert vote([first, other], 10.0, 1)
+    assert first.at_boundary(True, 10.0, 1) is TAKE and other.at_boundary(True, 10.0, 1) is TAKE
+    assert not vote([first, other], 19.0, 2)
+    first.failed()
+    assert first.at_boundary(True, 19.0, 2) is NOTHING
+    for now, expected in ((20.0, NOTHING), (29.9, NOTHING), (30.0, Decision.SKIP), (30.1, NOTHING)):
+        assert not vote([first, other], now, 3)
+        assert first.at_boundary(True, now, 3) is expected, now
+    other.failed()
+    assert vote([first, other], 30.2, 5), "it is taken as soon as all can"
+    assert first.at_boundary(True, 30.2, 5) is TAKE
+    assert (first.counts.failed, first.counts.skipped, other.counts.failed) == (1, 1, 1)
+
+
+def test_a_part_over_its_limit_is_abandoned_and_a_last_one_needs_an_idle_worker() -> None:
+    other = mate()
+    other.voted(True, 3, committed=True)
+    assert other.at_boundary(True, 10.0, 3) is TAKE and not other.at_end(10.0)
+    assert other.at_boundary(False, 10.1 + LIMIT_MIN_S, 4) is Decision.ABANDON
+    other.failed()
+    assert other.at_end(20.0) and other.is_writing
 
 
 # ------------------------------------------------------------ replicas whose writers die

@@ -1,0 +1,97 @@
+"""What the workers of one replica tell each other while they write a snapshot together.
+
+Short texts by step, in the store that their launcher gives them. The lead tells where the draft is;
+each other worker tells that its part is written, or why not; and in the end the lead tells whether
+there is a last one. Nobody who trains waits for any of them.
+
+Not here: what is written (training/snapshot_writing.py), who takes one (core/worker/snapshots.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+from collections.abc import Iterator
+
+from ftrun.errors import PeerError
+from ftrun.process_groups.store import StoreClient
+from ftrun.training.context import WorkerContext
+from ftrun.training.vote import group_store
+
+DRAFT, PART, END = "draft", "part", "end"
+ERROR_CHARS_MAX = 1000
+
+
+class Meeting:
+    """The workers of this replica. From any thread.
+
+    Raises:
+        UserError: the launcher's environment is missing.
+    """
+
+    def __init__(self, context: WorkerContext) -> None:
+        self.others = range(1, context.workers_per_replica)
+        self._address = group_store(context)
+        self._prefix = f"ftrun/snapshots/{context.key.incarnation}"
+        self._told: list[str] = []
+        self._lock = threading.Lock()
+        self._clients: set[StoreClient] = set()
+        self._is_over = False
+
+    def tell(
+        self, step: int, what: str, text: str, deadline: float, error: str = "", rank: int = 0
+    ) -> None:
+        """Tell one thing of the snapshot of ``step``; ``error``: why there will be none.
+
+        Raises:
+            PeerError: the store cannot be reached.
+        """
+        body = json.dumps([text, error[:ERROR_CHARS_MAX]]).encode()
+        with self._connected(deadline) as client:
+            client.set(self._name(step, what, rank), body)
+        self._told.append(self._name(step, what, rank))
+
+    def hear(self, step: int, what: str, deadline: float, rank: int = 0) -> str:
+        """Wait for what worker ``rank`` tells.
+
+        Raises:
+            PeerError: it has failed, or does not tell anything until ``deadline``.
+        """
+        with self._connected(deadline) as client:
+            text, error = json.loads(client.get(self._name(step, what, rank)))
+        if error:
+            raise PeerError(f"worker {rank} of this replica: {error}" if rank else str(error))
+        return str(text)
+
+    def forget(self, deadline: float) -> None:
+        """Remove what this worker has told of snapshots that are over."""
+        told, self._told = self._told, []
+        if told:
+            with self._connected(deadline) as client:
+                for name in told:
+                    client.delete(name)
+
+    def close(self) -> None:
+        """Wake all that wait."""
+        with self._lock:
+            self._is_over = True
+            for client in self._clients:
+                client.interrupt()
+
+    @contextlib.contextmanager
+    def _connected(self, deadline: float) -> Iterator[StoreClient]:
+        client = StoreClient(self._address, deadline)
+        with self._lock:
+            self._clients.add(client)
+            if self._is_over:
+                client.interrupt()
+        try:
+            yield client
+        finally:
+            with self._lock:
+                self._clients.discard(client)
+            client.close()
+
+    def _name(self, step: int, what: str, rank: int) -> str:
+        return f"{self._prefix}/{step}/{what}/{rank}"

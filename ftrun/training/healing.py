@@ -69,6 +69,7 @@ class Healing:
         """Where the donors stood at the state that was applied last."""
         self._fetched_place = ""
         self.applying = threading.Lock()
+        self.is_loading = False
         """Held while a state is applied: meanwhile no other state begins to be written over it."""
         self._in_place = in_place and transport is None
         self._transport = transport
@@ -206,8 +207,12 @@ class Healing:
                 f"the replicas that this one heals from have no state for {', '.join(missing)}: "
                 "register the same keys in all replicas, before the first step"
             )
-        for key, (load, _) in self._functions.items():
-            load(user[key])
+        self.is_loading = True
+        try:
+            for key, (load, _) in self._functions.items():
+                load(user[key])
+        finally:
+            self.is_loading = False
         if self._is_still:
             self._see()
         spoiled = [leaf.path for leaf in fetched.overwritten if not leaf.is_whole]

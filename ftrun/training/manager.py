@@ -386,7 +386,17 @@ class Manager:
         return self._healing.tree()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from a checkpoint. Call it before the first step; ``lineage`` may be missing."""
+        """Go on from a checkpoint. Call it before the first step; ``lineage`` may be missing.
+
+        It changes nothing in a function that loads a state to heal with, because the Manager's own
+        state heals by itself; nor where the state is the one that this replica trains from.
+        """
+        if self._healing.is_loading:
+            return
+        state = self._machine.state
+        known = state_dict.get("lineage") or state.lineage
+        if self._machine.begun and (int(state_dict["step"]), known) == (state.step, state.lineage):
+            return
         lineage = state_dict.get("lineage") or fresh_lineage(self._context.key.incarnation)
         self._progress.batches = int(state_dict["batches_committed"])
         self._engine.feed(e.StateReset(StateId(int(state_dict["step"]), lineage)))

@@ -25,6 +25,19 @@ Restore = Callable[[int], None]
 """Writes the local input, divided by a number, into a tensor again."""
 
 
+REDUCIBLE = frozenset(
+    {torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.bool, torch.uint8}
+    | {torch.int8, torch.int32, torch.int64, torch.complex32, torch.complex64, torch.complex128}
+)
+"""What Gloo takes; of these NCCL has no complex32."""
+WIDER = {
+    torch.int16: torch.int32,
+    torch.uint16: torch.int32,
+    torch.uint32: torch.int64,
+    torch.float8_e4m3fn: torch.float32,
+    torch.float8_e5m2: torch.float32,
+}
+"""In which types those are reduced that Gloo lacks."""
 NAMES = {
     "sum": ReduceOp.SUM,
     "product": ReduceOp.PRODUCT,
@@ -49,7 +62,8 @@ class Reduction:
     """A tensor on its way through an all-reduce.
 
     Args:
-        tensor: reduced in place; any shape.
+        tensor: reduced in place; any shape. A copy is reduced if its values do not fill one stretch
+            of memory, or are of a type that backends lack.
         op: the ReduceOp; AVG is a SUM that is divided by the number of contributors.
         restore: puts the local input back into ``tensor`` for a repair; None keeps a copy here,
             made just before the tensor is first written to.
@@ -81,10 +95,8 @@ class Reduction:
         counted: Callable[[int], int] | None = None,
         copies: KeptInputs | None = None,
     ) -> None:
-        if tensor.layout != torch.strided or not _is_dense(tensor):
-            raise ValueError("only a dense tensor can be reduced in place: pass .contiguous()")
         self.tensor = tensor
-        self.data = tensor.detach()  # the same memory; a parameter itself refuses to be written
+        self.data = _reducible(tensor)
         self.average = op == ReduceOp.AVG
         self.op = ReduceOp.SUM if self.average else op
         self.batched = batched
@@ -97,7 +109,7 @@ class Reduction:
         self._releases: int | None = None  # the thread that completes the future
         self._released = threading.Condition()
         self.shape = _shape(self.data, self.op)
-        self._neutral = neutral(self.op, tensor.dtype)
+        self._neutral = neutral(self.op, self.data.dtype)
         self._restore = restore
         self._divided_by = divided_by
         self._counted = counted
@@ -194,6 +206,9 @@ class Reduction:
             self._copies.give_back(kept)
         self._releases = threading.get_ident()
         try:
+            if self.data.data_ptr() != self.tensor.data_ptr():
+                self.tensor.detach().copy_(self.data)
+                _await_device(self.data)
             self.future.set_result(self.tensor)
         finally:
             with self._released:
@@ -221,8 +236,27 @@ class Reduction:
             self.data.div_(divisor)
         else:
             self.data.div_(divisor, rounding_mode="trunc")
-        if self.data.is_cuda:  # a waiting thread may be on another stream
-            torch.cuda.current_stream(self.data.device).synchronize()
+        _await_device(self.data)
+
+
+def _await_device(tensor: torch.Tensor) -> None:
+    """A waiting thread may be on another stream than this one."""
+    if tensor.is_cuda:
+        torch.cuda.current_stream(tensor.device).synchronize()
+
+
+def _reducible(tensor: torch.Tensor) -> torch.Tensor:
+    """The same memory, or a copy that backends can reduce.
+
+    Raises:
+        ValueError: no backend can.
+    """
+    kind = WIDER.get(tensor.dtype, tensor.dtype)
+    if tensor.layout != torch.strided or kind not in REDUCIBLE:
+        raise ValueError(f"a tensor of {tensor.dtype}, {tensor.layout} cannot be reduced")
+    if kind == tensor.dtype and _is_dense(tensor):
+        return tensor.detach()  # a parameter itself refuses to be written
+    return tensor.detach().to(kind, copy=True, memory_format=torch.contiguous_format)
 
 
 def _shape(tensor: torch.Tensor, op: Any) -> Shape:

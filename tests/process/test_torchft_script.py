@@ -71,3 +71,64 @@ def test_a_torchft_script_runs_unedited_and_heals(tmp_path: Path) -> None:
     ends = {line.split("END")[1] for line in job.output.splitlines() if "END " in line}
     assert len(ends) == 1, job.output
     assert job.output.count("gives this script ftrun's modules") == 1
+
+
+ONE_PAIR = """
+import hashlib, os, signal
+from datetime import timedelta
+import torch
+from torch import nn, optim
+from torchft import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one, self.other, self.last = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 2)
+
+    def forward(self, x, step):
+        return self.last(self.one(x) if step % 2 else self.other(x))
+
+def state_dict():
+    return {"m": net.state_dict(), "o": optimizer.state_dict(), "torchft": manager.state_dict()}
+
+def load_state_dict(state):
+    net.load_state_dict(state["m"])
+    optimizer.load_state_dict(state["o"])
+    manager.load_state_dict(state["torchft"])
+
+group_id = int(os.environ["REPLICA_GROUP_ID"])
+net = Net()
+manager = Manager(pg=ProcessGroupGloo(), min_replica_size=1, load_state_dict=load_state_dict,
+                  state_dict=state_dict, replica_id=f"r{group_id}", timeout=timedelta(seconds=30))
+model = DistributedDataParallel(manager, net)
+optimizer = Optimizer(manager, optim.SGD(net.parameters(), lr=0.01, momentum=0.9))
+lost = 0
+while manager.current_step() < 40 or manager.num_participants() < 2:
+    before = manager.current_step()
+    optimizer.zero_grad()
+    model(torch.randn(3, 4), before).square().mean().backward()
+    counts = torch.ones(2, 2, dtype=torch.int16)
+    work = manager.allreduce(counts[:, 0], reduce_op=torch.distributed.ReduceOp.SUM)
+    optimizer.step()
+    if manager.current_step() == before:
+        lost += 1
+    else:
+        assert counts[0, 0] == manager.num_participants() and counts[0, 1] == 1, counts
+        manager.load_state_dict(manager.state_dict())
+    if group_id == 1 and before == 10 and not os.path.exists("died"):
+        open("died", "w").close()
+        os.kill(os.getpid(), signal.SIGKILL)
+flat = torch.cat([p.detach().flatten() for p in net.parameters()])
+digest = hashlib.sha256(flat.numpy().tobytes()).hexdigest()[:16]
+print(f"END {manager.current_step()} lost {lost} {digest}", flush=True)
+"""
+
+
+@pytest.mark.timeout(900)
+def test_functions_of_a_checkpoint_heal_too(tmp_path: Path) -> None:
+    """They set the Manager's own step; parameters are not used in each step."""
+    with Job(tmp_path, ONE_PAIR, "--replicas", "2", "--device", "cpu") as job:
+        job.expect("Replica 1 healed from replica 0")
+        assert job.end() == 0, job.output
+    ends = {line.split("END")[1] for line in job.output.splitlines() if "END " in line}
+    assert len(ends) == 1 and " lost 0 " in ends.pop(), job.output

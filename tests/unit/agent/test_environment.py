@@ -7,8 +7,11 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from ftrun.agent.devices import Machine
 from ftrun.agent.environment import (
+    LIGHTHOUSE,
     NCCL_HANDLING,
     Place,
     threads_per_worker,
@@ -46,6 +49,17 @@ def test_ranks_are_the_groups_and_the_group_is_named() -> None:
     }.items():
         assert environment[name] == value
     assert not any("TOKEN" in name for name in environment)
+
+
+def test_the_users_own_lighthouse_of_torchft_stays_where_torchft_itself_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    machine, theirs = Machine("cpu", (), 16, "h", 3), replace(SETTINGS, torchft="real")
+    found = [worker_environment(x, machine, PLACE, 1)[LIGHTHOUSE] for x in (SETTINGS, theirs)]
+    assert found == ["http://127.0.0.1:29510"] * 2
+    monkeypatch.setenv(LIGHTHOUSE, "http://10.0.0.9:1")
+    found = [worker_environment(x, machine, PLACE, 1)[LIGHTHOUSE] for x in (SETTINGS, theirs)]
+    assert found == ["http://127.0.0.1:29510", "http://10.0.0.9:1"]
 
 
 def test_workers_of_all_replicas_are_one_world_of_an_unmodified_script() -> None:

@@ -12,7 +12,7 @@ import torch
 from torch.distributed import ReduceOp, Work
 
 from ftrun.process_groups.built import AbortSignal, BuiltGroup, FinishedWork, Tensors
-from ftrun.training.reductions import ManagedWork, Reduction
+from ftrun.training.reductions import REDUCIBLE, ManagedWork, Reduction
 
 DEADLINE_S = 60.0
 TOO_SOON_S = 0.2
@@ -156,3 +156,33 @@ def test_a_wait_that_is_too_short_is_reported() -> None:
     work = ManagedWork(Reduction(torch.ones(1), ReduceOp.SUM), errors.append)
     assert not work.wait(timedelta(milliseconds=1))
     assert isinstance(errors[0], TimeoutError) and not work.is_completed()
+
+
+@pytest.mark.parametrize("kind", [torch.int16, torch.uint16, torch.float8_e5m2])
+def test_a_type_that_backends_lack_is_reduced_in_a_wider_one(kind: torch.dtype) -> None:
+    tensor = torch.tensor([1.0, 2.0]).to(kind)
+    reduction = Reduction(tensor, ReduceOp.SUM)
+    assert reduction.data.dtype in REDUCIBLE
+    reduction.data += 4
+    reduction.hand_out(2)
+    assert tensor.tolist() == [5, 6] and reduction.future.value() is tensor
+
+
+def test_a_tensor_with_gaps_is_reduced_in_a_copy() -> None:
+    whole = torch.arange(6.0).view(3, 2)
+    column = whole[:, 0]
+    reduction = Reduction(column, ReduceOp.AVG)
+    reduction.data *= 2
+    reduction.hand_out(2)
+    assert whole.tolist() == [[0, 1], [2, 3], [4, 5]] and reduction.data.is_contiguous()
+    reduction = Reduction(column, ReduceOp.SUM)
+    reduction.data += 1
+    reduction.release()
+    assert whole[:, 0].tolist() == [1, 3, 5]
+
+
+def test_what_nobody_can_reduce_is_refused_at_once() -> None:
+    with pytest.raises(ValueError, match="uint64"):
+        Reduction(torch.zeros(2, dtype=torch.uint64), ReduceOp.SUM)
+    with pytest.raises(ValueError, match="sparse"):
+        Reduction(torch.zeros(2).to_sparse(), ReduceOp.SUM)

@@ -4,7 +4,8 @@ A replica that dies in the last second must heal from somebody, or it would trai
 beginning. So a replica that has reached the end *lingers*: it stands at its next step, which needs
 all replicas that are still to finish, and commits nothing. The lighthouse sees that too few
 contribute, and lets a replica that is back join at this step. When all are there, they meet in one
-exchange, and leave after another one.
+exchange, and leave after another one. A meeting that a member has missed, because it still healed,
+has its result for good: so the next one has another name, and who comes late reads its way there.
 
 Not here: what happens to a step with too few contributors (core/worker/machine.py,
 core/lighthouse/membership.py).
@@ -35,7 +36,10 @@ LOOK_EVERY_S = 1.0
 ANSWER_S = 2.0
 """A lighthouse that is there answers at once."""
 FINISH_INDEX, PART_INDEX = 999_999_997, 999_999_998
-"""Fixed, because a replica that meets the others twice must meet one that came only now."""
+"""Each further meeting at a step has the number below; all replicas go through all of them."""
+MEETINGS_MAX = 1_000
+PAUSE_S = 0.25
+"""Between two meetings, because the member that was missing needs some time to heal."""
 _Broken = RuntimeError
 """What Gloo raises if a worker of this replica is gone."""
 
@@ -68,19 +72,20 @@ def linger(
     try:
         if vote is not None:
             vote.any(False)
-        while True:
+        for meeting in range(MEETINGS_MAX):
             expected.look()
-            if not _meet(engine, machine, flow, deadline, expected):
+            if not _meet(engine, machine, flow, deadline, expected) or stop_requested():
                 return False
             left_s = max(1.0, deadline - clock.now())
-            met = exchanges.exchange(
-                SITE, WHAT, b"", left_s, name=exchanges.name(FINISH_INDEX), gives_up=stop_requested
-            )
+            name = exchanges.name(FINISH_INDEX - meeting)
+            met = exchanges.exchange(SITE, WHAT, b"", left_s, name=name, gives_up=stop_requested)
             if len(met.contributions) >= machine.contributors_min:
                 if vote is not None:
                     vote.any(False)
                 _part(exchanges)
                 return True
+            _pause(engine, machine)
+        return False
     except (PeerError, TimeoutError, _Broken) as error:
         log.warning("ends without the others: %s", error)
         return False
@@ -146,6 +151,17 @@ def _meet(
             was_full = _is_full(machine)
         engine.feed(e.Decided(False, shared=True, reason="replicas are missing"))
     return False
+
+
+def _pause(engine: Engine, machine: StepMachine) -> None:
+    """Let some time pass, or the quorum change."""
+    attempt = None if machine.in_force is None else machine.in_force.attempt
+
+    def is_another() -> bool:
+        return machine.in_force is None or machine.in_force.attempt != attempt
+
+    with contextlib.suppress(TimeoutError):
+        engine.wait_until(is_another, PAUSE_S, "the next meeting")
 
 
 def _wait_for_others(

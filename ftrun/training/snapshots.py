@@ -182,9 +182,9 @@ class Snapshots:
         elif decision is Decision.SKIP:
             assert self._schedule is not None
             is_writing = self._schedule.is_writing
-            what = "one before is still being written" if is_writing else self._why_slow()
+            what = "the one before is still being written" if is_writing else self._why_slow()
             self._say(
-                f"the snapshot of step {self._machine.position} is left out, because the {what}. "
+                f"the snapshot of step {self._machine.position} is left out, because {what}. "
                 "Give --snapshot-every a longer time, or --snapshot a faster disk"
             )
             self._show()
@@ -192,7 +192,8 @@ class Snapshots:
             self._writing.abandon()  # the background thread reports it
 
     def _why_slow(self) -> str:
-        return "directory is slow" if self._meeting is None else "directory, or a worker, is slow"
+        others = "" if self._meeting is None else ", or another worker of this replica,"
+        return f"the process that writes, or the directory{others} is not ready yet"
 
     def _prepare(self) -> None:
         try:

@@ -195,8 +195,9 @@ class Waits:
         state = self._state
         late = {slot.replica_id for slot in state.slots if not slot.is_finished} - state.live
         words = (
-            f"step {state.step_max} is repeated: the script's Manager(min_replica_size=...) asks "
-            f"for more contributors than {replicas(state.live)}"
+            f"step {state.step_max} is repeated until more replicas contribute than "
+            f"{replicas(state.live)}: the script has asked for more (min_replica_size), or has come "
+            "to its end and waits for all"
         )
         return Wait(TOO_FEW, _ordered(late), words, min(state.too_few.values()))
 

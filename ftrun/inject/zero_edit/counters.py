@@ -77,7 +77,7 @@ class Taken:
         text += f"; of its own: {_some(self.of_its_own)}" if self.of_its_own else ""
         text += f"; not carried: {_some(self.lacking)}" if self.lacking else ""
         if is_new:
-            text += "; what it alone had counted on another node is not carried"
+            text += "; what it alone had counted is not carried: nothing of it is on this node"
         return text
 
 

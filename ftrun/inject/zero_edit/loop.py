@@ -102,6 +102,7 @@ class Loop:
             self.commit,
             lambda: self.in_step,
             lambda: self._has_followed,
+            lambda: (self.steps, self.steps - self.lost) if self.exactly_once.is_on else None,
         )
         self.exactly_once = ExactlyOnce(
             here.data,

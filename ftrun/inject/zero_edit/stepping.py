@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -47,6 +48,15 @@ class Created:
         self._kept = self.all()
 
 
+@dataclass(frozen=True, slots=True)
+class _Stepped:
+    """When a scheduler was asked to step last: after so many steps; whether it has."""
+
+    ended: int
+    committed: int
+    counts: bool
+
+
 class Stepping:
     """What steps in this process.
 
@@ -56,6 +66,8 @@ class Stepping:
         is_in_step: whether a step is under way.
         is_replay: whether the script goes through its peers' last steps, and the code after
             them, with the state of their end.
+        steps: how many steps have ended, and how many of them were committed; None: the samples of
+            one that was not committed are lost, so that a scheduler counts it like the loop.
     """
 
     def __init__(
@@ -64,7 +76,10 @@ class Stepping:
         commit: Callable[[], bool],
         is_in_step: Callable[[], bool],
         is_replay: Callable[[], bool],
+        steps: Callable[[], tuple[int, int] | None] = lambda: None,
     ) -> None:
+        self._steps = steps
+        self._stepped: weakref.WeakKeyDictionary[Any, _Stepped] = weakref.WeakKeyDictionary()
         self.optimizers, self.schedulers, self.scalers = Created(), Created(), Created()
         self._is_replay = is_replay
         self._guarded: set[type] = set()
@@ -105,9 +120,25 @@ class Stepping:
 
         @functools.wraps(plain)
         def step(scheduler: Any, *args: Any, **kwargs: Any) -> Any:
-            return None if self._is_replay() else plain(scheduler, *args, **kwargs)
+            if self._is_replay() or not self._counts(scheduler):
+                return None
+            return plain(scheduler, *args, **kwargs)
 
         self._patches.put(kind, "step", step)
+
+    def _counts(self, scheduler: Any) -> bool:
+        """False: no step was committed since this scheduler has stepped, and its samples come
+        again. (accelerate steps a scheduler several times after a step: it is asked once.)"""
+        found = self._steps()
+        if found is None:
+            return True
+        ended, committed = found
+        last = self._stepped.get(scheduler, _Stepped(0, 0, True))
+        counts = last.counts
+        if ended != last.ended:
+            counts = committed > last.committed
+        self._stepped[scheduler] = _Stepped(ended, committed, counts)
+        return counts
 
     def _patch_steps(self) -> None:
         """Wrap ``step`` of each optimizer class, where torch itself wraps it for its hooks."""

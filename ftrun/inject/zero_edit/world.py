@@ -43,6 +43,7 @@ REFUSED = (
     "all_reduce, all_gather, broadcast or barrier there"
 )
 LENGTH_BYTES = 8
+MISSING_MAX = 8
 SHARDS = " (FSDP2 is carried within replicas of several workers: --workers-per-replica)"
 
 Exchange = Callable[[str, str, bytes, float], dict[int, bytes]]
@@ -143,11 +144,21 @@ class World(dist.ProcessGroup):
     def allreduce(self, tensors: Any, opts: Any = None) -> Any:  # type: ignore[override]
         op = getattr(opts, "reduceOp", opts) or ReduceOp.SUM
         for tensor in _listed(tensors):
-            found = torch.stack(
-                list(self._all(tensor, f"all_reduce {operation_name(op)}").values())
-            )
-            tensor.copy_(_reduced(found, op))
+            given = self._all(tensor, f"all_reduce {operation_name(op)}")
+            self._tell_missing(given, op)
+            tensor.copy_(_reduced(torch.stack(list(given.values())), op))
         return _Done(tensors)
+
+    def _tell_missing(self, given: dict[int, Any], op: Any) -> None:
+        """A sum lacks what a rank that is away would have given: an average over the size of the
+        world is too small by it."""
+        away = [str(rank) for rank in range(self._own_size) if rank not in given]
+        if away:
+            told.once(
+                f"{call_site()}: all_reduce {operation_name(op)} of {len(given)} of "
+                f"{self._own_size} ranks, because {'ranks' if len(away) > 1 else 'rank'} "
+                f"{', '.join(away[:MISSING_MAX])} {'are' if len(away) > 1 else 'is'} away"
+            )
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
         return self.allreduce(tensors, opts)

@@ -145,7 +145,7 @@ def test_on_another_node_there_is_nothing(tmp_path: Path, monkeypatch: pytest.Mo
     again = Replica(tmp_path / "b", "0")
     taken = again.joins(peer.note(9), 9, monkeypatch)
     assert not taken.has_left and again.names["best"] is None
-    assert "what it alone had counted on another node is not carried" in taken.words(is_new=True)
+    assert "what it alone had counted is not carried" in taken.words(is_new=True)
 
 
 def test_a_replica_that_was_out_for_some_steps_keeps_its_own(

@@ -181,8 +181,7 @@ def _refusal(value: object, path: str) -> UserError:
     return UserError(
         f"state_dict key {shown(path)} holds a {what.removeprefix('builtins.')}: ftrun carries "
         "tensors, numpy arrays, plain values and dicts, lists and tuples of them to peers, and "
-        "never code or pickles. Nothing was registered; leave the key out of state_dict, or give "
-        "it in one of those forms"
+        "never code or pickles. Leave the key out of the state, or give it in one of those forms"
     )
 
 

@@ -26,7 +26,7 @@ from ftrun.core.messages import LeaveReason, Roster
 from ftrun.core.worker import events as e
 from ftrun.core.worker.machine import StepMachine
 from ftrun.errors import PeerError, UserError
-from ftrun.process_groups.adapted import adapt
+from ftrun.process_groups.adapted import adapt, name_ranks, own_error
 from ftrun.process_groups.base import ProcessGroup
 from ftrun.training import compiling, seats
 from ftrun.training.batch import Batch
@@ -188,6 +188,7 @@ class Manager:
         self._error: ExceptionWithTraceback | None = None
         self._pid = os.getpid()
         self._pg = factory
+        self._group_error = own_error(pg)
         self._seat = seats.take(
             lighthouse_addr=lighthouse_addr,
             replica_id=replica_id,
@@ -211,6 +212,8 @@ class Manager:
                 heartbeat_interval=heartbeat_interval,
                 quorum_retries=quorum_retries,
             )
+            name = replica_id or context.replica_id
+            name_ranks(pg, name, context.group_rank, context.workers_per_replica)
             transport = own_transport(checkpoint_transport, self._timeout_s)
             self._healing = Healing(
                 context, self.state_dict, self._timeout_s, heal_in_place, transport
@@ -241,9 +244,7 @@ class Manager:
                 max(quorum_timeout_s, context.quorum_timeout_s),
                 max_retries,
             )
-            self._events = EventLoggers(
-                context.job_id, replica_id or context.replica_id, context.group_rank
-            )
+            self._events = EventLoggers(context.job_id, name, context.group_rank)
             self._connect(factory, connect_timeout_s, limits)
 
     def _connect(self, pg: ProcessGroup, timeout_s: float, limits: StepLimits) -> None:
@@ -272,6 +273,8 @@ class Manager:
             self._resuming,
             self._snapshots,
         )
+        if self._group_error is not None:
+            self._flow.group_errored = self._group_error
         self._exchanges = Exchanges(context, self._engine)
         self._between = BetweenSteps(self._machine, self._exchanges, self._timeout_s)
         self._engine.start()

@@ -33,7 +33,7 @@ from ftrun.training.batch import Batch
 from ftrun.training.between_steps import BetweenSteps, Given
 from ftrun.training.context import WorkerContext, stop_requested
 from ftrun.training.engine import Engine
-from ftrun.training.event_loggers import EventLoggers
+from ftrun.training.event_loggers import COMMITS, ERRORS, QUORUMS, EventLoggers
 from ftrun.training.exchanged_tensors import AVERAGE_OF_INTEGERS
 from ftrun.training.exchanges import Exchanges
 from ftrun.training.futures import BoundedFuture
@@ -46,6 +46,7 @@ from ftrun.training.launcher_arguments import (
     TIMEOUT_SEC_ENV,
     refuse_contradictions,
     seconds_of,
+    show_unread,
     show_unused,
 )
 from ftrun.training.leaving import Drained, Leaving
@@ -140,6 +141,8 @@ class Manager:
         PeerError: the agent, or the lighthouse for threads, cannot be reached.
     """
 
+    quorum_logger, commits_logger, errors_logger = QUORUMS, COMMITS, ERRORS  # torchft's names
+
     def __init__(
         self,
         pg: dist.ProcessGroup,
@@ -212,6 +215,7 @@ class Manager:
                 heartbeat_interval=heartbeat_interval,
                 quorum_retries=quorum_retries,
             )
+            show_unread(self._seat)
             name = replica_id or context.replica_id
             name_ranks(pg, name, context.group_rank, context.workers_per_replica)
             transport = own_transport(checkpoint_transport, self._timeout_s)

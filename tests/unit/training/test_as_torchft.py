@@ -137,6 +137,8 @@ def test_loggers_tell_quorums_commits_and_errors(
         single.add("0")
         assert single.step() == [True]
         manager = single.managers["0"]
+        loggers = manager.quorum_logger, manager.commits_logger, manager.errors_logger
+        assert [x.name for x in loggers] == ["torchft_quorums", "torchft_commits", "torchft_errors"]
         manager.start_quorum()
         manager.report_error(RuntimeError("why"))
         assert not manager.should_commit()

@@ -15,18 +15,24 @@ Everything else is a JSON object whose only key names its kind::
     {"pairs": [[0, 1]]}          any other dict, keys written like values
     {"OrderedDict": {...}}       and "Counter": around a map or pairs; maybe a key "metadata"
     {"tuple": [...]} {"Size": [...]}
+    {"set": [...]} {"frozenset": [...]}               of plain values, in one order everywhere
+    {"deque": [[...], 10]}                            its items and maxlen
+    {"timedelta": [0, 5, 0]}                          days, seconds, microseconds
     {"int": "-0x1f"} {"float": "7ff8000000000000"}    numbers that JSON cannot hold
+    {"complex": "...16 bytes as hex"}
     {"dtype": "float32"} {"device": "cuda:0"} {"scalar": ["<f4", "0000803f"]}
     {"leaf": 3}                  the fourth of the leaves
 """
 
 from __future__ import annotations
 
+import json
 import math
 import struct
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -124,6 +130,11 @@ class _Packer:
         if type(value) in (list, tuple, torch.Size):
             items = [self.node(v, path, f"[{i}]", depth + 1) for i, v in enumerate(value)]
             return items if type(value) is list else {type(value).__name__: items}
+        if type(value) in (set, frozenset):
+            return {type(value).__name__: self._members(value, path, depth)}
+        if type(value) is deque:
+            items = [self.node(v, path, f"[{i}]", depth + 1) for i, v in enumerate(value)]
+            return {"deque": [items, value.maxlen]}
         if isinstance(value, np.generic):
             return _write_scalar(value, path)
         return self._leaf(value, parent, name)
@@ -155,6 +166,17 @@ class _Packer:
             )
         return [written, self.node(value, path, name, depth + 1)]
 
+    def _members(self, members: set[Any] | frozenset[Any], path: str, depth: int) -> list[Json]:
+        """Sorted by their text: donors of one state must have written the same."""
+        before = len(self.leaves)
+        written = [self.node(member, path, "{…}", depth + 1) for member in members]
+        if len(self.leaves) > before:
+            raise UserError(
+                f"state_dict key {shown(path)} is a set with tensors, arrays or bytes: only plain "
+                "values can be in a set"
+            )
+        return sorted(written, key=lambda one: json.dumps(one, sort_keys=True))
+
     def _leaf(self, value: Any, parent: str, name: str) -> Json:
         leaf = leaf_of(value, parent, name)
         if leaf is None:
@@ -177,12 +199,13 @@ def shown(path: str) -> str:
 
 def _refusal(value: object, path: str) -> UserError:
     kind = type(value)
-    what = f"{kind.__module__}.{kind.__qualname__}"
+    what = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
+    if isinstance(value, torch.Tensor):
+        what = f"{what} of {value.layout} on {value.device.type}"
     return UserError(
-        f"state_dict key {shown(path)} holds a {what.removeprefix('builtins.')}: ftrun carries "
-        "tensors, numpy arrays, plain values and dicts, lists and tuples of them to peers, and "
-        "never code or pickles. Nothing was registered; leave the key out of state_dict, or give "
-        "it in one of those forms"
+        f"state_dict key {shown(path)} holds a {what}: ftrun carries dense tensors, numpy "
+        "arrays, plain values and dicts, lists and tuples of them to peers, and never code or "
+        "pickles. Leave the key out of the state, or give it in one of those forms"
     )
 
 
@@ -206,6 +229,8 @@ _PLAIN: dict[type, Callable[[Any], Json]] = {
     float: _write_float,
     torch.dtype: lambda value: {"dtype": str(value).removeprefix("torch.")},
     torch.device: lambda value: {"device": str(value)},
+    complex: lambda value: {"complex": struct.pack(">dd", value.real, value.imag).hex()},
+    timedelta: lambda value: {"timedelta": [value.days, value.seconds, value.microseconds]},
 }
 
 
@@ -240,6 +265,13 @@ class _Unpacker:
         if kind in ("tuple", "Size"):
             items = tuple(self.node(item, depth + 1) for item in body)
             return items if kind == "tuple" else torch.Size(items)
+        if kind in ("set", "frozenset"):
+            members = [self.node(item, depth + 1) for item in body]
+            return set(members) if kind == "set" else frozenset(members)
+        if kind == "deque":
+            written_items, most = body
+            items = tuple(self.node(item, depth + 1) for item in written_items)
+            return deque(items, None if most is None else _natural(most))
         if kind == "leaf":
             return self.values[_natural(body)]
         return _READ[kind](body)
@@ -287,6 +319,15 @@ def _read_float(text: str) -> float:
     return value
 
 
+def _read_complex(text: str) -> complex:
+    return complex(*struct.unpack(">dd", bytes.fromhex(text)))
+
+
+def _read_timedelta(body: list[int]) -> timedelta:
+    days, seconds, microseconds = body
+    return timedelta(days, seconds, microseconds)
+
+
 def _read_dtype(name: str) -> torch.dtype:
     return DTYPES[name]
 
@@ -303,4 +344,6 @@ _READ: dict[str, Callable[[Any], Any]] = {
     "dtype": _read_dtype,
     "device": torch.device,
     "scalar": _read_scalar,
+    "complex": _read_complex,
+    "timedelta": _read_timedelta,
 }

@@ -117,10 +117,7 @@ def _failure(order: _Order, donors: Sequence[str], why_not: dict[str, str]) -> s
     if order.cancelled():
         return f"fetching the state of {order.tag} was cancelled. Nothing was applied"
     each = "; ".join(f"{d}: {why_not.get(d, 'no answer')}" for d in donors) or "there are none"
-    return (
-        f"no donor could deliver the state of {order.tag} in time ({each}). Nothing was applied; "
-        "this replica heals at the next quorum"
-    )
+    return f"no donor could deliver the state of {order.tag} in time ({each}). Nothing was applied"
 
 
 @dataclass(slots=True)

@@ -23,6 +23,7 @@ from ftrun.protocol.auth import new_token
 T = TypeVar("T")
 
 COPY_BYTES_MAX = 1 << 62
+SCHEME, PATH = "http://", "/checkpoint/"
 
 
 class CheckpointTransport(ABC, Generic[T]):
@@ -52,8 +53,9 @@ class CheckpointTransport(ABC, Generic[T]):
 class HTTPTransport(CheckpointTransport[T]):
     """Serves the live tensors of a checkpoint over HTTP; receivers pull them in stripes.
 
-    ``metadata`` is ``host:port/token``: only replicas that have it can fetch the checkpoint. They
-    do not send the token (proof.py); the checkpoint itself travels in plaintext.
+    ``metadata`` is ``http://host:port/checkpoint/token``: only replicas that have it can fetch the
+    checkpoint, by ``recv_checkpoint`` and by no other client of HTTP. They do not send the token
+    (proof.py); the checkpoint itself travels in plaintext.
 
     Args:
         timeout: how long ``shutdown`` waits for receivers at most.
@@ -67,17 +69,18 @@ class HTTPTransport(CheckpointTransport[T]):
         self._token = new_token()
         self._server = StateServer(host or own_host(), self._token)
         self._server.has_one_step = True
-        self._state: T | None = None
+        self._given: tuple[T] | None = None
         self._lock = threading.Lock()
         self._offered: Tag | None = None
+        self._is_retired = False
 
     def address(self) -> str:
-        """``host:port`` of the server."""
-        return self._server.address
+        """``http://host:port/checkpoint/``, as with torchft."""
+        return f"{SCHEME}{self._server.address}{PATH}"
 
     def metadata(self) -> str:
         """See CheckpointTransport."""
-        return f"{self._server.address}/{self._token}"
+        return f"{self.address()}{self._token}"
 
     def send_checkpoint(
         self, dst_ranks: Sequence[int], step: int, state_dict: T, timeout: timedelta
@@ -87,24 +90,39 @@ class HTTPTransport(CheckpointTransport[T]):
         Raises:
             UserError: ``state_dict`` holds an object that cannot be carried.
         """
+        self._given = None  # a state that cannot be carried leaves none behind to allow
         self._offer(step, state_dict, len(dst_ranks))
+        self._given = (state_dict,)
 
     def allow_checkpoint(self, step: int) -> None:
-        """Serve the state that was last given to ``send_checkpoint`` as that of ``step``."""
-        self._offer(step, self._state, 0)
+        """Serve the state that was last given to ``send_checkpoint`` as that of ``step``.
 
-    def _offer(self, step: int, state: T | None, receivers: int) -> None:
+        Its tensors are served as they are now, also after ``disallow_checkpoint``.
+
+        Raises:
+            UserError: no state was given, or the last one could not be carried.
+        """
+        if self._given is None:
+            raise UserError(
+                f"HTTPTransport.allow_checkpoint({step}): there is no state to serve, because "
+                "send_checkpoint was not called or failed. Nothing is served under this step; "
+                "call send_checkpoint"
+            )
+        if self._offered != tag_of(step) or self._is_retired:
+            self._offer(step, self._given[0], 0)
+
+    def _offer(self, step: int, state: T, receivers: int) -> None:
         tag = tag_of(step)
         with self._lock:
             self._server.offer(tag, StateId(step, SHARED_LINEAGE), state, receivers)
             if self._offered is not None and self._offered != tag:
                 self._server.withdraw(self._offered)
-            self._offered, self._state = tag, state
+            self._offered, self._is_retired = tag, False
 
     def disallow_checkpoint(self) -> None:
         """See CheckpointTransport. Active receivers continue from a copy; nobody waits for them."""
         with self._lock:
-            tag, self._state = self._offered, None
+            tag, self._is_retired = self._offered, True
         if tag is not None:
             self._server.retire(tag, COPY_BYTES_MAX)
 
@@ -114,8 +132,8 @@ class HTTPTransport(CheckpointTransport[T]):
         Raises:
             PeerError: the checkpoint was not complete before the timeout.
         """
-        address, slash, token = metadata.rpartition("/")
-        if not (slash and token):
+        address, _, token = metadata.removeprefix(SCHEME).partition(PATH)
+        if not (token and metadata.startswith(SCHEME)):
             raise UserError(f"{metadata!r} is not what HTTPTransport.metadata() returns")
         seconds = timeout.total_seconds()
         deadline = clock.now() + seconds
@@ -124,18 +142,16 @@ class HTTPTransport(CheckpointTransport[T]):
                 [address], tag_of(step), token, seconds, streams_per_donor=self._streams
             )
         except PeerError as error:
-            if clock.now() < deadline:
-                raise
-            raise PeerError(
-                f"the checkpoint of step {step} timed out after {seconds:g} s: {error}"
-            ) from error
+            late = clock.now() >= deadline
+            why = f"timed out after {seconds:g} s" if late else "could not be fetched"
+            raise PeerError(f"the checkpoint of step {step} {why}: {error}") from error
         state: T = fetched.tree
         return state
 
     def shutdown(self, wait: bool = True) -> None:
         """See CheckpointTransport. Waits for receivers until the timeout at most."""
         with self._lock:
-            tag, self._offered = self._offered, None
+            tag, self._offered, self._given = self._offered, None, None
         if wait and tag is not None:
             self._server.wait(tag, self._timeout_s)
         self._server.close()

@@ -5,6 +5,9 @@ in ``_create_pg`` and a dummy can be used as one. A class whose ``reconfigure`` 
 group cannot, because a step that is under way on that group would be lost. In place of a group of
 torch's own that can be reconfigured, ftrun's of the same backend is used.
 
+Of a script's subclass of ftrun's groups, ``allreduce``, ``errored`` and ``set_rank_info`` are
+called as torchft's Manager does. What ftrun never calls is refused, or shown in a line.
+
 Not here: the wrappers (wrappers.py), when to build (training/groups.py).
 """
 
@@ -36,6 +39,8 @@ NATIVE: tuple[tuple[str, str, type[ProcessGroupGloo | ProcessGroupNCCL]], ...] =
     ("nccl", "cuda", ProcessGroupNCCL),
 )
 """Backends of torch's own reconfigurable groups, their devices, and ftrun's groups for them."""
+NEVER_CALLED = ("abort", "shutdown", "set_timeout", "get_reconfigure_handle")
+OURS = "ftrun."
 
 
 def adapt(pg: dist.ProcessGroup) -> ProcessGroup:
@@ -46,7 +51,8 @@ def adapt(pg: dist.ProcessGroup) -> ProcessGroup:
         UserError: it can, but not while its present group is in use.
     """
     if isinstance(pg, ProcessGroup):
-        return pg
+        _check_overrides(pg, "configure", "reconfigure", "_create_pg")
+        return _WrappedFactory(pg, pg) if _is_own(pg, "allreduce") else pg
     if not _can_be_reconfigured(pg):
         raise ValueError(
             f"a {type(pg).__name__} cannot be reconfigured: give the Manager a ProcessGroupGloo or "
@@ -57,14 +63,74 @@ def adapt(pg: dist.ProcessGroup) -> ProcessGroup:
     if isinstance(pg, ProcessGroupDummy):
         return _DummyFactory(pg)
     if isinstance(pg, ProcessGroupWrapper):
+        _check_overrides(pg, "reconfigure")
         if pg._inner() is not None:
             return _WrappedFactory(pg, adapt(pg.parent))
         if type(pg)._create_pg is not ProcessGroupWrapper._create_pg:
             return _CreatingFactory(pg)
-    raise UserError(
+    raise _refusal(pg, "reconfigure")
+
+
+def own_error(pg: dist.ProcessGroup) -> Callable[[], Exception | None] | None:
+    """``errored`` of the script's own class, to be asked at the end of a step; None: it has none.
+
+    What ftrun's own groups know of errors is in their Works.
+    """
+    if not isinstance(pg, ReconfigurableGroup):
+        return None
+    if _is_own(pg, "errored"):
+        return pg.errored
+    inner = pg._inner() if isinstance(pg, ProcessGroupWrapper) else None
+    return None if inner is None else own_error(inner)
+
+
+def name_ranks(
+    pg: dist.ProcessGroup, replica_id: str, group_rank: int, group_world_size: int
+) -> None:
+    """Name this process to a group that a Manager gets, as torchft's Manager does."""
+    if isinstance(pg, ReconfigurableGroup):
+        place = trailing_number(replica_id) * group_world_size + group_rank
+        pg.set_rank_info(replica_id, group_rank, group_world_size, place)
+
+
+def trailing_number(text: str) -> int:
+    """The number at the end of ``text``; 0 if there is none."""
+    digits = text[len(text.rstrip("0123456789")) :]
+    return int(digits) if digits else 0
+
+
+def _is_own(pg: object, name: str) -> bool:
+    """Whether a class of the script's own, and none of ftrun's, defines the method."""
+    homes = (kind for kind in type(pg).__mro__ if name in vars(kind))
+    home = next(homes, None)
+    return home is not None and not home.__module__.startswith(OURS)
+
+
+def _check_overrides(pg: ReconfigurableGroup, *refused: str) -> None:
+    """Refuse a script's own methods whose work ftrun would never do; show those it can do without.
+
+    Raises:
+        UserError: there is one of ``refused``.
+    """
+    for name in refused:
+        if _is_own(pg, name):
+            raise _refusal(pg, name)
+    unused = [f"{name}()" for name in NEVER_CALLED if _is_own(pg, name)]
+    if unused:
+        log.warning(
+            "Manager(pg=%s): its own %s: not called under ftrun, which connects, aborts and closes "
+            "the group of each quorum itself",
+            type(pg).__name__,
+            ", ".join(unused),
+        )
+
+
+def _refusal(pg: object, name: str) -> UserError:
+    how = "ProcessGroupGloo, ProcessGroupNCCL, or a ProcessGroupWrapper with _create_pg()"
+    return UserError(
         f"Manager(pg={type(pg).__name__}): ftrun connects with the next replicas while the present "
-        "group is in use, so a class that replaces its group in reconfigure() cannot be used. Give "
-        "ProcessGroupGloo, ProcessGroupNCCL, or a ProcessGroupWrapper with _create_pg"
+        f"group is in use, so a class whose own {name}() makes or replaces its group cannot be "
+        f"used. Give {how}"
     )
 
 
@@ -125,9 +191,12 @@ class _Passing(MessageGroup):
 
 
 class _WrappedFactory(ProcessGroup):
-    """A wrapper around a factory: what is built is the factory's, what is called the wrapper's."""
+    """A wrapper around a factory: what is built is the factory's, what is called the wrapper's.
 
-    def __init__(self, wrapper: ProcessGroupWrapper, factory: ProcessGroup) -> None:
+    A factory with an ``allreduce`` of the script's own is both.
+    """
+
+    def __init__(self, wrapper: ReconfigurableGroup, factory: ProcessGroup) -> None:
         super().__init__(factory.timeout)
         self._wrapper = wrapper
         self._factory = factory
@@ -152,6 +221,8 @@ class _WrappedFactory(ProcessGroup):
 
     def use(self, built: BuiltGroup | None) -> BuiltGroup | None:
         self._factory.use(built._native if isinstance(built, _Passing) else None)
+        if isinstance(self._wrapper, ProcessGroupWrapper):
+            self._wrapper._renewed()
         return super().use(built)
 
 

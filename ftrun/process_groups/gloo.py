@@ -22,7 +22,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ftrun.errors import PeerError
+from ftrun.errors import PeerError, UserError
 from ftrun.process_groups.base import Place, ProcessGroup
 from ftrun.process_groups.built import DEFAULT_TIMEOUT, AbortSignal, BuiltGroup
 from ftrun.process_groups.quantized_messages import MessageGroup
@@ -40,9 +40,22 @@ _GREETING_TIMEOUT_S = 1.0
 
 
 class ProcessGroupGloo(ProcessGroup):
-    """Collectives on CPU tensors over TCP. ``timeout`` bounds each collective."""
+    """Collectives on CPU tensors over TCP. ``timeout`` bounds each collective.
 
-    def __init__(self, timeout: timedelta = DEFAULT_TIMEOUT) -> None:
+    ``pg`` is torchft's argument, for a group to wrap.
+
+    Raises:
+        UserError: ``pg`` is given: this class wraps no group.
+    """
+
+    def __init__(
+        self, timeout: timedelta = DEFAULT_TIMEOUT, pg: dist.ProcessGroup | None = None
+    ) -> None:
+        if pg is not None:
+            raise UserError(
+                f"{type(self).__name__}(pg={type(pg).__name__}): it connects groups of its own and "
+                "wraps none. Give the group to ProcessGroupWrapper(pg=…)"
+            )
         super().__init__(timeout)
 
     def getBackendName(self) -> str:

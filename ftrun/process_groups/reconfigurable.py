@@ -199,6 +199,41 @@ class ReconfigurableGroup(dist.ProcessGroup):
         """Send tensors to one rank."""
         return self._lacks("send")
 
+    # ------------------------------------------------------------ torch's other names
+
+    def all_gather_single(self, output: Any, input: Any, opts: Any = None) -> Work:
+        """``dist.all_gather_into_tensor`` of torch 2.13 and newer."""
+        return self.allgather_into_tensor_coalesced([output], [input], opts)
+
+    def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
+        """The same of several tensors."""
+        return self.allgather_into_tensor_coalesced(outputs, inputs, opts)
+
+    def _allgather_base(self, output: Any, input: Any, opts: Any = None) -> Work:
+        return self.allgather_into_tensor_coalesced([output], [input], opts)
+
+    def reduce_scatter_single(self, output: Any, input: Any, opts: Any = None) -> Work:
+        """``dist.reduce_scatter_tensor`` of torch 2.13 and newer."""
+        return self.reduce_scatter_tensor_coalesced([output], [input], opts)
+
+    def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
+        """The same of several tensors."""
+        return self.reduce_scatter_tensor_coalesced(outputs, inputs, opts)
+
+    def _reduce_scatter_base(self, output: Any, input: Any, opts: Any = None) -> Work:
+        return self.reduce_scatter_tensor_coalesced([output], [input], opts)
+
+    def all_to_all_single(
+        self,
+        output: Any,
+        input: Any,
+        output_split_sizes: Any = (),
+        input_split_sizes: Any = (),
+        opts: Any = None,
+    ) -> Work:
+        """``dist.all_to_all_single`` of torch 2.13 and newer."""
+        return self.alltoall_base(output, input, output_split_sizes, input_split_sizes, opts)
+
     def _lacks(self, name: str) -> Work:
         raise NotImplementedError(f"{type(self).__name__} does not support {name}")
 

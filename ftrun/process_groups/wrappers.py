@@ -67,6 +67,9 @@ class ProcessGroupWrapper(ReconfigurableGroup):
         """Around each call of the wrapped group."""
         yield
 
+    def _renewed(self) -> None:
+        """The wrapped group has been connected anew."""
+
     # ------------------------------------------------------------ the group inside
 
     @property
@@ -220,8 +223,11 @@ class ErrorSwallowingProcessGroupWrapper(ProcessGroupWrapper):
         self._error: Exception | None = None
 
     def reconfigure(self, opts: ReconfigureOptions) -> Work:
-        self._error = None
+        self._renewed()
         return super().reconfigure(opts)
+
+    def _renewed(self) -> None:
+        self._error = None
 
     def report_error(self, e: Exception) -> None:
         """Skip all-reduces from now on, because of ``e``."""
@@ -279,8 +285,11 @@ class FakeProcessGroupWrapper(ProcessGroupWrapper):
         self._future_error: Exception | None = None
 
     def reconfigure(self, opts: ReconfigureOptions) -> Work:
-        self._future_error = None
+        self._renewed()
         return super().reconfigure(opts)
+
+    def _renewed(self) -> None:
+        self._future_error = None
 
     def report_future_error(self, e: Exception) -> None:
         """Let the next all-reduce fail with ``e``."""

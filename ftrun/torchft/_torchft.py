@@ -1,10 +1,13 @@
 """The classes of torchft's compiled module, under its name.
 
-Not here: anything (coordination.py).
+Not here: the classes themselves (coordination.py), ftrun's lighthouse (lighthouse/).
 """
 
 from __future__ import annotations
 
+from typing import NoReturn
+
+from ftrun.errors import UserError
 from ftrun.torchft.coordination import (
     LighthouseClient,
     LighthouseServer,
@@ -25,4 +28,18 @@ __all__ = [
     "QuorumMember",
     "QuorumResult",
     "Timestamp",
+    "lighthouse_main",
 ]
+
+
+def lighthouse_main() -> NoReturn:
+    """torchft's command ``torchft_lighthouse``, whose options ftrun's does not have.
+
+    Raises:
+        UserError: always; it names the command of ftrun.
+    """
+    raise UserError(
+        "torchft_lighthouse: under ftrun no lighthouse need be started. For torchft's own replicas "
+        "run: ftrun lighthouse --torchft-bind HOST:29510 --torchft-min-replicas N, which serves "
+        "them by torchft's protocol. In a program: torchft.coordination.LighthouseServer"
+    )

@@ -10,6 +10,7 @@ from datetime import timedelta
 
 from torch.distributed import ReduceOp, Work
 
+from ftrun.process_groups.adapted import trailing_number
 from ftrun.process_groups.handles import ReconfigureOptions
 from ftrun.training.launcher_arguments import (
     CONNECT_TIMEOUT_SEC_ENV,
@@ -57,5 +58,4 @@ def get_timeout(timeout_sec_env: str | None, default_timeout_sec: timedelta) -> 
 
 def extract_trailing_digits(s: str) -> int:
     """The number at the end of ``s``; 0 if there is none."""
-    digits = s[len(s.rstrip("0123456789")) :]
-    return int(digits) if digits else 0
+    return trailing_number(s)

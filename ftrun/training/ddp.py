@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -55,12 +56,15 @@ from ftrun.training.join import BY_ALL, Join
 if TYPE_CHECKING:
     from ftrun.training.manager import Manager
 
+log = logging.getLogger(__name__)
+
 _REFUSED = (
     "process_group",
     "device_mesh",
     "delay_all_reduce_named_params",
     "skip_all_reduce_unused_params",
 )
+_WITHOUT_EFFECT = ("broadcast_buffers", "init_sync")
 
 
 class DistributedDataParallel(TorchDDP):
@@ -95,8 +99,13 @@ class DistributedDataParallel(TorchDDP):
                     f"DistributedDataParallel(manager, …) takes no {name}: the Manager decides "
                     "what is reduced, and with whom. Leave the argument out."
                 )
-        kwargs.pop("broadcast_buffers", None)
-        kwargs.pop("init_sync", None)
+        dropped = [name for name in _WITHOUT_EFFECT if kwargs.pop(name, False)]
+        if dropped:
+            log.warning(
+                "DistributedDataParallel(manager, …): %s=True: no effect, because replicas get "
+                "equal weights and buffers by healing, and no buffers are sent at a forward pass",
+                ", ".join(dropped),
+            )
         views = bool(kwargs.get("gradient_as_bucket_view", False))
         static = bool(kwargs.get("static_graph", False))
         finds_unused = bool(kwargs.get("find_unused_parameters", False)) and not static

@@ -21,6 +21,15 @@ QUORUM_TIMEOUT_SEC_ENV = "TORCHFT_QUORUM_TIMEOUT_SEC"
 CONNECT_TIMEOUT_SEC_ENV = "TORCHFT_CONNECT_TIMEOUT_SEC"
 QUORUM_RETRIES_ENV = "TORCHFT_QUORUM_RETRIES"
 MANAGER_PORT_ENV = "TORCHFT_MANAGER_PORT"
+NEVER_READ = {
+    "TORCHFT_USE_OTEL": "ftrun attaches no OpenTelemetry exporter to the loggers torchft_quorums, "
+    "torchft_commits and torchft_errors; add a handler to them, or read docs/METRICS.md",
+    "TORCHFT_OTEL_RESOURCE_ATTRIBUTES_JSON": "its attributes are on no record",
+    "TORCHFT_TRIGGER_FR_ON_ABORT": "an abort asks NCCL for no trace",
+    "TORCH_FR_DUMP_TEMP_FILE": "it is left as it is, and not set anew for each quorum",
+}
+"""Variables that torchft reads and ftrun does not, and what that means."""
+FALSE = ("", "0", "false")
 USED_IN_THREADS = frozenset({"store_addr", "store_port", "lighthouse_addr"})
 
 
@@ -69,3 +78,11 @@ def show_unused(seat: Seat, **given: object) -> None:
             "heartbeats and how often a quorum is asked for.",
             ", ".join(names),
         )
+
+
+def show_unread(seat: Seat) -> None:
+    """Show which variables of torchft's are set and have no effect, in one line."""
+    found = [name for name in NEVER_READ if os.environ.get(name, "").lower() not in FALSE]
+    if found and seat.context.group_rank == 0:
+        reasons = [NEVER_READ[name] for name in found]
+        log.warning("%s: no effect under ftrun: %s", ", ".join(found), "; ".join(reasons))

@@ -11,6 +11,7 @@ Not here: the process groups that carry tensors (process_groups/).
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.distributed import ReduceOp, Work
 
-from ftrun.errors import Bug, PeerError
+from ftrun.core.worker.exchange import BODY_BYTES_MAX
+from ftrun.errors import Bug, PeerError, UserError
 from ftrun.process_groups.built import FinishedWork, JoinedWork, listed
 from ftrun.process_groups.reconfigurable import ReconfigurableGroup
 from ftrun.training.exchanged_tensors import (
@@ -33,6 +35,8 @@ from ftrun.training.exchanged_tensors import (
 if TYPE_CHECKING:
     from ftrun.training.between_steps import Given
     from ftrun.training.manager import Manager
+
+log = logging.getLogger(__name__)
 
 SITE = "a ManagedProcessGroup"
 _Gathered = list[tuple[bool, torch.Tensor]]
@@ -49,6 +53,7 @@ class ManagedProcessGroup(ReconfigurableGroup):
     def __init__(self, manager: Manager) -> None:
         super().__init__(0, 1)
         self._manager = manager
+        self._told: set[str] = set()
 
     # ------------------------------------------------------------ facts
 
@@ -101,8 +106,13 @@ class ManagedProcessGroup(ReconfigurableGroup):
             self._scatter(output, parts.view(-1, *output.shape), _operation(opts))
         return FinishedWork(output_tensors)
 
-    def _reduce_scatter_base(self, output: torch.Tensor, parts: torch.Tensor, opts: Any) -> Work:
-        return self.reduce_scatter_tensor_coalesced([output], [parts], opts)
+    def reduce(self, tensors: Any, opts: Any = None) -> Work:  # type: ignore[override]
+        """Reduce in place at the root, a place among the contributors; the others keep theirs."""
+        root, op = getattr(opts, "rootRank", 0), _operation(opts)
+        for tensor in listed(tensors):
+            into = tensor if self.rank() == root else tensor.clone()
+            self._reduce(into, op)
+        return FinishedWork(tensors)
 
     def _scatter(self, output: torch.Tensor, parts: torch.Tensor, op: Any) -> None:
         if op == ReduceOp.AVG and not parts.is_floating_point():
@@ -141,8 +151,45 @@ class ManagedProcessGroup(ReconfigurableGroup):
             self._gather(tensor, list(output.view(-1, *tensor.shape).unbind(0)))
         return FinishedWork(output_tensors)
 
-    def _allgather_base(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> Work:
-        return self.allgather_into_tensor_coalesced([output], [tensor])
+    def alltoall_base(
+        self,
+        output_buffer: Any,
+        input_buffer: Any,
+        output_split_sizes: Any,
+        input_split_sizes: Any,
+        opts: Any = None,
+    ) -> Work:
+        """Exchange equal parts among the contributors; for one that is away, the caller's own.
+
+        Raises:
+            ValueError: the parts are not equal, or not one for each contributor.
+        """
+        sizes, place = {*output_split_sizes, *input_split_sizes}, self.rank()
+        count = self.size()
+        if len(sizes) > 1 or input_buffer.shape != output_buffer.shape or len(input_buffer) % count:
+            raise ValueError(
+                f"ManagedProcessGroup: an all-to-all among {count} replicas takes {count} equal "
+                "parts"
+            )
+        found = self._all(input_buffer, "all_to_all") or []
+        counting = [tensor for counts, tensor in found if counts]
+        outputs, own = output_buffer.chunk(count), input_buffer.chunk(count)
+        for number, output in enumerate(outputs):
+            theirs = counting[number].chunk(count)[place] if number < len(counting) else own[number]
+            output.copy_(theirs)
+        return FinishedWork([output_buffer])
+
+    def alltoall(self, output_tensors: Any, input_tensors: Any, opts: Any = None) -> Work:
+        """Refused: all-to-all is offered of one tensor."""
+        return self._lacks("alltoall: call all_to_all_single")
+
+    def gather(self, output_tensors: Any, input_tensors: Any, opts: Any = None) -> Work:  # type: ignore[override]
+        """Refused: each replica gets what all give."""
+        return self._lacks("gather: call all_gather")
+
+    def scatter(self, output_tensors: Any, input_tensors: Any, opts: Any = None) -> Work:  # type: ignore[override]
+        """Refused: each replica gets what the root gives."""
+        return self._lacks("scatter: call broadcast")
 
     def _gather(self, tensor: torch.Tensor, outputs: Sequence[torch.Tensor]) -> None:
         found = self._all(tensor, "all_gather") or []
@@ -172,10 +219,24 @@ class ManagedProcessGroup(ReconfigurableGroup):
     def _all(self, tensor: torch.Tensor, operation: str) -> _Gathered | None:
         """Each member's tensor, and whether it contributes to the step; None: only its own."""
         what = words(operation, tensor)
+        if tensor.nbytes >= BODY_BYTES_MAX:
+            self._too_large(what, tensor.nbytes)
+            return None
         given: list[Given] | None = self._manager.exchange(SITE, what, to_bytes(tensor))
         if given is None:
             return None
         return [(one.counts, from_bytes(one.body, tensor)) for one in given]
+
+    def _too_large(self, what: str, nbytes: int) -> None:
+        error = UserError(
+            f"{SITE}: {what} has {nbytes} bytes, and an exchange between replicas takes fewer than "
+            f"{BODY_BYTES_MAX}: the replica's own value is the result, and errored() says so. "
+            "Within a step use an all-reduce, which has no limit"
+        )
+        if what not in self._told:
+            self._told.add(what)
+            log.warning("%s", error)
+        self._manager.report_error(error)
 
 
 def _operation(opts: Any) -> Any:

@@ -26,14 +26,14 @@ from ftrun.core.messages import LeaveReason, Roster
 from ftrun.core.worker import events as e
 from ftrun.core.worker.machine import StepMachine
 from ftrun.errors import PeerError, UserError
-from ftrun.process_groups.adapted import adapt
+from ftrun.process_groups.adapted import adapt, name_ranks, own_error
 from ftrun.process_groups.base import ProcessGroup
 from ftrun.training import compiling, seats
 from ftrun.training.batch import Batch
 from ftrun.training.between_steps import BetweenSteps, Given
 from ftrun.training.context import WorkerContext, stop_requested
 from ftrun.training.engine import Engine
-from ftrun.training.event_loggers import EventLoggers
+from ftrun.training.event_loggers import COMMITS, ERRORS, QUORUMS, EventLoggers
 from ftrun.training.exchanged_tensors import AVERAGE_OF_INTEGERS
 from ftrun.training.exchanges import Exchanges
 from ftrun.training.futures import BoundedFuture
@@ -46,6 +46,7 @@ from ftrun.training.launcher_arguments import (
     TIMEOUT_SEC_ENV,
     refuse_contradictions,
     seconds_of,
+    show_unread,
     show_unused,
 )
 from ftrun.training.leaving import Drained, Leaving
@@ -140,6 +141,8 @@ class Manager:
         PeerError: the agent, or the lighthouse for threads, cannot be reached.
     """
 
+    quorum_logger, commits_logger, errors_logger = QUORUMS, COMMITS, ERRORS  # torchft's names
+
     def __init__(
         self,
         pg: dist.ProcessGroup,
@@ -188,6 +191,7 @@ class Manager:
         self._error: ExceptionWithTraceback | None = None
         self._pid = os.getpid()
         self._pg = factory
+        self._group_error = own_error(pg)
         self._seat = seats.take(
             lighthouse_addr=lighthouse_addr,
             replica_id=replica_id,
@@ -211,6 +215,9 @@ class Manager:
                 heartbeat_interval=heartbeat_interval,
                 quorum_retries=quorum_retries,
             )
+            show_unread(self._seat)
+            name = replica_id or context.replica_id
+            name_ranks(pg, name, context.group_rank, context.workers_per_replica)
             transport = own_transport(checkpoint_transport, self._timeout_s)
             self._healing = Healing(
                 context, self.state_dict, self._timeout_s, heal_in_place, transport
@@ -241,9 +248,7 @@ class Manager:
                 max(quorum_timeout_s, context.quorum_timeout_s),
                 max_retries,
             )
-            self._events = EventLoggers(
-                context.job_id, replica_id or context.replica_id, context.group_rank
-            )
+            self._events = EventLoggers(context.job_id, name, context.group_rank)
             self._connect(factory, connect_timeout_s, limits)
 
     def _connect(self, pg: ProcessGroup, timeout_s: float, limits: StepLimits) -> None:
@@ -272,6 +277,8 @@ class Manager:
             self._resuming,
             self._snapshots,
         )
+        if self._group_error is not None:
+            self._flow.group_errored = self._group_error
         self._exchanges = Exchanges(context, self._engine)
         self._between = BetweenSteps(self._machine, self._exchanges, self._timeout_s)
         self._engine.start()

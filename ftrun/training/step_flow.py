@@ -89,6 +89,8 @@ class StepFlow:
         """Called with the replica_ids of the contributors when a step is committed."""
         self.batches: Callable[[int], int] = lambda contributors: contributors
         """How many batches a committed step has trained, by the number of its contributors."""
+        self.group_errored: Callable[[], Exception | None] = lambda: None
+        """What a script's own process group knows of an error, at the end of each step."""
 
     def begin(
         self, freeze_membership: bool, timeout_s: float | None, *, for_draw: bool = False
@@ -188,6 +190,9 @@ class StepFlow:
                 lambda: machine.is_decidable or not machine.in_step, timeout_s, "results"
             )
         engine.finish_results()
+        group_error = self.group_errored()
+        if group_error is not None:
+            self.report_error(group_error)
         if machine.healing:
             self._heal(lambda: not machine.may_issue)
         enough = engine.in_flight.divisor >= self._limits.min_replica_size

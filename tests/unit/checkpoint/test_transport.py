@@ -56,12 +56,37 @@ def test_other_steps_and_other_tokens_are_refused(pair: Any) -> None:
         receiver.recv_checkpoint(0, sender.metadata(), 5, SHORT)
     sender.send_checkpoint([1], 4, {"w": torch.ones(1)}, TIMEOUT)
     with pytest.raises(PeerError, match="401"):
-        receiver.recv_checkpoint(0, f"{sender.address()}/{'0' * 64}", 4, TIMEOUT)
-    for metadata in (sender.address(), f"{sender.address()}/"):
+        receiver.recv_checkpoint(0, f"{sender.address()}{'0' * 64}", 4, TIMEOUT)
+    for metadata in (sender.address(), sender.metadata().removeprefix("http://")):
         with pytest.raises(UserError, match="metadata"):
             receiver.recv_checkpoint(0, metadata, 4, SHORT)
 
 
-def test_what_cannot_be_carried_is_named(pair: Any) -> None:
-    with pytest.raises(UserError, match=r"'model\.fn'"):
-        pair[0].send_checkpoint([1], 4, {"model": {"fn": print}}, TIMEOUT)
+def test_what_cannot_be_carried_is_named_and_leaves_nothing_to_allow(pair: Any) -> None:
+    sender, receiver = pair
+    with pytest.raises(UserError, match="send_checkpoint was not called"):
+        sender.allow_checkpoint(1)
+    sender.send_checkpoint([1], 3, {"w": torch.ones(1)}, TIMEOUT)
+    with pytest.raises(UserError, match=r"'model\.fn'.* Leave the key out"):
+        sender.send_checkpoint([1], 4, {"model": {"fn": print}}, TIMEOUT)
+    with pytest.raises(UserError, match="failed"):
+        sender.allow_checkpoint(4)
+    assert same(receiver.recv_checkpoint(0, sender.metadata(), 3, TIMEOUT), {"w": torch.ones(1)})
+
+
+def test_a_state_that_is_allowed_again_is_served_as_it_is_now(pair: Any) -> None:
+    sender, receiver = pair
+    weights = torch.ones(10)
+    sender.send_checkpoint([1], 4, {"w": weights}, TIMEOUT)
+    sender.allow_checkpoint(4)  # it is: nothing changes for receivers under way
+    sender.disallow_checkpoint()
+    weights.fill_(2.0)
+    for step in (4, 5):
+        sender.allow_checkpoint(step)
+        received = receiver.recv_checkpoint(0, sender.metadata(), step, TIMEOUT)
+        assert same(received, {"w": torch.full((10,), 2.0)})
+
+
+def test_the_address_is_a_url_as_with_torchft(pair: Any) -> None:
+    assert pair[0].address().startswith("http://") and pair[0].address().endswith("/checkpoint/")
+    assert pair[0].metadata().startswith(pair[0].address())

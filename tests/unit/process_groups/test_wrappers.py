@@ -16,7 +16,7 @@ from torch.distributed import ReduceOp
 
 from ftrun.errors import UserError
 from ftrun.process_groups import ProcessGroupGloo
-from ftrun.process_groups.adapted import adapt
+from ftrun.process_groups.adapted import adapt, own_error
 from ftrun.process_groups.handles import (
     HandleStore,
     ReconfigureOptions,
@@ -165,13 +165,30 @@ class _Custom(ProcessGroupWrapper):
         return native
 
 
+class _Counting(ProcessGroupGloo):
+    """A script's subclass of ftrun's group."""
+
+    calls = 0
+
+    def allreduce(self, tensors: Any, opts: Any = ReduceOp.SUM) -> Any:
+        self.calls += 1
+        return super().allreduce(tensors, opts)
+
+    def abort(self, errored: bool = True) -> None:
+        super().abort(errored)
+
+    def errored(self) -> Exception | None:
+        return RuntimeError("mine")
+
+
 class _Replaces(ReconfigurableGroup):
     """Replaces its only group in ``reconfigure``."""
 
 
-def test_a_script_s_own_class_builds_a_group_while_another_is_used() -> None:
+@pytest.mark.parametrize("kind", [_Custom, _Counting])
+def test_a_script_s_own_class_builds_a_group_while_another_is_used(kind: Any) -> None:
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    scripts = [_Custom(LIMIT) for _ in range(2)]
+    scripts = [kind(LIMIT) for _ in range(2)]
     factories = [adapt(script) for script in scripts]
 
     def train(rank: int) -> list[float]:
@@ -192,6 +209,28 @@ def test_a_script_s_own_class_builds_a_group_while_another_is_used() -> None:
     assert [script.calls for script in scripts] == [2, 2]
 
 
+def test_of_a_subclass_what_is_never_called_is_refused_or_shown(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    own = _Counting(LIMIT)
+    adapt(own)
+    assert "_Counting): its own abort(): not called under ftrun" in caplog.text
+    for name in ("reconfigure", "configure", "_create_pg"):
+        kind = type("Own", (ProcessGroupGloo,), {name: lambda self, *args: None})
+        with pytest.raises(UserError, match=rf"pg=Own.* own {name}\(\)"):
+            adapt(kind())
+    kind = type("Own", (ProcessGroupWrapper,), {"reconfigure": lambda self, opts: None})
+    with pytest.raises(UserError, match=r"own reconfigure\(\)"):
+        adapt(kind(pg=ProcessGroupGloo()))
+    swallowing = ErrorSwallowingProcessGroupWrapper(own)
+    assert str((own_error(swallowing) or print)()) == "mine"
+    assert own_error(ProcessGroupWrapper(pg=ProcessGroupGloo())) is None
+    factory = adapt(swallowing)
+    swallowing.report_error(RuntimeError("of the group before"))
+    factory.use(None)
+    assert swallowing.error() is None
+
+
 def test_what_a_manager_cannot_use_is_refused() -> None:
     plain: Any = dist.ProcessGroup
     with pytest.raises(ValueError, match="cannot be reconfigured"):
@@ -203,5 +242,7 @@ def test_what_a_manager_cannot_use_is_refused() -> None:
     gloo = ProcessGroupGloo()
     assert adapt(gloo) is gloo
     assert adapt(ProcessGroupDummy(0, 1)).getBackendName() == "ftrun-dummy"
+    with pytest.raises(UserError, match=r"ProcessGroupGloo\(pg=ProcessGroupGloo\): .* wraps none"):
+        ProcessGroupGloo(pg=gloo)
     with pytest.raises(UserError, match="ProcessGroupXCCL needs an Intel XPU"):
         ProcessGroupXCCL()

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import inspect
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import pytest
 
+from ftrun.errors import UserError
 from tests.unit.torchft.names import MODULES, lines
 
 STORED = Path(__file__).with_name("names.txt")
@@ -18,9 +20,6 @@ VERSION = "2026.10.26"
 REFUSED = {
     "otel TeeLogExporter": "ftrun brings no exporter of OpenTelemetry",
     "otel main": "an example inside torchft",
-}
-ARGUMENTS_LACKING = {
-    "ProcessGroupGloo": {"pg"},  # a wrapper's argument: ftrun's Gloo group wraps none
 }
 
 
@@ -38,8 +37,6 @@ def _stored(name: str) -> list[tuple[str, list[str]]]:
 @pytest.mark.parametrize("name", ["", *MODULES], ids=lambda name: name or "torchft")
 def test_each_name_is_here_and_takes_the_same_arguments(name: str) -> None:
     wanted = _stored(name)
-    if importlib.util.find_spec(f"ftrun.torchft.{name}".rstrip(".")) is None:
-        pytest.skip("not in this tree")
     module = importlib.import_module(f"ftrun.torchft.{name}".rstrip("."))
     for key, parameters in wanted:
         owner, _, method = key.partition(".")
@@ -59,14 +56,33 @@ def _takes(target: object, key: str, parameters: list[str]) -> None:
     except (TypeError, ValueError):  # of a compiled class
         return
     own = [p for p in own if p.name not in ("self", "cls")]
-    lacking = ARGUMENTS_LACKING.get(key, set())
-    wanted = [p for p in parameters if p not in lacking and p != "kwargs"]
+    wanted = [p for p in parameters if p != "kwargs"]
     if any(p.kind is p.VAR_KEYWORD for p in own) and any(p.kind is p.VAR_POSITIONAL for p in own):
         return
     names = [p.name for p in own]
     assert names[: len(wanted)] == wanted, f"{key}: {names}, torchft has {wanted}"
     more = [p for p in own[len(wanted) :] if p.default is p.empty]
     assert all(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in more), f"{key} wants {more}"
+
+
+def test_what_ftrun_lacks_can_be_imported_and_says_what_to_do_instead() -> None:
+    comms = importlib.import_module("ftrun.torchft.torchcomms")
+    quantization = importlib.import_module("ftrun.torchft.quantization")
+    calls: dict[str, Callable[[], object]] = {
+        "use ProcessGroupNCCL": lambda: comms.ProcessGroupTorchComms(object()),
+        r"should_quantize=\"fp8\"": lambda: quantization.fused_quantize_into_fp8([], 2),
+        r"fused_dequantize_from_fp8": lambda: quantization.fused_dequantize_from_fp8([], None, 2),
+        r"fused_reduce_fp8": lambda: quantization.fused_reduce_fp8([], None, 2, 0),
+        "ftrun --replicas 3": lambda: importlib.import_module("ftrun.torchft.torchx").hsdp(
+            "a", replicas=3
+        ),
+        "ftrun lighthouse --torchft-bind": lambda: importlib.import_module(
+            "ftrun.torchft._torchft"
+        ).lighthouse_main(),
+    }
+    for words, call in calls.items():
+        with pytest.raises(UserError, match=words):
+            call()
 
 
 def test_the_stored_names_are_those_of_the_package() -> None:

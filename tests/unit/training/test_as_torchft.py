@@ -74,6 +74,34 @@ def test_other_groups_carry_a_job(tmp_path: Path, kind: str) -> None:
         assert both.managers["0"].errored() is None
 
 
+class _Reporting(ProcessGroupGloo):
+    """A script's own group, which reports an error of its own once."""
+
+    error: Exception | None = None
+    named: tuple[Any, ...] = ()
+
+    def set_rank_info(self, *place: Any) -> None:
+        self.named = place
+        super().set_rank_info(*place)
+
+    def errored(self) -> Exception | None:
+        found, self.error = self.error, None
+        return found
+
+
+def test_a_step_is_not_committed_if_the_script_s_own_group_reports_an_error(tmp_path: Path) -> None:
+    group = _Reporting(timedelta(seconds=60))
+    with job(tmp_path, 1) as single:
+        manager = single.add("0", pg=group)
+        assert group.named == ("0", 0, 1, 0)
+        assert single.step() == [True]
+        group.error = RuntimeError("mine")
+        assert single.step() == [False]
+        error = manager.errored()
+        assert error is not None and str(error.original_exception) == "mine"
+        assert single.step() == [True]
+
+
 def _reduce_quantised(slot: str, manager: Manager) -> bool:
     manager.start_quorum()
     tensors = [torch.full((1000,), float(slot)), torch.full((3,), float(slot))]
@@ -109,6 +137,8 @@ def test_loggers_tell_quorums_commits_and_errors(
         single.add("0")
         assert single.step() == [True]
         manager = single.managers["0"]
+        loggers = manager.quorum_logger, manager.commits_logger, manager.errors_logger
+        assert [x.name for x in loggers] == ["torchft_quorums", "torchft_commits", "torchft_errors"]
         manager.start_quorum()
         manager.report_error(RuntimeError("why"))
         assert not manager.should_commit()

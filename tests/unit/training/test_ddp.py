@@ -181,11 +181,14 @@ def test_arguments_that_cannot_be_kept_are_refused(name: str) -> None:
         DistributedDataParallel(Ring(1).managers[0], make_model(), **{name: object()})  # type: ignore[arg-type]
 
 
-def test_sparse_gradients_and_torch_s_own_join_are_refused() -> None:
+def test_sparse_gradients_and_torch_s_own_join_are_refused(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     (manager,) = Ring(1).managers
     with pytest.raises(UserError, match="sparse"):
         DistributedDataParallel(manager, nn.Embedding(4, 4, sparse=True))  # type: ignore[arg-type]
     model = DistributedDataParallel(manager, make_model(), broadcast_buffers=True)  # type: ignore[arg-type]
+    assert "broadcast_buffers=True: no effect" in caplog.text
     with pytest.raises(UserError, match=r"ftrun\.Join"):
         torch.distributed.algorithms.join.Join([model])
 

@@ -79,6 +79,49 @@ def test_between_two_steps_collectives_are_exchanges_of_the_quorum(pair: Job) ->
     assert one == [[1.5, [2.0, 2.0], [1.0, 2.0], 30.0]] * 3
 
 
+def test_torch_s_newer_names_of_collectives_are_exchanges_too(pair: Job) -> None:
+    def collect(slot: str, manager: Manager) -> list[Any]:
+        group, own = ManagedProcessGroup(manager), float(slot) + 1
+        parts = torch.tensor([own, 10 * own])
+        pairs, ones = torch.zeros(2, 2), [torch.zeros(1) for _ in range(3)]
+        whole = torch.zeros(2)
+        group.all_gather_single(pairs, parts)
+        group.reduce_scatter_single(ones[0], parts)
+        group.all_gather_single_coalesced([pairs], [parts])
+        group.reduce_scatter_single_coalesced([ones[1]], [parts])
+        group.all_to_all_single(whole, parts)
+        if hasattr(dist, "all_gather_single"):
+            dist.all_gather_single(pairs.view(-1), parts, group=group)
+            dist.reduce_scatter_single(ones[2], parts, group=group)
+            dist.all_to_all_single(whole, parts, group=group)
+        total = torch.tensor([own])
+        dist.reduce(total, group_dst=1, group=group)
+        return [pairs.tolist(), ones[0].item(), ones[1].item(), whole.tolist(), total.item()]
+
+    pair.step()
+    zero, one = pair.run(collect)
+    assert zero == [[[1.0, 10.0], [2.0, 20.0]], 3.0, 3.0, [1.0, 2.0], 1.0]
+    assert one == [[[1.0, 10.0], [2.0, 20.0]], 30.0, 30.0, [10.0, 20.0], 3.0]
+
+
+def test_what_cannot_be_exchanged_is_refused_or_keeps_the_own_value(
+    pair: Job, caplog: pytest.LogCaptureFixture
+) -> None:
+    pair.step()
+    manager = pair.managers["0"]
+    group, large = ManagedProcessGroup(manager), torch.ones(4 << 20)
+    for _ in range(2):
+        assert group.broadcast([large], 1).wait() and large[0] == 1
+    error = manager.errored()
+    assert error is not None and "16777216 bytes" in str(error)
+    assert caplog.text.count("the replica's own value is the result") == 1
+    with pytest.raises(ValueError, match="2 equal parts"):
+        group.alltoall_base(torch.zeros(3), torch.zeros(3), [], [])
+    for call in (group.alltoall, group.gather, group.scatter):
+        with pytest.raises(NotImplementedError, match=r"does not support .* call"):
+            call([], [])
+
+
 def test_a_step_that_is_made_once_more_has_the_same_exchanges(pair: Job) -> None:
     """Nobody else comes to what follows a step that was not committed: one's own value counts."""
     rounds = 4

@@ -850,13 +850,16 @@ def test_a_place_that_contradicts_the_launcher_is_refused(tmp_path: Path) -> Non
         single.add("0", rank=0, world_size=1)
 
 
-def test_an_argument_without_an_effect_is_shown(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+def test_what_has_no_effect_is_shown(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("TORCHFT_USE_OTEL", "true")
+    monkeypatch.setenv("TORCHFT_TRIGGER_FR_ON_ABORT", "false")
     with job(tmp_path, 1) as single:
         single.add("0", hostname="here", port=0, quorum_retries=2)
-    (line,) = [x.getMessage() for x in caplog.records if "no effect" in x.getMessage()]
+    line, other = [x.getMessage() for x in caplog.records if "no effect" in x.getMessage()]
     assert line.startswith("Manager: hostname, quorum_retries: no effect under ftrun")
+    assert other.startswith("TORCHFT_USE_OTEL: no effect under ftrun: ftrun attaches no Open")
 
 
 class SlowLock:

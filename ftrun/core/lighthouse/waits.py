@@ -196,8 +196,8 @@ class Waits:
         late = {slot.replica_id for slot in state.slots if not slot.is_finished} - state.live
         words = (
             f"step {state.step_max} is repeated until more replicas contribute than "
-            f"{replicas(state.live)}: the script has asked for more (min_replica_size), or has come "
-            "to its end and waits for all"
+            f"{replicas(state.live)}: the script has asked for more (min_replica_size), or has "
+            "come to its end and waits for all"
         )
         return Wait(TOO_FEW, _ordered(late), words, min(state.too_few.values()))
 

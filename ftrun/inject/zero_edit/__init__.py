@@ -15,6 +15,7 @@ ftrun itself. Begin with ``loop.py``.
 | stepping.py | optimizers, schedulers, GradScaler |
 | loaders.py, cursor.py | DataLoader iterators; which of their batches a step trains on |
 | exactly_once.py | the loader of training batches, under ``--data exactly-once`` |
+| around.py | loops that cannot be set, and stand elsewhere than at the peers |
 | counting.py | ``range`` and ``enumerate`` of the script's modules, which can be set |
 | single.py | numbers that are not Python's: numpy's, and tensors without a dimension |
 | frames.py, writing.py | the script's frames: where it stands, its counters; setting these |

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from ftrun.inject.zero_edit import changes, histories
+from ftrun.inject.zero_edit import around, changes, histories
 from ftrun.inject.zero_edit.changes import NEVER, Changes
 from ftrun.inject.zero_edit.frames import (
     Spot,
@@ -140,6 +140,12 @@ class Counters:
         self._legacy.begin(life, self._changes.known(), self._histories.all(), ranges)
 
     # ------------------------------------------------------------ joining
+
+    def unlike_loops(self, place: Place) -> list[str]:
+        """The loops around this newcomer that cannot be set to a place, in words."""
+        frames = script_frames()
+        here = {spot_of(frame).name: read_values(frame) for frame in reversed(frames)}
+        return around.unlike(frames, _by_function(place), here)
 
     def take(self, place: Place) -> Taken:
         """Set the script's variables to the place of the peers, at the state that has healed."""

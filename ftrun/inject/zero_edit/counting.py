@@ -6,6 +6,7 @@ hold iterators that nobody else can reach. So the script's modules get a ``range
 
 - An iterator of ``range`` can be set, and has the speed of Python's own.
 - ``enumerate`` over a loader follows the jumps of that loader.
+- ``itertools.count`` of whole numbers is a range without an end, and tqdm's ``trange`` has ours.
 
 Not here: which loops are set (loop.py).
 """
@@ -26,6 +27,9 @@ from ftrun.inject.zero_edit.patches import Patches
 
 KNOWN_SEQUENCES = (list, tuple, dict, str, builtins.range, set, frozenset)
 SITES_MAX = 1024
+COUNT_END, COUNT_STEP_MAX = 1 << 62, 1 << 32
+TQDM = frozenset({"tqdm.std", "tqdm.auto", "tqdm.notebook", "tqdm.rich"})
+"""Modules whose ``trange`` makes a range."""
 
 
 class Numbers(itertools.chain[int]):
@@ -99,6 +103,10 @@ class Ranges:
             if spot.name in functions and self._goes_on(spot)
         ]
         return tuple((spot, number) for spot, number in found if number is not None)
+
+    def knows(self, spot: Spot) -> bool:
+        """Whether a loop at this place is one of these."""
+        return spot in self._loops and self._goes_on(spot)
 
     def set(self, spot: Spot, number: int) -> bool:
         """Let a loop go on after ``number``; False: there is no such loop, or it lacks it."""
@@ -234,6 +242,21 @@ class Counted:
         return Counted._drawing
 
 
+class Count:
+    """``itertools.count`` for the script's own lines; for others, and other numbers, Python's."""
+
+    plain = itertools.count
+
+    def __call__(self, start: Any = 0, step: Any = 1) -> Any:
+        caller = sys._getframe(1).f_code.co_filename
+        is_whole = type(start) is int and type(step) is int and 0 < step < COUNT_STEP_MAX
+        if is_compiling() or not is_whole or abs(start) > COUNT_STEP_MAX or not is_script(caller):
+            return self.plain(start, step)
+        iterator = Numbers.over(builtins.range(start, COUNT_END, step))
+        RANGES.note(iterator)
+        return iterator
+
+
 NAMES = {"range": Range, "enumerate": Enumerate}
 
 
@@ -256,6 +279,11 @@ def install(patches: Patches) -> None:
         if isinstance(origin, str) and is_script(origin):
             for name, ours in NAMES.items():
                 module.__dict__.setdefault(name, ours)
+        if module.__name__ in TQDM:
+            module.__dict__.setdefault("range", Range)
         plain(self, module)
 
     patches.put(loader, "exec_module", exec_module)
+    patches.put(itertools, "count", Count())
+    for name in TQDM & sys.modules.keys():
+        vars(sys.modules[name]).setdefault("range", Range)

@@ -407,6 +407,7 @@ class Loop:
             for spot, number in place.ranges
             if not RANGES.set(spot, number)
         ]
+        problems += self.counters.unlike_loops(place)
         places = [(x, iterator, iterator.facts()) for x, iterator in matched(place.loaders, first)]
         taken = self.counters.take(place)
         self._begun_with = () if is_drawn else place.begun_with

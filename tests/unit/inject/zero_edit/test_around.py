@@ -1,0 +1,97 @@
+"""Loops of a script that nobody can set are found by the values of their variables."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from ftrun.inject.zero_edit.around import unlike
+from ftrun.inject.zero_edit.counting import RANGES, Count, Range
+from ftrun.inject.zero_edit.frames import read_values, spot_of
+
+SCRIPT = """
+def phases(look):
+    for epoch in range(2):
+        for phase in ["train", "val"]:
+            look()
+
+def listed(look, epochs=[0, 1]):
+    for epoch in epochs:
+        look()
+
+def zipped(look):
+    for epoch, rate in zip(range(2), (0.1, 0.2)):
+        look()
+
+def counted(look):
+    for epoch in count():
+        look()
+        if epoch == 1:
+            break
+
+def called(look):
+    for epoch in reversed([1, 0]):
+        look()
+
+def after(look):
+    for epoch in [0, 1]:
+        pass
+    look()
+
+def header(look):
+    for epoch in (look() for _ in [0, 1]):
+        pass
+"""
+
+
+def _seen(tmp_path: Path, function: str, epoch: int) -> list[str]:
+    """What is unlike at the first look, if the peers are at ``epoch``."""
+    path = tmp_path / "script.py"
+    path.write_text(SCRIPT)
+    names: dict[str, Any] = {"range": Range, "count": Count()}
+    exec(compile(SCRIPT, str(path), "exec"), names)
+    found: list[list[str]] = []
+
+    def look() -> None:
+        frame: FrameType | None = sys._getframe(1)
+        frames = []
+        while frame is not None and frame.f_code.co_filename == str(path):
+            frames.append(frame)
+            frame = frame.f_back
+        here = {spot_of(x).name: read_values(x) for x in frames}
+        theirs = {f"script.py:{function}": {"epoch": epoch}} if epoch else {}
+        found.append(unlike(frames, theirs, here))
+
+    names[function](look)
+    return found[0]
+
+
+@pytest.mark.parametrize("function", ["listed", "zipped", "called"])
+def test_a_loop_that_cannot_be_set_is_named_if_its_peers_are_elsewhere(
+    tmp_path: Path, function: str
+) -> None:
+    (problem,) = _seen(tmp_path, function, 1)
+    assert problem.startswith("its loop at script.py:") and "epoch is 0 here and 1 there" in problem
+    assert _seen(tmp_path, function, 0) == []
+
+
+@pytest.mark.parametrize("function", ["phases", "counted", "after", "header"])
+def test_loops_that_are_set_or_over_or_stand_alike_are_not(tmp_path: Path, function: str) -> None:
+    assert _seen(tmp_path, function, 1) == []
+
+
+def test_count_is_a_range_without_an_end_for_a_script_only(tmp_path: Path) -> None:
+    names: dict[str, Any] = {"count": Count()}
+    path = tmp_path / "script.py"
+    exec(compile("def whole():\n    return count(3, 2)", str(path), "exec"), names)
+    numbers = names["whole"]()
+    assert [next(numbers) for _ in range(3)] == [3, 5, 7]
+    assert numbers.go_on_after(11) and next(numbers) == 13
+    exec(compile("made = [count(1.5), count(0, 0), count(-2)]", str(path), "exec"), names)
+    fractions, still, negative = names["made"]
+    assert [next(fractions), next(still), next(negative), next(negative)] == [1.5, 0, -2, -1]
+    assert type(fractions) is Count.plain and RANGES.current(["nothing"]) == ()

@@ -53,7 +53,7 @@ class CheckpointTransport(ABC, Generic[T]):
 class HTTPTransport(CheckpointTransport[T]):
     """Serves the live tensors of a checkpoint over HTTP; receivers pull them in stripes.
 
-    ``metadata`` is ``http://host:port/checkpoint/token``: only replicas that have it can fetch the
+    ``metadata`` is ``http://HOST:PORT/checkpoint/token``: only replicas that have it can fetch the
     checkpoint, by ``recv_checkpoint`` and by no other client of HTTP. They do not send the token
     (proof.py); the checkpoint itself travels in plaintext.
 
@@ -75,7 +75,7 @@ class HTTPTransport(CheckpointTransport[T]):
         self._is_retired = False
 
     def address(self) -> str:
-        """``http://host:port/checkpoint/``, as with torchft."""
+        """``http://HOST:PORT/checkpoint/``, as with torchft."""
         return f"{SCHEME}{self._server.address}{PATH}"
 
     def metadata(self) -> str:

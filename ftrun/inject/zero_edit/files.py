@@ -27,10 +27,12 @@ class Drafts:
     """Names for drafts, beside the files that they will be. From any thread.
 
     What a worker has left that was killed, its successor writes over: a name has the worker's rank.
+    (Processes that it has forked, such as a loader's, have names of their own.)
     """
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
+        self._pid = os.getpid()
         self._lock = threading.Lock()
         self._in_use: set[Path] = set()
 
@@ -53,10 +55,12 @@ class Drafts:
         Raises:
             OSError: too many drafts of this file are in use.
         """
+        pid = os.getpid()
+        owner = str(self.rank) if pid == self._pid else f"{self.rank}-{pid}"
         with self._lock:
             for number in range(DRAFTS_MAX):
                 suffix = f"-{number}" if number else ""
-                draft = path.with_name(f".{path.name}.{self.rank}{suffix}.draft")
+                draft = path.with_name(f".{path.name}.{owner}{suffix}.draft")
                 if draft not in self._in_use:
                     self._in_use.add(draft)
                     return draft

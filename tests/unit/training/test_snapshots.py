@@ -115,7 +115,7 @@ def test_a_writer_that_is_killed_is_counted_and_replaced(
         manager = running.managers["0"]
         step_until(running, lambda: counts_or_none(manager)[0] >= 1)
         assert manager.snapshots is not None
-        manager.snapshots._writer.kill()
+        manager.snapshots._writing._writer.kill()
         step_until(running, lambda: counts(manager)[2] >= 1)
         written = counts(manager)[0]
         step_until(running, lambda: counts(manager)[0] > written)

@@ -83,6 +83,10 @@ class Spot:
         return f"{self.name.partition(':')[0]}:{self.line}" if self.line else self.name
 
 
+NOWHERE = Spot("?", 0)
+"""A place that no frame of the script's has."""
+
+
 @lru_cache(maxsize=65_536)
 def _name(code: CodeType) -> tuple[str, bool]:
     name = f"{Path(code.co_filename).name}:{code.co_name}"

@@ -5,16 +5,25 @@ Not here: which iterator gives training batches, and where it is to be set (loop
 
 from __future__ import annotations
 
+import functools
 import weakref
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from torch.utils.data import IterableDataset
 
 from ftrun.inject.zero_edit.counting import Counted
 from ftrun.inject.zero_edit.cursor import Cursor
-from ftrun.inject.zero_edit.frames import Spot, Values, plain_values, script_frames, spot_of
+from ftrun.inject.zero_edit.frames import (
+    NOWHERE,
+    Spot,
+    Values,
+    plain_values,
+    script_frames,
+    spot_of,
+)
 from ftrun.inject.zero_edit.patches import Patches
 
 LOOPS_MAX = 1024
@@ -74,6 +83,8 @@ class OpenIterators:
 
 
 OPEN = OpenIterators()
+MADE: WeakKeyDictionary[Any, tuple[Spot, int]] = WeakKeyDictionary()
+"""Where each loader was made, and how many had been made there before."""
 
 
 class LoaderIterator:
@@ -88,6 +99,8 @@ class LoaderIterator:
         epoch: of its sampler, when its first batch was drawn: some samplers count on by themselves.
         entry: the script's frames at the first draw.
         drawn_again: the same at the second.
+        began: how many draws of all loaders there were before its first one.
+        made: where the script made its loader, and how many it had made there before.
         noted: the script at the first draw since the last step (noting.py).
         counted_by: each ``enumerate`` that draws from it.
     """
@@ -96,13 +109,15 @@ class LoaderIterator:
 
     def __init__(self, loader: Any, make: Callable[[], Iterator[Any]]) -> None:
         frames = script_frames()
-        self.spot = spot_of(frames[0]) if frames else Spot("?", 0)
+        self.spot = spot_of(frames[0]) if frames else NOWHERE
         self.loader = loader
         self.number = 0
         self.cursor = Cursor()
         self.epoch = self._read_epoch()
         self.entry: tuple[Spot, ...] = ()
         self.drawn_again: tuple[Spot, ...] = ()
+        self.began = 0
+        self.made = MADE.get(loader, (NOWHERE, 0))
         self.noted: Any = None
         self.is_fresh = self.is_training = False
         self.counted_by: weakref.WeakSet[Counted] = weakref.WeakSet()
@@ -261,3 +276,19 @@ def install(patches: Patches, claims: Callable[[Any], LoaderIterator | None]) ->
         return LoaderIterator(self, lambda: plain(self))
 
     patches.put(DataLoader, "__iter__", __iter__)
+    _note_made(patches, DataLoader)
+
+
+def _note_made(patches: Patches, kind: Any) -> None:
+    plain, numbers = kind.__init__, Counter[Spot]()
+
+    @functools.wraps(plain)
+    def __init__(loader: Any, *args: Any, **kwargs: Any) -> None:
+        plain(loader, *args, **kwargs)
+        frames = script_frames()
+        if frames and (len(numbers) < LOOPS_MAX or spot_of(frames[0]) in numbers):
+            spot = spot_of(frames[0])
+            MADE[loader] = spot, numbers[spot]
+            numbers[spot] += 1
+
+    patches.put(kind, "__init__", __init__)

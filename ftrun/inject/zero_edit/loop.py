@@ -408,8 +408,10 @@ class Loop:
             if not RANGES.set(spot, number)
         ]
         problems += self.counters.unlike_loops(place)
-        places = [(x, iterator, iterator.facts()) for x, iterator in matched(place.loaders, first)]
+        found, without = matched(place.loaders, first)
+        places = [(x, iterator, iterator.facts()) for x, iterator in found]
         taken = self.counters.take(place)
+        taken.lacking += [f"the batches of the loader at {x.spot}" for x in without]
         self._begun_with = () if is_drawn else place.begun_with
         if place.has_finished:
             self._has_followed, self._replays = True, max(1, place.commits)

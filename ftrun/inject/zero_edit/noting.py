@@ -9,7 +9,7 @@ Not here: when a step begins, and how a newcomer is set to a place (loop.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 
 from ftrun.inject.zero_edit.counters import Counters, Read
 from ftrun.inject.zero_edit.counting import RANGES
-from ftrun.inject.zero_edit.frames import Spot, Values, script_frames, spot_of
+from ftrun.inject.zero_edit.frames import NOWHERE, Spot, Values, script_frames, spot_of
 from ftrun.inject.zero_edit.frameworks import Frameworks
 from ftrun.inject.zero_edit.loaders import OPEN, LoaderIterator
 from ftrun.inject.zero_edit.place import LoaderPlace, Place, changed_since
@@ -78,7 +78,7 @@ class Noting:
     ) -> None:
         """A loader is asked for a batch."""
         if not iterator.entry:
-            iterator.entry = here
+            iterator.entry, iterator.began = here, self._order
         elif not iterator.drawn_again:
             iterator.drawn_again = here
         if iterator.noted is None:
@@ -158,12 +158,13 @@ class Noting:
             return None
         self.has_place = True
         loaders = tuple(
-            LoaderPlace(x.spot, x.number, x.epoch, x.cursor.begin() or 0, x.cursor.held)
+            LoaderPlace(x.spot, x.number, x.epoch, x.cursor.begin() or 0, x.cursor.held, *x.made)
             for x in draws
         )
         entry = entry or noted.stack
         counters, details = self._counters.note(noted.read, noted.ranges)
-        begun_with = self._changed_here(first) if entry != noted.stack else ()
+        is_renewed = any(x.began >= noted.order for x in draws[1:])
+        begun_with = self._changed_here(first) if entry != noted.stack or is_renewed else ()
         return Place(
             noted.stack,
             entry,
@@ -216,19 +217,45 @@ class Noting:
 
 def matched(
     loaders: Sequence[LoaderPlace], first: LoaderIterator | None
-) -> Iterator[tuple[LoaderPlace, LoaderIterator]]:
-    """The iterators of this replica that are to go to its peers' places.
+) -> tuple[list[tuple[LoaderPlace, LoaderIterator]], list[LoaderPlace]]:
+    """The iterators of this replica that are to go to its peers' places, and places without one.
 
     The first one is that of the step's first draw. How many other iterators are open at the same
     line may differ, because a newcomer has not evaluated yet: so the others are counted from it.
+    One that the peers have begun at another line, because the one before had ended, is found by
+    its loader.
     """
-    if not loaders:
-        return
-    known = {(x.spot, x.number): x for x in OPEN.all() if x is not first}
-    for index, loader in enumerate(loaders):
-        number = loader.number
-        if first is not None and loader.spot == first.spot:
+    found: list[tuple[LoaderPlace, LoaderIterator]] = []
+    left = [x for x in OPEN.all() if x is not first]
+    without = list(loaders)
+    if first is not None and loaders:
+        found.append((loaders[0], first))
+        del without[0]
+    for is_like in (_is_at(first, loaders), _is_of, _is_made_at):
+        for place in tuple(without):
+            alike = [x for x in left if is_like(x, place)]
+            if len(alike) == 1:
+                found.append((place, alike[0]))
+                left.remove(alike[0])
+                without.remove(place)
+    return found, without
+
+
+def _is_at(
+    first: LoaderIterator | None, loaders: Sequence[LoaderPlace]
+) -> Callable[[LoaderIterator, LoaderPlace], bool]:
+    def is_at(iterator: LoaderIterator, place: LoaderPlace) -> bool:
+        number = place.number
+        if first is not None and place.spot == first.spot:
             number += first.number - loaders[0].number
-        found = first if first is not None and not index else known.get((loader.spot, number))
-        if found is not None:
-            yield loader, found
+        return (iterator.spot, iterator.number) == (place.spot, number)
+
+    return is_at
+
+
+def _is_of(iterator: LoaderIterator, place: LoaderPlace) -> bool:
+    return _is_made_at(iterator, place) and iterator.made[1] == place.made_before
+
+
+def _is_made_at(iterator: LoaderIterator, place: LoaderPlace) -> bool:
+    return iterator.made[0] == place.made_at != NOWHERE

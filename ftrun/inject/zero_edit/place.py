@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ftrun.inject.zero_edit.frames import Spot, Values
+from ftrun.inject.zero_edit.frames import NOWHERE, Spot, Values
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,8 @@ class LoaderPlace:
 
     ``spot``: where the script began to iterate; ``number``: which of those open there, from 0.
     ``epoch``: of its sampler; None: the sampler has none. ``drawn``: the number of the first batch
-    that the next step trains on. ``held``: how far the loop draws ahead (cursor.py).
+    that the next step trains on. ``held``: how far the loop draws ahead (cursor.py). ``made_at``:
+    where the script made the loader; ``made_before``: how many it had made there before.
     """
 
     spot: Spot
@@ -28,6 +29,20 @@ class LoaderPlace:
     epoch: int | None
     drawn: int
     held: int | None = None
+    made_at: Spot = NOWHERE
+    made_before: int = 0
+
+    def encode(self) -> list[Any]:
+        """As JSON has it."""
+        made = [_spot(self.made_at), self.made_before]
+        return [_spot(self.spot), self.number, self.epoch, self.drawn, self.held, *made]
+
+    @staticmethod
+    def decode(known: Sequence[Any]) -> LoaderPlace:
+        """What ``encode`` has made, also of ftrun before it noted where loaders are made."""
+        spot, number, epoch, drawn, held, *made = known
+        at, before = made if made else (_spot(NOWHERE), 0)
+        return LoaderPlace(Spot(*spot), number, epoch, drawn, held, Spot(*at), before)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +94,7 @@ class Place:
             {
                 "stack": [_spot(spot) for spot in self.stack],
                 "entry": [_spot(spot) for spot in self.entry],
-                "loaders": [
-                    [_spot(x.spot), x.number, x.epoch, x.drawn, x.held] for x in self.loaders
-                ],
+                "loaders": [x.encode() for x in self.loaders],
                 "ranges": [[_spot(spot), number] for spot, number in self.ranges],
                 "counters": list(self.counters),
                 "begun_with": list(self.begun_with),
@@ -100,7 +113,7 @@ class Place:
         return Place(
             stack=tuple(Spot(*spot) for spot in known["stack"]),
             entry=tuple(Spot(*spot) for spot in known["entry"]),
-            loaders=tuple(LoaderPlace(Spot(*spot), *more) for spot, *more in known["loaders"]),
+            loaders=tuple(LoaderPlace.decode(x) for x in known["loaders"]),
             ranges=tuple((Spot(*spot), number) for spot, number in known["ranges"]),
             counters=tuple(known["counters"]),
             begun_with=tuple((name, values) for name, values in known["begun_with"]),

@@ -35,7 +35,8 @@ def come_near(
     if iterator is None or not iterator.must_read:
         return
     for index in range(ROUNDS_MAX):
-        places = [x for x, found in matched(find().loaders, iterator) if found is iterator]
+        found, _ = matched(find().loaders, iterator)
+        places = [x for x, like in found if like is iterator]
         left = places[0].drawn - iterator.cursor.drawn if places else 0
         if left <= NEAR:
             return

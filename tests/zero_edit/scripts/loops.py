@@ -279,8 +279,39 @@ def stream(rank):
     return {"model": model.module}, {"steps": steps, "epoch": epoch, "i": i, "seen": seen}
 
 
+def pairs(rank):
+    """Semi-supervised: a second loader within the loop over the first, begun anew at its end."""
+    x, y = data(rank)
+    marked, plain = TensorDataset(torch.arange(20), x[:20], y[:20]), TensorDataset(x[20:])
+    samplers = [DistributedSampler(z, num_replicas=1, rank=0, seed=3) for z in (marked, plain)]
+    few = DataLoader(marked, 4, sampler=samplers[0])
+    many = DataLoader(plain, 8, sampler=samplers[1])
+    model = DDP(small())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+    batches, again, steps, seen = iter(few), 0, 0, 0
+    for epoch in range(4):
+        samplers[1].set_epoch(epoch)
+        for (guessed,) in many:
+            moment.at(f"train {steps}")
+            try:
+                numbers, bx, by = next(batches)
+            except StopIteration:
+                again += 1
+                samplers[0].set_epoch(again)
+                batches = iter(few)
+                numbers, bx, by = next(batches)
+            seen += steps * int(numbers[0])
+            optimizer.zero_grad()
+            loss = nn.functional.mse_loss(model(torch.cat([bx, guessed]))[: len(bx)], by)
+            loss.backward()
+            optimizer.step()
+            steps += 1
+    return {"model": model.module}, {"again": again, "epoch": epoch, "seen": seen, "steps": steps}
+
+
 SHAPES = {
     "again": again,
+    "pairs": pairs,
     "stream": stream,
     "while": while_loop,
     "range": range_loop,

@@ -98,6 +98,36 @@ def test_a_newcomers_loaders_are_counted_from_the_one_it_draws_from(noting: Noti
     assert [x.number for x in (checks, first, second)] == [0, 1, 2]
     peers = [LoaderPlace(first.spot, number, None, 5 + number) for number in (0, 1)]
     elsewhere = LoaderPlace(Spot("other.py:main", 3), 0, None, 1)
-    assert list(matched([*peers, elsewhere], first)) == [(peers[0], first), (peers[1], second)]
-    assert list(matched(peers, None)) == [(peers[0], checks), (peers[1], first)]
-    assert list(matched([], first)) == []
+    found, without = matched([*peers, elsewhere], first)
+    assert found == [(peers[0], first), (peers[1], second)] and without == [elsewhere]
+    assert matched(peers, None) == ([(peers[0], checks), (peers[1], first)], [])
+    assert matched([], first) == ([], [])
+
+
+def test_a_loader_whose_iterator_the_peers_began_at_another_line_is_found(noting: Noting) -> None:
+    outer, inner = iterator_of(4), iterator_of(4)
+    outer.made, inner.made = (Spot("a.py:main", 1), 0), (Spot("a.py:main", 2), 0)
+    first = LoaderPlace(outer.spot, outer.number, 1, 5, None, *outer.made)
+    again = LoaderPlace(Spot("a.py:main", 9), 0, 3, 2, None, *inner.made)
+    assert matched([first, again], outer) == ([(first, outer), (again, inner)], [])
+    made_later = LoaderPlace(Spot("a.py:main", 9), 0, 3, 2, None, inner.made[0], 7)
+    assert matched([first, made_later], outer)[0] == [(first, outer), (made_later, inner)]
+
+
+def test_a_loader_that_begins_anew_in_a_step_gives_the_values_after_it(noting: Noting) -> None:
+    outer, first = iterator_of(4), noting.note()
+    next(outer)
+    noting.training()
+    noting.commit()
+    value = 1
+    next(outer)
+    inner = iterator_of(4)
+    value += 1
+    next(inner)
+    draws = noting.training()
+    noted = draws[0].noted
+    assert draws == [outer, inner] and noted is not None
+    place = noting.place(draws, noted, first)
+    assert place is not None
+    assert [values["value"] for _, values in place.begun_with if "value" in values] == [value]
+    del outer, inner

@@ -66,6 +66,7 @@ class Healing:
         self.ask_place: AskPlace | None = None
         """Asks the donors where they stand in the script: a state comes with its place."""
         self.place = ""
+        self._unlike: set[str] = set()
         """Where the donors stood at the state that was applied last."""
         self._fetched_place = ""
         self.applying = threading.Lock()
@@ -179,6 +180,10 @@ class Healing:
         """Heal in place what ``optimizer`` steps: it alone writes there, in committed steps."""
         self._optimizers.append(optimizer)
 
+    def heal_unlike(self, key: str) -> None:
+        """Let replicas differ in what their functions of this key give: it is not compared."""
+        self._unlike.add(key)
+
     def keys(self) -> tuple[str, ...]:
         """The keys of all state functions."""
         return tuple(self._functions)
@@ -189,6 +194,11 @@ class Healing:
             return {USER: dict(self._seen), OWN: self._own_state()}
         user = {key: state() for key, (_, state) in self._functions.items()}
         return {USER: user, OWN: self._own_state()}
+
+    def _comparable(self) -> dict[str, Any]:
+        tree = self.tree()
+        user = {key: x for key, x in tree[USER].items() if key not in self._unlike}
+        return {**tree, USER: user}
 
     def apply(self) -> str | None:
         """Give the fetched state to the script's functions. In the main thread.
@@ -380,7 +390,7 @@ class Healing:
                 order.tag,
                 self._context.token,
                 self._timeout_s,
-                mine=self.tree() if self._transport is None else None,
+                mine=self._comparable() if self._transport is None else None,
                 cancel=order.cancel,
                 expected=order.load.quorum.state,
                 overwrite=self._overwrite(order),

@@ -707,6 +707,10 @@ class Manager:
         """Values that replicas give each other outside the steps' reductions."""
         return self._exchanges
 
+    def heal_unlike(self, key: str) -> None:
+        """Let replicas differ in the state of this key, in number and shape of its tensors."""
+        self._healing.heal_unlike(key)
+
     def heal_with_place(self) -> None:
         """From now on a state comes with the place at which its donors stand in the script."""
         self._healing.ask_place = self._exchanges.place_of_donors

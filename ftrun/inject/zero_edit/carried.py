@@ -36,6 +36,7 @@ class Carried:
 
     Attributes:
         life: of the job: the name of the replica from which all took their first state.
+        has_ended: the script has ended, and what it made may be gone.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class Carried:
         self._frameworks = frameworks
         self._loaded = loaded
         self._kept: dict[str, Any] | None = None
-        self._is_over = False
+        self.has_ended = False
 
     def _parts(self) -> dict[str, list[Any]]:
         return {
@@ -83,7 +84,7 @@ class Carried:
 
     def is_over(self) -> None:
         """The script has ended, and what it made may be gone: the state has nowhere to go."""
-        self._is_over = True
+        self.has_ended = True
 
     def load(self, tree: dict[str, Any]) -> None:
         """Take the peers' state.
@@ -91,7 +92,7 @@ class Carried:
         Raises:
             UserError: this replica has made other objects than its peers.
         """
-        if not self._is_over:
+        if not self.has_ended:
             self._apply(tree)
         self._loaded()
 

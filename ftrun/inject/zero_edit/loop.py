@@ -35,7 +35,7 @@ import torch.distributed as dist
 from ftrun.core.forms import Form
 from ftrun.core.worker.marks import PARAMETERS_EVERY
 from ftrun.errors import UserError
-from ftrun.inject.zero_edit import charge, told
+from ftrun.inject.zero_edit import charge, tensors, told
 from ftrun.inject.zero_edit.carried import KEY, Carried
 from ftrun.inject.zero_edit.counters import Counters, Taken
 from ftrun.inject.zero_edit.counting import RANGES
@@ -59,6 +59,7 @@ from ftrun.inject.zero_edit.refusals import Refused, refuse
 from ftrun.inject.zero_edit.rewriting import Rewriting
 from ftrun.inject.zero_edit.settings import digest_of, settings_of, text_of
 from ftrun.inject.zero_edit.stepping import Stepping
+from ftrun.inject.zero_edit.tensors import Tensors
 from ftrun.inject.zero_edit.trial import trial_of
 from ftrun.training import injected
 from ftrun.training.context import WorkerContext
@@ -91,8 +92,12 @@ class Loop:
             lambda: self.manager().current_step(),
             lambda: self._carried.life if self._has_stepped else "",
         )
+        self._tensors = Tensors(lambda: [*self.models.wrapped, *self.models.loose_roots()])
         self._noting = Noting(
-            self._frameworks, self.counters, lambda: self.manager().exchanges.place()
+            self._frameworks,
+            self.counters,
+            self._tensors,
+            lambda: self.manager().exchanges.place(),
         )
         self.models = Models(self.mates, self.manager, self.before_forward, self._noting.evaluation)
         if self.mates.are_several:
@@ -155,6 +160,10 @@ class Loop:
             self._manager = injected.manager(use_async_quorum=False)
             self.makes_manager = False
             self._manager.register_state_dict_fn(KEY, self._carried.load, self._carried.state)
+            self._manager.register_state_dict_fn(
+                tensors.KEY, self._load_tensors, self._tensors.state
+            )
+            self._manager.heal_unlike(tensors.KEY)
             self._manager.heal_with_place()
             if self._manager.snapshots is not None:
                 self._manager.snapshots.position = lambda: self._place.encode()
@@ -278,7 +287,7 @@ class Loop:
         noted = (draws[0].noted if draws else None) or self._noting.note()
         if self._first is None:
             self._first = noted
-            self.counters.begin(noted.read)
+            self._begin_counting(noted)
         place = self._noting.place(draws, noted, self._first)
         if place is not None:
             self._place, self._commits = place, 0
@@ -293,6 +302,10 @@ class Loop:
             self._go_to(loaded, draws[0] if draws else None, is_drawn=is_drawn)
             self._place = loaded
         self._show_place(manager)
+
+    def _begin_counting(self, noted: Noted) -> None:
+        self.counters.begin(noted.read)
+        self._tensors.begin()
 
     def _show_place(self, manager: Manager) -> None:
         place = self._place
@@ -373,6 +386,10 @@ class Loop:
 
     # ------------------------------------------------------------ joining
 
+    def _load_tensors(self, tree: dict[str, Any]) -> None:
+        if not self._carried.has_ended:
+            self._tensors.load(tree)
+
     def _note_loaded(self) -> None:
         self._has_loaded = True
 
@@ -380,6 +397,7 @@ class Loop:
         """Join the peers, and go to their place. ``iterator``: is asked for its next batch."""
         manager = self.manager()
         self._first = self._noting.note()
+        self._tensors.begin()
         self._take_charge(manager)
         if self._peers_at is not None:
             who = f"replica {self._here.replica_id}"
@@ -411,6 +429,8 @@ class Loop:
         found, without = matched(place.loaders, first)
         places = [(x, iterator, iterator.facts()) for x, iterator in found]
         taken = self.counters.take(place)
+        taken.changed += self._tensors.words
+        taken.lacking += self._tensors.lacking
         taken.lacking += [f"the batches of the loader at {x.spot}" for x in without]
         self._begun_with = () if is_drawn else place.begun_with
         if place.has_finished:

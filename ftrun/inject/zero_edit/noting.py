@@ -21,6 +21,7 @@ from ftrun.inject.zero_edit.frames import NOWHERE, Spot, Values, script_frames, 
 from ftrun.inject.zero_edit.frameworks import Frameworks
 from ftrun.inject.zero_edit.loaders import OPEN, LoaderIterator
 from ftrun.inject.zero_edit.place import LoaderPlace, Place, changed_since
+from ftrun.inject.zero_edit.tensors import Tensors
 
 ENTRIES_MAX = 256
 PHASE_STEPS = 64
@@ -56,13 +57,18 @@ class Noting:
 
     Args:
         frameworks: what runs the script's loop; its values come after those of all frames.
-        counters: the script's counters.
+        counters: the script's counters; ``tensors``: beside its modules.
         exchanges: how many exchanges there were since the last commit.
     """
 
     def __init__(
-        self, frameworks: Frameworks, counters: Counters, exchanges: Callable[[], int]
+        self,
+        frameworks: Frameworks,
+        counters: Counters,
+        tensors: Tensors,
+        exchanges: Callable[[], int],
     ) -> None:
+        self._tensors = tensors
         self._frameworks = frameworks
         self._counters = counters
         self._exchanges = exchanges
@@ -93,6 +99,7 @@ class Noting:
         self.look()
         self._order += 1
         self._frameworks.look(frames)
+        self._tensors.look(frames)
         read = self._counters.read(here, frames)
         ranges = RANGES.current({spot.name for spot in here})
         return Noted(self._order, here, read, ranges, self._exchanges())

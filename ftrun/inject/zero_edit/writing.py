@@ -31,7 +31,7 @@ _PATH = re.compile(r"(\w+)((?:\.\w+)*)(?:\[(.*)\])?", re.DOTALL)
 _ABSENT = object()
 
 
-class _Frame:
+class FrameVariables:
     """One frame's variables, and what is in them."""
 
     def __init__(self, frame: FrameType) -> None:
@@ -81,13 +81,13 @@ def write_values(
     frame: FrameType, values: Values, lists: Mapping[str, histories.Packed] | None = None
 ) -> list[str]:
     """Set plain values and containers of a frame; returns what was changed, as ``name a→b``."""
-    here = _Frame(frame)
+    here = FrameVariables(frame)
     changed = [*_write_plain(here, values), *_write_containers(here, lists or {})]
     here.close()
     return changed
 
 
-def _write_plain(here: _Frame, values: Values) -> Iterator[str]:
+def _write_plain(here: FrameVariables, values: Values) -> Iterator[str]:
     for path, new in values.items():
         found = here.find(path)
         if found is None:
@@ -107,7 +107,7 @@ def _are_equal(value: Any, new: Any) -> bool:
     return type(plain) is type(new) and bool(plain == new)
 
 
-def _write_containers(here: _Frame, lists: Mapping[str, histories.Packed]) -> Iterator[str]:
+def _write_containers(here: FrameVariables, lists: Mapping[str, histories.Packed]) -> Iterator[str]:
     for path, packed in lists.items():
         found = here.find(path)
         if found is None:

@@ -14,6 +14,7 @@ from ftrun.inject.zero_edit.frameworks import Frameworks
 from ftrun.inject.zero_edit.loaders import OPEN, Draws, LoaderIterator
 from ftrun.inject.zero_edit.noting import PHASE_STEPS, Noting, matched
 from ftrun.inject.zero_edit.place import LoaderPlace, Place
+from ftrun.inject.zero_edit.tensors import Tensors
 from tests.unit.inject.zero_edit.counted import counters_of
 
 
@@ -22,7 +23,7 @@ def noting(monkeypatch: pytest.MonkeyPatch) -> Iterator[Noting]:
     gc.collect()
     monkeypatch.setattr(OPEN, "_held", {})
     frameworks = Frameworks()
-    made = Noting(frameworks, counters_of(frameworks), lambda: 0)
+    made = Noting(frameworks, counters_of(frameworks), Tensors(lambda: ()), lambda: 0)
 
     def before(iterator: LoaderIterator) -> None:
         frames = script_frames()

@@ -1,0 +1,219 @@
+"""Tensors and arrays of the script beside its modules: which of them have changed, and heal.
+
+What never changes (data, weights of classes) belongs to each replica, which has made it itself. A
+unit (units.py) that has changed since the first step is in the state that peers get, with the rest
+of it. A newcomer sets it in place where it can, because the script may hold it under other names;
+a tensor that is a part of another one is replaced, so that the other one stays as it is.
+
+Not here: plain values (counters.py), modules and optimizers (carried.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any, cast
+
+import torch
+
+from ftrun.inject.zero_edit.frames import DICTS, is_loop_package, script_frames, spot_of
+from ftrun.inject.zero_edit.units import UNITS_MAX, Mark, Unit, leaves, units_of
+from ftrun.inject.zero_edit.writing import FrameVariables
+
+KEY = "tensors of the script"
+"""In the state that heals. What replicas have there may differ, so it is not compared."""
+_OWN = object()
+Key = tuple[str, str]
+"""Function and path."""
+
+
+@dataclass(slots=True)
+class _Known:
+    """A unit at the last draw. ``is_kept``: it was there at the one before; ``mark``: of the first
+    draw at which it was there; None: it is younger than the first step, and so has changed."""
+
+    unit: Unit
+    identity: tuple[int, ...]
+    is_kept: bool
+    mark: Mark | None
+
+
+class Tensors:
+    """Of one replica.
+
+    Args:
+        modules: whose parameters and buffers heal by themselves.
+    """
+
+    def __init__(self, modules: Callable[[], Iterable[torch.nn.Module]]) -> None:
+        self._modules = modules
+        self._known: dict[Key, _Known] = {}
+        self._changed: set[Key] = set()
+        self._others: set[Key] = set()
+        self._has_begun = False
+        self.words: list[str] = []
+        self.lacking: list[str] = []
+
+    def look(self, frames: Iterable[FrameType]) -> None:
+        """The script's frames, innermost first. It runs at every draw."""
+        now: dict[Key, _Known] = {}
+        before = {known.identity: known for known in self._known.values()}
+        for frame in frames:
+            if is_loop_package(frame.f_code.co_filename):
+                continue
+            function = spot_of(frame).name
+            for unit in units_of(frame.f_locals):
+                key = function, unit.path
+                if key not in now and len(now) < UNITS_MAX:
+                    now[key] = self._met(key, unit, before)
+        self._known = now
+
+    def _met(self, key: Key, unit: Unit, before: Mapping[tuple[int, ...], _Known]) -> _Known:
+        identity = unit.identity
+        last = before.get(identity)
+        if last is not None:
+            is_early = not self._has_begun
+            return _Known(unit, identity, True, unit.mark() if is_early else last.mark)
+        if self._has_begun and key in self._known:
+            self._others.add(key)
+        is_young = self._has_begun and unit.is_dict
+        return _Known(unit, identity, False, None if is_young else unit.mark())
+
+    def begin(self) -> None:
+        """The first step begins: nothing has changed."""
+        self._has_begun = True
+
+    def changing(self) -> list[str]:
+        """What changes and does not heal, in words: attributes that are always another tensor."""
+        return sorted(
+            f"{path} ({function.partition(':')[0]})"
+            for function, path in self._others
+            if (function, path) not in self._changed and ("." in path or "[" in path)
+        )
+
+    # ------------------------------------------------------------ state
+
+    def state(self) -> dict[str, Any]:
+        """What has changed, by function and path."""
+        own = {_memory(x) for module in self._modules() for x in _tensors_of(module)}
+        found: dict[str, Any] = {}
+        for key, known in list(self._known.items()):
+            if not known.is_kept:
+                continue
+            if key not in self._changed and known.mark == known.unit.mark():
+                continue
+            self._changed.add(key)
+            value = _without(known.unit.value, own)
+            if value is not _OWN:
+                found[" ".join(key)] = {"value": value, "device": _device_of(value)}
+        return found
+
+    def load(self, tree: Mapping[str, Any]) -> None:
+        """Set the variables of the script's frames, on the thread that runs it."""
+        self.words, self.lacking = [], []
+        own = {_memory(x) for module in self._modules() for x in _tensors_of(module)}
+        left = {tuple(key.split(" ", 1)): entry for key, entry in tree.items()}
+        seen: set[str] = set()
+        for frame in script_frames():
+            function = spot_of(frame).name
+            if function in seen:
+                continue
+            seen.add(function)
+            variables = FrameVariables(frame)
+            for key in [key for key in left if key[0] == function]:
+                entry = left.pop(key)
+                self._changed.add(cast(Key, key))
+                holder = variables.find(key[1])
+                if holder is None:
+                    self.lacking.append(key[1])
+                    continue
+                _put(variables, *holder, entry, own)
+                self.words.append(f"{key[1]} {_words(entry['value'])}")
+            variables.close()
+        self.lacking += [path for _, path in left]
+
+
+def _put(
+    variables: FrameVariables, holder: dict[Any, Any], key: str, entry: Any, own: set[int]
+) -> None:
+    value, device = entry["value"], entry["device"]
+    before = holder.get(key)
+    after = _set(before, value, device, own)
+    if after is not before:
+        variables.put(holder, key, after)
+
+
+def _set(before: Any, value: Any, device: str, own: set[int]) -> Any:
+    """``before`` with the value, if it can have it; else the value."""
+    if type(value) is dict:
+        if type(before) not in DICTS:
+            before = {}
+        for key, item in value.items():
+            before[key] = _set(before.get(key), item, device, own)
+        return before
+    if type(value) in (list, tuple):
+        olds = before if type(before) is type(value) and len(before) == len(value) else ()
+        news = [
+            _set(olds[index] if olds else None, item, device, own)
+            for index, item in enumerate(value)
+        ]
+        if type(before) is list:
+            before[:] = news
+            return before
+        is_same = bool(olds) and all(old is new for old, new in zip(olds, news, strict=True))
+        return before if is_same else type(value)(news)
+    if isinstance(value, torch.Tensor):
+        return _set_tensor(before, value, device, own)
+    if hasattr(value, "dtype") and hasattr(value, "shape"):
+        is_alike = type(before) is type(value) and before.shape == value.shape
+        if is_alike and before.dtype == value.dtype and before.base is None:
+            before[...] = value
+            return before
+    return value
+
+
+def _set_tensor(before: Any, value: torch.Tensor, device: str, own: set[int]) -> torch.Tensor:
+    if type(before) is torch.Tensor and before.shape == value.shape:
+        is_whole = before.untyped_storage().nbytes() == before.nbytes
+        if before.dtype == value.dtype and is_whole and _memory(before) not in own:
+            with torch.no_grad():
+                before.copy_(value)
+            return before
+        return value.to(before.device)
+    return value.clone() if device == "cpu" else value.to(device)
+
+
+def _without(value: Any, own: set[int]) -> Any:
+    """A unit's value, as a tree that can travel, without what is a model's own; _OWN: all is."""
+    if type(value) in DICTS:
+        found = {key: _without(item, own) for key, item in list(value.items())}
+        return {key: item for key, item in found.items() if item is not _OWN} or _OWN
+    if type(value) in (list, tuple):
+        items = [_without(item, own) for item in value]
+        return _OWN if any(item is _OWN for item in items) else type(value)(items)
+    if isinstance(value, torch.Tensor) and _memory(value) in own:
+        return _OWN
+    return value
+
+
+def _tensors_of(module: torch.nn.Module) -> Iterator[torch.Tensor]:
+    yield from module.parameters()
+    yield from module.buffers()
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    local = getattr(tensor, "_local_tensor", tensor)
+    return int(local.untyped_storage().data_ptr())
+
+
+def _device_of(value: Any) -> str:
+    found = (x.device.type for x in leaves(value) if isinstance(x, torch.Tensor))
+    return next(found, "cpu")
+
+
+def _words(value: Any) -> str:
+    count = sum(1 for _ in leaves(value))
+    if type(value) in (dict, list, tuple):
+        return f"({count} tensors)"
+    return f"({'x'.join(map(str, value.shape)) or 'one number'})"

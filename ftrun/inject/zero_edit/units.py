@@ -1,0 +1,174 @@
+"""Tensors and arrays that a script keeps beside its modules, as units that heal as one. Pure.
+
+| unit | for example | kept if at the next draw there is |
+|---|---|---|
+| a tensor or an array | a confusion matrix | the same object |
+| a dict of them | ``shadow[name]`` of an average | the same dict, also with other tensors |
+| a list or tuple of them | ``shadow_params`` | the same list, with the same tensors |
+
+A batch is none of these: the next one is another object. Not here: which have changed (tensors.py).
+"""
+
+from __future__ import annotations
+
+import sys
+import zlib
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, cast
+
+import torch
+
+from ftrun.inject.zero_edit import single
+from ftrun.inject.zero_edit.frames import DICTS, TEXT_CHARS_MAX, TYPES_MAX, holds_values, is_own
+
+OBJECTS_DEEP, DICTS_DEEP = 3, 3
+LEAVES_MAX = 10_000
+UNITS_MAX = 1_024
+ITEMS_MAX = 256
+"""A dict or list with more entries that are no tensors is not searched."""
+ARRAY_BYTES_MAX = 16 << 20
+"""A larger array has no version, and is not read to find out whether it has changed."""
+_PLAIN = frozenset({int, float, bool, str, bytes, type(None)})
+_LISTS = (list, tuple)
+
+Mark = tuple[Any, ...]
+"""Two marks of a unit are equal if nothing in it was changed between them."""
+
+
+@dataclass(slots=True)
+class Unit:
+    """One unit where it was found. ``path``: as in writing.py."""
+
+    path: str
+    value: Any
+
+    @property
+    def identity(self) -> tuple[int, ...]:
+        """What stays the same as long as the script keeps it."""
+        if type(self.value) in _LISTS:
+            return (id(self.value), *map(id, self.value))
+        return (id(self.value),)
+
+    @property
+    def is_dict(self) -> bool:
+        """Whether its tensors may be replaced by others."""
+        return type(self.value) in DICTS
+
+    def mark(self) -> Mark:
+        """What it is now."""
+        return tuple(_mark(leaf) for leaf in leaves(self.value))
+
+
+@lru_cache(maxsize=4096)
+def is_array(kind: Any) -> bool:
+    """Whether this is numpy's type of arrays."""
+    numpy = sys.modules.get("numpy") if kind.__module__ == "numpy" else None
+    return numpy is not None and kind is numpy.ndarray
+
+
+def is_leaf(value: Any) -> bool:
+    """Whether a value is a tensor or an array that may heal."""
+    if type(value) is torch.Tensor:
+        is_dense = value.layout is torch.strided and not value.is_quantized
+        return is_dense and not value.requires_grad and not single.is_single(value)
+    is_fit = is_array(cast(Hashable, type(value))) and value.dtype.kind in "biufc"
+    return is_fit and value.nbytes <= ARRAY_BYTES_MAX
+
+
+def leaves(value: Any) -> Iterator[Any]:
+    """The tensors and arrays of a unit."""
+    if type(value) in DICTS:
+        for item in list(value.values()):
+            yield from leaves(item)
+    elif type(value) in _LISTS:
+        for item in value:
+            yield from leaves(item)
+    elif type(value) not in _PLAIN:
+        yield value
+
+
+class _Searched(dict[type, bool]):
+    """Whether variables of each type that was met may have units."""
+
+    def __missing__(self, kind: type) -> bool:
+        key = cast(Hashable, kind)
+        is_unit = kind is torch.Tensor or kind in DICTS or kind in _LISTS or is_array(key)
+        found = is_unit or _is_holder(key)
+        if len(self) < TYPES_MAX:
+            self[kind] = found
+        return found
+
+
+_SEARCHED = _Searched()
+
+
+def units_of(variables: Mapping[str, Any]) -> Iterator[Unit]:
+    """The units that variables reach: in themselves, in dicts and in objects of the script's."""
+    known = dict(variables)  # another thread may set the script's global names
+    is_searched = map(_SEARCHED.__getitem__, map(type, known.values()))
+    for name, value in [x for x, is_one in zip(known.items(), is_searched, strict=True) if is_one]:
+        if not name.startswith("__"):
+            yield from _found(name, value, OBJECTS_DEEP, DICTS_DEEP)
+
+
+def _found(path: str, value: Any, objects: int, dicts: int) -> Iterator[Unit]:
+    if is_own(path):
+        return
+    kind = type(value)
+    if kind in DICTS:
+        if _is_whole(value):
+            yield Unit(path, value)
+        elif dicts and len(value) <= ITEMS_MAX:
+            for key, item in list(value.items()):
+                if type(key) is str and type(item) not in _PLAIN:
+                    yield from _found(f"{path}[{key}]", item, 0, dicts - 1)
+    elif kind in _LISTS:
+        if value and _is_whole(value):
+            yield Unit(path, value)
+    elif is_leaf(value):
+        yield Unit(path, value)
+    elif objects and _is_holder(cast(Hashable, kind)) and hasattr(value, "__dict__"):
+        for key, item in list(vars(value).items()):
+            if type(item) not in _PLAIN and item is not value:
+                yield from _found(f"{path}.{key}", item, objects - 1, dicts)
+
+
+@lru_cache(maxsize=4096)
+def _is_holder(kind: Any) -> bool:
+    data = (torch.utils.data.Dataset, torch.utils.data.Sampler)
+    return holds_values(kind) and not issubclass(kind, data)
+
+
+def _is_whole(value: Any) -> bool:
+    """Whether a dict or a list has tensors or arrays, and beside them plain values at most."""
+    first = next(iter(value.values() if type(value) in DICTS else value), None)
+    if type(first) in (int, float) and len(value) > ITEMS_MAX:
+        return False  # a long history, which is asked for at every draw
+    return _count(value, DICTS_DEEP) > 0
+
+
+def _count(value: Any, deep: int) -> int:
+    """How many tensors and arrays; negative: it has something else, or too many."""
+    kind = type(value)
+    if kind in _PLAIN:
+        return 0 if kind is not str or len(value) <= TEXT_CHARS_MAX else -1
+    if kind not in DICTS and kind not in _LISTS:
+        is_single = kind is torch.Tensor and single.is_single(value)
+        return 1 if is_single or is_leaf(value) else -1
+    if not deep or len(value) > LEAVES_MAX:
+        return -1
+    total = 0
+    for key, item in list(value.items()) if kind in DICTS else enumerate(value):
+        found = _count(item, deep - 1) if type(key) in (str, int) else -1
+        if found < 0:
+            return -1
+        total += found
+    return total if total <= LEAVES_MAX else -1
+
+
+def _mark(leaf: Any) -> Mark:
+    if isinstance(leaf, torch.Tensor):
+        return id(leaf), leaf._version
+    return id(leaf), zlib.crc32(leaf.tobytes())

@@ -53,7 +53,10 @@ def check_script(
             for index in range(replicas)
             if (found := _read(directory / f"report-{index}.json")) is not None
         }
-    trial = Trial(replicas, int(VICTIM), code, is_late, timeout_s, refused, reports, workers)
+        differences = differences_of(directory / "logs")
+    trial = Trial(
+        *(replicas, int(VICTIM), code, is_late, timeout_s, refused, reports, workers, differences)
+    )
     lines, is_well = lines_of(trial)
     for line in lines:
         print(f"ftrun check: {line}")
@@ -99,6 +102,17 @@ def _run(
     except subprocess.TimeoutExpired:
         process.kill()
         return process.wait(), True
+
+
+def differences_of(logs: Path) -> list[str]:
+    """What the lighthouse has found to differ between replicas, by the job's events."""
+    found: list[str] = []
+    for path in logs.glob("*/events.jsonl"):
+        for line in path.read_text().splitlines():
+            event = json.loads(line)
+            if event.get("event") == "notice" and event.get("kind") == "diverged":
+                found.append(str(event["text"]).rstrip("."))
+    return found
 
 
 def _read(path: Path) -> dict[str, Any] | None:

@@ -6,7 +6,7 @@ Not here: the trial (command.py).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 NAMED_MAX = 12
@@ -18,6 +18,7 @@ class Trial:
 
     ``refused``: what could not be carried, or None. ``reports``: what each replica has left at the
     end, by number; one that did not come to it has left none. ``workers``: of each replica.
+    ``differences``: between replicas that the lighthouse has found meanwhile.
     """
 
     replicas: int
@@ -28,6 +29,7 @@ class Trial:
     refused: Mapping[str, Any] | None
     reports: Mapping[int, Mapping[str, Any]]
     workers: int = 1
+    differences: list[str] = field(default_factory=list)
 
     @property
     def dead(self) -> str:
@@ -79,6 +81,8 @@ def _carried(trial: Trial) -> list[str]:
     changes = sorted({name for found in trial.reports.values() for name in found["changes"]})
     if changes:
         lines.append(f"not carried, and the script changes it: {_some(changes)}")
+    if newcomer.get("lacking"):
+        lines.append(f"the newcomer could not be given: {_some(newcomer['lacking'])}")
     lines.append("not carried: random numbers; a newcomer draws with a seed of its own")
     return lines
 
@@ -100,6 +104,7 @@ def _problems(trial: Trial) -> list[str]:
     if len(set(digests.values())) > 1:
         each = ", ".join(f"replica {index}: {digest}" for index, digest in digests.items())
         found.append(f"the parameters differ at the end ({each})")
+    found += trial.differences
     lost = max((report["lost"] for report in trial.reports.values()), default=0)
     if lost > 1:
         found.append(f"{lost} steps were lost")

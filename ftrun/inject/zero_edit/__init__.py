@@ -24,7 +24,9 @@ ftrun itself. Begin with ``loop.py``.
 | changes.py, histories.py | when each value has changed last; lists and their like |
 | legacy.py, journal.py | what a worker leaves to its successor, and the file of it |
 | frameworks.py | what Hugging Face's Trainer and Lightning keep beside their loops |
-| carried.py | all state that heals |
+| carried.py | the objects of the script whose state heals |
+| tensors.py, units.py | tensors and arrays that it keeps beside its modules |
+| ending.py | what a replica heals to if it dies at the end of the script |
 | trial.py | ``ftrun check``: what a worker does in a trial |
 | settings.py | what is compared of the optimizers, so that nothing diverges silently |
 | files.py, rewriting.py | the script's files: none is left half written, or emptied at a restart |
@@ -74,7 +76,7 @@ def install(
         meshes.count_from(loop.mates.first)
         sharding.install(loop.models)
     loop.stepping.install(patches)
-    loaders.Draws.before = loop.before_draw
+    loaders.Draws.before, loaders.Draws.ended = loop.before_draw, loop.loader_ended
     loaders.install(patches, loop.exactly_once.claim)
     counting.install(patches)
     world.install(here, loop.mates, loop.exchange, patches, lambda: loop.on_world())

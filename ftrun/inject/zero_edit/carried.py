@@ -6,7 +6,6 @@ Objects are matched by the order in which the script made them. Not here: the pl
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -52,7 +51,6 @@ class Carried:
         self._stepping = stepping
         self._frameworks = frameworks
         self._loaded = loaded
-        self._kept: dict[str, Any] | None = None
         self.has_ended = False
 
     def _parts(self) -> dict[str, list[Any]]:
@@ -73,15 +71,6 @@ class Carried:
         }
         return {**parts, LIFE: self.life}
 
-    def keep(self) -> None:
-        """Remember the state as it is."""
-        self._kept = copy.deepcopy(self.state())
-
-    def restore(self) -> None:
-        """Take the state that was remembered, if there is one."""
-        if self._kept is not None:
-            self._apply({**copy.deepcopy(self._kept), CALLBACKS: []})
-
     def is_over(self) -> None:
         """The script has ended, and what it made may be gone: the state has nowhere to go."""
         self.has_ended = True
@@ -93,10 +82,15 @@ class Carried:
             UserError: this replica has made other objects than its peers.
         """
         if not self.has_ended:
-            self._apply(tree)
+            self.apply(tree)
         self._loaded()
 
-    def _apply(self, tree: dict[str, Any]) -> None:
+    def apply(self, tree: dict[str, Any]) -> None:
+        """Take a state; without callbacks those stay as they are.
+
+        Raises:
+            UserError: this replica has made other objects.
+        """
         self.life = tree.get(LIFE, "")
         for name, parts in self._parts().items():
             given = tree[name]

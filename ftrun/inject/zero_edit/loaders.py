@@ -34,6 +34,7 @@ class Draws:
     """What a loader's iterator reports: the loop listens (loop.py)."""
 
     before: Callable[[LoaderIterator], None] = staticmethod(lambda iterator: None)
+    ended: Callable[[LoaderIterator], None] = staticmethod(lambda iterator: None)
 
 
 class OpenIterators:
@@ -176,6 +177,7 @@ class LoaderIterator:
         except StopIteration:
             cursor.has_ended = True
             OPEN.end(self)
+            Draws.ended(self)
             raise
         finally:
             cursor.drawn += 1

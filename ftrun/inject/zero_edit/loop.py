@@ -39,6 +39,7 @@ from ftrun.inject.zero_edit import charge, tensors, told
 from ftrun.inject.zero_edit.carried import KEY, Carried
 from ftrun.inject.zero_edit.counters import Counters, Taken
 from ftrun.inject.zero_edit.counting import RANGES
+from ftrun.inject.zero_edit.ending import Ending
 from ftrun.inject.zero_edit.exactly_once import ExactIterator, ExactlyOnce
 from ftrun.inject.zero_edit.files import Drafts
 from ftrun.inject.zero_edit.frames import (
@@ -106,7 +107,7 @@ class Loop:
             self.models.has_parameter_of,
             self.commit,
             lambda: self.in_step,
-            lambda: self._has_followed,
+            lambda: self._ending.stands_still,
             lambda: (self.steps, self.steps - self.lost) if self.exactly_once.is_on else None,
         )
         self.exactly_once = ExactlyOnce(
@@ -126,17 +127,17 @@ class Loop:
             self._note_loaded,
             here.key.incarnation,
         )
-        self._replays = 0  # steps to go through again, because the peers have finished
-        self._has_followed = False  # it has joined peers that have finished
+        self._ending = Ending(self._carried, self._tensors)
         self._first: Noted | None = None
         self._place = Place()
         self._peers_at: Place | None = None  # before this replica has joined them
         self._begun_with: tuple[tuple[str, Values], ...] = ()
         self._has_loaded = False
-        self._has_stepped = self._is_replayed = False
+        self._has_stepped = False
         self._outcome = True
         self._commits = 0  # steps since ``_place``
         self._is_told = False
+        self._lacking: list[str] = []
         self._trial = trial_of(here)
         if self._trial is not None:
             self._noting.look = self._trial.look
@@ -159,10 +160,9 @@ class Loop:
             self.makes_manager = True
             self._manager = injected.manager(use_async_quorum=False)
             self.makes_manager = False
-            self._manager.register_state_dict_fn(KEY, self._carried.load, self._carried.state)
-            self._manager.register_state_dict_fn(
-                tensors.KEY, self._load_tensors, self._tensors.state
-            )
+            ending = self._ending
+            self._manager.register_state_dict_fn(KEY, ending.load, ending.state)
+            self._manager.register_state_dict_fn(tensors.KEY, ending.load_tensors, ending.tensors)
             self._manager.heal_unlike(tensors.KEY)
             self._manager.heal_with_place()
             if self._manager.snapshots is not None:
@@ -234,15 +234,20 @@ class Loop:
         """A loader is asked for its next batch."""
         if not self.models.wrapped:
             return
-        self._end_replay()
+        self._ending.before_draw()
         frames = script_frames()
         here = tuple(spot_of(frame) for frame in frames)
         wanted = self._joins_at()
         if wanted and digest(here) == wanted:
             self._join(here, iterator)
         self._noting.draw(iterator, here, frames)
-        if isinstance(iterator, ExactIterator) and not self._has_followed:
+        if isinstance(iterator, ExactIterator) and not self._ending.has_followed:
             self._begin_at_draw(iterator)
+
+    def loader_ended(self, iterator: LoaderIterator) -> None:
+        """A loader has no further batch."""
+        if iterator.is_training and self._has_stepped and not self.in_step:
+            self._ending.loader_ended()
 
     def _begin_at_draw(self, iterator: ExactIterator) -> None:
         """Whose the samples are is known in their step only."""
@@ -261,13 +266,13 @@ class Loop:
         """
         draws = self._noting.training()
         self._set_begun_with()
-        if self.in_step or self._has_followed:
-            return not self._has_followed
+        if self.in_step or self._ending.has_followed:
+            return not self._ending.has_followed
         self.exactly_once.expect()
         wanted = self._joins_at()
         if wanted and digest(stack()) == wanted:
             self._join(stack(), None)
-            return not self._has_followed
+            return not self._ending.has_followed
         if wanted:
             self._stands_elsewhere()
         self._begin(draws)
@@ -333,13 +338,14 @@ class Loop:
 
     def commit(self) -> bool:
         """The first optimizer steps: whether it may. Further ones of the same step follow it."""
-        if self._has_followed:
+        if self._ending.has_followed:
             self._replay()
             return False
         if self.in_step:
             self._outcome = self.manager().should_commit()
             self.in_step = False
             self.steps += 1
+            self._ending.committed()
             if self._outcome:
                 self._mark(self.manager())
                 if self._trial is not None:
@@ -350,7 +356,7 @@ class Loop:
         return self._outcome
 
     def _replays_left(self) -> int | None:
-        return self._replays if self._has_followed else None
+        return self._ending.replays if self._ending.has_followed else None
 
     def _mark(self, manager: Manager) -> None:
         """Note what must be equal on all replicas at this step: all have their averaged gradients,
@@ -372,23 +378,11 @@ class Loop:
         return self.mates.digest(found) if self.mates.are_several else found
 
     def _replay(self) -> None:
-        """A step ends that this replica has gone through again: its result has healed already."""
-        if self._replays:
+        if self._ending.replays:
             self.manager().exchanges.step_again()
-            self._replays -= 1
-            self._is_replayed = self._replays == 0
-
-    def _end_replay(self) -> None:
-        """What the script has changed in the replay, for example an average, is as its peers'."""
-        if self._is_replayed:
-            self._is_replayed = False
-            self._carried.restore()
+            self._ending.step_again()
 
     # ------------------------------------------------------------ joining
-
-    def _load_tensors(self, tree: dict[str, Any]) -> None:
-        if not self._carried.has_ended:
-            self._tensors.load(tree)
 
     def _note_loaded(self) -> None:
         self._has_loaded = True
@@ -431,11 +425,11 @@ class Loop:
         taken = self.counters.take(place)
         taken.changed += self._tensors.words
         taken.lacking += self._tensors.lacking
+        self._lacking = taken.lacking
         taken.lacking += [f"the batches of the loader at {x.spot}" for x in without]
         self._begun_with = () if is_drawn else place.begun_with
         if place.has_finished:
-            self._has_followed, self._replays = True, max(1, place.commits)
-            self._carried.keep()
+            self._ending.follow(place.commits)
         moved = []
         for loader, iterator, facts in places:
             set_to = iterator.move_to if is_drawn else iterator.go_to
@@ -446,7 +440,7 @@ class Loop:
             moved.append((iterator, by))
         follow(moved)
         self._noting.has_place = True
-        self.manager().exchanges.set_place(place.exchanges, behind=self._replays)
+        self.manager().exchanges.set_place(place.exchanges, behind=self._ending.replays)
         self._tell_joined(place, taken)
         if problems:
             raise UserError(f"this replica cannot follow its peers: {'; '.join(problems)}")
@@ -490,7 +484,19 @@ class Loop:
         """For the report of a trial."""
         carried, loose = charge.parts(self.models, self.stepping)
         carried.append(f"batches of {self._batches_of}")
-        return {"parameters": self._digest(), "lost": self.lost, "carried": carried, "loose": loose}
+        tensors = self._tensors.carried()
+        if tensors:
+            paths = sorted({path for _, path in tensors})
+            carried.append(f"tensors {', '.join(paths)}")
+        return {
+            "parameters": self._digest(),
+            "lost": self.lost,
+            "carried": carried,
+            "loose": loose,
+            "tensors": tensors,
+            "changing": self._tensors.changing(),
+            "lacking": self._lacking,
+        }
 
     def raised(self, error: BaseException) -> None:
         """The script has failed. Raises ``Refused`` if it is to begin again in another form."""
@@ -507,13 +513,13 @@ class Loop:
         if not self._has_stepped:  # it has come to the end by a file that its predecessor wrote
             self._carried.is_over()
             self._start(self._manager, allow_heal=True)
-            self._has_followed = True
+            self._ending.has_followed = True
             self.rewriting.joined()
-        if self.in_step and not self._has_followed:  # between a forward pass and its step
+        if self.in_step and not self._ending.has_followed:  # between a forward pass and its step
             self._outcome = self._manager.should_commit()
             self.in_step = False
-        self._carried.restore()
-        if not self._has_followed:
+        self._ending.finish()
+        if not self._ending.has_followed:
             self._place = replace(self._place, has_finished=True, commits=self._commits)
         self._show_place(self._manager)
         self.mates.any(False)  # they come together: one of them may still write a file

@@ -17,7 +17,7 @@ from typing import Any, cast
 
 import torch
 
-from ftrun.inject.zero_edit.frames import DICTS, is_loop_package, script_frames, spot_of
+from ftrun.inject.zero_edit.frames import DICTS, is_loop_package, is_own, script_frames, spot_of
 from ftrun.inject.zero_edit.units import UNITS_MAX, Mark, Unit, leaves, units_of
 from ftrun.inject.zero_edit.writing import FrameVariables
 
@@ -92,6 +92,11 @@ class Tensors:
             if (function, path) not in self._changed and ("." in path or "[" in path)
         )
 
+    def carried(self) -> set[Key]:
+        """What has changed so far, and heals."""
+        self.state()
+        return set(self._changed)
+
     # ------------------------------------------------------------ state
 
     def state(self) -> dict[str, Any]:
@@ -132,6 +137,8 @@ class Tensors:
                 self.words.append(f"{key[1]} {_words(entry['value'])}")
             variables.close()
         self.lacking += [path for _, path in left]
+        for _ in range(2):  # what was given is there, and is kept
+            self.look(script_frames())
 
 
 def _put(
@@ -187,7 +194,8 @@ def _set_tensor(before: Any, value: torch.Tensor, device: str, own: set[int]) ->
 def _without(value: Any, own: set[int]) -> Any:
     """A unit's value, as a tree that can travel, without what is a model's own; _OWN: all is."""
     if type(value) in DICTS:
-        found = {key: _without(item, own) for key, item in list(value.items())}
+        items = [(k, x) for k, x in list(value.items()) if type(k) is not str or not is_own(k)]
+        found = {key: _without(item, own) for key, item in items}
         return {key: item for key, item in found.items() if item is not _OWN} or _OWN
     if type(value) in (list, tuple):
         items = [_without(item, own) for item in value]

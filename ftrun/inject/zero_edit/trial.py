@@ -10,14 +10,14 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
-from ftrun.inject.zero_edit.frames import DICTS, Spot, read_values, script_frames, spot_of
+from ftrun.inject.zero_edit.frames import read_values, script_frames, spot_of
 from ftrun.inject.zero_edit.histories import carries
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 VARIABLE = "FTRUN_CHECK"
 PLAN, REFUSED = "plan.json", "refused.json"
-_SIZED = (list, tuple, *DICTS)
 TENSORS_MAX = 1_000
 NAMES_MAX = 64
 TOGETHER_STEPS = 10
@@ -53,8 +52,8 @@ class Trial:
     joined: str = ""
     set_to: list[str] = field(default_factory=list)
     _complete_for: int = 0
-    _first: dict[str, Any] = field(default_factory=dict)
-    _grows: dict[str, str] = field(default_factory=dict)
+    _first: dict[tuple[str, str], Any] = field(default_factory=dict)
+    _grows: dict[tuple[str, str], str] = field(default_factory=dict)
 
     def committed(self, manager: Manager, facts: Callable[[], dict[str, Any]]) -> None:
         """A step is committed: the victim dies here, and all end at the trial's last step.
@@ -75,20 +74,24 @@ class Trial:
     def look(self) -> None:
         """The script draws a batch: which of its containers have changed since the first one?"""
         for frame in script_frames():
-            place = spot_of(frame)
+            function = spot_of(frame).name
             containers: dict[str, Any] = {}
             read_values(frame, containers)
-            for name, value in (*frame.f_locals.items(), *containers.items()):
-                mark = _mark(value, is_read=name in containers)
-                if name.startswith("__") or mark is None or len(self._first) > NAMES_MAX:
+            for path, value in containers.items():
+                mark = _mark(value)
+                if mark is None or len(self._first) > NAMES_MAX:
                     continue
-                key = f"{Spot(place.name, 0)}:{name}"
-                if self._first.setdefault(key, mark) != mark:
-                    file = place.name.partition(":")[0]
-                    self._grows[key] = f"{name} ({type(value).__name__}, {file})"
+                if self._first.setdefault((function, path), mark) != mark:
+                    file = function.partition(":")[0]
+                    words = f"{path} ({type(value).__name__}, {file})"
+                    self._grows[function, path] = words
+
+    def _left(self, carried: Collection[tuple[str, str]]) -> list[str]:
+        return [words for key, words in self._grows.items() if key not in carried]
 
     def write(self, facts: dict[str, Any]) -> None:
         """Leave the report."""
+        changing, carried = facts.pop("changing"), facts.pop("tensors")
         if not self.reports:
             return
         _write(
@@ -97,7 +100,7 @@ class Trial:
                 "starts": self.starts,
                 "joined": self.joined,
                 "set": self.set_to,
-                "changes": sorted(set(self._grows.values())),
+                "changes": sorted({*changing, *self._left(carried)}),
                 **facts,
             },
         )
@@ -141,18 +144,10 @@ def _write(path: Path, facts: dict[str, Any]) -> None:
     os.replace(draft, path)
 
 
-def _mark(value: Any, *, is_read: bool) -> Any:
-    """What changes when the script changes something that does not heal; None: nothing does.
-
-    ``is_read``: it is a container that heals if all in it does.
-    """
-    if isinstance(value, torch.Tensor):
-        return ("tensor", value._version) if not value.requires_grad else None
-    if type(value) in _SIZED:
-        inner = list(value.values() if isinstance(value, dict) else value)[:TENSORS_MAX]
+def _mark(value: Any) -> Any:
+    """What changes when the script changes a container that does not heal; None: it heals."""
+    inner = list(value.values() if isinstance(value, dict) else value)[:TENSORS_MAX]
+    if any(isinstance(x, torch.Tensor) for x in inner):
         versions = [x._version for x in inner if isinstance(x, torch.Tensor)]
-        if versions:
-            return type(value).__name__, len(value), versions
-    if not is_read or carries(value):
-        return None
-    return type(value).__name__, len(value)
+        return type(value).__name__, len(value), versions
+    return None if carries(value) else (type(value).__name__, len(value))

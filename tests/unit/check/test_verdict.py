@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ftrun.check.command import differences_of
 from ftrun.check.verdict import Trial, lines_of
 
 
@@ -77,3 +80,26 @@ def test_a_trial_without_reports() -> None:
     assert "exit code 1" in lines_of(trial({}, 1))[0][0]
     late = Trial(2, 1, 0, True, 60.0, None, {})
     assert lines_of(late) == (["the trial did not end within 60 s (--timeout)"], False)
+
+
+def test_batches_that_differ_are_not_well() -> None:
+    found = "Replica 1 was at epoch 1 at step 9, unlike replica 0 at epoch 2: its batches differ"
+    lines, is_well = lines_of(
+        replace(
+            trial({0: report(), 1: report(1, lacking=["the batches of the loader at a.py:9"])}),
+            differences=[found],
+        )
+    )
+    assert not is_well and lines[-1] == f"FAILED: {found}"
+    assert "the newcomer could not be given: the batches of the loader at a.py:9" in lines
+
+
+def test_differences_are_read_from_the_events_of_the_job(tmp_path: Path) -> None:
+    log = tmp_path / "a-job"
+    log.mkdir()
+    events = [
+        {"event": "notice", "kind": "formed", "text": "Replicas 0 and 1 in quorum 1."},
+        {"event": "notice", "kind": "diverged", "text": "Replica 1 is elsewhere."},
+    ]
+    (log / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    assert differences_of(tmp_path) == ["Replica 1 is elsewhere"]

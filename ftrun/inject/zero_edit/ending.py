@@ -1,0 +1,154 @@
+"""The end of a script, for a replica that dies there: what its successor heals to, and runs again.
+
+The successor joins at the place of the last step, and runs the script from there to its end,
+without a further step. What comes after the last step may depend on the state of that moment: an
+evaluation, an average that is updated once an epoch, a file. But its peers have come to the end,
+and have loaded their best weights perhaps. So each keeps a copy of its state when a loader of
+training batches has ended, until the next commit: the state of the last commit, if that loader was
+the last one. Without a copy, because it would be large or the loop has no loader, the successor
+heals to the state of the end, and gets it once more at its own end.
+
+Not here: when a replica follows peers that have finished (loop.py), how these wait for it
+(training/lingering.py).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+from ftrun.inject.zero_edit.carried import CALLBACKS, Carried
+from ftrun.inject.zero_edit.tensors import Tensors
+
+COPY_BYTES_MAX = 2 << 30
+OF_COMMIT = "of_commit"
+"""In the state that heals: it is that of the last commit, not of the script's end."""
+State = dict[str, Any]
+
+
+class Ending:
+    """Of one replica. Its state functions are those of the Manager.
+
+    Args:
+        carried: the script's objects; ``tensors``: what is beside them.
+
+    Attributes:
+        has_followed: this replica has joined peers that have finished.
+        replays: the steps that it has to go through again.
+    """
+
+    def __init__(self, carried: Carried, tensors: Tensors) -> None:
+        self._carried, self._tensors = carried, tensors
+        self.has_followed = False
+        self.replays = 0
+        self._copy: tuple[State, State] | None = None
+        self._given: tuple[State, State] = {}, {}
+        self._is_replayed = self._is_offered = False
+
+    @property
+    def _is_of_commit(self) -> bool:
+        return self._copy is not None and bool(self._copy[0].get(OF_COMMIT))
+
+    @property
+    def stands_still(self) -> bool:
+        """Whether nothing may step: what this replica holds is of the end of the last step."""
+        return self.has_followed and not (self._is_of_commit and not self.replays)
+
+    # ------------------------------------------------------------ while it trains
+
+    def loader_ended(self) -> None:
+        """A loader of training batches has ended, and no step is under way."""
+        if self.has_followed:
+            return
+        state, tensors = self._carried.state(), self._tensors.state()
+        if sum(_bytes(state)) + sum(_bytes(tensors)) <= COPY_BYTES_MAX:  # alike on all replicas
+            self._copy = _copied({**state, OF_COMMIT: True}), _copied(tensors)
+
+    def committed(self) -> None:
+        """A step is committed: what is kept here is older."""
+        self._copy, self._given = None, ({}, {})
+
+    # ------------------------------------------------------------ the state that heals
+
+    def state(self) -> State:
+        """Of the script's objects."""
+        return self._copy[0] if self._is_offered and self._copy else self._carried.state()
+
+    def tensors(self) -> State:
+        """Of what is beside them."""
+        return self._copy[1] if self._is_offered and self._copy else self._tensors.state()
+
+    def load(self, state: State) -> None:
+        """Take the peers' state of the script's objects.
+
+        Raises:
+            UserError: this replica has made other objects than its peers.
+        """
+        self._given = state, self._given[1]
+        self._carried.load(state)
+
+    def load_tensors(self, state: State) -> None:
+        """Take the peers' state of what is beside them."""
+        self._given = self._given[0], state
+        if not self._carried.has_ended:
+            self._tensors.load(state)
+
+    # ------------------------------------------------------------ after its peers
+
+    def follow(self, commits: int) -> None:
+        """This replica has healed to the state of peers that have finished, ``commits`` steps after
+        the place at which it stands now."""
+        self.has_followed, self.replays = True, max(1, commits)
+        self._copy = _copied(self._given[0]), _copied(self._given[1])
+        self._given = {}, {}
+
+    def step_again(self) -> None:
+        """A step ends that this replica has gone through again: its result has healed already."""
+        self.replays -= 1
+        self._is_replayed = self.replays == 0
+
+    def before_draw(self) -> None:
+        """What the script has changed in the replay, for example an average, is as its peers'."""
+        if self._is_replayed:
+            self._is_replayed = False
+            self._restore()
+
+    def finish(self) -> None:
+        """The script has come to its end: peers may heal from this replica once more."""
+        if self.has_followed and not self._is_of_commit:
+            self._restore()
+            self._copy = None
+        self._is_offered = True
+
+    def _restore(self) -> None:
+        if self._copy is None:
+            return
+        state, tensors = copy.deepcopy(self._copy)
+        self._carried.apply({**state, CALLBACKS: []})
+        if not self._carried.has_ended:
+            self._tensors.load(tensors)
+
+
+def _bytes(tree: Any) -> Iterator[int]:
+    if isinstance(tree, Mapping):
+        for item in tree.values():
+            yield from _bytes(item)
+    elif isinstance(tree, (list, tuple)):
+        for item in tree:
+            yield from _bytes(item)
+    else:
+        yield int(getattr(tree, "nbytes", 0))
+
+
+def _copied(tree: Any) -> Any:
+    """A copy of a state in the host's memory; shards of FSDP2 stay where they are."""
+    if type(tree) is dict:
+        return {key: _copied(item) for key, item in tree.items()}
+    if type(tree) in (list, tuple):
+        return type(tree)(_copied(item) for item in tree)
+    if type(tree) is torch.Tensor:
+        return tree.detach().to("cpu", copy=True)
+    return tree.detach().clone() if isinstance(tree, torch.Tensor) else copy.deepcopy(tree)

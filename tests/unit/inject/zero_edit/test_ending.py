@@ -1,0 +1,99 @@
+"""What heals to a replica that dies at the end of the script."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from ftrun.inject.zero_edit import ending as module
+from ftrun.inject.zero_edit.ending import OF_COMMIT, Ending
+
+
+class Part:
+    """Objects of a script: one weight."""
+
+    def __init__(self) -> None:
+        self.weight = torch.zeros(1)
+        self.has_ended = False
+        self.applied: list[float] = []
+
+    def state(self) -> dict[str, Any]:
+        return {"weight": self.weight}
+
+    def load(self, state: dict[str, Any]) -> None:
+        self.apply(state)
+
+    def apply(self, state: dict[str, Any]) -> None:
+        with torch.no_grad():
+            self.weight.copy_(state["weight"])
+        self.applied.append(self.weight.item())
+
+
+def made() -> tuple[Ending, Part]:
+    part, tensors = Part(), SimpleNamespace(state=dict, load=lambda state: None)
+    return Ending(part, tensors), part  # type: ignore[arg-type]
+
+
+def change(part: Part, value: float) -> None:
+    part.weight.fill_(value)
+
+
+def test_peers_heal_to_the_last_commit_although_the_script_has_loaded_another_state() -> None:
+    ending, part = made()
+    change(part, 1.0)
+    ending.loader_ended()
+    change(part, 7.0)  # its best weights
+    assert ending.state()["weight"].item() == 7.0
+    ending.finish()
+    assert ending.state()["weight"].item() == 1.0 and ending.state()[OF_COMMIT]
+
+
+def test_a_commit_after_the_copy_makes_it_void() -> None:
+    ending, part = made()
+    ending.loader_ended()
+    ending.committed()
+    change(part, 2.0)
+    ending.finish()
+    assert ending.state()["weight"].item() == 2.0 and OF_COMMIT not in ending.state()
+
+
+def test_a_large_state_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "COPY_BYTES_MAX", 3)
+    ending, part = made()
+    ending.loader_ended()
+    change(part, 2.0)
+    ending.finish()
+    assert ending.state()["weight"].item() == 2.0
+
+
+def test_what_a_replay_changes_is_as_at_the_commit_and_the_end_stays() -> None:
+    ending, part = made()
+    ending.load({"weight": torch.ones(1), OF_COMMIT: True})
+    ending.load_tensors({})
+    ending.follow(1)
+    assert ending.stands_still
+    change(part, 5.0)  # an average, once more
+    ending.step_again()
+    ending.before_draw()
+    assert part.weight.item() == 1.0 and not ending.stands_still
+    change(part, 9.0)  # its best weights
+    ending.finish()
+    assert part.weight.item() == 9.0
+    assert ending.state()["weight"].item() == 1.0
+
+
+def test_a_state_of_the_end_is_taken_once_more_at_the_end() -> None:
+    ending, part = made()
+    ending.load({"weight": torch.ones(1)})
+    ending.load_tensors({})
+    ending.follow(0)
+    change(part, 5.0)
+    ending.step_again()
+    ending.before_draw()
+    assert part.weight.item() == 1.0 and ending.stands_still
+    change(part, 9.0)
+    ending.finish()
+    assert part.weight.item() == 1.0

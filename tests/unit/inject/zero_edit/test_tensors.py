@@ -1,0 +1,185 @@
+"""Tensors and arrays that a script keeps beside its modules."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from torch import nn
+
+from ftrun.inject.zero_edit.tensors import Tensors
+from ftrun.inject.zero_edit.units import units_of
+
+HERE = "test_tensors.py"
+
+
+class Average:
+    """A script's own class."""
+
+    def __init__(self) -> None:
+        self.shadow = {"a": torch.zeros(2), "b": torch.zeros(3)}
+        self.slow = [torch.zeros(2)]
+        self.last = torch.zeros(2)
+        self.name = "average"
+
+
+def draw(tensors: Tensors) -> None:
+    """The script draws a batch in the caller's frame."""
+    tensors.look([sys._getframe(1)])
+
+
+def of(tensors: Tensors) -> dict[str, Any]:
+    """What heals, by path."""
+    return {key.split(" ", 1)[1]: entry["value"] for key, entry in tensors.state().items()}
+
+
+def test_units() -> None:
+    variables = {
+        "average": Average(),
+        "table": numpy.zeros((2, 2)),
+        "names": ["a", "b"],
+        "numbers": [1.0] * 1000,
+        "model": nn.Linear(2, 2),
+        "parameters": list(nn.Linear(2, 2).parameters()),
+        "nested": {"config": {"lr": 0.1}, "best": {"state": {"w": torch.ones(2)}, "epoch": 3}},
+        "mixed": [torch.zeros(2), object()],
+        "rank_table": torch.zeros(2),
+    }
+    assert [unit.path for unit in units_of(variables)] == [
+        *("average.shadow", "average.slow", "average.last", "table", "nested"),
+    ]
+
+
+def test_what_never_changes_belongs_to_its_replica() -> None:
+    tensors, data, average = Tensors(lambda: ()), torch.randn(4), Average()
+    draw(tensors)
+    tensors.begin()
+    for _ in range(3):
+        draw(tensors)
+        average.shadow["a"] = average.shadow["a"] + 1
+        average.slow[0].add_(1)
+    draw(tensors)
+    assert data.numel() == 4
+    assert sorted(of(tensors)) == ["average.shadow", "average.slow"]
+
+
+def test_batches_and_results_are_not_kept() -> None:
+    tensors = Tensors(lambda: ())
+    draw(tensors)
+    tensors.begin()
+    for step in range(3):
+        batch, group = {"x": torch.randn(2)}, [torch.randn(2)]
+        loss = torch.zeros(2) + step
+        loss.add_(1)
+        draw(tensors)
+        assert batch and group
+    assert of(tensors) == {}
+
+
+def test_a_copy_of_the_best_state_is_kept_from_its_second_draw_on() -> None:
+    model = nn.Linear(2, 2)
+    tensors = Tensors(lambda: [model])
+    draw(tensors)
+    tensors.begin()
+    draw(tensors)
+    best = copy.deepcopy(model.state_dict())
+    alias = model.state_dict()
+    draw(tensors)
+    draw(tensors)
+    assert list(of(tensors)) == ["best"] and best is not alias
+
+
+def test_an_array_that_is_changed_in_place() -> None:
+    tensors, table = Tensors(lambda: ()), numpy.zeros(3, dtype=numpy.int64)
+    draw(tensors)
+    tensors.begin()
+    draw(tensors)
+    assert of(tensors) == {}
+    table[1] += 1
+    draw(tensors)
+    assert of(tensors)["table"].tolist() == [0, 1, 0]
+
+
+def test_what_is_always_another_tensor_is_named() -> None:
+    tensors, average = Tensors(lambda: ()), Average()
+    draw(tensors)
+    tensors.begin()
+    for _ in range(3):
+        average.last = torch.zeros(2)
+        draw(tensors)
+    assert of(tensors) == {}
+    assert tensors.changing() == [f"average.last ({HERE})"]
+
+
+def test_what_says_its_rank_stays_the_replicas_own() -> None:
+    tensors, kept = Tensors(lambda: ()), {"rank": 1, "sum": torch.zeros(2)}
+    draw(tensors)
+    tensors.begin()
+    draw(tensors)
+    kept["sum"] = torch.ones(2)
+    draw(tensors)
+    assert list(of(tensors)["kept"]) == ["sum"]
+
+
+def given(path: str, value: Any, device: str = "cpu") -> dict[str, Any]:
+    """A state of the test's own function."""
+    function = f"{HERE}:{sys._getframe(1).f_code.co_name}"
+    return {f"{function} {path}": {"value": value, "device": device}}
+
+
+@pytest.mark.usefixtures("as_script")
+def test_a_newcomer_sets_tensors_in_place() -> None:
+    tensors, average = Tensors(lambda: ()), Average()
+    shadow, first, slow = average.shadow, average.shadow["a"], average.slow[0]
+    tensors.load(
+        given("average.shadow", {"a": torch.ones(2), "c": torch.ones(1)})
+        | given("average.slow", [torch.full((2,), 5.0)])
+    )
+    assert average.shadow is shadow and shadow["a"] is first and average.slow[0] is slow
+    assert first.tolist() == [1.0, 1.0] and slow.tolist() == [5.0, 5.0]
+    assert shadow["c"].tolist() == [1.0] and tensors.lacking == []
+
+
+@pytest.mark.usefixtures("as_script")
+def test_a_part_of_another_tensor_is_replaced() -> None:
+    tensors, data = Tensors(lambda: ()), torch.zeros(4)
+    part = data[:2]
+    tensors.load(given("part", torch.ones(2)) | given("new", torch.ones(1)))
+    assert data.tolist() == [0.0] * 4
+    assert part.tolist() == [1.0, 1.0]
+
+
+@pytest.mark.usefixtures("as_script")
+def test_what_has_no_place_is_named() -> None:
+    tensors = Tensors(lambda: ())
+    tensors.load(given("missing.shadow", torch.ones(2)) | {"a.py:f x": {"value": 1, "device": ""}})
+    assert tensors.lacking == ["missing.shadow", "x"]
+
+
+@pytest.mark.usefixtures("as_script")
+def test_a_newcomer_gives_what_it_has_got() -> None:
+    tensors, average = Tensors(lambda: ()), Average()
+    draw(tensors)
+    tensors.begin()
+    tensors.load(given("average.shadow", {"a": torch.ones(2), "b": torch.ones(3)}))
+    assert of(tensors)["average.shadow"]["a"].tolist() == [1.0, 1.0]
+    assert average.name == "average"
+
+
+@pytest.fixture
+def as_script(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the frames of this file alone be the script's."""
+
+    def frames() -> list[Any]:
+        frame, found = sys._getframe(1), []
+        while frame is not None:
+            if frame.f_code.co_filename == __file__ and frame.f_code is not frames.__code__:
+                found.append(frame)
+            frame = frame.f_back  # type: ignore[assignment]
+        return found
+
+    monkeypatch.setattr("ftrun.inject.zero_edit.tensors.script_frames", frames)
